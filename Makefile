@@ -1,0 +1,69 @@
+# Everything a developer does here. `make` alone lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+BIN := .venv/bin
+INSTALLED := .venv/installed
+DEMO_MODEL := .models/demo
+# Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
+MODEL_NAME ?= $(DEMO_MODEL)
+TORCH := $(shell sed -n 's/^torch==/torch==/p' builder/requirements-cpu.txt)
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+# The first Python on the path that vLLM's CPU build runs on.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
+	$$python -c 'import sys, venv; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' \
+	2>/dev/null && echo $$python && break; done)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+export VLLM_LOGGING_LEVEL ?= WARNING
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-unit check format bench clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+install: $(INSTALLED) ## Make .venv (2.4 GB, a few minutes the first time)
+
+run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=... for another model)
+	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py
+
+test: $(INSTALLED) demo ## Run all tests
+	@$(BIN)/python -m pytest
+
+test-unit: $(INSTALLED) ## Run the tests that need no engine (seconds)
+	@$(BIN)/python -m pytest tests/unit
+
+check: $(INSTALLED) ## Check format, lint, types and architecture
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@PYTHONPATH=src $(BIN)/lint-imports --no-cache --no-logo
+
+format: $(INSTALLED) ## Format the code and mend what the linter can
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(INSTALLED) demo ## Measure the cold start against vLLM's own server
+	@$(BIN)/python benchmarks/cold_start.py
+
+clean: ## Remove the environment, the demo model and the tools' caches
+	rm -rf .venv .models .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: demo
+demo: $(INSTALLED)
+	@test "$(MODEL_NAME)" != "$(DEMO_MODEL)" || $(BIN)/python builder/demo_model.py $(DEMO_MODEL)
+
+$(INSTALLED): builder/requirements-cpu.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with its venv module is needed: make PYTHON=/path/to/it"; exit 1; }
+	@echo "==> 1/3 Making .venv with $(PYTHON)"
+	@$(PYTHON) -m venv --clear .venv
+	@echo "==> 2/3 Installing $(TORCH), 200 MB"
+	@$(PIP) install --no-deps --quiet $(TORCH) 2>/dev/null || \
+		{ echo "    not where pip looks: trying $(TORCH_INDEX)"; \
+		$(PIP) install --no-deps --retries 1 --timeout 15 --index-url $(TORCH_INDEX) $(TORCH); }
+	@echo "==> 3/3 Installing vLLM and what it needs, 2 GB: a minute or two"
+	@$(PIP) install --no-deps --progress-bar off -r builder/requirements-cpu.txt | \
+		sed -un 's/^Collecting \([^ ]*\).*/    \1/p; s/^Installing collected.*/    unpacking .../p'
+	@touch $@

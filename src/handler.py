@@ -1,0 +1,149 @@
+"""The entry point, in production and locally: settings, engine, worker, SDK."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from worker import local
+from worker.app import Worker
+from worker.engine import Engine
+from worker.errors import Mistake, SettingsError, WorkerError, collected
+from worker.phases import phase
+from worker.settings import Settings, engine_environ, platform_around, unheeded
+
+log = logging.getLogger("worker")
+
+FITNESS_JOB = {
+    "id": "fitness-check",
+    "input": {"prompt": "Hi", "sampling_params": {"max_tokens": 1}},
+}
+
+# How long a worker whose engine died waits for the SDK to post what its jobs failed with; the SDK
+# tries three times within five seconds.
+FAREWELL_S = 10.0
+
+
+def main() -> int:
+    """Start the worker and run it until it is told to stop; return the exit status."""
+    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    log.setLevel(logging.INFO)
+    # Until the SDK sets its own: an exception unwinds the start and stops the engine's processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    command = read_command_line()
+    try:
+        if command.rp_serve_api or platform_around():
+            with started() as (engine, settings):
+                serve(engine, settings)
+            return 0
+        job = local.read_job(command.test_input)
+        with started() as (engine, settings):
+            return asyncio.run(local.answer(Worker(engine, settings), job))
+    except WorkerError as error:
+        sys.stderr.write(f"{error.message}\n")
+        return 1
+
+
+def read_command_line() -> Namespace:
+    """Read what decides between a local run and the SDK's modes; the SDK reads the rest."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
+    parser.add_argument("--rp_serve_api", action="store_true", help="serve the SDK's own test API")
+    return parser.parse_known_args()[0]
+
+
+@contextlib.contextmanager
+def started() -> Iterator[tuple[Engine, Settings]]:
+    """Read the settings and start the engine; stop it on leaving.
+
+    Raises:
+        SettingsError: the mistakes in the worker's own settings and in vLLM's, all at once.
+        StartFailed: vLLM could not start.
+    """
+    mistakes: list[Mistake] = []
+    with collected(mistakes):
+        settings = Settings.from_env()
+        settings.export()
+    with phase("import"):
+        # Here, because it takes seconds and reads the environment that was just completed.
+        from worker.engine import launch, options  # noqa: PLC0415
+    with phase("settings"), collected(mistakes):
+        known = options.Options()
+        arguments = known.parse(engine_environ())
+    for warning in unheeded(known.names):
+        log.warning(warning)
+    if mistakes:
+        raise SettingsError(mistakes)
+    with launch.launched(settings, arguments) as engine:
+        yield engine, settings
+
+
+def serve(engine: Engine, settings: Settings) -> None:
+    """Take jobs from the platform until it stops the worker, or the engine dies."""
+    with phase("sdk"):
+        # The SDK reads the environment when it is imported, and a local run does without it.
+        import runpod  # noqa: PLC0415
+        from runpod.serverless.modules import rp_scale, worker_state  # noqa: PLC0415
+    worker = Worker(engine, settings)
+
+    async def engine_generates_a_token() -> None:
+        async for chunk in worker.handle(FITNESS_JOB):
+            if "error" in chunk:
+                raise RuntimeError(chunk["error"])
+
+    runpod.serverless.register_fitness_check(engine_generates_a_token)
+    # The SDK offers no way to stop taking jobs at once; its take function is looked up by name.
+    rp_scale.get_job = take_until_death(rp_scale.get_job, engine)
+    jobs_left = worker_state.JobsProgress().get_job_count
+    threading.Thread(target=leave_after_death, args=(engine, jobs_left), daemon=True).start()
+    runpod.serverless.start(
+        {
+            "handler": worker.handle,
+            "return_aggregate_stream": True,
+            # A constant: the SDK changes its concurrency only while no job is running.
+            "concurrency_modifier": lambda _: settings.max_concurrency,
+        }
+    )
+
+
+def take_until_death(take: Callable[..., Awaitable[Any]], engine: Engine) -> Callable[..., Any]:
+    """Wrap the SDK's job-take: when the engine dies, hang up, so that no job arrives any more."""
+    died: asyncio.Future[None] | None = None
+
+    async def take_while_alive(*args: Any) -> Any:
+        nonlocal died
+        died = died or asyncio.wrap_future(engine.died)
+        taking = asyncio.ensure_future(take(*args))
+        try:
+            await asyncio.wait({taking, died}, return_when=asyncio.FIRST_COMPLETED)
+            if taking.done():
+                return taking.result()
+        finally:
+            taking.cancel()
+        await asyncio.Event().wait()  # leave_after_death ends the process
+        return None
+
+    return take_while_alive
+
+
+def leave_after_death(engine: Engine, jobs_left: Callable[[], int]) -> None:
+    """Wait for the engine's death, let the SDK post what the jobs failed with, and exit."""
+    engine.died.result()
+    deadline = time.monotonic() + FAREWELL_S
+    while jobs_left() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    log.critical("the engine died: this worker exits, so that the platform replaces it")
+    # Not sys.exit: it would wait for threads of vLLM's that no longer end.
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A RunPod Serverless worker that runs vLLM's engine inside its own process."""

@@ -1,0 +1,131 @@
+"""The worker: a job in, the yields of its answer out, errors rendered in one place."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from worker.bridge import Stream
+from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
+from worker.engine import Engine
+from worker.errors import AnswerTooLarge, EngineDead, InternalError, WorkerError
+from worker.job import Job
+from worker.routes import answer
+from worker.routes.answer import Answer, json_size
+from worker.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Answers jobs with one engine. Any number at once; each on the loop of its caller."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+
+    # The SDK iterates only genuine async generator functions; a callable object it would serialise.
+    async def handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        """Answer one job as the platform hands it: ``{"id": ..., "input": {...}}``.
+
+        A job fails by a last yield of ``{"error": "<JSON text>"}``; nothing is raised.
+        """
+        request_id = str(job["id"])
+        render_error = None
+        try:
+            parsed = Job.parse(job.get("input"))
+            reply = answer(parsed, request_id, self._engine, self._settings)
+            async with contextlib.aclosing(self._yields(parsed, reply)) as yields:
+                async for chunk in yields:
+                    yield chunk
+                    render_error = reply.render_error
+        except Exception as error:  # noqa: BLE001 - the SDK would send the traceback to the caller
+            known = error if isinstance(error, WorkerError) else self._defect(request_id)
+            body = known.body(request_id)
+            yield (
+                render_error(body)
+                if render_error
+                else {"error": json.dumps(body, ensure_ascii=False)}
+            )
+
+    def _defect(self, request_id: str) -> WorkerError:
+        """Log an exception that nobody expected; its caller learns only that it happened."""
+        if self._engine.dead:
+            return EngineDead()
+        log.exception("request %s met a defect", request_id)
+        return InternalError()
+
+    async def _yields(self, job: Job, reply: Answer[Any]) -> AsyncGenerator[Any, None]:
+        with self._opened(reply) as stream:
+            if not reply.stream:
+                yield await self._whole(stream, reply)
+                return
+            chunker: Chunker[Any] = Chunker(self._policy(job))
+            wait: float | None = None
+            while (pieces := await stream.read(wait)) is not None:
+                chunker.add(_within_limit(pieces))
+                if chunk := chunker.take(time.monotonic()):
+                    yield reply.render(chunk)
+                wait = chunker.wait(time.monotonic())
+            while chunk := chunker.flush():
+                yield reply.render(chunk)
+
+    @contextlib.contextmanager
+    def _opened(self, reply: Answer[Any]) -> Iterator[Stream[Piece[Any]]]:
+        """Begin an answer; end it with this block, or with the job's task, whichever is first.
+
+        A cancelled job's task is usually suspended in the SDK's POST: the generator is dropped
+        without being closed, and no ``finally`` of ours runs for as long as the SDK keeps it.
+        """
+        stream = Stream(reply.pieces, self._engine.loop)
+        task = asyncio.current_task()
+        assert task is not None  # for the type checker: a coroutine runs in a task
+
+        def cancel(_: asyncio.Task[Any]) -> None:
+            stream.cancel()
+
+        task.add_done_callback(cancel)
+        try:
+            yield stream
+        finally:
+            task.remove_done_callback(cancel)
+            stream.cancel()
+
+    @staticmethod
+    async def _whole(stream: Stream[Piece[Any]], reply: Answer[Any]) -> Any:
+        """Gather an answer that is not streamed into its one yield."""
+        values: list[Any] = []
+        while (pieces := await stream.read()) is not None:
+            values += [piece.value for piece in pieces]
+        chunk = reply.render(values)
+        if (size := json_size(chunk)) > YIELD_LIMIT_BYTES:
+            raise AnswerTooLarge(
+                f"The answer has {size:,} bytes and one yield holds {YIELD_LIMIT_BYTES:,}: "
+                "ask for a stream, or for fewer tokens."
+            )
+        return chunk
+
+    def _policy(self, job: Job) -> ChunkPolicy:
+        settings = self._settings
+        delay_ms = job.max_batch_delay_ms
+        return ChunkPolicy(
+            largest=job.max_batch_size or settings.default_batch_size,
+            smallest=job.min_batch_size or settings.default_min_batch_size,
+            growth=job.batch_size_growth_factor or settings.default_batch_size_growth_factor,
+            max_delay=(settings.default_batch_max_delay_ms if delay_ms is None else delay_ms)
+            / 1000,
+        )
+
+
+def _within_limit(pieces: list[Piece[Any]]) -> list[Piece[Any]]:
+    if largest := max(
+        (piece.size for piece in pieces if piece.size > YIELD_LIMIT_BYTES), default=0
+    ):
+        raise AnswerTooLarge(
+            f"One event of the stream has {largest:,} bytes and one yield holds "
+            f"{YIELD_LIMIT_BYTES:,}: ask for fewer log probabilities or a shorter answer."
+        )
+    return pieces

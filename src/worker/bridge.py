@@ -1,0 +1,89 @@
+"""Carries a stream from the engine's event loop to the SDK's, and a cancel back."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """One answer on its way between the loops.
+
+    A task on the engine's loop iterates the source; the reader's loop is woken once for whatever
+    has piled up since it last looked, not once an item.
+    """
+
+    def __init__(
+        self, source: Callable[[], AsyncGenerator[T, None]], engine_loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Begin to iterate ``source()`` on the engine's loop; call on the reader's loop."""
+        self._source = source
+        self._engine_loop = engine_loop
+        self._reader_loop = asyncio.get_running_loop()
+        self._items: deque[T] = deque()
+        self._arrived = asyncio.Event()
+        self._signalled = False
+        self._ended = False
+        self._error: BaseException | None = None
+        self._pump_task: asyncio.Task[None] | None = None
+        self._cancelled = False
+        engine_loop.call_soon_threadsafe(self._start)
+
+    async def read(self, patience: float | None = None) -> list[T] | None:
+        """Return what has piled up: an empty list after ``patience`` seconds, None at the end.
+
+        Raises:
+            Exception: whatever the source raised, after the items that came before it.
+        """
+        if not self._items and not self._ended:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._arrived.wait()
+        self._arrived.clear()
+        # Cleared before the items are taken: an item that comes in between signals once more.
+        self._signalled = False
+        ended = self._ended
+        items = [self._items.popleft() for _ in range(len(self._items))]
+        if items or not ended:
+            return items
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def cancel(self) -> None:
+        """Close the source, from any thread; harmless once it has ended."""
+        if not self._cancelled and not self._ended:
+            self._cancelled = True
+            with contextlib.suppress(RuntimeError):  # the engine's loop is closed: nothing runs
+                self._engine_loop.call_soon_threadsafe(self._stop)
+
+    # On the engine's loop:
+
+    def _start(self) -> None:
+        self._pump_task = self._engine_loop.create_task(self._pump())
+        self._pump_task.add_done_callback(self._end)
+
+    def _stop(self) -> None:
+        if self._pump_task is not None:
+            self._pump_task.cancel()
+
+    async def _pump(self) -> None:
+        async with contextlib.aclosing(self._source()) as source:
+            async for item in source:
+                self._items.append(item)
+                self._signal()
+
+    def _end(self, pump: asyncio.Task[None]) -> None:
+        self._error = None if pump.cancelled() else pump.exception()
+        self._ended = True
+        self._signalled = False
+        self._signal()
+
+    def _signal(self) -> None:
+        if not self._signalled:
+            self._signalled = True
+            with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody reads
+                self._reader_loop.call_soon_threadsafe(self._arrived.set)

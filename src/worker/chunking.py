@@ -1,0 +1,108 @@
+"""What one yield holds: pieces of an answer in, chunks out. Pure: no I/O, no clock of its own."""
+
+import math
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+# The platform refuses a stream chunk above 1 MB. What a yield wraps around its pieces (keys,
+# usage, finish reasons) is counted by this reserve.
+YIELD_LIMIT_BYTES = 1_000_000
+ENVELOPE_BYTES = 50_000
+ROOM_BYTES = YIELD_LIMIT_BYTES - ENVELOPE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[T]):
+    """The smallest part of an answer that travels on its own: a token's text, an SSE event.
+
+    ``weight`` is what it counts for (tokens, events), ``size`` its bytes as JSON, ``born`` when it
+    was produced (``time.monotonic``, seconds).
+    """
+
+    value: T
+    weight: int
+    size: int
+    born: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPolicy:
+    """How chunks grow: ``smallest x growth^k`` pieces up to ``largest``, none waiting too long.
+
+    ``max_delay`` is in seconds; 0 lets pieces wait for as long as a chunk takes to fill.
+    """
+
+    largest: int
+    smallest: float
+    growth: float
+    max_delay: float
+
+    @property
+    def grows(self) -> bool:
+        return self.growth > 1 and self.smallest >= 1 and self.largest > self.smallest
+
+
+class Chunker(Generic[T]):
+    """Gathers the pieces of one stream into the chunks that its policy asks for."""
+
+    def __init__(self, policy: ChunkPolicy) -> None:
+        self._policy = policy
+        self._target: float = policy.smallest if policy.grows else policy.largest
+        self._waiting: deque[Piece[T]] = deque()
+        self._weight = 0
+        self._size = 0
+
+    def add(self, pieces: list[Piece[T]]) -> None:
+        self._waiting.extend(pieces)
+        self._weight += sum(piece.weight for piece in pieces)
+        self._size += sum(piece.size for piece in pieces)
+
+    def take(self, now: float) -> list[T]:
+        """Return the next chunk that is due at ``now`` (``time.monotonic``), or an empty list."""
+        if now >= self._deadline:
+            return self._emit(self._policy.largest)
+        return self._emit(self._target) if self._full else []
+
+    def wait(self, now: float) -> float | None:
+        """Say in how many seconds a chunk will be due if nothing more comes; None: never."""
+        if self._full:
+            return 0.0
+        return None if self._deadline == math.inf else max(0.0, self._deadline - now)
+
+    def flush(self) -> list[T]:
+        """Return the next chunk of what is left, the stream having ended; then an empty list."""
+        return self._emit(self._target)
+
+    @property
+    def _full(self) -> bool:
+        return self._weight >= self._target or self._size > ROOM_BYTES
+
+    @property
+    def _deadline(self) -> float:
+        """When the oldest waiting piece has waited for as long as it may."""
+        if not self._waiting or not self._policy.max_delay:
+            return math.inf
+        return self._waiting[0].born + self._policy.max_delay
+
+    def _emit(self, limit: float) -> list[T]:
+        """Take pieces until they weigh ``limit``; the first one always, however large."""
+        chunk: list[T] = []
+        weight = size = 0
+        while self._waiting and weight < limit:
+            piece = self._waiting[0]
+            over = weight + piece.weight > self._policy.largest or size + piece.size > ROOM_BYTES
+            if chunk and over:
+                break
+            self._waiting.popleft()
+            chunk.append(piece.value)
+            weight += piece.weight
+            size += piece.size
+        self._weight -= weight
+        self._size -= size
+        if self._policy.grows and chunk:
+            self._target = min(self._target * self._policy.growth, self._policy.largest)
+        return chunk

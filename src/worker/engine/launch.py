@@ -1,0 +1,110 @@
+"""From settings to a warm engine: the one way to start it, in the one order that is safe and fast.
+
+The engine's core is forked from the main thread before any thread exists, out of a process that
+has imported vLLM once; then its client moves to an event loop in a thread of its own.
+"""
+
+import asyncio
+import contextlib
+import json
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+import uvloop
+
+from worker import asgi
+from worker.engine.inprocess import InProcessEngine
+from worker.engine.locations import find
+from worker.errors import StartFailed
+from worker.job import RawJob
+from worker.phases import phase
+from worker.settings import Settings, overwrite
+
+# How long the loop may take to stop the engine's processes.
+CLOSE_TIMEOUT_S = 15.0
+
+
+@contextlib.contextmanager
+def launched(settings: Settings, arguments: Namespace) -> Iterator[InProcessEngine]:
+    """Start the engine and warm it up; stop it on leaving. Call on the main thread.
+
+    Raises:
+        StartFailed: in one line, whatever vLLM said.
+    """
+    try:
+        client = _client(arguments)
+    # What vLLM raises for a model that is not there, does not fit or is not supported.
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StartFailed(f"vLLM could not start {settings.model_name}: {error}") from error
+    with _loop_in_thread() as loop:
+        engine = InProcessEngine(client, arguments, settings, loop)
+        try:
+            _run(loop, engine.open())
+            with phase("warm-up"):
+                _run(loop, warm_up(engine))
+            yield engine
+        finally:
+            _run(loop, engine.close(), CLOSE_TIMEOUT_S)
+
+
+def _client(arguments: Namespace) -> Any:
+    with phase("weights"):
+        # Finds the model and reads its configuration; the core reads the weights themselves.
+        engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
+        config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
+        _import_plugins(arguments)
+    with phase("engine"):
+        if find("current_platform").is_cpu():
+            # vLLM's CPU backend has just asked for a fresh interpreter: a second import of vLLM.
+            overwrite("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+        return find("AsyncLLM").from_vllm_config(
+            config, enable_log_requests=arguments.enable_log_requests
+        )
+
+
+def _import_plugins(arguments: Namespace) -> None:
+    """Load parser plugins, which vLLM's launcher, not its app, does."""
+    if arguments.tool_parser_plugin:
+        find("ToolParserManager").import_tool_parser(arguments.tool_parser_plugin)
+    if arguments.reasoning_parser_plugin:
+        find("ReasoningParserManager").import_reasoning_parser(arguments.reasoning_parser_plugin)
+
+
+@contextlib.contextmanager
+def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = uvloop.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="engine", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop, step: Any, timeout: float | None = None) -> None:
+    asyncio.run_coroutine_threadsafe(step, loop).result(timeout)
+
+
+async def warm_up(engine: InProcessEngine) -> None:
+    """Generate a token on both paths, so that the first job finds everything built.
+
+    Raises:
+        StartFailed: a path does not answer.
+    """
+    say = (
+        {"messages": [{"role": "user", "content": "Hi"}]}
+        if engine.has_chat_template
+        else {"prompt": "Hi"}
+    )
+    raw = RawJob.model_validate({**say, "sampling_params": {"max_tokens": 1}, "stream": True})
+    async for _ in engine.generate(raw, "warm-up"):
+        pass
+    path = "/v1/chat/completions" if engine.has_chat_template else "/v1/completions"
+    body = json.dumps({**say, "max_tokens": 1, "stream": True}).encode()
+    async for part in asgi.call(engine.app, asgi.Request("POST", path, body, "warm-up")):
+        if isinstance(part, asgi.Head) and part.status != 200:
+            raise StartFailed(f"vLLM's own server answers {part.status} to a first request")

@@ -1,0 +1,65 @@
+"""Where vLLM keeps the names that the worker uses: the one place to mend when a release moves one.
+
+Each row names the modules to try, newest first. Modules are imported on use, so that start-up
+pays for each no earlier than it must.
+"""
+
+import importlib
+from typing import Any
+
+_SERVE_ARGUMENTS = (
+    "vllm.entrypoints.common.cli_args",
+    "vllm.entrypoints.launchers.cli_args",
+    "vllm.entrypoints.openai.cli_args",
+)
+_APP = "vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server"
+_APP_STATE = (
+    "vllm.entrypoints.launchers.api_server.app_state",
+    "vllm.entrypoints.openai.api_server",
+)
+
+LOCATIONS: dict[str, tuple[str, ...]] = {
+    "AsyncEngineArgs": ("vllm.engine.arg_utils",),
+    "AsyncLLM": ("vllm.v1.engine.async_llm",),
+    "ChatParams": ("vllm.renderers.params", "vllm.renderers"),
+    "ChatTemplateResolutionError": ("vllm.renderers.chat_utils",),
+    "EngineDeadError": ("vllm.v1.engine.exceptions",),
+    "FlexibleArgumentParser": ("vllm.utils.argparse_utils", "vllm.utils"),
+    "GracefulHTTPError": ("vllm.exceptions",),
+    "ReasoningParserManager": ("vllm.reasoning",),
+    "RequestOutputKind": ("vllm.sampling_params",),
+    "RetryableRequestError": ("vllm.exceptions",),
+    "SamplingParams": ("vllm.sampling_params",),
+    "ToolParserManager": ("vllm.tool_parsers",),
+    "UsageContext": ("vllm.usage.usage_lib",),
+    "VLLMClientError": ("vllm.exceptions",),
+    "VLLMError": ("vllm.exceptions",),
+    "VLLMNotFoundError": ("vllm.exceptions",),
+    "VLLMUnprocessableEntityError": ("vllm.exceptions",),
+    "build_app": _APP,
+    "current_platform": ("vllm.platforms",),
+    "init_app_state": _APP_STATE,
+    "load_chat_template": ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils"),
+    "make_arg_parser": _SERVE_ARGUMENTS,
+    "parse_model_prompt": ("vllm.renderers.inputs.preprocess",),
+    "validate_parsed_serve_args": _SERVE_ARGUMENTS,
+}
+
+
+class MovedName(ImportError):
+    """An installed vLLM no longer has a name where any known release had it."""
+
+
+def find(name: str) -> Any:
+    """Return vLLM's ``name`` from the first of its locations that has it.
+
+    Raises:
+        MovedName: with the places that were tried, for whoever mends the row.
+    """
+    for module in LOCATIONS[name]:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+    tried = ", ".join(LOCATIONS[name])
+    raise MovedName(f"vLLM's {name} is in none of {tried}: mend worker/engine/locations.py")

@@ -1,0 +1,151 @@
+"""vLLM's options as environment variables: the installed vLLM's parser says which there are."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import vllm.config
+from pydantic import TypeAdapter, ValidationError
+
+from worker.engine.locations import find
+from worker.errors import Mistake, SettingsError
+from worker.settings import boolean, export
+
+# Options that make no sense in a worker without a socket, on one machine, whose engine runs in
+# process; and one that the hub's library reads for itself (a token in argv would be logged).
+# Ours where vLLM's own default does not suit a worker.
+GPU_DEFAULTS = {"GPU_MEMORY_UTILIZATION": "0.95"}
+# Without a GPU: what starts fast and runs anywhere. bfloat16, many models' own type, dies with an
+# illegal instruction on some virtual machines.
+CPU_DEFAULTS = {"DTYPE": "float32", "ENFORCE_EAGER": "1"}
+# The executor inside the core's process; vLLM takes it on a CPU only if the second variable is 0.
+CPU_UNIPROCESS = {"DISTRIBUTED_EXECUTOR_BACKEND": "uni"}
+CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+REFUSED = frozenset(
+    """
+    api_key api_server_count config data_parallel_address data_parallel_external_lb
+    data_parallel_hybrid_lb data_parallel_rank data_parallel_rpc_port
+    data_parallel_start_rank data_parallel_supervisor_port grpc grpc_port headless
+    help hf_token host master_addr master_port middleware model_tag nnodes node_rank
+    port root_path ssl_ca_certs ssl_cert_reqs ssl_certfile ssl_ciphers ssl_keyfile
+    enable_ssl_refresh uds
+    """.split()
+)
+
+
+class _Parser(find("FlexibleArgumentParser")):  # type: ignore[misc]  # find returns Any
+    """vLLM's parser, but a wrong value is an exception instead of 300 lines and an exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _not_a(type_: str) -> str:
+    return f"not a value of type {type_.replace('_', ' ')}"
+
+
+class Options:
+    """The options of the installed vLLM, by upper-case name."""
+
+    def __init__(self) -> None:
+        self._parser = find("make_arg_parser")(_Parser())
+        self._actions: dict[str, argparse.Action] = {
+            action.dest.upper(): action
+            for action in self._parser._actions
+            if action.option_strings and action.dest not in REFUSED
+        }
+        # The parser groups options by the config class that each one ends up in.
+        self._configs = {
+            action.dest: getattr(vllm.config, group.title or "", None)
+            for group in self._parser._action_groups
+            for action in group._group_actions
+        }
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._actions)
+
+    def parse(self, environ: Mapping[str, str]) -> argparse.Namespace:
+        """Turn variables into vLLM's own arguments.
+
+        Args:
+            environ: non-blank variables (``worker.settings.engine_environ``); those that name no
+                option are passed over.
+
+        Raises:
+            SettingsError: every value that vLLM refuses, not only the first.
+        """
+        given = {name: value for name, value in environ.items() if name in self._actions}
+        mistakes = [
+            Mistake(name, value, refusal)
+            for name, value in given.items()
+            if (refusal := self._refusal(name, value))
+        ]
+        if mistakes:
+            raise SettingsError(mistakes)
+        chosen = {**_defaults(given), **given}
+        argv = [word for name, value in chosen.items() for word in self._words(name, value)]
+        arguments: argparse.Namespace = self._parser.parse_args(argv)
+        find("validate_parsed_serve_args")(arguments)
+        return arguments
+
+    def _refusal(self, name: str, value: str) -> str | None:
+        """Say what vLLM accepts for an option where it does not accept this value."""
+        dest = self._actions[name].dest
+        try:
+            arguments = self._parser.parse_args([*self._words(name, value)])
+            self._check_range(dest, getattr(arguments, dest))
+        except ValidationError as invalid:
+            return "; ".join(
+                error["msg"].removeprefix("Input should be ") for error in invalid.errors()
+            )
+        except ValueError as invalid:
+            return str(invalid).split(": ", 1)[-1] if "argument -" in str(invalid) else str(invalid)
+        return None
+
+    def _check_range(self, dest: str, value: Any) -> None:
+        """Hold a converted value to the bounds that vLLM's config class declares for it."""
+        fields = getattr(self._configs.get(dest), "__pydantic_fields__", {})
+        if dest in fields and value is not None:
+            bounds = fields[dest].metadata
+            for bound in bounds:
+                TypeAdapter(Annotated[Any, bound]).validate_python(value)
+
+    def _words(self, name: str, value: str) -> Iterator[str]:
+        """Spell one option as command line words; the ``=`` protects a value's leading dash."""
+        action = self._actions[name]
+        flag = f"--{action.dest.replace('_', '-')}"
+        if action.nargs == 0:
+            yield from self._flag(action, flag, boolean(value))
+            return
+        if value[0] in "{[":
+            # vLLM keeps broken JSON as text for some options.
+            parsed = json.loads(value)
+        if action.nargs != "+":
+            yield f"{flag}={value}"
+            return
+        items = parsed if value[0] == "[" else [value] if value[0] == "{" else value.split(",")
+        yield flag
+        yield from (item if isinstance(item, str) else json.dumps(item) for item in items)
+
+    @staticmethod
+    def _flag(action: argparse.Action, flag: str, wanted: bool) -> Iterator[str]:
+        if wanted:
+            yield flag
+        elif isinstance(action, argparse.BooleanOptionalAction):
+            yield flag.replace("--", "--no-", 1)
+
+
+def _defaults(given: Mapping[str, str]) -> dict[str, str]:
+    """Choose what the operator left open, by the machine and the model."""
+    defaults = GPU_DEFAULTS
+    if find("current_platform").is_cpu():
+        export(CPU_EXPORTS)
+        one_process = not given.keys() & {"TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE"}
+        defaults = CPU_DEFAULTS | (CPU_UNIPROCESS if one_process else {})
+    if (model := Path(given.get("MODEL", ""))).is_dir():
+        # Callers name a model; a path of this machine is none of their business.
+        defaults = defaults | {"SERVED_MODEL_NAME": model.resolve().name}
+    return defaults

@@ -1,0 +1,156 @@
+"""The error tree: each error knows its HTTP status and whether a retry can help.
+
+WorkerError
+├─ SettingsError         the worker does not start: every mistake, listed
+├─ RequestError          the caller can mend it
+│  ├─ InvalidInput       400
+│  ├─ UnknownRoute       404
+│  └─ AnswerTooLarge     413
+├─ EngineError           the caller can't
+│  ├─ StartFailed        the worker does not start: what vLLM said
+│  ├─ EngineBusy         503, retryable
+│  ├─ EngineDead         503, retryable: this worker is about to be replaced
+│  └─ InternalError      500
+└─ RefusedByEngine       vLLM's own verdict on a request, with its status and type
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+
+class WorkerError(Exception):
+    """What a job fails with. The message is for the caller: no path, credential or prompt in it."""
+
+    status: int = 500
+    retryable = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    @property
+    def type(self) -> str:
+        """The status in words (BadRequestError), as vLLM's server and OpenAI's client spell it."""
+        words = HTTPStatus(self.status).phrase.title().replace(" ", "")
+        return words if words.endswith("Error") else f"{words}Error"
+
+    def body(self, request_id: str | None = None) -> dict[str, Any]:
+        """Render the error in OpenAI's shape; ``code`` is the HTTP status."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.status,
+                "retryable": self.retryable,
+                "request_id": request_id,
+            }
+        }
+
+
+class RequestError(WorkerError):
+    """The caller can mend it."""
+
+
+class InvalidInput(RequestError):
+    """The job's input is not one of the accepted shapes, or a value in it is refused."""
+
+    status = 400
+
+
+class UnknownRoute(RequestError):
+    """No such route, or not one that this worker serves."""
+
+    status = 404
+
+
+class AnswerTooLarge(RequestError):
+    """The answer does not fit one yield, and nothing may split it."""
+
+    status = 413
+
+
+class EngineError(WorkerError):
+    """The caller can't mend it."""
+
+
+class StartFailed(EngineError):
+    """The worker does not start: what vLLM said."""
+
+
+class EngineBusy(EngineError):
+    """The engine's queue is full."""
+
+    status = 503
+    retryable = True
+
+
+class EngineDead(EngineError):
+    """The engine is gone; another worker can answer."""
+
+    status = 503
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The engine of this worker has died and the worker is being replaced. "
+            "Send the request again."
+        )
+
+
+class InternalError(EngineError):
+    """A defect of the worker or of vLLM; the log has the details, the caller the request id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The worker could not answer because of an internal error. "
+            "The request id finds the details in the worker's log."
+        )
+
+
+class RefusedByEngine(WorkerError):
+    """vLLM's own verdict on a request, with the status and the parameter that it gave."""
+
+    def __init__(self, message: str, *, status: int, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.status = status
+        self.retryable = status in (429, 503)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One setting that is wrong: its name, what the operator wrote, what is accepted instead.
+
+    ``value`` is None where the setting is missing, and masked where it is a secret.
+    """
+
+    name: str
+    value: str | None
+    advice: str
+
+    def __str__(self) -> str:
+        found = "is not set" if self.value is None else f"= {self.value!r}"
+        return f"{self.name} {found}: {self.advice}"
+
+
+class SettingsError(WorkerError):
+    """The worker does not start: all mistakes in its settings, told at once."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        self.mistakes = sorted(mistakes, key=lambda mistake: mistake.name)
+        count = "1 setting is" if len(mistakes) == 1 else f"{len(mistakes)} settings are"
+        lines = "\n".join(f"  {mistake}" for mistake in self.mistakes)
+        super().__init__(f"{count} wrong, so the worker does not start:\n{lines}")
+
+
+@contextlib.contextmanager
+def collected(mistakes: list[Mistake]) -> Iterator[None]:
+    """Add the mistakes of a block to the list, so that several blocks tell theirs at once."""
+    try:
+        yield
+    except SettingsError as error:
+        mistakes += error.mistakes

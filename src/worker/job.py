@@ -1,0 +1,134 @@
+"""The one place that knows the shapes a job's input can have."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from worker.errors import InvalidInput
+
+ACCEPTED_INPUTS = """\
+accepted inputs:
+  {"prompt": "text", "sampling_params": {...}, "stream": true}
+  {"messages": [{"role": "user", "content": "text"}], "sampling_params": {...}, "stream": true}
+  {"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}
+  {"route": "/v1/models", "method": "GET", "body": null}"""
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Job(BaseModel):
+    """A validated input. What may stand in every shape: how its stream is chunked.
+
+    Of the three sizes 0 or null means the worker's default; of the delay null does, 0 is off.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    max_batch_size: Annotated[int, Field(ge=0)] | None = None
+    min_batch_size: Amount | None = None
+    batch_size_growth_factor: Amount | None = None
+    max_batch_delay_ms: Amount | None = None
+
+    @staticmethod
+    def parse(payload: Any) -> "OpenAIJob | RawJob":
+        """Validate a job's ``input``; null values count as absent.
+
+        Raises:
+            InvalidInput: naming the field, or showing the accepted shapes.
+        """
+        given = payload if isinstance(payload, dict) else {}
+        present = {str(key): value for key, value in given.items() if value is not None}
+        shape = next((shape for shape in SHAPES if shape.marks & present.keys()), None)
+        if shape is None:
+            raise InvalidInput(
+                f"The input is none of the shapes that this worker takes; {ACCEPTED_INPUTS}"
+            )
+        try:
+            return shape.model_validate(present)
+        except ValidationError as invalid:
+            raise _refusal(invalid, shape.model_fields) from None
+
+
+class OpenAIJob(Job):
+    """A request to vLLM's own server, as the platform's gateway sends it or spelled out."""
+
+    marks: ClassVar[frozenset[str]] = frozenset({"openai_route", "route"})
+
+    route: str
+    method: Literal["GET", "POST"]
+    body: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Translate the gateway's keys. It loses the method: an empty body means GET."""
+        spelled = dict(given)
+        for ours, gateways in (("route", "openai_route"), ("body", "openai_input")):
+            if gateways in spelled:
+                spelled[ours] = spelled.pop(gateways)
+        spelled.setdefault("method", "POST" if spelled.get("body") else "GET")
+        return spelled
+
+    @property
+    def path(self) -> str:
+        """The route without ``/v1``, which callers may leave out: ``/chat/completions``."""
+        path = "/" + self.route.strip("/")
+        return path.removeprefix("/v1") if path.startswith("/v1/") else path
+
+    @property
+    def stream(self) -> bool:
+        return self.body is not None and self.body.get("stream") is True
+
+
+class Message(BaseModel):
+    """One chat turn. The model's chat template decides which roles and further keys it knows."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True)
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class RawJob(Job):
+    """A prompt or a conversation, straight to the engine."""
+
+    marks: ClassVar[frozenset[str]] = frozenset({"prompt", "messages"})
+
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    apply_chat_template: bool = False
+    sampling_params: dict[str, Any] = Field(default_factory=dict)
+    stream: bool = False
+
+    @property
+    def conversation(self) -> list[dict[str, Any]] | None:
+        """The turns that the chat template renders; None if the prompt goes in as it is."""
+        if self.messages is not None:
+            return [message.model_dump(exclude_unset=True) for message in self.messages]
+        if self.apply_chat_template:
+            return [{"role": "user", "content": self.prompt}]
+        return None
+
+
+SHAPES: tuple[type[OpenAIJob] | type[RawJob], ...] = (OpenAIJob, RawJob)
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """Refuse a key by name, with the nearest known one."""
+    near = difflib.get_close_matches(key, list(known), n=1)
+    return f"unknown key {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
+
+
+def _refusal(invalid: ValidationError, known: Iterable[str]) -> InvalidInput:
+    """Say of every error which field it is in; never what stood there."""
+    errors = invalid.errors(include_input=False, include_url=False)
+    fields = [".".join(str(part) for part in error["loc"]) for error in errors]
+    told = [
+        unknown_key(field, known)
+        if error["type"] == "extra_forbidden"
+        else f"{field}: {error['msg'].removeprefix('Value error, ')}"
+        for field, error in zip(fields, errors, strict=True)
+    ]
+    return InvalidInput("; ".join(told), param=fields[0] or None)

@@ -1,0 +1,66 @@
+"""Answers one job with no platform around, and shows every yield: a first run, or a quick look."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from worker.app import Worker
+from worker.errors import InvalidInput
+from worker.job import Job
+
+TEST_INPUT = "test_input.json"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def read_job(text: str | None) -> dict[str, Any]:
+    """Read the job to answer: the text, else the test input file here or in the repository.
+
+    Raises:
+        InvalidInput: it is no JSON, or none of the inputs that the worker takes.
+    """
+    source = "--test_input"
+    if text is None:
+        path = next(
+            (path for path in (Path(TEST_INPUT), ROOT / TEST_INPUT) if path.is_file()), None
+        )
+        if path is None:
+            raise InvalidInput(
+                f"There is no {TEST_INPUT} here; write one or pass --test_input JSON."
+            )
+        source, text = str(path), path.read_text(encoding="utf-8")
+    try:
+        job = json.loads(text)
+    except json.JSONDecodeError as broken:
+        raise InvalidInput(f"{source} holds broken JSON: {broken}") from None
+    if not isinstance(job, dict) or "input" not in job:
+        raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')
+    # Checked before the engine starts, so that a mistake costs no cold start.
+    Job.parse(job["input"])
+    return {"id": "local", **job}
+
+
+async def answer(worker: Worker, job: dict[str, Any]) -> int:
+    """Answer the job on standard output; return the exit status."""
+    texts = []
+    async for chunk in worker.handle(job):
+        sys.stdout.write(json.dumps(chunk, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+        if isinstance(chunk, dict) and isinstance(chunk.get("error"), str):
+            sys.stderr.write(f"The job failed: {json.loads(chunk['error'])['error']['message']}\n")
+            return 1
+        texts += [text_of(chunk)]
+    sys.stdout.write(f"\n{''.join(texts)}\n")
+    return 0
+
+
+def text_of(chunk: Any) -> str:
+    """Find the generated text in one yield of either path; of several choices, the first's."""
+    if isinstance(chunk, str):
+        data = [line.removeprefix("data: ") for line in chunk.splitlines()]
+        return "".join(text_of(json.loads(line)) for line in data if line.startswith("{"))
+    if isinstance(chunk, list):
+        return "".join(text_of(event) for event in chunk)
+    choice: dict[str, Any] = next(iter(chunk.get("choices") or []), {})
+    message = choice.get("delta") or choice.get("message") or {}
+    return "".join(choice.get("tokens") or []) or choice.get("text") or message.get("content") or ""

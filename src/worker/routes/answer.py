@@ -1,0 +1,29 @@
+"""What a route makes of a job: where the pieces come from, and what a yield of them looks like."""
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from worker.chunking import Piece
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """One call of the engine, not yet begun.
+
+    ``pieces`` is called, iterated and closed on the engine's loop. ``render`` makes one yield of
+    some pieces' values, ``render_error`` the last yield of a stream that breaks after it began.
+    """
+
+    stream: bool
+    pieces: Callable[[], AsyncGenerator[Piece[T], None]]
+    render: Callable[[list[T]], Any]
+    render_error: Callable[[dict[str, Any]], Any]
+
+
+def json_size(value: Any) -> int:
+    """Count the bytes of a value in the POST that carries it."""
+    return len(json.dumps(value, ensure_ascii=False).encode())

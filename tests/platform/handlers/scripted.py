@@ -1,0 +1,62 @@
+"""A worker without an engine: the real SDK's loop around a handler that does what its input says.
+
+Started as in production: `python -u scripted.py` with the platform's RUNPOD_* variables.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import runpod
+
+HANG = "hang"  # an output that never comes
+
+
+def sse(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data)}\n\n"
+
+
+def openai_answer(route: str, body: dict[str, Any] | None) -> list[Any]:
+    """What a worker yields for the OpenAI path: SSE text, one dict, or an error."""
+    if not body:
+        return [{"object": "list", "data": [{"id": route, "object": "model"}]}]
+    message = body["messages"][-1]["content"]
+    if message == "fail":
+        error = {"message": "no such model", "type": "NotFoundError", "param": "model", "code": 404}
+        return [{"error": json.dumps({"error": error})}]
+    base = {"id": "chatcmpl-1", "created": 0, "model": body["model"]}
+    if message == HANG:
+        return [sse(base), HANG]
+    if not body.get("stream"):
+        choice = {"index": 0, "message": {"role": "assistant", "content": message}}
+        return [{**base, "object": "chat.completion", "choices": [choice]}]
+    words = [
+        sse({**base, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]})
+        for delta in ({"role": "assistant"}, *({"content": word} for word in message.split()))
+    ]
+    # Two events in one yield: chunks need not be events.
+    return [words[0] + words[1], *words[2:], "data: [DONE]\n\n"]
+
+
+async def handler(job: dict[str, Any]) -> AsyncIterator[Any]:
+    given = job["input"]
+    if "openai_route" in given:
+        outputs = openai_answer(given["openai_route"], given["openai_input"])
+    else:
+        outputs = given["yields"]
+    for output in outputs:
+        if output == HANG:
+            await asyncio.sleep(3600)
+        yield output
+
+
+if __name__ == "__main__":
+    runpod.serverless.start(
+        {
+            "handler": handler,
+            "return_aggregate_stream": True,
+            "concurrency_modifier": lambda _: int(os.environ.get("MAX_CONCURRENCY", "8")),
+        }
+    )

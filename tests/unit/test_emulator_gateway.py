@@ -1,0 +1,209 @@
+"""The OpenAI gateway, with a hand-written worker in the place of the SDK."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from emulator import Emulator, FailedAs, Job, Options, Status
+
+NOT_FOUND = {"error": {"message": "no model", "type": "NotFound", "param": "model", "code": 404}}
+
+Act = Callable[[Emulator, Job], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@asynccontextmanager
+async def served(act: Act, options: Options | None = None) -> AsyncIterator[Emulator]:
+    """An emulator with a worker that takes one job and acts on it."""
+    async with Emulator(options) as emulator:
+
+        async def work() -> None:
+            queue = emulator.queue
+            await queue.arrived.wait_for(lambda: queue.has_waiting)
+            (job,) = queue.take(queue.worker("w"), 1)
+            await act(emulator, job)
+
+        async with asyncio.TaskGroup() as tasks:
+            worker = tasks.create_task(work())
+            yield emulator
+            worker.cancel()
+
+
+def yielding(*outputs: object, error: str | None = None) -> Act:
+    async def act(emulator: Emulator, job: Job) -> None:
+        for output in outputs:
+            emulator.queue.add_chunk(job, output)
+            await asyncio.sleep(0)
+        if error is None:
+            emulator.queue.complete(job, list(outputs))
+        else:
+            emulator.queue.fail(job, error)
+
+    return act
+
+
+async def hang(emulator: Emulator, job: Job) -> None:
+    emulator.queue.add_chunk(job, "data: 1\n\n")
+
+
+async def only_job(emulator: Emulator) -> Job:
+    await emulator.queue.arrived.wait_for(lambda: bool(emulator.queue.jobs), 5)
+    (job,) = emulator.queue.jobs.values()
+    return job
+
+
+async def test_a_post_becomes_a_job_with_its_route_and_body(http: aiohttp.ClientSession) -> None:
+    async with served(yielding({"id": "x"})) as emulator:
+        body = {"model": "m", "prompt": "hi"}
+        async with http.post(f"{emulator.openai_url}/completions?a=1", json=body) as answer:
+            assert (answer.status, await answer.json()) == (200, {"id": "x"})
+        job = await only_job(emulator)
+        expected = {"openai_route": "/v1/completions", "openai_input": body}
+        assert job.payload == {"input": expected}
+
+
+async def test_a_get_becomes_a_job_without_a_body(http: aiohttp.ClientSession) -> None:
+    async with served(yielding({"object": "list"})) as emulator:
+        async with http.get(f"{emulator.openai_url}/models/org/name") as answer:
+            assert await answer.json() == {"object": "list"}
+        job = await only_job(emulator)
+        expected = {"openai_route": "/v1/models/org/name", "openai_input": None}
+        assert job.payload == {"input": expected}
+
+
+async def test_a_string_answer_is_plain_text(http: aiohttp.ClientSession) -> None:
+    async with (
+        served(yielding("vllm:running 1\n")) as emulator,
+        http.get(f"{emulator.openai_url}/metrics") as answer,
+    ):
+        assert (answer.content_type, await answer.text()) == ("text/plain", "vllm:running 1\n")
+
+
+async def test_a_stream_is_passed_on_byte_for_byte_as_it_arrives(
+    http: aiohttp.ClientSession,
+) -> None:
+    outputs = ["data: {}\r\n\r\ndata: ü\n", "\n", ": comment\n\ndata: [DONE]\n\n"]
+    gates = [asyncio.Event() for _ in outputs]
+
+    async def act(emulator: Emulator, job: Job) -> None:
+        for gate, output in zip(gates, outputs, strict=True):
+            await gate.wait()
+            emulator.queue.add_chunk(job, output)
+        emulator.queue.complete(job, outputs)
+
+    async with served(act) as emulator:
+        body = {"stream": True}
+        gates[0].set()
+        async with http.post(f"{emulator.openai_url}/completions", json=body) as answer:
+            assert answer.content_type == "text/event-stream"
+            for gate, output in zip(gates, outputs, strict=True):
+                gate.set()  # the next chunk is not even made before this one was read
+                expected = output.encode()
+                assert await answer.content.readexactly(len(expected)) == expected
+            assert await answer.content.read() == b""
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("error", "failed_as", "status", "body"),
+    [
+        (json.dumps(NOT_FOUND), FailedAs.ERROR_CODE, 404, NOT_FOUND),
+        (json.dumps(NOT_FOUND), FailedAs.OK, 200, NOT_FOUND),
+        (json.dumps(NOT_FOUND), FailedAs.SERVER_ERROR, 500, NOT_FOUND),
+        ("boom", FailedAs.ERROR_CODE, 500, None),
+        ('{"error": "boom"}', FailedAs.ERROR_CODE, 500, None),
+        ("17", FailedAs.ERROR_CODE, 500, None),
+        ('{"error": {"code": "bad"}}', FailedAs.ERROR_CODE, 500, {"error": {"code": "bad"}}),
+        ('{"error": {"code": 200}}', FailedAs.ERROR_CODE, 500, {"error": {"code": 200}}),
+    ],
+)
+async def test_a_failed_job_becomes_an_http_error_with_its_own_words(
+    http: aiohttp.ClientSession,
+    stream: bool,
+    error: str,
+    failed_as: FailedAs,
+    status: int,
+    body: dict[str, Any] | None,
+) -> None:
+    if body is None:
+        body = {"error": {"message": error, "type": "job_failed", "param": None, "code": 500}}
+    async with (
+        served(yielding(error=error), Options(failed_as=failed_as)) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={"stream": stream}) as answer,
+    ):
+        assert (answer.status, await answer.json()) == (status, body)
+
+
+async def test_a_job_that_fails_after_its_first_chunk_ends_the_stream_with_an_error_event(
+    http: aiohttp.ClientSession,
+) -> None:
+    async with (
+        served(yielding("data: 1\n\n", error=json.dumps(NOT_FOUND))) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={"stream": True}) as answer,
+    ):
+        assert answer.status == 200
+        text = await answer.text()
+        assert text == f"data: 1\n\ndata: {json.dumps(NOT_FOUND)}\n\n"
+
+
+async def test_a_cancelled_job_is_an_error_for_its_openai_client(
+    http: aiohttp.ClientSession,
+) -> None:
+    async def act(emulator: Emulator, job: Job) -> None:
+        emulator.queue.cancel(job)
+
+    async with (
+        served(act) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={}) as answer,
+    ):
+        assert (answer.status, (await answer.json())["error"]["type"]) == (499, "cancelled")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("cancel", "status"), [(True, Status.CANCELLED), (False, Status.IN_PROGRESS)]
+)
+async def test_a_client_that_hangs_up_cancels_its_job_unless_told_otherwise(
+    http: aiohttp.ClientSession, stream: bool, cancel: bool, status: Status
+) -> None:
+    async with served(hang, Options(cancel_on_disconnect=cancel)) as emulator:
+        asking = asyncio.create_task(
+            http.post(f"{emulator.openai_url}/completions", json={"stream": stream})
+        )
+        job = await only_job(emulator)
+        await job.changed.wait_for(lambda: job.has_unread)
+        if stream:
+            (await asking).close()
+        asking.cancel()
+        await asyncio.wait([asking])
+        await job.wait_ended(5 if cancel else 0.1)
+        assert job.status is status
+        assert emulator.queue.worker("w").take_stops() == ([job.id] if cancel else [])
+
+
+async def test_several_yields_of_an_unstreamed_answer_become_a_list(
+    http: aiohttp.ClientSession,
+) -> None:
+    async with (
+        served(yielding({"a": 1}, {"b": 2})) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={}) as answer,
+    ):
+        assert await answer.json() == [{"a": 1}, {"b": 2}]
+
+
+async def test_a_decoded_event_in_a_stream_becomes_an_event(http: aiohttp.ClientSession) -> None:
+    async with (
+        served(yielding({"a": 1})) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={"stream": True}) as answer,
+    ):
+        assert await answer.text() == 'data: {"a": 1}\n\n'
