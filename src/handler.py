@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -11,7 +12,8 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from worker import local
 from worker.app import Worker
@@ -36,12 +38,13 @@ def main() -> int:
     """Start the worker and run it until it is told to stop; return the exit status."""
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     log.setLevel(logging.INFO)
-    # Until the SDK sets its own: an exception unwinds the start and stops the engine's processes.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Until the SDK sets its own.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave_on_signal)
     command = read_command_line()
     try:
         if command.rp_serve_api or platform_around():
-            with started() as (engine, settings):
+            with started("runpod") as (engine, settings):
                 serve(engine, settings)
             return 0
         job = local.read_job(command.test_input)
@@ -50,6 +53,18 @@ def main() -> int:
     except WorkerError as error:
         sys.stderr.write(f"{error.message}\n")
         return 1
+
+
+def leave_on_signal(number: int, _: FrameType | None) -> None:
+    """End a start, or a local run: the platform does not wait for an engine to say goodbye."""
+    leave(128 + number)
+
+
+def leave(status: int) -> NoReturn:
+    """End the process and its children at once, whatever their threads are doing."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(status)
 
 
 def read_command_line() -> Namespace:
@@ -61,8 +76,11 @@ def read_command_line() -> Namespace:
 
 
 @contextlib.contextmanager
-def started() -> Iterator[tuple[Engine, Settings]]:
+def started(*also_import: str) -> Iterator[tuple[Engine, Settings]]:
     """Read the settings and start the engine; stop it on leaving.
+
+    Args:
+        also_import: modules to import while the engine starts.
 
     Raises:
         SettingsError: the mistakes in the worker's own settings and in vLLM's, all at once.
@@ -82,7 +100,7 @@ def started() -> Iterator[tuple[Engine, Settings]]:
         log.warning(warning)
     if mistakes:
         raise SettingsError(mistakes)
-    with launch.launched(settings, arguments) as engine:
+    with launch.launched(settings, arguments, also_import) as engine:
         yield engine, settings
 
 
@@ -141,8 +159,7 @@ def leave_after_death(engine: Engine, jobs_left: Callable[[], int]) -> None:
     while jobs_left() and time.monotonic() < deadline:
         time.sleep(0.05)
     log.critical("the engine died: this worker exits, so that the platform replaces it")
-    # Not sys.exit: it would wait for threads of vLLM's that no longer end.
-    os._exit(1)
+    leave(1)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,19 @@ has imported vLLM once; then its client moves to an event loop in a thread of it
 
 import asyncio
 import contextlib
+import importlib
 import json
+import os
 import threading
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import uvloop
 
 from worker import asgi
 from worker.engine.inprocess import InProcessEngine
-from worker.engine.locations import find
+from worker.engine.locations import LOCATIONS, find
 from worker.errors import StartFailed
 from worker.job import RawJob
 from worker.phases import phase
@@ -27,12 +29,20 @@ CLOSE_TIMEOUT_S = 15.0
 
 
 @contextlib.contextmanager
-def launched(settings: Settings, arguments: Namespace) -> Iterator[InProcessEngine]:
+def launched(
+    settings: Settings, arguments: Namespace, also_import: Sequence[str] = ()
+) -> Iterator[InProcessEngine]:
     """Start the engine and warm it up; stop it on leaving. Call on the main thread.
+
+    Args:
+        settings: the worker's.
+        arguments: vLLM's.
+        also_import: modules that will be needed, to be imported while the core starts.
 
     Raises:
         StartFailed: in one line, whatever vLLM said.
     """
+    _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
     try:
         client = _client(arguments)
     # What vLLM raises for a model that is not there, does not fit or is not supported.
@@ -62,6 +72,30 @@ def _client(arguments: Namespace) -> Any:
         return find("AsyncLLM").from_vllm_config(
             config, enable_log_requests=arguments.enable_log_requests
         )
+
+
+def _import_while_core_starts(modules: Sequence[str]) -> None:
+    """Import modules in a thread that begins right after the next fork.
+
+    The core takes seconds to start, and this process would only wait. Before the fork a thread
+    would be dangerous: what it holds, the child would find held for ever.
+    """
+    pending, parent = list(modules), os.getpid()
+
+    def begin() -> None:
+        # The hook can't be taken back: it also runs at later forks, and in the child's.
+        if pending and os.getpid() == parent:
+            names, pending[:] = tuple(pending), []
+            threading.Thread(target=_import_all, args=(names,), name="import").start()
+
+    os.register_at_fork(after_in_parent=begin)
+
+
+def _import_all(modules: Sequence[str]) -> None:
+    for module in modules:
+        # Whoever needs the module imports it again, and then a failure is told where it matters.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
 
 
 def _import_plugins(arguments: Namespace) -> None:
