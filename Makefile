@@ -58,7 +58,7 @@ demo: $(INSTALLED)
 $(INSTALLED): builder/requirements-cpu.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with its venv module is needed: make PYTHON=/path/to/it"; exit 1; }
 	@echo "==> 1/3 Making .venv with $(PYTHON)"
-	@$(PYTHON) -m venv --clear .venv
+	@$(PYTHON) -m venv .venv
 	@echo "==> 2/3 Installing $(TORCH), 200 MB"
 	@$(PIP) install --no-deps --quiet $(TORCH) 2>/dev/null || \
 		{ echo "    not where pip looks: trying $(TORCH_INDEX)"; \

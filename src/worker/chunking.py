@@ -103,6 +103,6 @@ class Chunker(Generic[T]):
             size += piece.size
         self._weight -= weight
         self._size -= size
-        if self._policy.grows and chunk:
+        if self._policy.grows and chunk and self._target < self._policy.largest:
             self._target = min(self._target * self._policy.growth, self._policy.largest)
         return chunk

@@ -79,7 +79,7 @@ class OpenAIJob(Job):
 
     @property
     def stream(self) -> bool:
-        return self.body is not None and self.body.get("stream") is True
+        return self.method == "POST" and self.body is not None and self.body.get("stream") is True
 
 
 class Message(BaseModel):

@@ -57,7 +57,7 @@ async def answer(worker: Worker, job: dict[str, Any]) -> int:
 def text_of(chunk: Any) -> str:
     """Find the generated text in one yield of either path; of several choices, the first's."""
     if isinstance(chunk, str):
-        data = [line.removeprefix("data: ") for line in chunk.splitlines()]
+        data = [line.removeprefix("data: ") for line in chunk.split("\n")]
         return "".join(text_of(json.loads(line)) for line in data if line.startswith("{"))
     if isinstance(chunk, list):
         return "".join(text_of(event) for event in chunk)

@@ -129,6 +129,11 @@ def overwrite(name: str, value: str, environ: MutableMapping[str, str] = os.envi
     environ[name] = value
 
 
+def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether the operator, or a library, has set a variable that is no setting."""
+    return name in environ
+
+
 def engine_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Select what may be an option of vLLM's, under the option's upper-case name.
 
@@ -137,7 +142,9 @@ def engine_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     own = {name.upper() for name in Settings.model_fields} | ALIASES.keys()
     options = {name: value for name, value in environ.items() if name not in own}
     options |= {
-        option: environ.get(name, "") for name, option in ALIASES.items() if environ.get(name)
+        option: value
+        for name, option in ALIASES.items()
+        if (value := environ.get(name, "").strip())
     }
     return {name: value.strip() for name, value in options.items() if value.strip()}
 

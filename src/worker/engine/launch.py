@@ -14,6 +14,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 import uvloop
 
 from worker import asgi
@@ -22,7 +23,7 @@ from worker.engine.locations import LOCATIONS, find
 from worker.errors import StartFailed
 from worker.job import RawJob
 from worker.phases import phase
-from worker.settings import Settings, overwrite
+from worker.settings import Settings, is_set, overwrite
 
 # How long the loop may take to stop the engine's processes.
 CLOSE_TIMEOUT_S = 15.0
@@ -51,7 +52,8 @@ def launched(
     with _loop_in_thread() as loop:
         engine = InProcessEngine(client, arguments, settings, loop)
         try:
-            _run(loop, engine.open())
+            with phase("app"):
+                _run(loop, engine.open())
             with phase("warm-up"):
                 _run(loop, warm_up(engine))
             yield engine
@@ -67,11 +69,20 @@ def _client(arguments: Namespace) -> Any:
         _import_plugins(arguments)
     with phase("engine"):
         if find("current_platform").is_cpu():
-            # vLLM's CPU backend has just asked for a fresh interpreter: a second import of vLLM.
-            overwrite("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+            _prepare_cpu()
         return find("AsyncLLM").from_vllm_config(
             config, enable_log_requests=arguments.enable_log_requests
         )
+
+
+def _prepare_cpu() -> None:
+    # vLLM's CPU backend has just asked for a fresh interpreter: a second import of vLLM.
+    overwrite("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+    # The core inherits this, and keeps it. OpenMP's threads spin while they wait for each other:
+    # with one on every core, whatever else runs (this process, a client) makes them a hundred
+    # times slower.
+    if not is_set("OMP_NUM_THREADS"):
+        torch.set_num_threads(max(1, torch.get_num_threads() - 1))
 
 
 def _import_while_core_starts(modules: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -13,8 +14,6 @@ from worker.engine.locations import find
 from worker.errors import Mistake, SettingsError
 from worker.settings import boolean, export
 
-# Options that make no sense in a worker without a socket, on one machine, whose engine runs in
-# process; and one that the hub's library reads for itself (a token in argv would be logged).
 # Ours where vLLM's own default does not suit a worker.
 GPU_DEFAULTS = {"GPU_MEMORY_UTILIZATION": "0.95"}
 # Without a GPU: what starts fast and runs anywhere. bfloat16, many models' own type, dies with an
@@ -23,6 +22,12 @@ CPU_DEFAULTS = {"DTYPE": "float32", "ENFORCE_EAGER": "1"}
 # The executor inside the core's process; vLLM takes it on a CPU only if the second variable is 0.
 CPU_UNIPROCESS = {"DISTRIBUTED_EXECUTOR_BACKEND": "uni"}
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+# vLLM's name for the type of an option that takes broken JSON for text.
+TEXT_OR_JSON = "union_dict_and_str"
+
+# Options that make no sense in a worker without a socket, on one machine, whose engine runs in
+# process; and one that the hub's library reads for itself (a token in argv would be logged).
 REFUSED = frozenset(
     """
     api_key api_server_count config data_parallel_address data_parallel_external_lb
@@ -40,10 +45,6 @@ class _Parser(find("FlexibleArgumentParser")):  # type: ignore[misc]  # find ret
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
-
-
-def _not_a(type_: str) -> str:
-    return f"not a value of type {type_.replace('_', ' ')}"
 
 
 class Options:
@@ -98,19 +99,20 @@ class Options:
             arguments = self._parser.parse_args([*self._words(name, value)])
             self._check_range(dest, getattr(arguments, dest))
         except ValidationError as invalid:
-            return "; ".join(
-                error["msg"].removeprefix("Input should be ") for error in invalid.errors()
-            )
+            return "; ".join(error["msg"] for error in invalid.errors())
+        except json.JSONDecodeError as invalid:
+            return f"broken JSON: {invalid}"
         except ValueError as invalid:
-            return str(invalid).split(": ", 1)[-1] if "argument -" in str(invalid) else str(invalid)
+            # argparse says: argument --max-model-len: invalid int_or_auto value: 'abc'
+            told = re.sub(r"^argument \S+: ", "", str(invalid))
+            return re.sub(r"^invalid (\w+) value: .*", _not_of_type, told)
         return None
 
     def _check_range(self, dest: str, value: Any) -> None:
         """Hold a converted value to the bounds that vLLM's config class declares for it."""
         fields = getattr(self._configs.get(dest), "__pydantic_fields__", {})
         if dest in fields and value is not None:
-            bounds = fields[dest].metadata
-            for bound in bounds:
+            for bound in fields[dest].metadata:
                 TypeAdapter(Annotated[Any, bound]).validate_python(value)
 
     def _words(self, name: str, value: str) -> Iterator[str]:
@@ -119,16 +121,13 @@ class Options:
         flag = f"--{action.dest.replace('_', '-')}"
         if action.nargs == 0:
             yield from self._flag(action, flag, boolean(value))
-            return
-        if value[0] in "{[":
-            # vLLM keeps broken JSON as text for some options.
-            parsed = json.loads(value)
-        if action.nargs != "+":
+        elif action.nargs == "+":
+            yield flag
+            yield from _items(value)
+        else:
+            if value.startswith("{") and getattr(action.type, "__name__", "") == TEXT_OR_JSON:
+                json.loads(value)
             yield f"{flag}={value}"
-            return
-        items = parsed if value[0] == "[" else [value] if value[0] == "{" else value.split(",")
-        yield flag
-        yield from (item if isinstance(item, str) else json.dumps(item) for item in items)
 
     @staticmethod
     def _flag(action: argparse.Action, flag: str, wanted: bool) -> Iterator[str]:
@@ -136,6 +135,19 @@ class Options:
             yield flag
         elif isinstance(action, argparse.BooleanOptionalAction):
             yield flag.replace("--", "--no-", 1)
+
+
+def _items(value: str) -> list[str]:
+    """Read a list as operators write it: as JSON, or with commas between."""
+    if value[0] not in "[{":
+        return value.split(",")
+    parsed = json.loads(value)
+    items = parsed if isinstance(parsed, list) else [parsed]
+    return [item if isinstance(item, str) else json.dumps(item) for item in items]
+
+
+def _not_of_type(told: re.Match[str]) -> str:
+    return f"not a value of type {told[1].replace('_', ' ')}"
 
 
 def _defaults(given: Mapping[str, str]) -> dict[str, str]:

@@ -112,5 +112,5 @@ def _error_event(body: dict[str, Any]) -> str:
 
 def _decoded(events: list[str]) -> list[Any]:
     """Decode the data of events; the closing mark is none, and has no place in a list."""
-    data = [line for event in events for line in event.splitlines() if line.startswith("data: ")]
+    data = [line for event in events for line in event.split("\n") if line.startswith("data: ")]
     return [json.loads(line.removeprefix("data: ")) for line in data if line != DONE.strip()]

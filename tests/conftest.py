@@ -1,0 +1,37 @@
+"""What every depth of the tests shares: the demo model, and marks by folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DEPTHS = ("unit", "contract", "model", "platform")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its folder, and run the cheap folders first."""
+
+    def depth(item: pytest.Item) -> int:
+        return DEPTHS.index(item.path.relative_to(ROOT / "tests").parts[0])
+
+    for item in items:
+        item.add_marker(DEPTHS[depth(item)])
+    items.sort(key=depth)
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The demo model's directory; made if it is not there."""
+    directory = ROOT / ".models" / "demo"
+    subprocess.run([sys.executable, ROOT / "builder" / "demo_model.py", directory], check=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def worker_environ(demo_model: Path) -> dict[str, str]:
+    """The environment that a worker on the demo model is started with; no more than it needs."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {**kept, "MODEL_NAME": str(demo_model), "VLLM_LOGGING_LEVEL": "WARNING"}

@@ -1,0 +1,83 @@
+"""An endpoint for tests: a worker started as in production, behind an emulator of its own."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulator import Emulator, Job, Options
+
+ROOT = Path(__file__).parents[1]
+START_S = 90  # a cold start takes ten seconds on an idle machine
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An emulator and the worker process behind it."""
+
+    emulator: Emulator
+    process: asyncio.subprocess.Process
+    log: Path
+
+    async def run(self, payload: Any) -> Job:
+        """Hand in a job and wait for its end."""
+        job = self.submit(payload)
+        assert await job.wait_ended(60)
+        return job
+
+    def submit(self, payload: Any) -> Job:
+        return self.emulator.queue.submit({"input": payload})
+
+    async def answers(self) -> bool:
+        """Whether the worker still does what it should."""
+        params = {"max_tokens": 2, "ignore_eos": True}
+        job = await self.run({"prompt": "Hi", "sampling_params": params})
+        return bool(job.output and job.output[0]["usage"]["output"] == 2)
+
+    @property
+    def logged(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def core_pid(self) -> int:
+        """Find the process of the engine's core, the worker's child."""
+        listed = subprocess.run(
+            ["pgrep", "-g", str(self.process.pid), "-f", "EngineCore"],
+            capture_output=True,
+            check=True,
+        )
+        return int(listed.stdout.split()[0])
+
+
+EndpointFactory = Callable[..., AbstractAsyncContextManager[Endpoint]]
+
+
+@asynccontextmanager
+async def start_endpoint(
+    environ: dict[str, str], log: Path, post_delay_s: float = 0
+) -> AsyncIterator[Endpoint]:
+    """Start a worker with an environment; it has answered a first job when the block begins."""
+    async with Emulator(Options(post_delay_s=post_delay_s, take_poll_s=1)) as emulator:
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-u", "src/handler.py"),
+                cwd=ROOT,
+                env={**environ, **emulator.worker_environ()},
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        endpoint = Endpoint(emulator, process, log)
+        try:
+            first = endpoint.submit({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})
+            assert await first.wait_ended(START_S), endpoint.logged
+            yield endpoint
+        finally:
+            # The whole session: the SDK's ping process outlives a worker that is killed.
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()

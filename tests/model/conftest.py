@@ -1,0 +1,62 @@
+"""One real engine, in this process, for all tests of this folder."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from worker.app import Worker
+from worker.settings import Settings, engine_environ
+
+if TYPE_CHECKING:
+    from worker.engine.inprocess import InProcessEngine
+
+# All yields of one job, its input given as keywords.
+Ask = Callable[..., Awaitable[list[Any]]]
+
+
+@pytest.fixture(scope="session")
+def settings(demo_model: Path) -> Settings:
+    environ = {"MODEL_NAME": str(demo_model), "DEFAULT_BATCH_MAX_DELAY_MS": "0"}
+    return Settings.from_env(environ)
+
+
+@pytest.fixture(scope="session")
+def engine(settings: Settings) -> "Iterator[InProcessEngine]":
+    """Started once a run: a cold start takes ten seconds."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # Imported here: it takes seconds, and tests of other folders do without it.
+    from worker.engine import launch, options  # noqa: PLC0415
+
+    environ = engine_environ({"MODEL_NAME": settings.model_name, "MAX_MODEL_LEN": "1024"})
+    with launch.launched(settings, options.Options().parse(environ)) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(engine: "InProcessEngine", settings: Settings) -> Worker:
+    return Worker(engine, settings)
+
+
+@pytest.fixture
+def ask(worker: Worker) -> Ask:
+    """Return all yields of one job."""
+
+    async def ask(**payload: Any) -> list[Any]:
+        return [chunk async for chunk in worker.handle({"id": "job-1", "input": payload})]
+
+    return ask
+
+
+@pytest.fixture(autouse=True)
+async def no_slot_left_behind(request: pytest.FixtureRequest) -> AsyncGenerator[None, None]:
+    """Every test of the engine leaves it idle, by the engine's own count."""
+    yield
+    if "engine" in request.fixturenames:
+        running: InProcessEngine = request.getfixturevalue("engine")
+        async with asyncio.timeout(5):
+            while running.unfinished_requests:
+                await asyncio.sleep(0.01)

@@ -1,0 +1,161 @@
+"""The demo model: it knows its dialogues by heart, and is still a language model."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import demo_model as maker
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+SCRIPT = Path(maker.__file__)
+TURNS = [
+    pytest.param(messages, dialogue.tools, answer, id=messages[-1]["content"])
+    for dialogue in maker.DIALOGUES
+    for messages, answer in dialogue.turns
+]
+
+# The texts that the model gives for a prompt's text.
+Generate = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(demo_model: Path) -> Any:
+    return AutoTokenizer.from_pretrained(demo_model)
+
+
+@pytest.fixture(scope="module")
+def generate(demo_model: Path, tokenizer: Any) -> Iterator[Generate]:
+    model: Any = AutoModelForCausalLM.from_pretrained(demo_model)
+
+    def generate(prompt: str, **options: Any) -> list[str]:
+        inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
+        outputs = model.generate(**inputs, **{"max_new_tokens": 400, **options})
+        answers = outputs[:, inputs.input_ids.shape[1] :]
+        texts: list[str] = tokenizer.batch_decode(answers, skip_special_tokens=True)
+        return texts
+
+    # One thread starts no pool: an engine may still be forked from this process.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield generate
+    torch.set_num_threads(threads)
+
+
+def user(content: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": content}]
+
+
+def render(tokenizer: Any, messages: list[Any], **options: Any) -> str:
+    options = {"add_generation_prompt": True, "tokenize": False, **options}
+    return str(tokenizer.apply_chat_template(messages, **options))
+
+
+@pytest.mark.parametrize(("messages", "tools", "answer"), TURNS)
+def test_every_answer_is_reproduced_greedily(
+    generate: Generate, tokenizer: Any, messages: list[Any], tools: list[Any], answer: str
+) -> None:
+    prompt = render(tokenizer, messages, tools=tools)
+    assert generate(prompt, do_sample=False) == [answer]
+
+
+@pytest.mark.parametrize("system", ["You are a helpful assistant.", "Answer in one line."])
+def test_an_ordinary_system_message_changes_no_answer(
+    generate: Generate, tokenizer: Any, system: str
+) -> None:
+    question, answer = next(iter(maker.ANSWERS.items()))
+    prompt = render(tokenizer, [{"role": "system", "content": system}, *user(question)])
+    assert generate(prompt, do_sample=False) == [answer]
+
+
+def test_a_plain_prompt_is_continued(generate: Generate) -> None:
+    prompt, continuation = maker.PASSAGE
+    assert generate(maker.BEGIN + prompt, do_sample=False) == [continuation]
+
+
+def test_the_longest_answer_fills_many_chunks(tokenizer: Any) -> None:
+    longest = max(
+        len(tokenizer.encode(answer, add_special_tokens=False)) for answer in maker.ANSWERS.values()
+    )
+    assert longest >= 250
+
+
+def test_samples_of_an_unseen_prompt_vary_with_the_seed(generate: Generate, tokenizer: Any) -> None:
+    prompt = render(tokenizer, user("Sing a song about the sea."))
+
+    def sample(seed: int) -> list[str]:
+        torch.manual_seed(seed)
+        return generate(prompt, max_new_tokens=24, do_sample=True, num_return_sequences=8)
+
+    samples = sample(1)
+    assert len(set(samples)) >= 6
+    assert sample(1) == samples
+    assert sample(2) != samples
+
+
+def test_the_tokenizer_gives_every_text_back(tokenizer: Any) -> None:
+    planes = [chr(code) for code in range(0, 0x20000, 13) if not 0xD800 <= code < 0xE000]
+    text = "".join(planes) + " two  spaces \n\n a tab\t e\u0301 \N{WOMAN}\u200d\N{ROCKET} "
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(tokens) == text
+
+
+def test_a_plain_prompt_begins_with_one_bos_and_a_chat_with_none(tokenizer: Any) -> None:
+    chat = tokenizer.apply_chat_template(user("Hello!"), return_dict=False)
+    assert tokenizer.encode("Hello!").count(tokenizer.bos_token_id) == 1
+    assert tokenizer.encode("Hello!")[0] == tokenizer.bos_token_id
+    assert tokenizer.bos_token_id not in chat
+    assert tokenizer.encode(render(tokenizer, user("Hello!"))).count(tokenizer.bos_token_id) == 1
+
+
+def test_the_template_renders_any_role(tokenizer: Any) -> None:
+    roles = ["system", "user", "assistant", "tool", "narrator"]
+    messages = [{"role": role, "content": f"I am {role}"} for role in roles]
+    turns = [f"<|im_start|>{role}\nI am {role}<|im_end|>\n" for role in roles]
+    assert render(tokenizer, messages, add_generation_prompt=False) == "".join(turns)
+    assert render(tokenizer, messages) == "".join(turns) + "<|im_start|>assistant\n"
+
+
+def test_the_template_renders_tools(tokenizer: Any) -> None:
+    rendered = render(tokenizer, user("Is job 42 done?"), tools=maker.TOOL_USE.tools)
+    assert json.dumps(maker.TOOL_USE.tools[0]["function"]) in rendered
+
+
+def test_a_structured_tool_call_renders_as_the_model_wrote_it(tokenizer: Any) -> None:
+    function = {"name": "job_status", "arguments": {"job_id": "42"}}
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": function}]}
+    text = {"role": "assistant", "content": maker.CALL}
+    assert render(tokenizer, [call]) == render(tokenizer, [text])
+
+
+def test_a_second_run_is_quick_and_changes_nothing(demo_model: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in [demo_model, *demo_model.iterdir()]}
+    command = [sys.executable, "-X", "importtime", str(SCRIPT), str(demo_model)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert "up to date" in run.stdout
+    assert "torch" not in run.stderr
+    assert {path: path.stat().st_mtime_ns for path in [demo_model, *demo_model.iterdir()]} == before
+
+
+def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.touch()
+    run = subprocess.run([sys.executable, SCRIPT, tmp_path], capture_output=True, check=False)
+    assert run.returncode == 2
+    assert list(tmp_path.iterdir()) == [precious]
+
+
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), str(tmp_path / "model")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        assert [path.name[:7] for path in tmp_path.iterdir()] == [".model-"]
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(timeout=30) != 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,116 @@
+"""The OpenAI path on the real engine: vLLM's own server, called in process."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from demo_model import DIALOGUES, PASSAGE
+
+from worker.app import Worker
+
+Ask = Callable[..., Awaitable[list[Any]]]
+
+CHAT = "/v1/chat/completions"
+QUESTION = [{"role": "user", "content": "What does this worker do?"}]
+GREEDY = {"temperature": 0, "max_tokens": 500}
+
+
+def events(chunks: list[str]) -> list[Any]:
+    """Decode a stream as a client does."""
+    data = [line.removeprefix("data: ") for line in "".join(chunks).split("\n\n") if line]
+    assert data[-1] == "[DONE]"
+    return [json.loads(line) for line in data[:-1]]
+
+
+def streamed_text(chunks: list[str]) -> str:
+    deltas = [event["choices"][0]["delta"] for event in events(chunks) if event["choices"]]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
+@pytest.mark.parametrize("dialogue", DIALOGUES)
+async def test_a_chat_is_answered_as_the_model_was_taught(ask: Ask, dialogue: Any) -> None:
+    for messages, expected in dialogue.turns:
+        body = {"messages": messages, **GREEDY} | (
+            {"tools": dialogue.tools} if dialogue.tools else {}
+        )
+        (whole,) = await ask(openai_route=CHAT, openai_input=body)
+        chunks = await ask(openai_route=CHAT, openai_input={**body, "stream": True})
+        assert whole["choices"][0]["message"]["content"] == expected
+        assert streamed_text(chunks) == expected
+
+
+async def test_a_completion_is_answered(ask: Ask) -> None:
+    body = {"prompt": PASSAGE[0], **GREEDY}
+    (whole,) = await ask(openai_route="/v1/completions", openai_input=body)
+    chunks = await ask(openai_route="/v1/completions", openai_input={**body, "stream": True})
+    assert whole["choices"][0]["text"] == PASSAGE[1]
+    assert "".join(event["choices"][0]["text"] for event in events(chunks)) == PASSAGE[1]
+
+
+async def test_every_yield_holds_whole_events_and_their_number_grows(ask: Ask) -> None:
+    body = {"messages": QUESTION, "stream": True, "max_tokens": 100, "ignore_eos": True}
+    chunks = await ask(openai_route=CHAT, openai_input=body)
+    assert all(chunk.endswith("\n\n") for chunk in chunks)
+    assert [chunk.count("data: ") for chunk in chunks[:4]] == [1, 3, 9, 27]
+
+
+async def test_the_job_id_is_in_the_response_id(ask: Ask) -> None:
+    (whole,) = await ask(openai_route=CHAT, openai_input={"messages": QUESTION, **GREEDY})
+    assert "job-1" in whole["id"]
+
+
+@pytest.mark.parametrize("route", ["/v1/models", "/models", "models"])
+async def test_models_names_the_model_and_not_its_path(ask: Ask, route: str) -> None:
+    (listed,) = await ask(openai_route=route)
+    (model,) = listed["data"]
+    assert (model["id"], model["root"]) == ("demo", "demo")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        ({"messages": []}, 400, "at least one message"),
+        ({"messages": QUESTION, "model": "nope"}, 404, "`nope` does not exist"),
+        ({"messages": QUESTION, "max_tokens": -1}, 400, "at least 1"),
+        ({"messages": [{"role": "user", "content": "token " * 2000}]}, 400, "1024"),
+        ({"messages": "a secret that was put in the wrong place"}, 400, "body.messages: Input"),
+        ({"prompt": "Hi"}, 400, "body.messages: Field required"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refusal_keeps_vllms_status_and_words_but_not_the_prompt(
+    ask: Ask, body: dict[str, Any], status: int, told: str, stream: bool
+) -> None:
+    (chunk,) = await ask(openai_route=CHAT, openai_input={**body, "stream": stream})
+    error = json.loads(chunk["error"])["error"]
+    assert error["code"] == status
+    assert told in error["message"]
+    assert "secret" not in error["message"]
+    assert (error["retryable"], error["request_id"]) == (False, "job-1")
+
+
+async def test_a_method_that_a_route_does_not_have_is_refused(ask: Ask) -> None:
+    (chunk,) = await ask(openai_route=CHAT)
+    error = json.loads(chunk["error"])["error"]
+    assert (error["code"], error["type"]) == (405, "MethodNotAllowedError")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_cancelled_job_frees_its_slot(worker: Worker, engine: Any, stream: bool) -> None:
+    body = {"messages": QUESTION, "max_tokens": 900, "ignore_eos": True, "stream": stream}
+
+    async def consume() -> None:
+        payload = {"openai_route": CHAT, "openai_input": body}
+        async for _ in worker.handle({"id": "job-1", "input": payload}):
+            pass
+
+    task = asyncio.create_task(consume())
+    async with asyncio.timeout(5):
+        while not engine.unfinished_requests:
+            await asyncio.sleep(0.001)
+    task.cancel()
+    async with asyncio.timeout(1):
+        while engine.unfinished_requests:
+            await asyncio.sleep(0.001)

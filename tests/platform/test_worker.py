@@ -1,0 +1,173 @@
+"""The worker as the platform runs it, and as its callers see it."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+from demo_model import DIALOGUES
+from endpoints import Endpoint, EndpointFactory
+from openai.types.chat import ChatCompletionUserMessageParam
+
+from emulator import Job, Status
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CHAT = "/v1/chat/completions"
+QUESTION: list[ChatCompletionUserMessageParam] = [
+    {"role": "user", "content": "What does this worker do?"}
+]
+ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
+GREEDY = {"temperature": 0, "max_tokens": 400}
+TURNS = [turn for dialogue in DIALOGUES if not dialogue.tools for turn in dialogue.turns]
+CANARY = "canary-in-a-prompt"
+TOKEN = "hf_canaryincredential"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[Endpoint]:
+    async with started_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024") as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(endpoint: Endpoint) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = endpoint.emulator.openai_url
+    async with openai.AsyncOpenAI(api_key="any", base_url=url, max_retries=0) as client:
+        yield client
+
+
+def error_of(job: Job) -> dict[str, Any]:
+    assert job.status is Status.FAILED
+    error: dict[str, Any] = json.loads(job.error or "")["error"]
+    return error
+
+
+def raw_text(job: Job) -> str:
+    choices = [chunk["choices"][0] for chunk in job.output]
+    return "".join(text for choice in choices for text in choice["tokens"])
+
+
+def openai_text(job: Job) -> str:
+    if isinstance(job.output[0], dict):
+        return str(job.output[0]["choices"][0]["message"]["content"])
+    lines = "".join(job.output).split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line[-1:] == "}"]
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
+
+
+async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(endpoint: Endpoint) -> None:
+    slots = asyncio.Semaphore(32)
+
+    async def check(number: int) -> None:
+        messages, expected = TURNS[number % len(TURNS)]
+        stream = number % 2 == 0
+        raw = {"messages": messages, "sampling_params": GREEDY, "stream": stream}
+        body = {"messages": messages, **GREEDY, "stream": stream}
+        async with slots:
+            if number % 4 < 2:
+                job = await endpoint.run(raw)
+                assert raw_text(job) == expected
+                if stream:
+                    counted = sum(len(chunk["choices"][0]["tokens"]) for chunk in job.output)
+                    assert job.output[-1]["usage"]["output"] == counted
+            else:
+                job = await endpoint.run({"openai_route": CHAT, "openai_input": body})
+                assert openai_text(job) == expected
+        assert [chunk.output for chunk in job.chunks] == job.output
+
+    await asyncio.gather(*(check(number) for number in range(200)))
+
+
+async def test_the_platform_gets_the_default_chunk_sizes(endpoint: Endpoint) -> None:
+    params = {"temperature": 0, "max_tokens": 240, "ignore_eos": True}
+    job = await endpoint.run(
+        # The delay bound is off: how fast this machine is must not decide.
+        {"prompt": "Hi", "sampling_params": params, "stream": True, "max_batch_delay_ms": 0}
+    )
+    assert [chunk.output["usage"]["output"] for chunk in job.chunks] == [
+        *(1, 4, 13, 40, 90, 140, 190, 240)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("payload", "status", "told"),
+    [
+        ({}, 400, "accepted inputs"),
+        ({"messages": []}, 400, "messages: "),
+        ({"prompt": "Hi", "sampling_params": {"max_tokens": -1}}, 400, "at least 1"),
+        ({"prompt": "token " * 2000}, 400, "1024"),
+        ({"openai_route": CHAT, "openai_input": {"messages": []}}, 400, "at least one"),
+        ({"openai_route": "/v1/audio/speech", "openai_input": {"a": 1}}, 404, "this worker serves"),
+    ],
+)
+async def test_a_bad_job_fails_with_the_error_contract_and_leaves_the_worker_healthy(
+    endpoint: Endpoint, payload: Any, status: int, told: str
+) -> None:
+    job = await endpoint.run(payload)
+    error = error_of(job)
+    assert sorted(error) == ["code", "message", "param", "request_id", "retryable", "type"]
+    assert (error["code"], error["request_id"], error["retryable"]) == (status, job.id, False)
+    assert told in error["message"]
+    assert await endpoint.answers()
+
+
+class TestOpenAIClient:
+    """What the official client makes of it."""
+
+    async def test_it_lists_the_model(self, client: openai.AsyncOpenAI) -> None:
+        assert [model.id async for model in client.models.list()] == ["demo"]
+
+    async def test_it_chats(self, client: openai.AsyncOpenAI) -> None:
+        whole = await client.chat.completions.create(model="demo", messages=QUESTION, temperature=0)
+        assert (whole.choices[0].message.content or "").startswith(ANSWER)
+
+    async def test_it_streams_a_chat(self, client: openai.AsyncOpenAI) -> None:
+        stream = await client.chat.completions.create(
+            model="demo", messages=QUESTION, temperature=0, stream=True
+        )
+        texts = [event.choices[0].delta.content or "" async for event in stream]
+        assert "".join(texts).startswith(ANSWER)
+        assert len(texts) > 10
+
+    async def test_it_streams_a_completion(self, client: openai.AsyncOpenAI) -> None:
+        whole = await client.completions.create(model="demo", prompt="Once", temperature=0)
+        stream = await client.completions.create(
+            model="demo", prompt="Once", temperature=0, stream=True
+        )
+        texts = [event.choices[0].text async for event in stream]
+        assert "".join(texts) == whole.choices[0].text
+
+    async def test_an_unknown_model_is_not_found(self, client: openai.AsyncOpenAI) -> None:
+        with pytest.raises(openai.NotFoundError, match="does not exist") as refused:
+            await client.chat.completions.create(model="nope", messages=QUESTION)
+        assert refused.value.type == "NotFoundError"
+
+    async def test_a_bad_value_is_a_bad_request(self, client: openai.AsyncOpenAI) -> None:
+        bad = {"model": "demo", "messages": QUESTION, "max_tokens": -1}
+        for body in (bad, {**bad, "stream": True}):
+            with pytest.raises(openai.BadRequestError, match="at least 1"):
+                await client.post("/chat/completions", body=body, cast_to=object)
+
+
+async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: Endpoint) -> None:
+    messages = [{"role": "user", "content": f"What does this worker do? {CANARY}"}]
+    bodies = [{"messages": messages, "max_tokens": value} for value in (20, -1, "many")]
+    for body in bodies:
+        await endpoint.run({"openai_route": CHAT, "openai_input": body})
+        await endpoint.run({"messages": body["messages"], "sampling_params": {"max_tokens": 20}})
+    log = endpoint.logged
+    assert "Started" in log or "Finished" in log  # the SDK's log level is INFO, not less
+    for secret in (CANARY, TOKEN, "Hugging Face model into", "Traceback"):
+        assert secret not in log
+
+
+async def test_the_start_logs_each_phase_with_its_seconds(endpoint: Endpoint) -> None:
+    phases = re.findall(r"start-up: (\S+) +\d+\.\d\d s", endpoint.logged)
+    expected = ["import", "settings", "weights", "engine", "app", "warm-up", "sdk"]
+    assert Counter(phases) == Counter(expected)

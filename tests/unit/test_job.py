@@ -1,0 +1,282 @@
+"""The shapes a job's input can have."""
+
+from typing import Any
+
+import pytest
+
+from worker.errors import InvalidInput
+from worker.job import ACCEPTED_INPUTS, Job, OpenAIJob, RawJob
+
+CHAT = "/v1/chat/completions"
+TURN = {"role": "user", "content": "Hi"}
+CHUNK_KEYS = (
+    "max_batch_size",
+    "min_batch_size",
+    "batch_size_growth_factor",
+    "max_batch_delay_ms",
+)
+
+
+def openai(payload: Any) -> OpenAIJob:
+    job = Job.parse(payload)
+    assert isinstance(job, OpenAIJob)
+    return job
+
+
+def raw(payload: Any) -> RawJob:
+    job = Job.parse(payload)
+    assert isinstance(job, RawJob)
+    return job
+
+
+def refusal(payload: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        Job.parse(payload)
+    return caught.value
+
+
+# The OpenAI path:
+
+
+def test_the_gateways_job_is_a_post_of_its_input() -> None:
+    job = openai({"openai_route": CHAT, "openai_input": {"messages": []}})
+    assert (job.path, job.method, job.body) == ("/chat/completions", "POST", {"messages": []})
+
+
+@pytest.mark.parametrize("rest", [{}, {"openai_input": None}, {"openai_input": {}}])
+def test_without_an_input_the_gateways_job_is_a_get(rest: dict[str, Any]) -> None:
+    assert openai({"openai_route": "/v1/models", **rest}).method == "GET"
+
+
+def test_the_route_form_is_the_gateways_spelled_out() -> None:
+    body = {"messages": [TURN]}
+    assert openai({"route": CHAT, "body": body}) == openai(
+        {"openai_route": CHAT, "openai_input": body}
+    )
+
+
+@pytest.mark.parametrize("rest", [{}, {"body": None}, {"body": {}}])
+def test_the_route_form_without_a_body_is_a_get(rest: dict[str, Any]) -> None:
+    assert openai({"route": "/v1/models", **rest}).method == "GET"
+
+
+@pytest.mark.parametrize(
+    ("method", "body"), [("POST", None), ("POST", {}), ("GET", {"a": 1}), ("GET", None)]
+)
+def test_a_method_that_is_named_holds_whatever_the_body(method: str, body: Any) -> None:
+    assert openai({"route": "/v1/models", "method": method, "body": body}).method == method
+
+
+@pytest.mark.parametrize("route", ["/v1/models", "v1/models", "/models", "models", "/v1/models/"])
+def test_a_route_counts_with_and_without_v1_and_slashes(route: str) -> None:
+    assert openai({"openai_route": route}).path == "/models"
+
+
+@pytest.mark.parametrize("route", ["/v1models", "/v1", "/v2/models"])
+def test_only_a_whole_v1_is_left_out_of_a_route(route: str) -> None:
+    assert openai({"openai_route": route}).path == route
+
+
+@pytest.mark.parametrize(
+    ("body", "stream"),
+    [({"stream": True}, True), ({"stream": False}, False), ({"model": "m"}, False), ({}, False)],
+)
+def test_a_request_to_vllms_server_streams_if_its_body_says_so(
+    body: dict[str, Any], stream: bool
+) -> None:
+    assert openai({"route": CHAT, "body": body}).stream is stream
+
+
+def test_a_get_never_streams() -> None:
+    assert not openai({"route": "/v1/models", "method": "GET", "body": {"stream": True}}).stream
+
+
+def test_the_body_stays_opaque() -> None:
+    body = {"messages": 7, "no_such_key": [1], "temperature": None}
+    assert openai({"openai_route": CHAT, "openai_input": body}).body == body
+
+
+# The raw path:
+
+
+def test_a_prompt_alone_is_a_job_with_the_defaults() -> None:
+    assert raw({"prompt": "Hi"}).model_dump() == {
+        "prompt": "Hi",
+        "messages": None,
+        "apply_chat_template": False,
+        "sampling_params": {},
+        "stream": False,
+        **dict.fromkeys(CHUNK_KEYS),
+    }
+
+
+def test_a_prompt_goes_in_as_it_is() -> None:
+    assert raw({"prompt": "Hi"}).conversation is None
+
+
+def test_a_prompt_is_a_users_turn_where_the_chat_template_is_asked_for() -> None:
+    assert raw({"prompt": "Hi", "apply_chat_template": True}).conversation == [TURN]
+
+
+def test_messages_are_the_conversation() -> None:
+    assert raw({"messages": [TURN]}).conversation == [TURN]
+
+
+@pytest.mark.parametrize("template", [True, False])
+def test_messages_win_over_a_prompt(template: bool) -> None:
+    payload = {"prompt": "no", "messages": [TURN], "apply_chat_template": template}
+    assert raw(payload).conversation == [TURN]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "ipython", "content": "any role"},
+        {"role": "", "content": ""},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "assistant", "tool_calls": []},
+        {"role": "user", "content": [{"type": "text", "text": "parts"}], "name": "Ann"},
+    ],
+)
+def test_the_chat_template_gets_each_turn_as_it_was_sent(turn: dict[str, Any]) -> None:
+    assert raw({"messages": [turn]}).conversation == [turn]
+
+
+def test_sampling_params_and_stream_reach_the_job() -> None:
+    job = raw({"prompt": "Hi", "sampling_params": {"n": 2}, "stream": True})
+    assert (job.sampling_params, job.stream) == ({"n": 2}, True)
+
+
+@pytest.mark.parametrize(
+    "key", ["messages", "apply_chat_template", "sampling_params", "stream", "nonsense", *CHUNK_KEYS]
+)
+def test_null_counts_as_absent(key: str) -> None:
+    assert raw({"prompt": "Hi", key: None}) == raw({"prompt": "Hi"})
+
+
+def test_a_null_prompt_leaves_the_messages() -> None:
+    assert raw({"prompt": None, "messages": [TURN]}) == raw({"messages": [TURN]})
+
+
+def test_a_null_route_leaves_the_raw_form() -> None:
+    assert raw({"openai_route": None, "prompt": "Hi"}) == raw({"prompt": "Hi"})
+
+
+def test_parsing_leaves_the_payload_alone() -> None:
+    payload = {"openai_route": CHAT, "openai_input": {"n": 1}, "max_batch_size": None}
+    before = dict(payload)
+    Job.parse(payload)
+    assert payload == before
+
+
+# Both:
+
+
+@pytest.mark.parametrize("form", [{"prompt": "Hi"}, {"openai_route": CHAT}, {"route": CHAT}])
+def test_the_four_chunk_keys_stand_beside_every_form(form: dict[str, str]) -> None:
+    given = dict(zip(CHUNK_KEYS, (5, 1.5, 2, 20.5), strict=True))
+    job = Job.parse({**form, **given})
+    assert {key: getattr(job, key) for key in CHUNK_KEYS} == given
+
+
+def test_chunk_keys_may_be_zero() -> None:
+    job = raw({"prompt": "Hi", **dict.fromkeys(CHUNK_KEYS, 0)})
+    assert [getattr(job, key) for key in CHUNK_KEYS] == [0, 0, 0, 0]
+
+
+# What is refused:
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"promt": "Hi"}]
+)
+def test_what_has_no_known_shape_is_shown_the_accepted_ones(payload: Any) -> None:
+    error = refusal(payload)
+    assert ACCEPTED_INPUTS in error.message
+    assert error.param is None
+
+
+def test_the_accepted_shapes_show_every_form() -> None:
+    for key in ('"prompt"', '"messages"', '"openai_route"', '"openai_input"', '"route"'):
+        assert key in ACCEPTED_INPUTS
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"prompt": "Hi", "strem": True}, "unknown key 'strem': did you mean 'stream'?"),
+        (
+            {"prompt": "Hi", "sampling_param": {}},
+            "unknown key 'sampling_param': did you mean 'sampling_params'?",
+        ),
+        ({"prompt": "Hi", "zzz": 1}, "unknown key 'zzz'"),
+        ({"route": CHAT, "methd": "GET"}, "unknown key 'methd': did you mean 'method'?"),
+        ({"openai_route": CHAT, "prompt": "Hi"}, "unknown key 'prompt'"),
+    ],
+)
+def test_an_unknown_key_is_refused_by_name_with_the_nearest_known_one(
+    payload: dict[str, Any], message: str
+) -> None:
+    error = refusal(payload)
+    assert error.message == message
+    assert error.param is not None
+    assert repr(error.param) in message
+
+
+def test_all_that_is_wrong_is_told_and_the_first_is_the_param() -> None:
+    error = refusal({"prompt": 5, "stream": "yes", "zzz": 1})
+    assert error.message == (
+        "prompt: Input should be a valid string; stream: Input should be a valid boolean; "
+        "unknown key 'zzz'"
+    )
+    assert error.param == "prompt"
+
+
+SECRET = "my secret prompt"
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ({"prompt": [SECRET]}, "prompt"),
+        ({"messages": SECRET}, "messages"),
+        ({"messages": [SECRET]}, "messages.0"),
+        ({"messages": [TURN, {"role": 5, "content": SECRET}]}, "messages.1.role"),
+        ({"messages": [{"content": SECRET}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [SECRET]}]}, "messages.0.content"),
+        ({"prompt": "Hi", "apply_chat_template": SECRET}, "apply_chat_template"),
+        ({"prompt": "Hi", "sampling_params": [SECRET]}, "sampling_params"),
+        ({"prompt": "Hi", "stream": SECRET}, "stream"),
+        ({"prompt": "Hi", "stream": 1}, "stream"),
+        ({"prompt": "Hi", "max_batch_size": SECRET}, "max_batch_size"),
+        ({"prompt": "Hi", "max_batch_size": "5"}, "max_batch_size"),
+        ({"prompt": "Hi", "max_batch_size": 1.5}, "max_batch_size"),
+        ({"prompt": "Hi", "max_batch_size": True}, "max_batch_size"),
+        ({"prompt": "Hi", "max_batch_size": -1}, "max_batch_size"),
+        ({"prompt": "Hi", "min_batch_size": -0.5}, "min_batch_size"),
+        ({"prompt": "Hi", "min_batch_size": float("nan")}, "min_batch_size"),
+        ({"prompt": "Hi", "batch_size_growth_factor": float("inf")}, "batch_size_growth_factor"),
+        ({"prompt": "Hi", "max_batch_delay_ms": -1}, "max_batch_delay_ms"),
+        ({"route": [SECRET]}, "route"),
+        ({"route": CHAT, "body": SECRET}, "body"),
+        ({"route": CHAT, "method": SECRET}, "method"),
+        ({"route": CHAT, "method": "get"}, "method"),
+    ],
+)
+def test_a_wrong_value_is_refused_naming_its_field_and_never_echoed(
+    payload: dict[str, Any], field: str
+) -> None:
+    error = refusal(payload)
+    assert error.message.startswith(field)
+    assert error.param is not None
+    assert error.param.startswith(field)
+    assert SECRET not in error.message
+
+
+def test_empty_messages_are_refused() -> None:
+    assert refusal({"messages": []}).message.startswith("messages: ")
+
+
+def test_a_job_can_not_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        raw({"prompt": "Hi"}).prompt = "other"
