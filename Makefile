@@ -16,8 +16,6 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	2>/dev/null && echo $$python && break; done)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-export VLLM_LOGGING_LEVEL ?= WARNING
-
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-unit check format bench clean
 
@@ -27,7 +25,8 @@ help: ## List the targets
 install: $(INSTALLED) ## Make .venv (2.4 GB, a few minutes the first time)
 
 run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=... for another model)
-	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py
+	@MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
+		$(BIN)/python -u src/handler.py
 
 test: $(INSTALLED) demo ## Run all tests
 	@$(BIN)/python -m pytest

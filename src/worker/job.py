@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from worker.errors import InvalidInput
 
@@ -16,6 +16,9 @@ accepted inputs:
   {"route": "/v1/models", "method": "GET", "body": null}"""
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+_server_boolean = TypeAdapter(bool)
 
 
 class Job(BaseModel):
@@ -79,7 +82,13 @@ class OpenAIJob(Job):
 
     @property
     def stream(self) -> bool:
-        return self.method == "POST" and self.body is not None and self.body.get("stream") is True
+        """Whether vLLM's server will take the body's ``stream`` for true: it knows many words."""
+        if self.method != "POST" or self.body is None:
+            return False
+        try:
+            return _server_boolean.validate_python(self.body.get("stream"))
+        except ValidationError:
+            return False
 
 
 class Message(BaseModel):

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+)
 
 from worker.errors import Mistake, SettingsError
 
@@ -56,6 +64,14 @@ def boolean(value: Any) -> Any:
         raise ValueError("a boolean is one of 0/1, true/false, yes/no, on/off") from None
 
 
+def _existing(model: str) -> str:
+    """Tell a path that leads nowhere, which vLLM would take for a repository with odd letters."""
+    if model.startswith(("/", "./", "../")) and not Path(model).is_dir():
+        raise ValueError("there is no such directory; a repository is written as owner/name")
+    return model
+
+
+Model = Annotated[str, AfterValidator(_existing)]
 Flag = Annotated[bool, BeforeValidator(boolean)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -70,7 +86,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    model_name: str
+    model_name: Model
     base_path: Path = Path("/runpod-volume")
     hf_token: SecretStr | None = None
     max_concurrency: Count = 300

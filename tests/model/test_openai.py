@@ -32,9 +32,9 @@ def streamed_text(chunks: list[str]) -> str:
 @pytest.mark.parametrize("dialogue", DIALOGUES)
 async def test_a_chat_is_answered_as_the_model_was_taught(ask: Ask, dialogue: Any) -> None:
     for messages, expected in dialogue.turns:
-        body = {"messages": messages, **GREEDY} | (
-            {"tools": dialogue.tools} if dialogue.tools else {}
-        )
+        # Without a parser the call is text: the model's own words for it.
+        tools = {"tools": dialogue.tools, "tool_choice": "none"} if dialogue.tools else {}
+        body = {"messages": messages, **GREEDY, **tools}
         (whole,) = await ask(openai_route=CHAT, openai_input=body)
         chunks = await ask(openai_route=CHAT, openai_input={**body, "stream": True})
         assert whole["choices"][0]["message"]["content"] == expected
@@ -54,6 +54,13 @@ async def test_every_yield_holds_whole_events_and_their_number_grows(ask: Ask) -
     chunks = await ask(openai_route=CHAT, openai_input=body)
     assert all(chunk.endswith("\n\n") for chunk in chunks)
     assert [chunk.count("data: ") for chunk in chunks[:4]] == [1, 3, 9, 27]
+
+
+@pytest.mark.parametrize("word", ["true", 1, "on"])
+async def test_whatever_vllms_server_takes_for_true_streams(ask: Ask, word: Any) -> None:
+    body = {"messages": QUESTION, **GREEDY, "stream": word}
+    chunks = await ask(openai_route=CHAT, openai_input=body)
+    assert streamed_text(chunks).startswith("This worker turns a Hugging Face model into")
 
 
 async def test_the_job_id_is_in_the_response_id(ask: Ask) -> None:

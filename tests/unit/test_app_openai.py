@@ -94,10 +94,10 @@ async def test_without_raw_output_a_yield_is_a_list_of_decoded_events() -> None:
     assert "".join(texts_in(item for chunk in yields for item in chunk)) == "Hello world"
 
 
-async def test_a_yield_that_holds_the_mark_alone_is_empty_when_decoded() -> None:
+async def test_the_closing_mark_alone_makes_no_yield_when_decoded() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         yields = await yields_of(engine, chat(stream=True, **EXACT), **DECODED)
-    assert [len(chunk) for chunk in yields] == [1, 0]
+    assert [len(chunk) for chunk in yields] == [1]
 
 
 async def test_several_choices_keep_their_events() -> None:

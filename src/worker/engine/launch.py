@@ -43,6 +43,7 @@ def launched(
     Raises:
         StartFailed: in one line, whatever vLLM said.
     """
+    arguments.enable_log_requests |= not settings.disable_log_requests
     _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
     try:
         client = _client(arguments)

@@ -29,6 +29,8 @@ VALIDATION_ERROR = re.compile(
     r"""^  \{'type': '\w+', 'loc': '([^']*)', 'msg': (?P<quote>['"])(.*?)(?P=quote)(, .*)?\}$""",
     re.M,
 )
+# And what follows other messages of its.
+REFUSED_VALUE = re.compile(r" \(parameter=\w+(, value=.*)?\)$", re.DOTALL)
 DONE = "data: [DONE]\n\n"
 
 
@@ -42,18 +44,21 @@ def answer(job: OpenAIJob, request_id: str, engine: Engine, settings: Settings) 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         async with contextlib.aclosing(asgi.call(engine.app, request)) as parts:
             async for value in _values(parts, job, request_id, engine):
-                yield Piece(value, weight=1, size=json_size(value))
+                # The closing mark holds no data: it has no place in a list of decoded events.
+                if settings.raw_openai_output or value != DONE:
+                    yield Piece(value, weight=1, size=json_size(value))
 
     def render(values: list[Any]) -> Any:
         if not job.stream:
             return values[0]
         return "".join(values) if settings.raw_openai_output else _decoded(values)
 
+    end = [DONE] if settings.raw_openai_output else []
     return Answer(
         stream=job.stream,
         pieces=pieces,
         render=render,
-        render_error=lambda body: render([_error_event(body), DONE]),
+        render_error=lambda body: render([_error_event(body), *end]),
     )
 
 
@@ -97,6 +102,7 @@ def _refusal(error: dict[str, Any], status: int, engine: Engine) -> WorkerError:
     if engine.dead:
         return EngineDead()
     message = VALIDATION_ERROR.sub(r"  \1: \3", error["message"])
+    message = REFUSED_VALUE.sub("", message)
     return RefusedByEngine(message, status=status, param=error.get("param"))
 
 
@@ -111,6 +117,5 @@ def _error_event(body: dict[str, Any]) -> str:
 
 
 def _decoded(events: list[str]) -> list[Any]:
-    """Decode the data of events; the closing mark is none, and has no place in a list."""
     data = [line for event in events for line in event.split("\n") if line.startswith("data: ")]
-    return [json.loads(line.removeprefix("data: ")) for line in data if line != DONE.strip()]
+    return [json.loads(line.removeprefix("data: ")) for line in data]
