@@ -3,7 +3,7 @@
     python benchmarks/cold_start.py [--rounds 3] [--model .models/demo]
 
 Compares the worker, started as in production behind the emulator, with vLLM's own server as it
-starts by default and with the worker's executor, and a local run with a bare script that imports
+starts by default and with the worker's executor, and `make run` with a bare script that imports
 vLLM and starts the engine. The sides alternate; the medians' ratios count, not the seconds.
 """
 
@@ -27,6 +27,7 @@ from emulator import Emulator  # noqa: E402 - found by the line above
 
 PROMPT = "What does this worker do?"
 LIMIT_S = 180
+HANDLER = (sys.executable, "-u", "src/handler.py")
 UNIPROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 BARE = """
@@ -47,7 +48,6 @@ os._exit(0)
 async def start(*command: str, **environ: str) -> asyncio.subprocess.Process:
     base = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
     return await asyncio.create_subprocess_exec(
-        sys.executable,
         *command,
         cwd=ROOT,
         env={**base, **environ},
@@ -70,7 +70,7 @@ async def worker(model: str) -> float:
             {"input": {"prompt": PROMPT, "stream": True, "sampling_params": params}}
         )
         begun = time.monotonic()
-        process = await start("-u", "src/handler.py", MODEL_NAME=model, **emulator.worker_environ())
+        process = await start(*HANDLER, MODEL_NAME=model, **emulator.worker_environ())
         try:
             await job.changed.wait_for(lambda: bool(job.chunks), LIMIT_S)
             return job.chunks[0].at - begun
@@ -85,7 +85,7 @@ async def server(model: str, *options: str, **environ: str) -> float:
     command = ("-m", "vllm.entrypoints.openai.api_server", "--model", model, "--port", str(port))
     body = {"model": model, "prompt": PROMPT, "max_tokens": 2, "stream": True}
     begun = time.monotonic()
-    process = await start(*command, "--dtype", "float32", *options, **environ)
+    process = await start(sys.executable, *command, "--dtype", "float32", *options, **environ)
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
             while time.monotonic() - begun < LIMIT_S:
@@ -133,9 +133,9 @@ async def main() -> None:
         "vLLM's server, default": lambda: server(model),
         "vLLM's server, same executor": lambda: server(model, *uniprocess, **UNIPROCESS),
         "bare script, engine started": lambda: first_line(
-            "-c", BARE.format(model=model), marks=b"started", **UNIPROCESS
+            sys.executable, "-c", BARE.format(model=model), marks=b"started", **UNIPROCESS
         ),
-        "local run, start to exit": lambda: whole("-u", "src/handler.py", MODEL_NAME=model),
+        "make run, start to exit": lambda: whole("make", "run", MODEL_NAME=model),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(args.rounds + 1):
@@ -146,10 +146,10 @@ async def main() -> None:
                 seconds[name].append(took)
             print(f"round {number}  {name:30} {took:6.2f} s", flush=True)
     median = {name: statistics.median(values) for name, values in seconds.items()}
-    ours, default, same, bare, local = median.values()
+    ours, default, same, bare, run = median.values()
     print(f"worker / vLLM's server, default:        {ours / default:.2f}")
     print(f"worker / vLLM's server, same executor:  {ours / same:.2f}")
-    print(f"local run / bare script:                {local / bare:.2f}")
+    print(f"make run / bare script:                 {run / bare:.2f}")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ FAREWELL_S = 10.0
 
 
 def main() -> int:
-    """Start the worker and run it until it is told to stop; return the exit status."""
+    """Start the worker and run it until it is told to stop; return the status of a failed start."""
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     log.setLevel(logging.INFO)
     # Until the SDK sets its own.
@@ -46,10 +46,10 @@ def main() -> int:
         if command.rp_serve_api or platform_around():
             with started("runpod") as (engine, settings):
                 serve(engine, settings)
-            return 0
+                leave(0)
         job = local.read_job(command.test_input)
         with started() as (engine, settings):
-            return asyncio.run(local.answer(Worker(engine, settings), job))
+            leave(asyncio.run(local.answer(Worker(engine, settings), job)))
     except WorkerError as error:
         sys.stderr.write(f"{error.message}\n")
         return 1
@@ -61,9 +61,14 @@ def leave_on_signal(number: int, _: FrameType | None) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process and its children at once, whatever their threads are doing."""
+    """End the process and its children at once, whatever their threads are doing.
+
+    An orderly end would stop the engine first, which takes vLLM a second or more and saves nothing.
+    """
     for child in multiprocessing.active_children():
         child.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(status)
 
 
