@@ -26,7 +26,7 @@ install: $(INSTALLED) ## Make .venv (2.4 GB, a few minutes the first time)
 
 run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=... for another model)
 	@MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
-		$(BIN)/python -u src/handler.py
+		PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py
 
 test: $(INSTALLED) demo ## Run all tests
 	@$(BIN)/python -m pytest
@@ -44,7 +44,8 @@ format: $(INSTALLED) ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-bench: $(INSTALLED) demo ## Measure the cold start against vLLM's own server
+bench: $(INSTALLED) demo ## Measure the cold start against vLLM's own server, and a cancel
+	@$(BIN)/python benchmarks/cancel.py
 	@$(BIN)/python benchmarks/cold_start.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
