@@ -97,7 +97,7 @@ def started(*also_import: str) -> Iterator[tuple[Engine, Settings]]:
         settings.export()
     with phase("import"):
         # Here, because it takes seconds and reads the environment that was just completed.
-        from worker.engine import launch, options  # noqa: PLC0415
+        from worker.engine import launch, options  # noqa: PLC0415 - see above
     with phase("settings"), collected(mistakes):
         known = options.Options()
         arguments = known.parse(engine_environ())
@@ -113,8 +113,8 @@ def serve(engine: Engine, settings: Settings) -> None:
     """Take jobs from the platform until it stops the worker, or the engine dies."""
     with phase("sdk"):
         # The SDK reads the environment when it is imported, and a local run does without it.
-        import runpod  # noqa: PLC0415
-        from runpod.serverless.modules import rp_scale, worker_state  # noqa: PLC0415
+        import runpod  # noqa: PLC0415 - see above
+        from runpod.serverless.modules import rp_scale, worker_state  # noqa: PLC0415 - likewise
     worker = Worker(engine, settings)
 
     async def engine_generates_a_token() -> None:

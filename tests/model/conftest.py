@@ -29,7 +29,7 @@ def engine(settings: Settings) -> "Iterator[InProcessEngine]":
     """Started once a run: a cold start takes ten seconds."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     # Imported here: it takes seconds, and tests of other folders do without it.
-    from worker.engine import launch, options  # noqa: PLC0415
+    from worker.engine import launch, options  # noqa: PLC0415 - see above
 
     environ = engine_environ({"MODEL_NAME": settings.model_name, "MAX_MODEL_LEN": "1024"})
     with launch.launched(settings, options.Options().parse(environ)) as running:

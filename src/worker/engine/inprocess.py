@@ -88,14 +88,20 @@ class InProcessEngine:
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         """See ``Engine.generate``."""
+        async with contextlib.aclosing(self._outputs(job, request_id)) as outputs:
+            async for output in outputs:
+                for delta in deltas(output, self._decode if job.stream else None):
+                    yield delta
+
+    async def _outputs(self, job: RawJob, request_id: str) -> AsyncGenerator[Any, None]:
         with translated():
             params = sampling_params(job, self._defaults)
             prompt = await self._render(job)
-            outputs = self._client.generate(prompt, params, request_id)
-            async with contextlib.aclosing(outputs):
+            async with contextlib.aclosing(
+                self._client.generate(prompt, params, request_id)
+            ) as outputs:
                 async for output in outputs:
-                    for delta in deltas(output, self._decode if job.stream else None):
-                        yield delta
+                    yield output
 
     async def _render(self, job: RawJob) -> Any:
         renderer = self._client.renderer

@@ -44,9 +44,8 @@ def launched(
         StartFailed: in one line, whatever vLLM said.
     """
     arguments.enable_log_requests |= not settings.disable_log_requests
-    _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
     try:
-        client = _client(arguments)
+        client = _client(arguments, also_import)
     # What vLLM raises for a model that is not there, does not fit or is not supported.
     except (OSError, RuntimeError, ValueError) as error:
         raise StartFailed(f"vLLM could not start {settings.model_name}: {error}") from error
@@ -62,7 +61,7 @@ def launched(
             _run(loop, engine.close(), CLOSE_TIMEOUT_S)
 
 
-def _client(arguments: Namespace) -> Any:
+def _client(arguments: Namespace, also_import: Sequence[str]) -> Any:
     with phase("weights"):
         # Finds the model and reads its configuration; the core reads the weights themselves.
         engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
@@ -71,6 +70,7 @@ def _client(arguments: Namespace) -> Any:
     with phase("engine"):
         if find("current_platform").is_cpu():
             _prepare_cpu()
+        _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
         return find("AsyncLLM").from_vllm_config(
             config, enable_log_requests=arguments.enable_log_requests
         )
