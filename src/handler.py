@@ -147,10 +147,14 @@ def take_until_death(take: Callable[..., Awaitable[Any]], engine: Engine) -> Cal
         taking = asyncio.ensure_future(take(*args))
         try:
             await asyncio.wait({taking, died}, return_when=asyncio.FIRST_COMPLETED)
-            if taking.done():
-                return taking.result()
-        finally:
-            taking.cancel()
+        except asyncio.CancelledError:
+            # The SDK gives up a long poll; what has just been taken it still wants.
+            if not taking.done():
+                taking.cancel()
+                raise
+        if taking.done():
+            return taking.result()
+        taking.cancel()
         await asyncio.Event().wait()  # leave_after_death ends the process
         return None
 

@@ -34,4 +34,4 @@ def demo_model() -> Path:
 def worker_environ(demo_model: Path) -> dict[str, str]:
     """The environment that a worker on the demo model is started with; no more than it needs."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {**kept, "MODEL_NAME": str(demo_model), "VLLM_LOGGING_LEVEL": "WARNING"}
+    return {**kept, "MODEL_NAME": str(demo_model)}

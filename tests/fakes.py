@@ -83,9 +83,13 @@ class ScriptedEngine:
     def dead(self) -> bool:
         return self._dead
 
+    def mark_dead(self) -> None:
+        """Be dead, but let whoever uses the engine find out."""
+        self._dead = True
+
     def die(self) -> None:
         """Stop going on, from any thread; what is being generated fails at once."""
-        self._dead = True
+        self.mark_dead()
         self.loop.call_soon_threadsafe(self._death.set)
         self.died.set_result(None)
 

@@ -45,11 +45,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the SDK would send the traceback to the caller
             known = error if isinstance(error, WorkerError) else self._defect(request_id)
             body = known.body(request_id)
-            yield (
-                render_error(body)
-                if render_error
-                else {"error": json.dumps(body, ensure_ascii=False)}
-            )
+            yield render_error(body) if render_error else _failure(body)
 
     def _defect(self, request_id: str) -> WorkerError:
         """Log an exception that nobody expected; its caller learns only that it happened."""
@@ -65,13 +61,20 @@ class Worker:
                 return
             chunker: Chunker[Any] = Chunker(self._policy(job))
             wait: float | None = None
-            while (pieces := await stream.read(wait)) is not None:
-                chunker.add(_within_limit(pieces))
-                if chunk := chunker.take(time.monotonic()):
-                    yield reply.render(chunk)
-                wait = chunker.wait(time.monotonic())
+            failure: WorkerError | None = None
+            try:
+                while (pieces := await stream.read(wait)) is not None:
+                    chunker.add(_within_limit(pieces))
+                    if chunk := chunker.take(time.monotonic()):
+                        yield reply.render(chunk)
+                    wait = chunker.wait(time.monotonic())
+            except WorkerError as error:
+                failure = error
+            # What came before a failure is still the caller's.
             while chunk := chunker.flush():
                 yield reply.render(chunk)
+            if failure is not None:
+                raise failure
 
     @contextlib.contextmanager
     def _opened(self, reply: Answer[Any]) -> Iterator[Stream[Piece[Any]]]:
@@ -118,6 +121,13 @@ class Worker:
             max_delay=(settings.default_batch_max_delay_ms if delay_ms is None else delay_ms)
             / 1000,
         )
+
+
+def _failure(body: dict[str, Any]) -> dict[str, str]:
+    """Render the yield that fails a job: the SDK would turn a dict there into Python's repr."""
+    text = json.dumps(body, ensure_ascii=False)
+    # A message may quote half of a surrogate pair, which no POST can carry.
+    return {"error": text.encode(errors="replace").decode()}
 
 
 def _within_limit(pieces: list[Piece[Any]]) -> list[Piece[Any]]:

@@ -77,7 +77,10 @@ class Stream(Generic[T]):
                 self._signal()
 
     def _end(self, pump: asyncio.Task[None]) -> None:
-        self._error = None if pump.cancelled() else pump.exception()
+        if not pump.cancelled():
+            self._error = pump.exception()
+        elif not self._cancelled:
+            self._error = RuntimeError("the source was cancelled from within")
         self._ended = True
         self._signalled = False
         self._signal()

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+# Characters: a message may quote what was sent, and a yield has a limit.
+LONGEST_MESSAGE = 2_000
+
 
 class WorkerError(Exception):
     """What a job fails with. The message is for the caller: no path, credential or prompt in it."""
@@ -42,9 +45,9 @@ class WorkerError(Exception):
         """Render the error in OpenAI's shape; ``code`` is the HTTP status."""
         return {
             "error": {
-                "message": self.message,
+                "message": self.message[:LONGEST_MESSAGE],
                 "type": self.type,
-                "param": self.param,
+                "param": self.param and self.param[:LONGEST_MESSAGE],
                 "code": self.status,
                 "retryable": self.retryable,
                 "request_id": request_id,

@@ -1,10 +1,18 @@
 """The one place that knows the shapes a job's input can have."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from worker.errors import InvalidInput
 
@@ -14,6 +22,10 @@ accepted inputs:
   {"messages": [{"role": "user", "content": "text"}], "sampling_params": {...}, "stream": true}
   {"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}
   {"route": "/v1/models", "method": "GET", "body": null}"""
+
+# A message names no more mistakes than these, and of no key more characters.
+MOST_TOLD = 5
+LONGEST_KEY = 64
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -51,7 +63,13 @@ class Job(BaseModel):
         try:
             return shape.model_validate(present)
         except ValidationError as invalid:
-            raise _refusal(invalid, shape.model_fields) from None
+            raise _refusal(
+                invalid, [*shape.model_fields, *GATEWAY_KEYS.values()], present
+            ) from None
+
+
+# Ours and, for the same, the platform's gateway's.
+GATEWAY_KEYS = {"route": "openai_route", "body": "openai_input"}
 
 
 class OpenAIJob(Job):
@@ -68,7 +86,7 @@ class OpenAIJob(Job):
     def _spell_out(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Translate the gateway's keys. It loses the method: an empty body means GET."""
         spelled = dict(given)
-        for ours, gateways in (("route", "openai_route"), ("body", "openai_input")):
+        for ours, gateways in GATEWAY_KEYS.items():
             if gateways in spelled:
                 spelled[ours] = spelled.pop(gateways)
         spelled.setdefault("method", "POST" if spelled.get("body") else "GET")
@@ -99,6 +117,15 @@ class Message(BaseModel):
     role: str
     content: str | list[dict[str, Any]] | None = None
 
+    @field_validator("content")
+    @classmethod
+    def _text_is_text(cls, content: Any) -> Any:
+        """Refuse a part that vLLM would pass over without a word to the caller."""
+        parts = content if isinstance(content, list) else []
+        if any(part.get("type") == "text" and type(part.get("text")) is not str for part in parts):
+            raise ValueError("a part of type text has its words under text, as a string")
+        return content
+
 
 class RawJob(Job):
     """A prompt or a conversation, straight to the engine."""
@@ -126,18 +153,23 @@ SHAPES: tuple[type[OpenAIJob] | type[RawJob], ...] = (OpenAIJob, RawJob)
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """Refuse a key by name, with the nearest known one."""
+    if len(key) > LONGEST_KEY:
+        return f"unknown key {key[:LONGEST_KEY]!r}..."
     near = difflib.get_close_matches(key, list(known), n=1)
     return f"unknown key {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
 
 
-def _refusal(invalid: ValidationError, known: Iterable[str]) -> InvalidInput:
-    """Say of every error which field it is in; never what stood there."""
-    errors = invalid.errors(include_input=False, include_url=False)
-    fields = [".".join(str(part) for part in error["loc"]) for error in errors]
-    told = [
-        unknown_key(field, known)
-        if error["type"] == "extra_forbidden"
-        else f"{field}: {error['msg'].removeprefix('Value error, ')}"
-        for field, error in zip(fields, errors, strict=True)
-    ]
-    return InvalidInput("; ".join(told), param=fields[0] or None)
+def _refusal(invalid: ValidationError, known: Iterable[str], given: Container[str]) -> InvalidInput:
+    """Say of the first errors which field each is in; never what stood there."""
+    told, fields = [], []
+    for error in invalid.errors(include_input=False, include_url=False)[:MOST_TOLD]:
+        first, *rest = (str(part) for part in error["loc"] or ("input",))
+        # A caller who wrote the gateway's key is told of that one.
+        gateways = GATEWAY_KEYS.get(first, first)
+        fields.append(".".join((gateways if gateways in given else first, *rest)))
+        told.append(
+            unknown_key(fields[-1], known)
+            if error["type"] == "extra_forbidden"
+            else f"{fields[-1]}: {error['msg'].removeprefix('Value error, ')}"
+        )
+    return InvalidInput("; ".join(told), param=fields[0])

@@ -31,7 +31,7 @@ def read_job(text: str | None) -> dict[str, Any]:
         source, text = str(path), path.read_text(encoding="utf-8")
     try:
         job = json.loads(text)
-    except json.JSONDecodeError as broken:
+    except ValueError as broken:
         raise InvalidInput(f"{source} holds broken JSON: {broken}") from None
     if not isinstance(job, dict) or "input" not in job:
         raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')

@@ -43,6 +43,8 @@ EXPORTS = {
     # internet; the worker registers a check of its own instead: a generated token.
     "RUNPOD_SKIP_GPU_CHECK": "true",
     "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
+    # Standard output is for what the worker says: the yields of a local run.
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     # Fetching usage statistics' destination would delay the start of an offline worker.
     "VLLM_NO_USAGE_STATS": "1",
 }
@@ -135,9 +137,10 @@ class Settings(BaseModel):
 
 
 def export(values: Mapping[str, str], environ: MutableMapping[str, str] = os.environ) -> None:
-    """Write variables that the operator left unset."""
+    """Write variables that the operator left unset, or blank."""
     for name, value in values.items():
-        environ.setdefault(name, value)
+        if not environ.get(name, "").strip():
+            environ[name] = value
 
 
 def overwrite(name: str, value: str, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -147,7 +150,7 @@ def overwrite(name: str, value: str, environ: MutableMapping[str, str] = os.envi
 
 def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     """Tell whether the operator, or a library, has set a variable that is no setting."""
-    return name in environ
+    return bool(environ.get(name, "").strip())
 
 
 def engine_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

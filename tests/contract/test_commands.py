@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -79,6 +80,45 @@ def test_wrong_settings_are_all_told_in_one_message_without_a_traceback() -> Non
     assert "MAX_MODEL_LENGTH is not a setting: did you mean MAX_MODEL_LEN?" in ran.stderr
     assert "Traceback" not in ran.stderr
     assert "hf_canary" not in ran.stderr + ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("ENABLE_AUTO_TOOL_CHOICE", "1"), ("CUSTOM_CHAT_TEMPLATE", "/no/such/file.jinja")],
+)
+def test_settings_that_vllm_refuses_together_are_told_without_a_traceback(
+    worker_environ: dict[str, str], setting: str, value: str
+) -> None:
+    ran = run({**worker_environ, setting: value}, *HANDLER)
+    assert ran.returncode == 1
+    assert "vLLM refuses the settings taken together: " in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def list_session(leader: int) -> list[str]:
+    """The processes of a session that still run, zombies left out."""
+    listed = subprocess.run(
+        ["ps", "-o", "stat=,pid=", "-g", str(leader)], capture_output=True, text=True, check=False
+    )
+    return [line for line in listed.stdout.splitlines() if not line.startswith("Z")]
+
+
+@pytest.mark.parametrize("seconds", [1, 8])
+def test_sigterm_during_a_start_ends_it_at_once(
+    worker_environ: dict[str, str], seconds: float
+) -> None:
+    environ = {**worker_environ, "RUNPOD_WEBHOOK_GET_JOB": "http://127.0.0.1:9/job-take/$ID?x=1"}
+    with subprocess.Popen(
+        HANDLER, env=environ, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        time.sleep(seconds)
+        process.terminate()
+        assert process.wait(timeout=5) == 128 + signal.SIGTERM
+        # Nobody of its session is left, once the kernel has taken the engine's core apart.
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline and list_session(process.pid):
+            time.sleep(0.1)
+        assert list_session(process.pid) == []
 
 
 def test_a_model_that_vllm_can_not_start_is_told_without_a_traceback(

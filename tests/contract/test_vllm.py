@@ -121,7 +121,8 @@ class TestOptions:
         with pytest.raises(SettingsError) as refused:
             options.Options().parse({name: value})
         (mistake,) = refused.value.mistakes
-        assert (mistake.name, mistake.value) == (name, value)
+        # JSON can hold keys to other services: its value is not repeated.
+        assert (mistake.name, mistake.value) == (name, "{...}" if value[0] == "{" else value)
         assert told in mistake.advice
 
     def test_all_mistakes_are_told_at_once(self) -> None:

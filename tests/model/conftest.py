@@ -57,6 +57,6 @@ async def no_slot_left_behind(request: pytest.FixtureRequest) -> AsyncGenerator[
     yield
     if "engine" in request.fixturenames:
         running: InProcessEngine = request.getfixturevalue("engine")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(1):
             while running.unfinished_requests:
                 await asyncio.sleep(0.01)

@@ -82,8 +82,20 @@ async def test_models_names_the_model_and_not_its_path(ask: Ask, route: str) -> 
         ({"messages": QUESTION, "model": "nope"}, 404, "`nope` does not exist"),
         ({"messages": QUESTION, "max_tokens": -1}, 400, "at least 1"),
         ({"messages": [{"role": "user", "content": "token " * 2000}]}, 400, "1024"),
-        ({"messages": "a secret that was put in the wrong place"}, 400, "body.messages: Input"),
-        ({"prompt": "Hi"}, 400, "body.messages: Field required"),
+        (
+            {"messages": "a secret that was put in the wrong place"},
+            400,
+            "messages: Input should be a valid list",
+        ),
+        ({"messages": QUESTION, "logit_bias": {"it's": "secret"}}, 400, "valid number"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "content": "secret"}]}]},
+            400,
+            "",
+        ),
+        ({"messages": QUESTION, "logit_bias": {"999999": 1}}, 400, "vocab"),
+        ({"messages": QUESTION, "structured_outputs": {"regex": "(("}}, 400, "regex"),
+        ({"prompt": "Hi"}, 400, "messages: Field required"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

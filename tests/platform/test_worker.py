@@ -156,15 +156,27 @@ class TestOpenAIClient:
 
 
 async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: Endpoint) -> None:
-    messages = [{"role": "user", "content": f"What does this worker do? {CANARY}"}]
-    bodies = [{"messages": messages, "max_tokens": value} for value in (20, -1, "many")]
-    for body in bodies:
-        await endpoint.run({"openai_route": CHAT, "openai_input": body})
-        await endpoint.run({"messages": body["messages"], "sampling_params": {"max_tokens": 20}})
+    text = f"What does this worker do? {CANARY}"
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": text},
+        # What vLLM passes over, and tells in its log that it does.
+        {"role": "user", "content": [{"type": "text", "content": text}]},
+        {"role": "wizard", "content": [{"type": "text", "content": text}]},
+    ]
+    for turn in turns:
+        for value in (20, -1, "many"):
+            body = {"messages": [turn], "max_tokens": value}
+            await endpoint.run({"openai_route": CHAT, "openai_input": body})
+            params = {"max_tokens": value}
+            await endpoint.run({"messages": [turn], "sampling_params": params})
     log = endpoint.logged
-    assert "Started" in log or "Finished" in log  # the SDK's log level is INFO, not less
+    assert "Finished" in log  # the SDK's log level is INFO, not less
     for secret in (CANARY, TOKEN, "Hugging Face model into", "Traceback"):
         assert secret not in log
+
+
+async def test_the_sdks_own_checks_give_way_to_a_generated_token(endpoint: Endpoint) -> None:
+    assert "Running 1 fitness check(s)" in endpoint.logged
 
 
 async def test_the_start_logs_each_phase_with_its_seconds(endpoint: Endpoint) -> None:

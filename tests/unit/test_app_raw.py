@@ -8,7 +8,7 @@ import pytest
 from fakes import ScriptedEngine, raw, tokens, worker, yields_of
 
 from worker.engine import Delta
-from worker.errors import EngineDead
+from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
 
 EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow the machine
@@ -198,3 +198,11 @@ async def test_an_engine_that_dies_before_the_first_token_fails_the_job_alone() 
     with ScriptedEngine(EngineDead()) as engine:
         (chunk,) = await yields_of(engine, raw(stream=True))
     assert list(chunk) == ["error"]
+
+
+async def test_what_came_before_a_failure_goes_out_before_it() -> None:
+    script = [*tokens(*"abcde", finish=None), RefusedByEngine("no", status=400)]
+    with ScriptedEngine(*script) as engine:
+        yields = await yields_of(engine, raw(stream=True, min_batch_size=20, **EXACT))
+    assert words(yields[:-1]) == [["a", "b", "c", "d", "e"]]
+    assert list(yields[-1]) == ["error"]

@@ -187,6 +187,19 @@ async def test_an_error_is_not_mistaken_for_the_end_by_asking_again(
             await stream.read()
 
 
+async def test_a_source_cancelled_from_within_is_not_mistaken_for_one_that_ended(
+    engine_loop: asyncio.AbstractEventLoop,
+) -> None:
+    async def source() -> AsyncGenerator[int, None]:
+        yield 1
+        raise asyncio.CancelledError
+
+    items: list[int] = []
+    with pytest.raises(RuntimeError, match="cancelled from within"):
+        await read_into(items, Stream(source, engine_loop))
+    assert items == [1]
+
+
 @pytest.mark.parametrize("from_thread", [False, True])
 async def test_a_cancel_closes_the_source_on_the_engines_loop(
     engine_loop: asyncio.AbstractEventLoop, from_thread: bool

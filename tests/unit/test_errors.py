@@ -49,6 +49,11 @@ def test_a_body_has_openais_keys_and_the_workers_two() -> None:
     }
 
 
+def test_a_body_quotes_no_more_than_2000_characters() -> None:
+    body = InvalidInput("m" * 5000, param="p" * 5000).body()["error"]
+    assert (len(body["message"]), len(body["param"])) == (2000, 2000)
+
+
 @pytest.mark.parametrize(
     ("error", "retryable"),
     [

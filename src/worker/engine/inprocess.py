@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from argparse import Namespace
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
@@ -9,14 +10,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fastapi.exceptions import RequestValidationError
+
 from worker.asgi import App
 from worker.engine import Delta
 from worker.engine.deltas import deltas
 from worker.engine.locations import find
 from worker.engine.sampling import sampling_params
-from worker.engine.translation import translated
+from worker.engine.translation import explain, translated
+from worker.errors import InternalError
 from worker.job import RawJob
-from worker.settings import Settings
+from worker.settings import Settings, is_set
+
+log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.1
 STATS_INTERVAL_S = 10.0
@@ -46,6 +52,9 @@ class InProcessEngine:
         args, client = self._arguments, self._client
         tasks = await client.get_supported_tasks()
         self.app = find("build_app")(args, tasks, client.model_config)
+        _replace_handler(self.app, RequestValidationError, explain)
+        # vLLM quotes parts of messages that it passes over.
+        logging.getLogger("vllm.renderers.chat_utils").setLevel(logging.ERROR)
         state = self.app.state  # type: ignore[attr-defined]  # vLLM's app is a FastAPI
         await find("init_app_state")(client, state, _without_path(args), tasks)
         # vLLM's launcher would put its HTTP server here; error paths expect one.
@@ -59,7 +68,7 @@ class InProcessEngine:
                 "add_generation_prompt": True,
             },
         )
-        if args.generation_config != "auto":
+        if is_set("GENERATION_CONFIG") or is_set("OVERRIDE_GENERATION_CONFIG"):
             self._defaults |= client.model_config.get_diff_sampling_param()
         self._watchers.append(asyncio.create_task(self._watch()))
         if not self._settings.disable_log_stats:
@@ -101,6 +110,9 @@ class InProcessEngine:
                 self._client.generate(prompt, params, request_id)
             ) as outputs:
                 async for output in outputs:
+                    if any(choice.finish_reason == "error" for choice in output.outputs):
+                        log.error("request %s failed in the engine", request_id)
+                        raise InternalError
                     yield output
 
     async def _render(self, job: RawJob) -> Any:
@@ -130,5 +142,13 @@ class InProcessEngine:
 
 def _without_path(arguments: Namespace) -> Namespace:
     """Let /v1/models call a model in a local directory by its name there, not by its path."""
-    model = Path(arguments.model)
-    return Namespace(**vars(arguments) | {"model": model.name}) if model.is_dir() else arguments
+    if not Path(arguments.model).is_dir():
+        return arguments
+    return Namespace(**vars(arguments) | {"model": arguments.served_model_name[0]})
+
+
+def _replace_handler(app: Any, error: type[Exception], handler: Any) -> None:
+    """Have a FastAPI app answer an error in our words: vLLM's own quote what was refused."""
+    app.add_exception_handler(error, handler)
+    # vLLM has built the stack already, and it keeps the handlers it was built with.
+    app.middleware_stack = app.build_middleware_stack()

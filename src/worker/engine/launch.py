@@ -20,6 +20,7 @@ import uvloop
 from worker import asgi
 from worker.engine.inprocess import InProcessEngine
 from worker.engine.locations import LOCATIONS, find
+from worker.engine.options import REFUSALS
 from worker.errors import StartFailed
 from worker.job import RawJob
 from worker.phases import phase
@@ -41,24 +42,30 @@ def launched(
         also_import: modules that will be needed, to be imported while the core starts.
 
     Raises:
-        StartFailed: in one line, whatever vLLM said.
+        StartFailed: with what vLLM said, and no traceback.
     """
     arguments.enable_log_requests |= not settings.disable_log_requests
-    try:
+    with _failures_told(settings):
         client = _client(arguments, also_import)
-    # What vLLM raises for a model that is not there, does not fit or is not supported.
-    except (OSError, RuntimeError, ValueError) as error:
-        raise StartFailed(f"vLLM could not start {settings.model_name}: {error}") from error
     with _loop_in_thread() as loop:
         engine = InProcessEngine(client, arguments, settings, loop)
         try:
-            with phase("app"):
+            with phase("app"), _failures_told(settings):
                 _run(loop, engine.open())
-            with phase("warm-up"):
+            with phase("warm-up"), _failures_told(settings):
                 _run(loop, warm_up(engine))
             yield engine
         finally:
             _run(loop, engine.close(), CLOSE_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def _failures_told(settings: Settings) -> Iterator[None]:
+    """Tell what vLLM raises for a model, or for settings, that it can't start with."""
+    try:
+        yield
+    except REFUSALS as error:
+        raise StartFailed(f"vLLM could not start {settings.model_name}: {error}") from error
 
 
 def _client(arguments: Namespace, also_import: Sequence[str]) -> Any:
@@ -70,7 +77,9 @@ def _client(arguments: Namespace, also_import: Sequence[str]) -> Any:
     with phase("engine"):
         if find("current_platform").is_cpu():
             _prepare_cpu()
-        _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
+        # Several cores are forked one after the other: no thread may begin between them.
+        if arguments.data_parallel_size == 1:
+            _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
         return find("AsyncLLM").from_vllm_config(
             config, enable_log_requests=arguments.enable_log_requests
         )

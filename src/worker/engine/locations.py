@@ -27,9 +27,11 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "FlexibleArgumentParser": ("vllm.utils.argparse_utils", "vllm.utils"),
     "GracefulHTTPError": ("vllm.exceptions",),
     "ReasoningParserManager": ("vllm.reasoning",),
+    "RepetitionDetectionParams": ("vllm.sampling_params",),
     "RequestOutputKind": ("vllm.sampling_params",),
     "RetryableRequestError": ("vllm.exceptions",),
     "SamplingParams": ("vllm.sampling_params",),
+    "StructuredOutputsParams": ("vllm.sampling_params",),
     "ToolParserManager": ("vllm.tool_parsers",),
     "UsageContext": ("vllm.usage.usage_lib",),
     "VLLMClientError": ("vllm.exceptions",),
@@ -56,10 +58,15 @@ def find(name: str) -> Any:
     Raises:
         MovedName: with the places that were tried, for whoever mends the row.
     """
-    for module in LOCATIONS[name]:
+    for place in LOCATIONS[name]:
         try:
-            return getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):
-            continue
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as missing:
+            # A module that vLLM itself misses is another matter, and told as such.
+            if not place.startswith(missing.name or "?"):
+                raise
+        else:
+            if hasattr(module, name):
+                return getattr(module, name)
     tried = ", ".join(LOCATIONS[name])
     raise MovedName(f"vLLM's {name} is in none of {tried}: mend worker/engine/locations.py")

@@ -11,7 +11,7 @@ import vllm.config
 from pydantic import TypeAdapter, ValidationError
 
 from worker.engine.locations import find
-from worker.errors import Mistake, SettingsError
+from worker.errors import Mistake, SettingsError, StartFailed
 from worker.settings import boolean, export
 
 # Ours where vLLM's own default does not suit a worker.
@@ -22,6 +22,9 @@ CPU_DEFAULTS = {"DTYPE": "float32", "ENFORCE_EAGER": "1"}
 # The executor inside the core's process; vLLM takes it on a CPU only if the second variable is 0.
 CPU_UNIPROCESS = {"DISTRIBUTED_EXECUTOR_BACKEND": "uni"}
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+# What vLLM raises for settings that it can't start with.
+REFUSALS = (ImportError, OSError, RuntimeError, TypeError, ValueError, find("VLLMError"))
 
 # vLLM's name for the type of an option that takes broken JSON for text.
 TEXT_OR_JSON = "union_dict_and_str"
@@ -77,10 +80,12 @@ class Options:
 
         Raises:
             SettingsError: every value that vLLM refuses, not only the first.
+            StartFailed: values that vLLM takes one by one, but not together.
         """
         given = {name: value for name, value in environ.items() if name in self._actions}
         mistakes = [
-            Mistake(name, value, refusal)
+            # JSON can hold keys to other services.
+            Mistake(name, "{...}" if value.startswith("{") else value, refusal)
             for name, value in given.items()
             if (refusal := self._refusal(name, value))
         ]
@@ -89,7 +94,10 @@ class Options:
         chosen = {**_defaults(given), **given}
         argv = [word for name, value in chosen.items() for word in self._words(name, value)]
         arguments: argparse.Namespace = self._parser.parse_args(argv)
-        find("validate_parsed_serve_args")(arguments)
+        try:
+            find("validate_parsed_serve_args")(arguments)
+        except REFUSALS as error:
+            raise StartFailed(f"vLLM refuses the settings taken together: {error}") from None
         return arguments
 
     def _refusal(self, name: str, value: str) -> str | None:
@@ -159,5 +167,5 @@ def _defaults(given: Mapping[str, str]) -> dict[str, str]:
         defaults = CPU_DEFAULTS | (CPU_UNIPROCESS if one_process else {})
     if (model := Path(given.get("MODEL", ""))).is_dir():
         # Callers name a model; a path of this machine is none of their business.
-        defaults = defaults | {"SERVED_MODEL_NAME": model.resolve().name}
+        defaults = defaults | {"SERVED_MODEL_NAME": json.dumps([model.resolve().name])}
     return defaults

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from jinja2 import TemplateError
 
 from worker.engine.locations import find
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine, WorkerError
+from worker.job import MOST_TOLD
 
 NO_CHAT_TEMPLATE = (
     "The model has no chat template, so messages can't be turned into a prompt: set "
@@ -40,6 +43,8 @@ TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
     (find("VLLMClientError"), _refused(HTTPStatus.BAD_REQUEST)),
     (find("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
     (TemplateError, lambda error: InvalidInput(f"The chat template failed: {_message(error)}")),
+    (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
+    (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
     # What vLLM has not given a class of its own yet.
     (ValueError, lambda error: InvalidInput(_message(error))),
     (TypeError, lambda error: InvalidInput(_message(error))),
@@ -50,6 +55,15 @@ TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
 def translate(error: Exception) -> WorkerError | None:
     """Return the worker's error for one of vLLM's; None for one that is a defect."""
     return next((make(error) for class_, make in TABLE if isinstance(error, class_)), None)
+
+
+async def explain(_: Any, invalid: RequestValidationError) -> JSONResponse:
+    """Answer a body of a wrong shape in vLLM's place: which fields, never what they held."""
+    errors = invalid.errors()[:MOST_TOLD]
+    fields = [".".join(str(part) for part in error["loc"][1:]) for error in errors]
+    told = [f"{field}: {error['msg']}" for field, error in zip(fields, errors, strict=True)]
+    error = {"message": "; ".join(told), "param": fields[0] if fields else None}
+    return JSONResponse({"error": error}, status_code=HTTPStatus.BAD_REQUEST)
 
 
 @contextlib.contextmanager

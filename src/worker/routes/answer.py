@@ -15,15 +15,16 @@ class Answer(Generic[T]):
     """One call of the engine, not yet begun.
 
     ``pieces`` is called, iterated and closed on the engine's loop. ``render`` makes one yield of
-    some pieces' values, ``render_error`` the last yield of a stream that breaks after it began.
+    some pieces' values, ``render_error`` the last yield of a stream that breaks after it began;
+    without it the job fails, though its stream had begun.
     """
 
     stream: bool
     pieces: Callable[[], AsyncGenerator[Piece[T], None]]
     render: Callable[[list[T]], Any]
-    render_error: Callable[[dict[str, Any]], Any]
+    render_error: Callable[[dict[str, Any]], Any] | None = None
 
 
 def json_size(value: Any) -> int:
-    """Count the bytes of a value in the POST that carries it."""
-    return len(json.dumps(value, ensure_ascii=False).encode())
+    """Count the bytes of a value in the POST that carries it, and of the comma behind it."""
+    return len(json.dumps(value, ensure_ascii=False).encode(errors="replace")) + 2

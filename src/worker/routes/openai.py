@@ -24,13 +24,14 @@ ROUTES = {
 
 EVENT_END = b"\n\n"
 ERROR_EVENT = 'data: {"error"'
-# A line of vLLM's validation message; it goes on with the refused value, which may be a prompt.
-VALIDATION_ERROR = re.compile(
-    r"""^  \{'type': '\w+', 'loc': '([^']*)', 'msg': (?P<quote>['"])(.*?)(?P=quote)(, .*)?\}$""",
-    re.M,
+# What vLLM's messages go on with: the refused value, which may be a prompt.
+REFUSED_VALUE = re.compile(
+    r" \(parameter=[\w.]+(, value=.*)?\)$"
+    r"| \[type=\w+, input_value=.*?\]$"
+    r"|\n    For further information visit .*$"
+    r"|: \{.*\}$",
+    re.DOTALL | re.MULTILINE,
 )
-# And what follows other messages of its.
-REFUSED_VALUE = re.compile(r" \(parameter=\w+(, value=.*)?\)$", re.DOTALL)
 DONE = "data: [DONE]\n\n"
 
 
@@ -73,8 +74,15 @@ async def _values(
     head = await anext(parts)
     assert isinstance(head, asgi.Head)  # for the type checker: the head comes first
     if head.media_type == "text/event-stream":
+        begun = False
         async for event in _events(parts):
-            yield _completed(event, request_id, engine) if event.startswith(ERROR_EVENT) else event
+            if not event.startswith(ERROR_EVENT):
+                yield event
+            elif begun:
+                yield _error_event(_refusal_in(event, engine).body(request_id))
+            else:
+                raise _refusal_in(event, engine)
+            begun = True
         return
     body = b"".join([part async for part in parts if isinstance(part, bytes)])
     if head.status >= 400:
@@ -101,15 +109,13 @@ def _refusal(error: dict[str, Any], status: int, engine: Engine) -> WorkerError:
     """Make the worker's error of what vLLM's server says, or its web framework below it."""
     if engine.dead:
         return EngineDead()
-    message = VALIDATION_ERROR.sub(r"  \1: \3", error["message"])
-    message = REFUSED_VALUE.sub("", message)
+    message = REFUSED_VALUE.sub("", error["message"])
     return RefusedByEngine(message, status=status, param=error.get("param"))
 
 
-def _completed(event: str, request_id: str, engine: Engine) -> str:
-    """Give the error event of a stream what the error contract adds to vLLM's."""
+def _refusal_in(event: str, engine: Engine) -> WorkerError:
     error = json.loads(event.removeprefix("data: "))["error"]
-    return _error_event(_refusal(error, error["code"], engine).body(request_id))
+    return _refusal(error, error["code"], engine)
 
 
 def _error_event(body: dict[str, Any]) -> str:

@@ -1,18 +1,25 @@
 """The raw path: prompts and messages straight to the engine, answered in choices of tokens."""
 
 import contextlib
-import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from worker.chunking import Piece
 from worker.engine import Delta, Engine
+from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.routes.answer import Answer, json_size
 from worker.settings import Settings
 
+# Every choice has its place in every yield, and a yield has a limit.
+MOST_CHOICES = 256
+
 
 def answer(job: RawJob, request_id: str, engine: Engine, _: Settings) -> Answer[Delta]:
+    n = job.sampling_params.get("n") or 1
+    if isinstance(n, int) and n > MOST_CHOICES:
+        raise InvalidInput(f"sampling_params.n: at most {MOST_CHOICES} choices", param="n")
+
     async def pieces() -> AsyncGenerator[Piece[Delta], None]:
         async with contextlib.aclosing(engine.generate(job, request_id)) as deltas:
             async for delta in deltas:
@@ -22,9 +29,7 @@ def answer(job: RawJob, request_id: str, engine: Engine, _: Settings) -> Answer[
     return Answer(
         stream=job.stream,
         pieces=pieces,
-        render=_Choices(job.sampling_params.get("n") or 1).grow,
-        # The raw path knows no error event: the job fails, though its stream had begun.
-        render_error=lambda body: {"error": json.dumps(body, ensure_ascii=False)},
+        render=_Choices(n).grow,
     )
 
 

@@ -1,0 +1,142 @@
+"""Inputs that are refused, and how."""
+
+from typing import Any
+
+import pytest
+
+from worker.errors import InvalidInput
+from worker.job import ACCEPTED_INPUTS, Job
+
+CHAT = "/v1/chat/completions"
+TURN = {"role": "user", "content": "Hi"}
+
+
+def refusal(payload: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        Job.parse(payload)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"promt": "Hi"}]
+)
+def test_what_has_no_known_shape_is_shown_the_accepted_ones(payload: Any) -> None:
+    error = refusal(payload)
+    assert ACCEPTED_INPUTS in error.message
+    assert error.param is None
+
+
+def test_the_accepted_shapes_show_every_form() -> None:
+    for key in ('"prompt"', '"messages"', '"openai_route"', '"openai_input"', '"route"'):
+        assert key in ACCEPTED_INPUTS
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"prompt": "Hi", "strem": True}, "unknown key 'strem': did you mean 'stream'?"),
+        (
+            {"prompt": "Hi", "sampling_param": {}},
+            "unknown key 'sampling_param': did you mean 'sampling_params'?",
+        ),
+        ({"prompt": "Hi", "zzz": 1}, "unknown key 'zzz'"),
+        ({"route": CHAT, "methd": "GET"}, "unknown key 'methd': did you mean 'method'?"),
+        ({"openai_route": CHAT, "prompt": "Hi"}, "unknown key 'prompt'"),
+        (
+            {"openai_route": CHAT, "openai_inptu": {}},
+            "unknown key 'openai_inptu': did you mean 'openai_input'?",
+        ),
+    ],
+)
+def test_an_unknown_key_is_refused_by_name_with_the_nearest_known_one(
+    payload: dict[str, Any], message: str
+) -> None:
+    error = refusal(payload)
+    assert error.message == message
+    assert error.param is not None
+    assert repr(error.param) in message
+
+
+def test_all_that_is_wrong_is_told_and_the_first_is_the_param() -> None:
+    error = refusal({"prompt": 5, "stream": "yes", "zzz": 1})
+    assert error.message == (
+        "prompt: Input should be a valid string; stream: Input should be a valid boolean; "
+        "unknown key 'zzz'"
+    )
+    assert error.param == "prompt"
+
+
+SECRET = "my secret prompt"
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ({"prompt": [SECRET]}, "prompt"),
+        ({"messages": SECRET}, "messages"),
+        ({"messages": [SECRET]}, "messages.0"),
+        ({"messages": [TURN, {"role": 5, "content": SECRET}]}, "messages.1.role"),
+        ({"messages": [{"content": SECRET}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [SECRET]}]}, "messages.0.content"),
+        ({"prompt": "Hi", "apply_chat_template": SECRET}, "apply_chat_template"),
+        ({"prompt": "Hi", "sampling_params": [SECRET]}, "sampling_params"),
+        ({"prompt": "Hi", "stream": SECRET}, "stream"),
+        ({"prompt": "Hi", "stream": 1}, "stream"),
+        ({"prompt": "Hi", "max_batch_size": SECRET}, "max_batch_size"),
+        ({"prompt": "Hi", "max_batch_size": "5"}, "max_batch_size"),
+        ({"prompt": "Hi", "max_batch_size": 1.5}, "max_batch_size"),
+        ({"prompt": "Hi", "max_batch_size": True}, "max_batch_size"),
+        ({"prompt": "Hi", "max_batch_size": -1}, "max_batch_size"),
+        ({"prompt": "Hi", "min_batch_size": -0.5}, "min_batch_size"),
+        ({"prompt": "Hi", "min_batch_size": float("nan")}, "min_batch_size"),
+        ({"prompt": "Hi", "batch_size_growth_factor": float("inf")}, "batch_size_growth_factor"),
+        ({"prompt": "Hi", "max_batch_delay_ms": -1}, "max_batch_delay_ms"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": [SECRET]}]}]},
+            "messages.0.content",
+        ),
+        ({"route": [SECRET]}, "route"),
+        ({"openai_route": [SECRET]}, "openai_route"),
+        ({"openai_route": CHAT, "openai_input": [SECRET]}, "openai_input"),
+        ({"route": CHAT, "body": SECRET}, "body"),
+        ({"route": CHAT, "method": SECRET}, "method"),
+        ({"route": CHAT, "method": "get"}, "method"),
+    ],
+)
+def test_a_wrong_value_is_refused_naming_its_field_and_never_echoed(
+    payload: dict[str, Any], field: str
+) -> None:
+    error = refusal(payload)
+    assert error.message.startswith(field)
+    assert error.param is not None
+    assert error.param.startswith(field)
+    assert SECRET not in error.message
+
+
+def test_empty_messages_are_refused() -> None:
+    assert refusal({"messages": []}).message.startswith("messages: ")
+
+
+def test_a_message_names_no_more_than_the_first_mistakes() -> None:
+    error = refusal({"prompt": "Hi", **{f"zzz{number}": 1 for number in range(99)}})
+    assert error.message.count("unknown key") == 5
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ({"prompt": "\ud83d"}, "prompt"),
+        ({"prompt": "Hi", "\ud83d": 1}, "input"),
+        ({"route": CHAT, "\ud83d": 1}, "input"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused(payload: dict[str, Any], field: str) -> None:
+    error = refusal(payload)
+    assert error.message.startswith(f"{field}: Input should be a valid string")
+    assert error.param == field
+
+
+def test_a_long_key_is_told_by_its_beginning() -> None:
+    message = refusal({"prompt": "Hi", "z" * 10_000: 1}).message
+    assert message == f"unknown key {'z' * 64!r}..."

@@ -1,0 +1,170 @@
+"""A run with no platform around."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import ScriptedEngine, chat, event, raw, tokens, worker, yields_of
+
+from worker import local
+from worker.errors import EngineDead, InvalidInput
+
+JOB = {"id": "mine", "input": {"prompt": "Hi"}}
+ODD = "a\u2028b\u2029c\x85d"  # what Python takes for the end of a line
+
+
+def refusal(text: str | None) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        local.read_job(text)
+    return caught.value.message
+
+
+def test_a_job_is_read_from_the_command_line() -> None:
+    assert local.read_job(json.dumps(JOB)) == JOB
+
+
+def test_a_job_without_an_id_gets_one() -> None:
+    assert local.read_job('{"input": {"prompt": "Hi"}}')["id"] == "local"
+
+
+def test_the_file_of_the_working_directory_is_read(tmp_path: Path) -> None:
+    job = {"id": "here", "input": {"prompt": "é😀"}}
+    (tmp_path / "test_input.json").write_text(json.dumps(job, ensure_ascii=False), "utf-8")
+    with contextlib.chdir(tmp_path):
+        assert local.read_job(None) == job
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "test_input.json").write_text("broken")
+    with contextlib.chdir(tmp_path):
+        assert local.read_job(json.dumps(JOB)) == JOB
+
+
+def test_elsewhere_the_repositorys_file_is_read(tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "test_input.json"
+    with contextlib.chdir(tmp_path):
+        assert local.read_job(None)["input"] == json.loads(file.read_text())["input"]
+
+
+def test_without_a_file_the_message_says_what_to_do(tmp_path: Path) -> None:
+    source = Path(local.__file__).parents[1]
+    shutil.copytree(source / "worker", tmp_path / "src" / "worker")
+    run = subprocess.run(
+        [sys.executable, "-c", "from worker.local import read_job; read_job(None)"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": "src", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stderr.splitlines()[-1] == (
+        "worker.errors.InvalidInput: "
+        "There is no test_input.json here; write one or pass --test_input JSON."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "{'input': 1}", '{"input": {}', "\x00"])
+def test_broken_json_is_told_with_its_place(text: str) -> None:
+    message = refusal(text)
+    assert message.startswith("--test_input holds broken JSON: ")
+    assert "line 1 column" in message
+
+
+def test_broken_json_in_a_file_is_told_with_the_files_name(tmp_path: Path) -> None:
+    (tmp_path / "test_input.json").write_text("{")
+    with contextlib.chdir(tmp_path):
+        assert refusal(None).startswith("test_input.json holds broken JSON: ")
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "null", '"input"', "{}", '{"prompt": "Hi"}'])
+def test_json_that_is_no_job_is_shown_one(text: str) -> None:
+    assert refusal(text) == (
+        '--test_input holds no job: it looks like {"input": {"prompt": "Hi"}}.'
+    )
+
+
+def test_an_input_of_no_known_shape_is_refused_before_an_engine_starts() -> None:
+    assert "accepted inputs" in refusal('{"input": {}}')
+    assert "did you mean 'stream'" in refusal('{"input": {"prompt": "Hi", "strem": true}}')
+
+
+# What a yield says:
+
+
+def choices(*items: dict[str, Any]) -> dict[str, Any]:
+    return {"choices": list(items)}
+
+
+SAID = choices({"delta": {"content": ODD}})
+
+
+@pytest.mark.parametrize(
+    ("chunk", "text"),
+    [
+        (choices({"tokens": ["a", "b"]}), "ab"),
+        (choices({"tokens": ["a"]}, {"tokens": ["x"]}), "a"),
+        (choices({"tokens": []}), ""),
+        (choices({"index": 0, "text": "completed"}), "completed"),
+        (choices({"message": {"role": "assistant", "content": "said"}}), "said"),
+        (choices({"message": {"content": None, "tool_calls": [{}]}}), ""),
+        (choices({"delta": {"content": "a"}}), "a"),
+        (choices({"delta": {"role": "assistant"}}), ""),
+        (choices({"delta": {}}), ""),
+        (choices(), ""),
+        ({"object": "list", "data": []}, ""),
+        (event(SAID), ODD),
+        (event(SAID) + event(SAID) + "data: [DONE]\n\n", ODD + ODD),
+        ("data: [DONE]\n\n", ""),
+        (": a comment\n\n", ""),
+        ("metric 1\n", ""),
+        ([SAID, choices(), SAID], ODD + ODD),
+        ([], ""),
+    ],
+)
+def test_the_text_of_a_yield_is_found_on_either_path(chunk: Any, text: str) -> None:
+    assert local.text_of(chunk) == text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("form", [raw, chat])
+@pytest.mark.parametrize("raw_output", ["1", "0"])
+async def test_the_text_is_found_in_what_the_worker_yields(
+    form: Any, stream: bool, raw_output: str
+) -> None:
+    with ScriptedEngine(*tokens("one", " two", " three", "\n")) as engine:
+        yields = await yields_of(engine, form(stream=stream), RAW_OPENAI_OUTPUT=raw_output)
+    assert "".join(map(local.text_of, yields)) == "one two three\n"
+
+
+# A whole run:
+
+
+async def test_a_run_prints_every_yield_and_the_joined_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    payload = raw(stream=True, max_batch_delay_ms=0)
+    with ScriptedEngine(*tokens("one", " zwölf", " 😀")) as engine:
+        yields = await yields_of(engine, payload)
+        status = await local.answer(worker(engine), {"id": "job-1", "input": payload})
+    printed = capsys.readouterr()
+    *lines, blank, text = printed.out.splitlines()
+    assert [json.loads(line) for line in lines] == yields
+    assert (blank, text, printed.err, status) == ("", "one zwölf 😀", "", 0)
+    assert "zwölf" in lines[1]
+
+
+async def test_a_run_whose_job_fails_says_why_and_exits_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ScriptedEngine(*tokens("a", finish=None), EngineDead()) as engine:
+        job = {"id": "local", "input": raw(stream=False)}
+        status = await local.answer(worker(engine), job)
+    printed = capsys.readouterr()
+    assert status == 1
+    assert printed.err == f"The job failed: {EngineDead().message}\n"
+    assert list(json.loads(printed.out)) == ["error"]
