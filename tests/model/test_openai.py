@@ -1,14 +1,11 @@
 """The OpenAI path on the real engine: vLLM's own server, called in process."""
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from demo_model import DIALOGUES, PASSAGE
-
-from worker.app import Worker
 
 Ask = Callable[..., Awaitable[list[Any]]]
 
@@ -114,22 +111,3 @@ async def test_a_method_that_a_route_does_not_have_is_refused(ask: Ask) -> None:
     (chunk,) = await ask(openai_route=CHAT)
     error = json.loads(chunk["error"])["error"]
     assert (error["code"], error["type"]) == (405, "MethodNotAllowedError")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_cancelled_job_frees_its_slot(worker: Worker, engine: Any, stream: bool) -> None:
-    body = {"messages": QUESTION, "max_tokens": 900, "ignore_eos": True, "stream": stream}
-
-    async def consume() -> None:
-        payload = {"openai_route": CHAT, "openai_input": body}
-        async for _ in worker.handle({"id": "job-1", "input": payload}):
-            pass
-
-    task = asyncio.create_task(consume())
-    async with asyncio.timeout(5):
-        while not engine.unfinished_requests:
-            await asyncio.sleep(0.001)
-    task.cancel()
-    async with asyncio.timeout(1):
-        while engine.unfinished_requests:
-            await asyncio.sleep(0.001)

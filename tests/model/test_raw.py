@@ -1,6 +1,5 @@
 """The raw path on the real engine."""
 
-import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -173,21 +172,3 @@ async def test_a_request_that_the_engine_refuses_fails_with_the_reason(
     assert told in error["message"]
     assert error["retryable"] is False
     assert error["request_id"] == "job-1"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_cancelled_job_frees_its_slot(worker: Worker, engine: Any, stream: bool) -> None:
-    payload = {"prompt": "Hi", "sampling_params": {**LONG, "max_tokens": 1000}, "stream": stream}
-
-    async def consume() -> None:
-        async for _ in worker.handle({"id": "job-1", "input": payload}):
-            pass
-
-    task = asyncio.create_task(consume())
-    async with asyncio.timeout(5):
-        while not engine.unfinished_requests:
-            await asyncio.sleep(0.001)
-    task.cancel()
-    async with asyncio.timeout(1):
-        while engine.unfinished_requests:
-            await asyncio.sleep(0.001)
