@@ -33,7 +33,7 @@ class Worker:
 
         A job fails by a last yield of ``{"error": "<JSON text>"}``; nothing is raised.
         """
-        request_id = str(job["id"])
+        request_id = str(job.get("id", ""))
         render_error = None
         try:
             parsed = Job.parse(job.get("input"))

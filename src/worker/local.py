@@ -47,20 +47,30 @@ async def answer(worker: Worker, job: dict[str, Any]) -> int:
         sys.stdout.write(json.dumps(chunk, ensure_ascii=False) + "\n")
         sys.stdout.flush()
         if isinstance(chunk, dict) and isinstance(chunk.get("error"), str):
-            sys.stderr.write(f"The job failed: {json.loads(chunk['error'])['error']['message']}\n")
-            return 1
-        texts += [text_of(chunk)]
+            return _failed(json.loads(chunk["error"])["error"])
+        events = events_of(chunk)
+        if error := next((event["error"] for event in events if "error" in event), None):
+            return _failed(error)
+        texts += [text_of(event) for event in events]
     sys.stdout.write(f"\n{''.join(texts)}\n")
     return 0
 
 
-def text_of(chunk: Any) -> str:
-    """Find the generated text in one yield of either path; of several choices, the first's."""
+def _failed(error: dict[str, Any]) -> int:
+    sys.stderr.write(f"The job failed: {error['message']}\n")
+    return 1
+
+
+def events_of(chunk: Any) -> list[dict[str, Any]]:
+    """Decode one yield of either path; a text that is no stream (metrics) holds no events."""
     if isinstance(chunk, str):
         data = [line.removeprefix("data: ") for line in chunk.split("\n")]
-        return "".join(text_of(json.loads(line)) for line in data if line.startswith("{"))
-    if isinstance(chunk, list):
-        return "".join(text_of(event) for event in chunk)
-    choice: dict[str, Any] = next(iter(chunk.get("choices") or []), {})
+        return [json.loads(line) for line in data if line.startswith("{")]
+    return chunk if isinstance(chunk, list) else [chunk]
+
+
+def text_of(event: dict[str, Any]) -> str:
+    """Find the generated text of either path; of several choices, the first's."""
+    choice: dict[str, Any] = next(iter(event.get("choices") or []), {})
     message = choice.get("delta") or choice.get("message") or {}
     return "".join(choice.get("tokens") or []) or choice.get("text") or message.get("content") or ""

@@ -182,8 +182,9 @@ def unheeded(known: Iterable[str], environ: Mapping[str, str] = os.environ) -> l
         environ: the variables that are set.
     """
     names = {name.upper() for name in Settings.model_fields} | ALIASES.keys() | set(known)
-    warnings = [f"{name} has no effect: {REMOVED[name]}" for name in REMOVED if name in environ]
-    for name in sorted(environ.keys() - names - REMOVED.keys()):
+    given = {name for name, value in environ.items() if value.strip()}
+    warnings = [f"{name} has no effect: {REMOVED[name]}" for name in REMOVED if name in given]
+    for name in sorted(given - names - REMOVED.keys()):
         near = difflib.get_close_matches(name, names, n=1, cutoff=NEAR_MISS)
         warnings += [f"{name} is not a setting: did you mean {right}?" for right in near]
     return warnings

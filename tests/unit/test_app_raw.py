@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from fakes import ScriptedEngine, raw, tokens, worker, yields_of
+from fakes import HANG, ScriptedEngine, raw, tokens, worker, yields_of
 
 from worker.engine import Delta
 from worker.errors import EngineDead, RefusedByEngine
@@ -50,10 +50,10 @@ async def test_the_engine_gets_the_job_that_was_sent(stream: bool) -> None:
 
 
 async def test_the_job_overrides_the_sizes_of_its_chunks() -> None:
-    sizes = {"max_batch_size": 4, "min_batch_size": 2, "batch_size_growth_factor": 2}
-    with ScriptedEngine(*tokens(*"x" * 12)) as engine:
+    sizes = {"max_batch_size": 9, "min_batch_size": 2, "batch_size_growth_factor": 2}
+    with ScriptedEngine(*tokens(*"x" * 32)) as engine:
         yields = await yields_of(engine, raw(stream=True, **sizes, **EXACT))
-    assert [len(part) for part in words(yields)] == [2, 4, 4, 2]
+    assert [len(part) for part in words(yields)] == [2, 4, 8, 9, 9]
 
 
 async def test_the_settings_give_the_sizes_that_the_job_leaves_open() -> None:
@@ -81,6 +81,19 @@ async def test_a_slow_stream_does_not_wait_for_a_chunk_to_fill(
         yields = await yields_of(engine, raw(stream=True, **delay), **environ)
     # 1, 3, 4 with the bound off.
     assert len(yields) > 4
+
+
+async def test_what_waits_goes_out_though_no_further_token_comes() -> None:
+    with ScriptedEngine(*tokens("a", "b", "c", finish=None), HANG) as engine:
+        job = {"id": "job-1", "input": raw(stream=True, max_batch_delay_ms=20)}
+        generator = worker(engine).handle(job)
+        texts: list[str] = []
+        async with asyncio.timeout(2):
+            while len(texts) < 3:
+                (part,) = words([await anext(generator)])
+                texts += part
+        await generator.aclose()
+    assert texts == ["a", "b", "c"]
 
 
 async def test_a_delay_of_zero_in_the_job_turns_the_bound_off() -> None:
@@ -174,6 +187,18 @@ async def test_no_yield_of_a_stream_exceeds_what_the_platform_takes() -> None:
     assert [len(part) for part in words(yields)] == [4, 4, 4]
     assert max(sizes) <= 1_000_000
     assert [text for part in words(yields) for text in part] == texts
+
+
+async def test_log_probabilities_count_for_the_size_of_a_yield() -> None:
+    told = [{"token": "é" * 100_000, "logprob": -0.5}]  # 200 kB
+    script = [
+        Delta(0, "a", 1, 3, "stop" if place == 9 else None, None, told) for place in range(10)
+    ]
+    with ScriptedEngine(*script) as engine:
+        yields = await yields_of(engine, raw(stream=True, min_batch_size=50, **EXACT))
+    sizes = [len(json.dumps(chunk, ensure_ascii=False).encode()) for chunk in yields]
+    assert max(sizes) <= 1_000_000
+    assert [len(part) for part in words(yields)] == [4, 4, 2]
 
 
 async def test_many_jobs_at_once_do_not_mix() -> None:

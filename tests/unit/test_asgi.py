@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -149,6 +150,32 @@ async def test_leaving_tells_the_app_and_does_not_cancel_it(how: str) -> None:
     gc.collect()  # nobody else holds the app's task any more
     assert await until(lambda: app.ended is not None, 1)
     assert (app.ended, app.received[1:]) == ("returned", [{"type": "http.disconnect"}])
+
+
+async def test_an_app_that_cleans_up_after_its_client_left_is_kept_alive() -> None:
+    cleaning: list[weakref.ref[asyncio.Event]] = []
+    cleaned = asyncio.Event()
+
+    async def app(_: Message, receive: Any, send: Any) -> None:
+        await receive()
+        await send(start())
+        await receive()
+        nothing_else_knows = asyncio.Event()
+        cleaning.append(weakref.ref(nothing_else_knows))
+        await nothing_else_knows.wait()
+        cleaned.set()
+
+    parts = call(app, POST)
+    await anext(parts)
+    await parts.aclose()
+    del parts
+    assert await until(lambda: bool(cleaning), 1)
+    gc.collect()
+    event = cleaning[0]()
+    assert event is not None
+    event.set()
+    async with asyncio.timeout(1):
+        await cleaned.wait()
 
 
 async def test_a_disconnect_is_told_as_often_as_it_is_asked_for() -> None:

@@ -78,6 +78,15 @@ def test_chunks_that_can_not_grow_all_have_the_largest_size(constant: ChunkPolic
     assert sizes(Chunker(constant), 12) == [5, 5, 2]
 
 
+@pytest.mark.parametrize("smallest", [0.5, 5, 7])
+def test_a_chunk_that_can_not_grow_is_due_at_the_largest_size(smallest: float) -> None:
+    chunker: Chunker[str] = Chunker(policy(largest=5, smallest=smallest))
+    chunker.add(pieces(4))
+    assert chunker.take(now=0) == []
+    chunker.add(pieces(1))
+    assert len(chunker.take(now=0)) == 5
+
+
 def test_a_chunk_waits_for_its_size() -> None:
     chunker: Chunker[str] = Chunker(policy(smallest=2))
     chunker.add(pieces(1))

@@ -77,6 +77,13 @@ def test_text_that_was_held_back_comes_with_the_last_token() -> None:
     assert "".join(texts(split(choice("held ab", ids=[97, 98])))) == "held ab"
 
 
+def test_a_tokenizer_that_takes_text_back_doubles_none() -> None:
+    # Some drop a space before the punctuation that follows it.
+    decoded = {1: "abcd", 2: "ab"}
+    parts = deltas(output(choice("abcdef", ids=[1, 2, 3])), lambda ids: decoded[len(ids)])
+    assert texts(list(parts)) == ["abcd", "", "ef"]
+
+
 def test_an_output_without_tokens_still_tells_its_text_and_end() -> None:
     (part,) = split(choice("rest", ids=[], finish_reason="length"))
     assert (part.text, part.tokens, part.finish_reason) == ("rest", 0, "length")

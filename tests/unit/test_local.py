@@ -103,6 +103,10 @@ def choices(*items: dict[str, Any]) -> dict[str, Any]:
 SAID = choices({"delta": {"content": ODD}})
 
 
+def text_in(chunk: Any) -> str:
+    return "".join(local.text_of(event) for event in local.events_of(chunk))
+
+
 @pytest.mark.parametrize(
     ("chunk", "text"),
     [
@@ -127,7 +131,7 @@ SAID = choices({"delta": {"content": ODD}})
     ],
 )
 def test_the_text_of_a_yield_is_found_on_either_path(chunk: Any, text: str) -> None:
-    assert local.text_of(chunk) == text
+    assert text_in(chunk) == text
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -138,7 +142,7 @@ async def test_the_text_is_found_in_what_the_worker_yields(
 ) -> None:
     with ScriptedEngine(*tokens("one", " two", " three", "\n")) as engine:
         yields = await yields_of(engine, form(stream=stream), RAW_OPENAI_OUTPUT=raw_output)
-    assert "".join(map(local.text_of, yields)) == "one two three\n"
+    assert "".join(map(text_in, yields)) == "one two three\n"
 
 
 # A whole run:
@@ -168,3 +172,12 @@ async def test_a_run_whose_job_fails_says_why_and_exits_1(
     assert status == 1
     assert printed.err == f"The job failed: {EngineDead().message}\n"
     assert list(json.loads(printed.out)) == ["error"]
+
+
+async def test_a_stream_that_ends_in_an_error_event_is_a_failed_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ScriptedEngine(*tokens("a", finish=None), EngineDead()) as engine:
+        job = {"id": "local", "input": chat(stream=True)}
+        assert await local.answer(worker(engine), job) == 1
+    assert "The job failed: The engine of this worker has died" in capsys.readouterr().err

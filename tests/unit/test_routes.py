@@ -78,12 +78,20 @@ def test_so_many_choices_fit_one_yield_with_room_for_their_text(answer_to: Answe
     assert json_size(reply.render(ends)) < 50_000
 
 
-async def test_a_raw_token_weighs_one_and_its_end_nothing() -> None:
-    script = [*tokens("a", "é", finish=None), Delta(0, "", 0, 3, "stop")]
-    engine = ScriptedEngine(*script)
-    with engine:
-        yields = await yields_of(engine, raw(stream=True, max_batch_size=1, max_batch_delay_ms=0))
-    assert [chunk["choices"][0]["tokens"] for chunk in yields] == [["a"], ["é"], [""]]
+async def test_a_token_counts_for_a_chunk_and_a_bare_end_does_not() -> None:
+    one, end, two = (
+        tokens("a", "b", finish=None),
+        Delta(0, "", 0, 3, "stop"),
+        tokens(*"xyz", index=1),
+    )
+    with ScriptedEngine(*one, end, *two) as engine:
+        payload = raw(stream=True, sampling_params={"n": 2}, max_batch_delay_ms=0)
+        yields = await yields_of(engine, payload)
+    assert [[choice["tokens"] for choice in chunk["choices"]] for chunk in yields] == [
+        [["a"], []],
+        [["b", ""], ["x", "y"]],
+        [[], ["z"]],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,3 +165,34 @@ async def test_an_error_that_is_no_json_is_a_defect() -> None:
         (chunk,) = await yields_of(engine, chat(stream=False))
     assert failure([chunk])["code"] == 500
     assert PROMPT not in chunk["error"]
+
+
+@pytest.mark.parametrize("media_type", [b"application/json", b"text/event-stream"])
+async def test_whatever_vllms_server_says_of_it_a_dead_engine_is_a_503(media_type: bytes) -> None:
+    error = refused("EngineCore encountered an issue")
+    stream = media_type == b"text/event-stream"
+    app = replying(b"data: " + error + b"\n\n" if stream else error, 500, media_type)
+    with ScriptedEngine(app=app) as engine:
+        engine.mark_dead()
+        told = failure(await yields_of(engine, chat(stream=stream)))
+    assert (told["code"], told["retryable"]) == (503, True)
+    assert "EngineCore" not in told["message"]
+
+
+@pytest.mark.parametrize(("method", "sent"), [("GET", b""), ("POST", b'{"a": 1}')])
+async def test_only_a_post_carries_its_body(method: str, sent: bytes) -> None:
+    bodies: list[bytes] = []
+    reply = replying(b"{}")
+
+    async def app(scope: Message, receive: Any, send: Any) -> None:
+        message = await receive()
+        bodies.append(message["body"])
+
+        async def again() -> Message:
+            return {**message}
+
+        await reply(scope, again, send)
+
+    with ScriptedEngine(app=app) as engine:
+        await yields_of(engine, {"route": "/v1/models", "method": method, "body": {"a": 1}})
+    assert bodies == [sent]

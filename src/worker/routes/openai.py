@@ -44,7 +44,7 @@ def answer(job: OpenAIJob, request_id: str, engine: Engine, settings: Settings) 
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         async with contextlib.aclosing(asgi.call(engine.app, request)) as parts:
-            async for value in _values(parts, job, request_id, engine):
+            async for value in _values(parts, job, engine):
                 # The closing mark holds no data: it has no place in a list of decoded events.
                 if settings.raw_openai_output or value != DONE:
                     yield Piece(value, weight=1, size=json_size(value))
@@ -64,7 +64,7 @@ def answer(job: OpenAIJob, request_id: str, engine: Engine, settings: Settings) 
 
 
 async def _values(
-    parts: AsyncGenerator[asgi.Head | bytes, None], job: OpenAIJob, request_id: str, engine: Engine
+    parts: AsyncGenerator[asgi.Head | bytes, None], job: OpenAIJob, engine: Engine
 ) -> AsyncGenerator[Any, None]:
     """Yield whole SSE events of a stream, or the one body of any other answer.
 
@@ -74,15 +74,10 @@ async def _values(
     head = await anext(parts)
     assert isinstance(head, asgi.Head)  # for the type checker: the head comes first
     if head.media_type == "text/event-stream":
-        begun = False
         async for event in _events(parts):
-            if not event.startswith(ERROR_EVENT):
-                yield event
-            elif begun:
-                yield _error_event(_refusal_in(event, engine).body(request_id))
-            else:
+            if event.startswith(ERROR_EVENT):
                 raise _refusal_in(event, engine)
-            begun = True
+            yield event
         return
     body = b"".join([part async for part in parts if isinstance(part, bytes)])
     if head.status >= 400:
