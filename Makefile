@@ -8,6 +8,8 @@ INSTALLED := .venv/installed
 DEMO_MODEL := .models/demo
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
 MODEL_NAME ?= $(DEMO_MODEL)
+PORT ?= 8000
+WORKERS ?= 1
 TORCH := $(shell sed -n 's/^torch==/torch==/p' builder/requirements-cpu.txt)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 # The first Python on the path that vLLM's CPU build runs on.
@@ -17,7 +19,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-unit check format bench clean
+.PHONY: help install run endpoint test test-unit check format bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -27,6 +29,10 @@ install: $(INSTALLED) ## Make .venv (2.4 GB, a few minutes the first time)
 run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=... for another model)
 	@MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
 		PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py
+
+endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
+	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
+		--logs .endpoint --request-log .endpoint/requests.jsonl -- $(BIN)/python -u src/handler.py
 
 test: $(INSTALLED) demo ## Run all tests
 	@$(BIN)/python -m pytest
@@ -49,7 +55,7 @@ bench: $(INSTALLED) demo ## Measure the cold start against vLLM's own server, an
 	@$(BIN)/python benchmarks/cold_start.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf .venv .models .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)

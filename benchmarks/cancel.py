@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 import handler  # noqa: E402 - found by the line above
-from emulator import Emulator, Options  # noqa: E402 - likewise
+from emulator import Emulator, Options, slow_link  # noqa: E402 - likewise
 
 SAMPLING: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -67,7 +67,7 @@ class Counts:
 
 
 async def main(rounds: int, model: str, post_delay_s: float) -> None:
-    async with Emulator(Options(post_delay_s=post_delay_s)) as emulator:
+    async with Emulator(Options(faults=slow_link(post_delay_s))) as emulator:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-u", __file__, "--probe"),
             env={**os.environ, **emulator.worker_environ(), "MODEL_NAME": model},

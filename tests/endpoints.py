@@ -1,8 +1,5 @@
 """An endpoint for tests: a worker started as in production, behind an emulator of its own."""
 
-import asyncio
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator import Emulator, Job, Options
+from emulator import Emulator, Job, Options, slow_link
+from emulator.fleet import WorkerProcess
 
 ROOT = Path(__file__).parents[1]
 START_S = 90  # a cold start takes ten seconds on an idle machine
@@ -22,7 +20,7 @@ class Endpoint:
     """An emulator and the worker process behind it."""
 
     emulator: Emulator
-    process: asyncio.subprocess.Process
+    process: WorkerProcess
     log: Path
 
     async def run(self, payload: Any) -> Job:
@@ -62,22 +60,13 @@ async def start_endpoint(
     environ: dict[str, str], log: Path, post_delay_s: float = 0
 ) -> AsyncIterator[Endpoint]:
     """Start a worker with an environment; it has answered a first job when the block begins."""
-    async with Emulator(Options(post_delay_s=post_delay_s, take_poll_s=1)) as emulator:
-        with log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-u", "src/handler.py"),
-                cwd=ROOT,
-                env={**environ, **emulator.worker_environ()},
-                stdout=output,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
+    async with Emulator(Options(faults=slow_link(post_delay_s), take_poll_s=1)) as emulator:
+        command = (sys.executable, "-u", str(ROOT / "src" / "handler.py"))
+        process = await WorkerProcess.start(command, {**environ, **emulator.worker_environ()}, log)
         endpoint = Endpoint(emulator, process, log)
         try:
             first = endpoint.submit({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})
             assert await first.wait_ended(START_S), endpoint.logged
             yield endpoint
         finally:
-            # The whole session: the SDK's ping process outlives a worker that is killed.
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await process.kill()

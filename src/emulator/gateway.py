@@ -7,11 +7,15 @@ from typing import Any
 
 from aiohttp import web
 
-from emulator.jobs import Chunk, Job, Queue, Status
+from emulator.job_queue import Queue
+from emulator.jobs import Chunk, Job, Status
+from emulator.limits import RUNSYNC_BYTES
 from emulator.options import FailedAs, Options
-from emulator.wire import read_object
+from emulator.public_api import refuse_when_closed
+from emulator.wire import parse_object, read_body
 
 _CLIENT_CLOSED_REQUEST = 499
+_GATEWAY_TIMEOUT = 504
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
@@ -30,9 +34,11 @@ class Gateway:
         ]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        body = await read_object(request) if request.method == "POST" else None
+        body = await self._read(request) if request.method == "POST" else None
         route = f"/{request.match_info['path']}"
-        job = self._queue.submit({"input": {"openai_route": route, "openai_input": body}})
+        refuse_when_closed(self._queue)
+        payload = {"input": {"openai_route": route, "openai_input": body}}
+        job = self._queue.submit(payload, sync=True)
         try:
             if body is not None and body.get("stream") is True:
                 return await self._stream(request, job)
@@ -42,6 +48,11 @@ class Gateway:
             if self._options.cancel_on_disconnect:
                 self._queue.cancel(job)
             raise
+
+    async def _read(self, request: web.Request) -> dict[str, Any]:
+        # What the gateway's limit is, is not public; a job that waits for its answer is a sync one.
+        body = await read_body(request, RUNSYNC_BYTES, self._options.oversize_status)
+        return parse_object(body)
 
     async def _stream(self, request: web.Request, job: Job) -> web.StreamResponse:
         async with aclosing(job.follow()) as chunks:
@@ -97,6 +108,8 @@ def _error_body(job: Job) -> dict[str, Any]:
     """The job's error, in OpenAI's shape: the worker's own words where it wrote them so."""
     if job.status is Status.CANCELLED:
         return _openai_error(f"job {job.id} was cancelled", "cancelled", _CLIENT_CLOSED_REQUEST)
+    if job.status is Status.TIMED_OUT:
+        return _openai_error(f"job {job.id}: {job.error}", "timed_out", _GATEWAY_TIMEOUT)
     text = job.error or "the job failed without an error"
     try:
         body = json.loads(text)

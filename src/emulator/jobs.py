@@ -1,13 +1,15 @@
-"""The platform's state: jobs, the queue they wait in, the workers that take them. No HTTP here."""
+"""A job: what the platform knows of it from the public request to its end."""
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
-from uuid import uuid4
+
+from emulator.signals import Signal
+
+_WALL_CLOCK = time.time() - time.monotonic()
 
 
 class Status(StrEnum):
@@ -18,57 +20,37 @@ class Status(StrEnum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"
 
     @property
     def final(self) -> bool:
         return self not in (Status.IN_QUEUE, Status.IN_PROGRESS)
 
 
-class Signal:
-    """Wakes those who wait for a change. Costs nothing while nobody waits."""
-
-    def __init__(self) -> None:
-        # A dict for its order: who waits longest is woken first.
-        self._waiters: dict[asyncio.Future[None], None] = {}
-
-    def fire(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
-
-    async def wait_for(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until the predicate holds; False where the time is up first."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not predicate():
-                    waiter = loop.create_future()
-                    self._waiters[waiter] = None
-                    try:
-                        await waiter
-                    finally:
-                        self._waiters.pop(waiter, None)
-        except TimeoutError:
-            return predicate()
-        return True
-
-
 class Chunk(NamedTuple):
-    """What one yield of the handler sent, and when it arrived (time.monotonic)."""
+    """What one yield of the handler sent, when it arrived (time.monotonic), and in how many bytes.
+
+    The bytes are those of the POST's body.
+    """
 
     output: Any
     at: float
+    size: int
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job from the public request to its end, with everything the worker posted for it."""
+    """One job, with everything the worker posted for it. Times are those of time.monotonic."""
 
     id: str
     payload: dict[str, Any]  # the public request's body: input, and what else the caller sent
+    ttl_s: float  # from when it was queued to when it expires
+    execution_timeout_s: float
+    retention_s: float  # how long it is kept once it ended
+    webhook: str | None = None
     status: Status = Status.IN_QUEUE
     worker: str | None = None  # who took it
+    progress: Any = None  # the last update that the handler sent while it ran
     chunks: list[Chunk] = field(default_factory=list)  # every stream post, in order
     output: Any = None  # what the final post carried
     error: str | None = None
@@ -76,11 +58,25 @@ class Job:
     started_at: float | None = None
     ended_at: float | None = None
     changed: Signal = field(default_factory=Signal)
+    # What happens next by itself: its time is up, or its retention is.
+    timer: asyncio.TimerHandle | None = None
     _read: int = 0  # chunks already handed out by read_chunks
 
     @property
     def ended(self) -> bool:
         return self.status.final
+
+    @property
+    def deadline(self) -> float:
+        """When the platform gives it up, if it has not ended by then."""
+        expires_at = self.queued_at + self.ttl_s
+        if self.started_at is None:
+            return expires_at
+        return min(expires_at, self.started_at + self.execution_timeout_s)
+
+    @property
+    def expired(self) -> bool:
+        return time.monotonic() >= self.queued_at + self.ttl_s
 
     @property
     def has_unread(self) -> bool:
@@ -108,8 +104,16 @@ class Job:
     async def wait_ended(self, timeout_s: float | None = None) -> bool:
         return await self.changed.wait_for(lambda: self.ended, timeout_s)
 
+    def reset(self) -> None:
+        """Make it a job that was just queued; its outputs are gone."""
+        self.status = Status.IN_QUEUE
+        self.worker = self.progress = self.output = self.error = None
+        self.chunks, self._read = [], 0
+        self.queued_at = time.monotonic()
+        self.started_at = self.ended_at = None
+
     def report(self) -> dict[str, Any]:
-        """The status object that /status and /runsync answer."""
+        """The status object that /status, /runsync and webhooks carry."""
         report: dict[str, Any] = {"id": self.id, "status": self.status}
         if self.worker is not None:
             report["workerId"] = self.worker
@@ -117,111 +121,29 @@ class Job:
             report["delayTime"] = _milliseconds(self.started_at - self.queued_at)
             if self.ended_at is not None:
                 report["executionTime"] = _milliseconds(self.ended_at - self.started_at)
-        if self.status is Status.COMPLETED and self.output is not None:
-            report["output"] = self.output
+        output = self.progress if self.status is Status.IN_PROGRESS else self.output
+        if output is not None:
+            report["output"] = output
         if self.error is not None:
             report["error"] = self.error
         return report
 
+    def timings(self) -> dict[str, Any]:
+        """When each thing happened, in seconds since the job was queued (Unix time)."""
 
-@dataclass(slots=True, eq=False)
-class Worker:
-    """A worker the platform has heard of."""
+        def since(at: float | None) -> float | None:
+            return None if at is None else round(at - self.queued_at, 6)
 
-    id: str
-    stops: list[str] = field(default_factory=list)  # ids of cancelled jobs it must still be told
-    pings: int = 0
-    changed: Signal = field(default_factory=Signal)
-
-    def take_stops(self) -> list[str]:
-        stops, self.stops = self.stops, []
-        return stops
-
-    def add_stops(self, job_ids: list[str]) -> None:
-        self.stops.extend(job_ids)
-        self.changed.fire()
-
-
-class Queue:
-    """All jobs of one endpoint, those that wait among them in order, and its workers.
-
-    Every change is a plain call within one event loop: whoever looks sees a whole step.
-    """
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, Job] = {}
-        self.workers: dict[str, Worker] = {}
-        self.arrived = Signal()  # of a job to take, or of a worker never heard of before
-        self._waiting: deque[Job] = deque()
-
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self._waiting)
-
-    def submit(self, payload: dict[str, Any], id_prefix: str = "") -> Job:
-        job = Job(f"{id_prefix}{uuid4()}-e1", payload)
-        self.jobs[job.id] = job
-        self._waiting.append(job)
-        self.arrived.fire()
-        return job
-
-    def worker(self, worker_id: str) -> Worker:
-        if worker_id not in self.workers:
-            self.workers[worker_id] = Worker(worker_id)
-            self.arrived.fire()
-        return self.workers[worker_id]
-
-    def take(self, worker: Worker, limit: int) -> list[Job]:
-        """Hand the worker up to `limit` jobs: they are in progress from here on."""
-        taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
-        now = time.monotonic()
-        for job in taken:
-            job.status = Status.IN_PROGRESS
-            job.worker = worker.id
-            job.started_at = now
-            job.changed.fire()
-        return taken
-
-    def give_back(self, jobs: list[Job]) -> None:
-        """Put jobs that never reached their worker back where they were: at the front."""
-        for job in reversed(jobs):
-            if job.status is Status.IN_PROGRESS:
-                job.status = Status.IN_QUEUE
-                job.worker = job.started_at = None
-                self._waiting.appendleft(job)
-                job.changed.fire()
-        self.arrived.fire()
-
-    def add_chunk(self, job: Job, output: Any) -> None:
-        # A cancelled job's worker may still be posting: that is no news for anybody.
-        if job.status is Status.IN_PROGRESS:
-            job.chunks.append(Chunk(output, time.monotonic()))
-            job.changed.fire()
-
-    def complete(self, job: Job, output: Any) -> None:
-        if job.status is Status.IN_PROGRESS:
-            job.output = output
-            _end(job, Status.COMPLETED)
-
-    def fail(self, job: Job, error: str) -> None:
-        if job.status is Status.IN_PROGRESS:
-            job.error = error
-            _end(job, Status.FAILED)
-
-    def cancel(self, job: Job) -> None:
-        """End the job now; the worker that runs it is told through its stop channel."""
-        if job.status is Status.IN_QUEUE:
-            self._waiting.remove(job)
-        if not job.ended:
-            _end(job, Status.CANCELLED)
-            if job.worker is not None:
-                self.worker(job.worker).add_stops([job.id])
-
-
-def _end(job: Job, status: Status) -> None:
-    job.status = status
-    job.ended_at = time.monotonic()
-    job.changed.fire()
+        return {
+            "id": self.id,
+            "status": self.status,
+            "worker": self.worker,
+            "queued_at": round(self.queued_at + _WALL_CLOCK, 6),
+            "taken_s": since(self.started_at),
+            "first_chunk_s": since(self.chunks[0].at if self.chunks else None),
+            "done_s": since(self.ended_at),
+            "chunks": [{"at_s": since(chunk.at), "bytes": chunk.size} for chunk in self.chunks],
+        }
 
 
 def _milliseconds(seconds: float) -> int:

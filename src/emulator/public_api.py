@@ -1,13 +1,16 @@
-"""The side callers talk to: run, runsync, stream, status, cancel, health."""
+"""The side callers talk to: run, runsync, stream, status, cancel, retry, purge-queue, health."""
 
-from collections import Counter
 from typing import Any
 
 from aiohttp import web
+from pydantic import ValidationError
 
-from emulator.jobs import Queue, Status
+from emulator.job_queue import Queue
+from emulator.jobs import Job, Status
+from emulator.limits import RUN_BYTES, RUNSYNC_BYTES, TTL_MS, WAIT_MS
 from emulator.options import Options
-from emulator.wire import find_job, read_number, read_object
+from emulator.payload import Payload
+from emulator.wire import find_job, parse_object, read_body, read_number, refusal
 
 
 class PublicApi:
@@ -24,17 +27,19 @@ class PublicApi:
             web.get("/stream/{job}", self.stream),
             web.get("/status/{job}", self.status),
             web.post("/cancel/{job}", self.cancel),
+            web.post("/retry/{job}", self.retry),
+            web.post("/purge-queue", self.purge_queue),
             web.get("/health", self.health),
         ]
 
     async def run(self, request: web.Request) -> web.Response:
-        job = self._queue.submit(await _read_payload(request))
+        job = await self._submit(request, RUN_BYTES)
         return web.json_response(job.report())
 
     async def runsync(self, request: web.Request) -> web.Response:
-        wait_ms = read_number(request, "wait", round(self._options.runsync_wait_s * 1000))
-        job = self._queue.submit(await _read_payload(request), id_prefix="sync-")
-        await job.wait_ended(wait_ms / 1000)
+        wait_ms = read_number(request, "wait", WAIT_MS)
+        job = await self._submit(request, RUNSYNC_BYTES, sync=True)
+        await job.wait_ended(self._options.runsync_wait_s if wait_ms is None else wait_ms / 1000)
         return web.json_response(job.report())
 
     async def stream(self, request: web.Request) -> web.Response:
@@ -47,35 +52,46 @@ class PublicApi:
         return web.json_response(body)
 
     async def status(self, request: web.Request) -> web.Response:
-        return web.json_response(find_job(self._queue, request).report())
+        job = find_job(self._queue, request)
+        ttl_ms = read_number(request, "ttl", (0, TTL_MS[1]))
+        if ttl_ms is not None:
+            self._queue.set_ttl(job, ttl_ms / 1000)
+        return web.json_response(job.report())
 
     async def cancel(self, request: web.Request) -> web.Response:
         job = find_job(self._queue, request)
         self._queue.cancel(job)
         return web.json_response(job.report())
 
+    async def retry(self, request: web.Request) -> web.Response:
+        job = find_job(self._queue, request)
+        if job.status not in (Status.FAILED, Status.TIMED_OUT):
+            raise web.HTTPBadRequest(
+                text=f"only a job that is FAILED or TIMED_OUT can be retried, not {job.status}"
+            )
+        self._queue.retry(job)
+        return web.json_response(job.report())
+
+    async def purge_queue(self, request: web.Request) -> web.Response:
+        return web.json_response({"removed": self._queue.purge(), "status": "completed"})
+
     async def health(self, request: web.Request) -> web.Response:
-        jobs = Counter(job.status for job in self._queue.jobs.values())
-        running = {
-            job.worker for job in self._queue.jobs.values() if job.status is Status.IN_PROGRESS
-        }
-        body = {
-            "jobs": {
-                "completed": jobs[Status.COMPLETED],
-                "failed": jobs[Status.FAILED],
-                "inProgress": jobs[Status.IN_PROGRESS],
-                "inQueue": jobs[Status.IN_QUEUE],
-            },
-            "workers": {
-                "idle": len(self._queue.workers) - len(running),
-                "running": len(running),
-            },
-        }
-        return web.json_response(body)
+        return web.json_response(self._queue.health())
+
+    async def _submit(self, request: web.Request, limit_bytes: int, sync: bool = False) -> Job:
+        body = await read_body(request, limit_bytes, self._options.oversize_status)
+        raw = parse_object(body)
+        if "input" not in raw:
+            raise web.HTTPBadRequest(text="the body must have an `input`")
+        try:
+            payload = Payload.model_validate(raw)
+        except ValidationError as error:
+            raise refusal(error) from error
+        refuse_when_closed(self._queue)
+        webhook = None if payload.webhook is None else str(payload.webhook)
+        return self._queue.submit(raw, payload.policy, webhook, sync=sync)
 
 
-async def _read_payload(request: web.Request) -> dict[str, Any]:
-    payload = await read_object(request)
-    if "input" not in payload:
-        raise web.HTTPBadRequest(text="the body must have an `input`")
-    return payload
+def refuse_when_closed(queue: Queue) -> None:
+    if queue.closed:
+        raise web.HTTPServiceUnavailable(text="the endpoint is shutting down")

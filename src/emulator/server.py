@@ -1,18 +1,24 @@
 """The emulator as a whole: one aiohttp server, one endpoint, one event loop."""
 
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
 from aiohttp import web
 
+from emulator.control import Control
+from emulator.faults import Faults
 from emulator.gateway import Gateway
-from emulator.jobs import Job, Queue
+from emulator.job_queue import Queue
+from emulator.jobs import Job
+from emulator.limits import READ_BYTES
 from emulator.options import Options
 from emulator.public_api import PublicApi
-from emulator.wire import json_errors
+from emulator.request_log import RequestLog, opened_log
+from emulator.webhooks import Webhooks
+from emulator.wire import json_errors, with_key
 from emulator.worker_api import WorkerApi
 
-_MAX_BODY_BYTES = 64 << 20
 # Long-polls never end by themselves in time: they are cut off.
 _SHUTDOWN_S = 0.05
 
@@ -22,33 +28,47 @@ class Emulator:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
-        self.queue = Queue()
-        self._runner: web.AppRunner | None = None
+        self.queue = Queue(self.options)
+        self.faults = Faults(self.options.faults)
         self._port = self.options.port
+        self._running = AsyncExitStack()
 
     async def start(self) -> None:
-        app = web.Application(middlewares=[json_errors], client_max_size=_MAX_BODY_BYTES)
-        for api in (WorkerApi, PublicApi, Gateway):
-            for route in api(self.queue, self.options).routes():
-                app.router.add_route(
-                    route.method, f"/v2/{self.options.endpoint}{route.path}", route.handler
-                )
+        """Serve from now on.
+
+        Raises:
+            OSError: the port is taken, or the request log can't be written.
+        """
+        options = self.options
+        log = None
+        if options.request_log is not None:
+            log = self._running.enter_context(opened_log(options.request_log))
+        webhooks = Webhooks(options.webhook_retry_s)
+        self._running.push_async_callback(webhooks.close)
+        self.queue.on_end = webhooks.tell
         # A closed connection cancels its handler: that is how a worker that went away, and a
         # client that hung up, are noticed.
-        self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
+        runner = web.AppRunner(
+            self._app(),
+            access_log_class=RequestLog,
+            access_log=log,
+            handler_cancellation=True,
+            shutdown_timeout=_SHUTDOWN_S,
         )
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self.options.host, self.options.port).start()
-        self._port = self._runner.addresses[0][1]
+        await runner.setup()
+        self._running.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, options.host, options.port).start()
+        self._port = runner.addresses[0][1]
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._running.aclose()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except OSError:
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(
@@ -59,10 +79,31 @@ class Emulator:
     ) -> None:
         await self.stop()
 
+    def _app(self) -> web.Application:
+        options, queue, faults = self.options, self.queue, self.faults
+        app = web.Application(middlewares=[json_errors], client_max_size=READ_BYTES)
+        endpoint = f"/v2/{options.endpoint}"
+        for prefix, key, api in (
+            # The worker has a key of its own, which the platform gives it and does not ask for.
+            (endpoint, None, WorkerApi(queue, faults, options)),
+            (endpoint, options.api_key, PublicApi(queue, options)),
+            (endpoint, options.api_key, Gateway(queue, options)),
+            ("", options.api_key, Control(queue, faults)),
+        ):
+            for route in api.routes():
+                handler = with_key(key, route.handler)
+                app.router.add_route(route.method, prefix + route.path, handler)
+        return app
+
+    @property
+    def root_url(self) -> str:
+        """Where the control routes are."""
+        return f"http://{self.options.host}:{self._port}"
+
     @property
     def api_url(self) -> str:
         """What RunPod's own client calls the endpoint URL base."""
-        return f"http://{self.options.host}:{self._port}/v2"
+        return f"{self.root_url}/v2"
 
     @property
     def url(self) -> str:

@@ -1,23 +1,38 @@
 """What the HTTP modules share: JSON objects in, JSON errors out."""
 
+import hmac
 import json
 from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from pydantic import ValidationError
 
-from emulator.jobs import Job, Queue
+from emulator.job_queue import Queue
+from emulator.jobs import Job
 
 
-async def read_object(request: web.Request) -> dict[str, Any]:
-    """The body as a JSON object. Its content type is ignored: the SDK posts JSON as a form."""
-    try:
-        body = json.loads(await request.read())
-    except ValueError as error:
-        raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise web.HTTPBadRequest(text="the body must be a JSON object")
+async def read_body(request: web.Request, limit_bytes: int, oversize_status: int = 400) -> bytes:
+    """The body, or the platform's answer to one above a limit of its."""
+    body = await request.read()
+    if len(body) > limit_bytes:
+        error = web.HTTPBadRequest(
+            text=f"the body has {len(body):,} bytes, and {limit_bytes:,} is the most"
+        )
+        error.set_status(oversize_status)
+        raise error
     return body
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """A body as a JSON object. Its content type is ignored: the SDK posts JSON as a form."""
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise web.HTTPBadRequest(text="the body must be a JSON object")
+    return parsed
 
 
 def find_job(queue: Queue, request: web.Request) -> Job:
@@ -30,11 +45,39 @@ def find_job(queue: Queue, request: web.Request) -> Job:
         raise web.HTTPNotFound(text=f"there is no job {job_id!r}") from None
 
 
-def read_number(request: web.Request, key: str, default: int) -> int:
-    text = request.query.get(key, str(default))
-    if not text.isdecimal():
-        raise web.HTTPBadRequest(text=f"{key} must be a whole number, not {text!r}")
+def read_number(request: web.Request, key: str, bounds: tuple[int, int]) -> int | None:
+    """A whole number of the query; None where it is not given."""
+    text = request.query.get(key)
+    if text is None:
+        return None
+    least, most = bounds
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise web.HTTPBadRequest(text=f"{key} must be a whole number from {least} to {most}")
     return int(text)
+
+
+def refusal(error: ValidationError) -> web.HTTPBadRequest:
+    """What a model says is wrong with a body."""
+    mistakes = [
+        f"{'.'.join(str(part) for part in mistake['loc']) or 'body'}: {mistake['msg']}"
+        for mistake in error.errors(include_url=False, include_input=False)
+    ]
+    return web.HTTPBadRequest(text="; ".join(mistakes))
+
+
+def with_key(key: str | None, handler: Handler) -> Handler:
+    """A handler that answers 401 to those without the key; any caller may come where it is None."""
+    if key is None:
+        return handler
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        # RunPod's documentation writes it both with and without the word.
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), key.encode()):
+            raise web.HTTPUnauthorized(text="the API key is missing or wrong")
+        return await handler(request)
+
+    return answer
 
 
 @web.middleware

@@ -1,81 +1,133 @@
 """The side the worker talks to: job-take, job-stop, job-stream, job-done, ping."""
 
 import asyncio
+import socket
+import struct
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from emulator.jobs import Job, Queue, Worker
+from emulator.faults import Action, Call, Faults
+from emulator.job_queue import Queue, Worker
+from emulator.jobs import Job
+from emulator.limits import CHUNK_BYTES, RUNSYNC_BYTES
 from emulator.options import Options
-from emulator.wire import find_job, read_number, read_object
+from emulator.request_log import FAULT
+from emulator.signals import Signal
+from emulator.wire import find_job, parse_object, read_body, read_number
+
+# A chunk's limit holds for what the handler yielded; the SDK wraps it.
+_WRAPPER_BYTES = len('{"output": }')
+# How long an endpoint that is closing holds a worker's poll: the SDK polls again at once.
+_CLOSED_POLL_S = 0.1
+_MOST_JOBS = 100_000
 
 
 class WorkerApi:
     """Hands jobs to workers and takes what they post."""
 
-    def __init__(self, queue: Queue, options: Options) -> None:
+    def __init__(self, queue: Queue, faults: Faults, options: Options) -> None:
         self._queue = queue
+        self._faults = faults
         self._options = options
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/job-take/{worker}", self.take),
-            web.get("/job-take-batch/{worker}", self.take_batch),
-            web.get("/job-stop/{worker}", self.stop),
-            web.post("/job-stream/{worker}/{job}", self.stream),
-            web.post("/job-done/{worker}/{job}", self.done),
+            web.get("/job-take/{worker}", self._faulty(Call.TAKE, self.take)),
+            web.get("/job-take-batch/{worker}", self._faulty(Call.TAKE, self.take_batch)),
+            web.get("/job-stop/{worker}", self._faulty(Call.STOP, self.stop)),
+            web.post("/job-stream/{worker}/{job}", self._faulty(Call.STREAM, self.stream)),
+            web.post("/job-done/{worker}/{job}", self._faulty(Call.DONE, self.done)),
             web.get("/ping/{worker}", self.ping),
         ]
+
+    def _faulty(self, call: Call, handler: Handler) -> Handler:
+        """A handler behind the faults that let a call do nothing."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            fault = self._faults.meet(call, Action.STATUS, Action.RESET)
+            if fault is None:
+                return await handler(request)
+            if fault.do is Action.RESET:
+                return _reset(request, fault.do)
+            await request.read()
+            request[FAULT] = fault.do
+            return web.json_response({"error": "a fault on demand"}, status=fault.status)
+
+        return answer
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         jobs = await self._wait_for_jobs(request, limit=1)
         return await self._deliver_jobs(request, jobs, _as_taken(jobs[0]) if jobs else None)
 
     async def take_batch(self, request: web.Request) -> web.StreamResponse:
-        jobs = await self._wait_for_jobs(request, limit=read_number(request, "batch_size", 1))
+        limit = read_number(request, "batch_size", (1, _MOST_JOBS)) or 1
+        jobs = await self._wait_for_jobs(request, limit)
         return await self._deliver_jobs(request, jobs, [_as_taken(job) for job in jobs])
 
     async def stop(self, request: web.Request) -> web.StreamResponse:
         worker = self._worker(request)
-        await worker.changed.wait_for(lambda: bool(worker.stops), self._options.take_poll_s)
+        await self._poll(worker.changed, lambda: bool(worker.stops))
         stops = worker.take_stops()
         if not stops:
             return web.Response(status=204)
         try:
-            return await _deliver(request, {"jobsToStop": stops})
+            return await self._deliver(request, Call.STOP, {"jobsToStop": stops})
         except (asyncio.CancelledError, ConnectionError):
             worker.add_stops(stops)
             raise
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
-        body = await read_object(request)
-        if "output" not in body:
+        body = await read_body(request, CHUNK_BYTES + _WRAPPER_BYTES)
+        chunk = parse_object(body)
+        if "output" not in chunk:
             raise web.HTTPBadRequest(text="a stream post must carry `output`")
-        self._queue.add_chunk(job, body["output"])
-        return await self._acknowledge()
+        self._queue.add_chunk(job, chunk["output"], len(body))
+        return await self._acknowledge(request, Call.STREAM)
 
     async def done(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
-        body = await read_object(request)
-        if error := body.get("error"):
+        try:
+            result = parse_object(await read_body(request, RUNSYNC_BYTES))
+        except web.HTTPBadRequest:
+            # As on the platform: the worker is told, and the caller finds nothing.
+            self._queue.complete(job, None)
+            raise
+        if result.get("status") == "IN_PROGRESS":  # the SDK's progress_update
+            self._queue.report_progress(job, result.get("output"))
+        elif error := result.get("error"):
             self._queue.fail(job, error if isinstance(error, str) else str(error))
         else:
-            self._queue.complete(job, body.get("output"))
-        return await self._acknowledge()
+            self._queue.complete(job, result.get("output"))
+        return await self._acknowledge(request, Call.DONE)
 
     async def ping(self, request: web.Request) -> web.StreamResponse:
-        self._worker(request).pings += 1
+        worker = self._worker(request)
+        worker.pings += 1
+        worker.unhealthy = request.query.get("status") == "unhealthy"
         return web.json_response({})
 
     def _worker(self, request: web.Request) -> Worker:
         return self._queue.worker(request.match_info["worker"])
 
     async def _wait_for_jobs(self, request: web.Request, limit: int) -> list[Job]:
-        worker = self._worker(request)
+        worker, queue = self._worker(request), self._queue
+        if not worker.ready:
+            worker.ready, worker.unhealthy = True, False
+            worker.changed.fire()
+        await self._poll(queue.arrived, lambda: queue.has_waiting)
+        return [] if queue.closed else queue.take(worker, limit)
+
+    async def _poll(self, signal: Signal, found: Callable[[], bool]) -> None:
+        """Hold a worker's request until there is something for it, or the poll is over."""
         queue = self._queue
-        await queue.arrived.wait_for(lambda: queue.has_waiting, self._options.take_poll_s)
-        return queue.take(worker, limit)
+        if queue.closed:
+            await asyncio.sleep(_CLOSED_POLL_S)
+        else:
+            await signal.wait_for(lambda: found() or queue.closed, self._options.take_poll_s)
 
     async def _deliver_jobs(
         self, request: web.Request, jobs: list[Job], body: Any
@@ -83,30 +135,55 @@ class WorkerApi:
         if not jobs:
             return web.Response(status=204)
         try:
-            return await _deliver(request, body)
+            response = await self._deliver(request, Call.TAKE, body)
         except (asyncio.CancelledError, ConnectionError):
             self._queue.give_back(jobs)
             raise
+        if self._faults.meet(Call.TAKE, Action.DUPLICATE):
+            self._queue.deliver_again(jobs)
+        return response
 
-    async def _acknowledge(self) -> web.Response:
-        # What was posted counts from its arrival; only the worker waits.
-        if self._options.post_delay_s:
-            await asyncio.sleep(self._options.post_delay_s)
+    async def _deliver(self, request: web.Request, call: Call, body: Any) -> web.StreamResponse:
+        """Write the answer here and now, so that a closed connection shows while it can be undone.
+
+        Raises:
+            ConnectionError: the worker has not got it, and could know that.
+        """
+        await self._delay(call)
+        if fault := self._faults.meet(call, Action.LOSE):
+            return _reset(request, fault.do)
+        response = web.json_response(body)
+        await response.prepare(request)
+        await response.write_eof()
+        # A worker that is gone already answers with a reset: two turns of the event loop see it.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        if request.transport is None or request.transport.is_closing():
+            raise ConnectionResetError("the worker hung up")
+        return response
+
+    async def _acknowledge(self, request: web.Request, call: Call) -> web.StreamResponse:
+        """Answer a post, which counts from its arrival: only the worker waits."""
+        await self._delay(call)
+        if fault := self._faults.meet(call, Action.LOSE):
+            return _reset(request, fault.do)
         return web.json_response({})
+
+    async def _delay(self, call: Call) -> None:
+        if fault := self._faults.meet(call, Action.DELAY):
+            await asyncio.sleep(fault.delay_s)
 
 
 def _as_taken(job: Job) -> dict[str, Any]:
     return {**job.payload, "id": job.id}
 
 
-async def _deliver(request: web.Request, body: Any) -> web.Response:
-    """Write the answer here and now, so that a closed connection shows while it can be undone."""
-    response = web.json_response(body)
-    await response.prepare(request)
-    await response.write_eof()
-    # A worker that is gone already answers with a reset: two turns of the event loop see it.
-    for _ in range(2):
-        await asyncio.sleep(0)
-    if request.transport is None or request.transport.is_closing():
-        raise ConnectionResetError("the worker hung up")
-    return response
+def _reset(request: web.Request, fault: Action) -> web.Response:
+    """Reset the connection; what is returned can't be sent any more."""
+    request[FAULT] = fault
+    if request.transport is not None:
+        # No lingering: the peer sees a reset instead of an orderly end.
+        endpoint = request.transport.get_extra_info("socket")
+        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        request.transport.abort()
+    return web.Response()

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from emulator import Emulator, Options, Status
+from emulator import Emulator, Options, Status, slow_link
 
 
 @pytest.fixture
@@ -176,9 +176,10 @@ async def test_runsync_answers_when_the_job_is_done(client: Client) -> None:
 
 
 async def test_runsync_answers_with_the_unfinished_job_when_the_wait_is_over(
-    client: Client,
+    http: aiohttp.ClientSession,
 ) -> None:
-    report = await client.post("/runsync?wait=20", {"input": 1})
+    async with Emulator(Options(runsync_wait_s=0.02)) as emulator:
+        report = await Client(http, emulator.url).post("/runsync", {"input": 1})
     assert report == {"id": report["id"], "status": "IN_QUEUE"}
 
 
@@ -189,8 +190,15 @@ async def test_health_counts_jobs_and_workers(client: Client) -> None:
     await client.post(f"/job-done/w/{first}", {"output": 1})
     await client.get("/ping/other")
     assert await client.get("/health") == {
-        "jobs": {"completed": 1, "failed": 0, "inProgress": 1, "inQueue": 1},
-        "workers": {"idle": 1, "running": 1},
+        "jobs": {"completed": 1, "failed": 0, "inProgress": 1, "inQueue": 1, "retried": 0},
+        "workers": {
+            "idle": 0,
+            "initializing": 1,
+            "ready": 0,
+            "running": 1,
+            "throttled": 0,
+            "unhealthy": 0,
+        },
     }
 
 
@@ -207,8 +215,14 @@ async def test_health_counts_jobs_and_workers(client: Client) -> None:
         ("POST", "/run", b"\xff\xfe", 400, "the body is not JSON"),
         ("POST", "/run", "[]", 400, "must be a JSON object"),
         ("POST", "/run", "{}", 400, "must have an `input`"),
-        ("POST", "/runsync?wait=soon", '{"input": 1}', 400, "wait must be a whole number"),
-        ("GET", "/job-take-batch/w?batch_size=-1", "", 400, "batch_size must be a whole number"),
+        (
+            "POST",
+            "/runsync?wait=soon",
+            '{"input": 1}',
+            400,
+            "wait must be a whole number from 1000 to 300000",
+        ),
+        ("GET", "/job-take-batch/w?batch_size=-1", "", 400, "must be a whole number from 1"),
         ("POST", "/openai/v1/completions", "{", 400, "the body is not JSON"),
         ("GET", "/run", "", 405, "Method Not Allowed"),
         ("DELETE", "/openai/v1/models/m", "", 405, "Method Not Allowed"),
@@ -225,7 +239,7 @@ async def test_what_cannot_be_served_is_refused_as_json_that_says_why(
 async def test_a_slow_link_delays_the_workers_posts_but_not_what_they_say(
     http: aiohttp.ClientSession,
 ) -> None:
-    async with Emulator(Options(post_delay_s=0.2)) as emulator:
+    async with Emulator(Options(faults=slow_link(0.2))) as emulator:
         client = Client(http, emulator.url)
         job_id = await client.run()
         await client.get("/job-take/w")

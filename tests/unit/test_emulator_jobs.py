@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from emulator.jobs import Job, Queue, Signal, Status
+from emulator.job_queue import Queue
+from emulator.jobs import Job, Status
+from emulator.signals import Signal
 
 
 @pytest.fixture
@@ -27,21 +29,23 @@ def outputs(job: Job) -> list[object]:
     return [chunk.output for chunk in job.read_chunks()]
 
 
-def test_a_worker_gets_the_oldest_jobs_first_and_no_more_than_it_asked_for(queue: Queue) -> None:
+async def test_a_worker_gets_the_oldest_jobs_first_and_no_more_than_it_asked_for(
+    queue: Queue,
+) -> None:
     jobs = submit(queue, 3)
     assert queue.take(queue.worker("w"), 2) == jobs[:2]
     assert queue.take(queue.worker("w"), 2) == jobs[2:]
     assert queue.take(queue.worker("w"), 2) == []
 
 
-def test_jobs_given_back_go_to_the_front_in_their_order(queue: Queue) -> None:
+async def test_jobs_given_back_go_to_the_front_in_their_order(queue: Queue) -> None:
     jobs = submit(queue, 4)
     queue.give_back(queue.take(queue.worker("dead"), 3))
     assert jobs[0].report() == {"id": jobs[0].id, "status": "IN_QUEUE"}
     assert queue.take(queue.worker("w"), 9) == jobs
 
 
-def test_a_job_cancelled_while_its_hand_over_failed_is_not_given_back(queue: Queue) -> None:
+async def test_a_job_cancelled_while_its_hand_over_failed_is_not_given_back(queue: Queue) -> None:
     job = start(queue)
     queue.cancel(job)
     queue.give_back([job])
@@ -70,7 +74,7 @@ async def test_waiting_for_a_change_that_does_not_come_ends_with_the_time() -> N
     assert not await Signal().wait_for(lambda: False, 0.01)
 
 
-def test_reading_takes_chunks_away_and_the_record_keeps_them(queue: Queue) -> None:
+async def test_reading_takes_chunks_away_and_the_record_keeps_them(queue: Queue) -> None:
     job = start(queue)
     queue.add_chunk(job, "a")
     queue.add_chunk(job, {"b": 1})
@@ -99,7 +103,7 @@ async def test_following_a_job_shows_every_chunk_in_order_until_it_ends(queue: Q
     assert outputs(job) == [1, 2, 3]  # following took nothing away
 
 
-def test_a_completed_job_reports_its_output_and_times_in_milliseconds(queue: Queue) -> None:
+async def test_a_completed_job_reports_its_output_and_times_in_milliseconds(queue: Queue) -> None:
     job = start(queue)
     queue.complete(job, ["a"])
     job.queued_at, job.started_at, job.ended_at = 1.0, 1.25, 3.0
@@ -113,7 +117,7 @@ def test_a_completed_job_reports_its_output_and_times_in_milliseconds(queue: Que
     }
 
 
-def test_a_failed_job_reports_its_error_and_no_output(queue: Queue) -> None:
+async def test_a_failed_job_reports_its_error_and_no_output(queue: Queue) -> None:
     job = start(queue)
     queue.fail(job, "boom")
     report = job.report()
@@ -121,7 +125,7 @@ def test_a_failed_job_reports_its_error_and_no_output(queue: Queue) -> None:
     assert "output" not in report
 
 
-def test_cancelling_a_queued_job_takes_it_out_of_the_queue(queue: Queue) -> None:
+async def test_cancelling_a_queued_job_takes_it_out_of_the_queue(queue: Queue) -> None:
     first, second = submit(queue, 2)
     queue.cancel(first)
     assert first.report() == {"id": first.id, "status": "CANCELLED"}
@@ -129,7 +133,7 @@ def test_cancelling_a_queued_job_takes_it_out_of_the_queue(queue: Queue) -> None
     assert queue.worker("w").take_stops() == []
 
 
-def test_cancelling_a_running_job_tells_its_worker_once(queue: Queue) -> None:
+async def test_cancelling_a_running_job_tells_its_worker_once(queue: Queue) -> None:
     job = start(queue)
     queue.cancel(job)
     queue.cancel(job)
@@ -138,7 +142,7 @@ def test_cancelling_a_running_job_tells_its_worker_once(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "complete", "fail"])
-def test_what_arrives_after_the_end_changes_nothing(queue: Queue, end: str) -> None:
+async def test_what_arrives_after_the_end_changes_nothing(queue: Queue, end: str) -> None:
     job = start(queue)
     arguments = [] if end == "cancel" else ["first"]
     getattr(queue, end)(job, *arguments)

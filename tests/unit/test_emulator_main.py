@@ -1,4 +1,4 @@
-"""`python -m emulator`."""
+"""`python -m emulator` without workers, and its command line."""
 
 import shlex
 import signal
@@ -7,22 +7,30 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 import emulator
-from emulator import FailedAs
-from emulator.__main__ import parse_options
+from emulator import ExpiredAs, FailedAs, LostAs, slow_link
+from emulator.__main__ import options_of, read_command_line
+from emulator.options import Options
+
+SOURCE = Path(emulator.__file__).parents[1]
+
+
+def read(arguments: str) -> Options:
+    return options_of(read_command_line(shlex.split(arguments)), api_key=None)
 
 
 def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
-    source = Path(emulator.__file__).parents[1]
     with subprocess.Popen(
         [sys.executable, "-m", "emulator", "--port", "0"],
-        cwd=source,
+        cwd=SOURCE,
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(10)]
-        words = shlex.split("".join(lines), comments=True)
+        words = shlex.split("".join(lines[2:]), comments=True)
         environ = dict(word.split("=", 1) for word in words if word != "export")
         take = environ["RUNPOD_WEBHOOK_GET_JOB"]
         health = take.split("/job-take/")[0] + "/health"
@@ -34,12 +42,61 @@ def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
     assert {name for name in environ if not name.startswith("RUNPOD_")} == set()
 
 
+def test_a_port_that_is_taken_is_said_in_a_line() -> None:
+    command = [sys.executable, "-m", "emulator", "--port"]
+    with subprocess.Popen([*command, "0"], cwd=SOURCE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        port = first.stdout.readline().split(":")[3].split("/")[0]
+        second = subprocess.run(
+            [*command, port], cwd=SOURCE, check=False, capture_output=True, text=True
+        )
+        first.send_signal(signal.SIGTERM)
+    assert second.returncode == 1
+    assert second.stderr.startswith("The endpoint can't be served: ")
+    assert port in second.stderr
+    assert len(second.stderr.splitlines()) == 1
+
+
 def test_options_can_be_given_on_the_command_line() -> None:
-    arguments = "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok"
-    options = parse_options(arguments.split())
-    assert (options.port, options.endpoint, options.post_delay_s) == (9, "mine", 0.05)
+    fault = '{"on": "done", "do": "reset", "calls": 2}'
+    options = read(
+        "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued "
+        f"--expired-as deleted --keep-on-disconnect --execution-timeout 7 --fault '{fault}'"
+    )
+    assert (options.port, options.endpoint, options.execution_timeout_s) == (9, "mine", 7)
     assert options.failed_as is FailedAs.OK
+    assert options.lost_as is LostAs.REQUEUED
+    assert options.expired_as is ExpiredAs.DELETED
+    assert not options.cancel_on_disconnect
+    assert options.faults[:2] == slow_link(0.05)
+    assert options.faults[2].calls == 2
+
+
+def test_what_is_not_given_is_as_in_the_library() -> None:
+    assert read("--port 0") == Options()
 
 
 def test_the_documented_port_is_the_default() -> None:
-    assert parse_options([]).port == 8000
+    assert read("").port == 8000
+
+
+def test_the_command_of_a_worker_keeps_its_own_options() -> None:
+    given = read_command_line(["--workers", "2", "--", "python", "-u", "src/handler.py"])
+    assert (given.workers, given.command) == (2, ["python", "-u", "src/handler.py"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--workers 0", "at least one is needed"),
+        ("""--fault '{"on": "stream"}'""", "do: Field required"),
+        ("--fault nonsense", "Invalid JSON"),
+        ("--failed-as never", "invalid FailedAs value"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_the_reason(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        read(arguments)
+    assert message in capsys.readouterr().err

@@ -1,0 +1,100 @@
+"""The developer's side, which the platform does not have: faults, signals, timings."""
+
+import signal
+from enum import StrEnum
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from emulator.faults import Fault, Faults
+from emulator.job_queue import Queue, Worker
+from emulator.limits import CHUNK_BYTES
+from emulator.wire import find_job, parse_object, read_body, refusal
+
+
+class SignalName(StrEnum):
+    """What can be done to a worker's process."""
+
+    SIGTERM = "SIGTERM"
+    SIGKILL = "SIGKILL"
+    SIGSTOP = "SIGSTOP"
+    SIGCONT = "SIGCONT"
+
+
+class SignalOrder(BaseModel):
+    """The body of a request for a signal."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    signal: SignalName
+
+
+class Control:
+    """Lets a developer break things, and tells what happened."""
+
+    def __init__(self, queue: Queue, faults: Faults) -> None:
+        self._queue = queue
+        self._faults = faults
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/control/faults", self.list_faults),
+            web.post("/control/faults", self.add_fault),
+            web.delete("/control/faults", self.clear_faults),
+            web.get("/control/jobs", self.list_jobs),
+            web.get("/control/jobs/{job}", self.show_job),
+            web.get("/control/workers", self.list_workers),
+            web.post("/control/workers/{worker}/signal", self.signal_worker),
+        ]
+
+    async def list_faults(self, request: web.Request) -> web.Response:
+        faults = [fault.model_dump(exclude_none=True) for fault in self._faults.active()]
+        return web.json_response({"faults": faults})
+
+    async def add_fault(self, request: web.Request) -> web.Response:
+        body = await read_body(request, CHUNK_BYTES)
+        try:
+            self._faults.add(Fault.model_validate(parse_object(body)))
+        except ValidationError as error:
+            raise refusal(error) from error
+        return await self.list_faults(request)
+
+    async def clear_faults(self, request: web.Request) -> web.Response:
+        self._faults.clear()
+        return await self.list_faults(request)
+
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        """Every job's timings, with the number of its chunks in their place."""
+        jobs = [job.timings() for job in self._queue.jobs.values()]
+        return web.json_response({"jobs": [{**job, "chunks": len(job["chunks"])} for job in jobs]})
+
+    async def show_job(self, request: web.Request) -> web.Response:
+        return web.json_response(find_job(self._queue, request).timings())
+
+    async def list_workers(self, request: web.Request) -> web.Response:
+        workers = [_describe(worker) for worker in self._queue.workers.values()]
+        return web.json_response({"workers": workers})
+
+    async def signal_worker(self, request: web.Request) -> web.Response:
+        worker = self._queue.workers.get(request.match_info["worker"])
+        if worker is None or worker.process is None:
+            raise web.HTTPNotFound(text="no such worker is run by this endpoint")
+        body = await read_body(request, CHUNK_BYTES)
+        try:
+            order = SignalOrder.model_validate(parse_object(body))
+        except ValidationError as error:
+            raise refusal(error) from error
+        worker.process.signal(signal.Signals[order.signal])
+        return web.json_response(_describe(worker))
+
+
+def _describe(worker: Worker) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "ready": worker.ready,
+        "unhealthy": worker.unhealthy,
+        "pings": worker.pings,
+        "starts": worker.starts,
+        "pid": None if worker.process is None else worker.process.pid,
+    }

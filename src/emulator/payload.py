@@ -1,0 +1,30 @@
+"""What a caller may send beside a job's input: a webhook and a policy."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl
+
+from emulator.limits import EXECUTION_TIMEOUT_MS, TTL_MS
+
+
+def _within(bounds: tuple[int, int], alias: str) -> Any:
+    return Field(None, ge=bounds[0], le=bounds[1], alias=alias)
+
+
+class Policy(BaseModel):
+    """A job's own execution policy; None: the endpoint's."""
+
+    execution_timeout_ms: int | None = _within(EXECUTION_TIMEOUT_MS, "executionTimeout")
+    ttl_ms: int | None = _within(TTL_MS, "ttl")
+    # Of scaling, which the emulator does not do.
+    low_priority: bool = Field(default=False, alias="lowPriority")
+
+
+class Payload(BaseModel):
+    """The body of /run and /runsync. What else it holds reaches the worker unchecked."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: Any
+    webhook: HttpUrl | None = None
+    policy: Policy = Policy()
