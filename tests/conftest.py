@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from served import READY, Served, served
 
 ROOT = Path(__file__).parent.parent
-DEPTHS = ("unit", "contract", "model", "platform")
+DEPTHS = ("unit", "contract", "model", "platform", "clients")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,3 +37,15 @@ def worker_environ(demo_model: Path) -> dict[str, str]:
     """The environment that a worker on the demo model is started with; no more than it needs."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return {**kept, "MODEL_NAME": str(demo_model)}
+
+
+@pytest.fixture(scope="session")
+def make_endpoint(
+    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """`make endpoint` on the demo model, ready; one for the whole run."""
+    folder = tmp_path_factory.mktemp("endpoint")
+    command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
+    with served(command, worker_environ, folder / "output") as endpoint:
+        endpoint.wait_until_told(READY)
+        yield endpoint

@@ -7,22 +7,16 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-import openai
 import pytest
 import pytest_asyncio
 from demo_model import DIALOGUES
 from endpoints import Endpoint, EndpointFactory
-from openai.types.chat import ChatCompletionUserMessageParam
 
 from emulator import Job, Status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CHAT = "/v1/chat/completions"
-QUESTION: list[ChatCompletionUserMessageParam] = [
-    {"role": "user", "content": "What does this worker do?"}
-]
-ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
 GREEDY = {"temperature": 0, "max_tokens": 400}
 TURNS = [turn for dialogue in DIALOGUES if not dialogue.tools for turn in dialogue.turns]
 CANARY = "canary-in-a-prompt"
@@ -33,13 +27,6 @@ TOKEN = "hf_canaryincredential"
 async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[Endpoint]:
     async with started_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024") as running:
         yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(endpoint: Endpoint) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = endpoint.emulator.openai_url
-    async with openai.AsyncOpenAI(api_key="any", base_url=url, max_retries=0) as client:
-        yield client
 
 
 def error_of(job: Job) -> dict[str, Any]:
@@ -115,44 +102,6 @@ async def test_a_bad_job_fails_with_the_error_contract_and_leaves_the_worker_hea
     assert (error["code"], error["request_id"], error["retryable"]) == (status, job.id, False)
     assert told in error["message"]
     assert await endpoint.answers()
-
-
-class TestOpenAIClient:
-    """What the official client makes of it."""
-
-    async def test_it_lists_the_model(self, client: openai.AsyncOpenAI) -> None:
-        assert [model.id async for model in client.models.list()] == ["demo"]
-
-    async def test_it_chats(self, client: openai.AsyncOpenAI) -> None:
-        whole = await client.chat.completions.create(model="demo", messages=QUESTION, temperature=0)
-        assert (whole.choices[0].message.content or "").startswith(ANSWER)
-
-    async def test_it_streams_a_chat(self, client: openai.AsyncOpenAI) -> None:
-        stream = await client.chat.completions.create(
-            model="demo", messages=QUESTION, temperature=0, stream=True
-        )
-        texts = [event.choices[0].delta.content or "" async for event in stream]
-        assert "".join(texts).startswith(ANSWER)
-        assert len(texts) > 10
-
-    async def test_it_streams_a_completion(self, client: openai.AsyncOpenAI) -> None:
-        whole = await client.completions.create(model="demo", prompt="Once", temperature=0)
-        stream = await client.completions.create(
-            model="demo", prompt="Once", temperature=0, stream=True
-        )
-        texts = [event.choices[0].text async for event in stream]
-        assert "".join(texts) == whole.choices[0].text
-
-    async def test_an_unknown_model_is_not_found(self, client: openai.AsyncOpenAI) -> None:
-        with pytest.raises(openai.NotFoundError, match="does not exist") as refused:
-            await client.chat.completions.create(model="nope", messages=QUESTION)
-        assert refused.value.type == "NotFoundError"
-
-    async def test_a_bad_value_is_a_bad_request(self, client: openai.AsyncOpenAI) -> None:
-        bad = {"model": "demo", "messages": QUESTION, "max_tokens": -1}
-        for body in (bad, {**bad, "stream": True}):
-            with pytest.raises(openai.BadRequestError, match="at least 1"):
-                await client.post("/chat/completions", body=body, cast_to=object)
 
 
 async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: Endpoint) -> None:

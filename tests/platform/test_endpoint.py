@@ -1,0 +1,153 @@
+"""The local endpoint's life: a worker that dies, several workers, faults, the end."""
+
+import concurrent.futures
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import runpod
+from served import READY, Served, served
+
+SCRIPTED = Path(__file__).parent / "handlers" / "scripted.py"
+LONG: dict[str, Any] = {"max_tokens": 1900, "extra_body": {"ignore_eos": True}}
+WORKERS = 3
+
+
+def test_a_worker_killed_mid_stream_gives_an_error_and_a_new_one_serves(
+    make_endpoint: Served,
+) -> None:
+    messages: Any = [{"role": "user", "content": "What does this worker do?"}]
+    with openai.OpenAI(base_url=make_endpoint.openai_url, api_key="any", max_retries=0) as client:
+        stream = client.chat.completions.create(
+            model="demo", messages=messages, stream=True, **LONG
+        )
+        assert next(iter(stream)).choices
+        make_endpoint.control("workers/worker-1/signal", {"signal": "SIGKILL"})
+        with pytest.raises(openai.APIError, match="worker-1 exited while it ran this job"):
+            list(stream)
+        # Queued until the new worker is there.
+        answer = client.chat.completions.create(model="demo", messages=messages, temperature=0)
+    assert (answer.choices[0].message.content or "").startswith("This worker turns")
+    assert "worker-1 exited by SIGKILL; it is started again in 1 s" in make_endpoint.told
+    (worker,) = make_endpoint.control("workers")["workers"]
+    assert (worker["starts"], worker["ready"]) == (2, True)
+
+
+def command(*options: str, workers: int = 1, handler: Path = SCRIPTED) -> list[str]:
+    emulator = [sys.executable, "-m", "emulator", "--port", "0", "--workers", str(workers)]
+    return [*emulator, *options, "--", sys.executable, "-u", str(handler)]
+
+
+@pytest.fixture
+def environ(worker_environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    return {
+        **worker_environ,
+        "HOME": str(tmp_path),  # or the SDK would read credentials there
+        "PYTHONPATH": "src",
+        "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
+        "RUNPOD_SKIP_GPU_CHECK": "true",
+        "RUNPOD_LOG_LEVEL": "INFO",
+    }
+
+
+@pytest.fixture
+def scripted(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Served]:
+    """Several workers of the real SDK, without an engine."""
+    options = ("--logs", str(tmp_path))
+    with served(command(*options, workers=WORKERS), environ, tmp_path / "output") as endpoint:
+        endpoint.wait_until_told("is ready after", times=WORKERS)
+        monkeypatch.setattr(runpod, "endpoint_url_base", endpoint.api_url)
+        yield endpoint
+
+
+def run_sync(*yields: object) -> dict[str, Any]:
+    """Run a job that yields what it is told; return its status object."""
+    client = runpod.Endpoint("local", api_key="any").rp_client
+    report: dict[str, Any] = client.post("local/runsync", {"input": {"yields": yields}}, timeout=60)
+    return report
+
+
+def test_several_workers_share_the_queue_and_a_dead_one_is_replaced(scripted: Served) -> None:
+    def run(number: int) -> dict[str, Any]:
+        return run_sync(number)
+
+    with concurrent.futures.ThreadPoolExecutor(8 * WORKERS) as pool:
+        reports = list(pool.map(run, range(100)))
+    assert [report["output"] for report in reports] == [[number] for number in range(100)]
+    assert {report["workerId"] for report in reports} == {"worker-1", "worker-2", "worker-3"}
+    scripted.control("workers/worker-2/signal", {"signal": "SIGKILL"})
+    scripted.wait_until_told("worker-2 exited by SIGKILL")
+    scripted.wait_until_told("worker-2 is ready after", times=2)
+
+
+def test_the_sdk_behaves_under_faults_as_it_was_measured_to(scripted: Served) -> None:
+    """What it does is not for us to like: the worker and its tests rely on knowing it."""
+
+    def under(*faults: dict[str, Any]) -> dict[str, Any]:
+        for fault in faults:
+            scripted.control("faults", fault)
+        return run_sync("a", "b")
+
+    def chunks(report: dict[str, Any]) -> int:
+        assert report["output"] == ["a", "b"]
+        return len(scripted.control(f"jobs/{report['id']}")["chunks"])
+
+    # A post that the platform refuses is tried three times; then the chunk is gone, and the job
+    # completes all the same.
+    assert chunks(under({"on": "stream", "do": "status", "calls": 1})) == 2
+    assert chunks(under({"on": "stream", "do": "status", "calls": 3})) == 1
+    # One whose connection breaks is not tried again.
+    assert chunks(under({"on": "stream", "do": "reset", "calls": 1})) == 1
+    assert chunks(under({"on": "stream", "do": "lose", "calls": 1})) == 2
+    assert chunks(under({"on": "done", "do": "lose", "calls": 1})) == 2
+    # So a result can be lost, and its caller waits until the job times out.
+    scripted.control("faults", {"on": "done", "do": "reset", "calls": 1})
+    client = runpod.Endpoint("local", api_key="any")
+    job = client.run({"yields": ["a"]})
+    assert list(itertools.islice(job.stream(), 1)) == ["a"]
+    assert job.status() == "IN_PROGRESS"
+    assert run_sync("next")["output"] == ["next"]
+    assert job.status() == "IN_PROGRESS"
+    assert scripted.control("faults") == {"faults": []}
+
+
+def test_a_worker_that_never_comes_up_is_shown_with_its_last_lines(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    handler = Path("src/handler.py")
+    wrong = {**environ, "MODEL_NAME": "", "MAX_CONCURRENCY": "none"}
+    options = ("--logs", str(tmp_path))
+    with served(command(*options, handler=handler), wrong, tmp_path / "output") as endpoint:
+        endpoint.wait_until_told("worker-1 exited with status 1; it is started again in 2 s")
+        endpoint.wait_until_told("    2 settings are wrong, so the worker does not start:")
+        endpoint.wait_until_told("MAX_CONCURRENCY = 'none'")
+        assert READY not in endpoint.told
+        (worker,) = endpoint.control("workers")["workers"]
+        assert (worker["ready"], worker["unhealthy"]) == (False, True)
+
+
+def ends(endpoint: Served, press: Callable[[], None]) -> float:
+    begun = time.monotonic()
+    press()
+    assert endpoint.process.wait(30) == 0
+    return time.monotonic() - begun
+
+
+def test_ctrl_c_lets_running_jobs_end_and_leaves_nothing_behind(scripted: Served) -> None:
+    client = runpod.Endpoint("local", api_key="any")
+    job = client.run({"yields": ["begun", "hang"]})
+    # The hanging job keeps its worker for the whole grace, unless there is a second Ctrl-C.
+    scripted.control(f"jobs/{job.job_id}")
+    scripted.press_ctrl_c()
+    scripted.wait_until_told("Stopping.")
+    with pytest.raises(runpod.endpoint.runner.requests.HTTPError, match="503"):
+        client.run({"yields": ["late"]})
+    assert ends(scripted, scripted.press_ctrl_c) < 5
+    assert scripted.left_behind() == []
