@@ -87,6 +87,8 @@ class Fleet:
     def start(self, count: int) -> None:
         for number in range(1, count + 1):
             worker = self._queue.worker(f"worker-{number}")
+            # What it printed when the endpoint was served before.
+            self._log(worker).unlink(missing_ok=True)
             self._keepers.append(asyncio.create_task(self._keep(worker)))
 
     async def run_until(self, event: asyncio.Event) -> None:
@@ -129,7 +131,7 @@ class Fleet:
         """Run a worker again and again, as the platform does, until the endpoint closes."""
         failures = 0
         while not self._queue.closed:
-            log = self._logs / f"{worker.id}.log"
+            log = self._log(worker)
             printed_before = log.stat().st_size if log.exists() else 0
             self._tell(f"{worker.id} starts (its log: {log})")
             was_ready, status = await self._run(worker, log)
@@ -144,6 +146,9 @@ class Fleet:
             if failures:
                 self._tell(_last_lines(log, printed_before))
             await self._queue.arrived.wait_for(lambda: self._queue.closed, delay_s)
+
+    def _log(self, worker: Worker) -> Path:
+        return self._logs / f"{worker.id}.log"
 
     async def _run(self, worker: Worker, log: Path) -> tuple[bool, int]:
         """Run a worker's process once; return whether it became ready, and its exit status."""

@@ -165,7 +165,10 @@ class Queue:
         self.arrived.fire()
 
     def purge(self) -> int:
-        """Cancel all jobs that nobody has taken; return how many there were."""
+        """Cancel all jobs that nobody has taken; return how many there were.
+
+        What the platform lets become of them is not public.
+        """
         waiting = [job for job in self._waiting if job.status is Status.IN_QUEUE]
         for job in waiting:
             self.cancel(job)
@@ -235,11 +238,10 @@ class Queue:
         job.timer = asyncio.get_running_loop().call_later(delay, happens, job)
 
     def _time_out(self, job: Job) -> None:
-        if not job.expired:
-            self._give_up(job, Status.TIMED_OUT, "the job's executionTimeout is over")
-            return
-        self._give_up(job, Status.TIMED_OUT, "the job's ttl is over")
-        if self._options.expired_as is ExpiredAs.DELETED:
+        expired = job.deadline == job.expires_at
+        bound = "ttl" if expired else "executionTimeout"
+        self._give_up(job, Status.TIMED_OUT, f"the job's {bound} is over")
+        if expired and self._options.expired_as is ExpiredAs.DELETED:
             self._forget(job)
 
     def _forget(self, job: Job) -> None:

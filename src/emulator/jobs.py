@@ -67,16 +67,15 @@ class Job:
         return self.status.final
 
     @property
-    def deadline(self) -> float:
-        """When the platform gives it up, if it has not ended by then."""
-        expires_at = self.queued_at + self.ttl_s
-        if self.started_at is None:
-            return expires_at
-        return min(expires_at, self.started_at + self.execution_timeout_s)
+    def expires_at(self) -> float:
+        return self.queued_at + self.ttl_s
 
     @property
-    def expired(self) -> bool:
-        return time.monotonic() >= self.queued_at + self.ttl_s
+    def deadline(self) -> float:
+        """When the platform gives it up, if it has not ended by then."""
+        if self.started_at is None:
+            return self.expires_at
+        return min(self.expires_at, self.started_at + self.execution_timeout_s)
 
     @property
     def has_unread(self) -> bool:

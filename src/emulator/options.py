@@ -67,4 +67,4 @@ class Options:
     # workers' logs show; that a request's is the same is a choice.
     oversize_status: int = 400
     faults: tuple[Fault, ...] = ()  # from the beginning on
-    request_log: Path | None = None  # a line of JSON for each request is appended to it
+    request_log: Path | None = None  # a line of JSON for each request is written to it

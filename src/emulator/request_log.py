@@ -40,8 +40,8 @@ def _now() -> float:
 
 @contextmanager
 def opened_log(path: Path) -> Iterator[logging.Logger]:
-    """A logger that appends to a file. It belongs to one emulator, so it is in no tree."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    """A logger that writes a file anew. It belongs to one emulator, so it is in no tree."""
+    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
     logger = logging.Logger("emulator.requests")
     logger.addHandler(handler)
     try:

@@ -84,7 +84,7 @@ class Emulator:
         app = web.Application(middlewares=[json_errors], client_max_size=READ_BYTES)
         endpoint = f"/v2/{options.endpoint}"
         for prefix, key, api in (
-            # The worker has a key of its own, which the platform gives it and does not ask for.
+            # A worker has another key, the one in its environment, which is not asked for here.
             (endpoint, None, WorkerApi(queue, faults, options)),
             (endpoint, options.api_key, PublicApi(queue, options)),
             (endpoint, options.api_key, Gateway(queue, options)),

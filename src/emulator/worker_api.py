@@ -1,6 +1,7 @@
 """The side the worker talks to: job-take, job-stop, job-stream, job-done, ping."""
 
 import asyncio
+import logging
 import socket
 import struct
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from emulator.options import Options
 from emulator.request_log import FAULT
 from emulator.signals import Signal
 from emulator.wire import find_job, parse_object, read_body, read_number
+
+log = logging.getLogger("emulator")
 
 # A chunk's limit holds for what the handler yielded; the SDK wraps it.
 _WRAPPER_BYTES = len('{"output": }')
@@ -49,7 +52,12 @@ class WorkerApi:
         async def answer(request: web.Request) -> web.StreamResponse:
             fault = self._faults.meet(call, Action.STATUS, Action.RESET)
             if fault is None:
-                return await handler(request)
+                try:
+                    return await handler(request)
+                except web.HTTPException as refused:
+                    # The SDK logs a status at most, and the job may end as COMPLETED.
+                    log.warning("a worker's %s was refused: %s", request.path, refused.text)
+                    raise
             if fault.do is Action.RESET:
                 return _reset(request, fault.do)
             await request.read()

@@ -11,9 +11,9 @@ from typing import Any
 import openai
 import pytest
 import runpod
+from scripted import COMMAND, ENVIRON
 from served import READY, Served, served
 
-SCRIPTED = Path(__file__).parent / "handlers" / "scripted.py"
 LONG: dict[str, Any] = {"max_tokens": 1900, "extra_body": {"ignore_eos": True}}
 WORKERS = 3
 
@@ -38,31 +38,18 @@ def test_a_worker_killed_mid_stream_gives_an_error_and_a_new_one_serves(
     assert (worker["starts"], worker["ready"]) == (2, True)
 
 
-def command(*options: str, workers: int = 1, handler: Path = SCRIPTED) -> list[str]:
-    emulator = [sys.executable, "-m", "emulator", "--port", "0", "--workers", str(workers)]
-    return [*emulator, *options, "--", sys.executable, "-u", str(handler)]
+def command(logs: Path, *worker: str, workers: int = 1) -> list[str]:
+    emulator = [sys.executable, "-m", "emulator", "--port", "0", "--logs", str(logs)]
+    return [*emulator, "--workers", str(workers), "--", *worker]
 
 
 @pytest.fixture
-def environ(worker_environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    return {
-        **worker_environ,
-        "HOME": str(tmp_path),  # or the SDK would read credentials there
-        "PYTHONPATH": "src",
-        "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
-        "RUNPOD_SKIP_GPU_CHECK": "true",
-        "RUNPOD_LOG_LEVEL": "INFO",
-    }
-
-
-@pytest.fixture
-def scripted(
-    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Served]:
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """Several workers of the real SDK, without an engine."""
-    options = ("--logs", str(tmp_path))
-    with served(command(*options, workers=WORKERS), environ, tmp_path / "output") as endpoint:
+    several = command(tmp_path, *COMMAND, workers=WORKERS)
+    with served(several, {**ENVIRON, "PYTHONPATH": "src"}, tmp_path / "output") as endpoint:
         endpoint.wait_until_told("is ready after", times=WORKERS)
+        endpoint.wait_until_told(READY)  # the endpoint asked for the model's name before: a job
         monkeypatch.setattr(runpod, "endpoint_url_base", endpoint.api_url)
         yield endpoint
 
@@ -119,12 +106,11 @@ def test_the_sdk_behaves_under_faults_as_it_was_measured_to(scripted: Served) ->
 
 
 def test_a_worker_that_never_comes_up_is_shown_with_its_last_lines(
-    environ: dict[str, str], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    handler = Path("src/handler.py")
-    wrong = {**environ, "MODEL_NAME": "", "MAX_CONCURRENCY": "none"}
-    options = ("--logs", str(tmp_path))
-    with served(command(*options, handler=handler), wrong, tmp_path / "output") as endpoint:
+    handler = command(tmp_path, sys.executable, "-u", "src/handler.py")
+    wrong = {**ENVIRON, "PYTHONPATH": "src", "MAX_CONCURRENCY": "none"}
+    with served(handler, wrong, tmp_path / "output") as endpoint:
         endpoint.wait_until_told("worker-1 exited with status 1; it is started again in 2 s")
         endpoint.wait_until_told("    2 settings are wrong, so the worker does not start:")
         endpoint.wait_until_told("MAX_CONCURRENCY = 'none'")

@@ -1,4 +1,4 @@
-"""The real SDK as a process of its own: what it says on the wire, and that the emulator serves it.
+"""What the real SDK, as a process of its own, says on the wire.
 
 `RECORD=1 pytest tests/platform/test_sdk_protocol.py` writes the recording anew;
 tests/unit/test_emulator_protocol.py replays it against the emulator.
@@ -7,55 +7,21 @@ tests/unit/test_emulator_protocol.py replays it against the emulator.
 import asyncio
 import json
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-import pytest_asyncio
-import runpod
 from aiohttp import web
+from scripted import scripted_worker
 
-from emulator import Emulator, Job, Status
-
-pytestmark = [pytest.mark.platform, pytest.mark.asyncio(loop_scope="module")]
+from emulator import Emulator
 
 HERE = Path(__file__).parent
-HANDLER = HERE / "handlers" / "scripted.py"
 RECORDING = HERE / "recordings" / f"runpod-{version('runpod')}.json"
 MAX_CONCURRENCY = 8
-
-
-@asynccontextmanager
-async def sdk_worker(environ: dict[str, str], max_concurrency: int) -> AsyncIterator[None]:
-    """The scripted handler, started as in production."""
-    environ = {
-        **environ,
-        "PATH": os.environ["PATH"],
-        "HOME": "/nonexistent",  # or the SDK would read credentials there
-        "MAX_CONCURRENCY": str(max_concurrency),
-        "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
-        "RUNPOD_SKIP_GPU_CHECK": "true",
-        "RUNPOD_LOG_LEVEL": "INFO",
-        "RUNPOD_PING_INTERVAL": "1000",
-    }
-    # A session of its own, so that the ping process, which outlives a killed worker, goes too.
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", HANDLER, env=environ, start_new_session=True
-    )
-    try:
-        yield
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
-# --- What the SDK says -----------------------------------------------------------------------
 
 CALLS = ["job-take", "job-take-batch", "ping", "job-stream", "job-done", "job-stop"]
 ERROR = json.dumps({"error": {"message": "no such model", "code": 404}})
@@ -171,7 +137,7 @@ async def test_the_sdk_says_what_the_recording_holds(scenario: str) -> None:
             name: value.replace(emulator.api_url, api_url)
             for name, value in emulator.worker_environ("w").items()
         }
-        async with sdk_worker(environ, max_concurrency):
+        async with scripted_worker(environ, max_concurrency):
             await server.over.wait()
     recordings = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
     if "RECORD" in os.environ:
@@ -179,122 +145,3 @@ async def test_the_sdk_says_what_the_recording_holds(scenario: str) -> None:
         text = json.dumps(recordings, indent=1, ensure_ascii=False, sort_keys=True)
         RECORDING.write_text(f"{text}\n")
     assert server.recording() == recordings[scenario]
-
-
-# --- That the emulator serves it -------------------------------------------------------------
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def emulator() -> AsyncIterator[Emulator]:
-    """An emulator with one worker for all the tests below."""
-    async with Emulator() as running, sdk_worker(running.worker_environ(), MAX_CONCURRENCY):
-        assert await running.queue.arrived.wait_for(lambda: bool(running.queue.workers), 30)
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def openai_client(emulator: Emulator) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(
-        base_url=emulator.openai_url, api_key="any", max_retries=0
-    ) as client:
-        yield client
-
-
-def submit(emulator: Emulator, *yields: object) -> Job:
-    return emulator.queue.submit({"input": {"yields": yields}})
-
-
-async def test_every_yield_arrives_in_order_and_in_the_aggregate(emulator: Emulator) -> None:
-    outputs = [{"number": number, "text": "ü"} for number in range(50)]
-    job = submit(emulator, *outputs)
-    assert await job.wait_ended(10)
-    assert [chunk.output for chunk in job.chunks] == outputs
-    assert (job.status, job.output) == (Status.COMPLETED, outputs)
-
-
-async def test_a_yielded_error_fails_the_job_with_its_text(emulator: Emulator) -> None:
-    job = submit(emulator, "begun", {"error": ERROR})
-    assert await job.wait_ended(10)
-    assert (job.status, job.error, job.output) == (Status.FAILED, ERROR, None)
-
-
-async def test_cancelling_frees_the_workers_slots(emulator: Emulator) -> None:
-    """With a hanging job in every slot, the next job runs only if cancelling frees one."""
-    hanging = [submit(emulator, "begun", "hang") for _ in range(MAX_CONCURRENCY)]
-    for job in hanging:
-        assert await anext(job.follow())
-        emulator.queue.cancel(job)
-    job = submit(emulator, "next")
-    assert await job.wait_ended(15)
-    assert job.output == ["next"]
-
-
-async def test_a_job_that_comes_after_its_polling_worker_died_is_run_by_the_next() -> None:
-    """The dead worker's poll, held for 20 s, must not swallow the job."""
-    async with Emulator() as emulator:
-        queue = emulator.queue
-        async with sdk_worker(emulator.worker_environ("dead"), MAX_CONCURRENCY):
-            assert await queue.arrived.wait_for(lambda: "dead" in queue.workers, 30)
-        job = submit(emulator, "run")
-        async with sdk_worker(emulator.worker_environ("alive"), MAX_CONCURRENCY):
-            assert await job.wait_ended(30)
-    assert (job.worker, job.output) == ("alive", ["run"])
-
-
-async def test_an_openai_client_lists_models(openai_client: openai.AsyncOpenAI) -> None:
-    models = await openai_client.models.list()
-    assert [model.id for model in models.data] == ["/v1/models"]
-
-
-def chat(message: str) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": message}]}
-
-
-async def test_an_openai_client_gets_a_whole_answer(openai_client: openai.AsyncOpenAI) -> None:
-    completion = await openai_client.chat.completions.create(**chat("hello there"))
-    assert completion.choices[0].message.content == "hello there"
-
-
-async def test_an_openai_client_gets_a_streamed_answer(openai_client: openai.AsyncOpenAI) -> None:
-    stream = await openai_client.chat.completions.create(**chat("a b c"), stream=True)
-    deltas = [chunk.choices[0].delta.content async for chunk in stream]
-    assert deltas == [None, "a", "b", "c"]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_failed_job_raises_the_openai_clients_own_exception(
-    openai_client: openai.AsyncOpenAI, stream: bool
-) -> None:
-    with pytest.raises(openai.NotFoundError, match="no such model") as caught:
-        await openai_client.chat.completions.create(**chat("fail"), stream=stream)
-    assert caught.value.param == "model"
-
-
-async def test_an_openai_client_that_closes_its_stream_cancels_the_job(
-    emulator: Emulator, openai_client: openai.AsyncOpenAI
-) -> None:
-    stream = await openai_client.chat.completions.create(**chat("hang"), stream=True)
-    job = list(emulator.queue.jobs.values())[-1]
-    await stream.close()
-    assert await job.wait_ended(5)
-    assert job.status is Status.CANCELLED
-
-
-async def test_the_platforms_own_client_is_served(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runpod, "endpoint_url_base", emulator.api_url)
-
-    def use() -> tuple[Any, ...]:
-        endpoint = runpod.Endpoint(emulator.options.endpoint, api_key="any")
-        job = endpoint.run({"yields": ["a", "b"]})
-        hanging = endpoint.run({"yields": ["begun", "hang"]})
-        hanging.cancel()
-        streamed = list(job.stream())
-        statuses = [job.status(), hanging.status()]
-        return streamed, job.output(), statuses, endpoint.run_sync({"yields": ["c"]})
-
-    streamed, output, statuses, synced = await asyncio.to_thread(use)
-    assert streamed == output == ["a", "b"]
-    assert statuses == ["COMPLETED", "CANCELLED"]
-    assert synced == ["c"]

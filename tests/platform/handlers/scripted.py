@@ -12,6 +12,7 @@ from typing import Any
 import runpod
 
 HANG = "hang"  # an output that never comes
+PROGRESS = "progress"  # a key whose value is told as progress, not yielded
 
 
 def sse(data: dict[str, Any]) -> str:
@@ -49,7 +50,10 @@ async def handler(job: dict[str, Any]) -> AsyncIterator[Any]:
     for output in outputs:
         if output == HANG:
             await asyncio.sleep(3600)
-        yield output
+        if isinstance(output, dict) and PROGRESS in output:
+            runpod.serverless.progress_update(job, output[PROGRESS])
+        else:
+            yield output
 
 
 if __name__ == "__main__":

@@ -1,0 +1,143 @@
+"""That the emulator serves the real SDK, and clients through it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+import runpod
+from scripted import scripted_worker
+
+from emulator import Emulator, Job, Status
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MAX_CONCURRENCY = 8
+ERROR = json.dumps({"error": {"message": "no such model", "code": 404}})
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def emulator() -> AsyncIterator[Emulator]:
+    """An emulator with one worker for all the tests below."""
+    async with Emulator() as running, scripted_worker(running.worker_environ(), MAX_CONCURRENCY):
+        assert await running.queue.arrived.wait_for(lambda: bool(running.queue.workers), 30)
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def openai_client(emulator: Emulator) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(
+        base_url=emulator.openai_url, api_key="any", max_retries=0
+    ) as client:
+        yield client
+
+
+def submit(emulator: Emulator, *yields: object) -> Job:
+    return emulator.queue.submit({"input": {"yields": yields}})
+
+
+async def test_every_yield_arrives_in_order_and_in_the_aggregate(emulator: Emulator) -> None:
+    outputs = [{"number": number, "text": "ü"} for number in range(50)]
+    job = submit(emulator, *outputs)
+    assert await job.wait_ended(10)
+    assert [chunk.output for chunk in job.chunks] == outputs
+    assert (job.status, job.output) == (Status.COMPLETED, outputs)
+
+
+async def test_a_yielded_error_fails_the_job_with_its_text(emulator: Emulator) -> None:
+    job = submit(emulator, "begun", {"error": ERROR})
+    assert await job.wait_ended(10)
+    assert (job.status, job.error, job.output) == (Status.FAILED, ERROR, None)
+
+
+async def test_progress_shows_in_the_status_of_a_running_job(emulator: Emulator) -> None:
+    job = submit(emulator, {"progress": "half"}, "hang")
+    assert await job.changed.wait_for(lambda: job.progress is not None, 10)
+    report = job.report()
+    assert (report["status"], report["output"]) == ("IN_PROGRESS", "half")
+    emulator.queue.cancel(job)
+
+
+async def test_cancelling_frees_the_workers_slots(emulator: Emulator) -> None:
+    """With a hanging job in every slot, the next job runs only if cancelling frees one."""
+    hanging = [submit(emulator, "begun", "hang") for _ in range(MAX_CONCURRENCY)]
+    for job in hanging:
+        assert await anext(job.follow())
+        emulator.queue.cancel(job)
+    job = submit(emulator, "next")
+    assert await job.wait_ended(15)
+    assert job.output == ["next"]
+
+
+async def test_a_job_that_comes_after_its_polling_worker_died_is_run_by_the_next() -> None:
+    """The dead worker's poll, held for 20 s, must not swallow the job."""
+    async with Emulator() as emulator:
+        queue = emulator.queue
+        async with scripted_worker(emulator.worker_environ("dead"), MAX_CONCURRENCY):
+            assert await queue.arrived.wait_for(lambda: "dead" in queue.workers, 30)
+        job = submit(emulator, "run")
+        async with scripted_worker(emulator.worker_environ("alive"), MAX_CONCURRENCY):
+            assert await job.wait_ended(30)
+    assert (job.worker, job.output) == ("alive", ["run"])
+
+
+async def test_an_openai_client_lists_models(openai_client: openai.AsyncOpenAI) -> None:
+    models = await openai_client.models.list()
+    assert [model.id for model in models.data] == ["/v1/models"]
+
+
+def chat(message: str) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": message}]}
+
+
+async def test_an_openai_client_gets_a_whole_answer(openai_client: openai.AsyncOpenAI) -> None:
+    completion = await openai_client.chat.completions.create(**chat("hello there"))
+    assert completion.choices[0].message.content == "hello there"
+
+
+async def test_an_openai_client_gets_a_streamed_answer(openai_client: openai.AsyncOpenAI) -> None:
+    stream = await openai_client.chat.completions.create(**chat("a b c"), stream=True)
+    deltas = [chunk.choices[0].delta.content async for chunk in stream]
+    assert deltas == [None, "a", "b", "c"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_failed_job_raises_the_openai_clients_own_exception(
+    openai_client: openai.AsyncOpenAI, stream: bool
+) -> None:
+    with pytest.raises(openai.NotFoundError, match="no such model") as caught:
+        await openai_client.chat.completions.create(**chat("fail"), stream=stream)
+    assert caught.value.param == "model"
+
+
+async def test_an_openai_client_that_closes_its_stream_cancels_the_job(
+    emulator: Emulator, openai_client: openai.AsyncOpenAI
+) -> None:
+    stream = await openai_client.chat.completions.create(**chat("hang"), stream=True)
+    job = list(emulator.queue.jobs.values())[-1]
+    await stream.close()
+    assert await job.wait_ended(5)
+    assert job.status is Status.CANCELLED
+
+
+async def test_the_platforms_own_client_is_served(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runpod, "endpoint_url_base", emulator.api_url)
+
+    def use() -> tuple[Any, ...]:
+        endpoint = runpod.Endpoint(emulator.options.endpoint, api_key="any")
+        job = endpoint.run({"yields": ["a", "b"]})
+        hanging = endpoint.run({"yields": ["begun", "hang"]})
+        hanging.cancel()
+        streamed = list(job.stream())
+        statuses = [job.status(), hanging.status()]
+        return streamed, job.output(), statuses, endpoint.run_sync({"yields": ["c"]})
+
+    streamed, output, statuses, synced = await asyncio.to_thread(use)
+    assert streamed == output == ["a", "b"]
+    assert statuses == ["COMPLETED", "CANCELLED"]
+    assert synced == ["c"]
