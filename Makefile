@@ -11,6 +11,8 @@ MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
 WORKERS ?= 1
 LOGS ?= .endpoint
+# More for the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md).
+OPTIONS ?=
 TORCH := $(shell sed -n 's/^torch==/torch==/p' builder/requirements-cpu.txt)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 # The first Python on the path that vLLM's CPU build runs on.
@@ -33,7 +35,7 @@ run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=
 
 endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
 	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
-		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl -- $(BIN)/python -u src/handler.py
+		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
 test: $(INSTALLED) demo ## Run all tests
 	@$(BIN)/python -m pytest

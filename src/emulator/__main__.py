@@ -63,6 +63,13 @@ def read_command_line(arguments: list[str]) -> Namespace:
     ):
         parser.add_argument(name, type=kind, choices=list(kind), default=default, help=text)
     parser.add_argument(
+        "--oversize-status",
+        type=int,
+        default=defaults.oversize_status,
+        metavar="STATUS",
+        help="what a request above the limits is answered",
+    )
+    parser.add_argument(
         "--keep-on-disconnect",
         action="store_true",
         help="let the job of an OpenAI client that hung up go on",
@@ -94,6 +101,7 @@ def options_of(given: Namespace, api_key: str | None) -> Options:
         lost_as=given.lost_as,
         expired_as=given.expired_as,
         cancel_on_disconnect=not given.keep_on_disconnect,
+        oversize_status=given.oversize_status,
         faults=(*slow_link(given.post_delay), *given.fault),
         request_log=given.request_log,
     )
