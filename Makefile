@@ -6,6 +6,8 @@ SHELL := bash
 BIN := .venv/bin
 INSTALLED := .venv/installed
 DEMO_MODEL := .models/demo
+CLIENTS := .clients/installed
+NODE_CLIENT := .clients/node/installed
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
 MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
@@ -22,7 +24,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install run endpoint test test-unit check format bench clean
+.PHONY: help install run endpoint test test-unit test-clients check format bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,11 +39,14 @@ endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PO
 	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
-test: $(INSTALLED) demo ## Run all tests
+test: $(INSTALLED) demo ## Run the tests (three to four minutes)
 	@$(BIN)/python -m pytest
 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (seconds)
 	@$(BIN)/python -m pytest tests/unit
+
+test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 300 MB)
+	@$(BIN)/python -m pytest tests/clients
 
 check: $(INSTALLED) ## Check format, lint, types and architecture
 	@$(BIN)/ruff format --check .
@@ -58,7 +63,7 @@ bench: $(INSTALLED) demo ## Measure the cold start against vLLM's own server, an
 	@$(BIN)/python benchmarks/cold_start.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf .venv .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .clients .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -76,3 +81,18 @@ $(INSTALLED): builder/requirements-cpu.txt
 	@$(PIP) install --no-deps --progress-bar off -r builder/requirements-cpu.txt | \
 		sed -un 's/^Collecting \([^ ]*\).*/    \1/p; s/^Installing collected.*/    unpacking .../p'
 	@touch $@
+
+$(CLIENTS): $(INSTALLED) tests/clients/requirements.txt
+	@echo "==> Making .clients: half a minute"
+	@$(BIN)/python -m venv .clients
+	@.clients/bin/python -m pip --disable-pip-version-check install --no-deps --no-compile --quiet \
+		-r tests/clients/requirements.txt
+	@touch $@
+
+# Copied there, so that node_modules stays out of tests/.
+$(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock.json
+	@if command -v npm >/dev/null; then \
+		mkdir -p $(@D); cp tests/clients/package*.json $(@D); \
+		npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error; \
+		touch $@; \
+	else echo "==> No npm: the tests of the Node client are skipped"; fi
