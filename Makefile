@@ -58,7 +58,8 @@ format: $(INSTALLED) ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-bench: $(INSTALLED) demo ## Measure the cold start against vLLM's own server, and a cancel
+bench: $(INSTALLED) demo ## Measure the emulator's speed, a cancel, and the cold start against vLLM's own server
+	@$(BIN)/python benchmarks/emulator_speed.py
 	@$(BIN)/python benchmarks/cancel.py
 	@$(BIN)/python benchmarks/cold_start.py
 

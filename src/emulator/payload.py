@@ -14,6 +14,9 @@ def _within(bounds: tuple[int, int], alias: str) -> Any:
 class Policy(BaseModel):
     """A job's own execution policy; None: the endpoint's."""
 
+    # Hashable, so that pydantic does not copy the default for every job.
+    model_config = ConfigDict(frozen=True)
+
     execution_timeout_ms: int | None = _within(EXECUTION_TIMEOUT_MS, "executionTimeout")
     ttl_ms: int | None = _within(TTL_MS, "ttl")
     # Of scaling, which the emulator does not do.

@@ -26,7 +26,7 @@ class RequestLog(AbstractAccessLogger):
             "status": response.status,
             "ms": round(time * 1000, 3),
             "bytes_in": request.content_length or 0,
-            "bytes_out": response.body_length,
+            "bytes_out": response.body_length,  # aiohttp counts the headers too
         }
         if FAULT in request:
             line["fault"] = request[FAULT]
