@@ -157,17 +157,18 @@ class Fleet:
         process = await WorkerProcess.start(self._command, environ, log)
         worker.process = process
         worker.starts += 1
+        if self._queue.closed:  # while it was being started
+            process.signal(signal.SIGTERM)
         try:
             await _first_of(process.wait(), worker.changed.wait_for(lambda: worker.ready))
             if worker.ready:
                 self._tell(f"{worker.id} is ready after {time.monotonic() - begun:.1f} s")
                 self.ready.set()
             status = await process.wait()
+            return worker.ready, status
         finally:
             await process.kill()
-        was_ready = worker.ready
-        self._queue.lose(worker)
-        return was_ready, status
+            self._queue.lose(worker)
 
 
 async def _first_of(*awaitables: Coroutine[Any, Any, object]) -> None:

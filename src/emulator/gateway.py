@@ -78,7 +78,7 @@ class Gateway:
         # Not a generator: the output came with the final post. Several yields: all of them.
         output = outputs[0] if len(outputs) == 1 else outputs or job.output
         if isinstance(output, str):
-            return web.Response(text=output)
+            return web.Response(body=_as_bytes(output), content_type="text/plain", charset="utf-8")
         return web.json_response(output)
 
     def _error_status(self, body: dict[str, Any]) -> int:
@@ -97,11 +97,17 @@ class Gateway:
 def _as_events(chunk: Chunk) -> bytes:
     # A string is SSE text already, whatever its framing; what the real gateway does with
     # anything else is not public: here it becomes one event.
-    return chunk.output.encode() if isinstance(chunk.output, str) else _as_event(chunk.output)
+    output = chunk.output
+    return _as_bytes(output) if isinstance(output, str) else _as_event(output)
 
 
 def _as_event(data: Any) -> bytes:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+    return f"data: {json.dumps(data)}\n\n".encode()
+
+
+def _as_bytes(text: str) -> bytes:
+    # JSON can carry half of a surrogate pair, which no encoding can.
+    return text.encode(errors="replace")
 
 
 def _error_body(job: Job) -> dict[str, Any]:

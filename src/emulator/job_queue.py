@@ -120,7 +120,7 @@ class Queue:
             if job.status is Status.IN_PROGRESS:
                 del self._running[job.id]
                 job.status = Status.IN_QUEUE
-                job.worker = job.started_at = None
+                job.worker = job.started_at = job.progress = None
                 self._waiting.appendleft(job)
                 self._set_timer(job)
                 job.changed.fire()

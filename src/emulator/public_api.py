@@ -69,6 +69,7 @@ class PublicApi:
             raise web.HTTPBadRequest(
                 text=f"only a job that is FAILED or TIMED_OUT can be retried, not {job.status}"
             )
+        refuse_when_closed(self._queue)
         self._queue.retry(job)
         return web.json_response(job.report())
 

@@ -22,15 +22,17 @@ class Webhooks:
             evaluate_response_callback=_is_acknowledged,
         )
         self._posts: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def tell(self, job: Job) -> None:
-        if job.webhook is not None:
+        if job.webhook is not None and not self._closed:
             post = asyncio.create_task(self._post(job, job.webhook))
             self._posts.add(post)
             post.add_done_callback(self._posts.discard)
 
     async def close(self) -> None:
-        """Give up what has not been delivered."""
+        """Give up what has not been delivered, and take nothing more."""
+        self._closed = True
         for post in self._posts:
             post.cancel()
         await asyncio.gather(*self._posts, return_exceptions=True)

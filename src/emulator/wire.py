@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import re
 from typing import Any
 
 from aiohttp import web
@@ -14,14 +15,17 @@ from emulator.jobs import Job
 
 async def read_body(request: web.Request, limit_bytes: int, oversize_status: int = 400) -> bytes:
     """The body, or the platform's answer to one above a limit of its."""
-    body = await request.read()
-    if len(body) > limit_bytes:
-        error = web.HTTPBadRequest(
-            text=f"the body has {len(body):,} bytes, and {limit_bytes:,} is the most"
-        )
-        error.set_status(oversize_status)
-        raise error
-    return body
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        size = "very many"  # more than are read at all
+    else:
+        if len(body) <= limit_bytes:
+            return body
+        size = f"{len(body):,}"
+    error = web.HTTPBadRequest(text=f"the body has {size} bytes, and {limit_bytes:,} is the most")
+    error.set_status(oversize_status)
+    raise error
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -51,7 +55,8 @@ def read_number(request: web.Request, key: str, bounds: tuple[int, int]) -> int 
     if text is None:
         return None
     least, most = bounds
-    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+    # Short, because Python refuses to convert very long ones.
+    if not (re.fullmatch("[0-9]{1,15}", text) and least <= int(text) <= most):
         raise web.HTTPBadRequest(text=f"{key} must be a whole number from {least} to {most}")
     return int(text)
 
@@ -73,7 +78,8 @@ def with_key(key: str | None, handler: Handler) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
         # RunPod's documentation writes it both with and without the word.
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), key.encode()):
+        # A header may hold bytes that are no text.
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), key.encode()):
             raise web.HTTPUnauthorized(text="the API key is missing or wrong")
         return await handler(request)
 

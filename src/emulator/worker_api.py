@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from emulator.faults import Action, Call, Faults
+from emulator.faults import Action, Call, Fault, Faults
 from emulator.job_queue import Queue, Worker
 from emulator.jobs import Job
 from emulator.limits import CHUNK_BYTES, RUNSYNC_BYTES
@@ -50,7 +50,7 @@ class WorkerApi:
         """A handler behind the faults that let a call do nothing."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            fault = self._faults.meet(call, Action.STATUS, Action.RESET)
+            fault = self._meet(request, call, Action.STATUS, Action.RESET)
             if fault is None:
                 try:
                     return await handler(request)
@@ -59,9 +59,8 @@ class WorkerApi:
                     log.warning("a worker's %s was refused: %s", request.path, refused.text)
                     raise
             if fault.do is Action.RESET:
-                return _reset(request, fault.do)
+                return _reset(request)
             await request.read()
-            request[FAULT] = fault.do
             return web.json_response({"error": "a fault on demand"}, status=fault.status)
 
         return answer
@@ -147,7 +146,7 @@ class WorkerApi:
         except (asyncio.CancelledError, ConnectionError):
             self._queue.give_back(jobs)
             raise
-        if self._faults.meet(Call.TAKE, Action.DUPLICATE):
+        if self._meet(request, Call.TAKE, Action.DUPLICATE):
             self._queue.deliver_again(jobs)
         return response
 
@@ -157,9 +156,9 @@ class WorkerApi:
         Raises:
             ConnectionError: the worker has not got it, and could know that.
         """
-        await self._delay(call)
-        if fault := self._faults.meet(call, Action.LOSE):
-            return _reset(request, fault.do)
+        await self._delay(request, call)
+        if self._meet(request, call, Action.LOSE):
+            return _reset(request)
         response = web.json_response(body)
         await response.prepare(request)
         await response.write_eof()
@@ -172,23 +171,29 @@ class WorkerApi:
 
     async def _acknowledge(self, request: web.Request, call: Call) -> web.StreamResponse:
         """Answer a post, which counts from its arrival: only the worker waits."""
-        await self._delay(call)
-        if fault := self._faults.meet(call, Action.LOSE):
-            return _reset(request, fault.do)
+        await self._delay(request, call)
+        if self._meet(request, call, Action.LOSE):
+            return _reset(request)
         return web.json_response({})
 
-    async def _delay(self, call: Call) -> None:
-        if fault := self._faults.meet(call, Action.DELAY):
+    async def _delay(self, request: web.Request, call: Call) -> None:
+        if fault := self._meet(request, call, Action.DELAY):
             await asyncio.sleep(fault.delay_s)
+
+    def _meet(self, request: web.Request, call: Call, *actions: Action) -> Fault | None:
+        """The fault of these kinds that a request runs into, which the request log then tells."""
+        fault = self._faults.meet(call, *actions)
+        if fault is not None:
+            request[FAULT] = fault.do
+        return fault
 
 
 def _as_taken(job: Job) -> dict[str, Any]:
     return {**job.payload, "id": job.id}
 
 
-def _reset(request: web.Request, fault: Action) -> web.Response:
+def _reset(request: web.Request) -> web.Response:
     """Reset the connection; what is returned can't be sent any more."""
-    request[FAULT] = fault
     if request.transport is not None:
         # No lingering: the peer sees a reset instead of an orderly end.
         endpoint = request.transport.get_extra_info("socket")

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from emulator import Emulator, FailedAs, Job, Options, Status
+from emulator import Emulator, FailedAs, Job, LostAs, Options, Status
 
 NOT_FOUND = {"error": {"message": "no model", "type": "NotFound", "param": "model", "code": 404}}
 
@@ -207,3 +207,88 @@ async def test_a_decoded_event_in_a_stream_becomes_an_event(http: aiohttp.Client
         http.post(f"{emulator.openai_url}/completions", json={"stream": True}) as answer,
     ):
         assert await answer.text() == 'data: {"a": 1}\n\n'
+
+
+async def lose_worker(emulator: Emulator, job: Job) -> None:
+    emulator.queue.lose(emulator.queue.worker("w"))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("failed_as", "status"),
+    [(FailedAs.ERROR_CODE, 504), (FailedAs.SERVER_ERROR, 500), (FailedAs.OK, 200)],
+)
+async def test_a_job_that_timed_out_is_a_gateway_timeout_for_its_openai_client(
+    http: aiohttp.ClientSession, stream: bool, failed_as: FailedAs, status: int
+) -> None:
+    async def hang_silently(emulator: Emulator, job: Job) -> None: ...
+
+    options = Options(execution_timeout_s=0.02, failed_as=failed_as)
+    async with (
+        served(hang_silently, options) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={"stream": stream}) as answer,
+    ):
+        job = await only_job(emulator)
+        assert answer.status == status
+        assert (await answer.json())["error"] == {
+            "message": f"job {job.id}: the job's executionTimeout is over",
+            "type": "timed_out",
+            "param": None,
+            "code": 504,
+        }
+
+
+@pytest.mark.parametrize(
+    ("then", "kind", "message"),
+    [
+        (lose_worker, "job_failed", "w exited while it ran this job"),
+        (None, "timed_out", "job {id}: the job's executionTimeout is over"),
+    ],
+)
+async def test_a_stream_that_the_platform_ends_closes_with_an_error_event(
+    http: aiohttp.ClientSession, then: Act | None, kind: str, message: str
+) -> None:
+    async def act(emulator: Emulator, job: Job) -> None:
+        await hang(emulator, job)
+        if then is not None:
+            await then(emulator, job)
+
+    async with (
+        served(act, Options(execution_timeout_s=600 if then else 0.05)) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={"stream": True}) as answer,
+    ):
+        job = await only_job(emulator)
+        text = await answer.text()
+        assert (answer.status, text.startswith("data: 1\n\ndata: ")) == (200, True)
+        error = json.loads(text.removeprefix("data: 1\n\ndata: "))["error"]
+        assert (error["type"], error["message"]) == (kind, message.format(id=job.id))
+
+
+async def test_a_stream_goes_on_where_its_job_is_queued_again(http: aiohttp.ClientSession) -> None:
+    async def act(emulator: Emulator, job: Job) -> None:
+        queue = emulator.queue
+        queue.add_chunk(job, "data: 1\n\n")
+        queue.lose(queue.worker("w"))
+        queue.take(queue.worker("other"), 1)
+        await asyncio.sleep(0)
+        queue.add_chunk(job, "data: 2\n\n")
+        queue.complete(job, None)
+
+    async with (
+        served(act, Options(lost_as=LostAs.REQUEUED)) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={"stream": True}) as answer,
+    ):
+        assert await answer.text() == "data: 1\n\ndata: 2\n\n"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_is_no_text_reaches_the_client_as_good_as_it_can(
+    http: aiohttp.ClientSession, stream: bool
+) -> None:
+    """A worker can send half of a surrogate pair: JSON has a way to write it, UTF-8 has none."""
+    async with (
+        served(yielding("data: \ud83d\n\n")) as emulator,
+        http.post(f"{emulator.openai_url}/completions", json={"stream": stream}) as answer,
+    ):
+        assert answer.status == 200
+        assert (await answer.read()).startswith(b"data: ")

@@ -1,53 +1,25 @@
 """The emulator's HTTP sides, with a client of its own in the place of the SDK."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from typing import Any
 
-import aiohttp
 import pytest
+from emulator_client import Client, serving
 
-from emulator import Emulator, Options, Status, slow_link
+from emulator import Emulator, Status, slow_link
 
-
-@pytest.fixture
-async def emulator() -> AsyncIterator[Emulator]:
-    async with Emulator(Options(take_poll_s=0.1, stream_poll_s=0.1)) as running:
-        yield running
+WAIT = "wait must be a whole number from 1000 to 300000"
 
 
 @pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
-class Client:
-    """Both a caller and a worker, over HTTP; every answer is (status, JSON or None)."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self.session = session
-        self.url = url
-
-    async def request(self, method: str, path: str, **kwargs: Any) -> tuple[int, Any]:
-        async with self.session.request(method, self.url + path, **kwargs) as answer:
-            text = await answer.text()
-            return answer.status, json.loads(text) if text else None
-
-    async def get(self, path: str) -> Any:
-        return (await self.request("GET", path))[1]
-
-    async def post(self, path: str, body: object = None) -> Any:
-        return (await self.request("POST", path, json=body))[1]
-
-    async def run(self, given: object = None) -> str:
-        return str((await self.post("/run", {"input": given}))["id"])
+async def client() -> AsyncIterator[Client]:
+    async with serving() as client:
+        yield client
 
 
 @pytest.fixture
-def client(emulator: Emulator, http: aiohttp.ClientSession) -> Client:
-    return Client(http, emulator.url)
+def emulator(client: Client) -> Emulator:
+    return client.emulator
 
 
 async def polls(emulator: Emulator, worker: str) -> None:
@@ -78,13 +50,12 @@ async def test_an_empty_queue_answers_204_when_the_poll_is_over(client: Client) 
         assert await client.request("GET", path) == (204, None)
 
 
-async def test_a_long_poll_answers_as_soon_as_one_job_is_there(
-    client: Client, emulator: Emulator
-) -> None:
-    polling = asyncio.create_task(client.get("/job-take-batch/w?batch_size=8"))
-    await polls(emulator, "w")
-    job_id = await client.run()
-    assert [job["id"] for job in await polling] == [job_id]
+async def test_a_long_poll_answers_as_soon_as_one_job_is_there() -> None:
+    async with serving(take_poll_s=60) as client:
+        polling = asyncio.create_task(client.get("/job-take-batch/w?batch_size=8"))
+        await polls(client.emulator, "w")
+        job_id = await client.run()
+        assert [job["id"] for job in await polling] == [job_id]
 
 
 async def test_a_batch_takes_as_many_as_there_are_up_to_its_size(client: Client) -> None:
@@ -94,16 +65,15 @@ async def test_a_batch_takes_as_many_as_there_are_up_to_its_size(client: Client)
     assert [[job["id"] for job in batch] for batch in (first, second)] == [ids[:3], ids[3:]]
 
 
-async def test_a_worker_that_hung_up_while_polling_gets_no_job(
-    client: Client, emulator: Emulator
-) -> None:
-    polling = asyncio.create_task(client.get("/job-take/dead"))
-    await polls(emulator, "dead")
-    polling.cancel()
-    await asyncio.wait([polling])
-    job_id = await client.run()
-    assert emulator.job(job_id).status is Status.IN_QUEUE
-    assert (await client.get("/job-take/alive"))["id"] == job_id
+async def test_a_worker_that_hung_up_while_polling_gets_no_job() -> None:
+    async with serving(take_poll_s=60) as client:
+        polling = asyncio.create_task(client.get("/job-take/dead"))
+        await polls(client.emulator, "dead")
+        polling.cancel()
+        await asyncio.wait([polling])
+        job_id = await client.run()
+        assert (await client.status(job_id))["status"] == "IN_QUEUE"
+        assert (await client.get("/job-take/alive"))["id"] == job_id
 
 
 async def test_a_job_whose_taker_dies_during_the_hand_over_is_not_lost(
@@ -121,15 +91,13 @@ async def test_a_job_whose_taker_dies_during_the_hand_over_is_not_lost(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_cancelled_job_is_told_to_its_worker_through_the_stop_channel(
-    client: Client,
-) -> None:
-    job_id = await client.run()
-    await client.get("/job-take/w")
-    polling = asyncio.create_task(client.get("/job-stop/w"))
-    cancelled = await client.post(f"/cancel/{job_id}")
-    assert cancelled["status"] == "CANCELLED"
-    assert await polling == {"jobsToStop": [job_id]}
+async def test_a_cancelled_job_is_told_to_its_worker_through_the_stop_channel() -> None:
+    async with serving(take_poll_s=60) as client:
+        job_id = await client.started()
+        polling = asyncio.create_task(client.get("/job-stop/w"))
+        cancelled = await client.post(f"/cancel/{job_id}")
+        assert cancelled["status"] == "CANCELLED"
+        assert await polling == {"jobsToStop": [job_id]}
 
 
 async def test_what_a_worker_posts_for_a_cancelled_job_is_accepted_and_ignored(
@@ -158,48 +126,70 @@ async def test_a_stream_is_read_in_order_and_only_once(client: Client) -> None:
     assert await client.get(path) == {"status": "COMPLETED", "stream": []}
 
 
-async def test_reading_a_stream_waits_a_moment_for_the_next_chunk(client: Client) -> None:
-    job_id = await client.run()
-    reading = asyncio.create_task(client.get(f"/stream/{job_id}"))
-    await client.get("/job-take/w")
-    await client.post(f"/job-stream/w/{job_id}", {"output": "a"})
-    assert (await reading)["stream"] == [{"output": "a"}]
+async def test_reading_a_stream_waits_a_moment_for_the_next_chunk() -> None:
+    async with serving(stream_poll_s=60) as client:
+        job_id = await client.run()
+        reading = asyncio.create_task(client.get(f"/stream/{job_id}"))
+        await client.get("/job-take/w")
+        await client.yields(job_id, "a")
+        assert (await reading)["stream"] == [{"output": "a"}]
 
 
-async def test_runsync_answers_when_the_job_is_done(client: Client) -> None:
-    waiting = asyncio.create_task(client.post("/runsync", {"input": 1}))
-    job = await client.get("/job-take/w")
-    await client.post(f"/job-done/w/{job['id']}", {"error": "boom"})
-    report = await waiting
+async def test_runsync_answers_when_the_job_is_done() -> None:
+    async with serving(take_poll_s=60) as client:
+        waiting = asyncio.create_task(client.post("/runsync", {"input": 1}))
+        job = await client.get("/job-take/w")
+        await client.done(job["id"], error="boom")
+        report = await waiting
     assert report["id"].startswith("sync-")
     assert (report["status"], report["error"]) == ("FAILED", "boom")
 
 
-async def test_runsync_answers_with_the_unfinished_job_when_the_wait_is_over(
-    http: aiohttp.ClientSession,
-) -> None:
-    async with Emulator(Options(runsync_wait_s=0.02)) as emulator:
-        report = await Client(http, emulator.url).post("/runsync", {"input": 1})
+async def test_runsync_answers_with_the_unfinished_job_when_the_wait_is_over() -> None:
+    async with serving(runsync_wait_s=0.02) as client:
+        report = await client.post("/runsync", {"input": 1})
     assert report == {"id": report["id"], "status": "IN_QUEUE"}
 
 
-async def test_health_counts_jobs_and_workers(client: Client) -> None:
-    first, *_ = [await client.run() for _ in range(3)]
-    for _ in range(2):
-        await client.get("/job-take/w")
-    await client.post(f"/job-done/w/{first}", {"output": 1})
-    await client.get("/ping/other")
-    assert await client.get("/health") == {
-        "jobs": {"completed": 1, "failed": 0, "inProgress": 1, "inQueue": 1, "retried": 0},
-        "workers": {
-            "idle": 0,
-            "initializing": 1,
-            "ready": 0,
-            "running": 1,
-            "throttled": 0,
-            "unhealthy": 0,
-        },
-    }
+async def test_runsync_waits_as_long_as_its_request_says() -> None:
+    async with serving(runsync_wait_s=0, take_poll_s=10) as client:
+        waiting = asyncio.create_task(client.post("/runsync?wait=20000", {"input": 1}))
+        job = await client.get("/job-take/w")
+        await client.done(job["id"], output=2)
+        assert (await waiting)["output"] == 2
+
+
+async def test_progress_shows_in_the_status_while_the_job_runs(client: Client) -> None:
+    job_id = await client.started()
+    for progress in ("1/2", {"step": 2}):
+        answer = await client.done(job_id, status="IN_PROGRESS", output=progress)
+        assert answer == (200, {})
+        status = await client.status(job_id)
+        assert (status["status"], status["output"]) == ("IN_PROGRESS", progress)
+    await client.done(job_id)
+    status = await client.status(job_id)
+    assert (status["status"], "output" in status) == ("COMPLETED", False)
+
+
+async def test_the_status_tells_how_long_a_job_waited_and_ran_in_milliseconds(
+    client: Client,
+) -> None:
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    job_id = await client.run()
+    assert await client.status(job_id) == {"id": job_id, "status": "IN_QUEUE"}
+    await asyncio.sleep(0.05)
+    await client.get("/job-take/w")
+    running = await client.status(job_id)
+    await asyncio.sleep(0.02)
+    await client.done(job_id, output=1)
+    report = await client.status(job_id)
+    passed_ms = (loop.time() - begun) * 1000
+    assert (running["workerId"], running["delayTime"]) == ("w", report["delayTime"])
+    assert "executionTime" not in running
+    assert report["delayTime"] >= 49
+    assert report["executionTime"] >= 19
+    assert report["delayTime"] + report["executionTime"] <= passed_ms + 1
 
 
 @pytest.mark.parametrize(
@@ -215,12 +205,11 @@ async def test_health_counts_jobs_and_workers(client: Client) -> None:
         ("POST", "/run", b"\xff\xfe", 400, "the body is not JSON"),
         ("POST", "/run", "[]", 400, "must be a JSON object"),
         ("POST", "/run", "{}", 400, "must have an `input`"),
-        (
-            "POST",
-            "/runsync?wait=soon",
-            '{"input": 1}',
-            400,
-            "wait must be a whole number from 1000 to 300000",
+        ("POST", "/runsync?wait=soon", '{"input": 1}', 400, WAIT),
+        ("POST", "/runsync?wait=999", '{"input": 1}', 400, WAIT),
+        ("POST", "/runsync?wait=300001", '{"input": 1}', 400, WAIT),
+        pytest.param(
+            "POST", f"/runsync?wait={'9' * 5000}", '{"input": 1}', 400, WAIT, id="endless"
         ),
         ("GET", "/job-take-batch/w?batch_size=-1", "", 400, "must be a whole number from 1"),
         ("POST", "/openai/v1/completions", "{", 400, "the body is not JSON"),
@@ -236,28 +225,22 @@ async def test_what_cannot_be_served_is_refused_as_json_that_says_why(
     assert message in answer["error"]
 
 
-async def test_a_slow_link_delays_the_workers_posts_but_not_what_they_say(
-    http: aiohttp.ClientSession,
-) -> None:
-    async with Emulator(Options(faults=slow_link(0.2))) as emulator:
-        client = Client(http, emulator.url)
-        job_id = await client.run()
-        await client.get("/job-take/w")
+async def test_a_slow_link_delays_the_workers_posts_but_not_what_they_say() -> None:
+    async with serving(faults=slow_link(0.1), stream_poll_s=10) as client:
+        job_id = await client.started()
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        posting = asyncio.create_task(client.post(f"/job-stream/w/{job_id}", {"output": "a"}))
+        posting = asyncio.create_task(client.yields(job_id, "a"))
         assert (await client.get(f"/stream/{job_id}"))["stream"] == [{"output": "a"}]
         assert not posting.done()
-        await posting
-        assert loop.time() - begun >= 0.2
+        assert await posting == (200, {})
+        assert loop.time() - begun >= 0.1
 
 
-async def test_stopping_does_not_wait_for_long_polls(http: aiohttp.ClientSession) -> None:
-    emulator = Emulator(Options(take_poll_s=60))
-    await emulator.start()
-    polling = asyncio.create_task(http.get(f"{emulator.url}/job-take/w"))
-    await polls(emulator, "w")
-    async with asyncio.timeout(2):
-        await emulator.stop()
-        with pytest.raises(aiohttp.ClientError):
-            await polling
+async def test_stopping_does_not_wait_for_long_polls() -> None:
+    async with serving(take_poll_s=60) as client:
+        polling = asyncio.create_task(client.raw("GET", "/job-take/w"))
+        await polls(client.emulator, "w")
+        async with asyncio.timeout(5):
+            await client.emulator.stop()
+            assert await polling == b""
