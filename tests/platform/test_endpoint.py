@@ -5,6 +5,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,23 @@ def command(logs: Path, *worker: str, workers: int = 1) -> list[str]:
     return [*emulator, "--workers", str(workers), "--", *worker]
 
 
-@pytest.fixture
-def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """Several workers of the real SDK, without an engine."""
-    several = command(tmp_path, *COMMAND, workers=WORKERS)
-    with served(several, {**ENVIRON, "PYTHONPATH": "src"}, tmp_path / "output") as endpoint:
-        endpoint.wait_until_told("is ready after", times=WORKERS)
+@contextmanager
+def serving_scripted(folder: Path, workers: int) -> Iterator[Served]:
+    """Workers of the real SDK, without an engine."""
+    environ = {**ENVIRON, "PYTHONPATH": "src"}
+    with (
+        served(command(folder, *COMMAND, workers=workers), environ, folder / "output") as endpoint,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        endpoint.wait_until_told("is ready after", times=workers)
         endpoint.wait_until_told(READY)  # the endpoint asked for the model's name before: a job
-        monkeypatch.setattr(runpod, "endpoint_url_base", endpoint.api_url)
+        patch.setattr(runpod, "endpoint_url_base", endpoint.api_url)
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving_scripted(tmp_path_factory.mktemp("scripted"), WORKERS) as endpoint:
         yield endpoint
 
 
@@ -105,20 +115,6 @@ def test_the_sdk_behaves_under_faults_as_it_was_measured_to(scripted: Served) ->
     assert scripted.control("faults") == {"faults": []}
 
 
-def test_a_worker_that_never_comes_up_is_shown_with_its_last_lines(
-    tmp_path: Path,
-) -> None:
-    handler = command(tmp_path, sys.executable, "-u", "src/handler.py")
-    wrong = {**ENVIRON, "PYTHONPATH": "src", "MAX_CONCURRENCY": "none"}
-    with served(handler, wrong, tmp_path / "output") as endpoint:
-        endpoint.wait_until_told("worker-1 exited with status 1; it is started again in 2 s")
-        endpoint.wait_until_told("    2 settings are wrong, so the worker does not start:")
-        endpoint.wait_until_told("MAX_CONCURRENCY = 'none'")
-        assert READY not in endpoint.told
-        (worker,) = endpoint.control("workers")["workers"]
-        assert (worker["ready"], worker["unhealthy"]) == (False, True)
-
-
 def ends(endpoint: Served, press: Callable[[], None]) -> float:
     begun = time.monotonic()
     press()
@@ -126,14 +122,15 @@ def ends(endpoint: Served, press: Callable[[], None]) -> float:
     return time.monotonic() - begun
 
 
-def test_ctrl_c_lets_running_jobs_end_and_leaves_nothing_behind(scripted: Served) -> None:
-    client = runpod.Endpoint("local", api_key="any")
-    job = client.run({"yields": ["begun", "hang"]})
-    # The hanging job keeps its worker for the whole grace, unless there is a second Ctrl-C.
-    scripted.control(f"jobs/{job.job_id}")
-    scripted.press_ctrl_c()
-    scripted.wait_until_told("Stopping.")
-    with pytest.raises(runpod.endpoint.runner.requests.HTTPError, match="503"):
-        client.run({"yields": ["late"]})
-    assert ends(scripted, scripted.press_ctrl_c) < 5
-    assert scripted.left_behind() == []
+def test_ctrl_c_lets_running_jobs_end_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with serving_scripted(tmp_path, workers=1) as endpoint:
+        client = runpod.Endpoint("local", api_key="any")
+        job = client.run({"yields": ["begun", "hang"]})
+        # The hanging job keeps its worker for the whole grace, unless there is a second Ctrl-C.
+        assert next(iter(job.stream())) == "begun"
+        endpoint.press_ctrl_c()
+        endpoint.wait_until_told("Stopping. 1 running jobs")
+        with pytest.raises(runpod.endpoint.runner.requests.HTTPError, match="503"):
+            client.run({"yields": ["late"]})
+        assert ends(endpoint, endpoint.press_ctrl_c) < 5
+        assert endpoint.left_behind() == []
