@@ -12,7 +12,7 @@ NODE_CLIENT := .clients/node/installed
 MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
 WORKERS ?= 1
-LOGS ?= .endpoint
+LOGS ?= .endpoint/$(PORT)
 # More for the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md).
 OPTIONS ?=
 TORCH := $(shell sed -n 's/^torch==/torch==/p' builder/requirements-cpu.txt)

@@ -134,11 +134,11 @@ class Client:
         assert (await self.get("/job-take/w"))["id"] == job
         return job
 
-    async def yields(self, job: str, output: object) -> tuple[int, Any]:
-        return await self.request("POST", f"/job-stream/w/{job}", json={"output": output})
+    async def yields(self, job: str, output: object, worker: str = "w") -> tuple[int, Any]:
+        return await self.request("POST", f"/job-stream/{worker}/{job}", json={"output": output})
 
-    async def done(self, job: str, **result: object) -> tuple[int, Any]:
-        return await self.request("POST", f"/job-done/w/{job}", json=result)
+    async def done(self, job: str, worker: str = "w", **result: object) -> tuple[int, Any]:
+        return await self.request("POST", f"/job-done/{worker}/{job}", json=result)
 
 
 @asynccontextmanager

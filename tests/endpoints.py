@@ -45,7 +45,7 @@ class Endpoint:
     def core_pid(self) -> int:
         """Find the process of the engine's core, the worker's child."""
         listed = subprocess.run(
-            ["pgrep", "-g", str(self.process.pid), "-f", "EngineCore"],
+            ["pgrep", "-g", str(self.process.group), "-f", "EngineCore"],
             capture_output=True,
             check=True,
         )

@@ -2,11 +2,15 @@
 
 import argparse
 import asyncio
+import contextlib
+import math
 import os
+import re
 import shlex
 import signal
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -23,53 +27,50 @@ KEY_VARIABLE = "EMULATOR_API_KEY"
 
 def read_command_line(arguments: list[str]) -> Namespace:
     defaults = Options()
-    parser = argparse.ArgumentParser("emulator", description="A local RunPod Serverless platform.")
-    parser.add_argument(
-        "command", nargs="*", help="starts a worker; without it, workers are started by hand"
+    parser = argparse.ArgumentParser(
+        "emulator",
+        description="A local RunPod Serverless platform.",
+        epilog=f"{KEY_VARIABLE} in the environment: the API key that callers must send.",
     )
-    parser.add_argument("--workers", type=at_least_one, default=1, help="how many of them")
-    parser.add_argument(
-        "--logs", type=Path, default=Path(".endpoint"), metavar="DIRECTORY", help="theirs"
-    )
-    parser.add_argument(
-        "--grace", type=float, default=10.0, metavar="SECONDS", help="for their jobs, at the end"
-    )
-    parser.add_argument("--host", default=defaults.host)
-    parser.add_argument("--port", type=int, default=8000, help="0: any free one")
-    parser.add_argument("--endpoint", default=defaults.endpoint, help="the endpoint's id")
-    parser.add_argument("--request-log", type=Path, metavar="FILE", help="a line for each request")
-    parser.add_argument(
+    add = parser.add_argument
+    add("command", nargs="*", help="starts a worker; without it, workers are started by hand")
+    add("--workers", type=whole(1, 100), default=1, help="how many to start")
+    add("--logs", type=Path, default=Path(".endpoint"), metavar="DIR", help="of the workers")
+    add("--grace", type=seconds, default=10.0, metavar="S", help="for running jobs at the end")
+    add("--host", default=defaults.host)
+    add("--port", type=whole(0, 65535), default=8000, help="0: any free one")
+    add("--endpoint", type=identifier, default=defaults.endpoint, help="the endpoint's id")
+    add("--request-log", type=Path, metavar="FILE", help="a line of JSON for each request")
+    add("--post-delay", type=seconds, default=0.0, metavar="S", help="a slow link's delay")
+    add(
         "--fault",
         type=read_fault,
         action="append",
         default=[],
         metavar="JSON",
-        help='such as \'{"on": "stream", "do": "delay", "delay_s": 0.05}\'',
+        help='such as \'{"on": "stream", "do": "status", "calls": 3}\'',
     )
-    parser.add_argument(
-        "--post-delay", type=float, default=0.0, metavar="SECONDS", help="a slow link's delay"
-    )
-    parser.add_argument(
+    add(
         "--execution-timeout",
-        type=float,
+        type=seconds,
         default=defaults.execution_timeout_s,
-        metavar="SECONDS",
+        metavar="S",
         help="of jobs whose policy names none",
     )
-    for name, kind, default, text in (
+    for name, choices, default, text in (
         ("--failed-as", FailedAs, defaults.failed_as, "what an OpenAI client sees of a failed job"),
         ("--lost-as", LostAs, defaults.lost_as, "what becomes of the jobs of a worker that exited"),
         ("--expired-as", ExpiredAs, defaults.expired_as, "what becomes of a job whose ttl is over"),
     ):
-        parser.add_argument(name, type=kind, choices=list(kind), default=default, help=text)
-    parser.add_argument(
+        add(name, choices=[str(choice) for choice in choices], default=str(default), help=text)
+    add(
         "--oversize-status",
-        type=int,
+        type=whole(400, 599),
         default=defaults.oversize_status,
         metavar="STATUS",
         help="what a request above the limits is answered",
     )
-    parser.add_argument(
+    add(
         "--keep-on-disconnect",
         action="store_true",
         help="let the job of an OpenAI client that hung up go on",
@@ -77,10 +78,29 @@ def read_command_line(arguments: list[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def at_least_one(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError("at least one is needed")
-    return number
+def whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return read
+
+
+def seconds(text: str) -> float:
+    try:
+        given = float(text)
+    except ValueError:
+        given = math.nan
+    if not 0 <= given < math.inf:
+        raise argparse.ArgumentTypeError(f"a number of seconds, not {text!r}")
+    return given
+
+
+def identifier(text: str) -> str:
+    if not re.fullmatch(r"[\w-]+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"letters, digits, - and _, not {text!r}")
+    return text
 
 
 def read_fault(text: str) -> Fault:
@@ -97,9 +117,9 @@ def options_of(given: Namespace, api_key: str | None) -> Options:
         endpoint=given.endpoint,
         api_key=api_key,
         execution_timeout_s=given.execution_timeout,
-        failed_as=given.failed_as,
-        lost_as=given.lost_as,
-        expired_as=given.expired_as,
+        failed_as=FailedAs(given.failed_as),
+        lost_as=LostAs(given.lost_as),
+        expired_as=ExpiredAs(given.expired_as),
         cancel_on_disconnect=not given.keep_on_disconnect,
         oversize_status=given.oversize_status,
         faults=(*slow_link(given.post_delay), *given.fault),
@@ -108,8 +128,10 @@ def options_of(given: Namespace, api_key: str | None) -> Options:
 
 
 def tell(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    # A terminal that was closed is no reason to end before the workers have.
+    with contextlib.suppress(OSError):
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
 
 class Interrupts:
@@ -177,6 +199,8 @@ def main() -> int:
     given = read_command_line(sys.argv[1:])
     try:
         asyncio.run(serve(given, dict(os.environ)))
+    except KeyboardInterrupt:  # before the event loop heeds it
+        return 128 + signal.SIGINT
     except OSError as error:
         sys.stderr.write(f"The endpoint can't be served: {error}\n")
         return 1

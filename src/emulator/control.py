@@ -1,10 +1,10 @@
 """The developer's side, which the platform does not have: faults, signals, timings."""
 
 import signal
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from emulator.faults import Fault, Faults
@@ -13,21 +13,12 @@ from emulator.limits import CHUNK_BYTES
 from emulator.wire import find_job, parse_object, read_body, refusal
 
 
-class SignalName(StrEnum):
-    """What can be done to a worker's process."""
-
-    SIGTERM = "SIGTERM"
-    SIGKILL = "SIGKILL"
-    SIGSTOP = "SIGSTOP"
-    SIGCONT = "SIGCONT"
-
-
 class SignalOrder(BaseModel):
     """The body of a request for a signal."""
 
     model_config = ConfigDict(extra="forbid")
 
-    signal: SignalName
+    signal: Literal["SIGTERM", "SIGKILL", "SIGSTOP", "SIGCONT"]
 
 
 class Control:
@@ -40,16 +31,16 @@ class Control:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/control/faults", self.list_faults),
-            web.post("/control/faults", self.add_fault),
-            web.delete("/control/faults", self.clear_faults),
+            web.post("/control/faults", _from_no_page(self.add_fault)),
+            web.delete("/control/faults", _from_no_page(self.clear_faults)),
             web.get("/control/jobs", self.list_jobs),
             web.get("/control/jobs/{job}", self.show_job),
             web.get("/control/workers", self.list_workers),
-            web.post("/control/workers/{worker}/signal", self.signal_worker),
+            web.post("/control/workers/{worker}/signal", _from_no_page(self.signal_worker)),
         ]
 
     async def list_faults(self, request: web.Request) -> web.Response:
-        faults = [fault.model_dump(exclude_none=True) for fault in self._faults.active()]
+        faults = [fault.model_dump(exclude_defaults=True) for fault in self._faults.active()]
         return web.json_response({"faults": faults})
 
     async def add_fault(self, request: web.Request) -> web.Response:
@@ -87,6 +78,17 @@ class Control:
             raise refusal(error) from error
         worker.process.signal(signal.Signals[order.signal])
         return web.json_response(_describe(worker))
+
+
+def _from_no_page(handler: Handler) -> Handler:
+    """A handler that does nothing for web pages, any of which could reach it through a browser."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "Origin" in request.headers:
+            raise web.HTTPForbidden(text="not for web pages")
+        return await handler(request)
+
+    return answer
 
 
 def _describe(worker: Worker) -> dict[str, Any]:

@@ -57,7 +57,8 @@ def examples(*, api_url: str, endpoint: str, model: str | None, with_key: bool, 
 async def ask_for_model(queue: Queue) -> str | None:
     """The name of the model that the workers serve, where they speak OpenAI's API."""
     job = queue.submit({"input": {"openai_route": "/v1/models", "openai_input": None}}, sync=True)
-    await job.wait_ended(_ASK_S)
+    if not await job.wait_ended(_ASK_S):
+        queue.cancel(job)
     try:
         return str(job.output[0]["data"][0]["id"])
     except (IndexError, KeyError, TypeError):

@@ -30,7 +30,7 @@ class Action(StrEnum):
 class Fault(BaseModel):
     """One thing that goes wrong: for some calls, for some seconds, or until it is cleared."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     on: Call
     do: Action

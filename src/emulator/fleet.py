@@ -18,10 +18,21 @@ _SHOWN_LINES = 20
 _SHOWN_BYTES = 8_000
 
 
-class WorkerProcess:
-    """A worker's process and all that it starts, in a session of its own: what a container is."""
+# Ends its process group when its standard input does, which is when the emulator is gone, in
+# whatever way: the SDK of a worker that is left behind would poll a dead port for ever.
+_GUARD = ("sh", "-c", "read -r _; kill -KILL 0")
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+
+class WorkerProcess:
+    """A worker's process and all that it starts, in a process group: what a container is.
+
+    The group is its guard's, so that Ctrl-C in a terminal does not reach it.
+    """
+
+    def __init__(
+        self, guard: asyncio.subprocess.Process, process: asyncio.subprocess.Process
+    ) -> None:
+        self._guard = guard
         self._process = process
 
     @classmethod
@@ -31,20 +42,33 @@ class WorkerProcess:
         Raises:
             OSError: the command can't be run.
         """
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                env=environ,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
-        return cls(process)
+        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        guard = await asyncio.create_subprocess_exec(
+            *_GUARD, stdin=pipe, stdout=nothing, stderr=nothing, process_group=0
+        )
+        try:
+            with log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    env=environ,
+                    stdin=nothing,
+                    stdout=output,
+                    stderr=asyncio.subprocess.STDOUT,
+                    process_group=guard.pid,
+                )
+        except OSError:
+            guard.kill()
+            await guard.wait()
+            raise
+        return cls(guard, process)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def group(self) -> int:
+        return self._guard.pid
 
     def signal(self, number: signal.Signals) -> None:
         """Send what a container's signals are: SIGTERM to its first process, others to all."""
@@ -52,16 +76,17 @@ class WorkerProcess:
             if number is signal.SIGTERM:
                 self._process.terminate()
             else:
-                os.killpg(self.pid, number)
+                os.killpg(self.group, number)
 
     async def wait(self) -> int:
         """Wait for the end of its first process, and return the exit status."""
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """End all of it, also what a first process that exited left behind."""
+        """End all of its group, also what a first process that exited left behind."""
         self.signal(signal.SIGKILL)
         await self._process.wait()
+        await self._guard.wait()
 
 
 class Fleet:
@@ -85,10 +110,11 @@ class Fleet:
         self._keepers: list[asyncio.Task[None]] = []
 
     def start(self, count: int) -> None:
+        # What workers printed when the endpoint was served before.
+        for log in self._logs.glob("worker-*.log"):
+            log.unlink()
         for number in range(1, count + 1):
             worker = self._queue.worker(f"worker-{number}")
-            # What it printed when the endpoint was served before.
-            self._log(worker).unlink(missing_ok=True)
             self._keepers.append(asyncio.create_task(self._keep(worker)))
 
     async def run_until(self, event: asyncio.Event) -> None:
@@ -182,7 +208,10 @@ async def _first_of(*awaitables: Coroutine[Any, Any, object]) -> None:
 
 
 def _in_words(status: int) -> str:
-    return f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+    if status >= 0:
+        return f"with status {status}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"by {names.get(-status, f'signal {-status}')}"
 
 
 def _last_lines(log: Path, since: int) -> str:
@@ -190,5 +219,5 @@ def _last_lines(log: Path, since: int) -> str:
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(since, size - _SHOWN_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
+        lines = file.read().decode(errors="replace").splitlines() or ["(it printed nothing)"]
     return "\n".join(f"    {line}" for line in lines[-_SHOWN_LINES:])

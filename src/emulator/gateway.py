@@ -6,16 +6,17 @@ from contextlib import aclosing
 from typing import Any
 
 from aiohttp import web
+from pydantic_core import from_json
 
 from emulator.job_queue import Queue
 from emulator.jobs import Chunk, Job, Status
 from emulator.limits import RUNSYNC_BYTES
 from emulator.options import FailedAs, Options
-from emulator.public_api import refuse_when_closed
-from emulator.wire import parse_object, read_body
+from emulator.wire import parse_object, read_body, refuse_when_closed
 
 _CLIENT_CLOSED_REQUEST = 499
 _GATEWAY_TIMEOUT = 504
+_LAST_EVENT = b"data: [DONE]\n\n"
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
@@ -61,10 +62,13 @@ class Gateway:
                 return self._whole(job)
             response = web.StreamResponse(headers=_SSE_HEADERS)
             await response.prepare(request)
-            await response.write(_as_events(first))
-            async for chunk in chunks:
-                await response.write(_as_events(chunk))
-        if job.status is not Status.COMPLETED:
+            events = _as_events(first)
+            await response.write(events)
+            # Clients hang up at this event: the job ends by itself, and is not given up for it.
+            while not events.endswith(_LAST_EVENT) and (chunk := await anext(chunks, None)):
+                events = _as_events(chunk)
+                await response.write(events)
+        if not events.endswith(_LAST_EVENT) and job.status is not Status.COMPLETED:
             await response.write(_as_event(_error_body(job)))
         await response.write_eof()
         return response
@@ -118,7 +122,7 @@ def _error_body(job: Job) -> dict[str, Any]:
         return _openai_error(f"job {job.id}: {job.error}", "timed_out", _GATEWAY_TIMEOUT)
     text = job.error or "the job failed without an error"
     try:
-        body = json.loads(text)
+        body = from_json(text)
     except ValueError:
         body = None
     if isinstance(body, dict) and isinstance(body.get("error"), dict):

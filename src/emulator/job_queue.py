@@ -60,12 +60,13 @@ class Queue:
         self.on_end: Callable[[Job], None] = lambda _: None
         self._options = options or Options()
         self._waiting: deque[Job] = deque()
+        self._again: deque[Job] = deque()  # to be delivered a second time
         self._running: dict[str, Job] = {}
         self._counts: Counter[str] = Counter()
 
     @property
     def has_waiting(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._again)
 
     def submit(
         self,
@@ -99,25 +100,26 @@ class Queue:
 
     def take(self, worker: Worker, limit: int) -> list[Job]:
         """Hand the worker up to `limit` jobs: they are in progress from here on."""
-        taken: list[Job] = []
-        while self._waiting and len(taken) < limit:
-            job = self._waiting.popleft()
-            if job.ended:  # while it waited to be delivered once more
-                continue
-            if job.status is Status.IN_QUEUE:
-                job.status = Status.IN_PROGRESS
-                job.worker = worker.id
-                job.started_at = time.monotonic()
-                self._running[job.id] = job
-                self._set_timer(job)
-                job.changed.fire()
-            taken.append(job)
-        return taken
+        again = [self._again.popleft() for _ in range(min(limit, len(self._again)))]
+        again = [job for job in again if job.status is Status.IN_PROGRESS]
+        count = min(limit - len(again), len(self._waiting))
+        taken = [self._waiting.popleft() for _ in range(count)]
+        now = time.monotonic()
+        for job in taken:
+            job.status = Status.IN_PROGRESS
+            job.worker = worker.id
+            job.started_at = now
+            self._running[job.id] = job
+            self._set_timer(job)
+            job.changed.fire()
+            if job.id in worker.stops:  # of an earlier attempt
+                worker.stops.remove(job.id)
+        return again + taken
 
     def give_back(self, jobs: list[Job]) -> None:
         """Put jobs that never reached their worker back where they were: at the front."""
         for job in reversed(jobs):
-            if job.status is Status.IN_PROGRESS:
+            if job.status is Status.IN_PROGRESS and not job.delivered_again:
                 del self._running[job.id]
                 job.status = Status.IN_QUEUE
                 job.worker = job.started_at = job.progress = None
@@ -128,8 +130,14 @@ class Queue:
 
     def deliver_again(self, jobs: list[Job]) -> None:
         """Deliver jobs that are in progress already a second time."""
-        self._waiting.extendleft(reversed(jobs))
+        for job in jobs:
+            job.delivered_again = True
+        self._again.extend(jobs)
         self.arrived.fire()
+
+    def heeds(self, job: Job, worker_id: str) -> bool:
+        """Whether a worker's posts for a job count: it may be another's by now."""
+        return job.worker == worker_id or job.delivered_again
 
     def add_chunk(self, job: Job, output: Any, size: int = 0) -> None:
         # A cancelled job's worker may still be posting: that is no news for anybody.
@@ -169,17 +177,14 @@ class Queue:
 
         What the platform lets become of them is not public.
         """
-        waiting = [job for job in self._waiting if job.status is Status.IN_QUEUE]
+        waiting = list(self._waiting)
         for job in waiting:
             self.cancel(job)
         return len(waiting)
 
     def set_ttl(self, job: Job, seconds: float) -> None:
         """Let the job expire, or its result be forgotten, in so many seconds from now."""
-        if job.ended_at is not None:
-            job.retention_s = time.monotonic() - job.ended_at + seconds
-        else:
-            job.ttl_s = time.monotonic() - job.queued_at + seconds
+        job.forget_at = time.monotonic() + seconds
         self._set_timer(job)
 
     def lose(self, worker: Worker) -> None:
@@ -193,11 +198,14 @@ class Queue:
                 self.fail(job, f"{worker.id} exited while it ran this job")
         elif self._options.lost_as is LostAs.REQUEUED:
             self._counts["retried"] += len(lost)
+            for job in lost:
+                job.delivered_again = False
             self.give_back(lost)
 
     def close(self) -> None:
-        """Hand out nothing more, and wake whoever waits for a job."""
+        """Hand out nothing more: cancel what waits, and wake whoever waits for a job."""
         self.closed = True
+        self.purge()
         self.arrived.fire()
         for worker in self.workers.values():
             worker.changed.fire()
@@ -234,6 +242,8 @@ class Queue:
             at, happens = job.deadline, self._time_out
         else:
             at, happens = job.ended_at + job.retention_s, self._forget
+            if job.forget_at is not None and job.forget_at > job.ended_at:
+                at = job.forget_at
         delay = at - time.monotonic()
         job.timer = asyncio.get_running_loop().call_later(delay, happens, job)
 

@@ -60,6 +60,9 @@ class Job:
     changed: Signal = field(default_factory=Signal)
     # What happens next by itself: its time is up, or its retention is.
     timer: asyncio.TimerHandle | None = None
+    attempt: int = 1
+    forget_at: float | None = None  # where a caller said so
+    delivered_again: bool = False  # on demand, so that two workers may run it
     _read: int = 0  # chunks already handed out by read_chunks
 
     @property
@@ -68,7 +71,7 @@ class Job:
 
     @property
     def expires_at(self) -> float:
-        return self.queued_at + self.ttl_s
+        return self.queued_at + self.ttl_s if self.forget_at is None else self.forget_at
 
     @property
     def deadline(self) -> float:
@@ -89,13 +92,13 @@ class Job:
 
     async def follow(self) -> AsyncGenerator[Chunk, None]:
         """Every chunk from the first on, as it arrives, until the job ends. Takes nothing away."""
-        position = 0
+        position, attempt = 0, self.attempt
 
         def news() -> bool:
-            return position < len(self.chunks) or self.ended
+            return position < len(self.chunks) or self.ended or self.attempt != attempt
 
         while await self.changed.wait_for(news):
-            if position == len(self.chunks):
+            if self.attempt != attempt or position == len(self.chunks):
                 return
             yield self.chunks[position]
             position += 1
@@ -105,6 +108,8 @@ class Job:
 
     def reset(self) -> None:
         """Make it a job that was just queued; its outputs are gone."""
+        self.attempt += 1
+        self.delivered_again, self.forget_at = False, None
         self.status = Status.IN_QUEUE
         self.worker = self.progress = self.output = self.error = None
         self.chunks, self._read = [], 0

@@ -14,9 +14,6 @@ def _within(bounds: tuple[int, int], alias: str) -> Any:
 class Policy(BaseModel):
     """A job's own execution policy; None: the endpoint's."""
 
-    # Hashable, so that pydantic does not copy the default for every job.
-    model_config = ConfigDict(frozen=True)
-
     execution_timeout_ms: int | None = _within(EXECUTION_TIMEOUT_MS, "executionTimeout")
     ttl_ms: int | None = _within(TTL_MS, "ttl")
     # Of scaling, which the emulator does not do.
@@ -30,4 +27,4 @@ class Payload(BaseModel):
 
     input: Any
     webhook: HttpUrl | None = None
-    policy: Policy = Policy()
+    policy: Policy | None = None

@@ -10,7 +10,14 @@ from emulator.jobs import Job, Status
 from emulator.limits import RUN_BYTES, RUNSYNC_BYTES, TTL_MS, WAIT_MS
 from emulator.options import Options
 from emulator.payload import Payload
-from emulator.wire import find_job, parse_object, read_body, read_number, refusal
+from emulator.wire import (
+    find_job,
+    parse_object,
+    read_body,
+    read_number,
+    refusal,
+    refuse_when_closed,
+)
 
 
 class PublicApi:
@@ -26,6 +33,7 @@ class PublicApi:
             web.post("/runsync", self.runsync),
             web.get("/stream/{job}", self.stream),
             web.get("/status/{job}", self.status),
+            web.get("/status-sync/{job}", self.status_sync),
             web.post("/cancel/{job}", self.cancel),
             web.post("/retry/{job}", self.retry),
             web.post("/purge-queue", self.purge_queue),
@@ -37,9 +45,9 @@ class PublicApi:
         return web.json_response(job.report())
 
     async def runsync(self, request: web.Request) -> web.Response:
-        wait_ms = read_number(request, "wait", WAIT_MS)
+        wait_s = self._read_wait(request)
         job = await self._submit(request, RUNSYNC_BYTES, sync=True)
-        await job.wait_ended(self._options.runsync_wait_s if wait_ms is None else wait_ms / 1000)
+        await job.wait_ended(wait_s)
         return web.json_response(job.report())
 
     async def stream(self, request: web.Request) -> web.Response:
@@ -56,6 +64,12 @@ class PublicApi:
         ttl_ms = read_number(request, "ttl", (0, TTL_MS[1]))
         if ttl_ms is not None:
             self._queue.set_ttl(job, ttl_ms / 1000)
+        return web.json_response(job.report())
+
+    async def status_sync(self, request: web.Request) -> web.Response:
+        # Not in RunPod's documentation but for its rate limit; its JavaScript client calls it.
+        job = find_job(self._queue, request)
+        await job.wait_ended(self._read_wait(request))
         return web.json_response(job.report())
 
     async def cancel(self, request: web.Request) -> web.Response:
@@ -79,6 +93,10 @@ class PublicApi:
     async def health(self, request: web.Request) -> web.Response:
         return web.json_response(self._queue.health())
 
+    def _read_wait(self, request: web.Request) -> float:
+        wait_ms = read_number(request, "wait", WAIT_MS)
+        return self._options.runsync_wait_s if wait_ms is None else wait_ms / 1000
+
     async def _submit(self, request: web.Request, limit_bytes: int, sync: bool = False) -> Job:
         body = await read_body(request, limit_bytes, self._options.oversize_status)
         raw = parse_object(body)
@@ -91,8 +109,3 @@ class PublicApi:
         refuse_when_closed(self._queue)
         webhook = None if payload.webhook is None else str(payload.webhook)
         return self._queue.submit(raw, payload.policy, webhook, sync=sync)
-
-
-def refuse_when_closed(queue: Queue) -> None:
-    if queue.closed:
-        raise web.HTTPServiceUnavailable(text="the endpoint is shutting down")

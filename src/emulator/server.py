@@ -1,10 +1,13 @@
 """The emulator as a whole: one aiohttp server, one endpoint, one event loop."""
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
+from yarl import URL
 
 from emulator.control import Control
 from emulator.faults import Faults
@@ -14,7 +17,7 @@ from emulator.jobs import Job
 from emulator.limits import READ_BYTES
 from emulator.options import Options
 from emulator.public_api import PublicApi
-from emulator.request_log import RequestLog, opened_log
+from emulator.request_log import logging_to, opened_log
 from emulator.webhooks import Webhooks
 from emulator.wire import json_errors, with_key
 from emulator.worker_api import WorkerApi
@@ -40,18 +43,18 @@ class Emulator:
             OSError: the port is taken, or the request log can't be written.
         """
         options = self.options
-        log = None
+        middlewares: list[Middleware] = [json_errors]
         if options.request_log is not None:
             log = self._running.enter_context(opened_log(options.request_log))
+            middlewares.insert(0, logging_to(log))
         webhooks = Webhooks(options.webhook_retry_s)
         self._running.push_async_callback(webhooks.close)
         self.queue.on_end = webhooks.tell
         # A closed connection cancels its handler: that is how a worker that went away, and a
         # client that hung up, are noticed.
         runner = web.AppRunner(
-            self._app(),
-            access_log_class=RequestLog,
-            access_log=log,
+            self._app(middlewares),
+            access_log=None,
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_S,
         )
@@ -79,9 +82,9 @@ class Emulator:
     ) -> None:
         await self.stop()
 
-    def _app(self) -> web.Application:
+    def _app(self, middlewares: Sequence[Middleware]) -> web.Application:
         options, queue, faults = self.options, self.queue, self.faults
-        app = web.Application(middlewares=[json_errors], client_max_size=READ_BYTES)
+        app = web.Application(middlewares=middlewares, client_max_size=READ_BYTES)
         endpoint = f"/v2/{options.endpoint}"
         for prefix, key, api in (
             # A worker has another key, the one in its environment, which is not asked for here.
@@ -98,7 +101,7 @@ class Emulator:
     @property
     def root_url(self) -> str:
         """Where the control routes are."""
-        return f"http://{self.options.host}:{self._port}"
+        return str(URL.build(scheme="http", host=self.options.host, port=self._port))
 
     @property
     def api_url(self) -> str:

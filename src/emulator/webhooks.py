@@ -13,7 +13,7 @@ log = logging.getLogger("emulator")
 
 
 class Webhooks:
-    """Posts the status object of each job that asked for it. An async context manager."""
+    """Posts the status object of each job that asked for it."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry = ListRetry(
@@ -42,7 +42,7 @@ class Webhooks:
             # A session of its own: webhooks are few, and each may go somewhere else.
             async with (
                 RetryClient(retry_options=self._retry) as client,
-                client.post(url, json=job.report()) as answer,
+                client.post(url, json=job.report(), allow_redirects=False) as answer,
             ):
                 status = str(answer.status)
         except (aiohttp.ClientError, TimeoutError) as error:

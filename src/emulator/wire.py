@@ -1,16 +1,17 @@
 """What the HTTP modules share: JSON objects in, JSON errors out."""
 
 import hmac
-import json
 import re
 from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from emulator.job_queue import Queue
 from emulator.jobs import Job
+from emulator.limits import READ_BYTES
 
 
 async def read_body(request: web.Request, limit_bytes: int, oversize_status: int = 400) -> bytes:
@@ -18,7 +19,9 @@ async def read_body(request: web.Request, limit_bytes: int, oversize_status: int
     try:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:
-        size = "very many"  # more than are read at all
+        size = f"more than {READ_BYTES:,}"
+    except web.RequestPayloadError as unreadable:
+        raise web.HTTPBadRequest(text=f"the body can't be read: {unreadable}") from unreadable
     else:
         if len(body) <= limit_bytes:
             return body
@@ -31,12 +34,18 @@ async def read_body(request: web.Request, limit_bytes: int, oversize_status: int
 def parse_object(body: bytes) -> dict[str, Any]:
     """A body as a JSON object. Its content type is ignored: the SDK posts JSON as a form."""
     try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        # Unlike Python's own, this parser refuses NaN, and nesting that nothing could print again.
+        parsed = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
         raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise web.HTTPBadRequest(text="the body must be a JSON object")
     return parsed
+
+
+def refuse_when_closed(queue: Queue) -> None:
+    if queue.closed:
+        raise web.HTTPServiceUnavailable(text="the endpoint is shutting down")
 
 
 def find_job(queue: Queue, request: web.Request) -> Job:
@@ -64,7 +73,7 @@ def read_number(request: web.Request, key: str, bounds: tuple[int, int]) -> int 
 def refusal(error: ValidationError) -> web.HTTPBadRequest:
     """What a model says is wrong with a body."""
     mistakes = [
-        f"{'.'.join(str(part) for part in mistake['loc']) or 'body'}: {mistake['msg']}"
+        ": ".join(filter(None, (".".join(map(str, mistake["loc"])), mistake["msg"])))
         for mistake in error.errors(include_url=False, include_input=False)
     ]
     return web.HTTPBadRequest(text="; ".join(mistakes))
@@ -79,7 +88,9 @@ def with_key(key: str | None, handler: Handler) -> Handler:
         # RunPod's documentation writes it both with and without the word.
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         # A header may hold bytes that are no text.
-        if not hmac.compare_digest(given.encode(errors="surrogateescape"), key.encode()):
+        if not hmac.compare_digest(
+            given.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
+        ):
             raise web.HTTPUnauthorized(text="the API key is missing or wrong")
         return await handler(request)
 

@@ -56,7 +56,7 @@ class WorkerApi:
                     return await handler(request)
                 except web.HTTPException as refused:
                     # The SDK logs a status at most, and the job may end as COMPLETED.
-                    log.warning("a worker's %s was refused: %s", request.path, refused.text)
+                    log.warning("a worker's %s was refused: %s", request.raw_path, refused.text)
                     raise
             if fault.do is Action.RESET:
                 return _reset(request)
@@ -92,24 +92,31 @@ class WorkerApi:
         chunk = parse_object(body)
         if "output" not in chunk:
             raise web.HTTPBadRequest(text="a stream post must carry `output`")
-        self._queue.add_chunk(job, chunk["output"], len(body))
+        if self._queue.heeds(job, request.match_info["worker"]):
+            self._queue.add_chunk(job, chunk["output"], len(body))
         return await self._acknowledge(request, Call.STREAM)
 
     async def done(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
+        heeded = self._queue.heeds(job, request.match_info["worker"])
         try:
             result = parse_object(await read_body(request, RUNSYNC_BYTES))
         except web.HTTPBadRequest:
             # As on the platform: the worker is told, and the caller finds nothing.
-            self._queue.complete(job, None)
+            if heeded:
+                self._queue.complete(job, None)
             raise
+        if heeded:
+            self._end(job, result)
+        return await self._acknowledge(request, Call.DONE)
+
+    def _end(self, job: Job, result: dict[str, Any]) -> None:
         if result.get("status") == "IN_PROGRESS":  # the SDK's progress_update
             self._queue.report_progress(job, result.get("output"))
         elif error := result.get("error"):
             self._queue.fail(job, error if isinstance(error, str) else str(error))
         else:
             self._queue.complete(job, result.get("output"))
-        return await self._acknowledge(request, Call.DONE)
 
     async def ping(self, request: web.Request) -> web.StreamResponse:
         worker = self._worker(request)
@@ -151,23 +158,20 @@ class WorkerApi:
         return response
 
     async def _deliver(self, request: web.Request, call: Call, body: Any) -> web.StreamResponse:
-        """Write the answer here and now, so that a closed connection shows while it can be undone.
+        """Answer a poll.
 
         Raises:
-            ConnectionError: the worker has not got it, and could know that.
+            ConnectionError: the worker is gone, so that what it was to get can be given back.
         """
         await self._delay(request, call)
         if self._meet(request, call, Action.LOSE):
             return _reset(request)
-        response = web.json_response(body)
-        await response.prepare(request)
-        await response.write_eof()
-        # A worker that is gone already answers with a reset: two turns of the event loop see it.
+        # A connection that was closed while the poll was held shows within two turns of the loop.
         for _ in range(2):
             await asyncio.sleep(0)
         if request.transport is None or request.transport.is_closing():
             raise ConnectionResetError("the worker hung up")
-        return response
+        return web.json_response(body)
 
     async def _acknowledge(self, request: web.Request, call: Call) -> web.StreamResponse:
         """Answer a post, which counts from its arrival: only the worker waits."""

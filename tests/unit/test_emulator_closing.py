@@ -37,7 +37,8 @@ async def test_a_closed_endpoint_hands_out_nothing_and_does_not_hold_polls_for_l
             paths = ("/job-take/a", "/job-take-batch/b?batch_size=2", "/job-stop/c")
             polls = [client.request("GET", path) for path in paths]
             assert await asyncio.gather(*polls) == [(204, None)] * 3
-        assert (await client.status(job))["status"] == "IN_QUEUE"
+        # Its caller need not wait for what nobody will take any more.
+        assert (await client.status(job))["status"] == "CANCELLED"
 
 
 @pytest.mark.parametrize(
@@ -126,11 +127,12 @@ async def test_the_jobs_of_a_lost_worker_can_go_back_to_the_front_of_the_queue()
         assert await client.status(first) == {"id": first, "status": "IN_QUEUE"}
         batch = await client.get("/job-take-batch/new?batch_size=9")
         assert [job["id"] for job in batch] == [first, second, last]
-        await client.yields(first, "b")
+        await client.yields(first, "b", worker="new")
+        await client.yields(first, "late", worker="w")
         stream = (await client.get(f"/stream/{first}"))["stream"]
         assert stream == [{"output": "a"}, {"output": "b"}]
-        for job in (first, others):
-            await client.done(job, output=1)
+        for job, worker in ((first, "new"), (others, "other")):
+            await client.done(job, worker, output=1)
             assert (await client.status(job))["status"] == "COMPLETED"
 
 

@@ -103,3 +103,17 @@ async def test_what_is_not_there_is_not_found(method: str, path: str, message: s
         body = json.dumps({"signal": "SIGTERM"})
         status, answer = await client.request(method, path, data=body)
         assert (status, answer["error"]) == (404, f"{method} {path}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "faults"), ("DELETE", "faults"), ("POST", "workers/worker-1/signal")],
+)
+async def test_a_web_page_can_break_nothing(method: str, path: str) -> None:
+    """Any page open in a browser could send such a request."""
+    async with serving() as client:
+        headers = {"Origin": "https://example.com"}
+        body = json.dumps({"on": "take", "do": "reset"})
+        status, _ = await client.request(method, f"/control/{path}", data=body, headers=headers)
+        assert status == 403
+        assert await client.get("/control/faults") == {"faults": []}

@@ -77,6 +77,13 @@ async def test_a_call_whose_connection_is_reset_has_done_nothing_unless_only_its
     assert caplog.records == []
 
 
+async def test_a_take_of_several_jobs_meets_the_faults_of_a_take() -> None:
+    async with serving() as client:
+        await client.run()
+        await set_fault(client, on="take", do="status", status=429)
+        assert (await client.request("GET", "/job-take-batch/w?batch_size=2"))[0] == 429
+
+
 async def test_a_job_whose_take_was_lost_is_in_progress_and_delivered_to_nobody_else() -> None:
     async with serving() as client:
         job = await client.run()
@@ -161,6 +168,15 @@ async def test_a_duplicated_take_delivers_the_same_jobs_once_more(path: str) -> 
         assert {(await client.status(job["id"]))["status"] for job in jobs} == {"IN_PROGRESS"}
 
 
+async def test_a_purge_leaves_a_running_job_alone_that_is_to_be_delivered_once_more() -> None:
+    async with serving() as client:
+        await set_fault(client, on="take", do="duplicate", calls=1)
+        job = await client.started()
+        assert (await client.post("/purge-queue"))["removed"] == 0
+        assert (await client.status(job))["status"] == "IN_PROGRESS"
+        assert (await client.get("/job-take/w"))["id"] == job
+
+
 async def test_a_job_that_ended_meanwhile_is_not_delivered_once_more() -> None:
     async with serving() as client:
         await set_fault(client, on="take", do="duplicate", calls=1)
@@ -173,7 +189,7 @@ async def test_a_job_that_ended_meanwhile_is_not_delivered_once_more() -> None:
 async def test_a_fault_for_some_calls_runs_out_and_the_listing_tells_what_is_left() -> None:
     async with serving() as client:
         job = await client.started()
-        fault = {"on": "stream", "do": "status", "status": 503, "delay_s": 0}
+        fault = {"on": "stream", "do": "status", "status": 503}
         assert await set_fault(client, on="stream", do="status", status=503, calls=2) == [
             {**fault, "calls": 2}
         ]

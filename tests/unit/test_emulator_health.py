@@ -68,6 +68,16 @@ async def test_a_worker_is_initializing_until_it_asks_for_a_job_and_then_idle_or
         assert await seen() == workers(idle=1, ready=1)
 
 
+async def test_a_worker_that_was_unhealthy_before_its_first_request_for_a_job_is_so_no_more() -> (
+    None
+):
+    async with serving() as client:
+        await client.get("/ping/w?status=unhealthy")
+        assert (await client.get("/health"))["workers"] == workers(unhealthy=1)
+        await client.get("/job-take/w")
+        assert (await client.get("/health"))["workers"] == workers(idle=1, ready=1)
+
+
 async def test_a_worker_that_says_it_is_unhealthy_is_until_it_says_otherwise() -> None:
     async with serving() as client:
         await client.started()

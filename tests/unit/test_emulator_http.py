@@ -1,12 +1,15 @@
 """The emulator's HTTP sides, with a client of its own in the place of the SDK."""
 
 import asyncio
+import json
+import time
+import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
 from emulator_client import Client, serving
 
-from emulator import Emulator, Status, slow_link
+from emulator import Emulator, slow_link
 
 WAIT = "wait must be a whole number from 1000 to 300000"
 
@@ -77,18 +80,36 @@ async def test_a_worker_that_hung_up_while_polling_gets_no_job() -> None:
 
 
 async def test_a_job_whose_taker_dies_during_the_hand_over_is_not_lost(
-    client: Client, emulator: Emulator, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The connection closes in the very moment in which the job arrives."""
-    for _ in range(20):
-        host, port = emulator.url.removeprefix("http://").split("/")[0].split(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET /v2/local/job-take/dead HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await asyncio.sleep(0.002)
-        writer.transport.abort()
-        job = emulator.queue.submit({"input": None})
-        assert (await client.get("/job-take/alive"))["id"] == job.id
+    async with serving(take_poll_s=60) as client:
+        host, port = client.emulator.root_url.removeprefix("http://").split(":")
+        for _ in range(20):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET /v2/local/job-take/dead HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asyncio.sleep(0.002)
+            writer.transport.abort()
+            job = client.emulator.queue.submit({"input": None})
+            assert (await client.get("/job-take/alive"))["id"] == job.id
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it() -> None:
+    async with serving(take_poll_s=60) as client:
+        url = client.url("/job-take/w")
+
+        def take() -> object:
+            with urllib.request.urlopen(url) as answer:
+                return json.load(answer)
+
+        taking = asyncio.create_task(asyncio.to_thread(take))
+        await polls(client.emulator, "w")
+        job = client.emulator.queue.submit({"input": 1})
+        # The emulator is slow just after it has answered.
+        asyncio.get_running_loop().call_soon(time.sleep, 0.1)
+        assert await taking == {"id": job.id, "input": 1}
+        assert (await client.status(job.id))["status"] == "IN_PROGRESS"
 
 
 async def test_a_cancelled_job_is_told_to_its_worker_through_the_stop_channel() -> None:

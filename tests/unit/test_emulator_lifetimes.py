@@ -50,7 +50,9 @@ async def test_a_policy_on_its_bounds_counts_in_milliseconds(
 
 async def test_a_job_that_runs_too_long_is_timed_out_and_its_worker_is_told() -> None:
     async with serving(execution_timeout_s=SHORT_S) as client:
-        job = await client.started()
+        job = await client.run()
+        await asyncio.sleep(SHORT_S)  # which does not count
+        await client.get("/job-take/w")
         report = await client.ended(job)
         assert report["status"] == "TIMED_OUT"
         assert "executionTimeout" in report["error"]

@@ -88,10 +88,14 @@ def test_the_command_of_a_worker_keeps_its_own_options() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--workers 0", "at least one is needed"),
+        ("--workers 0", "a whole number from 1 to 100, not '0'"),
+        ("--port 70000", "a whole number from 0 to 65535"),
+        ("--post-delay nan", "a number of seconds, not 'nan'"),
+        ("--grace=-1", "a number of seconds"),
+        ("--endpoint a/b", "letters, digits, - and _"),
         ("""--fault '{"on": "stream"}'""", "do: Field required"),
         ("--fault nonsense", "Invalid JSON"),
-        ("--failed-as never", "invalid FailedAs value"),
+        ("--failed-as never", "invalid choice: 'never'"),
     ],
 )
 def test_a_wrong_option_is_refused_with_the_reason(

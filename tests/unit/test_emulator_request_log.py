@@ -1,5 +1,6 @@
 """The request log: one line of JSON for each request."""
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -99,3 +100,27 @@ async def test_a_log_that_cannot_be_written_keeps_the_emulator_from_starting(
 ) -> None:
     with pytest.raises(OSError, match="Is a directory"):
         await Emulator(Options(request_log=tmp_path)).start()
+
+
+async def test_a_request_whose_caller_hung_up_is_a_line_too(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    async with serving(request_log=log, take_poll_s=60) as client:
+        asking = asyncio.create_task(client.get("/job-take/w"))
+        workers = client.emulator.queue.workers
+        await client.emulator.queue.arrived.wait_for(lambda: "w" in workers, 10)
+        asking.cancel()
+
+        async def is_told() -> bool:
+            return '"status": 499' in log.read_text()
+
+        await eventually(is_told)
+
+
+async def test_the_log_of_an_endpoint_whose_port_another_wants_too_stays(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    async with serving(request_log=log) as client:
+        await client.get("/health")
+        port = int(client.emulator.root_url.rpartition(":")[2])
+        with pytest.raises(OSError, match="address already in use"):
+            await Emulator(Options(port=port, request_log=log)).__aenter__()
+        assert len(log.read_text().splitlines()) == 1

@@ -1,11 +1,25 @@
 """The end of a fleet: its workers may finish what they have, for a while."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
-from emulator_client import SERVES, STAYS, STUBBORN, end, program, running, state
+from emulator_client import (
+    SERVES,
+    STAYS,
+    STUBBORN,
+    WITH_CHILD,
+    end,
+    eventually,
+    program,
+    running,
+    state,
+)
 
+import emulator
+
+SOURCE = Path(emulator.__file__).parents[1]
 LONG_S = 60.0  # a grace that no test waits for
 
 
@@ -97,3 +111,22 @@ async def test_draining_tells_workers_by_hand_nothing_but_to_ask_no_more(tmp_pat
         async with asyncio.timeout(10):
             await its.fleet.drain(LONG_S, asyncio.Event())
             assert await asking == (204, None)
+
+
+async def test_workers_do_not_outlive_an_emulator_that_is_killed(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "emulator", "--port", "0", "--logs", str(tmp_path))
+    worker = program(WITH_CHILD + "say('worker', os.getpid())\n" + STAYS)
+    process = await asyncio.create_subprocess_exec(
+        *(*command, "--", *worker), cwd=SOURCE, stdout=asyncio.subprocess.DEVNULL
+    )
+    log = tmp_path / "worker-1.log"
+
+    async def runs() -> bool:
+        return log.exists() and "worker" in log.read_text()
+
+    await eventually(runs)
+    pids = [int(line.split()[1]) for line in log.read_text().splitlines()]
+    assert None not in [state(pid) for pid in pids]
+    process.kill()
+    await process.wait()
+    await end(*pids)
