@@ -17,7 +17,6 @@ LONGEST_BACK_OFF_S = 60.0
 _SHOWN_LINES = 20
 _SHOWN_BYTES = 8_000
 
-
 # Ends its process group when its standard input does, which is when the emulator is gone, in
 # whatever way: the SDK of a worker that is left behind would poll a dead port for ever.
 _GUARD = ("sh", "-c", "read -r _; kill -KILL 0")
@@ -56,8 +55,8 @@ class WorkerProcess:
                     stderr=asyncio.subprocess.STDOUT,
                     process_group=guard.pid,
                 )
-        except OSError:
-            guard.kill()
+        except (OSError, asyncio.CancelledError):
+            os.killpg(guard.pid, signal.SIGKILL)
             await guard.wait()
             raise
         return cls(guard, process)

@@ -200,7 +200,7 @@ def _reset(request: web.Request) -> web.Response:
     """Reset the connection; what is returned can't be sent any more."""
     if request.transport is not None:
         # No lingering: the peer sees a reset instead of an orderly end.
-        endpoint = request.transport.get_extra_info("socket")
-        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         request.transport.abort()
     return web.Response()
