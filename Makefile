@@ -39,7 +39,7 @@ endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PO
 	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
-test: $(INSTALLED) demo ## Run the tests (three to four minutes)
+test: $(INSTALLED) demo ## Run the tests (four minutes)
 	@$(BIN)/python -m pytest
 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (seconds)

@@ -1,5 +1,6 @@
 """`python -m emulator` without workers, and its command line."""
 
+import re
 import shlex
 import signal
 import subprocess
@@ -70,6 +71,15 @@ def test_options_can_be_given_on_the_command_line() -> None:
     assert not options.cancel_on_disconnect
     assert options.faults[:2] == slow_link(0.05)
     assert options.faults[2].calls == 2
+
+
+def test_every_option_that_the_documentation_names_is_there() -> None:
+    page = (SOURCE.parent / "docs" / "endpoint.md").read_text()
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page)) - {"--help"}
+    command = [sys.executable, "-m", "emulator", "--help"]
+    told = subprocess.run(command, cwd=SOURCE, check=True, capture_output=True, text=True).stdout
+    assert len(named) > 8
+    assert {option for option in named if option not in told} == set()
 
 
 def test_what_is_not_given_is_as_in_the_library() -> None:

@@ -72,6 +72,9 @@ sys.exit(starts)
         assert "worker-2 exited with status 1; it is started again in 2 s" in its.told
         assert "worker-3 exited with status 1; it is started again in 1 s" in its.told
         assert "worker-3 exited with status 2; it is started again in 1 s" in its.told
+        # What it printed then, and not the time before.
+        await its.is_told("    start", times=3)
+        assert its.told.count("    start") == 3
         one, two, three = await its.workers()
         assert [worker["unhealthy"] for worker in (one, two, three)] == [True, False, False]
         assert (one["starts"], two["starts"], one["pid"]) == (2, 2, None)
@@ -89,6 +92,7 @@ async def test_the_last_lines_of_a_worker_that_never_came_up_are_told(tmp_path: 
 async def test_a_worker_that_is_killed_is_told_by_the_signals_name(tmp_path: Path) -> None:
     async with running(tmp_path, program("os.kill(os.getpid(), signal.SIGKILL)")) as its:
         await its.is_told("worker-1 exited by SIGKILL; it is started again in 2 s")
+        await its.is_told("    (it printed nothing)")
 
 
 async def test_the_job_of_a_worker_that_exits_fails(tmp_path: Path) -> None:
