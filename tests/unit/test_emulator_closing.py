@@ -172,3 +172,12 @@ async def test_a_caller_who_waits_learns_at_once_that_the_worker_is_lost() -> No
         lose(client)
         async with asyncio.timeout(10):
             assert (await waiting)["status"] == "FAILED"
+
+
+async def test_a_closed_endpoint_delivers_no_job_once_more() -> None:
+    async with serving() as client:
+        fault = {"on": "take", "do": "duplicate", "calls": 1}
+        await client.post("/control/faults", fault)
+        await client.started()
+        client.emulator.queue.close()
+        assert await client.request("GET", "/job-take/w") == (204, None)
