@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from emulator.faults import Fault, Faults
 from emulator.job_queue import Queue, Worker
 from emulator.limits import CHUNK_BYTES
-from emulator.wire import find_job, parse_object, read_body, refusal
+from emulator.wire import find_job, parse_object, read_body, validated
 
 
 class SignalOrder(BaseModel):
@@ -45,10 +45,7 @@ class Control:
 
     async def add_fault(self, request: web.Request) -> web.Response:
         body = await read_body(request, CHUNK_BYTES)
-        try:
-            self._faults.add(Fault.model_validate(parse_object(body)))
-        except ValidationError as error:
-            raise refusal(error) from error
+        self._faults.add(validated(Fault, parse_object(body)))
         return await self.list_faults(request)
 
     async def clear_faults(self, request: web.Request) -> web.Response:
@@ -72,10 +69,7 @@ class Control:
         if worker is None or worker.process is None:
             raise web.HTTPNotFound(text="no such worker is run by this endpoint")
         body = await read_body(request, CHUNK_BYTES)
-        try:
-            order = SignalOrder.model_validate(parse_object(body))
-        except ValidationError as error:
-            raise refusal(error) from error
+        order = validated(SignalOrder, parse_object(body))
         worker.process.signal(signal.Signals[order.signal])
         return web.json_response(_describe(worker))
 

@@ -54,10 +54,10 @@ def examples(*, api_url: str, endpoint: str, model: str | None, with_key: bool, 
     )
 
 
-async def ask_for_model(queue: Queue) -> str | None:
+async def ask_for_model(queue: Queue, wait_s: float = _ASK_S) -> str | None:
     """The name of the model that the workers serve, where they speak OpenAI's API."""
     job = queue.submit({"input": {"openai_route": "/v1/models", "openai_input": None}}, sync=True)
-    if not await job.wait_ended(_ASK_S):
+    if not await job.wait_ended(wait_s):
         queue.cancel(job)
     try:
         return str(job.output[0]["data"][0]["id"])

@@ -45,6 +45,8 @@ class Fault(BaseModel):
             raise ValueError("only a take can be duplicated")
         if (self.do is Action.DELAY) != (self.delay_s > 0):
             raise ValueError("delay_s goes with a delay, and a delay needs it")
+        if self.do is not Action.STATUS and "status" in self.model_fields_set:
+            raise ValueError("a status is what `do: status` answers")
         return self
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from emulator.job_queue import Queue
 from emulator.jobs import Job, Status
@@ -15,8 +14,8 @@ from emulator.wire import (
     parse_object,
     read_body,
     read_number,
-    refusal,
     refuse_when_closed,
+    validated,
 )
 
 
@@ -102,10 +101,7 @@ class PublicApi:
         raw = parse_object(body)
         if "input" not in raw:
             raise web.HTTPBadRequest(text="the body must have an `input`")
-        try:
-            payload = Payload.model_validate(raw)
-        except ValidationError as error:
-            raise refusal(error) from error
+        payload = validated(Payload, raw)
         refuse_when_closed(self._queue)
         webhook = None if payload.webhook is None else str(payload.webhook)
         return self._queue.submit(raw, payload.policy, webhook, sync=sync)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from aiohttp import web
@@ -74,12 +73,7 @@ class Emulator:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     def _app(self, middlewares: Sequence[Middleware]) -> web.Application:

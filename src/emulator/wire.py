@@ -2,16 +2,18 @@
 
 import hmac
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from emulator.job_queue import Queue
 from emulator.jobs import Job
 from emulator.limits import READ_BYTES
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 async def read_body(request: web.Request, limit_bytes: int, oversize_status: int = 400) -> bytes:
@@ -68,6 +70,14 @@ def read_number(request: web.Request, key: str, bounds: tuple[int, int]) -> int 
     if not (re.fullmatch("[0-9]{1,15}", text) and least <= int(text) <= most):
         raise web.HTTPBadRequest(text=f"{key} must be a whole number from {least} to {most}")
     return int(text)
+
+
+def validated(model: type[_Model], given: dict[str, Any]) -> _Model:
+    """An object of a body's, checked by its model."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise refusal(error) from error
 
 
 def refusal(error: ValidationError) -> web.HTTPBadRequest:

@@ -252,6 +252,7 @@ async def test_several_faults_of_a_call_come_one_after_the_other() -> None:
         ({"on": "stream", "do": "delay", "delay_s": -1}, "delay_s: "),
         ({"on": "stream", "do": "delay"}, "a delay needs it"),
         ({"on": "stream", "do": "reset", "delay_s": 1}, "delay_s goes with a delay"),
+        ({"on": "stream", "do": "reset", "status": 503}, "a status is what"),
         ({"on": "done", "do": "duplicate"}, "only a take can be duplicated"),
         ({"on": "stream", "do": "reset", "wait": 1}, "wait: "),
         ([], "must be a JSON object"),

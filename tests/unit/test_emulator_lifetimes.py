@@ -203,3 +203,9 @@ async def test_a_wrong_ttl_of_a_status_is_refused_and_changes_nothing(ttl: str) 
         status, answer = await client.request("GET", f"/status/{job}", params={"ttl": ttl})
         assert (status, STATUS_TTL in answer["error"]) == (400, True)
         assert await client.status(job) == {"id": job, "status": "IN_QUEUE"}
+
+
+async def test_a_policy_of_null_is_none() -> None:
+    async with serving(execution_timeout_s=0.1) as client:
+        job = await client.started(policy=None)
+        assert (await client.ended(job))["status"] == "TIMED_OUT"

@@ -226,3 +226,24 @@ async def test_a_webhook_that_is_no_url_is_refused(webhook: object) -> None:
         status, answer = await client.request("POST", "/run", json=body)
         assert (status, "/run: webhook: " in answer["error"]) == (400, True)
         assert await client.get("/control/jobs") == {"jobs": []}
+
+
+async def test_a_redirect_acknowledges_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It would be followed as a GET, without the status object."""
+
+    async def redirect(request: web.Request) -> web.Response:
+        raise web.HTTPFound("/elsewhere")
+
+    async def accept(request: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.post("/hook", redirect), web.get("/elsewhere", accept)])
+    async with TestServer(app) as server, serving(webhook_retry_s=0.01) as client:
+        job = await client.run(webhook=str(server.make_url("/hook")))
+        await complete(client, job)
+
+        async def is_given_up() -> bool:
+            return f"the webhook of job {job} was not acknowledged: 302" in caplog.text
+
+        await eventually(is_given_up)

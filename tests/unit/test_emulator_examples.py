@@ -1,0 +1,15 @@
+"""What is printed to paste."""
+
+from emulator import Emulator, Options
+from emulator.examples import ask_for_model
+
+
+async def test_a_worker_that_does_not_tell_its_model_is_not_left_with_the_question() -> None:
+    queue = Emulator().queue
+    assert await ask_for_model(queue, wait_s=0.01) is None
+    (job,) = queue.jobs.values()
+    assert job.status == "CANCELLED"
+
+
+def test_an_address_of_version_6_stands_in_brackets() -> None:
+    assert Emulator(Options(host="::1", port=9)).url == "http://[::1]:9/v2/local"
