@@ -58,10 +58,12 @@ format: $(INSTALLED) ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-bench: $(INSTALLED) demo ## Measure the emulator's speed, a cancel, and the cold start against vLLM's own server
+bench: $(INSTALLED) demo ## Measure the emulator, a cancel, cold start, streams on slow links, and LLM.generate
 	@$(BIN)/python benchmarks/emulator_speed.py
 	@$(BIN)/python benchmarks/cancel.py
 	@$(BIN)/python benchmarks/cold_start.py
+	@$(BIN)/python benchmarks/streaming.py
+	@$(BIN)/python benchmarks/offline.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
 	rm -rf .venv .clients .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis

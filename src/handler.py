@@ -114,8 +114,17 @@ def serve(engine: Engine, settings: Settings) -> None:
     with phase("sdk"):
         # The SDK reads the environment when it is imported, and a local run does without it.
         import runpod  # noqa: PLC0415 - see above
-        from runpod.serverless.modules import rp_scale, worker_state  # noqa: PLC0415 - likewise
-    worker = Worker(engine, settings)
+        from runpod.http_client import AsyncClientSession  # noqa: PLC0415 - likewise
+        from runpod.serverless.modules import rp_http, rp_scale, worker_state  # noqa: PLC0415 - so
+
+    async def report(job: dict[str, Any], progress: Any) -> None:
+        # The SDK's own progress_update posts from a thread that nobody can wait for: its update
+        # could arrive after the result.
+        async with AsyncClientSession() as session:
+            update = {"status": "IN_PROGRESS", "output": progress}
+            await rp_http.send_result(session, update, job)
+
+    worker = Worker(engine, settings, report)
 
     async def engine_generates_a_token() -> None:
         async for chunk in worker.handle(FITNESS_JOB):

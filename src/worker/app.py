@@ -12,7 +12,8 @@ from worker.bridge import Stream
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.engine import Engine
 from worker.errors import AnswerTooLarge, EngineDead, InternalError, WorkerError
-from worker.job import Job
+from worker.job import Job, parse_input
+from worker.progress import Report, reported
 from worker.routes import answer
 from worker.routes.answer import Answer, json_size
 from worker.settings import Settings
@@ -23,9 +24,10 @@ log = logging.getLogger(__name__)
 class Worker:
     """Answers jobs with one engine. Any number at once; each on the loop of its caller."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, report: Report | None = None) -> None:
         self._engine = engine
         self._settings = settings
+        self._report = report
 
     # The SDK iterates only genuine async generator functions; a callable object it would serialise.
     async def handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
@@ -36,9 +38,12 @@ class Worker:
         request_id = str(job.get("id", ""))
         render_error = None
         try:
-            parsed = Job.parse(job.get("input"))
+            parsed = parse_input(job.get("input"))
             reply = answer(parsed, request_id, self._engine, self._settings)
-            async with contextlib.aclosing(self._yields(parsed, reply)) as yields:
+            async with (
+                reported(job, reply.progress, self._report),
+                contextlib.aclosing(self._yields(parsed, reply)) as yields,
+            ):
                 async for chunk in yields:
                     yield chunk
                     render_error = reply.render_error
@@ -59,7 +64,7 @@ class Worker:
             if not reply.stream:
                 yield await self._whole(stream, reply)
                 return
-            chunker: Chunker[Any] = Chunker(self._policy(job))
+            chunker: Chunker[Any] = Chunker(reply.policy or self._policy(job))
             wait: float | None = None
             failure: WorkerError | None = None
             try:
@@ -71,7 +76,7 @@ class Worker:
             except WorkerError as error:
                 failure = error
             # What came before a failure is still the caller's.
-            while chunk := chunker.flush():
+            while chunk := chunker.flush(time.monotonic()):
                 yield reply.render(chunk)
             if failure is not None:
                 raise failure

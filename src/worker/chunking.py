@@ -63,9 +63,7 @@ class Chunker(Generic[T]):
 
     def take(self, now: float) -> list[T]:
         """Return the next chunk that is due at ``now`` (``time.monotonic``), or an empty list."""
-        if now >= self._deadline:
-            return self._emit(self._policy.largest)
-        return self._emit(self._target) if self._full else []
+        return self._emit(self._limit(now)) if self._full or now >= self._deadline else []
 
     def wait(self, now: float) -> float | None:
         """Say in how many seconds a chunk will be due if nothing more comes; None: never."""
@@ -73,9 +71,13 @@ class Chunker(Generic[T]):
             return 0.0
         return None if self._deadline == math.inf else max(0.0, self._deadline - now)
 
-    def flush(self) -> list[T]:
+    def flush(self, now: float) -> list[T]:
         """Return the next chunk of what is left, the stream having ended; then an empty list."""
-        return self._emit(self._target)
+        return self._emit(self._limit(now))
+
+    def _limit(self, now: float) -> float:
+        """How much a chunk may hold: what waited too long behind a slow yield all goes at once."""
+        return self._policy.largest if now >= self._deadline else self._target
 
     @property
     def _full(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from worker.app import Worker
 from worker.errors import InvalidInput
-from worker.job import Job
+from worker.job import parse_input
 
 TEST_INPUT = "test_input.json"
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def read_job(text: str | None) -> dict[str, Any]:
     if not isinstance(job, dict) or "input" not in job:
         raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')
     # Checked before the engine starts, so that a mistake costs no cold start.
-    Job.parse(job["input"])
+    parse_input(job["input"])
     return {"id": "local", **job}
 
 

@@ -33,6 +33,10 @@ REMOVED = {
     "SWAP_SPACE": "vLLM swaps no blocks to the CPU any more; CPU_OFFLOAD_GB offloads weights",
     "MAX_CONTEXT_LEN_TO_CAPTURE": "vLLM captures CUDA graphs by batch size now; "
     "MAX_CUDAGRAPH_CAPTURE_SIZE bounds it",
+    "MAX_SEQ_LEN_TO_CAPTURE": "vLLM captures CUDA graphs by batch size now; "
+    "MAX_CUDAGRAPH_CAPTURE_SIZE bounds it",
+    "DISABLE_ASYNC_OUTPUT_PROC": "vLLM always processes outputs while the next step runs; "
+    "ASYNC_SCHEDULING=0 turns off what is left of it",
 }
 
 # For libraries that read the environment themselves, where the operator left these unset.

@@ -40,7 +40,7 @@ def test_a_local_run_of_a_job_that_fails_exits_with_1_and_the_reason(
     job = {"input": {"prompt": "Hi", "sampling_params": {"max_tokens": -1}}}
     ran = run(worker_environ, *HANDLER, "--test_input", json.dumps(job))
     assert ran.returncode == 1
-    assert "The job failed: max_tokens must be at least 1" in ran.stderr
+    assert "The job failed: sampling_params: max_tokens must be at least 1" in ran.stderr
 
 
 @pytest.mark.parametrize(

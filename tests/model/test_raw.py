@@ -14,9 +14,7 @@ Ask = Callable[..., Awaitable[list[Any]]]
 
 GREEDY = {"temperature": 0, "max_tokens": 500}
 LONG = {"max_tokens": 700, "temperature": 0, "ignore_eos": True}
-# The raw path renders no tools.
-TOLD = [dialogue for dialogue in DIALOGUES if not dialogue.tools]
-TURNS = [turn for dialogue in TOLD for turn in dialogue.turns]
+TURNS = [(*turn, dialogue.tools) for dialogue in DIALOGUES for turn in dialogue.turns]
 QUESTION = [{"role": "user", "content": "What does this worker do?"}]
 
 
@@ -30,12 +28,13 @@ def error_of(chunks: list[Any]) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize(("messages", "expected"), TURNS)
+@pytest.mark.parametrize(("messages", "expected", "tools"), TURNS)
 async def test_a_conversation_is_answered_as_the_model_was_taught(
-    ask: Ask, messages: list[dict[str, str]], expected: str
+    ask: Ask, messages: list[dict[str, str]], expected: str, tools: list[Any]
 ) -> None:
-    (whole,) = await ask(messages=messages, sampling_params=GREEDY)
-    chunks = await ask(messages=messages, sampling_params=GREEDY, stream=True)
+    payload = {"messages": messages, "tools": tools or None, "sampling_params": GREEDY}
+    (whole,) = await ask(**payload)
+    chunks = await ask(**payload, stream=True)
     assert joined([whole]) == expected
     assert joined(chunks) == expected
     assert (
@@ -145,11 +144,11 @@ async def test_log_probabilities_come_in_step_with_the_tokens(ask: Ask) -> None:
         ({"sampling_params": {"max_tokens": "5"}}, 400, "max_tokens", "valid integer"),
         ({"sampling_params": {"max_tokns": 5}}, 400, "max_tokns", "'max_tokens'"),
         ({"sampling_params": {"output_kind": 1}}, 400, "output_kind", "unknown key"),
-        ({"sampling_params": {"n": 2, "temperature": 0}}, 400, None, "greedy"),
+        ({"sampling_params": {"n": 2, "temperature": 0}}, 400, "n", "greedy"),
         ({"sampling_params": {"seed": 10**30}}, 400, None, "64 bits"),
         ({"sampling_params": {"top_p": float("nan")}}, 400, "top_p", "must be in (0, 1]"),
         ({"prompt": "token " * 2000}, 400, "input_tokens", "1024"),
-        ({"sampling_params": {"n": 257}}, 400, "n", "at most 256"),
+        ({"sampling_params": {"n": 257}}, 400, "n", "equal to 256"),
         ({"sampling_params": {"stop": "\ud800"}}, 400, None, "surrogate"),
         (
             {"sampling_params": {"structured_outputs": {"whitespce": 1}}},
@@ -159,7 +158,7 @@ async def test_log_probabilities_come_in_step_with_the_tokens(ask: Ask) -> None:
         ),
         (
             {"sampling_params": {"structured_outputs": {"regex": "a", "choice": ["b"]}}},
-            *(400, "structured_outputs", "not more"),
+            *(400, "structured_outputs.regex", "not more"),
         ),
     ],
 )

@@ -37,7 +37,7 @@ async def test_a_job_fails_by_one_yield_whose_error_is_json_text() -> None:
     with ScriptedEngine() as engine:
         yields = await yields_of(engine, {"prompt": 5})
     assert only_failure(yields) == {
-        "message": "prompt: Input should be a valid string",
+        "message": "prompt: a text, or a list of token ids; prompts takes a list of prompts",
         "type": "BadRequestError",
         "param": "prompt",
         "code": 400,

@@ -24,7 +24,11 @@ async def test_an_answer_that_is_not_streamed_is_one_yield_with_one_string() -> 
         yields = await yields_of(engine, raw(stream=False))
     end = {"finish_reason": "length", "stop_reason": None}
     assert yields == [
-        {"choices": [{"tokens": ["Hello!"], **end}], "usage": {"input": 3, "output": 3}}
+        {
+            "choices": [{"tokens": ["Hello!"], **end}],
+            "usage": {"input": 3, "output": 3},
+            "request_id": "job-1",
+        }
     ]
 
 
@@ -45,8 +49,9 @@ async def test_every_token_is_a_string_of_its_own() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_engine_gets_the_job_that_was_sent(stream: bool) -> None:
     with ScriptedEngine(*tokens("a")) as engine:
-        await yields_of(engine, raw(stream=stream, sampling_params={"seed": 1}))
-    assert engine.asked == [RawJob(prompt="Hi", stream=stream, sampling_params={"seed": 1})]
+        payload = raw(stream=stream, sampling_params={"seed": 1})
+        await yields_of(engine, payload)
+    assert engine.asked == [RawJob.read(payload)]
 
 
 async def test_the_job_overrides_the_sizes_of_its_chunks() -> None:

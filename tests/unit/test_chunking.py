@@ -32,7 +32,7 @@ def sizes(chunker: Chunker[str], count: int) -> list[int]:
     for piece in pieces(count):
         chunker.add([piece])
         chunks += [chunker.take(now=0)]
-    while rest := chunker.flush():
+    while rest := chunker.flush(now=0):
         chunks += [rest]
     return [len(chunk) for chunk in chunks if chunk]
 
@@ -46,7 +46,7 @@ def test_the_sequence_is_the_same_for_pieces_that_come_in_a_heap() -> None:
     chunker.add(pieces(150))
     taken = [len(chunk) for chunk in iter(lambda: chunker.take(now=0), [])]
     assert taken == [1, 3, 9, 27, 50, 50]
-    assert len(chunker.flush()) == 10
+    assert len(chunker.flush(now=0)) == 10
 
 
 def test_fractions_grow_as_floats_and_are_rounded_up() -> None:
@@ -174,7 +174,7 @@ def test_a_chunk_is_full_before_it_exceeds_what_one_yield_may_hold() -> None:
     chunker: Chunker[str] = Chunker(policy(smallest=10, growth=1))
     chunker.add(pieces(3, size=ROOM_BYTES // 2))
     assert [len(chunker.take(now=0)) for _ in range(2)] == [2, 0]
-    assert len(chunker.flush()) == 1
+    assert len(chunker.flush(now=0)) == 1
 
 
 def test_a_yield_leaves_room_for_what_is_wrapped_around_its_pieces() -> None:
@@ -184,7 +184,7 @@ def test_a_yield_leaves_room_for_what_is_wrapped_around_its_pieces() -> None:
 def test_a_single_piece_goes_out_however_large() -> None:
     chunker: Chunker[str] = Chunker(policy(largest=2, growth=1))
     chunker.add(pieces(1, size=ROOM_BYTES * 2) + pieces(1, weight=9) + pieces(1))
-    assert [len(chunker.flush()) for _ in range(4)] == [1, 1, 1, 0]
+    assert [len(chunker.flush(now=0)) for _ in range(4)] == [1, 1, 1, 0]
 
 
 def test_a_heavy_piece_does_not_overfill_a_chunk() -> None:
@@ -199,7 +199,7 @@ def test_what_weighs_nothing_is_not_lost_at_the_end() -> None:
     assert chunker.take(now=0) == ["x"]
     chunker.add([Piece("end", weight=0, size=3, born=0)])
     assert chunker.take(now=0) == []
-    assert chunker.flush() == ["end"]
+    assert chunker.flush(now=0) == ["end"]
 
 
 # Whatever comes:
@@ -246,7 +246,7 @@ def played(chunk_policy: ChunkPolicy, stream: Arrivals) -> list[tuple[float, lis
         piece = Piece(text, weight, size, born=now)
         chunker.add([Piece(piece, weight, size, born=now)])
         drain(until=now)
-    while rest := chunker.flush():
+    while rest := chunker.flush(now=0):
         chunks.append((now, rest))
     return chunks
 

@@ -29,7 +29,7 @@ def choice(text: str, ids: list[int] | None = None, **fields: Any) -> SimpleName
 
 
 def output(*choices: SimpleNamespace, prompt: list[int] | None = None) -> SimpleNamespace:
-    return SimpleNamespace(outputs=list(choices), prompt_token_ids=prompt)
+    return SimpleNamespace(outputs=list(choices), prompt_token_ids=prompt, prompt_logprobs=None)
 
 
 def split(*choices: SimpleNamespace) -> list[Delta]:

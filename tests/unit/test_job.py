@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from worker.job import Job, OpenAIJob, RawJob
+from worker.job import OpenAIJob, RawJob, parse_input
+from worker.job.sampling import Sampling
 
 CHAT = "/v1/chat/completions"
 TURN = {"role": "user", "content": "Hi"}
@@ -17,13 +18,13 @@ CHUNK_KEYS = (
 
 
 def openai(payload: Any) -> OpenAIJob:
-    job = Job.parse(payload)
+    job = parse_input(payload)
     assert isinstance(job, OpenAIJob)
     return job
 
 
 def raw(payload: Any) -> RawJob:
-    job = Job.parse(payload)
+    job = parse_input(payload)
     assert isinstance(job, RawJob)
     return job
 
@@ -103,13 +104,15 @@ def test_the_body_stays_opaque() -> None:
 
 
 def test_a_prompt_alone_is_a_job_with_the_defaults() -> None:
-    assert raw({"prompt": "Hi"}).model_dump() == {
+    given = raw({"prompt": "Hi"}).model_dump()
+    assert given.pop("sampling_params") == Sampling().model_dump()
+    assert {key: value for key, value in given.items() if value is not None} == {
         "prompt": "Hi",
-        "messages": None,
         "apply_chat_template": False,
-        "sampling_params": {},
+        "continue_final_message": False,
+        "return_token_ids": False,
         "stream": False,
-        **dict.fromkeys(CHUNK_KEYS),
+        "format": "raw",
     }
 
 
@@ -147,7 +150,7 @@ def test_the_chat_template_gets_each_turn_as_it_was_sent(turn: dict[str, Any]) -
 
 def test_sampling_params_and_stream_reach_the_job() -> None:
     job = raw({"prompt": "Hi", "sampling_params": {"n": 2}, "stream": True})
-    assert (job.sampling_params, job.stream) == ({"n": 2}, True)
+    assert (job.sampling_params.n, job.stream) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_a_null_route_leaves_the_raw_form() -> None:
 def test_parsing_leaves_the_payload_alone() -> None:
     payload = {"openai_route": CHAT, "openai_input": {"n": 1}, "max_batch_size": None}
     before = dict(payload)
-    Job.parse(payload)
+    parse_input(payload)
     assert payload == before
 
 
@@ -178,7 +181,7 @@ def test_parsing_leaves_the_payload_alone() -> None:
 @pytest.mark.parametrize("form", [{"prompt": "Hi"}, {"openai_route": CHAT}, {"route": CHAT}])
 def test_the_four_chunk_keys_stand_beside_every_form(form: dict[str, str]) -> None:
     given = dict(zip(CHUNK_KEYS, (5, 1.5, 2, 20.5), strict=True))
-    job = Job.parse({**form, **given})
+    job = parse_input({**form, **given})
     assert {key: getattr(job, key) for key in CHUNK_KEYS} == given
 
 

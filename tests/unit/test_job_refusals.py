@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput
-from worker.job import ACCEPTED_INPUTS, Job
+from worker.job import ACCEPTED_INPUTS, parse_input
 
 CHAT = "/v1/chat/completions"
 TURN = {"role": "user", "content": "Hi"}
@@ -13,7 +13,7 @@ TURN = {"role": "user", "content": "Hi"}
 
 def refusal(payload: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
-        Job.parse(payload)
+        parse_input(payload)
     return caught.value
 
 
@@ -60,7 +60,8 @@ def test_an_unknown_key_is_refused_by_name_with_the_nearest_known_one(
 def test_all_that_is_wrong_is_told_and_the_first_is_the_param() -> None:
     error = refusal({"prompt": 5, "stream": "yes", "zzz": 1})
     assert error.message == (
-        "prompt: Input should be a valid string; stream: Input should be a valid boolean; "
+        "prompt: a text, or a list of token ids; prompts takes a list of prompts; "
+        "stream: Input should be a valid boolean; "
         "unknown key 'zzz'"
     )
     assert error.param == "prompt"

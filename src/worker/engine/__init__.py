@@ -18,6 +18,8 @@ class Delta:
     """What one choice of an answer has grown by.
 
     Streaming, it holds one token (none, if only the end is told); otherwise a whole choice.
+    ``logprobs`` and ``token_ids`` are in step with its tokens, ``prompt_logprobs`` with the
+    prompt's, of which the first has none; each only where asked for.
     """
 
     index: int
@@ -27,6 +29,8 @@ class Delta:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     logprobs: list[dict[str, Any]] | None = None
+    token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
 
 
 class Engine(Protocol):

@@ -1,35 +1,80 @@
 """Takes vLLM's outputs apart into deltas."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from worker.engine import Delta
+from worker.engine.sampling import Plan
 
 # What a tokenizer decodes the beginning of a character to.
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
-def deltas(output: Any, decode: Callable[[list[int]], str] | None) -> Iterator[Delta]:
+def deltas(
+    output: Any,
+    decode: Callable[[list[int]], str] | None,
+    ids: bool = False,
+) -> Iterator[Delta]:
     """Yield what one ``RequestOutput`` brings.
 
     Args:
         output: vLLM merges the outputs of several engine steps into one if nobody was there to
             take them, so a delta of its can hold several tokens.
         decode: the tokenizer's, to yield one delta a token; None: one delta a choice.
+        ids: whether to tell the tokens' ids.
     """
+    prompt_ids = output.prompt_token_ids or ()
+    told = output.prompt_logprobs
+    # Each choice brings the prompt's once more.
+    of_prompt = {0: [None, *_positions(prompt_ids[1:], told[1:])]} if told else {}
     for choice in output.outputs:
-        logprobs = _logprobs(list(choice.token_ids), choice.logprobs)
-        for text, tokens in _parts(choice.text, list(choice.token_ids), decode):
-            ended = tokens.stop == len(choice.token_ids)
+        token_ids = list(choice.token_ids)
+        positions = _positions(token_ids, choice.logprobs or ())
+        for text, tokens in _parts(choice.text, token_ids, decode):
+            ended = tokens.stop == len(token_ids)
             yield Delta(
                 index=choice.index,
                 text=text,
                 tokens=tokens.stop - tokens.start,
-                prompt_tokens=len(output.prompt_token_ids or ()),
+                prompt_tokens=len(prompt_ids),
                 finish_reason=choice.finish_reason if ended else None,
                 stop_reason=choice.stop_reason if ended else None,
-                logprobs=logprobs[tokens] if logprobs else None,
+                logprobs=positions[tokens] or None,
+                token_ids=token_ids[tokens] if ids else None,
+                prompt_logprobs=of_prompt.pop(choice.index, None),
             )
+
+
+def best(output: Any, planned: Plan, decode: Callable[[list[int]], str]) -> Any:
+    """Keep the best choices of a ``RequestOutput`` that holds all of them, and number them."""
+    choices = list(output.outputs)
+    if not planned.beam_width:  # a beam search has ranked them itself
+        choices.sort(key=lambda choice: choice.cumulative_logprob, reverse=True)
+    output.outputs = choices[: planned.n]
+    for index, choice in enumerate(output.outputs):
+        choice.index = index
+        if not planned.tells_logprobs:
+            choice.logprobs = None
+        elif planned.beam_width:
+            choice.logprobs = [
+                _likeliest(candidates, chosen, planned.params.logprobs, decode)
+                for chosen, candidates in zip(choice.token_ids, choice.logprobs, strict=False)
+            ]
+    return output
+
+
+def _likeliest(
+    candidates: dict[int, Any], chosen: int, count: int, decode: Callable[[list[int]], str]
+) -> dict[int, Any]:
+    """Keep of what a beam search has looked at what was asked for, and the chosen token."""
+    kept = {
+        id_: logprob
+        for id_, logprob in candidates.items()
+        if id_ == chosen or count < 0 or logprob.rank <= count
+    }
+    for id_, logprob in kept.items():
+        logprob.decoded_token = decode([id_])
+    return kept
 
 
 def _parts(
@@ -50,10 +95,8 @@ def _parts(
     yield text[start:], slice(max(len(ids) - 1, 0) if decode else 0, len(ids))
 
 
-def _logprobs(ids: list[int], positions: Any) -> list[dict[str, Any]] | None:
+def _positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, Any]]:
     """Say what was chosen at each position, and what else was likely, most likely first."""
-    if not positions:
-        return None
     return [
         {
             **_candidate(chosen, candidates[chosen]),

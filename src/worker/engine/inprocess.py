@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from argparse import Namespace
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,13 +14,15 @@ from fastapi.exceptions import RequestValidationError
 
 from worker.asgi import App
 from worker.engine import Delta
-from worker.engine.deltas import deltas
+from worker.engine.deltas import best, deltas
 from worker.engine.locations import find
-from worker.engine.sampling import sampling_params
+from worker.engine.prompts import Prompts
+from worker.engine.sampling import Plan, as_given, beam_search_params, plan
 from worker.engine.translation import explain, translated
-from worker.errors import InternalError
+from worker.errors import InternalError, InvalidInput
 from worker.job import RawJob
-from worker.settings import Settings, is_set
+from worker.job.sampling import Sampling
+from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class InProcessEngine:
     async def open(self) -> None:
         """Build vLLM's app around the engine and begin to watch it; call on the engine's loop."""
         args, client = self._arguments, self._client
-        tasks = await client.get_supported_tasks()
+        self._tasks = tasks = await client.get_supported_tasks()
         self.app = find("build_app")(args, tasks, client.model_config)
         _replace_handler(self.app, RequestValidationError, explain)
         # vLLM quotes parts of messages that it passes over.
@@ -59,16 +61,8 @@ class InProcessEngine:
         await find("init_app_state")(client, state, _without_path(args), tasks)
         # vLLM's launcher would put its HTTP server here; error paths expect one.
         state.server = SimpleNamespace(should_exit=False)
-        self._chat_params = find("ChatParams")(
-            chat_template=find("load_chat_template")(args.chat_template),
-            chat_template_content_format=args.chat_template_content_format,
-            chat_template_kwargs={
-                **(args.default_chat_template_kwargs or {}),
-                # The renderer's own default is false, the server's is true.
-                "add_generation_prompt": True,
-            },
-        )
-        if is_set("GENERATION_CONFIG") or is_set("OVERRIDE_GENERATION_CONFIG"):
+        self.prompts = Prompts(client, state)
+        if args.given & {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}:
             self._defaults |= client.model_config.get_diff_sampling_param()
         self._watchers.append(asyncio.create_task(self._watch()))
         if not self._settings.disable_log_stats:
@@ -85,48 +79,117 @@ class InProcessEngine:
         return bool(self._client.errored)
 
     @property
-    def has_chat_template(self) -> bool:
-        """Whether messages can be rendered; text models without one still take prompts."""
-        tokenizer = self._client.renderer.tokenizer
-        return bool(self._chat_params.chat_template or getattr(tokenizer, "chat_template", None))
-
-    @property
     def unfinished_requests(self) -> int:
         """How many requests hold a slot in the engine, on either path."""
         return int(self._client.output_processor.get_num_unfinished_requests())
 
+    @property
+    def generates(self) -> bool:
+        """Whether the model generates text; else it embeds, or scores."""
+        return "generate" in self._tasks
+
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         """See ``Engine.generate``."""
-        async with contextlib.aclosing(self._outputs(job, request_id)) as outputs:
+        with translated():
+            planned = plan(job.sampling_params, self._defaults, streamed=job.streamed)
+            adapter = await self.prompts.adapter(job)
+            prompt = await self.prompts.render(job)
+        if self._tokenizer is None and (planned.params.stop or planned.params.bad_words):
+            raise InvalidInput("Without a tokenizer there are no stop or bad words", param="stop")
+        decode = self._decode if job.streamed else None
+        ids = job.return_token_ids or self._tokenizer is None or not planned.params.detokenize
+        async with contextlib.aclosing(
+            self.outputs(prompt, planned, request_id, adapter)
+        ) as outputs:
             async for output in outputs:
-                for delta in deltas(output, self._decode if job.stream else None):
+                for delta in deltas(output, decode, ids):
                     yield delta
 
-    async def _outputs(self, job: RawJob, request_id: str) -> AsyncGenerator[Any, None]:
+    def plan(self, params: Any) -> Plan:
+        """Plan one whole answer, for a job's parameters or vLLM's own ``SamplingParams``.
+
+        Raises:
+            WorkerError: a parameter is refused.
+        """
         with translated():
-            params = sampling_params(job, self._defaults)
-            prompt = await self._render(job)
-            async with contextlib.aclosing(
-                self._client.generate(prompt, params, request_id)
-            ) as outputs:
+            if isinstance(params, Sampling):
+                return plan(params, self._defaults, streamed=False)
+            return as_given(params)
+
+    async def load(self, adapter: Any) -> None:
+        """Load a ``LoRARequest``'s adapter: one that fails while it is used kills the engine.
+
+        Raises:
+            WorkerError: it can't be loaded.
+        """
+        with translated():
+            await self._client.add_lora(adapter)
+
+    async def complete(
+        self, render: Callable[[], Awaitable[Any]], planned: Plan, request_id: str, adapter: Any
+    ) -> Any:
+        """Return one whole answer: vLLM's ``RequestOutput`` for the ``EngineInput`` of ``render``.
+
+        Raises:
+            WorkerError: the request is refused, or the engine is dead.
+        """
+        with translated():
+            prompt = await render()
+        outputs = self.outputs(prompt, planned, request_id, adapter)
+        async with contextlib.aclosing(outputs):
+            (output,) = [output async for output in outputs]
+        return output
+
+    async def embed(
+        self, render: Callable[[], Awaitable[Any]], request_id: str, adapter: Any = None
+    ) -> Any:
+        """Return vLLM's ``EmbeddingRequestOutput`` for the ``EngineInput`` of ``render``.
+
+        Raises:
+            WorkerError: the request is refused, or the engine is dead.
+        """
+        with translated():
+            params = find("PoolingParams")(task="embed")
+            outputs = self._client.encode(await render(), params, request_id, lora_request=adapter)
+            async with contextlib.aclosing(outputs):
+                (output,) = [output async for output in outputs]
+        return find("EmbeddingRequestOutput").from_base(output)
+
+    async def outputs(
+        self, prompt: Any, planned: Plan, request_id: str, adapter: Any = None
+    ) -> AsyncGenerator[Any, None]:
+        """Yield vLLM's ``RequestOutput``s for its ``EngineInput``, and an ``adapter`` it serves.
+
+        Raises:
+            WorkerError: the request is refused, or the engine is dead.
+        """
+        with translated():
+            begin = self._search if planned.beam_width else self._sample
+            async with contextlib.aclosing(begin(prompt, planned, request_id, adapter)) as outputs:
                 async for output in outputs:
                     if any(choice.finish_reason == "error" for choice in output.outputs):
                         log.error("request %s failed in the engine", request_id)
                         raise InternalError
-                    yield output
+                    yield best(output, planned, self._decode) if planned.ranked else output
 
-    async def _render(self, job: RawJob) -> Any:
-        renderer = self._client.renderer
-        if (conversation := job.conversation) is not None:
-            _, (prompt,) = await renderer.render_chat_async([conversation], self._chat_params)
-        else:
-            parsed = find("parse_model_prompt")(self._client.model_config, job.prompt)
-            (prompt,) = await renderer.render_cmpl_async([parsed])
-        return prompt
+    def _sample(self, prompt: Any, planned: Plan, request_id: str, adapter: Any) -> Any:
+        return self._client.generate(prompt, planned.params, request_id, lora_request=adapter)
+
+    def _search(self, prompt: Any, planned: Plan, request_id: str, adapter: Any) -> Any:
+        """Begin vLLM's beam search, which its server has, not its engine."""
+        params = beam_search_params(planned, prompt, self._client.model_config)
+        server = self.app.state.openai_serving_completion  # type: ignore[attr-defined]  # see open
+        return server.beam_search(prompt, request_id, params, lora_request=adapter)
 
     def _decode(self, token_ids: list[int]) -> str:
-        text: str = self._client.renderer.tokenizer.decode(token_ids, skip_special_tokens=True)
+        if self._tokenizer is None:
+            return ""
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         return text
+
+    @property
+    def _tokenizer(self) -> Any:
+        return self._client.renderer.tokenizer
 
     async def _watch(self) -> None:
         """Tell the rest of the worker when the engine can't go on."""

@@ -94,6 +94,8 @@ class Options:
         chosen = {**_defaults(given), **given}
         argv = [word for name, value in chosen.items() for word in self._words(name, value)]
         arguments: argparse.Namespace = self._parser.parse_args(argv)
+        # Several defaults depend on whether an option was given, whatever its value.
+        arguments.given = frozenset(given)
         try:
             find("validate_parsed_serve_args")(arguments)
         except REFUSALS as error:
@@ -163,7 +165,8 @@ def _defaults(given: Mapping[str, str]) -> dict[str, str]:
     defaults = GPU_DEFAULTS
     if find("current_platform").is_cpu():
         export(CPU_EXPORTS)
-        one_process = not given.keys() & {"TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE"}
+        parallel = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
+        one_process = all(given.get(name, "1") == "1" for name in parallel)
         defaults = CPU_DEFAULTS | (CPU_UNIPROCESS if one_process else {})
     if (model := Path(given.get("MODEL", ""))).is_dir():
         # Callers name a model; a path of this machine is none of their business.

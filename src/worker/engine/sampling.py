@@ -1,8 +1,8 @@
-"""Sampling parameters of a raw job, checked and typed by vLLM's own class."""
+"""Sampling parameters of a raw job, checked and typed by vLLM's own classes."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -10,81 +10,172 @@ from pydantic import TypeAdapter, ValidationError
 
 from worker.engine.locations import find
 from worker.errors import InvalidInput
-from worker.job import MOST_TOLD, RawJob, unknown_key
+from worker.job.base import MOST_TOLD, SAMPLING, unknown_key
+from worker.job.sampling import GUIDED, GUIDED_OBJECTS, STRUCTURED, Sampling
 
 SamplingParams = find("SamplingParams")
 OutputKind = find("RequestOutputKind")
 
-# Fields that are the worker's or the engine's to set, not a caller's, and those whose results
-# the raw output has no place for.
+# Fields that are the worker's or the engine's to set, not a caller's.
 INTERNAL = frozenset(
     """
-    output_kind output_text_buffer_length skip_clone extra_args prompt_logprobs
+    output_kind output_text_buffer_length skip_clone extra_args
     prompt_logprob_start prompt_logprob_token_ids
     """.split()
 )
-KNOWN = (
+VLLMS = (
     frozenset(name for name in SamplingParams.__struct_fields__ if not name.startswith("_"))
     - INTERNAL
 )
+KNOWN = VLLMS | Sampling.model_fields.keys() | GUIDED | GUIDED_OBJECTS
 
 # Objects among them, and what may stand in those.
 NESTED = {
     name: frozenset(field.name for field in fields(find(class_)) if not field.name.startswith("_"))
     for name, class_ in (
-        ("structured_outputs", "StructuredOutputsParams"),
+        (STRUCTURED, "StructuredOutputsParams"),
         ("repetition_detection", "RepetitionDetectionParams"),
     )
 }
-KINDS = frozenset({"json", "regex", "choice", "grammar", "json_object", "structural_tag"})
+
+# What vLLM's beam search heeds; of the temperature only that there is no chance in it.
+BEAM = frozenset(
+    """
+    ignore_eos include_stop_str_in_output logprobs max_tokens skip_special_tokens temperature
+    """.split()
+)
+CERTAIN = (0, SamplingParams().temperature)
 
 _adapter = TypeAdapter(SamplingParams)
 
 
-def sampling_params(job: RawJob, defaults: Mapping[str, Any]) -> Any:
-    """Make vLLM's ``SamplingParams`` for a raw job.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to generate: by sampling, or by beam search if ``beam_width`` is not 0."""
+
+    params: Any  # vLLM's SamplingParams
+    n: int = 1
+    beam_width: int = 0
+    length_penalty: float = 1.0
+    # Ranking needs log probabilities, too, which are not for the caller.
+    tells_logprobs: bool = False
+
+    @property
+    def ranked(self) -> bool:
+        return bool(self.beam_width) or self.params.n > self.n
+
+
+def plan(asked: Sampling, defaults: Mapping[str, Any], *, streamed: bool) -> Plan:
+    """Turn a raw job's sampling parameters into vLLM's.
 
     Args:
-        job: its ``sampling_params`` may hold any of the installed vLLM's; null counts as absent.
+        asked: it may hold any of the installed vLLM's.
         defaults: what holds for parameters that the job does not name.
+        streamed: whether the answer is to come bit by bit.
 
     Raises:
         InvalidInput: naming the parameter that is unknown or has a wrong type.
         Exception: vLLM's own, for a value out of range.
     """
-    given = {name: value for name, value in job.sampling_params.items() if value is not None}
-    _refuse_unknown("sampling_params", given, KNOWN)
+    given = asked.vllm
+    _refuse_unknown(SAMPLING, given, VLLMS)
     for name, known in NESTED.items():
         if isinstance(given.get(name), dict):
-            _refuse_unknown(f"sampling_params.{name}", given[name], known)
-    _refuse_several_kinds(given.get("structured_outputs"))
+            _refuse_unknown(f"{SAMPLING}.{name}", given[name], known)
+    beam = asked.use_beam_search
+    if asked.width > 1 and not beam and given.get("temperature", defaults.get("temperature")) == 0:
+        name = "n" if asked.best_of is None else "best_of"
+        message = "greedy sampling (temperature 0) gives the same text every time"
+        raise InvalidInput(f"{SAMPLING}.{name}: {message}", param=name)
+    params = _params({**defaults, **given, "n": 1 if beam else asked.width})
+    params.output_kind = OutputKind.DELTA if streamed else OutputKind.FINAL_ONLY
+    if beam:
+        _refuse_sampling(params, given)
+    elif asked.ranked and params.logprobs is None:
+        # Choices are ranked by the log probabilities of their own tokens.
+        params.logprobs = 0
+    return Plan(
+        params,
+        n=asked.n,
+        beam_width=asked.width if beam else 0,
+        length_penalty=asked.length_penalty,
+        tells_logprobs="logprobs" in given or "logprob_token_ids" in given,
+    )
+
+
+def as_given(params: Any) -> Plan:
+    """Plan one whole answer by vLLM's own ``SamplingParams``."""
+    whole = params.clone()
+    whole.output_kind = OutputKind.FINAL_ONLY
+    return Plan(whole, n=params.n)
+
+
+def beam_search_params(planned: Plan, prompt: Any, model_config: Any) -> Any:
+    """Make vLLM's ``BeamSearchParams``; a search ends with the context, as sampling does.
+
+    Raises:
+        InvalidInput: the search is too wide for the log probabilities that the engine gives.
+    """
+    # vLLM looks at twice as many candidates a step as it keeps beams.
+    most = model_config.max_logprobs
+    if 0 <= most < 2 * planned.beam_width:
+        message = f"a beam of {planned.beam_width} needs MAX_LOGPROBS={2 * planned.beam_width}"
+        raise InvalidInput(f"{SAMPLING}.best_of: {message}; it is {most}", param="best_of")
+    params = planned.params
+    room = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
+    return find("BeamSearchParams")(
+        beam_width=planned.beam_width,
+        max_tokens=max(1, min(params.max_tokens or room, room)),
+        ignore_eos=params.ignore_eos,
+        length_penalty=planned.length_penalty,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        skip_special_tokens=params.skip_special_tokens,
+    )
+
+
+def _params(given: dict[str, Any]) -> Any:
+    if given.get("stop_token_ids") and not given.get("stop"):
+        # The text of a stop token belongs to the answer, that of a stop string does not. vLLM has
+        # one switch for both, so with stop strings the text ends before the token, too.
+        given.setdefault("include_stop_str_in_output", True)
     try:
         # What the engine's core could not be sent, vLLM notices too late to refuse it.
         msgspec.msgpack.encode(given)
         # As JSON: there the strict mode takes dict keys that are numbers, but no "3" for 3.
-        params = _adapter.validate_json(json.dumps({**defaults, **given}), strict=True)
+        return _adapter.validate_json(json.dumps(given), strict=True)
     except OverflowError:
-        raise InvalidInput("sampling_params: an integer has more than 64 bits") from None
+        raise InvalidInput(f"{SAMPLING}: an integer has more than 64 bits") from None
     except RecursionError:
-        raise InvalidInput("sampling_params: a value is nested too deeply") from None
+        raise InvalidInput(f"{SAMPLING}: a value is nested too deeply") from None
     except ValidationError as invalid:
         raise _refusal(invalid) from None
-    params.output_kind = OutputKind.DELTA if job.stream else OutputKind.FINAL_ONLY
-    return params
+    except find("VLLMClientError") as refused:
+        # Its message names the parameter first, but only some of vLLM's checks say so themselves.
+        message = str(refused.args[0])
+        raise InvalidInput(f"{SAMPLING}: {message}", param=_first_word(message)) from None
+
+
+def _first_word(message: str) -> str | None:
+    word = message.split(" ", 1)[0].strip("`,")
+    return word if word in KNOWN else None
+
+
+def _refuse_sampling(params: Any, given: Mapping[str, Any]) -> None:
+    """Refuse what vLLM's beam search would pass over."""
+    default = SamplingParams()
+    for name in given:
+        if name not in BEAM and getattr(params, name) != getattr(default, name):
+            raise InvalidInput(f"{SAMPLING}.{name}: beam search does not heed it", param=name)
+    if given.get("temperature", 0) not in CERTAIN:
+        message = "there is no chance in beam search: leave it out, or 0"
+        raise InvalidInput(f"{SAMPLING}.temperature: {message}", param="temperature")
 
 
 def _refuse_unknown(where: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
     if unknown := sorted(given.keys() - known)[:MOST_TOLD]:
-        told = "; ".join(unknown_key(name, known) for name in unknown)
+        names = KNOWN if known is VLLMS else known
+        told = "; ".join(unknown_key(name, names) for name in unknown)
         raise InvalidInput(f"{where}: {told}", param=unknown[0])
-
-
-def _refuse_several_kinds(structured: Any) -> None:
-    """Refuse what vLLM would refuse, too, but with the values in its message."""
-    given = structured.keys() & KINDS if isinstance(structured, dict) else set()
-    if len([kind for kind in given if structured[kind] is not None]) > 1:
-        message = f"sampling_params.structured_outputs: one of {', '.join(sorted(KINDS))}, not more"
-        raise InvalidInput(message, param="structured_outputs")
 
 
 def _refusal(invalid: ValidationError) -> InvalidInput:
@@ -92,6 +183,6 @@ def _refusal(invalid: ValidationError) -> InvalidInput:
     # The first part of a location is pydantic's name for the alternative that it tried.
     told = {str(error["loc"][1]): error["msg"] for error in errors if len(error["loc"]) > 1}
     if not told:
-        return InvalidInput(f"sampling_params: {errors[0]['msg']}")
-    message = "; ".join(f"sampling_params.{name}: {why}" for name, why in told.items())
+        return InvalidInput(f"{SAMPLING}: {errors[0]['msg']}")
+    message = "; ".join(f"{SAMPLING}.{name}: {why}" for name, why in told.items())
     return InvalidInput(message, param=next(iter(told)))

@@ -8,10 +8,11 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from jinja2 import TemplateError
+from pydantic import ValidationError
 
 from worker.engine.locations import find
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine, WorkerError
-from worker.job import MOST_TOLD
+from worker.job.base import MOST_TOLD
 
 NO_CHAT_TEMPLATE = (
     "The model has no chat template, so messages can't be turned into a prompt: set "
@@ -57,13 +58,19 @@ def translate(error: Exception) -> WorkerError | None:
     return next((make(error) for class_, make in TABLE if isinstance(error, class_)), None)
 
 
-async def explain(_: Any, invalid: RequestValidationError) -> JSONResponse:
-    """Answer a body of a wrong shape in vLLM's place: which fields, never what they held."""
+def wrong_shape(invalid: ValidationError | RequestValidationError, skip: int = 0) -> InvalidInput:
+    """Tell which fields are wrong, never what they held; places begin after ``skip`` parts."""
     errors = invalid.errors()[:MOST_TOLD]
-    fields = [".".join(str(part) for part in error["loc"][1:]) for error in errors]
+    fields = [".".join(str(part) for part in error["loc"][skip:]) for error in errors]
     told = [f"{field}: {error['msg']}" for field, error in zip(fields, errors, strict=True)]
-    error = {"message": "; ".join(told), "param": fields[0] if fields else None}
-    return JSONResponse({"error": error}, status_code=HTTPStatus.BAD_REQUEST)
+    return InvalidInput("; ".join(told), param=fields[0] if fields else None)
+
+
+async def explain(_: Any, invalid: RequestValidationError) -> JSONResponse:
+    """Answer a body of a wrong shape in vLLM's place."""
+    told = wrong_shape(invalid, skip=1)
+    error = {"message": told.message, "param": told.param}
+    return JSONResponse({"error": error}, status_code=told.status)
 
 
 @contextlib.contextmanager

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from worker.engine import Engine
-from worker.job import Job, OpenAIJob, RawJob
-from worker.routes import openai, raw
+from worker.job import Job, ListJob, OpenAIJob, RawJob
+from worker.routes import lists, openai, raw
 from worker.routes.answer import Answer
 from worker.settings import Settings
 
 TABLE: dict[type[Job], Callable[[Any, str, Engine, Settings], Answer[Any]]] = {
     OpenAIJob: openai.answer,
     RawJob: raw.answer,
+    ListJob: lists.answer,
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from worker.chunking import Piece
+from worker.chunking import ChunkPolicy, Piece
 
 T = TypeVar("T")
 
@@ -16,13 +16,16 @@ class Answer(Generic[T]):
 
     ``pieces`` is called, iterated and closed on the engine's loop. ``render`` makes one yield of
     some pieces' values, ``render_error`` the last yield of a stream that breaks after it began;
-    without it the job fails, though its stream had begun.
+    without it the job fails, though its stream had begun. ``policy`` is for answers that are cut
+    in a way of their own; ``progress`` says how far an answer has come that is worth telling.
     """
 
     stream: bool
     pieces: Callable[[], AsyncGenerator[Piece[T], None]]
     render: Callable[[list[T]], Any]
     render_error: Callable[[dict[str, Any]], Any] | None = None
+    policy: ChunkPolicy | None = None
+    progress: Callable[[], dict[str, int]] | None = None
 
 
 def json_size(value: Any) -> int:

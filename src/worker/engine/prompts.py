@@ -1,0 +1,122 @@
+"""From a raw job to what the engine takes: the rendered prompt, and the adapter it is for."""
+
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+
+from worker.engine.locations import find
+from worker.engine.translation import wrong_shape
+from worker.errors import InvalidInput, RefusedByEngine
+from worker.job import RawJob
+
+NO_TOKENIZER = (
+    "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
+    "prompt as a list of token ids."
+)
+
+
+class Prompts:
+    """Renders with what vLLM's own server renders with, so both paths say the same to the model."""
+
+    def __init__(self, client: Any, state: Any) -> None:
+        self._model_config = client.model_config
+        self._renderer = client.renderer
+        self._chats = state.online_renderer
+        self._models = state.openai_serving_models
+
+    @property
+    def greeting(self) -> dict[str, Any]:
+        """The richest input that the model takes: messages, a text or token ids."""
+        tokenizer = self._renderer.tokenizer
+        if tokenizer is None:
+            return {"prompt": [0]}
+        if self._chats.chat_template or getattr(tokenizer, "chat_template", None):
+            return {"messages": [{"role": "user", "content": "Hi"}]}
+        return {"prompt": "Hi"}
+
+    async def render(self, job: RawJob, chat_template: str | None = None) -> Any:
+        """Turn a prompt or a conversation into vLLM's ``EngineInput``.
+
+        Args:
+            job: its sampling parameters don't matter here.
+            chat_template: in place of the model's own, where the operator trusts callers.
+
+        Raises:
+            InvalidInput: text without a tokenizer.
+            RefusedByEngine: vLLM's own verdict on messages or tools.
+            Exception: vLLM's own, for a prompt that is too long or a template that fails.
+        """
+        if (conversation := job.conversation) is None:
+            return await self.complete(job.prompt)
+        if self._renderer.tokenizer is None:
+            raise InvalidInput(NO_TOKENIZER, param="messages")
+        return await self._render_chat(job, conversation, chat_template)
+
+    async def complete(self, prompt: Any) -> Any:
+        """Turn a text, token ids or one of vLLM's prompt dicts into its ``EngineInput``.
+
+        Raises:
+            InvalidInput: text without a tokenizer.
+            Exception: vLLM's own, for a prompt that is too long or holds unknown ids.
+        """
+        if self._renderer.tokenizer is None and isinstance(prompt, str):
+            raise InvalidInput(NO_TOKENIZER, param="prompt")
+        parsed = find("parse_model_prompt")(self._model_config, prompt)
+        (rendered,) = await self._renderer.render_cmpl_async([parsed])
+        return rendered
+
+    async def _render_chat(
+        self, job: RawJob, conversation: list[dict[str, Any]], chat_template: str | None
+    ) -> Any:
+        begins = job.add_generation_prompt
+        try:
+            request = find("ChatCompletionRequest")(
+                messages=conversation,
+                tools=job.tools,
+                # The model is shown the tools; its calls stay in the text, which is the answer.
+                tool_choice="none" if job.tools else None,
+                chat_template=chat_template,
+                chat_template_kwargs=job.chat_template_kwargs,
+                add_generation_prompt=not job.continue_final_message if begins is None else begins,
+                continue_final_message=job.continue_final_message,
+            )
+        except ValidationError as invalid:
+            raise wrong_shape(invalid) from None
+        rendered = await self._chats.render_chat(request)
+        _, (prompt,) = _unless_refused(rendered)
+        return prompt
+
+    async def adapter(self, job: RawJob) -> Any:
+        """Find the ``LoRARequest`` of the adapter that a job names; None for the model itself.
+
+        Raises:
+            RefusedByEngine: nothing of that name is served.
+            InvalidInput: two adapters are named.
+        """
+        names = {name for name in (job.model, job.lora) if name is not None}
+        names -= {name for name in names if name == job.model and self._models.is_base_model(name)}
+        if len(names) > 1:
+            raise InvalidInput("model and lora name two adapters", param="lora")
+        for name in names:
+            if (loaded := self._models.lora_requests.get(name)) is not None:
+                return loaded
+            # Through vLLM's resolvers; an adapter that can't be loaded would kill the engine.
+            resolved = await self._models.resolve_lora(name)
+            if getattr(getattr(resolved, "error", None), "code", None) == HTTPStatus.NOT_FOUND:
+                raise self._unknown(name, "model" if name == job.model else "lora")
+            return _unless_refused(resolved)
+        return None
+
+    def _unknown(self, name: str, param: str) -> RefusedByEngine:
+        bases = [base.name for base in self._models.base_model_paths]
+        served = ", ".join([*bases, *self._models.lora_requests])
+        message = f"There is no model or adapter {name!r}; this worker serves {served}."
+        return RefusedByEngine(message, status=HTTPStatus.NOT_FOUND, param=param)
+
+
+def _unless_refused(answer: Any) -> Any:
+    if isinstance(answer, find("ErrorResponse")):
+        error = answer.error
+        raise RefusedByEngine(error.message, status=error.code, param=error.param)
+    return answer

@@ -1,0 +1,49 @@
+"""A request to vLLM's own server, as the platform's gateway sends it or spelled out."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import TypeAdapter, ValidationError, model_validator
+
+from worker.job.base import Job
+
+_server_boolean = TypeAdapter(bool)
+
+
+class OpenAIJob(Job):
+    """A route, a method and a body; vLLM checks the body."""
+
+    marks: ClassVar[frozenset[str]] = frozenset({"openai_route", "route"})
+    # The platform's gateway's.
+    other_names: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
+
+    route: str
+    method: Literal["GET", "POST"]
+    body: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Translate the gateway's keys. It loses the method: an empty body means GET."""
+        spelled = dict(given)
+        for ours, gateways in cls.other_names.items():
+            if gateways in spelled:
+                spelled[ours] = spelled.pop(gateways)
+        spelled.setdefault("method", "POST" if spelled.get("body") else "GET")
+        return spelled
+
+    @property
+    def path(self) -> str:
+        """The route without ``/v1``, which callers may leave out: ``/chat/completions``."""
+        path = "/" + self.route.strip("/")
+        return path.removeprefix("/v1") if path.startswith("/v1/") else path
+
+    @property
+    def stream(self) -> bool:
+        """Whether vLLM's server will take the body's ``stream`` for true: it knows many words."""
+        if self.method != "POST" or self.body is None:
+            return False
+        try:
+            return _server_boolean.validate_python(self.body.get("stream"))
+        except ValidationError:
+            return False

@@ -1,0 +1,54 @@
+"""Tells the platform how far a long job has come, while it runs and never after."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+# Seconds between two updates of a job, at least.
+INTERVAL_S = 1.0
+
+# Hands one job's progress to the platform.
+Report = Callable[[dict[str, Any], Any], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def reported(
+    job: dict[str, Any], progress: Callable[[], Any] | None, report: Report | None
+) -> AsyncIterator[None]:
+    """Report a job's progress while the block runs: at once, then whatever has changed.
+
+    On leaving, an update that is on its way is waited for: none may arrive after the result.
+    """
+    if progress is None or report is None:
+        yield
+        return
+    over = asyncio.Event()
+    telling = asyncio.create_task(_tell(job, progress, report, over))
+    task = asyncio.current_task()
+    assert task is not None  # for the type checker: a coroutine runs in a task
+
+    # A cancelled job's generator may be dropped without being closed.
+    def end(_: asyncio.Task[Any]) -> None:
+        over.set()
+
+    task.add_done_callback(end)
+    try:
+        yield
+    finally:
+        task.remove_done_callback(end)
+        over.set()
+        await telling
+
+
+async def _tell(
+    job: dict[str, Any], progress: Callable[[], Any], report: Report, over: asyncio.Event
+) -> None:
+    told = None
+    while not over.is_set():
+        if (now := progress()) != told:
+            await report(job, now)
+            told = now
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(INTERVAL_S):
+                await over.wait()

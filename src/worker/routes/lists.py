@@ -1,0 +1,88 @@
+"""Lists of prompts: each item a request of its own, all at once in the engine."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
+from worker.engine import Engine
+from worker.errors import AnswerTooLarge, EngineDead, WorkerError
+from worker.job import ListJob, RawJob
+from worker.routes.answer import Answer, json_size
+from worker.routes.dialects import DIALECTS, EACH
+from worker.settings import Settings
+
+# From so many prompts on, progress is told without being asked for.
+LONG = 100
+
+# As many results as one yield has room for.
+FULL = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
+
+# The place of an item in the list, and its result.
+Result = tuple[int, dict[str, Any]]
+
+
+def answer(job: ListJob, request_id: str, engine: Engine, _: Settings) -> Answer[Result]:
+    total, done = len(job.items), 0
+
+    async def result(index: int) -> Result:
+        nonlocal done
+        found = await _result(job.items[index], f"{request_id}-{index}", engine)
+        done += 1
+        return index, found
+
+    async def pieces() -> AsyncGenerator[Piece[Result], None]:
+        tasks = [asyncio.create_task(result(index)) for index in range(total)]
+        try:
+            for task in asyncio.as_completed(tasks) if job.stream else tasks:
+                index, found = await task
+                yield Piece((index, found), weight=1, size=json_size(found))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    tells_progress = total >= LONG if job.use_tqdm is None else job.use_tqdm
+    return Answer(
+        stream=True,
+        pieces=pieces,
+        render=_item if job.stream else _outputs,
+        policy=EACH if job.stream else FULL,
+        progress=(lambda: {"done": done, "total": total}) if tells_progress else None,
+    )
+
+
+async def _result(item: RawJob | WorkerError, request_id: str, engine: Engine) -> dict[str, Any]:
+    """Answer one item; what is wrong with it stands in its place."""
+    try:
+        if isinstance(item, WorkerError):
+            raise item
+        dialect = DIALECTS[item.format](item, request_id)
+        async with contextlib.aclosing(engine.generate(item, request_id)) as deltas:
+            return _fitting(dialect.item([delta async for delta in deltas]))
+    except EngineDead:
+        # Another worker can answer all of it.
+        raise
+    except WorkerError as error:
+        return error.body(request_id)
+
+
+def _fitting(found: dict[str, Any]) -> dict[str, Any]:
+    if (size := json_size(found)) > ROOM_BYTES:
+        raise AnswerTooLarge(
+            f"This result has {size:,} bytes and one yield holds {ROOM_BYTES:,}: "
+            "ask for fewer tokens or log probabilities."
+        )
+    return found
+
+
+def _item(results: list[Result]) -> dict[str, Any]:
+    ((index, found),) = results
+    return {"index": index, "result": found}
+
+
+def _outputs(results: list[Result]) -> dict[str, Any]:
+    """Render results in order; a yield that is not the first says where it goes on."""
+    first = results[0][0]
+    return {**({"index": first} if first else {}), "outputs": [found for _, found in results]}
