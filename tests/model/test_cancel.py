@@ -12,13 +12,15 @@ LONG: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", ["raw", "openai"])
+@pytest.mark.parametrize("path", ["raw", "beam", "list", "openai"])
 async def test_a_cancelled_job_frees_its_slot(
     worker: Worker, engine: Any, path: str, stream: bool
 ) -> None:
     body = {"messages": MESSAGES, **LONG, "stream": stream}
     payload = {
         "raw": {"messages": MESSAGES, "sampling_params": LONG, "stream": stream},
+        "beam": {"prompt": "Hi", "sampling_params": {**LONG, "use_beam_search": True, "n": 4}},
+        "list": {"prompts": ["Hi"] * 20, "sampling_params": LONG, "stream": stream},
         "openai": {"openai_route": "/v1/chat/completions", "openai_input": body},
     }[path]
 
