@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from worker import local
+from worker import local, start
 from worker.app import Worker
 from worker.engine import Engine
-from worker.errors import Mistake, SettingsError, WorkerError, collected
+from worker.errors import WorkerError
 from worker.phases import phase
-from worker.settings import Settings, engine_environ, platform_around, unheeded
+from worker.settings import Settings, platform_around
 
 log = logging.getLogger("worker")
 
@@ -91,20 +91,10 @@ def started(*also_import: str) -> Iterator[tuple[Engine, Settings]]:
         SettingsError: the mistakes in the worker's own settings and in vLLM's, all at once.
         StartFailed: vLLM could not start.
     """
-    mistakes: list[Mistake] = []
-    with collected(mistakes):
-        settings = Settings.from_env()
-        settings.export()
-    with phase("import"):
-        # Here, because it takes seconds and reads the environment that was just completed.
-        from worker.engine import launch, options  # noqa: PLC0415 - see above
-    with phase("settings"), collected(mistakes):
-        known = options.Options()
-        arguments = known.parse(engine_environ())
-    for warning in unheeded(known.names):
-        log.warning(warning)
-    if mistakes:
-        raise SettingsError(mistakes)
+    settings, arguments, _ = start.read()
+    # Only now is vLLM there.
+    from worker.engine import launch  # noqa: PLC0415 - see above
+
     with launch.launched(settings, arguments, also_import) as engine:
         yield engine, settings
 

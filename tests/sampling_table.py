@@ -181,7 +181,9 @@ ROWS: dict[str, Row] = {
         GREEDY,
         ("wrong", {"choice": 5}, {"regx": "a"}, {"regex": "((("}, {"json": {"type": "wrong"}}),
     ),
-    "detokenize": Row(True, False, lambda given, plain: (given.text, given.ids) == ("", plain.ids)),
+    "detokenize": Row(
+        True, False, lambda given, plain: (given.text, given.ids) == ("", plain.ids), GREEDY
+    ),
     "repetition_detection": free(
         None,
         {"max_pattern_size": 20, "min_count": 2},

@@ -130,9 +130,7 @@ class Worker:
 
 def _failure(body: dict[str, Any]) -> dict[str, str]:
     """Render the yield that fails a job: the SDK would turn a dict there into Python's repr."""
-    text = json.dumps(body, ensure_ascii=False)
-    # A message may quote half of a surrogate pair, which no POST can carry.
-    return {"error": text.encode(errors="replace").decode()}
+    return {"error": json.dumps(body, ensure_ascii=False)}
 
 
 def _within_limit(pieces: list[Piece[Any]]) -> list[Piece[Any]]:

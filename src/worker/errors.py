@@ -45,14 +45,19 @@ class WorkerError(Exception):
         """Render the error in OpenAI's shape; ``code`` is the HTTP status."""
         return {
             "error": {
-                "message": self.message[:LONGEST_MESSAGE],
+                "message": _postable(self.message),
                 "type": self.type,
-                "param": self.param and self.param[:LONGEST_MESSAGE],
+                "param": self.param and _postable(self.param),
                 "code": self.status,
                 "retryable": self.retryable,
                 "request_id": request_id,
             }
         }
+
+
+def _postable(text: str) -> str:
+    """Cut a text; half of a surrogate pair, which it may quote, no POST can carry."""
+    return text[:LONGEST_MESSAGE].encode(errors="replace").decode()
 
 
 class RequestError(WorkerError):

@@ -70,7 +70,13 @@ def events_of(chunk: Any) -> list[dict[str, Any]]:
 
 
 def text_of(event: dict[str, Any]) -> str:
-    """Find the generated text of either path; of several choices, the first's."""
+    """Find the generated text of any form: the first choice's; of a list, a line each."""
+    results = [event["result"]] if "result" in event else event.get("outputs")
+    if results is not None:
+        return "".join(f"{text_of(result)}\n" for result in results)
+    output = event.get("output", event)
+    if isinstance(output, dict) and isinstance(output.get("text"), str):
+        return str(output["text"])
     choice: dict[str, Any] = next(iter(event.get("choices") or []), {})
     message = choice.get("delta") or choice.get("message") or {}
     return "".join(choice.get("tokens") or []) or choice.get("text") or message.get("content") or ""

@@ -2,29 +2,28 @@
 
 import asyncio
 import contextlib
-import functools
 import itertools
-import json
-import logging
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
 
-from worker.engine.locations import find
+from worker import start
+from worker.arguments import (
+    Params,
+    each,
+    listed,
+    once,
+    refuse_unknown,
+    sampling,
+    warn_once,
+    written,
+)
 from worker.job import RawJob
-from worker.job.base import unknown_key
-from worker.job.sampling import STRUCTURED, Sampling
-from worker.settings import ALIASES, REMOVED, Settings, engine_environ
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-# vLLM's SamplingParams, or what a job's ``sampling_params`` may hold.
-Params = Any
 
 
 class LLM:
@@ -83,16 +82,13 @@ class LLM:
             "trust_request_chat_template": True,
             **engine_args,
         }
-        environ = {name.upper(): _written(value) for name, value in given.items()}
-        settings = Settings.from_env(environ)
-        settings.export()
-        # Here, because it takes seconds and reads the environment that was just completed.
-        from worker.engine import launch, options  # noqa: PLC0415 - see above
+        environ = {name.upper(): written(value) for name, value in given.items()}
+        settings, arguments, options = start.read(environ)
+        refuse_unknown(engine_args, options)
+        # Only now is vLLM there.
+        from worker.engine import launch  # noqa: PLC0415 - see above
 
-        known = options.Options()
-        _refuse_unknown(engine_args, known.names)
         stack = contextlib.ExitStack()
-        arguments = known.parse(engine_environ(environ))
         self._engine = stack.enter_context(launch.launched(settings, arguments))
         self._numbers = itertools.count()
         # Also at the end of the process, which would wait for the engine's otherwise.
@@ -121,7 +117,8 @@ class LLM:
             sampling_params: one for all, or one for each prompt.
             prompt_token_ids: the prompts as ids, the way older code passes them.
             use_tqdm: whether to show a bar.
-            lora_request: vLLM's ``LoRARequest``: one for all, or one (or None) for each prompt.
+            lora_request: one for all, or one (or None) for each prompt: vLLM's ``LoRARequest``, or
+                the name of an adapter in ``lora_modules``.
             prompt_adapter_request: gone from vLLM; a warning says so.
             guided_options_request: what the texts are held to (``guided_json`` and so on).
 
@@ -133,9 +130,12 @@ class LLM:
             WorkerError: a prompt or a parameter that is refused.
         """
         if prompt_adapter_request is not None:
-            _warn_once("prompt_adapter_request", "vLLM has no prompt adapters any more")
-        listed = _listed(prompts if prompt_token_ids is None else prompt_token_ids)
-        rendering = [partial(self._engine.prompts.complete, prompt) for prompt in listed]
+            warn_once("prompt_adapter_request", "vLLM has no prompt adapters any more")
+        given = prompts if prompt_token_ids is None else prompt_token_ids
+        if given is None:
+            raise TypeError("generate: prompts, or prompt_token_ids")
+        complete = self._engine.prompts.complete
+        rendering = [partial(complete, prompt) for prompt in listed(given)]
         return self._answers(
             rendering, sampling_params, lora_request, use_tqdm, guided_options_request
         )
@@ -168,9 +168,9 @@ class LLM:
             ValueError: lists of different lengths.
             WorkerError: a message or a parameter that is refused.
         """
-        listed = messages if messages and isinstance(messages[0], list) else [messages]
+        conversations = messages if messages and isinstance(messages[0], list) else [messages]
         shared = {"add_generation_prompt": add_generation_prompt, **rendering}
-        jobs = [RawJob.read({"messages": conversation, **shared}) for conversation in listed]
+        jobs = [RawJob.read({"messages": conversation, **shared}) for conversation in conversations]
         chats = [partial(self._engine.prompts.render, job, chat_template) for job in jobs]
         return self._answers(chats, sampling_params, lora_request, use_tqdm)
 
@@ -184,7 +184,7 @@ class LLM:
         Raises:
             WorkerError: a prompt that is refused, or a model that does not embed.
         """
-        rendering = [partial(self._engine.prompts.complete, prompt) for prompt in _listed(prompts)]
+        rendering = [partial(self._engine.prompts.complete, prompt) for prompt in listed(prompts)]
         adapters = self._adapters(lora_request, len(rendering))
         calls = [
             partial(self._engine.embed, render, self._request_id(), adapter)
@@ -200,23 +200,22 @@ class LLM:
         use_tqdm: bool,
         guided: Any = None,
     ) -> list[Any]:
-        params = _each(sampling_params, len(rendering), "sampling_params")
-        # Planned once for all that share it.
-        distinct = {id(one): one for one in params}
-        plans = {key: self._engine.plan(_sampling(one, guided)) for key, one in distinct.items()}
+        params = each(sampling_params, len(rendering), "sampling_params")
+        plans = once(params, lambda one: self._engine.plan(sampling(one, guided)))
         adapters = self._adapters(lora_request, len(rendering))
         calls = [
-            partial(self._engine.complete, render, plans[id(one)], self._request_id(), adapter)
-            for render, one, adapter in zip(rendering, params, adapters, strict=True)
+            partial(self._engine.complete, render, planned, self._request_id(), adapter)
+            for render, planned, adapter in zip(rendering, plans, adapters, strict=True)
         ]
         return self._run(calls, use_tqdm)
 
     def _adapters(self, lora_request: Any, count: int) -> list[Any]:
         """Load the adapters, and return one for each prompt."""
-        adapters = _each(lora_request, count, "lora_request")
-        distinct = {adapter.lora_int_id: adapter for adapter in adapters if adapter is not None}
-        self._run([partial(self._engine.load, one) for one in distinct.values()], use_tqdm=False)
-        return adapters
+
+        def load(adapter: Any) -> Any:
+            return adapter and self._run([partial(self._engine.load, adapter)], use_tqdm=False)[0]
+
+        return once(each(lora_request, count, "lora_request"), load)
 
     def _request_id(self) -> str:
         return f"offline-{next(self._numbers)}"
@@ -239,62 +238,11 @@ class LLM:
                     for task in tasks:
                         task.cancel()
 
+        if not self.close.alive:
+            raise RuntimeError("this LLM is closed")
         future = asyncio.run_coroutine_threadsafe(run(), self._engine.loop)
         try:
             return future.result()
         finally:
             # Left by Ctrl-C, the engine would go on.
             future.cancel()
-
-
-def _written(value: Any) -> str:
-    """Write an argument as an operator would write the setting of that name."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    return json.dumps(value) if isinstance(value, dict | list | tuple) else str(value)
-
-
-def _refuse_unknown(engine_args: Mapping[str, Any], options: Iterable[str]) -> None:
-    known = {name.lower() for name in (*options, *Settings.model_fields, *ALIASES)}
-    for name in engine_args:
-        if name.upper() in REMOVED:
-            _warn_once(name, REMOVED[name.upper()])
-        elif name not in known:
-            raise TypeError(f"LLM: {unknown_key(name, known)}")
-
-
-@functools.cache
-def _warn_once(name: str, why: str) -> None:
-    log.warning("%s has no effect: %s", name, why)
-
-
-def _listed(prompts: Any) -> list[Any]:
-    """Make a list of prompts of one: a text, a dict, or a list of ids."""
-    one = isinstance(prompts, str | dict) or (bool(prompts) and isinstance(prompts[0], int))
-    return [prompts] if one else list(prompts)
-
-
-def _sampling(params: Params, guided: Any) -> Any:
-    """Read parameters as a job's would be; vLLM's own object is taken as it is."""
-    held = guided if guided is None or isinstance(guided, dict) else vars(guided)
-    if params is None or isinstance(params, dict):
-        beside = {} if held is None else {"guided_options_request": held}
-        return RawJob.read(
-            {"prompt": "", "sampling_params": params or {}, **beside}
-        ).sampling_params
-    if held is not None:
-        params = params.clone()
-        structured = Sampling.model_validate({"guided_options_request": held}).vllm[STRUCTURED]
-        params.structured_outputs = find("StructuredOutputsParams")(**structured)
-    return params
-
-
-def _each(given: Any, count: int, name: str) -> list[Any]:
-    """Give every prompt its own of a list; what is no list, all prompts share."""
-    if not isinstance(given, list):
-        return [given] * count
-    if len(given) != count:
-        raise ValueError(f"{name}: {len(given)} of them for {count} prompts")
-    return given

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 # Seconds between two updates of a job, at least.
 INTERVAL_S = 1.0
@@ -38,7 +41,10 @@ async def reported(
     finally:
         task.remove_done_callback(end)
         over.set()
-        await telling
+        # An update that failed is no reason for the job to fail.
+        await asyncio.wait({telling})
+        if not telling.cancelled() and (error := telling.exception()):
+            log.warning("a job's progress could not be told: %r", error)
 
 
 async def _tell(

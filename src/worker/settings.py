@@ -140,6 +140,11 @@ class Settings(BaseModel):
             export({"HF_HOME": str(self.base_path / "huggingface-cache")}, environ)
 
 
+def process_environ() -> Mapping[str, str]:
+    """Return the environment that the operator set, and ``export`` completed."""
+    return os.environ
+
+
 def export(values: Mapping[str, str], environ: MutableMapping[str, str] = os.environ) -> None:
     """Write variables that the operator left unset, or blank."""
     for name, value in values.items():

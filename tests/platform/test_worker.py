@@ -23,6 +23,17 @@ CANARY = "canary-in-a-prompt"
 TOKEN = "hf_canaryincredential"
 
 
+# Of 500 pairs of jobs, each drawn from these; every seed makes an answer of its own.
+PROMPTS = ["Once", "Hello", "The small worker", [5, 6, 7]]
+PARAMS: list[dict[str, Any]] = [
+    {"max_tokens": 12},
+    {"max_tokens": 30, "n": 3, "temperature": 0.7},
+    {"max_tokens": 24, "top_p": 0.9, "logprobs": 1},
+    {"max_tokens": 24, "stop": [" the", "。"]},
+    {"max_tokens": 8, "n": 2, "best_of": 4},
+]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[Endpoint]:
     async with started_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024") as running:
@@ -35,9 +46,11 @@ def error_of(job: Job) -> dict[str, Any]:
     return error
 
 
-def raw_text(job: Job) -> str:
-    choices = [chunk["choices"][0] for chunk in job.output]
-    return "".join(text for choice in choices for text in choice["tokens"])
+def texts(job: Job) -> list[str]:
+    """The joined text of each choice."""
+    assert job.status is Status.COMPLETED, job.error
+    choices = zip(*(chunk["choices"] for chunk in job.output), strict=True)
+    return ["".join(text for part in parts for text in part["tokens"]) for parts in choices]
 
 
 def openai_text(job: Job) -> str:
@@ -59,7 +72,7 @@ async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(endpoint: 
         async with slots:
             if number % 4 < 2:
                 job = await endpoint.run(raw)
-                assert raw_text(job) == expected
+                assert texts(job) == [expected]
                 if stream:
                     counted = sum(len(chunk["choices"][0]["tokens"]) for chunk in job.output)
                     assert job.output[-1]["usage"]["output"] == counted
@@ -69,6 +82,49 @@ async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(endpoint: 
         assert [chunk.output for chunk in job.chunks] == job.output
 
     await asyncio.gather(*(check(number) for number in range(200)))
+
+
+async def test_1000_mixed_jobs_at_concurrency_64_get_their_own_answers(endpoint: Endpoint) -> None:
+    slots = asyncio.Semaphore(32)
+    answers: list[list[str]] = []
+
+    async def check(seed: int) -> None:
+        payload = {
+            "prompt": PROMPTS[seed % len(PROMPTS)],
+            "sampling_params": {**PARAMS[seed % len(PARAMS)], "seed": seed, "ignore_eos": True},
+        }
+        async with slots:
+            streamed, whole = await asyncio.gather(
+                endpoint.run({**payload, "stream": True}), endpoint.run(payload)
+            )
+        assert texts(streamed) == texts(whole)
+        assert streamed.output[-1]["usage"] == whole.output[-1]["usage"]
+        assert streamed.output[-1]["request_id"] == streamed.id
+        answers.append(texts(whole))
+
+    await asyncio.gather(*(check(seed) for seed in range(500)))
+    # Had answers been mixed up, some would have come twice.
+    assert len({tuple(answer) for answer in answers}) > 450
+
+
+async def test_a_list_is_one_job_whose_progress_the_platform_shows(endpoint: Endpoint) -> None:
+    params = {"max_tokens": 400, "ignore_eos": True}
+    job = endpoint.submit(
+        {
+            "prompts": ["Once"] * 40,
+            "sampling_params": [{"max_tokens": 1}, *[params] * 39],
+            "use_tqdm": True,
+        }
+    )
+    seen = set()
+    while not job.ended:
+        if job.progress is not None:
+            seen.add((job.progress["done"], job.progress["total"]))
+        await asyncio.sleep(0.02)
+    (whole,) = job.output
+    assert len(whole["outputs"]) == 40
+    assert (0, 40) in seen
+    assert (1, 40) in seen
 
 
 async def test_the_platform_gets_the_default_chunk_sizes(endpoint: Endpoint) -> None:

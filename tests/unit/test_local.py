@@ -128,9 +128,13 @@ def text_in(chunk: Any) -> str:
         ("metric 1\n", ""),
         ([SAID, choices(), SAID], ODD + ODD),
         ([], ""),
+        ({"outputs": [choices({"tokens": ["a", "b"]}), {"error": {}}, {"text": "c"}]}, "ab\n\nc\n"),
+        ({"index": 1, "result": choices({"tokens": ["a"]})}, "a\n"),
+        ({"request_id": "x", "output": {"text": "a", "finished": False}}, "a"),
+        ({"output": [{"type": "message"}], "text": {"format": {}}}, ""),
     ],
 )
-def test_the_text_of_a_yield_is_found_on_either_path(chunk: Any, text: str) -> None:
+def test_the_text_of_a_yield_is_found_in_every_form(chunk: Any, text: str) -> None:
     assert text_in(chunk) == text
 
 

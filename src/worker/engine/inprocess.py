@@ -91,11 +91,9 @@ class InProcessEngine:
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         """See ``Engine.generate``."""
         with translated():
-            planned = plan(job.sampling_params, self._defaults, streamed=job.streamed)
+            planned = self.plan(job.sampling_params, streamed=job.streamed)
             adapter = await self.prompts.adapter(job)
             prompt = await self.prompts.render(job)
-        if self._tokenizer is None and (planned.params.stop or planned.params.bad_words):
-            raise InvalidInput("Without a tokenizer there are no stop or bad words", param="stop")
         decode = self._decode if job.streamed else None
         ids = job.return_token_ids or self._tokenizer is None or not planned.params.detokenize
         async with contextlib.aclosing(
@@ -105,25 +103,33 @@ class InProcessEngine:
                 for delta in deltas(output, decode, ids):
                     yield delta
 
-    def plan(self, params: Any) -> Plan:
-        """Plan one whole answer, for a job's parameters or vLLM's own ``SamplingParams``.
+    def plan(self, params: Any, *, streamed: bool = False) -> Plan:
+        """Plan an answer, for a job's parameters or vLLM's own ``SamplingParams``.
 
         Raises:
             WorkerError: a parameter is refused.
         """
         with translated():
-            if isinstance(params, Sampling):
-                return plan(params, self._defaults, streamed=False)
-            return as_given(params)
+            planned = (
+                plan(params, self._defaults, streamed=streamed)
+                if isinstance(params, Sampling)
+                else as_given(params)
+            )
+        # vLLM would pass over them.
+        for name in ("stop", "bad_words") if self._tokenizer is None else ():
+            if getattr(planned.params, name):
+                raise InvalidInput(f"{name}: this worker has no tokenizer", param=name)
+        return planned
 
-    async def load(self, adapter: Any) -> None:
-        """Load a ``LoRARequest``'s adapter: one that fails while it is used kills the engine.
+    async def load(self, adapter: Any) -> Any:
+        """Load a ``LoRARequest``'s adapter, or find one by its name; return what vLLM calls it by.
 
         Raises:
-            WorkerError: it can't be loaded.
+            WorkerError: it can't be loaded, or there is none.
         """
         with translated():
-            await self._client.add_lora(adapter)
+            named = isinstance(adapter, str)
+            return await (self.prompts.named if named else self.prompts.load)(adapter)
 
     async def complete(
         self, render: Callable[[], Awaitable[Any]], planned: Plan, request_id: str, adapter: Any

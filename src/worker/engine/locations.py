@@ -32,6 +32,10 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "ErrorResponse": ("vllm.entrypoints.serve.engine.protocol", "vllm.entrypoints.openai.protocol"),
     "FlexibleArgumentParser": ("vllm.utils.argparse_utils", "vllm.utils"),
     "GracefulHTTPError": ("vllm.exceptions",),
+    "LoadLoRAAdapterRequest": (
+        "vllm.entrypoints.serve.lora.protocol",
+        "vllm.entrypoints.openai.protocol",
+    ),
     "PoolingParams": ("vllm.pooling_params",),
     "ReasoningParserManager": ("vllm.reasoning",),
     "RepetitionDetectionParams": ("vllm.sampling_params",),

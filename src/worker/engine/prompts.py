@@ -99,20 +99,40 @@ class Prompts:
         if len(names) > 1:
             raise InvalidInput("model and lora name two adapters", param="lora")
         for name in names:
-            if (loaded := self._models.lora_requests.get(name)) is not None:
-                return loaded
-            # Through vLLM's resolvers; an adapter that can't be loaded would kill the engine.
-            resolved = await self._models.resolve_lora(name)
-            if getattr(getattr(resolved, "error", None), "code", None) == HTTPStatus.NOT_FOUND:
-                raise self._unknown(name, "model" if name == job.model else "lora")
-            return _unless_refused(resolved)
+            return await self.named(name, "model" if name == job.model else "lora")
         return None
 
-    def _unknown(self, name: str, param: str) -> RefusedByEngine:
-        bases = [base.name for base in self._models.base_model_paths]
-        served = ", ".join([*bases, *self._models.lora_requests])
-        message = f"There is no model or adapter {name!r}; this worker serves {served}."
-        return RefusedByEngine(message, status=HTTPStatus.NOT_FOUND, param=param)
+    async def named(self, name: str, param: str = "lora") -> Any:
+        """Return the ``LoRARequest`` of an adapter that is served, or that a resolver finds.
+
+        Raises:
+            RefusedByEngine: there is none of that name, or it can't be loaded.
+        """
+        if (loaded := self._models.lora_requests.get(name)) is not None:
+            return loaded
+        resolved = await self._models.resolve_lora(name)
+        if getattr(getattr(resolved, "error", None), "code", None) == HTTPStatus.NOT_FOUND:
+            bases = [base.name for base in self._models.base_model_paths]
+            served = ", ".join([*bases, *self._models.lora_requests])
+            message = f"There is no model or adapter {name!r}; this worker serves {served}."
+            raise RefusedByEngine(message, status=HTTPStatus.NOT_FOUND, param=param)
+        return _unless_refused(resolved)
+
+    async def load(self, adapter: Any) -> Any:
+        """Load a ``LoRARequest``'s adapter under its name, and return vLLM's own request for it.
+
+        Not as it is: an adapter that can't be loaded would kill the engine when it is used, and an
+        id that vLLM has given away already would be answered by another adapter.
+
+        Raises:
+            RefusedByEngine: it can't be loaded.
+        """
+        name, path = adapter.lora_name, adapter.lora_path
+        known = self._models.lora_requests.get(name)
+        if known is None or known.lora_path != path:
+            request = find("LoadLoRAAdapterRequest")(lora_name=name, lora_path=path)
+            _unless_refused(await self._models.load_lora_adapter(request))
+        return self._models.lora_requests[name]
 
 
 def _unless_refused(answer: Any) -> Any:

@@ -37,6 +37,7 @@ class LLMEngineJob(Job):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     stream: bool = False
+    use_tqdm: bool | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -57,7 +58,7 @@ class LLMEngineJob(Job):
             for name in type(self).model_fields
             if (value := getattr(self, name)) is not None
         }
-        kept = {"prompt", "prompts", "model", "stream", *Job.model_fields}
+        kept = {"prompt", "prompts", "model", "stream", "use_tqdm", *Job.model_fields}
         return {
             **{name: value for name, value in named.items() if name in kept},
             "sampling_params": {

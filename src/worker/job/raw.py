@@ -67,6 +67,7 @@ class RawJob(Job):
         params = given.get(SAMPLING, {})
         if not beside or not isinstance(params, dict):
             return given
+        params = present(params)
         if twice := sorted(beside & params.keys()):
             message = f"{twice[0]} stands in {SAMPLING} and beside them"
             raise InvalidInput(message, param=twice[0])

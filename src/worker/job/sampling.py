@@ -24,11 +24,11 @@ GUIDED = frozenset(PREFIX + name for name in (*KINDS, "whitespace_pattern"))
 STRUCTURED = "structured_outputs"
 GUIDED_OBJECTS = frozenset({STRUCTURED, "guided_decoding", "guided_options_request"})
 
-# Gone from vLLM, and what replaces them.
+# Gone from vLLM, and what replaces them; with or without the prefix.
+ONE_BACKEND = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
 REPLACED = {
-    "backend": "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it",
-    "guided_decoding_backend": "vLLM has one backend for the whole endpoint: "
-    "STRUCTURED_OUTPUTS_CONFIG sets it",
+    "backend": ONE_BACKEND,
+    "decoding_backend": ONE_BACKEND,
     "logits_processors": "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them",
     "truncate_prompt_tokens": "vLLM does not cut prompts while it samples: send a shorter one",
 }
@@ -56,11 +56,9 @@ class Sampling(BaseModel):
             return given
         named = present(given)
         _refuse_replaced(named)
-        guided = list(_guided(named))
-        kinds = [name for name, kind, _ in guided if kind in KINDS]
-        if len(kinds) > 1:
-            message = f"an answer is held to one of {', '.join(kinds)}, not more"
-            raise InvalidInput(f"{SAMPLING}: {message}", param=kinds[0])
+        # A switch that is off holds an answer to nothing.
+        guided = [each for each in _guided(named) if each[1:] != ("json_object", False)]
+        _refuse_several(guided)
         rest = {key: value for key, value in named.items() if key not in GUIDED | GUIDED_OBJECTS}
         structured = {name: value for _, name, value in guided}
         return {**rest, STRUCTURED: structured} if structured else rest
@@ -109,9 +107,7 @@ class Sampling(BaseModel):
 def _guided(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield what an answer is held to: the caller's name for it, vLLM's, and the value."""
     for name in sorted(given.keys() & GUIDED):
-        # A switch that is off holds an answer to nothing.
-        if given[name] is not False:
-            yield name, name.removeprefix(PREFIX), given[name]
+        yield name, name.removeprefix(PREFIX), given[name]
     for holder in sorted(given.keys() & GUIDED_OBJECTS):
         if not isinstance(given[holder], dict):
             raise InvalidInput(f"{SAMPLING}.{holder}: an object", param=holder)
@@ -121,6 +117,19 @@ def _guided(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
             yield f"{holder}.{name}", name.removeprefix(PREFIX), value
 
 
+def _refuse_several(guided: list[tuple[str, str, Any]]) -> None:
+    """Refuse several kinds, and several values of one thing."""
+    kinds = [name for name, kind, _ in guided if kind in KINDS]
+    if len(kinds) > 1:
+        message = f"an answer is held to one of {', '.join(kinds)}, not more"
+        raise InvalidInput(f"{SAMPLING}: {message}", param=kinds[0])
+    names: dict[str, str] = {}
+    for name, vllms, _ in guided:
+        if (other := names.setdefault(vllms, name)) != name:
+            raise InvalidInput(f"{SAMPLING}: {other} and {name} are the same", param=name)
+
+
 def _refuse_replaced(given: Mapping[str, Any]) -> None:
-    for name in REPLACED.keys() & given.keys():
-        raise InvalidInput(f"{SAMPLING}: {name} is gone: {REPLACED[name]}", param=name)
+    for name in given:
+        if told := REPLACED.get(name.removeprefix(PREFIX)):
+            raise InvalidInput(f"{SAMPLING}: {name} is gone: {told}", param=name)

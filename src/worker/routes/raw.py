@@ -1,8 +1,10 @@
 """The raw path: a prompt or a conversation, straight to the engine."""
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 
 from worker.chunking import ROOM_BYTES, Piece
 from worker.engine import Delta, Engine
@@ -11,8 +13,8 @@ from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS
 from worker.settings import Settings
 
-# What makes a delta large.
-DETAILS = ("text", "logprobs", "prompt_logprobs", "token_ids")
+# What makes a delta large; what is in step stays so.
+DETAILS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
 def answer(job: RawJob, request_id: str, engine: Engine, _: Settings) -> Answer[Delta]:
@@ -21,25 +23,28 @@ def answer(job: RawJob, request_id: str, engine: Engine, _: Settings) -> Answer[
     async def pieces() -> AsyncGenerator[Piece[Delta], None]:
         async with contextlib.aclosing(engine.generate(job, request_id)) as deltas:
             async for delta in deltas:
-                for part in _fitting(delta):
+                for part in _fitting(delta) if job.streamed else (delta,):
                     yield Piece(part, weight=part.tokens, size=_size(part))
 
     return Answer(stream=job.streamed, pieces=pieces, render=dialect.grow, policy=dialect.policy)
 
 
-def _size(delta: Delta) -> int:
-    return sum(json_size(part) for name in DETAILS if (part := getattr(delta, name)))
+def _size(delta: Delta, names: Iterable[str] = tuple(chain(*DETAILS))) -> int:
+    return sum(json_size(part) for name in names if (part := getattr(delta, name)))
 
 
 def _fitting(delta: Delta) -> Iterator[Delta]:
-    """Halve a delta until each part fits a yield; a character and a position stay whole."""
-    parts = {name: value for name in DETAILS if (value := getattr(delta, name))}
-    if _size(delta) <= ROOM_BYTES or max(map(len, parts.values()), default=0) < 2:
+    """Halve what is largest until each part fits a yield; a character and a position stay whole."""
+    largest = {
+        name: part
+        for name in max(DETAILS, key=partial(_size, delta))
+        if (part := getattr(delta, name))
+    }
+    half = max(map(len, largest.values()), default=0) // 2
+    if _size(delta) <= ROOM_BYTES or not half:
         yield delta
         return
-    first = {name: value[: len(value) // 2] for name, value in parts.items()}
-    second = {name: value[len(value) // 2 :] for name, value in parts.items()}
-    # The second part counts the tokens and tells the end.
-    head = replace(delta, tokens=0, finish_reason=None, stop_reason=None, **first)
-    yield from _fitting(head)
-    yield from _fitting(replace(delta, **second))
+    # What comes first holds nothing else: the rest of the delta goes with the second half.
+    alone = Delta(delta.index, "", tokens=0, prompt_tokens=delta.prompt_tokens)
+    yield from _fitting(replace(alone, **{name: part[:half] for name, part in largest.items()}))
+    yield from _fitting(replace(delta, **{name: part[half:] for name, part in largest.items()}))

@@ -1,0 +1,80 @@
+"""What a script passes to ``LLM``, brought into the worker's own forms."""
+
+import functools
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from worker.engine.locations import find
+from worker.job import RawJob
+from worker.job.base import unknown_key
+from worker.job.sampling import STRUCTURED, Sampling
+from worker.settings import ALIASES, REMOVED, Settings
+
+T = TypeVar("T")
+
+# vLLM's SamplingParams, or what a job's ``sampling_params`` may hold.
+Params = Any
+
+
+def written(value: Any) -> str:
+    """Write an argument as an operator would write the setting of that name."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else str(value)
+
+
+def refuse_unknown(engine_args: Mapping[str, Any], options: Iterable[str]) -> None:
+    known = {name.lower() for name in (*options, *Settings.model_fields, *ALIASES)}
+    for name in engine_args:
+        if name.upper() in REMOVED:
+            warn_once(name, REMOVED[name.upper()])
+        elif name not in known:
+            raise TypeError(f"LLM: {unknown_key(name, known)}")
+
+
+@functools.cache
+def warn_once(name: str, why: str) -> None:
+    warnings.warn(f"{name} has no effect: {why}", stacklevel=4)
+
+
+def listed(prompts: Any) -> list[Any]:
+    """Make a list of prompts of one: a text, a dict, or a list of ids."""
+    several = [prompts] if isinstance(prompts, str | dict) else list(prompts)
+    return [several] if several and isinstance(several[0], int) else several
+
+
+def once(values: list[Any], make: Callable[[Any], T]) -> list[T]:
+    """Make something of each value; values that are the same object share it."""
+    distinct = {id(value): value for value in values}
+    made = {key: make(value) for key, value in distinct.items()}
+    return [made[id(value)] for value in values]
+
+
+def sampling(params: Params, guided: Any) -> Any:
+    """Read parameters as a job's would be; vLLM's own object is taken as it is."""
+    held = guided if guided is None or isinstance(guided, dict) else vars(guided)
+    if params is None or isinstance(params, dict):
+        beside = {} if held is None else {"guided_options_request": held}
+        return RawJob.read(
+            {"prompt": "", "sampling_params": params or {}, **beside}
+        ).sampling_params
+    if not isinstance(params, find("SamplingParams")):
+        raise TypeError(f"sampling_params: a dict, or vLLM's SamplingParams, not {params!r}")
+    if held is not None:
+        params = params.clone()
+        structured = Sampling.model_validate({"guided_options_request": held}).vllm[STRUCTURED]
+        params.structured_outputs = find("StructuredOutputsParams")(**structured)
+    return params
+
+
+def each(given: Any, count: int, name: str) -> list[Any]:
+    """Give every prompt its own of a list; what is no list, all prompts share."""
+    if not isinstance(given, list | tuple):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError(f"{name}: {len(given)} of them for {count} prompts")
+    return list(given)

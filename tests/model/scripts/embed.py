@@ -1,0 +1,31 @@
+"""Embeds with a model that generates otherwise, and closes the engine."""
+
+import multiprocessing
+import sys
+from typing import Any
+
+from model.scripts.shared import refusal, report
+
+from worker.offline import LLM
+
+
+def vectors(outputs: list[Any]) -> list[list[float]]:
+    return [list(output.outputs.embedding) for output in outputs]
+
+
+def main(model: str) -> None:
+    with LLM(model, runner="pooling", max_model_len=512) as llm:
+        told = {
+            "together": vectors(llm.embed(["a", "b", "a"], use_tqdm=False)),
+            "alone": vectors(llm.embed("b", use_tqdm=False)),
+            "generate": refusal(lambda: llm.generate("a", use_tqdm=False)),
+            "too_long": refusal(lambda: llm.embed(["a", [5] * 600], use_tqdm=False)),
+            "afterwards": vectors(llm.embed("b", use_tqdm=False)),
+            "processes": len(multiprocessing.active_children()),
+        }
+    left = len(multiprocessing.active_children())
+    report(**told, left=left, closed=refusal(lambda: llm.embed("a", use_tqdm=False)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

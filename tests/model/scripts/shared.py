@@ -1,0 +1,46 @@
+"""What the scripts share: each calls `LLM`, and ends by printing what came of it."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from worker.app import Worker
+from worker.errors import WorkerError
+from worker.settings import Settings
+
+
+def texts(outputs: list[Any]) -> list[str]:
+    return [output.outputs[0].text for output in outputs]
+
+
+def refusal(call: Callable[[], Any]) -> dict[str, Any]:
+    """Tell how a call fails."""
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - which one it is, the tests say
+        return {
+            "type": type(error).__name__,
+            "of_worker": isinstance(error, WorkerError),
+            "status": getattr(error, "status", None),
+            "message": str(error),
+        }
+    return {"type": None}
+
+
+def raw(llm: Any, payload: dict[str, Any]) -> list[Any]:
+    """Return all yields of a job on the engine of an `LLM`."""
+    worker = Worker(llm._engine, Settings.from_env({"MODEL_NAME": "demo"}))
+
+    async def handle() -> list[Any]:
+        return [chunk async for chunk in worker.handle({"id": "x", "input": payload})]
+
+    return asyncio.run(handle())
+
+
+def report(**told: Any) -> None:
+    """Print the results, the last thing that a script does."""
+    sys.stdout.write(json.dumps({**told, "printed_at": time.time()}) + "\n")
+    sys.stdout.flush()

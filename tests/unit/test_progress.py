@@ -1,0 +1,300 @@
+"""How far a long job has come, told while it runs and never after."""
+
+import asyncio
+import contextlib
+import gc
+import itertools
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+from fakes import HANG, ScriptedEngine, settings, tokens, until
+
+from worker import progress
+from worker.app import Worker
+from worker.engine import Delta
+from worker.job import RawJob
+from worker.progress import reported
+
+JOB = {"id": "job-1"}
+SHORT = 0.01
+# So many times as long as the interval would do for further updates.
+A_WHILE = 10 * SHORT
+
+
+@pytest.fixture(autouse=True)
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert progress.INTERVAL_S == 1.0
+    monkeypatch.setattr(progress, "INTERVAL_S", SHORT)
+
+
+class Platform:
+    """Takes updates, each in its own good time."""
+
+    def __init__(self, *, lasts: float = 0.0) -> None:
+        self.lasts = lasts
+        self.told: list[Any] = []
+        self.times: list[float] = []
+        self.arrived = 0
+
+    async def report(self, job: dict[str, Any], told: Any) -> None:
+        assert job["id"] == "job-1"
+        self.times.append(asyncio.get_running_loop().time())
+        self.told.append(told)
+        await asyncio.sleep(self.lasts)
+        self.arrived += 1
+
+    async def hears_no_more(self) -> bool:
+        heard = len(self.told)
+        await asyncio.sleep(A_WHILE)
+        return len(self.told) == self.arrived == heard
+
+
+def always_new() -> Callable[[], int]:
+    return itertools.count().__next__
+
+
+async def test_the_first_update_is_told_at_once() -> None:
+    platform = Platform()
+    async with reported(JOB, lambda: "begun", platform.report):
+        assert await until(lambda: platform.told == ["begun"], 5)
+
+
+async def test_what_has_not_changed_is_not_told_again() -> None:
+    platform = Platform()
+    now = {"done": 0}
+    async with reported(JOB, lambda: dict(now), platform.report):
+        await asyncio.sleep(A_WHILE)
+        now["done"] = 1
+        assert await until(lambda: len(platform.told) == 2, 5)
+        await asyncio.sleep(A_WHILE)
+    assert platform.told == [{"done": 0}, {"done": 1}]
+
+
+@pytest.mark.parametrize("lasts", [0.0, 0.03])
+async def test_updates_keep_their_distance(lasts: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.05)
+    platform = Platform(lasts=lasts)
+    async with reported(JOB, always_new(), platform.report):
+        assert await until(lambda: len(platform.told) == 4, 5)
+    gaps = [after - before for before, after in itertools.pairwise(platform.times)]
+    assert min(gaps) > 0.045
+
+
+async def test_nothing_is_told_after_the_block() -> None:
+    platform = Platform()
+    async with reported(JOB, always_new(), platform.report):
+        assert await until(lambda: len(platform.told) > 1, 5)
+    assert await platform.hears_no_more()
+
+
+async def test_the_end_does_not_wait_for_the_next_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "INTERVAL_S", 100.0)
+    platform = Platform()
+    async with asyncio.timeout(5):
+        async with reported(JOB, always_new(), platform.report):
+            assert await until(lambda: platform.arrived == 1, 5)
+
+
+async def test_an_update_on_its_way_is_waited_for() -> None:
+    platform = Platform(lasts=0.1)
+    async with reported(JOB, always_new(), platform.report):
+        assert await until(lambda: len(platform.told) == 1, 5)
+        assert platform.arrived == 0
+    assert platform.arrived == 1
+    assert await platform.hears_no_more()
+
+
+async def test_a_failure_goes_through_and_ends_the_updates() -> None:
+    platform = Platform()
+
+    async def fail() -> None:
+        async with reported(JOB, always_new(), platform.report):
+            assert await until(lambda: len(platform.told) > 1, 5)
+            raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        await fail()
+    assert await platform.hears_no_more()
+
+
+async def test_an_update_that_fails_is_logged_and_fails_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def report(_: dict[str, Any], __: Any) -> None:
+        raise TimeoutError("nobody there")
+
+    async with reported(JOB, always_new(), report):
+        await asyncio.sleep(0)
+    assert "nobody there" in caplog.text
+
+
+async def test_where_nobody_listens_or_nothing_is_told_there_are_no_updates() -> None:
+    platform = Platform()
+    async with reported(JOB, None, platform.report), reported(JOB, always_new(), None):
+        await asyncio.sleep(A_WHILE)
+    assert platform.told == []
+
+
+async def answer(platform: Platform) -> AsyncGenerator[str, None]:
+    async with reported(JOB, always_new(), platform.report):
+        yield "first"
+        yield "second"
+
+
+async def test_a_cancelled_task_ends_the_updates_though_its_generator_is_kept() -> None:
+    platform = Platform()
+    generator = answer(platform)
+
+    async def sdk() -> None:
+        async for _ in generator:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(sdk())
+    assert await until(lambda: len(platform.told) > 1, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(SHORT)
+    assert await platform.hears_no_more()
+    await generator.aclose()
+
+
+async def test_a_task_cancelled_within_the_block_ends_the_updates() -> None:
+    platform = Platform(lasts=SHORT)
+
+    async def run() -> None:
+        async with reported(JOB, always_new(), platform.report):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run())
+    assert await until(lambda: len(platform.told) > 1, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await platform.hears_no_more()
+
+
+async def test_a_dropped_generator_ends_the_updates() -> None:
+    platform = Platform()
+    generator = answer(platform)
+    await anext(generator)
+    assert await until(lambda: len(platform.told) > 1, 5)
+    del generator
+    gc.collect()
+    await asyncio.sleep(SHORT)
+    assert await platform.hears_no_more()
+
+
+# Through the worker:
+
+
+class Uneven(ScriptedEngine):
+    """Answers at once, but to the prompt "slow" never."""
+
+    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+        self.script = (HANG,) if job.prompt == "slow" else tuple(tokens("a"))
+        # Looked at when the first delta is asked for, before any other request runs.
+        async with contextlib.aclosing(super().generate(job, request_id)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+
+def told_worker(engine: ScriptedEngine, platform: Platform) -> Worker:
+    return Worker(engine, settings(), report=platform.report)
+
+
+def given(**keys: Any) -> dict[str, Any]:
+    return {"id": "job-1", "input": keys}
+
+
+every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+@every_form
+@pytest.mark.parametrize(
+    ("count", "asked", "tells"),
+    [
+        (1, True, True),
+        (100, True, True),
+        (100, None, True),
+        (99, None, False),
+        (1, None, False),
+        (1, False, False),
+        (150, False, False),
+    ],
+)
+async def test_progress_is_told_of_long_lists_and_where_it_is_asked_for(
+    count: int, asked: bool | None, tells: bool, stream: bool
+) -> None:
+    platform = Platform()
+    with ScriptedEngine(0.05, *tokens("a")) as engine:
+        job = given(prompts=["Hi"] * count, use_tqdm=asked, stream=stream)
+        yields = [chunk async for chunk in told_worker(engine, platform).handle(job)]
+        assert await platform.hears_no_more()
+    assert len(yields) == (count if stream else 1)
+    assert platform.told[:1] == ([{"done": 0, "total": count}] if tells else [])
+
+
+@every_form
+async def test_progress_counts_what_is_done_whether_it_failed_or_not(stream: bool) -> None:
+    platform = Platform()
+    with Uneven() as engine:
+        prompts: list[Any] = ["slow", "Hi", 7, "slow", "Ho"]
+        generator = told_worker(engine, platform).handle(
+            given(prompts=prompts, use_tqdm=True, stream=stream)
+        )
+
+        async def run() -> None:
+            async for _ in generator:
+                pass
+
+        task = asyncio.create_task(run())
+        assert await until(lambda: platform.told[-1:] == [{"done": 3, "total": 5}], 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await platform.hears_no_more()
+    done = [told["done"] for told in platform.told]
+    assert done == sorted(set(done))
+    assert {told["total"] for told in platform.told} == {5}
+
+
+async def test_no_update_arrives_after_the_last_yield_of_a_list() -> None:
+    platform = Platform(lasts=0.1)
+    with ScriptedEngine(*tokens("a")) as engine:
+        worker = told_worker(engine, platform)
+        async for _ in worker.handle(given(prompts=["Hi"], use_tqdm=True)):
+            pass
+        assert len(platform.told) == platform.arrived == 1
+        assert await platform.hears_no_more()
+
+
+async def test_closing_the_generator_of_a_list_ends_its_updates() -> None:
+    platform = Platform()
+    with Uneven() as engine:
+        prompts = ["slow", "Hi"]
+        generator = told_worker(engine, platform).handle(
+            given(prompts=prompts, use_tqdm=True, stream=True)
+        )
+        await anext(generator)
+        assert await until(lambda: len(platform.told) > 0, 5)
+        await generator.aclose()
+        assert await platform.hears_no_more()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_of_a_single_prompt_there_is_no_progress_to_tell(stream: bool) -> None:
+    platform = Platform()
+    with ScriptedEngine(0.05, *tokens("a")) as engine:
+        worker = told_worker(engine, platform)
+        async for _ in worker.handle(given(prompt="Hi", stream=stream)):
+            pass
+    assert platform.told == []
+
+
+async def test_without_a_platform_that_listens_a_list_is_answered_all_the_same() -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        worker = Worker(engine, settings())
+        yields = [chunk async for chunk in worker.handle(given(prompts=["Hi"], use_tqdm=True))]
+    assert [list(chunk) for chunk in yields] == [["outputs"]]

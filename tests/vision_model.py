@@ -1,0 +1,62 @@
+"""Makes a tiny Idefics3 with random weights, whose answers depend on the images it is shown.
+
+Idefics3 it is because vLLM imports torchvision for most models of this kind, but not for this one.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    AutoTokenizer,
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    Idefics3ImageProcessorPil,  # `Idefics3ImageProcessor` needs torchvision
+    Idefics3Processor,
+    LlamaConfig,
+    set_seed,
+)
+
+SEED = 9
+IMAGE, AROUND, GLOBAL = "<image>", "<fake_token_around_image>", "<global-img>"
+SIDE, PATCH = 32, 8  # pixels: of an image, whatever its size was, become (32 / 8)² = 16 tokens
+LAYERS: dict[str, Any] = {  # of the vision tower and of the language model
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 2,  # so head_dim is 64: vLLM's CPU backend refuses small ones
+    "initializer_range": 0.2,  # with the usual 0.02, an image would hardly change the answer
+}
+CHAT_TEMPLATE = """\
+{%- for message in messages %}{{ "<|im_start|>" + message.role + "\\n" }}
+{%- for part in message.content %}
+{{- "<image>" if part.type == "image" else part.text }}{% endfor %}{{ "<|im_end|>\\n" }}{% endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}"""
+
+
+def make(directory: Path, tokenizer_from: Path) -> None:
+    """Write the model, with the tokens of the other one and those around an image."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_from)
+    tokenizer.add_tokens([IMAGE, AROUND, GLOBAL], special_tokens=True)
+    edge = {"longest_edge": SIDE}
+    images = Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
+    length = (SIDE // PATCH) ** 2
+    processor = Idefics3Processor(images, tokenizer, length, chat_template=CHAT_TEMPLATE)
+    processor.save_pretrained(directory)
+    text = LlamaConfig(
+        **LAYERS,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=tokenizer.model_max_length,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    config = Idefics3Config(
+        vision_config={**LAYERS, "image_size": SIDE, "patch_size": PATCH},
+        text_config=text,
+        scale_factor=1,
+        image_token_id=processor.image_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    set_seed(SEED)
+    model = Idefics3ForConditionalGeneration(config)  # type: ignore[no-untyped-call]  # theirs
+    model.save_pretrained(directory)
