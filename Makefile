@@ -39,10 +39,10 @@ endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PO
 	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
-test: $(INSTALLED) demo ## Run the tests (four minutes)
+test: $(INSTALLED) demo ## Run the tests (five minutes)
 	@$(BIN)/python -m pytest
 
-test-unit: $(INSTALLED) ## Run the tests that need no engine (seconds)
+test-unit: $(INSTALLED) ## Run the tests that need no engine (half a minute)
 	@$(BIN)/python -m pytest tests/unit
 
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 300 MB)

@@ -187,8 +187,8 @@ class LLM:
         rendering = [partial(self._engine.prompts.complete, prompt) for prompt in listed(prompts)]
         adapters = self._adapters(lora_request, len(rendering))
         calls = [
-            partial(self._engine.embed, render, self._request_id(), adapter)
-            for render, adapter in zip(rendering, adapters, strict=True)
+            partial(self._engine.embed, prompt, self._request_id(), adapter)
+            for prompt, adapter in zip(self._rendered(rendering), adapters, strict=True)
         ]
         return self._run(calls, use_tqdm)
 
@@ -204,10 +204,16 @@ class LLM:
         plans = once(params, lambda one: self._engine.plan(sampling(one, guided)))
         adapters = self._adapters(lora_request, len(rendering))
         calls = [
-            partial(self._engine.complete, render, planned, self._request_id(), adapter)
-            for render, planned, adapter in zip(rendering, plans, adapters, strict=True)
+            partial(self._engine.complete, prompt, planned, self._request_id(), adapter)
+            for prompt, planned, adapter in zip(
+                self._rendered(rendering), plans, adapters, strict=True
+            )
         ]
         return self._run(calls, use_tqdm)
+
+    def _rendered(self, rendering: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+        """Render all prompts before the first is asked: the engine then begins with full steps."""
+        return self._run([partial(self._engine.rendered, render) for render in rendering], False)
 
     def _adapters(self, lora_request: Any, count: int) -> list[Any]:
         """Load the adapters, and return one for each prompt."""

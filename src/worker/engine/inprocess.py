@@ -131,32 +131,35 @@ class InProcessEngine:
             named = isinstance(adapter, str)
             return await (self.prompts.named if named else self.prompts.load)(adapter)
 
-    async def complete(
-        self, render: Callable[[], Awaitable[Any]], planned: Plan, request_id: str, adapter: Any
-    ) -> Any:
-        """Return one whole answer: vLLM's ``RequestOutput`` for the ``EngineInput`` of ``render``.
+    async def rendered(self, render: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the ``EngineInput`` that one of ``prompts``' methods makes.
+
+        Raises:
+            WorkerError: the prompt is refused.
+        """
+        with translated():
+            return await render()
+
+    async def complete(self, prompt: Any, planned: Plan, request_id: str, adapter: Any) -> Any:
+        """Return one whole answer, vLLM's ``RequestOutput``, to its ``EngineInput``.
 
         Raises:
             WorkerError: the request is refused, or the engine is dead.
         """
-        with translated():
-            prompt = await render()
         outputs = self.outputs(prompt, planned, request_id, adapter)
         async with contextlib.aclosing(outputs):
             (output,) = [output async for output in outputs]
         return output
 
-    async def embed(
-        self, render: Callable[[], Awaitable[Any]], request_id: str, adapter: Any = None
-    ) -> Any:
-        """Return vLLM's ``EmbeddingRequestOutput`` for the ``EngineInput`` of ``render``.
+    async def embed(self, prompt: Any, request_id: str, adapter: Any = None) -> Any:
+        """Return vLLM's ``EmbeddingRequestOutput`` for its ``EngineInput``.
 
         Raises:
             WorkerError: the request is refused, or the engine is dead.
         """
         with translated():
             params = find("PoolingParams")(task="embed")
-            outputs = self._client.encode(await render(), params, request_id, lora_request=adapter)
+            outputs = self._client.encode(prompt, params, request_id, lora_request=adapter)
             async with contextlib.aclosing(outputs):
                 (output,) = [output async for output in outputs]
         return find("EmbeddingRequestOutput").from_base(output)

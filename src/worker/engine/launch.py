@@ -13,7 +13,6 @@ import os
 import threading
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -157,7 +156,7 @@ async def warm_up(engine: InProcessEngine) -> None:
     """
     greeting = engine.prompts.greeting
     if not engine.generates:
-        await engine.embed(partial(engine.prompts.render, RawJob.read(greeting)), "warm-up")
+        await engine.embed(await engine.prompts.render(RawJob.read(greeting)), "warm-up")
         return
     one_token = {"max_tokens": 1, "stream": True}
     raw = RawJob.read({**greeting, "sampling_params": {"max_tokens": 1}, "stream": True})
