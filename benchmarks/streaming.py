@@ -123,6 +123,7 @@ class PacedEngine:
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.died: Future[None] = Future()
         self.dead = False
+        self.slots = 1
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
     async def app(self, *_: Any) -> None:

@@ -53,6 +53,8 @@ class ScriptedEngine:
     is entered. ``app`` plays the script too, as vLLM's server would, unless it is another one.
     """
 
+    slots = 256
+
     def __init__(self, *script: Step, app: App | None = None) -> None:
         self.script = script
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -83,8 +85,7 @@ class ScriptedEngine:
     def dead(self) -> bool:
         return self._dead
 
-    def mark_dead(self) -> None:
-        """Be dead, but let whoever uses the engine find out."""
+    def mark_dead(self) -> None:  # but let whoever uses the engine find out
         self._dead = True
 
     def die(self) -> None:
@@ -220,8 +221,7 @@ async def _unless_disconnected(request: Request, answer: Coroutine[Any, Any, Res
 
 def event(data: dict[str, Any]) -> str:
     """One SSE event, written as compactly as vLLM does."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text}\n\n"
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 def _error(error: WorkerError) -> dict[str, Any]:

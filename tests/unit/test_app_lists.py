@@ -183,3 +183,21 @@ async def test_a_list_cancelled_in_a_post_is_aborted_though_its_generator_is_kep
         assert await until(lambda: not engine.generating, 5)
         assert len(engine.aborted) == 2
         await generator.aclose()
+
+
+async def test_a_long_list_leaves_the_engines_queue_to_others() -> None:
+    slow = tokens("a", "b", pause=0.005)
+    with Scripts(slow=slow) as engine:
+        engine.slots = 2
+        most = 0
+
+        class Counted(list[str]):
+            def append(self, request_id: str) -> None:
+                nonlocal most
+                super().append(request_id)
+                most = max(most, len(self))
+
+        engine.generating = Counted()
+        yields = await yields_of(engine, {"prompts": ["slow"] * 30})
+    assert texts(results_of(yields, stream=False)) == ["ab"] * 30
+    assert most == 4

@@ -52,6 +52,10 @@ class Engine(Protocol):
     def dead(self) -> bool:
         """Whether the engine can't go on; known here before ``died`` tells it."""
 
+    @property
+    def slots(self) -> int:
+        """How many requests the engine runs at once; further ones wait in its queue."""
+
     def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         """Answer a raw job; closing the generator aborts the request.
 

@@ -79,6 +79,10 @@ class InProcessEngine:
         return bool(self._client.errored)
 
     @property
+    def slots(self) -> int:
+        return int(self._client.vllm_config.scheduler_config.max_num_seqs)
+
+    @property
     def unfinished_requests(self) -> int:
         """How many requests hold a slot in the engine, on either path."""
         return int(self._client.output_processor.get_num_unfinished_requests())

@@ -26,14 +26,17 @@ Result = tuple[int, dict[str, Any]]
 def answer(job: ListJob, request_id: str, engine: Engine, _: Settings) -> Answer[Result]:
     total, done = len(job.items), 0
 
-    async def result(index: int) -> Result:
+    async def result(index: int, room: asyncio.Semaphore) -> Result:
         nonlocal done
-        found = await _result(job.items[index], f"{request_id}-{index}", engine)
+        async with room:
+            found = await _result(job.items[index], f"{request_id}-{index}", engine)
         done += 1
         return index, found
 
     async def pieces() -> AsyncGenerator[Piece[Result], None]:
-        tasks = [asyncio.create_task(result(index)) for index in range(total)]
+        # Enough to keep the engine full; all the rest would stand in its queue before other jobs.
+        room = asyncio.Semaphore(2 * engine.slots)
+        tasks = [asyncio.create_task(result(index, room)) for index in range(total)]
         try:
             for task in asyncio.as_completed(tasks) if job.stream else tasks:
                 index, found = await task
