@@ -126,6 +126,8 @@ class PacedEngine:
         self.slots = 1
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
+    async def check(self, job: RawJob) -> None: ...
+
     async def app(self, *_: Any) -> None:
         raise NotImplementedError("only the raw path is measured")
 

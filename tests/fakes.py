@@ -94,6 +94,8 @@ class ScriptedEngine:
         self.loop.call_soon_threadsafe(self._death.set)
         self.died.set_result(None)
 
+    async def check(self, job: RawJob) -> None: ...
+
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         self.asked.append(job)
         async with contextlib.aclosing(self.play(request_id)) as deltas:
@@ -134,8 +136,7 @@ class ScriptedEngine:
         raise error
 
 
-def joined(deltas: Sequence[Delta]) -> list[Delta]:
-    """One delta a choice, as the engine tells an answer that is not streamed."""
+def joined(deltas: Sequence[Delta]) -> list[Delta]:  # one a choice
     choices: dict[int, list[Delta]] = {}
     for delta in deltas:
         choices.setdefault(delta.index, []).append(delta)
@@ -287,8 +288,7 @@ def events_in(text: str) -> list[Any]:
     return [item if item == "[DONE]" else json.loads(item) for item in data]
 
 
-def texts_in(events: Iterable[Any]) -> list[str]:
-    """What the deltas of chat events say, one string an event; other events say nothing."""
+def texts_in(events: Iterable[Any]) -> list[str]:  # of chat events; others say nothing
     return [item["choices"][0]["delta"]["content"] for item in events if "choices" in item]
 
 

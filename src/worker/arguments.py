@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from worker.engine.locations import find
 from worker.job import RawJob
 from worker.job.base import unknown_key
-from worker.job.sampling import STRUCTURED, Sampling
+from worker.job.sampling import STRUCTURED
 from worker.settings import ALIASES, REMOVED, Settings
 
 T = TypeVar("T")
@@ -65,9 +65,13 @@ def sampling(params: Params, guided: Any) -> Any:
     if not isinstance(params, find("SamplingParams")):
         raise TypeError(f"sampling_params: a dict, or vLLM's SamplingParams, not {params!r}")
     if held is not None:
-        params = params.clone()
-        structured = Sampling.model_validate({"guided_options_request": held}).vllm[STRUCTURED]
-        params.structured_outputs = find("StructuredOutputsParams")(**structured)
+        asked = sampling({}, held)
+        if structured := asked.vllm.get(STRUCTURED):
+            # Here, because it imports vLLM.
+            from worker.engine.sampling import structured_outputs  # noqa: PLC0415 - see above
+
+            params = params.clone()
+            params.structured_outputs = structured_outputs(structured)
     return params
 
 

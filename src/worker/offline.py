@@ -140,7 +140,7 @@ class LLM:
             rendering, sampling_params, lora_request, use_tqdm, guided_options_request
         )
 
-    def chat(
+    def chat(  # noqa: PLR0913 - the documented signature
         self,
         messages: list[Any],
         sampling_params: Params | Sequence[Params] | None = None,
@@ -148,7 +148,10 @@ class LLM:
         lora_request: Any = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
-        **rendering: Any,
+        *,
+        tools: list[Any] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        continue_final_message: bool = False,
     ) -> list[Any]:
         """Answer a conversation, or a list of them.
 
@@ -159,7 +162,9 @@ class LLM:
             lora_request: as in ``generate``.
             chat_template: a Jinja template in place of the model's own.
             add_generation_prompt: whether the template begins a turn of the assistant.
-            rendering: ``tools``, ``chat_template_kwargs``, ``continue_final_message``.
+            tools: functions that the template shows to the model.
+            chat_template_kwargs: values for the template.
+            continue_final_message: whether to go on with the last message.
 
         Returns:
             vLLM's ``RequestOutput``s in the order of the conversations.
@@ -169,7 +174,12 @@ class LLM:
             WorkerError: a message or a parameter that is refused.
         """
         conversations = messages if messages and isinstance(messages[0], list) else [messages]
-        shared = {"add_generation_prompt": add_generation_prompt, **rendering}
+        shared = {
+            "add_generation_prompt": add_generation_prompt,
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+            "continue_final_message": continue_final_message,
+        }
         jobs = [RawJob.read({"messages": conversation, **shared}) for conversation in conversations]
         chats = [partial(self._engine.prompts.render, job, chat_template) for job in jobs]
         return self._answers(chats, sampling_params, lora_request, use_tqdm)

@@ -89,7 +89,7 @@ def test_without_a_tokenizer_text_is_refused_with_the_reason(ids: Ended, call: s
 def test_without_a_tokenizer_the_text_of_a_dict_is_refused(ids: Ended) -> None:
     refused = ids["text_in_dict"]
     assert (refused["of_worker"], refused["status"]) == (True, 400)
-    assert "skip_tokenizer_init" in refused["message"]
+    assert NO_TOKENIZER in refused["message"]
 
 
 @pytest.mark.parametrize("parameter", ["stop", "bad_words"])
@@ -113,6 +113,8 @@ def test_without_a_tokenizer_a_job_of_ids_is_answered_with_ids(ids: Ended) -> No
         ("messages", NO_TOKENIZER),
         ("stop", "this worker has no tokenizer"),
         ("bad_words", "this worker has no tokenizer"),
+        ("beam", "use_beam_search: this worker has no tokenizer"),
+        ("unknown_id", "out of vocabulary"),
     ],
 )
 def test_without_a_tokenizer_a_job_with_text_is_refused(ids: Ended, job: str, told: str) -> None:

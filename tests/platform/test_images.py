@@ -19,6 +19,13 @@ def image(colour: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
+def bomb() -> str:
+    """A small file of very many pixels."""
+    file = io.BytesIO()
+    Image.new("1", (20_000, 10_000)).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
 async def test_a_model_that_sees_is_shown_the_images_on_both_paths(
     started_endpoint: EndpointFactory, demo_model: Path, tmp_path: Path
 ) -> None:
@@ -39,7 +46,15 @@ async def test_a_model_that_sees_is_shown_the_images_on_both_paths(
             told = [openai["choices"][0]["message"]["content"]]
             assert (told, openai["usage"]["prompt_tokens"]) == raw[colour]
         assert raw["red"][0] != raw["blue"][0]
-        parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
-        job = await seeing.run({"messages": [{"role": "user", "content": parts}]})
-        assert job.status is Status.FAILED
-        assert '"code": 400' in (job.error or "")
+        for url in (
+            "data:image/png;base64,AAAA",
+            "data:image/png,abc",
+            "file:///etc/hostname",
+            "http://127.0.0.1:9/secret.png",
+            bomb(),
+        ):
+            parts = [{"type": "image_url", "image_url": {"url": url}}]
+            job = await seeing.run({"messages": [{"role": "user", "content": parts}]})
+            assert job.status is Status.FAILED
+            assert '"code": 400' in (job.error or ""), job.error
+        assert "secret.png" not in seeing.logged

@@ -52,6 +52,13 @@ class Engine(Protocol):
     def dead(self) -> bool:
         """Whether the engine can't go on; known here before ``died`` tells it."""
 
+    async def check(self, job: RawJob) -> None:
+        """Refuse what is wrong with a job whatever its prompt is.
+
+        Raises:
+            WorkerError: its sampling parameters are refused, or it names what is not served.
+        """
+
     @property
     def slots(self) -> int:
         """How many requests the engine runs at once; further ones wait in its queue."""

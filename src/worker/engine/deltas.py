@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from worker.engine import Delta
-from worker.engine.sampling import Plan
+from worker.engine.sampling import MOST_SPLIT, Plan
 
 # What a tokenizer decodes the beginning of a character to.
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+
+# As vLLM's server tells what has no probability at all.
+LEAST_LOGPROB = -9999.0
 
 
 def deltas(
@@ -45,14 +48,23 @@ def deltas(
             )
 
 
-def best(output: Any, planned: Plan, decode: Callable[[list[int]], str]) -> Any:
-    """Keep the best choices of a ``RequestOutput`` that holds all of them, and number them."""
+def best(output: Any, planned: Plan, decode: Callable[[list[int]], str], ends: set[int]) -> Any:
+    """Keep the best choices of a ``RequestOutput`` that holds all of them, and number them.
+
+    Args:
+        output: its choices are changed.
+        planned: how they came about.
+        decode: the tokenizer's.
+        ends: tokens that end a text; vLLM's beam search heeds only one of them.
+    """
     choices = list(output.outputs)
     if not planned.beam_width:  # a beam search has ranked them itself
         choices.sort(key=lambda choice: choice.cumulative_logprob, reverse=True)
     output.outputs = choices[: planned.n]
     for index, choice in enumerate(output.outputs):
         choice.index = index
+        if planned.beam_width and not planned.params.ignore_eos:
+            _cut(choice, ends, decode)
         if not planned.tells_logprobs:
             choice.logprobs = None
         elif planned.beam_width:
@@ -61,6 +73,15 @@ def best(output: Any, planned: Plan, decode: Callable[[list[int]], str]) -> Any:
                 for chosen, candidates in zip(choice.token_ids, choice.logprobs, strict=False)
             ]
     return output
+
+
+def _cut(choice: Any, ends: set[int], decode: Callable[[list[int]], str]) -> None:
+    """End a choice where sampling would have ended it."""
+    ids = list(choice.token_ids)
+    place = next((place for place, id_ in enumerate(ids) if id_ in ends), None)
+    if place is not None and place < len(ids) - 1:
+        choice.token_ids, choice.text = ids[: place + 1], decode(ids[:place])
+        choice.finish_reason, choice.stop_reason = "stop", ids[place]
 
 
 def _likeliest(
@@ -86,13 +107,15 @@ def _parts(
     is counted to a neighbour, but none is lost and no character is split.
     """
     start = 0
-    if decode is not None:
+    if decode is not None and len(ids) <= MOST_SPLIT:
         for count in range(1, len(ids)):
             settled = len(decode(ids[:count]).rstrip(UNFINISHED))
             end = max(start, min(settled, len(text)))
             yield text[start:end], slice(count - 1, count)
             start = end
-    yield text[start:], slice(max(len(ids) - 1, 0) if decode else 0, len(ids))
+        yield text[start:], slice(max(len(ids) - 1, 0), len(ids))
+    else:
+        yield text, slice(0, len(ids))
 
 
 def _positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, Any]]:
@@ -110,4 +133,6 @@ def _positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, A
 
 
 def _candidate(id_: int, logprob: Any) -> dict[str, Any]:
-    return {"token": logprob.decoded_token, "id": id_, "logprob": logprob.logprob}
+    # What structured output rules out is minus infinity, which JSON does not know.
+    value = max(logprob.logprob, LEAST_LOGPROB)
+    return {"token": logprob.decoded_token, "id": id_, "logprob": value}

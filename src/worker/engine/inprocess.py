@@ -6,6 +6,7 @@ import logging
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Future
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +48,7 @@ class InProcessEngine:
         self._arguments = arguments
         self._settings = settings
         self._defaults: dict[str, Any] = {"max_tokens": settings.default_max_tokens}
+        self._planned: tuple[Any, bool, Plan] | None = None
         self._watchers: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -57,6 +59,8 @@ class InProcessEngine:
         _replace_handler(self.app, RequestValidationError, explain)
         # vLLM quotes parts of messages that it passes over.
         logging.getLogger("vllm.renderers.chat_utils").setLevel(logging.ERROR)
+        # And the addresses of images that it could not fetch, with whatever tokens are in them.
+        logging.getLogger("vllm.connections").setLevel(logging.ERROR)
         state = self.app.state  # type: ignore[attr-defined]  # vLLM's app is a FastAPI
         await find("init_app_state")(client, state, _without_path(args), tasks)
         # vLLM's launcher would put its HTTP server here; error paths expect one.
@@ -113,17 +117,27 @@ class InProcessEngine:
         Raises:
             WorkerError: a parameter is refused.
         """
+        if not self.generates:
+            raise InvalidInput("This worker's model does not generate text")
+        # The items of a list share theirs.
+        if self._planned and self._planned[0] is params and self._planned[1] == streamed:
+            return self._planned[2]
         with translated():
             planned = (
                 plan(params, self._defaults, streamed=streamed)
                 if isinstance(params, Sampling)
                 else as_given(params)
             )
-        # vLLM would pass over them.
-        for name in ("stop", "bad_words") if self._tokenizer is None else ():
-            if getattr(planned.params, name):
-                raise InvalidInput(f"{name}: this worker has no tokenizer", param=name)
+        if self._tokenizer is None:
+            _refuse_text(planned)
+        self._planned = (params, streamed, planned)
         return planned
+
+    async def check(self, job: RawJob) -> None:
+        """See ``Engine.check``."""
+        with translated():
+            self.plan(job.sampling_params, streamed=job.streamed)
+            await self.prompts.adapter(job)
 
     async def load(self, adapter: Any) -> Any:
         """Load a ``LoRARequest``'s adapter, or find one by its name; return what vLLM calls it by.
@@ -183,7 +197,11 @@ class InProcessEngine:
                     if any(choice.finish_reason == "error" for choice in output.outputs):
                         log.error("request %s failed in the engine", request_id)
                         raise InternalError
-                    yield best(output, planned, self._decode) if planned.ranked else output
+                    yield (
+                        output
+                        if not planned.ranked
+                        else best(output, planned, self._decode, self._ends)
+                    )
 
     def _sample(self, prompt: Any, planned: Plan, request_id: str, adapter: Any) -> Any:
         return self._client.generate(prompt, planned.params, request_id, lora_request=adapter)
@@ -204,6 +222,13 @@ class InProcessEngine:
     def _tokenizer(self) -> Any:
         return self._client.renderer.tokenizer
 
+    @cached_property
+    def _ends(self) -> set[int]:
+        """The tokens with which the model ends a text."""
+        config = self._client.model_config.try_get_generation_config() or {}
+        ends = config.get("eos_token_id") or []
+        return set(ends if isinstance(ends, list) else [ends])
+
     async def _watch(self) -> None:
         """Tell the rest of the worker when the engine can't go on."""
         while not self.dead:  # noqa: ASYNC110 - vLLM offers nothing to wait for
@@ -214,6 +239,14 @@ class InProcessEngine:
         while True:
             await asyncio.sleep(STATS_INTERVAL_S)
             await self._client.do_log_stats()
+
+
+def _refuse_text(planned: Plan) -> None:
+    """Refuse what needs a tokenizer, which vLLM would pass over or fail at."""
+    needed = {name: getattr(planned.params, name) for name in ("stop", "bad_words")}
+    for name, value in {**needed, "use_beam_search": planned.beam_width}.items():
+        if value:
+            raise InvalidInput(f"{name}: this worker has no tokenizer", param=name)
 
 
 def _without_path(arguments: Namespace) -> Namespace:

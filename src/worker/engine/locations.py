@@ -29,6 +29,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "ChatTemplateResolutionError": ("vllm.renderers.chat_utils",),
     "EmbeddingRequestOutput": ("vllm.outputs",),
     "EngineDeadError": ("vllm.v1.engine.exceptions",),
+    "EngineGenerateError": ("vllm.v1.engine.exceptions",),
     "ErrorResponse": ("vllm.entrypoints.serve.engine.protocol", "vllm.entrypoints.openai.protocol"),
     "FlexibleArgumentParser": ("vllm.utils.argparse_utils", "vllm.utils"),
     "GracefulHTTPError": ("vllm.exceptions",),

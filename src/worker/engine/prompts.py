@@ -3,6 +3,8 @@
 from http import HTTPStatus
 from typing import Any
 
+import aiohttp
+from PIL.Image import DecompressionBombError
 from pydantic import ValidationError
 
 from worker.engine.locations import find
@@ -14,6 +16,16 @@ NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
     "prompt as a list of token ids."
 )
+
+# What fetching and decoding an image raises, beside what vLLM translates itself.
+MEDIA_ERRORS = (
+    aiohttp.ClientError,
+    DecompressionBombError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+)
+LONGEST_TOLD = 200  # characters: some quote the image
 
 
 class Prompts:
@@ -60,11 +72,20 @@ class Prompts:
             InvalidInput: text without a tokenizer.
             Exception: vLLM's own, for a prompt that is too long or holds unknown ids.
         """
-        if self._renderer.tokenizer is None and isinstance(prompt, str):
-            raise InvalidInput(NO_TOKENIZER, param="prompt")
+        if self._renderer.tokenizer is None:
+            self._check_ids(prompt)
         parsed = find("parse_model_prompt")(self._model_config, prompt)
         (rendered,) = await self._renderer.render_cmpl_async([parsed])
         return rendered
+
+    def _check_ids(self, prompt: Any) -> None:
+        """Do without a tokenizer what vLLM does with one: an unknown id would kill the engine."""
+        ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else prompt
+        if not isinstance(ids, list):
+            raise InvalidInput(NO_TOKENIZER, param="prompt")
+        size = self._model_config.get_vocab_size()
+        if unknown := next((id_ for id_ in ids if not 0 <= id_ < size), None):
+            raise InvalidInput(f"Token id {unknown} is out of vocabulary", param="prompt")
 
     async def _render_chat(
         self, job: RawJob, conversation: list[dict[str, Any]], chat_template: str | None
@@ -83,7 +104,13 @@ class Prompts:
             )
         except ValidationError as invalid:
             raise wrong_shape(invalid) from None
-        rendered = await self._chats.render_chat(request)
+        try:
+            rendered = await self._chats.render_chat(request)
+        except MEDIA_ERRORS as error:
+            if not _shows_media(conversation):
+                raise
+            told = str(error)[:LONGEST_TOLD]
+            raise InvalidInput(f"A part of the messages could not be loaded: {told}") from error
         _, (prompt,) = _unless_refused(rendered)
         return prompt
 
@@ -110,8 +137,13 @@ class Prompts:
         """
         if (loaded := self._models.lora_requests.get(name)) is not None:
             return loaded
-        resolved = await self._models.resolve_lora(name)
-        if getattr(getattr(resolved, "error", None), "code", None) == HTTPStatus.NOT_FOUND:
+        # Each name that vLLM looks for in vain, it keeps a lock for.
+        looked_for = bool(self._models.lora_resolvers)
+        resolved = await self._models.resolve_lora(name) if looked_for else None
+        if (
+            resolved is None
+            or getattr(getattr(resolved, "error", None), "code", None) == HTTPStatus.NOT_FOUND
+        ):
             bases = [base.name for base in self._models.base_model_paths]
             served = ", ".join([*bases, *self._models.lora_requests])
             message = f"There is no model or adapter {name!r}; this worker serves {served}."
@@ -133,6 +165,12 @@ class Prompts:
             request = find("LoadLoRAAdapterRequest")(lora_name=name, lora_path=path)
             _unless_refused(await self._models.load_lora_adapter(request))
         return self._models.lora_requests[name]
+
+
+def _shows_media(conversation: list[dict[str, Any]]) -> bool:
+    contents = [message.get("content") for message in conversation]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(part.get("type") != "text" for part in parts)
 
 
 def _unless_refused(answer: Any) -> Any:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from worker.engine.locations import find
 from worker.errors import InvalidInput
 from worker.job.base import MOST_TOLD, SAMPLING, unknown_key
-from worker.job.sampling import GUIDED, GUIDED_OBJECTS, STRUCTURED, Sampling
+from worker.job.sampling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED, Sampling
 
 SamplingParams = find("SamplingParams")
 OutputKind = find("RequestOutputKind")
@@ -44,6 +44,9 @@ BEAM = frozenset(
     ignore_eos include_stop_str_in_output logprobs max_tokens skip_special_tokens temperature
     """.split()
 )
+# Tokens that may come at once in a stream: splitting their text takes time with their square.
+MOST_SPLIT = 256
+
 CERTAIN = (0, SamplingParams().temperature)
 
 _adapter = TypeAdapter(SamplingParams)
@@ -82,6 +85,11 @@ def plan(asked: Sampling, defaults: Mapping[str, Any], *, streamed: bool) -> Pla
     for name, known in NESTED.items():
         if isinstance(given.get(name), dict):
             _refuse_unknown(f"{SAMPLING}.{name}", given[name], known)
+    if isinstance(given.get(STRUCTURED), dict):
+        _refuse_no_kind(given[STRUCTURED])
+    if (interval := given.get("stream_interval")) and streamed and interval > MOST_SPLIT:
+        message = f"at most {MOST_SPLIT} in a stream"
+        raise InvalidInput(f"{SAMPLING}.stream_interval: {message}", param="stream_interval")
     beam = asked.use_beam_search
     if asked.width > 1 and not beam and given.get("temperature", defaults.get("temperature")) == 0:
         name = "n" if asked.best_of is None else "best_of"
@@ -91,7 +99,7 @@ def plan(asked: Sampling, defaults: Mapping[str, Any], *, streamed: bool) -> Pla
     params.output_kind = OutputKind.DELTA if streamed else OutputKind.FINAL_ONLY
     if beam:
         _refuse_sampling(params, given)
-    elif asked.ranked and params.logprobs is None:
+    elif asked.ranked and params.num_logprobs is None:
         # Choices are ranked by the log probabilities of their own tokens.
         params.logprobs = 0
     return Plan(
@@ -108,6 +116,17 @@ def as_given(params: Any) -> Plan:
     whole = params.clone()
     whole.output_kind = OutputKind.FINAL_ONLY
     return Plan(whole, n=params.n)
+
+
+def structured_outputs(given: Mapping[str, Any]) -> Any:
+    """Make vLLM's ``StructuredOutputsParams``.
+
+    Raises:
+        InvalidInput: an unknown key, or nothing to hold an answer to.
+    """
+    _refuse_unknown(STRUCTURED, given, NESTED[STRUCTURED])
+    _refuse_no_kind(given)
+    return find("StructuredOutputsParams")(**given)
 
 
 def beam_search_params(planned: Plan, prompt: Any, model_config: Any) -> Any:
@@ -176,6 +195,12 @@ def _refuse_unknown(where: str, given: Mapping[str, Any], known: frozenset[str])
         names = KNOWN if known is VLLMS else known
         told = "; ".join(unknown_key(name, names) for name in unknown)
         raise InvalidInput(f"{where}: {told}", param=unknown[0])
+
+
+def _refuse_no_kind(structured: Mapping[str, Any]) -> None:
+    if not structured.keys() & KINDS:
+        message = f"{SAMPLING}.{STRUCTURED}: one of {', '.join(sorted(KINDS))}"
+        raise InvalidInput(message, param=STRUCTURED)
 
 
 def _refusal(invalid: ValidationError) -> InvalidInput:

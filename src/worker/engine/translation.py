@@ -31,6 +31,17 @@ def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:
     )
 
 
+def wrong_shape(invalid: ValidationError | RequestValidationError, skip: int = 0) -> InvalidInput:
+    """Tell which fields are wrong, never what they held; places begin after ``skip`` parts."""
+    errors = invalid.errors()[:MOST_TOLD]
+    fields = [".".join(str(part) for part in error["loc"][skip:]) for error in errors]
+    told = [f"{field}: {error['msg']}" for field, error in zip(fields, errors, strict=True)]
+    return InvalidInput("; ".join(told), param=fields[0] if fields else None)
+
+
+# What vLLM's engine raises in place of anything that it does not know.
+WRAPPER: type[Exception] = find("EngineGenerateError")
+
 # Most specific first; what vLLM's own server answers to each is what the worker answers.
 TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
     (find("EngineDeadError"), lambda _: EngineDead()),
@@ -46,6 +57,7 @@ TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
     (TemplateError, lambda error: InvalidInput(f"The chat template failed: {_message(error)}")),
     (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
     (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
+    (ValidationError, wrong_shape),
     # What vLLM has not given a class of its own yet.
     (ValueError, lambda error: InvalidInput(_message(error))),
     (TypeError, lambda error: InvalidInput(_message(error))),
@@ -53,17 +65,14 @@ TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
 )
 
 
+KNOWN = (WRAPPER, *(class_ for class_, _ in TABLE))
+
+
 def translate(error: Exception) -> WorkerError | None:
     """Return the worker's error for one of vLLM's; None for one that is a defect."""
+    if isinstance(error, WRAPPER) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     return next((make(error) for class_, make in TABLE if isinstance(error, class_)), None)
-
-
-def wrong_shape(invalid: ValidationError | RequestValidationError, skip: int = 0) -> InvalidInput:
-    """Tell which fields are wrong, never what they held; places begin after ``skip`` parts."""
-    errors = invalid.errors()[:MOST_TOLD]
-    fields = [".".join(str(part) for part in error["loc"][skip:]) for error in errors]
-    told = [f"{field}: {error['msg']}" for field, error in zip(fields, errors, strict=True)]
-    return InvalidInput("; ".join(told), param=fields[0] if fields else None)
 
 
 async def explain(_: Any, invalid: RequestValidationError) -> JSONResponse:
@@ -78,5 +87,5 @@ def translated() -> Iterator[None]:
     """Raise vLLM's exceptions as the worker's; a defect passes as it is."""
     try:
         yield
-    except tuple(class_ for class_, _ in TABLE) as error:
+    except KNOWN as error:
         raise (translate(error) or error) from error

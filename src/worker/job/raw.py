@@ -116,6 +116,8 @@ class ListJob(Job):
 
     marks: ClassVar[frozenset[str]] = frozenset({"prompts", "messages_list"})
 
+    # What holds for all items, with an empty prompt.
+    shared: InstanceOf[RawJob]
     # Validated one by one: an item that is wrong fails alone, in its place.
     items: tuple[InstanceOf[RawJob] | InstanceOf[InvalidInput], ...]
     stream: bool = False
@@ -134,18 +136,19 @@ class ListJob(Job):
         own = {"use_tqdm": shared.pop("use_tqdm", None), "stream": shared.pop("stream", False)}
         if not isinstance(values, list) or not 0 < len(values) <= MOST_PROMPTS:
             raise InvalidInput(f"{key}: a list of 1 to {MOST_PROMPTS:,} items", param=key)
-        if not isinstance(params, list):
-            RawJob.read({**shared, "prompt": "", SAMPLING: params})
-            params = [params] * len(values)
-        elif len(params) != len(values):
+        if isinstance(params, list) and len(params) != len(values):
             message = f"{SAMPLING}: {len(params)} of them for {len(values)} {key}"
             raise InvalidInput(message, param=SAMPLING)
-        else:
-            RawJob.read({**shared, "prompt": ""})
+        own_params = isinstance(params, list)
+        common = RawJob.read({**shared, "prompt": "", **({} if own_params else {SAMPLING: params})})
+        if not own_params:
+            # Validated once, with what stood beside them.
+            shared = {name: value for name, value in shared.items() if name not in BESIDE}
+            params = [common.sampling_params] * len(values)
         item = {"prompts": "prompt", "messages_list": "messages"}[key]
         pairs = zip(values, params, strict=True)
         items = tuple(_item({**shared, item: value, SAMPLING: each}) for value, each in pairs)
-        return super().read({**own, "items": items})
+        return super().read({**own, "shared": common, "items": items})
 
 
 def _only(keys: Set[str]) -> str:

@@ -100,8 +100,10 @@ class Sampling(BaseModel):
     @property
     def vllm(self) -> dict[str, Any]:
         """The parameters for vLLM's own class."""
-        asked = {"logprobs": 0} if self.return_token_log_probs else {}
-        return {**asked, **(self.model_extra or {})}
+        given = self.model_extra or {}
+        # Of which tokens to tell them is said by one or the other.
+        told = {"logprobs": 0} if self.return_token_log_probs else {}
+        return given if "logprob_token_ids" in given else {**told, **given}
 
 
 def _guided(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
-from worker.errors import AnswerTooLarge, EngineDead, WorkerError
+from worker.errors import AnswerTooLarge, EngineDead, InternalError, WorkerError
 from worker.job import ListJob, RawJob
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS, EACH
 from worker.settings import Settings
+
+log = logging.getLogger(__name__)
 
 # From so many prompts on, progress is told without being asked for.
 LONG = 100
@@ -26,21 +29,21 @@ Result = tuple[int, dict[str, Any]]
 def answer(job: ListJob, request_id: str, engine: Engine, _: Settings) -> Answer[Result]:
     total, done = len(job.items), 0
 
-    async def result(index: int, room: asyncio.Semaphore) -> Result:
+    async def result(index: int, room: asyncio.Semaphore) -> Piece[Result]:
         nonlocal done
         async with room:
-            found = await _result(job.items[index], f"{request_id}-{index}", engine)
+            found, size = await _result(job.items[index], f"{request_id}-{index}", engine)
         done += 1
-        return index, found
+        return Piece((index, found), weight=1, size=size)
 
     async def pieces() -> AsyncGenerator[Piece[Result], None]:
+        await engine.check(job.shared)
         # Enough to keep the engine full; all the rest would stand in its queue before other jobs.
         room = asyncio.Semaphore(2 * engine.slots)
         tasks = [asyncio.create_task(result(index, room)) for index in range(total)]
         try:
             for task in asyncio.as_completed(tasks) if job.stream else tasks:
-                index, found = await task
-                yield Piece((index, found), weight=1, size=json_size(found))
+                yield await task
         finally:
             for task in tasks:
                 task.cancel()
@@ -56,28 +59,41 @@ def answer(job: ListJob, request_id: str, engine: Engine, _: Settings) -> Answer
     )
 
 
-async def _result(item: RawJob | WorkerError, request_id: str, engine: Engine) -> dict[str, Any]:
-    """Answer one item; what is wrong with it stands in its place."""
-    try:
-        if isinstance(item, WorkerError):
-            raise item
-        dialect = DIALECTS[item.format](item, request_id)
-        async with contextlib.aclosing(engine.generate(item, request_id)) as deltas:
-            return _fitting(dialect.item([delta async for delta in deltas]))
-    except EngineDead:
-        # Another worker can answer all of it.
-        raise
-    except WorkerError as error:
-        return error.body(request_id)
-
-
-def _fitting(found: dict[str, Any]) -> dict[str, Any]:
+async def _result(
+    item: RawJob | WorkerError, request_id: str, engine: Engine
+) -> tuple[dict[str, Any], int]:
+    """Answer one item, and tell its size; what is wrong with it stands in its place."""
+    if isinstance(item, WorkerError):
+        found: Any = item
+    else:
+        (found,) = await asyncio.gather(_answer(item, request_id, engine), return_exceptions=True)
+    if isinstance(found, Exception):
+        found = _error(found, engine, request_id).body(request_id)
     if (size := json_size(found)) > ROOM_BYTES:
-        raise AnswerTooLarge(
+        told = (
             f"This result has {size:,} bytes and one yield holds {ROOM_BYTES:,}: "
             "ask for fewer tokens or log probabilities."
         )
-    return found
+        found = AnswerTooLarge(told).body(request_id)
+        size = json_size(found)
+    return found, size
+
+
+async def _answer(item: RawJob, request_id: str, engine: Engine) -> dict[str, Any]:
+    dialect = DIALECTS[item.format](item, request_id)
+    async with contextlib.aclosing(engine.generate(item, request_id)) as deltas:
+        return dialect.item([delta async for delta in deltas])
+
+
+def _error(error: Exception, engine: Engine, request_id: str) -> WorkerError:
+    """Make the item's error of what was raised; a dead engine fails the whole job."""
+    if engine.dead or isinstance(error, EngineDead):
+        # Another worker can answer all of it.
+        raise EngineDead from error
+    if isinstance(error, WorkerError):
+        return error
+    log.error("request %s met a defect", request_id, exc_info=error)
+    return InternalError()
 
 
 def _item(results: list[Result]) -> dict[str, Any]:

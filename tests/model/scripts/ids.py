@@ -17,10 +17,13 @@ def main(model: str) -> None:
     jobs: dict[str, dict[str, Any]] = {
         "ids": {"prompt": IDS},
         "streamed": {"prompt": IDS, "stream": True},
+        # First of those that fail: it must not take the engine with it.
+        "unknown_id": {"prompt": [10**6]},
         "text": {"prompt": "Hi"},
         "messages": {"messages": [{"role": "user", "content": "Hi"}]},
         "stop": {"prompt": IDS, "sampling_params": {**PARAMS, "stop": ["a"]}},
         "bad_words": {"prompt": IDS, "sampling_params": {**PARAMS, "bad_words": ["a"]}},
+        "beam": {"prompt": IDS, "sampling_params": {"use_beam_search": True, "n": 2}},
     }
     report(
         ids=[list(output.outputs[0].token_ids) for output in outputs],
