@@ -1,6 +1,5 @@
 """The worker: a job in, the yields of its answer out, errors rendered in one place."""
 
-import asyncio
 import contextlib
 import json
 import logging
@@ -8,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from worker.bridge import Stream
+from worker.bridge import Stream, at_end_of_task
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.engine import Engine
 from worker.errors import AnswerTooLarge, EngineDead, InternalError, WorkerError
@@ -83,24 +82,10 @@ class Worker:
 
     @contextlib.contextmanager
     def _opened(self, reply: Answer[Any]) -> Iterator[Stream[Piece[Any]]]:
-        """Begin an answer; end it with this block, or with the job's task, whichever is first.
-
-        A cancelled job's task is usually suspended in the SDK's POST: the generator is dropped
-        without being closed, and no ``finally`` of ours runs for as long as the SDK keeps it.
-        """
+        """Begin an answer; end it with this block, or with the job's task, whichever is first."""
         stream = Stream(reply.pieces, self._engine.loop)
-        task = asyncio.current_task()
-        assert task is not None  # for the type checker: a coroutine runs in a task
-
-        def cancel(_: asyncio.Task[Any]) -> None:
-            stream.cancel()
-
-        task.add_done_callback(cancel)
-        try:
+        with at_end_of_task(stream.cancel):
             yield stream
-        finally:
-            task.remove_done_callback(cancel)
-            stream.cancel()
 
     @staticmethod
     async def _whole(stream: Stream[Piece[Any]], reply: Answer[Any]) -> Any:

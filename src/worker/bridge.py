@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from typing import Generic, TypeVar
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -90,3 +90,24 @@ class Stream(Generic[T]):
             self._signalled = True
             with contextlib.suppress(RuntimeError):  # the reader's loop is closed: nobody reads
                 self._reader_loop.call_soon_threadsafe(self._arrived.set)
+
+
+@contextlib.contextmanager
+def at_end_of_task(call: Callable[[], None]) -> Iterator[None]:
+    """Call with the end of this block, or of the task that runs it, whichever is first.
+
+    A cancelled job's task is usually suspended in the SDK's POST: the generator is dropped
+    without being closed, and no ``finally`` of ours runs for as long as the SDK keeps it.
+    """
+    task = asyncio.current_task()
+    assert task is not None  # for the type checker: a coroutine runs in a task
+
+    def end(_: asyncio.Task[Any]) -> None:
+        call()
+
+    task.add_done_callback(end)
+    try:
+        yield
+    finally:
+        task.remove_done_callback(end)
+        call()

@@ -6,6 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from worker.bridge import at_end_of_task
+
 log = logging.getLogger(__name__)
 
 # Seconds between two updates of a job, at least.
@@ -28,19 +30,10 @@ async def reported(
         return
     over = asyncio.Event()
     telling = asyncio.create_task(_tell(job, progress, report, over))
-    task = asyncio.current_task()
-    assert task is not None  # for the type checker: a coroutine runs in a task
-
-    # A cancelled job's generator may be dropped without being closed.
-    def end(_: asyncio.Task[Any]) -> None:
-        over.set()
-
-    task.add_done_callback(end)
     try:
-        yield
+        with at_end_of_task(over.set):
+            yield
     finally:
-        task.remove_done_callback(end)
-        over.set()
         # An update that failed is no reason for the job to fail.
         await asyncio.wait({telling})
         if not telling.cancelled() and (error := telling.exception()):

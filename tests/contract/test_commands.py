@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,11 @@ def test_a_model_without_a_chat_template_names_the_setting_that_gives_it_one(
     config.unlink()
     config.write_text(json.dumps(tokenizer))
     environ = {**worker_environ, "MODEL_NAME": str(bare)}
-    ran = run(environ, *HANDLER)
-    assert ran.returncode == 1
-    assert "set CUSTOM_CHAT_TEMPLATE" in ran.stderr
-
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    ran = run({**environ, "CUSTOM_CHAT_TEMPLATE": template}, *HANDLER)
-    assert ran.returncode == 0
+    with ThreadPoolExecutor() as threads:
+        without, answered = threads.map(
+            lambda given: run(environ | given, *HANDLER), ({}, {"CUSTOM_CHAT_TEMPLATE": template})
+        )
+    assert without.returncode == 1
+    assert "set CUSTOM_CHAT_TEMPLATE" in without.stderr
+    assert answered.returncode == 0

@@ -1,13 +1,13 @@
 """What the worker's own form tells of an answer besides its text, and how it is cut."""
 
-import contextlib
 import json
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from fakes import ScriptedEngine, failure, tokens, yields_of
+from scripted_answers import Details
 
 from worker.engine import Delta
 from worker.job import RawJob
@@ -17,16 +17,6 @@ LIMIT = 1_000_000
 KEYS = ("logprobs", "token_ids")
 
 every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-
-
-class Details(ScriptedEngine):
-    """Plays the script as it is, streaming or not: what it scripts keeps its details."""
-
-    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
-        self.asked.append(job)
-        async with contextlib.aclosing(self.play(request_id)) as deltas:
-            async for delta in deltas:
-                yield delta
 
 
 def raw(*, stream: bool, **params: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from fakes import HANG, ScriptedEngine, tokens, until, worker, yields_of
-from list_jobs import Scripts, every_form, job, results_of, texts
+from scripted_answers import Scripts, every_form, job, results_of, texts
 
 from worker.job import ListJob, RawJob, parse_input
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fakes import HANG, ScriptedEngine, failure, tokens, until, worker, yields_of
-from list_jobs import LIMIT, Scripts, every_form, job, results_of, sizes, texts
+from scripted_answers import LIMIT, Scripts, every_form, job, results_of, sizes, texts
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.job import RawJob

@@ -1,11 +1,10 @@
 """The form of Scale's LLM Engine through the worker, up to what the SDK gets."""
 
-import contextlib
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from fakes import ScriptedEngine, Step, failure, tokens, yields_of
+from scripted_answers import Details
 
 from worker.engine import Delta
 from worker.errors import EngineDead, RefusedByEngine
@@ -13,16 +12,6 @@ from worker.job import RawJob
 
 EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow the machine
 TEXTS = [" a", " b", "", " ç", "😀", " end"]
-
-
-class Details(ScriptedEngine):
-    """Plays the script as it is, streaming or not: what it scripts keeps its details."""
-
-    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
-        self.asked.append(job)
-        async with contextlib.aclosing(self.play(request_id)) as deltas:
-            async for delta in deltas:
-                yield delta
 
 
 def completion(**keys: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""An engine that answers each prompt of a list in its own way, and what its yields hold."""
+"""Scripted engines that answer in other ways than all alike, and what yields of lists hold."""
 
 import contextlib
 import json
@@ -27,6 +27,16 @@ class Scripts(ScriptedEngine):
         # The script is looked at when the first delta is asked for, before any other request runs.
         self.script = tuple(self.scripts.get(str(job.prompt)) or tokens(str(job.prompt)))
         async with contextlib.aclosing(super().generate(job, request_id)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+
+class Details(ScriptedEngine):
+    """Plays the script as it is, streaming or not: what it scripts keeps its details."""
+
+    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+        self.asked.append(job)
+        async with contextlib.aclosing(self.play(request_id)) as deltas:
             async for delta in deltas:
                 yield delta
 
