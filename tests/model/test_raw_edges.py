@@ -93,3 +93,10 @@ async def test_an_item_that_vllm_fails_at_fails_alone(ask: Ask) -> None:
         ["error"],
         ["choices", "request_id", "usage"],
     ]
+
+
+async def test_a_beam_ends_with_the_context(ask: Ask) -> None:
+    params = {"use_beam_search": True, "n": 2, "max_tokens": 50, "ignore_eos": True}
+    (whole,) = await ask(prompt=[5] * 1018, sampling_params=params, return_token_ids=True)
+    # Of 1,024 tokens.
+    assert [len(choice["token_ids"]) for choice in whole["choices"]] == [6, 6]

@@ -1,6 +1,7 @@
 """The raw path: a prompt or a conversation, straight to the engine."""
 
 import contextlib
+import math
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,8 +24,8 @@ def answer(job: RawJob, request_id: str, engine: Engine, _: Settings) -> Answer[
     async def pieces() -> AsyncGenerator[Piece[Delta], None]:
         async with contextlib.aclosing(engine.generate(job, request_id)) as deltas:
             async for delta in deltas:
-                for part in _fitting(delta) if job.streamed else (delta,):
-                    yield Piece(part, weight=part.tokens, size=_size(part))
+                for piece in _pieces(delta, ROOM_BYTES if job.streamed else math.inf):
+                    yield piece
 
     return Answer(stream=job.streamed, pieces=pieces, render=dialect.grow, policy=dialect.policy)
 
@@ -33,18 +34,20 @@ def _size(delta: Delta, names: Iterable[str] = tuple(chain(*DETAILS))) -> int:
     return sum(json_size(part) for name in names if (part := getattr(delta, name)))
 
 
-def _fitting(delta: Delta) -> Iterator[Delta]:
-    """Halve what is largest until each part fits a yield; a character and a position stay whole."""
-    largest = {
-        name: part
-        for name in max(DETAILS, key=partial(_size, delta))
-        if (part := getattr(delta, name))
-    }
+def _pieces(delta: Delta, room: float) -> Iterator[Piece[Delta]]:
+    """Halve what is largest until each part has room; a character and a position stay whole."""
+    size = _size(delta)
+    largest = {}
+    if size > room:
+        names = max(DETAILS, key=partial(_size, delta))
+        largest = {name: part for name in names if (part := getattr(delta, name))}
     half = max(map(len, largest.values()), default=0) // 2
-    if _size(delta) <= ROOM_BYTES or not half:
-        yield delta
+    if not half:
+        yield Piece(delta, weight=delta.tokens, size=size)
         return
     # What comes first holds nothing else: the rest of the delta goes with the second half.
     alone = Delta(delta.index, "", tokens=0, prompt_tokens=delta.prompt_tokens)
-    yield from _fitting(replace(alone, **{name: part[:half] for name, part in largest.items()}))
-    yield from _fitting(replace(delta, **{name: part[half:] for name, part in largest.items()}))
+    first = replace(alone, **{name: part[:half] for name, part in largest.items()})
+    second = replace(delta, **{name: part[half:] for name, part in largest.items()})
+    yield from _pieces(first, room)
+    yield from _pieces(second, room)
