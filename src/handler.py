@@ -105,7 +105,11 @@ def serve(engine: Engine, settings: Settings) -> None:
         # The SDK reads the environment when it is imported, and a local run does without it.
         import runpod  # noqa: PLC0415 - see above
         from runpod.http_client import AsyncClientSession  # noqa: PLC0415 - likewise
-        from runpod.serverless.modules import rp_http, rp_scale, worker_state  # noqa: PLC0415 - so
+        from runpod.serverless.modules import (  # noqa: PLC0415 - likewise
+            rp_http,
+            rp_scale,
+            worker_state,
+        )
 
     async def report(job: dict[str, Any], progress: Any) -> None:
         # The SDK's own progress_update posts from a thread that nobody can wait for: its update

@@ -91,6 +91,7 @@ def test_what_comes_back_is_vllms_own(generate: Ended) -> None:
         ("choices", [[2, 2, 2]]),
         ("each", [[1], [5], [16]]),
         ("tuple", [[1], [5]]),
+        ("changed", [[3], [6]]),
     ],
 )
 def test_sampling_parameters_are_one_for_all_or_one_for_each(

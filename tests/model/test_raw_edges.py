@@ -100,3 +100,21 @@ async def test_a_beam_ends_with_the_context(ask: Ask) -> None:
     (whole,) = await ask(prompt=[5] * 1018, sampling_params=params, return_token_ids=True)
     # Of 1,024 tokens.
     assert [len(choice["token_ids"]) for choice in whole["choices"]] == [6, 6]
+
+
+async def test_special_tokens_that_are_shown_stand_each_at_its_place_in_a_stream(ask: Ask) -> None:
+    given: dict[str, Any] = {
+        "prompt": "Count to ten.",
+        "apply_chat_template": True,
+        "sampling_params": {
+            **{"temperature": 0, "max_tokens": 60, "ignore_eos": True},
+            "skip_special_tokens": False,
+        },
+    }
+    (whole,) = await ask(**given)
+    # Handed over in heaps, so that it is the worker that splits the text.
+    given["sampling_params"]["stream_interval"] = 20
+    chunks = await ask(**given, stream=True)
+    texts = [text for chunk in chunks for text in chunk["choices"][0]["tokens"]]
+    assert "".join(texts) == whole["choices"][0]["tokens"][0]
+    assert "<|im_end|>" in texts

@@ -1,6 +1,7 @@
 """Takes vLLM's outputs apart into deltas."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from worker.engine import Delta
@@ -14,9 +15,7 @@ LEAST_LOGPROB = -9999.0
 
 
 def deltas(
-    output: Any,
-    decode: Callable[[list[int]], str] | None,
-    ids: bool = False,
+    output: Any, decode: Callable[[list[int]], str] | None, ids: bool = False
 ) -> Iterator[Delta]:
     """Yield what one ``RequestOutput`` brings.
 
@@ -48,28 +47,29 @@ def deltas(
             )
 
 
-def best(output: Any, planned: Plan, decode: Callable[[list[int]], str], ends: set[int]) -> Any:
+def best(output: Any, planned: Plan, tokenizer: Any, ends: set[int]) -> Any:
     """Keep the best choices of a ``RequestOutput`` that holds all of them, and number them.
 
     Args:
         output: its choices are changed.
         planned: how they came about.
-        decode: the tokenizer's.
+        tokenizer: the model's; a beam search has one.
         ends: tokens that end a text; vLLM's beam search heeds only one of them.
     """
     choices = list(output.outputs)
     if not planned.beam_width:  # a beam search has ranked them itself
         choices.sort(key=lambda choice: choice.cumulative_logprob, reverse=True)
     output.outputs = choices[: planned.n]
+    special = planned.params.skip_special_tokens
     for index, choice in enumerate(output.outputs):
         choice.index = index
         if planned.beam_width and not planned.params.ignore_eos:
-            _cut(choice, ends, decode)
+            _cut(choice, ends, partial(tokenizer.decode, skip_special_tokens=special))
         if not planned.tells_logprobs:
             choice.logprobs = None
         elif planned.beam_width:
             choice.logprobs = [
-                _likeliest(candidates, chosen, planned.params.logprobs, decode)
+                _likeliest(candidates, chosen, planned.params.logprobs, tokenizer.decode)
                 for chosen, candidates in zip(choice.token_ids, choice.logprobs, strict=False)
             ]
     return output
@@ -79,7 +79,7 @@ def _cut(choice: Any, ends: set[int], decode: Callable[[list[int]], str]) -> Non
     """End a choice where sampling would have ended it."""
     ids = list(choice.token_ids)
     place = next((place for place, id_ in enumerate(ids) if id_ in ends), None)
-    if place is not None and place < len(ids) - 1:
+    if place is not None:
         choice.token_ids, choice.text = ids[: place + 1], decode(ids[:place])
         choice.finish_reason, choice.stop_reason = "stop", ids[place]
 

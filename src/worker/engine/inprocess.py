@@ -6,7 +6,7 @@ import logging
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Future
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,11 +98,12 @@ class InProcessEngine:
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         """See ``Engine.generate``."""
+        planned = self.plan(job.sampling_params, streamed=job.streamed)
         with translated():
-            planned = self.plan(job.sampling_params, streamed=job.streamed)
             adapter = await self.prompts.adapter(job)
             prompt = await self.prompts.render(job)
-        decode = self._decode if job.streamed else None
+        special = planned.params.skip_special_tokens
+        decode = partial(self._decode, skip_special_tokens=special) if job.streamed else None
         ids = job.return_token_ids or self._tokenizer is None or not planned.params.detokenize
         async with contextlib.aclosing(
             self.outputs(prompt, planned, request_id, adapter)
@@ -119,15 +120,12 @@ class InProcessEngine:
         """
         if not self.generates:
             raise InvalidInput("This worker's model does not generate text")
-        # The items of a list share theirs.
-        if self._planned and self._planned[0] is params and self._planned[1] == streamed:
+        # The items of a list share theirs. They are frozen; vLLM's own object can have changed.
+        job = isinstance(params, Sampling)
+        if job and self._planned and self._planned[0] is params and self._planned[1] == streamed:
             return self._planned[2]
         with translated():
-            planned = (
-                plan(params, self._defaults, streamed=streamed)
-                if isinstance(params, Sampling)
-                else as_given(params)
-            )
+            planned = plan(params, self._defaults, streamed=streamed) if job else as_given(params)
         if self._tokenizer is None:
             _refuse_text(planned)
         self._planned = (params, streamed, planned)
@@ -135,8 +133,8 @@ class InProcessEngine:
 
     async def check(self, job: RawJob) -> None:
         """See ``Engine.check``."""
+        self.plan(job.sampling_params, streamed=job.streamed)
         with translated():
-            self.plan(job.sampling_params, streamed=job.streamed)
             await self.prompts.adapter(job)
 
     async def load(self, adapter: Any) -> Any:
@@ -200,7 +198,7 @@ class InProcessEngine:
                     yield (
                         output
                         if not planned.ranked
-                        else best(output, planned, self._decode, self._ends)
+                        else best(output, planned, self._tokenizer, self._ends)
                     )
 
     def _sample(self, prompt: Any, planned: Plan, request_id: str, adapter: Any) -> Any:
@@ -212,10 +210,10 @@ class InProcessEngine:
         server = self.app.state.openai_serving_completion  # type: ignore[attr-defined]  # see open
         return server.beam_search(prompt, request_id, params, lora_request=adapter)
 
-    def _decode(self, token_ids: list[int]) -> str:
+    def _decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         if self._tokenizer is None:
             return ""
-        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        text: str = self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
         return text
 
     @property

@@ -56,13 +56,12 @@ def params(llm: LLM) -> dict[str, Any]:
         outputs = llm.generate([START] * count, given, use_tqdm=False)
         return [[len(choice.token_ids) for choice in output.outputs] for output in outputs]
 
-    def lengths_or_none(given: Any, count: int) -> list[list[int]] | None:
-        with contextlib.suppress(AttributeError):
-            return lengths(given, count)
-        return None
-
     vllms = SamplingParams(temperature=0, max_tokens=5, n=1)
     before = repr(vllms)
+    again = SamplingParams(temperature=0, max_tokens=3)
+    changed = lengths(again)
+    again.max_tokens = 6
+    changed += lengths(again)
     return {
         "none": lengths(None),
         "dict": lengths({"max_tokens": 4}),
@@ -70,7 +69,8 @@ def params(llm: LLM) -> dict[str, Any]:
         "untouched": repr(vllms) == before,
         "choices": lengths(SamplingParams(n=3, max_tokens=2)),
         "each": lengths([{"max_tokens": 1}, vllms, None], 3),
-        "tuple": lengths_or_none(({"max_tokens": 1}, vllms), 2),
+        "tuple": lengths(({"max_tokens": 1}, vllms), 2),
+        "changed": changed,
         "too_few": refusal(lambda: lengths([vllms], 2)),
         "unknown": refusal(lambda: lengths({"max_tokns": 1})),
     }
