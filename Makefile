@@ -7,7 +7,14 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 DEMO_MODEL := .models/demo
 CLIENTS := .clients/installed
+FUZZ := .fuzz/installed
 NODE_CLIENT := .clients/node/installed
+# Another vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
+VLLM ?= 0.31.0
+OTHER_VLLM := .vllm/$(VLLM)
+# Of the commands, not the one that is run in .venv; of the model's tests, not those of its making.
+SEAM_TESTS := tests/contract/test_vllm.py tests/contract/test_commands.py tests/model \
+	--ignore=tests/model/test_demo_model.py --deselect=tests/contract/test_commands.py::test_make_run
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
 MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
@@ -24,7 +31,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install run endpoint test test-unit test-clients check format bench clean
+.PHONY: help install run endpoint serve test test-unit test-clients test-vllm fuzz check format bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -39,6 +46,9 @@ endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PO
 	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
+serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
+	@MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
+
 test: $(INSTALLED) demo ## Run the tests (five minutes)
 	@$(BIN)/python -m pytest
 
@@ -47,6 +57,12 @@ test-unit: $(INSTALLED) ## Run the tests that need no engine (half a minute)
 
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 300 MB)
 	@$(BIN)/python -m pytest tests/clients
+
+test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests of what meets vLLM with another (VLLM=0.31.0; .vllm, 600 MB)
+	@$(OTHER_VLLM)/bin/python -m pytest $(SEAM_TESTS)
+
+fuzz: $(INSTALLED) demo $(FUZZ) ## Send what schemathesis makes up to the HTTP server (.fuzz, 100 MB; ten minutes)
+	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py
 
 check: $(INSTALLED) ## Check format, lint, types and architecture
 	@$(BIN)/ruff format --check .
@@ -58,15 +74,16 @@ format: $(INSTALLED) ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-bench: $(INSTALLED) demo ## Measure the emulator, a cancel, cold start, streams on slow links, and LLM.generate
+bench: $(INSTALLED) demo ## Measure the emulator, a cancel, cold start, streams on slow links, LLM.generate, and the overhead of jobs
 	@$(BIN)/python benchmarks/emulator_speed.py
 	@$(BIN)/python benchmarks/cancel.py
 	@$(BIN)/python benchmarks/cold_start.py
 	@$(BIN)/python benchmarks/streaming.py
 	@$(BIN)/python benchmarks/offline.py
+	@$(BIN)/python benchmarks/overhead.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf .venv .clients .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .clients .fuzz .vllm .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -92,6 +109,13 @@ $(CLIENTS): $(INSTALLED) tests/clients/requirements.txt
 		-r tests/clients/requirements.txt
 	@touch $@
 
+$(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
+	@echo "==> Making .fuzz: half a minute"
+	@$(BIN)/python -m venv .fuzz
+	@.fuzz/bin/python -m pip --disable-pip-version-check install --no-compile --quiet \
+		-r tests/fuzz/requirements.txt
+	@touch $@
+
 # Copied there, so that node_modules stays out of tests/.
 $(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock.json
 	@if command -v npm >/dev/null; then \
@@ -99,3 +123,15 @@ $(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock
 		npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error; \
 		touch $@; \
 	else echo "==> No npm: the tests of the Node client are skipped"; fi
+
+# Only what differs is installed there; the rest is found in .venv, which its own packages precede.
+# The link is made last, or pip would take .venv's for installed.
+.vllm/%/installed: $(INSTALLED) tests/vllm-releases/%.txt
+	@echo "==> Making .vllm/$*: a minute"
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --no-deps --quiet \
+		-r tests/vllm-releases/$*.txt
+	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+		$(BIN)/python -c "$$packages" >"$$($(@D)/bin/python -c "$$packages")/rest.pth"
+	@touch $@

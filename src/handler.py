@@ -43,6 +43,10 @@ def main() -> int:
         signal.signal(number, leave_on_signal)
     command = read_command_line()
     try:
+        if command.serve:
+            with started("worker.serve") as (engine, settings):
+                serve_http(engine, settings, command.host, command.port)
+                leave(0)
         if command.rp_serve_api or platform_around():
             with started("runpod") as (engine, settings):
                 serve(engine, settings)
@@ -77,6 +81,10 @@ def read_command_line() -> Namespace:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
     parser.add_argument("--rp_serve_api", action="store_true", help="serve the SDK's own test API")
+    parser.add_argument("--serve", action="store_true", help="serve the OpenAI API over HTTP")
+    # Whoever wants to be reached from elsewhere (a pod: 0.0.0.0) says so, and thinks of a key.
+    parser.add_argument("--host", default="127.0.0.1", help="where --serve listens")
+    parser.add_argument("--port", default=8000, type=int, help="where --serve listens; 0: any")
     return parser.parse_known_args()[0]
 
 
@@ -91,12 +99,12 @@ def started(*also_import: str) -> Iterator[tuple[Engine, Settings]]:
         SettingsError: the mistakes in the worker's own settings and in vLLM's, all at once.
         StartFailed: vLLM could not start.
     """
-    settings, arguments, _ = start.read()
+    given = start.read()
     # Only now is vLLM there.
     from worker.engine import launch  # noqa: PLC0415 - see above
 
-    with launch.launched(settings, arguments, also_import) as engine:
-        yield engine, settings
+    with launch.launched(given.settings, given.arguments, also_import, given.embedder) as engine:
+        yield engine, given.settings
 
 
 def serve(engine: Engine, settings: Settings) -> None:
@@ -141,6 +149,23 @@ def serve(engine: Engine, settings: Settings) -> None:
     )
 
 
+def serve_http(engine: Engine, settings: Settings, host: str, port: int) -> None:
+    """Answer HTTP until a signal ends it, or the engine dies."""
+    # A worker of the platform's queue does without it.
+    from worker.serve import server  # noqa: PLC0415 - see above
+
+    running = server(engine, settings, host, port)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # The server's own handler waits for requests that run, then raises the signal again.
+        signal.signal(number, lambda *_: leave(0))
+
+    def requests_left() -> int:
+        return len(running.server_state.tasks)
+
+    threading.Thread(target=leave_after_death, args=(engine, requests_left), daemon=True).start()
+    running.run()
+
+
 def take_until_death(take: Callable[..., Awaitable[Any]], engine: Engine) -> Callable[..., Any]:
     """Wrap the SDK's job-take: when the engine dies, hang up, so that no job arrives any more."""
     died: asyncio.Future[None] | None = None
@@ -166,7 +191,7 @@ def take_until_death(take: Callable[..., Awaitable[Any]], engine: Engine) -> Cal
 
 
 def leave_after_death(engine: Engine, jobs_left: Callable[[], int]) -> None:
-    """Wait for the engine's death, let the SDK post what the jobs failed with, and exit."""
+    """Wait for the engine's death, let what the jobs failed with be sent, and exit."""
     engine.died.result()
     deadline = time.monotonic() + FAREWELL_S
     while jobs_left() and time.monotonic() < deadline:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from minilm import MODEL
 from served import READY, Served, served
 
 ROOT = Path(__file__).parent.parent
@@ -40,12 +41,26 @@ def worker_environ(demo_model: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
+def full_featured() -> dict[str, str]:
+    """Settings that let clients ask for all that a worker can do."""
+    return {
+        "SERVED_MODEL_NAME": "demo,tiny/demo",
+        "ENABLE_AUTO_TOOL_CHOICE": "1",
+        "TOOL_CALL_PARSER": "hermes",
+        "EMBEDDING_MODEL_NAME": str(MODEL),
+        "EMBEDDING_SERVED_MODEL_NAME": "minilm",
+    }
+
+
+@pytest.fixture(scope="session")
 def make_endpoint(
-    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+    worker_environ: dict[str, str],
+    full_featured: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
-    """`make endpoint` on the demo model, ready; one for the whole run."""
+    """`make endpoint` on the demo model and MiniLM, ready; one for the whole run."""
     folder = tmp_path_factory.mktemp("endpoint")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
-    with served(command, worker_environ, folder / "output") as endpoint:
+    with served(command, {**worker_environ, **full_featured}, folder / "output") as endpoint:
         endpoint.wait_until_told(READY)
         yield endpoint

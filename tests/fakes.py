@@ -6,22 +6,23 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Self
 
 import uvloop
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from prometheus_client import CollectorRegistry
+from scripted_server import CHAT, event, joined, server
 
+from worker import asgi
 from worker.app import Worker
 from worker.asgi import App
-from worker.engine import Delta
-from worker.errors import EngineDead, RefusedByEngine, WorkerError
+from worker.engine import Delta, Engine, Model
+from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
 from worker.settings import Settings
+
+__all__ = ["CHAT", "event", "joined"]  # for those who import what plays the script from here
 
 # One thing that the engine does: grow an answer, wait for so many seconds, or fail. A script that
 # begins with RefusedByEngine refuses the request; with EngineDead the whole engine dies.
@@ -29,7 +30,14 @@ Step = Delta | float | Exception
 
 HANG: float = math.inf
 
-CHAT = "/v1/chat/completions"
+# What bodies may hold, by path.
+_SAMPLED = {"model", "stream", "n", "temperature", "max_tokens", "logprobs", "structured_outputs"}
+KEYS = {
+    CHAT: frozenset({"messages", "tools", *_SAMPLED}),
+    "/v1/completions": frozenset({"prompt", *_SAMPLED}),
+    "/version": frozenset[str](),
+}
+
 PROMPT_TOKENS = 3
 
 
@@ -54,12 +62,17 @@ class ScriptedEngine:
     """
 
     slots = 256
+    beside: Engine | None = None
+    model = Model(names=("demo",), max_model_len=1024, device="cpu")
+    schema: Mapping[str, Any] = {"paths": {}, "components": {"schemas": {}}}
 
     def __init__(self, *script: Step, app: App | None = None) -> None:
         self.script = script
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.died: Future[None] = Future()
-        self.app: App = app or _server(self)
+        self.app: App = app or server(self)
+        self.metrics = CollectorRegistry()
+        self.adapters: list[str] = []
         self.asked: list[RawJob | dict[str, Any]] = []
         self.generating: list[str] = []
         self.aborted: list[str] = []
@@ -94,7 +107,30 @@ class ScriptedEngine:
         self.loop.call_soon_threadsafe(self._death.set)
         self.died.set_result(None)
 
+    def keys(self, path: str) -> frozenset[str] | None:
+        return KEYS.get(path)
+
+    async def call(
+        self, path: str, body: Mapping[str, Any] | None, request_id: str
+    ) -> AsyncGenerator[asgi.Head | bytes, None]:
+        data = b"" if body is None else json.dumps(body).encode()
+        method = "GET" if body is None else "POST"
+        request = asgi.Request(method, path, data, request_id)
+        async with contextlib.aclosing(asgi.call(self.app, request)) as parts:
+            async for part in parts:
+                yield part
+
     async def check(self, job: RawJob) -> None: ...
+
+    async def adapters_on_volume(self) -> list[str]:
+        return self.adapters
+
+    async def adopt(self, name: str) -> None:
+        if name not in self.adapters:
+            raise RefusedByEngine(f"no {name}", status=404, param="model")
+
+    async def unload(self, name: str) -> None:
+        self.adapters.remove(name)
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         self.asked.append(job)
@@ -134,105 +170,6 @@ class ScriptedEngine:
         if isinstance(error, EngineDead):
             self.die()
         raise error
-
-
-def joined(deltas: Sequence[Delta]) -> list[Delta]:  # one a choice
-    choices: dict[int, list[Delta]] = {}
-    for delta in deltas:
-        choices.setdefault(delta.index, []).append(delta)
-    return [
-        Delta(
-            index=index,
-            text="".join(part.text for part in parts),
-            tokens=sum(part.tokens for part in parts),
-            prompt_tokens=parts[-1].prompt_tokens,
-            finish_reason=parts[-1].finish_reason,
-        )
-        for index, parts in choices.items()
-    ]
-
-
-def _server(engine: ScriptedEngine) -> Starlette:
-    """Play the engine's script over HTTP, with the little of vLLM's server that the worker sees."""
-
-    async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "demo"}]})
-
-    async def complete(request: Request) -> Response:
-        body = await request.json()
-        engine.asked.append(body)
-        request_id = request.headers["x-request-id"]
-        if engine.script and isinstance(engine.script[0], RefusedByEngine):
-            return _error_response(engine.script[0])
-        if body.get("stream"):
-            return StreamingResponse(
-                _events(engine, request_id), media_type="text/event-stream; charset=utf-8"
-            )
-        return await _unless_disconnected(request, _whole(engine, request_id))
-
-    return Starlette(
-        routes=[
-            Route("/v1/models", models),
-            Route(CHAT, complete, methods=["POST"]),
-            Route("/v1/completions", complete, methods=["POST"]),
-        ],
-    )
-
-
-async def _events(engine: ScriptedEngine, request_id: str) -> AsyncGenerator[str, None]:
-    try:
-        async with contextlib.aclosing(engine.play(request_id)) as deltas:
-            async for delta in deltas:
-                choice = {"index": delta.index, "delta": {"content": delta.text}}
-                reason = {"finish_reason": delta.finish_reason}
-                yield event({"id": request_id, "choices": [choice | reason]})
-    except WorkerError as error:
-        yield event(_error(error))
-    yield "data: [DONE]\n\n"
-
-
-async def _whole(engine: ScriptedEngine, request_id: str) -> Response:
-    try:
-        deltas = [delta async for delta in engine.play(request_id)]
-    except WorkerError as error:
-        return _error_response(error)
-    choices = [
-        {
-            "index": delta.index,
-            "message": {"role": "assistant", "content": delta.text},
-            "finish_reason": delta.finish_reason,
-        }
-        for delta in joined(deltas)
-    ]
-    return JSONResponse({"id": request_id, "choices": choices})
-
-
-async def _unless_disconnected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    """Drop an answer that is not streamed when its client leaves, as vLLM does."""
-    answering = asyncio.ensure_future(answer)
-    leaving = asyncio.ensure_future(request.receive())
-    await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    if leaving.done():
-        answering.cancel()
-        await asyncio.wait({answering})
-        return Response(status_code=499)
-    leaving.cancel()
-    return await answering
-
-
-def event(data: dict[str, Any]) -> str:
-    """One SSE event, written as compactly as vLLM does."""
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-def _error(error: WorkerError) -> dict[str, Any]:
-    """vLLM's form of an error, without what the worker's contract adds."""
-    told = error.body()["error"]
-    return {"error": {key: told[key] for key in ("message", "type", "param", "code")}}
-
-
-def _error_response(error: WorkerError) -> Response:
-    return JSONResponse(_error(error), status_code=error.status)
 
 
 async def _settle() -> None:

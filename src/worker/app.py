@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from worker.bridge import Stream, at_end_of_task
@@ -23,10 +23,18 @@ log = logging.getLogger(__name__)
 class Worker:
     """Answers jobs with one engine. Any number at once; each on the loop of its caller."""
 
-    def __init__(self, engine: Engine, settings: Settings, report: Report | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        report: Report | None = None,
+        limit: float = YIELD_LIMIT_BYTES,
+    ) -> None:
+        """``limit`` is what a yield may have: in bytes, as JSON."""
         self._engine = engine
         self._settings = settings
         self._report = report
+        self._limit = limit
 
     # The SDK iterates only genuine async generator functions; a callable object it would serialise.
     async def handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
@@ -36,9 +44,11 @@ class Worker:
         """
         request_id = str(job.get("id", ""))
         render_error = None
+        beside: Mapping[str, Any] = {}
         try:
             parsed = parse_input(job.get("input"))
             reply = answer(parsed, request_id, self._engine, self._settings)
+            beside = reply.beside_error
             async with (
                 reported(job, reply.progress, self._report),
                 contextlib.aclosing(self._yields(parsed, reply)) as yields,
@@ -48,12 +58,13 @@ class Worker:
                     render_error = reply.render_error
         except Exception as error:  # noqa: BLE001 - the SDK would send the traceback to the caller
             known = error if isinstance(error, WorkerError) else self._defect(request_id)
-            body = known.body(request_id)
+            body = {**beside, **known.body(request_id)}
             yield render_error(body) if render_error else _failure(body)
 
     def _defect(self, request_id: str) -> WorkerError:
         """Log an exception that nobody expected; its caller learns only that it happened."""
-        if self._engine.dead:
+        beside = self._engine.beside
+        if self._engine.dead or (beside and beside.dead):
             return EngineDead()
         log.exception("request %s met a defect", request_id)
         return InternalError()
@@ -67,8 +78,8 @@ class Worker:
             wait: float | None = None
             failure: WorkerError | None = None
             try:
-                while (pieces := await stream.read(wait)) is not None:
-                    chunker.add(_within_limit(pieces))
+                while (pieces := await stream.read(wait, chunker.missing)) is not None:
+                    chunker.add(self._within_limit(pieces))
                     if chunk := chunker.take(time.monotonic()):
                         yield reply.render(chunk)
                     wait = chunker.wait(time.monotonic())
@@ -87,19 +98,26 @@ class Worker:
         with at_end_of_task(stream.cancel):
             yield stream
 
-    @staticmethod
-    async def _whole(stream: Stream[Piece[Any]], reply: Answer[Any]) -> Any:
+    async def _whole(self, stream: Stream[Piece[Any]], reply: Answer[Any]) -> Any:
         """Gather an answer that is not streamed into its one yield."""
         values: list[Any] = []
         while (pieces := await stream.read()) is not None:
             values += [piece.value for piece in pieces]
         chunk = reply.render(values)
-        if (size := json_size(chunk)) > YIELD_LIMIT_BYTES:
+        if (size := json_size(chunk)) > self._limit:
             raise AnswerTooLarge(
-                f"The answer has {size:,} bytes and one yield holds {YIELD_LIMIT_BYTES:,}: "
+                f"The answer has {size:,} bytes and one yield holds {self._limit:,}: "
                 "ask for a stream, or for fewer tokens."
             )
         return chunk
+
+    def _within_limit(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
+        if largest := max((piece.size for piece in pieces if piece.size > self._limit), default=0):
+            raise AnswerTooLarge(
+                f"One event of the stream has {largest:,} bytes and one yield holds "
+                f"{self._limit:,}: ask for fewer log probabilities or a shorter answer."
+            )
+        return pieces
 
     def _policy(self, job: Job) -> ChunkPolicy:
         settings = self._settings
@@ -116,14 +134,3 @@ class Worker:
 def _failure(body: dict[str, Any]) -> dict[str, str]:
     """Render the yield that fails a job: the SDK would turn a dict there into Python's repr."""
     return {"error": json.dumps(body, ensure_ascii=False)}
-
-
-def _within_limit(pieces: list[Piece[Any]]) -> list[Piece[Any]]:
-    if largest := max(
-        (piece.size for piece in pieces if piece.size > YIELD_LIMIT_BYTES), default=0
-    ):
-        raise AnswerTooLarge(
-            f"One event of the stream has {largest:,} bytes and one yield holds "
-            f"{YIELD_LIMIT_BYTES:,}: ask for fewer log probabilities or a shorter answer."
-        )
-    return pieces

@@ -12,8 +12,8 @@ T = TypeVar("T")
 class Stream(Generic[T]):
     """One answer on its way between the loops.
 
-    A task on the engine's loop iterates the source; the reader's loop is woken once for whatever
-    has piled up since it last looked, not once an item.
+    A task on the engine's loop iterates the source; the reader's loop is woken once for as much as
+    it waits for, not once an item: to wake another thread costs more than the item itself.
     """
 
     def __init__(
@@ -24,6 +24,7 @@ class Stream(Generic[T]):
         self._engine_loop = engine_loop
         self._reader_loop = asyncio.get_running_loop()
         self._items: deque[T] = deque()
+        self._enough = 1
         self._arrived = asyncio.Event()
         self._signalled = False
         self._ended = False
@@ -32,13 +33,19 @@ class Stream(Generic[T]):
         self._cancelled = False
         engine_loop.call_soon_threadsafe(self._start)
 
-    async def read(self, patience: float | None = None) -> list[T] | None:
-        """Return what has piled up: an empty list after ``patience`` seconds, None at the end.
+    async def read(self, patience: float | None = None, enough: int = 1) -> list[T] | None:
+        """Return what has piled up, which may be nothing yet; None at the end.
+
+        Args:
+            patience: the longest to wait, in seconds.
+            enough: how many items to wait for.
 
         Raises:
             Exception: whatever the source raised, after the items that came before it.
         """
-        if not self._items and not self._ended:
+        # Set before the items are counted: one that comes in between sees it, and signals.
+        self._enough = enough
+        if len(self._items) < enough and not self._ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     await self._arrived.wait()
@@ -74,7 +81,8 @@ class Stream(Generic[T]):
         async with contextlib.aclosing(self._source()) as source:
             async for item in source:
                 self._items.append(item)
-                self._signal()
+                if len(self._items) >= self._enough:
+                    self._signal()
 
     def _end(self, pump: asyncio.Task[None]) -> None:
         if not pump.cancelled():

@@ -71,6 +71,16 @@ class Chunker(Generic[T]):
             return 0.0
         return None if self._deadline == math.inf else max(0.0, self._deadline - now)
 
+    @property
+    def missing(self) -> int:
+        """How many pieces are worth waiting for: they fill the chunk if each weighs 1.
+
+        They may weigh more, or be large: one at a time where no bound would end the wait.
+        """
+        if self._deadline == math.inf:
+            return 1
+        return max(1, math.ceil(self._target - self._weight))
+
     def flush(self, now: float) -> list[T]:
         """Return the next chunk of what is left, the stream having ended; then an empty list."""
         return self._emit(self._limit(now))

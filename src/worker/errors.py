@@ -4,7 +4,9 @@ WorkerError
 ├─ SettingsError         the worker does not start: every mistake, listed
 ├─ RequestError          the caller can mend it
 │  ├─ InvalidInput       400
+│  ├─ Unauthorized       401
 │  ├─ UnknownRoute       404
+│  ├─ WrongMethod        405
 │  └─ AnswerTooLarge     413
 ├─ EngineError           the caller can't
 │  ├─ StartFailed        the worker does not start: what vLLM said
@@ -70,10 +72,25 @@ class InvalidInput(RequestError):
     status = 400
 
 
+class Unauthorized(RequestError):
+    """The server has a key, and the request does not carry it."""
+
+    status = 401
+
+    def __init__(self) -> None:
+        super().__init__("The request carries no key, or a wrong one: Authorization: Bearer <key>.")
+
+
 class UnknownRoute(RequestError):
     """No such route, or not one that this worker serves."""
 
     status = 404
+
+
+class WrongMethod(RequestError):
+    """The route takes another method."""
+
+    status = 405
 
 
 class AnswerTooLarge(RequestError):
@@ -105,7 +122,7 @@ class EngineDead(EngineError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The engine of this worker has died and the worker is being replaced. "
+            "The engine that answers this request has died and is being replaced. "
             "Send the request again."
         )
 

@@ -83,13 +83,13 @@ class LLM:
             **engine_args,
         }
         environ = {name.upper(): written(value) for name, value in given.items()}
-        settings, arguments, options = start.read(environ)
-        refuse_unknown(engine_args, options)
+        read = start.read(environ)
+        refuse_unknown(engine_args, read.options)
         # Only now is vLLM there.
         from worker.engine import launch  # noqa: PLC0415 - see above
 
         stack = contextlib.ExitStack()
-        self._engine = stack.enter_context(launch.launched(settings, arguments))
+        self._engine = stack.enter_context(launch.launched(read.settings, read.arguments))
         self._numbers = itertools.count()
         # Also at the end of the process, which would wait for the engine's otherwise.
         self.close = weakref.finalize(self, stack.close)
@@ -134,7 +134,7 @@ class LLM:
         given = prompts if prompt_token_ids is None else prompt_token_ids
         if given is None:
             raise TypeError("generate: prompts, or prompt_token_ids")
-        complete = self._engine.prompts.complete
+        complete = self._engine.generation.prompts.complete
         rendering = [partial(complete, prompt) for prompt in listed(given)]
         return self._answers(
             rendering, sampling_params, lora_request, use_tqdm, guided_options_request
@@ -181,7 +181,9 @@ class LLM:
             "continue_final_message": continue_final_message,
         }
         jobs = [RawJob.read({"messages": conversation, **shared}) for conversation in conversations]
-        chats = [partial(self._engine.prompts.render, job, chat_template) for job in jobs]
+        chats = [
+            partial(self._engine.generation.prompts.render, job, chat_template) for job in jobs
+        ]
         return self._answers(chats, sampling_params, lora_request, use_tqdm)
 
     def embed(self, prompts: Any, use_tqdm: bool = True, lora_request: Any = None) -> list[Any]:
@@ -194,10 +196,12 @@ class LLM:
         Raises:
             WorkerError: a prompt that is refused, or a model that does not embed.
         """
-        rendering = [partial(self._engine.prompts.complete, prompt) for prompt in listed(prompts)]
+        rendering = [
+            partial(self._engine.generation.prompts.complete, prompt) for prompt in listed(prompts)
+        ]
         adapters = self._adapters(lora_request, len(rendering))
         calls = [
-            partial(self._engine.embed, prompt, self._request_id(), adapter)
+            partial(self._engine.generation.embed, prompt, self._request_id(), adapter)
             for prompt, adapter in zip(self._rendered(rendering), adapters, strict=True)
         ]
         return self._run(calls, use_tqdm)
@@ -211,10 +215,10 @@ class LLM:
         guided: Any = None,
     ) -> list[Any]:
         params = each(sampling_params, len(rendering), "sampling_params")
-        plans = once(params, lambda one: self._engine.plan(sampling(one, guided)))
+        plans = once(params, lambda one: self._engine.generation.plan(sampling(one, guided)))
         adapters = self._adapters(lora_request, len(rendering))
         calls = [
-            partial(self._engine.complete, prompt, planned, self._request_id(), adapter)
+            partial(self._engine.generation.complete, prompt, planned, self._request_id(), adapter)
             for prompt, planned, adapter in zip(
                 self._rendered(rendering), plans, adapters, strict=True
             )
@@ -223,13 +227,18 @@ class LLM:
 
     def _rendered(self, rendering: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
         """Render all prompts before the first is asked: the engine then begins with full steps."""
-        return self._run([partial(self._engine.rendered, render) for render in rendering], False)
+        return self._run(
+            [partial(self._engine.generation.rendered, render) for render in rendering], False
+        )
 
     def _adapters(self, lora_request: Any, count: int) -> list[Any]:
         """Load the adapters, and return one for each prompt."""
 
         def load(adapter: Any) -> Any:
-            return adapter and self._run([partial(self._engine.load, adapter)], use_tqdm=False)[0]
+            return (
+                adapter
+                and self._run([partial(self._engine.generation.load, adapter)], use_tqdm=False)[0]
+            )
 
         return once(each(lora_request, count, "lora_request"), load)
 

@@ -39,6 +39,9 @@ REMOVED = {
     "ASYNC_SCHEDULING=0 turns off what is left of it",
 }
 
+# What stands before the names of an embedder's settings.
+EMBEDDER = "EMBEDDING_"
+
 # For libraries that read the environment themselves, where the operator left these unset.
 EXPORTS = {
     # The SDK's own default, DEBUG, prints every chunk of every answer.
@@ -93,8 +96,12 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     model_name: Model
+    embedding_model_name: Model | None = None
     base_path: Path = Path("/runpod-volume")
     hf_token: SecretStr | None = None
+    serve_api_key: SecretStr | None = None
+    # The platform's own, of the endpoint that this worker belongs to.
+    runpod_endpoint_id: str | None = None
     max_concurrency: Count = 300
     default_batch_size: Count = 50
     default_min_batch_size: Amount = 1
@@ -102,6 +109,8 @@ class Settings(BaseModel):
     default_batch_max_delay_ms: Amount = 100
     default_max_tokens: Count = 16
     raw_openai_output: Flag = True
+    strict_requests: Flag = False
+    system_prompt: str | None = None
     disable_log_stats: Flag = True
     disable_log_requests: Flag = True
 
@@ -162,11 +171,20 @@ def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     return bool(environ.get(name, "").strip())
 
 
-def engine_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def engine_environ(environ: Mapping[str, str] = os.environ, prefix: str = "") -> dict[str, str]:
     """Select what may be an option of vLLM's, under the option's upper-case name.
 
     Blank values count as unset, and a name of ours wins over the option it stands for.
+
+    Args:
+        environ: the variables that are set.
+        prefix: of the variables to look at, which the selected ones are without.
     """
+    environ = {
+        name.removeprefix(prefix): value
+        for name, value in environ.items()
+        if name.startswith(prefix)
+    }
     own = {name.upper() for name in Settings.model_fields} | ALIASES.keys()
     options = {name: value for name, value in environ.items() if name not in own}
     options |= {
@@ -190,9 +208,14 @@ def unheeded(known: Iterable[str], environ: Mapping[str, str] = os.environ) -> l
         known: the names of vLLM's options, upper case.
         environ: the variables that are set.
     """
-    names = {name.upper() for name in Settings.model_fields} | ALIASES.keys() | set(known)
+    options = ALIASES.keys() | set(known)
+    embedders = {EMBEDDER + name for name in options}
+    names = {name.upper() for name in Settings.model_fields} | options | embedders
     given = {name for name, value in environ.items() if value.strip()}
     warnings = [f"{name} has no effect: {REMOVED[name]}" for name in REMOVED if name in given]
+    if f"{EMBEDDER}MODEL_NAME" not in given:
+        idle = sorted(embedders & given)
+        warnings += [f"{name} has no effect without {EMBEDDER}MODEL_NAME" for name in idle]
     for name in sorted(given - names - REMOVED.keys()):
         near = difflib.get_close_matches(name, names, n=1, cutoff=NEAR_MISS)
         warnings += [f"{name} is not a setting: did you mean {right}?" for right in near]

@@ -76,11 +76,15 @@ async def test_models_names_the_model_and_not_its_path(ask: Ask, route: str) -> 
     ("body", "status", "told"),
     [
         ({"messages": []}, 400, "at least one message"),
-        ({"messages": QUESTION, "model": "nope"}, 404, "`nope` does not exist"),
-        ({"messages": QUESTION, "max_tokens": -1}, 400, "at least 1"),
-        ({"messages": [{"role": "user", "content": "token " * 2000}]}, 400, "1024"),
         (
-            {"messages": "a secret that was put in the wrong place"},
+            {"messages": QUESTION, "model": "nope"},
+            404,
+            "There is no model or adapter 'nope'; this worker serves demo",
+        ),
+        ({"messages": QUESTION, "max_tokens": -1}, 400, "at least 1"),
+        ({"messages": [{"role": "user", "content": "token " * 2000}]}, 400, "has 2,010 tokens"),
+        (
+            {"messages": {"secret": "that was put in the wrong place"}},
             400,
             "messages: Input should be a valid list",
         ),
@@ -108,6 +112,6 @@ async def test_a_refusal_keeps_vllms_status_and_words_but_not_the_prompt(
 
 
 async def test_a_method_that_a_route_does_not_have_is_refused(ask: Ask) -> None:
-    (chunk,) = await ask(openai_route=CHAT)
+    (chunk,) = await ask(route=CHAT, method="GET")
     error = json.loads(chunk["error"])["error"]
     assert (error["code"], error["type"]) == (405, "MethodNotAllowedError")

@@ -144,7 +144,7 @@ async def test_the_platform_gets_the_default_chunk_sizes(endpoint: Endpoint) -> 
         ({}, 400, "accepted inputs"),
         ({"messages": []}, 400, "messages: "),
         ({"prompt": "Hi", "sampling_params": {"max_tokens": -1}}, 400, "at least 1"),
-        ({"prompt": "token " * 2000}, 400, "1024"),
+        ({"prompt": "token " * 2000}, 400, "1,024"),
         ({"openai_route": CHAT, "openai_input": {"messages": []}}, 400, "at least one"),
         ({"openai_route": "/v1/audio/speech", "openai_input": {"a": 1}}, 404, "this worker serves"),
     ],

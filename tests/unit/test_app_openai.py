@@ -50,24 +50,24 @@ async def test_an_answer_that_is_not_streamed_is_the_response_body() -> None:
     ]
 
 
-async def test_vllms_server_gets_the_body_that_was_sent() -> None:
+async def test_vllms_server_gets_the_body_that_was_sent_and_the_models_name() -> None:
     payload = chat(stream=True)
     payload["openai_input"] |= {"ключ": ["é", None], "temperature": 0.1}
     with ScriptedEngine(*tokens("a")) as engine:
         await yields_of(engine, payload)
-    assert engine.asked == [payload["openai_input"]]
+    assert engine.asked == [payload["openai_input"] | {"model": "demo"}]
 
 
 @pytest.mark.parametrize("payload", [{}, {"openai_input": None}, {"openai_input": {}}])
 async def test_a_get_answers_too(payload: dict[str, Any]) -> None:
     with ScriptedEngine() as engine:
-        yields = await yields_of(engine, {"openai_route": "/v1/models", **payload})
-    assert yields == [{"object": "list", "data": [{"id": "demo"}]}]
+        yields = await yields_of(engine, {"openai_route": "/version", **payload})
+    assert yields == [{"version": "0"}]
 
 
 async def test_a_body_that_is_no_json_is_a_string() -> None:
     with ScriptedEngine(app=serving(b"met", b"ric 1\n", media_type="text/plain")) as engine:
-        yields = await yields_of(engine, {"openai_route": "/v1/models"})
+        yields = await yields_of(engine, {"openai_route": "/version"})
     assert yields == ["metric 1\n"]
 
 

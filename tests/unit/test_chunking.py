@@ -159,6 +159,16 @@ def test_wait_tells_when_the_oldest_piece_is_overdue() -> None:
     assert chunker.wait(now=12) == 0
 
 
+def test_as_many_pieces_are_missing_as_the_chunk_has_room_for() -> None:
+    bound, free = Chunker[str](policy(smallest=3.5, delay=0.1)), Chunker[str](policy(smallest=9))
+    assert bound.missing == 1  # the first begins the wait
+    bound.add(pieces(1))
+    free.add(pieces(1))
+    assert (bound.missing, free.missing) == (3, 1)
+    bound.add(pieces(1, weight=9))
+    assert bound.missing == 1
+
+
 def test_a_full_chunk_is_not_waited_for() -> None:
     chunker: Chunker[str] = Chunker(policy(smallest=2))
     chunker.add(pieces(2))

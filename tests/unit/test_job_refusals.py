@@ -101,8 +101,7 @@ SECRET = "my secret prompt"
         ({"openai_route": [SECRET]}, "openai_route"),
         ({"openai_route": CHAT, "openai_input": [SECRET]}, "openai_input"),
         ({"route": CHAT, "body": SECRET}, "body"),
-        ({"route": CHAT, "method": SECRET}, "method"),
-        ({"route": CHAT, "method": "get"}, "method"),
+        ({"route": CHAT, "method": [SECRET]}, "method"),
     ],
 )
 def test_a_wrong_value_is_refused_naming_its_field_and_never_echoed(

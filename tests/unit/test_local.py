@@ -184,4 +184,6 @@ async def test_a_stream_that_ends_in_an_error_event_is_a_failed_run(
     with ScriptedEngine(*tokens("a", finish=None), EngineDead()) as engine:
         job = {"id": "local", "input": chat(stream=True)}
         assert await local.answer(worker(engine), job) == 1
-    assert "The job failed: The engine of this worker has died" in capsys.readouterr().err
+    assert (
+        "The job failed: The engine that answers this request has died" in capsys.readouterr().err
+    )

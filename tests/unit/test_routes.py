@@ -51,10 +51,11 @@ def test_a_route_that_is_not_served_is_refused_before_the_engine_is_asked(
 ) -> None:
     with pytest.raises(UnknownRoute) as caught:
         answer_to({"openai_route": "/v1/embedings", "openai_input": {"input": PROMPT}})
-    assert caught.value.message == (
-        "There is no route '/v1/embedings'; this worker serves "
-        "/v1/chat/completions, /v1/completions, /v1/models."
+    told = caught.value.message
+    assert told.startswith(
+        "There is no route '/v1/embedings'; this worker serves POST /v1/chat/completions, "
     )
+    assert "GET /v1/models, GET /v1/models/{model}, " in told
 
 
 @pytest.mark.parametrize("n", [257, 10**9])
@@ -174,8 +175,10 @@ async def test_whatever_vllms_server_says_of_it_a_dead_engine_is_a_503(media_typ
     assert "EngineCore" not in told["message"]
 
 
-@pytest.mark.parametrize(("method", "sent"), [("GET", b""), ("POST", b'{"a": 1}')])
-async def test_only_a_post_carries_its_body(method: str, sent: bytes) -> None:
+@pytest.mark.parametrize(
+    ("route", "sent"), [("/version", b""), ("/v1/completions", b'{"model": "demo", "a": 1}')]
+)
+async def test_only_a_post_carries_its_body(route: str, sent: bytes) -> None:
     bodies: list[bytes] = []
     reply = replying(b"{}")
 
@@ -189,5 +192,5 @@ async def test_only_a_post_carries_its_body(method: str, sent: bytes) -> None:
         await reply(scope, again, send)
 
     with ScriptedEngine(app=app) as engine:
-        await yields_of(engine, {"route": "/v1/models", "method": method, "body": {"a": 1}})
+        await yields_of(engine, {"route": route, "body": {"model": "demo", "a": 1}})
     assert bodies == [sent]

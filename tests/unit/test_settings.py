@@ -20,8 +20,11 @@ def mistakes_of(**environ: str) -> SettingsError:
 def test_what_is_not_set_has_the_defaults_of_the_design() -> None:
     assert Settings.from_env(MODEL).model_dump() == {
         "model_name": "org/model",
+        "embedding_model_name": None,
         "base_path": Path("/runpod-volume"),
         "hf_token": None,
+        "serve_api_key": None,
+        "runpod_endpoint_id": None,
         "max_concurrency": 300,
         "default_batch_size": 50,
         "default_min_batch_size": 1,
@@ -29,6 +32,8 @@ def test_what_is_not_set_has_the_defaults_of_the_design() -> None:
         "default_batch_max_delay_ms": 100,
         "default_max_tokens": 16,
         "raw_openai_output": True,
+        "strict_requests": False,
+        "system_prompt": None,
         "disable_log_stats": True,
         "disable_log_requests": True,
     }

@@ -4,12 +4,14 @@ Nothing here imports vLLM on its own: that takes seconds, and the settings come 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from worker.asgi import App
+from prometheus_client import CollectorRegistry
+
+from worker.asgi import Head
 from worker.job import RawJob
 
 
@@ -33,30 +35,92 @@ class Delta:
     prompt_logprobs: list[dict[str, Any] | None] | None = None
 
 
-class Engine(Protocol):
-    """One model, loaded: raw generation, and vLLM's own server as an ASGI app.
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What callers are told of a loaded model.
 
-    ``app`` and ``generate`` belong to ``loop``; ``died`` resolves when the engine can't go on.
+    ``names`` are those it is served by, the first of which stands in answers; ``max_model_len``
+    is in tokens; ``temperature`` and ``max_new_tokens`` are the model's own defaults, if it has
+    some.
+    """
+
+    names: tuple[str, ...]
+    max_model_len: int
+    device: str
+    temperature: float | None = None
+    max_new_tokens: int | None = None
+
+
+class Engine(Protocol):
+    """One model, loaded: raw generation, and vLLM's own server, called in process.
+
+    Its coroutines and generators belong to ``loop``; ``died`` resolves when the engine is gone for
+    good.
     """
 
     @property
-    def app(self) -> App: ...
+    def model(self) -> Model: ...
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    @property
+    def beside(self) -> "Engine | None":
+        """An embedder in the same worker, on the same loop; if it is gone for good, both are."""
+
+    @property
+    def metrics(self) -> CollectorRegistry:
+        """What vLLM counts of this engine alone."""
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """The OpenAPI document of vLLM's server."""
+
+    def keys(self, path: str) -> frozenset[str] | None:
+        """The keys that vLLM's server knows in a body for a path; None where it has no such path.
+
+        That depends on what the model can do.
+        """
+
+    def call(
+        self, path: str, body: Mapping[str, Any] | None, request_id: str
+    ) -> AsyncGenerator[Head | bytes, None]:
+        """Ask vLLM's server; without a body, by GET. Closing the generator aborts the request.
+
+        Raises:
+            WorkerError: the request is refused, or the engine is dead; a status of 400 or more
+                says the same.
+        """
 
     @property
     def died(self) -> "Future[None]": ...
 
     @property
     def dead(self) -> bool:
-        """Whether the engine can't go on; known here before ``died`` tells it."""
+        """Whether the engine can't answer now; known here before ``died`` tells it."""
 
     async def check(self, job: RawJob) -> None:
         """Refuse what is wrong with a job whatever its prompt is.
 
         Raises:
             WorkerError: its sampling parameters are refused, or it names what is not served.
+        """
+
+    async def adapters_on_volume(self) -> list[str]:
+        """The names of the adapters on the network volume that can be asked for, sorted."""
+
+    async def adopt(self, name: str) -> None:
+        """See to it that the adapter of a name is served, as the volume has it now.
+
+        Raises:
+            WorkerError: there is none of that name, or it is broken.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Free what a loaded adapter holds.
+
+        Raises:
+            WorkerError: none of that name is loaded.
         """
 
     @property

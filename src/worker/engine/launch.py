@@ -8,24 +8,29 @@ import asyncio
 import contextlib
 import gc
 import importlib
-import json
+import logging
 import os
 import threading
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import uvloop
 
-from worker import asgi
-from worker.engine.inprocess import InProcessEngine
+from worker.asgi import Head
+from worker.engine.inprocess import InProcessEngine, Started
 from worker.engine.locations import LOCATIONS, find
+from worker.engine.metrics import set_aside
 from worker.engine.options import REFUSALS
+from worker.engine.parsers import hints
 from worker.errors import StartFailed
 from worker.job import RawJob
 from worker.phases import phase
 from worker.settings import Settings, is_set, overwrite
+
+log = logging.getLogger("worker")
 
 # How long the loop may take to stop the engine's processes.
 CLOSE_TIMEOUT_S = 15.0
@@ -33,60 +38,113 @@ CLOSE_TIMEOUT_S = 15.0
 
 @contextlib.contextmanager
 def launched(
-    settings: Settings, arguments: Namespace, also_import: Sequence[str] = ()
+    settings: Settings,
+    arguments: Namespace,
+    also_import: Sequence[str] = (),
+    embedder: Namespace | None = None,
 ) -> Iterator[InProcessEngine]:
     """Start the engine and warm it up; stop it on leaving. Call on the main thread.
 
     Args:
         settings: the worker's.
         arguments: vLLM's.
-        also_import: modules that will be needed, to be imported while the core starts.
+        also_import: modules that will be needed, to be imported while the last core starts.
+        embedder: vLLM's for an embedder beside the model, if there is to be one.
 
     Raises:
         StartFailed: with what vLLM said, and no traceback.
     """
-    arguments.enable_log_requests |= not settings.disable_log_requests
-    with _failures_told(settings):
-        client = _client(arguments, also_import)
-    with _loop_in_thread() as loop:
-        engine = InProcessEngine(client, arguments, settings, loop)
-        try:
-            with phase("app"), _failures_told(settings):
-                _run(loop, engine.open())
-            with phase("warm-up"), _failures_told(settings):
-                _run(loop, warm_up(engine))
-                # What vLLM and its imports hold, half a million objects, is there to stay: looking
-                # through it again and again would halt every stream for a third of a second.
-                gc.freeze()
-            yield engine
-        finally:
-            _run(loop, engine.close(), CLOSE_TIMEOUT_S)
+    several = [arguments] if embedder is None else [arguments, embedder]
+    # Every core before the first thread.
+    with _failures_told(arguments):
+        all_started = [
+            _started(each, settings, also_import if each is several[-1] else None)
+            for each in several
+        ]
+    with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
+        engines = []
+        for each, started in zip(several, all_started, strict=True):
+            again = None if embedder is None else partial(_started_again, each, settings)
+            engine = InProcessEngine(started, each, settings, loop, again)
+            stack.callback(_close, engine)
+            _make_ready(engine, each)
+            engines.append(engine)
+        main = engines[0]
+        for beside in engines[1:]:
+            main.beside = beside
+            beside.died.add_done_callback(lambda _: main.tell_death())
+        # What vLLM and its imports hold, half a million objects, is there to stay: looking
+        # through it again and again would halt every stream for a third of a second.
+        gc.freeze()
+        yield main
+
+
+def _close(engine: InProcessEngine) -> None:
+    _run(engine.loop, engine.close(), CLOSE_TIMEOUT_S)
+
+
+def _make_ready(engine: InProcessEngine, arguments: Namespace) -> None:
+    with phase("app"), _failures_told(arguments):
+        _run(engine.loop, engine.open())
+    with phase("warm-up"), _failures_told(arguments):
+        _run(engine.loop, warm_up(engine))
 
 
 @contextlib.contextmanager
-def _failures_told(settings: Settings) -> Iterator[None]:
+def _failures_told(arguments: Namespace) -> Iterator[None]:
     """Tell what vLLM raises for a model, or for settings, that it can't start with."""
     try:
         yield
     except REFUSALS as error:
-        raise StartFailed(f"vLLM could not start {settings.model_name}: {error}") from error
+        raise StartFailed(f"vLLM could not start {arguments.model}: {error}") from error
 
 
-def _client(arguments: Namespace, also_import: Sequence[str]) -> Any:
-    with phase("weights"):
-        # Finds the model and reads its configuration; the core reads the weights themselves.
-        engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
-        config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
-        _import_plugins(arguments)
+def _started(
+    arguments: Namespace, settings: Settings, also_import: Sequence[str] | None
+) -> Started:
+    """Start an engine's core by a fork of this process, while it has one thread.
+
+    With ``also_import``, threads may begin once the core is forked.
+    """
+    config = _configured(arguments, settings)
     with phase("engine"):
         if find("current_platform").is_cpu():
             _prepare_cpu()
         # Several cores are forked one after the other: no thread may begin between them.
-        if arguments.data_parallel_size == 1:
+        if also_import is not None and arguments.data_parallel_size == 1:
             _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
-        return find("AsyncLLM").from_vllm_config(
-            config, enable_log_requests=arguments.enable_log_requests
-        )
+        return _client(config)
+
+
+def _started_again(arguments: Namespace, settings: Settings) -> Started:
+    """Start the core of an engine that died once more, in a process that is full of threads.
+
+    Raises:
+        Exception: one of vLLM's ``REFUSALS``.
+    """
+    # A fork would copy locks that other threads hold. What it would inherit is in the environment.
+    overwrite("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    if find("current_platform").is_cpu() and not is_set("OMP_NUM_THREADS"):
+        overwrite("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    return _client(_configured(arguments, settings))
+
+
+def _configured(arguments: Namespace, settings: Settings) -> Any:
+    with phase("weights"):
+        # Finds the model and reads its configuration; the core reads the weights themselves.
+        arguments.enable_log_requests |= not settings.disable_log_requests
+        engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
+        config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
+        _import_plugins(arguments)
+    for hint in hints(arguments):
+        log.info("%s: %s", arguments.served_model_name[0], hint)
+    return config, arguments.enable_log_requests
+
+
+def _client(configured: Any) -> Started:
+    config, log_requests = configured
+    client = find("AsyncLLM").from_vllm_config(config, enable_log_requests=log_requests)
+    return client, set_aside()
 
 
 def _prepare_cpu() -> None:
@@ -154,16 +212,20 @@ async def warm_up(engine: InProcessEngine) -> None:
     Raises:
         StartFailed: a path does not answer.
     """
-    greeting = engine.prompts.greeting
-    if not engine.generates:
-        await engine.embed(await engine.prompts.render(RawJob.read(greeting)), "warm-up")
+    generation = engine.generation
+    greeting = generation.prompts.greeting
+    if not generation.generates:
+        # A model that only classifies or scores has no text of its own to be tried on.
+        if generation.embeds:
+            prompt = await generation.prompts.render(RawJob.read(greeting))
+            await generation.embed(prompt, "warm-up")
         return
     one_token = {"max_tokens": 1, "stream": True}
     raw = RawJob.read({**greeting, "sampling_params": {"max_tokens": 1}, "stream": True})
     async for _ in engine.generate(raw, "warm-up"):
         pass
     path = "/v1/chat/completions" if raw.messages else "/v1/completions"
-    body = json.dumps({**greeting, **one_token}).encode()
-    async for part in asgi.call(engine.app, asgi.Request("POST", path, body, "warm-up")):
-        if isinstance(part, asgi.Head) and part.status != 200:
+    body = {**greeting, **one_token}
+    async for part in engine.call(path, body, "warm-up"):
+        if isinstance(part, Head) and part.status != 200:
             raise StartFailed(f"vLLM's own server answers {part.status} to a first request")

@@ -26,7 +26,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
         "vllm.entrypoints.openai.chat_completion.protocol",
         "vllm.entrypoints.openai.protocol",
     ),
-    "ChatTemplateResolutionError": ("vllm.renderers.chat_utils",),
+    "ChatTemplateResolutionError": ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils"),
     "EmbeddingRequestOutput": ("vllm.outputs",),
     "EngineDeadError": ("vllm.v1.engine.exceptions",),
     "EngineGenerateError": ("vllm.v1.engine.exceptions",),
@@ -37,6 +37,8 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
         "vllm.entrypoints.serve.lora.protocol",
         "vllm.entrypoints.openai.protocol",
     ),
+    "LoRARequest": ("vllm.lora.request",),
+    "PEFTHelper": ("vllm.lora.peft_helper",),
     "PoolingParams": ("vllm.pooling_params",),
     "ReasoningParserManager": ("vllm.reasoning",),
     "RepetitionDetectionParams": ("vllm.sampling_params",),
@@ -57,6 +59,9 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "parse_model_prompt": ("vllm.renderers.inputs.preprocess",),
     "validate_parsed_serve_args": _SERVE_ARGUMENTS,
 }
+
+# Names that some known release does without.
+OPTIONAL = frozenset({"RetryableRequestError"})
 
 
 class MovedName(ImportError):
@@ -81,3 +86,11 @@ def find(name: str) -> Any:
                 return getattr(module, name)
     tried = ", ".join(LOCATIONS[name])
     raise MovedName(f"vLLM's {name} is in none of {tried}: mend worker/engine/locations.py")
+
+
+def optional(name: str) -> tuple[Any, ...]:
+    """Return one of the ``OPTIONAL`` names; nothing, where the installed vLLM has none."""
+    try:
+        return (find(name),)
+    except MovedName:
+        return ()

@@ -14,8 +14,8 @@ from worker.engine.locations import find
 from worker.errors import Mistake, SettingsError, StartFailed
 from worker.settings import boolean, export
 
-# Ours where vLLM's own default does not suit a worker.
-GPU_DEFAULTS = {"GPU_MEMORY_UTILIZATION": "0.95"}
+# Of a GPU's memory, where vLLM's own default does not suit a worker.
+GPU_SHARE = 0.95
 # Without a GPU: what starts fast and runs anywhere. bfloat16, many models' own type, dies with an
 # illegal instruction on some virtual machines.
 CPU_DEFAULTS = {"DTYPE": "float32", "ENFORCE_EAGER": "1"}
@@ -71,12 +71,16 @@ class Options:
     def names(self) -> frozenset[str]:
         return frozenset(self._actions)
 
-    def parse(self, environ: Mapping[str, str]) -> argparse.Namespace:
+    def parse(
+        self, environ: Mapping[str, str], prefix: str = "", gpu_share: float = GPU_SHARE
+    ) -> argparse.Namespace:
         """Turn variables into vLLM's own arguments.
 
         Args:
             environ: non-blank variables (``worker.settings.engine_environ``); those that name no
                 option are passed over.
+            prefix: what the operator wrote before their names.
+            gpu_share: of a GPU's memory, where the variables don't say.
 
         Raises:
             SettingsError: every value that vLLM refuses, not only the first.
@@ -85,13 +89,13 @@ class Options:
         given = {name: value for name, value in environ.items() if name in self._actions}
         mistakes = [
             # JSON can hold keys to other services.
-            Mistake(name, "{...}" if value.startswith("{") else value, refusal)
+            Mistake(prefix + name, "{...}" if value.startswith("{") else value, refusal)
             for name, value in given.items()
             if (refusal := self._refusal(name, value))
         ]
         if mistakes:
             raise SettingsError(mistakes)
-        chosen = {**_defaults(given), **given}
+        chosen = {**_defaults(given, gpu_share), **given, **_served_names(given)}
         argv = [word for name, value in chosen.items() for word in self._words(name, value)]
         arguments: argparse.Namespace = self._parser.parse_args(argv)
         # Several defaults depend on whether an option was given, whatever its value.
@@ -150,7 +154,7 @@ class Options:
 def _items(value: str) -> list[str]:
     """Read a list as operators write it: as JSON, or with commas between."""
     if value[0] not in "[{":
-        return value.split(",")
+        return [item.strip() for item in value.split(",") if item.strip()]
     parsed = json.loads(value)
     items = parsed if isinstance(parsed, list) else [parsed]
     return [item if isinstance(item, str) else json.dumps(item) for item in items]
@@ -160,15 +164,23 @@ def _not_of_type(told: re.Match[str]) -> str:
     return f"not a value of type {told[1].replace('_', ' ')}"
 
 
-def _defaults(given: Mapping[str, str]) -> dict[str, str]:
-    """Choose what the operator left open, by the machine and the model."""
-    defaults = GPU_DEFAULTS
-    if find("current_platform").is_cpu():
-        export(CPU_EXPORTS)
-        parallel = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
-        one_process = all(given.get(name, "1") == "1" for name in parallel)
-        defaults = CPU_DEFAULTS | (CPU_UNIPROCESS if one_process else {})
-    if (model := Path(given.get("MODEL", ""))).is_dir():
-        # Callers name a model; a path of this machine is none of their business.
-        defaults = defaults | {"SERVED_MODEL_NAME": json.dumps([model.resolve().name])}
-    return defaults
+def _defaults(given: Mapping[str, str], gpu_share: float) -> dict[str, str]:
+    """Choose what the operator left open, by the machine."""
+    if not find("current_platform").is_cpu():
+        return {"GPU_MEMORY_UTILIZATION": f"{gpu_share:g}"}
+    export(CPU_EXPORTS)
+    parallel = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
+    one_process = all(given.get(name, "1") == "1" for name in parallel)
+    return CPU_DEFAULTS | (CPU_UNIPROCESS if one_process else {})
+
+
+def _served_names(given: Mapping[str, str]) -> dict[str, str]:
+    """Serve a model by its own name, too, behind those that the operator gave it.
+
+    Callers name a model; a path of this machine is none of their business.
+    """
+    if not (model := given.get("MODEL")):
+        return {}
+    own = Path(model).resolve().name if Path(model).is_dir() else model
+    names = _items(given["SERVED_MODEL_NAME"]) if "SERVED_MODEL_NAME" in given else []
+    return {"SERVED_MODEL_NAME": json.dumps([*dict.fromkeys([*names, own])])}

@@ -3,39 +3,34 @@
 from http import HTTPStatus
 from typing import Any
 
-import aiohttp
-from PIL.Image import DecompressionBombError
 from pydantic import ValidationError
 
+from worker.engine.adapters import Adapters
 from worker.engine.locations import find
-from worker.engine.translation import wrong_shape
+from worker.engine.translation import shows_media, translated, wrong_shape
 from worker.errors import InvalidInput, RefusedByEngine
 from worker.job import RawJob
+from worker.job.base import opened
 
 NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
     "prompt as a list of token ids."
 )
 
-# What fetching and decoding an image raises, beside what vLLM translates itself.
-MEDIA_ERRORS = (
-    aiohttp.ClientError,
-    DecompressionBombError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-)
-LONGEST_TOLD = 200  # characters: some quote the image
-
 
 class Prompts:
     """Renders with what vLLM's own server renders with, so both paths say the same to the model."""
 
-    def __init__(self, client: Any, state: Any) -> None:
+    def __init__(
+        self, client: Any, state: Any, adapters: Adapters, system: str | None = None
+    ) -> None:
+        """``system`` opens conversations that have no system message."""
         self._model_config = client.model_config
         self._renderer = client.renderer
         self._chats = state.online_renderer
         self._models = state.openai_serving_models
+        self._adapters = adapters
+        self._system = system
 
     @property
     def greeting(self) -> dict[str, Any]:
@@ -59,11 +54,16 @@ class Prompts:
             RefusedByEngine: vLLM's own verdict on messages or tools.
             Exception: vLLM's own, for a prompt that is too long or a template that fails.
         """
-        if (conversation := job.conversation) is None:
+        if (conversation := self.conversation(job)) is None:
             return await self.complete(job.prompt)
         if self._renderer.tokenizer is None:
             raise InvalidInput(NO_TOKENIZER, param="messages")
         return await self._render_chat(job, conversation, chat_template)
+
+    def conversation(self, job: RawJob) -> list[dict[str, Any]] | None:
+        """Return the turns that the chat template renders, if a job is a conversation."""
+        turns = job.conversation
+        return None if turns is None else opened(turns, self._system)
 
     async def complete(self, prompt: Any) -> Any:
         """Turn a text, token ids or one of vLLM's prompt dicts into its ``EngineInput``.
@@ -104,13 +104,8 @@ class Prompts:
             )
         except ValidationError as invalid:
             raise wrong_shape(invalid) from None
-        try:
+        with translated(shows_media=shows_media(conversation)):
             rendered = await self._chats.render_chat(request)
-        except MEDIA_ERRORS as error:
-            if not _shows_media(conversation):
-                raise
-            told = str(error)[:LONGEST_TOLD]
-            raise InvalidInput(f"A part of the messages could not be loaded: {told}") from error
         _, (prompt,) = _unless_refused(rendered)
         return prompt
 
@@ -130,11 +125,12 @@ class Prompts:
         return None
 
     async def named(self, name: str, param: str = "lora") -> Any:
-        """Return the ``LoRARequest`` of an adapter that is served, or that a resolver finds.
+        """Return the ``LoRARequest`` of an adapter that is served, or that the volume has.
 
         Raises:
             RefusedByEngine: there is none of that name, or it can't be loaded.
         """
+        await self._adapters.adopt(name)
         if (loaded := self._models.lora_requests.get(name)) is not None:
             return loaded
         # Each name that vLLM looks for in vain, it keeps a lock for.
@@ -165,12 +161,6 @@ class Prompts:
             request = find("LoadLoRAAdapterRequest")(lora_name=name, lora_path=path)
             _unless_refused(await self._models.load_lora_adapter(request))
         return self._models.lora_requests[name]
-
-
-def _shows_media(conversation: list[dict[str, Any]]) -> bool:
-    contents = [message.get("content") for message in conversation]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return any(part.get("type") != "text" for part in parts)
 
 
 def _unless_refused(answer: Any) -> Any:

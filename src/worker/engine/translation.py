@@ -1,18 +1,25 @@
 """vLLM's exceptions become the worker's, once, at this border."""
 
 import contextlib
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
+import aiohttp
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from jinja2 import TemplateError
+from PIL.Image import DecompressionBombError
 from pydantic import ValidationError
 
-from worker.engine.locations import find
+from worker.engine.locations import find, optional
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine, WorkerError
 from worker.job.base import MOST_TOLD
+
+# What names a field or an index in pydantic's places; other parts name alternatives of a union.
+FIELD = re.compile(r"[a-z0-9_]+")
+TYPES = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
 NO_CHAT_TEMPLATE = (
     "The model has no chat template, so messages can't be turned into a prompt: set "
@@ -31,12 +38,26 @@ def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:
     )
 
 
-def wrong_shape(invalid: ValidationError | RequestValidationError, skip: int = 0) -> InvalidInput:
-    """Tell which fields are wrong, never what they held; places begin after ``skip`` parts."""
-    errors = invalid.errors()[:MOST_TOLD]
-    fields = [".".join(str(part) for part in error["loc"][skip:]) for error in errors]
-    told = [f"{field}: {error['msg']}" for field, error in zip(fields, errors, strict=True)]
-    return InvalidInput("; ".join(told), param=fields[0] if fields else None)
+def wrong_shape(invalid: ValidationError | RequestValidationError) -> InvalidInput:
+    """Tell which fields are wrong, never what they held."""
+    wrong: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for error in invalid.errors():
+        place, of_alternative = _place(error["loc"])
+        wrong[place.rpartition(".")[0] if of_alternative else place][
+            f"{place}: {error['msg']}"
+        ] += 1
+    # Of a type's alternatives each has its own complaint: what most of them say is told.
+    told = [lines.most_common(1)[0][0] for lines in wrong.values()][:MOST_TOLD]
+    return InvalidInput("; ".join(told), param=told[0].split(":")[0] if told else None)
+
+
+def _place(location: tuple[int | str, ...]) -> tuple[str, bool]:
+    """Name a field, and tell whether it is one of several alternatives of a type."""
+    parts = [str(part) for part in location]
+    # FastAPI begins with where it looked.
+    parts = parts[1:] if parts[:1] == ["body"] else parts
+    named = [part for part in parts if FIELD.fullmatch(part) and part not in TYPES]
+    return ".".join(named), len(named) < len(parts)
 
 
 # What vLLM's engine raises in place of anything that it does not know.
@@ -45,7 +66,10 @@ WRAPPER: type[Exception] = find("EngineGenerateError")
 # Most specific first; what vLLM's own server answers to each is what the worker answers.
 TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
     (find("EngineDeadError"), lambda _: EngineDead()),
-    (find("RetryableRequestError"), lambda error: EngineBusy(_message(error))),
+    *(
+        (retryable, lambda error: EngineBusy(_message(error)))
+        for retryable in optional("RetryableRequestError")
+    ),
     (find("GracefulHTTPError"), lambda error: _refused(error.http_status)(error)),
     (find("VLLMNotFoundError"), _refused(HTTPStatus.NOT_FOUND)),
     (
@@ -58,10 +82,12 @@ TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
     (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
     (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
     (ValidationError, wrong_shape),
+    (RequestValidationError, wrong_shape),
     # What vLLM has not given a class of its own yet.
     (ValueError, lambda error: InvalidInput(_message(error))),
     (TypeError, lambda error: InvalidInput(_message(error))),
-    (OverflowError, lambda error: InvalidInput(_message(error))),
+    (OverflowError, lambda _: InvalidInput("An integer has more than 64 bits.")),
+    (NotImplementedError, lambda error: InvalidInput(_message(error))),
 )
 
 
@@ -75,17 +101,37 @@ def translate(error: Exception) -> WorkerError | None:
     return next((make(error) for class_, make in TABLE if isinstance(error, class_)), None)
 
 
-async def explain(_: Any, invalid: RequestValidationError) -> JSONResponse:
-    """Answer a body of a wrong shape in vLLM's place."""
-    told = wrong_shape(invalid, skip=1)
-    error = {"message": told.message, "param": told.param}
-    return JSONResponse({"error": error}, status_code=told.status)
+# What fetching and decoding an image raises, beside what vLLM translates itself.
+MEDIA_ERRORS = (
+    aiohttp.ClientError,
+    DecompressionBombError,
+    OSError,
+    RuntimeError,
+)
+LONGEST_TOLD = 200  # characters: some quote the image
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Raise vLLM's exceptions as the worker's; a defect passes as it is."""
+def translated(*, shows_media: bool = False) -> Iterator[None]:
+    """Raise vLLM's exceptions as the worker's; a defect passes as it is.
+
+    Args:
+        shows_media: whether the request holds what can fail to be fetched or decoded.
+    """
     try:
         yield
     except KNOWN as error:
         raise (translate(error) or error) from error
+    except MEDIA_ERRORS as error:
+        if not shows_media:
+            raise
+        told = str(error)[:LONGEST_TOLD]
+        raise InvalidInput(f"A part of the messages could not be loaded: {told}") from error
+
+
+def shows_media(conversation: Any) -> bool:
+    """Tell whether messages hold more than text."""
+    messages = conversation if isinstance(conversation, list) else []
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return any(isinstance(part, dict) and part.get("type") != "text" for part in parts)

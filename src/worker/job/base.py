@@ -79,3 +79,11 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 def present(given: Mapping[Any, Any]) -> dict[str, Any]:
     """Leave out null values, which count as absent."""
     return {str(key): value for key, value in given.items() if value is not None}
+
+
+def opened(conversation: list[dict[str, Any]], system: str | None) -> list[dict[str, Any]]:
+    """Put the operator's words first, where a conversation has none of their kind."""
+    roles = {str(message.get("role")) for message in conversation}
+    if system is None or roles & {"system", "developer"}:
+        return conversation
+    return [{"role": "system", "content": system}, *conversation]

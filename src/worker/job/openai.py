@@ -1,7 +1,7 @@
 """A request to vLLM's own server, as the platform's gateway sends it or spelled out."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import TypeAdapter, ValidationError, model_validator
 
@@ -18,30 +18,35 @@ class OpenAIJob(Job):
     other_names: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
 
     route: str
-    method: Literal["GET", "POST"]
+    # None where the sender can't say, or did not: the route knows.
+    method: str | None = None
     body: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _spell_out(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Translate the gateway's keys. It loses the method: an empty body means GET."""
+        """Translate the gateway's keys."""
         spelled = dict(given)
         for ours, gateways in cls.other_names.items():
             if gateways in spelled:
                 spelled[ours] = spelled.pop(gateways)
-        spelled.setdefault("method", "POST" if spelled.get("body") else "GET")
         return spelled
 
     @property
     def path(self) -> str:
         """The route without ``/v1``, which callers may leave out: ``/chat/completions``."""
         path = "/" + self.route.strip("/")
-        return path.removeprefix("/v1") if path.startswith("/v1/") else path
+        return path.removeprefix("/v1") if self.versioned else path
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the route was written with ``/v1``, where OpenAI's API is."""
+        return self.route.lstrip("/").startswith("v1/")
 
     @property
     def stream(self) -> bool:
         """Whether vLLM's server will take the body's ``stream`` for true: it knows many words."""
-        if self.method != "POST" or self.body is None:
+        if self.body is None:
             return False
         try:
             return _server_boolean.validate_python(self.body.get("stream"))

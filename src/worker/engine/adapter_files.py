@@ -1,0 +1,223 @@
+"""The files of a LoRA adapter: where they may lie, and whether vLLM would compute with them.
+
+vLLM refuses some broken adapters itself. Others it loads, and then answers wrongly: matrices that
+are too small are filled up with zeros, a layer that the model has not is passed over, and what is
+not a number spreads to the requests of others.
+"""
+
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub import try_to_load_from_cache
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from worker.engine.locations import find
+
+CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+TENSOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")
+NUMBER = re.compile(r"\d+")
+# safetensors' types of numbers that stand for one weight each; others may hold several packed.
+FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+
+# When each file was written, its size, and which file it is; None for one that is missing.
+Version = tuple[tuple[int, int, int] | None, ...]
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+
+
+class BrokenAdapter(ValueError):
+    """What is wrong with an adapter, without its path."""
+
+
+class _Config(BaseModel):
+    """The types of what vLLM computes with; which features it has, it says itself."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    peft_type: Literal["LORA"] = "LORA"
+    r: int = Field(ge=1)
+    lora_alpha: FiniteFloat
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, FiniteFloat] | None = None
+
+
+def names(root: Path) -> list[str]:
+    """Return the names of the adapters under a directory that have both files."""
+    found = []
+    with contextlib.suppress(OSError):
+        for folder in root.iterdir():
+            with contextlib.suppress(OSError):
+                if (version := look(root, folder.name)) is not None and None not in version:
+                    found.append(folder.name)
+    return sorted(found)
+
+
+def look(root: Path, name: str) -> Version | None:
+    """Return the version of an adapter's files; None if there is no such directory under ``root``.
+
+    Raises:
+        OSError: the volume can't be read.
+    """
+    if not NAME.fullmatch(name):
+        return None
+    try:
+        top, folder = root.resolve(), (root / name).resolve()
+        files = [(folder / file).resolve() for file in FILES]
+    except RuntimeError:  # links in a circle
+        return None
+    if not folder.is_dir() or not all(path.is_relative_to(top) for path in (folder, *files)):
+        return None
+    stats = [file.stat() if file.is_file() else None for file in files]
+    return tuple(stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
+
+def check_given(modules: Sequence[Any], client: Any) -> None:
+    """Check the adapters in local directories that the worker is to serve from its start.
+
+    Raises:
+        BrokenAdapter: naming the first that is broken.
+    """
+    config = client.vllm_config
+    if modules and config.lora_config is None:
+        raise BrokenAdapter("LORA_MODULES needs ENABLE_LORA=1")
+    base = base_shapes(config.model_config, config.load_config.download_dir) if modules else {}
+    for module in modules:
+        try:
+            _check_local(Path(module.path).expanduser(), config.lora_config, base)
+        except BrokenAdapter as broken:
+            raise BrokenAdapter(f"LORA_MODULES: {module.name}: {broken}") from None
+
+
+def _check_local(folder: Path, lora_config: Any, base: Shapes) -> None:
+    if folder.is_absolute() and not (folder / CONFIG).is_file():
+        raise BrokenAdapter(f"there is no {CONFIG} in {folder}")
+    if (folder / WEIGHTS).is_file():
+        check(folder, lora_config, base)
+
+
+def check(folder: Path, lora_config: Any, base: Shapes) -> None:
+    """Check an adapter's files: what vLLM passes over would give wrong answers, or NaN to all.
+
+    Args:
+        folder: holds both files.
+        lora_config: vLLM's.
+        base: shapes of the model's weights, as ``base_shapes`` returns them.
+
+    Raises:
+        BrokenAdapter: what is wrong.
+    """
+    try:
+        config = _Config.model_validate_json((folder / CONFIG).read_bytes())
+        find("PEFTHelper").from_dict(config.model_dump()).validate_legal(lora_config)
+    except ValidationError as invalid:
+        told = [
+            ": ".join([*map(str, error["loc"]), error["msg"]])
+            for error in invalid.errors(include_input=False, include_url=False)
+        ]
+        raise BrokenAdapter(f"{CONFIG}: {'; '.join(told)}") from None
+    except (TypeError, ValueError) as error:
+        raise BrokenAdapter(f"{CONFIG}: {error}") from None
+    try:
+        shapes = _adapter_shapes(folder / WEIGHTS)
+    except SafetensorError as error:
+        raise BrokenAdapter(f"{WEIGHTS}: {error}") from None
+    check_shapes(shapes, None if config.rank_pattern else config.r, base)
+
+
+def check_shapes(shapes: Shapes, rank: int | None, base: Shapes) -> None:
+    """Check that an adapter's matrices fit each other, and the weights that they are added to.
+
+    Args:
+        shapes: of the adapter's tensors.
+        rank: of all of them, if it is the same.
+        base: shapes of the model's tensors; what is not known of them is not checked.
+
+    Raises:
+        BrokenAdapter: the first that does not fit.
+    """
+    if not shapes:
+        raise BrokenAdapter(f"{WEIGHTS} holds no tensors")
+    modules: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
+    for tensor, shape in shapes.items():
+        # What is named otherwise, vLLM refuses or knows; for experts there are several layouts.
+        if (match := TENSOR.fullmatch(tensor)) and ".experts" not in tensor:
+            modules[match[1]][match[2]] = shape
+    known = {name.rpartition(".")[0] for name in base}
+    kinds = {NUMBER.sub("*", module) for module in known}
+    for module, parts in modules.items():
+        _check_parts(module, parts, rank)
+        if weight := base.get(f"{module}.weight"):
+            _check_fit(module, parts, weight)
+        elif module not in known and NUMBER.sub("*", module) in kinds:
+            raise BrokenAdapter(f"the model has no {module}")
+
+
+def base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
+    """Return the shapes of a model's tensors, () for packed ones; {} if they lie elsewhere.
+
+    Args:
+        model_config: vLLM's.
+        cache: where the hub's files are kept, if not in the usual place.
+    """
+    shapes = {}
+    folder = _model_folder(model_config, cache)
+    for file in folder.glob("*.safetensors") if folder else ():
+        with contextlib.suppress(SafetensorError, OSError), safe_open(file, "pt") as tensors:
+            for name in tensors.offset_keys():
+                tensor = tensors.get_slice(name)
+                plain = tensor.get_dtype() in FLOATS
+                shapes[name] = tuple(tensor.get_shape()) if plain else ()
+    return shapes
+
+
+def _model_folder(model_config: Any, cache: str | None) -> Path | None:
+    model = model_config.model
+    if Path(model).is_dir():
+        return Path(model)
+    with contextlib.suppress(ValueError):  # no name of a repository
+        config = try_to_load_from_cache(model, "config.json", cache, model_config.revision)
+        return Path(config).parent if isinstance(config, str) else None
+    return None
+
+
+def _adapter_shapes(file: Path) -> dict[str, Shape]:
+    shapes = {}
+    with safe_open(file, "pt") as tensors:
+        for name in tensors.offset_keys():
+            if (dtype := tensors.get_slice(name).get_dtype()) not in FLOATS:
+                raise BrokenAdapter(f"{name} is of type {dtype}, not floating point")
+            tensor = tensors.get_tensor(name)
+            if not torch.isfinite(tensor.float()).all():
+                raise BrokenAdapter(f"{name} holds values that are not finite numbers")
+            shapes[name] = tuple(tensor.shape)
+    return shapes
+
+
+def _check_parts(module: str, parts: Mapping[str, Shape], rank: int | None) -> None:
+    if absent := {"A", "B"} - parts.keys():
+        raise BrokenAdapter(f"{module} has no lora_{absent.pop()}")
+    if wrong := [shape for shape in parts.values() if len(shape) != 2 or 0 in shape]:
+        raise BrokenAdapter(f"{module} has a tensor of shape {list(wrong[0])}: no matrix")
+    (rank_a, _), (_, rank_b) = parts["A"], parts["B"]
+    if rank_a != rank_b or rank not in {None, rank_a}:
+        told = f"lora_A has {rank_a} rows and lora_B {rank_b} columns"
+        raise BrokenAdapter(f"{module}: {told}, but r is {rank or 'one number'}")
+
+
+def _check_fit(module: str, parts: Mapping[str, Shape], weight: Shape) -> None:
+    shape = parts["B"][0], parts["A"][1]
+    # Embeddings, and some models' linear layers, are kept the other way round.
+    if weight not in {shape, shape[::-1]}:
+        told = f"is for a weight of {_size(shape)}, the model's has {_size(weight)}"
+        raise BrokenAdapter(f"{module} {told}")
+
+
+def _size(shape: Shape) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,120 @@
+"""Routes that the worker answers itself: what concerns all its engines, or a document of them."""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
+
+from worker.engine import Engine
+from worker.errors import EngineDead, InvalidInput, UnknownRoute
+from worker.job import OpenAIJob
+from worker.routes.openai.bodies import CHAT_TEMPERATURE
+from worker.settings import Settings
+
+MODEL_PREFIX = "/models/"
+
+PLATFORM_URL = "https://api.runpod.ai/v2/{}/openai/v1"
+NOT_STARTED = {"status": "not started", "message": "You need to start the service first."}
+
+
+async def models(_: OpenAIJob, request_id: str, engine: Engine, __: Settings) -> dict[str, Any]:
+    """List the models that callers can name: of each engine, and its adapters."""
+    cards = [card for each in both(engine) for card in await _cards(each, request_id)]
+    return {"object": "list", "data": cards}
+
+
+async def model(job: OpenAIJob, request_id: str, engine: Engine, settings: Settings) -> Any:
+    """Describe one of ``models``.
+
+    Raises:
+        UnknownRoute: there is none of that name.
+    """
+    name = job.path.removeprefix(MODEL_PREFIX)
+    listed = await models(job, request_id, engine, settings)
+    card = next((card for card in listed["data"] if card["id"] == name), None)
+    if card is None:
+        served = ", ".join(card["id"] for card in listed["data"])
+        raise UnknownRoute(f"There is no model {name!r}; this worker serves {served}.")
+    return card
+
+
+async def unload_adapter(job: OpenAIJob, _: str, engine: Engine, __: Settings) -> dict[str, Any]:
+    """Forget an adapter until it is named again; one whose directory is gone stays forgotten."""
+    name = (job.body or {}).get("lora_name")
+    if not isinstance(name, str):
+        raise InvalidInput("lora_name: the name of an adapter", param="lora_name")
+    await engine.unload(name)
+    return {"unloaded": name}
+
+
+async def health(_: OpenAIJob, __: str, engine: Engine, ___: Settings) -> dict[str, Any]:
+    """Tell whether the model answers, and how each engine is.
+
+    Raises:
+        EngineDead: it does not.
+    """
+    if engine.dead:
+        raise EngineDead
+    states = {each.model.names[0]: "starting" if each.dead else "ready" for each in both(engine)}
+    return {"status": "ok", "models": states}
+
+
+async def metrics(_: OpenAIJob, __: str, engine: Engine, ___: Settings) -> str:
+    """Return what is counted, of the process and of each engine, in Prometheus' text format."""
+    registries = [REGISTRY, *(each.metrics for each in both(engine))]
+    return generate_latest(_Merged(registries)).decode()
+
+
+async def status(_: OpenAIJob, __: str, engine: Engine, settings: Settings) -> dict[str, Any]:
+    """Tell what is served, in the words of the Model Serving API."""
+    if engine.dead:
+        return NOT_STARTED
+    told, endpoint = engine.model, settings.runpod_endpoint_id
+    temperature = CHAT_TEMPERATURE if told.temperature is None else told.temperature
+    return {
+        "status": "running",
+        "llm_serving_url": PLATFORM_URL.format(endpoint) if endpoint else None,
+        "model_name": told.names[0],
+        "max_new_tokens": told.max_new_tokens or told.max_model_len,
+        "device": told.device,
+        "do_sample": temperature > 0,
+        "system_prompt": settings.system_prompt,
+    }
+
+
+class _Merged:
+    """Registries as one: a family of metrics that several have is told once."""
+
+    def __init__(self, registries: Iterable[CollectorRegistry]) -> None:
+        self._registries = registries
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for registry in self._registries:
+            for family in registry.collect():
+                known = families.setdefault(family.name, family)
+                if known is not family:
+                    known.samples += family.samples
+        yield from families.values()
+
+
+def both(engine: Engine) -> Iterator[Engine]:
+    yield engine
+    if engine.beside is not None:
+        yield engine.beside
+
+
+async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
+    """Return vLLM's cards of an engine's models, and such cards of adapters that wait on disk."""
+    async with contextlib.aclosing(engine.call("/v1/models", None, request_id)) as parts:
+        body = b"".join([part async for part in parts if isinstance(part, bytes)])
+    # Where an adapter lies is none of a caller's business.
+    cards = [
+        {**card, "root": card["id"]} if card["parent"] else card
+        for card in json.loads(body)["data"]
+    ]
+    first, known = cards[0], {card["id"] for card in cards}
+    waiting = [name for name in await engine.adapters_on_volume() if name not in known]
+    return cards + [{**first, "id": name, "root": name, "parent": first["id"]} for name in waiting]

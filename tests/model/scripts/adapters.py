@@ -1,0 +1,70 @@
+"""Does what each line of its input asks of an engine with LoRA, all at once, and tells in lines."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lora import MOST_RANK
+
+from worker.errors import WorkerError
+from worker.job import RawJob
+from worker.settings import Settings, engine_environ
+
+if TYPE_CHECKING:
+    from worker.engine.inprocess import InProcessEngine
+
+# More than the tests have loaded at once, or vLLM would confuse them on a CPU.
+SLOTS = 16
+
+
+async def do(engine: "InProcessEngine", asked: dict[str, Any]) -> Any:
+    if "job" in asked:
+        job = RawJob.read(asked["job"])
+        return "".join([delta.text async for delta in engine.generate(job, asked["id"])])
+    if "path" in asked:
+        parts = engine.call(asked["path"], asked.get("body"), asked["id"])
+        return json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
+    if "volume" in asked:
+        return await engine.adapters_on_volume()
+    for name in asked.get("unload", ()):
+        await engine.unload(name)
+    for name in asked.get("adopt", ()):
+        await engine.adopt(name)
+    return None
+
+
+async def answer(engine: "InProcessEngine", asked: dict[str, Any]) -> None:
+    try:
+        told = {"told": await do(engine, asked)}
+    except WorkerError as error:
+        told = {"status": error.status, "message": error.message}
+    sys.stdout.write(json.dumps({"id": asked["id"], **told}) + "\n")
+    sys.stdout.flush()
+
+
+def main(model: str, volume: Path) -> None:
+    # Imported here, as in production: vLLM reads the environment.
+    from worker.engine import launch, options  # noqa: PLC0415 - see above
+
+    settings = Settings.from_env({"MODEL_NAME": model, "BASE_PATH": str(volume)})
+    environ = {
+        "MODEL_NAME": model,
+        "MAX_MODEL_LEN": "1024",
+        "ENABLE_LORA": "1",
+        "MAX_LORA_RANK": str(MOST_RANK),
+        "MAX_LORAS": str(SLOTS),
+    }
+    arguments = options.Options().parse(engine_environ(environ))
+    with launch.launched(settings, arguments) as engine:
+        running = [
+            asyncio.run_coroutine_threadsafe(answer(engine, json.loads(line)), engine.loop)
+            for line in sys.stdin
+        ]
+        for answering in running:
+            answering.result()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

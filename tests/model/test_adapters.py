@@ -1,0 +1,287 @@
+"""Adapters that come, change and go on the network volume while an engine runs (scripts/)."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoints import ROOT
+from lora import BROKEN, CONFIG, REFUSED_BY_VLLM, configured, make_adapter
+
+SCRIPT = ROOT / "tests" / "model" / "scripts" / "adapters.py"
+END_S = 15
+GREEDY = {"temperature": 0, "max_tokens": 8}
+# Long enough that vLLM keeps what it has computed of it.
+PROMPT = "Count: " * 100
+
+
+class Engine:
+    """The script's, and the volume that it looks at."""
+
+    def __init__(self, process: "subprocess.Popen[str]", volume: Path, model: Path) -> None:
+        self.adapters = volume / "adapters"
+        self.scratch = volume / "tmp"
+        self._model = model
+        self._process = process
+        self._ids = map(str, itertools.count())
+        self._told: dict[str, dict[str, Any]] = {}
+
+    def make(self, name: str, seed: int = 1) -> Path:
+        """Put an adapter on the volume; one that is there already is replaced."""
+        shutil.rmtree(self.adapters / name, ignore_errors=True)
+        make_adapter(self.adapters / name, self._model, seed)
+        return self.adapters / name
+
+    def begin(self, **asked: Any) -> str:
+        id_ = next(self._ids)
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"id": id_, **asked}) + "\n")
+        self._process.stdin.flush()
+        return id_
+
+    def has_told(self, id_: str) -> bool:
+        return id_ in self._told
+
+    def end(self, id_: str) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        while id_ not in self._told:
+            line = self._process.stdout.readline()
+            assert line, (self.adapters.parent / "stderr").read_text()
+            told = json.loads(line)
+            self._told[told.pop("id")] = told
+        return self._told[id_]
+
+    def ask(self, **asked: Any) -> Any:
+        told = self.end(self.begin(**asked))
+        assert "status" not in told, told
+        return told["told"]
+
+    def refusal(self, **asked: Any) -> tuple[int, str]:
+        told = self.end(self.begin(**asked))
+        return told["status"], told["message"]
+
+    def text(self, **named: str) -> str:
+        """What the raw path answers."""
+        return str(self.ask(job=job(**named)))
+
+    def served(self) -> list[str]:
+        models = self.ask(path="/v1/models")["data"]
+        return [model["id"] for model in models]
+
+
+def job(prompt: str = PROMPT, **keys: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "sampling_params": GREEDY, **keys}
+
+
+@pytest.fixture(scope="module")
+def live(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    volume = tmp_path_factory.mktemp("volume")
+    (volume / "tmp").mkdir()
+    paths = [str(ROOT / path) for path in ("src", "tests")]
+    environ = {
+        **{kept: os.environ[kept] for kept in ("PATH", "HOME") if kept in os.environ},
+        "PYTHONPATH": os.pathsep.join(paths),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "TMPDIR": str(volume / "tmp"),
+    }
+    command = [sys.executable, str(SCRIPT), str(demo_model), str(volume)]
+    with (volume / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        with process:
+            yield Engine(process, volume, demo_model)
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(END_S) == 0, (volume / "stderr").read_text()
+    assert not list((volume / "tmp").glob("adapters-*")), "copies are left behind"
+
+
+@pytest.fixture(scope="module")
+def plain(live: Engine) -> str:
+    """What the model says without an adapter."""
+    return live.text()
+
+
+def test_an_adapter_that_appears_on_the_volume_is_served_without_a_restart(
+    live: Engine, plain: str
+) -> None:
+    assert live.refusal(job=job(lora="new"))[0] == 404
+    live.make("new")
+    assert "new" in live.ask(volume=True)
+    beside = live.begin(job=job())
+    assert live.text(lora="new") == live.text(model="new") != plain
+    assert live.end(beside)["told"] == plain
+    assert "new" in live.served()
+
+
+def test_an_adapter_answers_on_the_openai_path_once_it_is_adopted(live: Engine, plain: str) -> None:
+    live.make("open", seed=2)
+    live.ask(adopt=["open"])
+    body = {"model": "open", "prompt": PROMPT, **GREEDY}
+    answer = live.ask(path="/v1/completions", body=body)["choices"][0]["text"]
+    assert answer == live.text(lora="open") != plain
+
+
+def test_many_first_requests_at_once_load_an_adapter_once(live: Engine, plain: str) -> None:
+    live.make("busy")
+    begun = [live.begin(job=job(lora="busy")) for _ in range(8)]
+    (text,) = {live.end(id_)["told"] for id_ in begun}
+    assert text != plain
+    assert len(list(live.scratch.glob("adapters-*/busy-*"))) == 1
+
+
+def test_a_replaced_adapter_answers_with_its_new_weights(live: Engine, plain: str) -> None:
+    live.make("other", seed=3)
+    live.make("fickle", seed=1)
+    first = live.text(lora="fickle")
+    live.make("fickle", seed=3)
+    second = live.text(lora="fickle")
+    assert second == live.text(lora="other")
+    live.make("fickle", seed=1)
+    assert live.text(lora="fickle") == first
+    assert len({first, second, plain}) == 3
+    live.ask(unload=["other", "fickle"])
+
+
+def test_a_removed_adapter_is_served_no_more(live: Engine) -> None:
+    live.text(lora=live.make("gone").name)
+    shutil.rmtree(live.adapters / "gone")
+    status, message = live.refusal(job=job(lora="gone"))
+    assert (status, "'gone'" in message) == (404, True)
+    assert "gone" not in live.served()
+    assert "gone" not in live.ask(volume=True)
+
+
+def test_a_running_request_keeps_an_adapter_that_is_removed(live: Engine) -> None:
+    live.make("leaving")
+    params = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
+    long = {"prompt": "Count:", "lora": "leaving", "sampling_params": params}
+    undisturbed = live.ask(job=long)
+    running = live.begin(job=long)
+    live.text(lora="leaving")  # by then the first has begun, too
+    shutil.rmtree(live.adapters / "leaving")
+    assert live.refusal(job=job(lora="leaving"))[0] == 404
+    assert not live.has_told(running)
+    assert live.end(running)["told"] == undisturbed
+
+
+def test_an_unloaded_adapter_is_loaded_again_when_it_is_asked_for(live: Engine) -> None:
+    text = live.text(lora=live.make("idle").name)
+    live.ask(unload=["idle"])
+    assert "idle" not in live.served()
+    assert live.text(lora="idle") == text
+    live.ask(unload=["idle"])
+
+
+@pytest.mark.parametrize("name", ["never-there", "demo", ".."])
+def test_what_is_not_loaded_cannot_be_unloaded(live: Engine, name: str) -> None:
+    assert live.refusal(unload=[name])[0] == 404
+
+
+@pytest.mark.parametrize("kind", [*BROKEN, *REFUSED_BY_VLLM])
+def test_a_broken_adapter_is_refused_and_the_engine_answers_on(
+    live: Engine, plain: str, kind: str
+) -> None:
+    change, told = {**BROKEN, **REFUSED_BY_VLLM}[kind]
+    change(live.make(kind))
+    beside = live.begin(job=job())
+    status, message = live.refusal(job=job(lora=kind))
+    assert status == 400
+    assert told in message
+    assert str(live.adapters.parent) not in message
+    assert live.refusal(adopt=[kind]) == (status, message)
+    assert live.end(beside)["told"] == live.text() == plain
+    assert kind not in live.served()
+
+
+def test_a_mended_adapter_is_served(live: Engine, plain: str) -> None:
+    configured(r=5)(live.make("mended"))
+    assert live.refusal(job=job(lora="mended"))[0] == 400
+    live.make("mended")
+    assert live.text(lora="mended") != plain
+    (live.adapters / "mended" / CONFIG).write_text("{")
+    assert live.refusal(job=job(lora="mended"))[0] == 400
+    assert "mended" not in live.served()
+
+
+HOSTILE = [
+    "",
+    ".",
+    "..",
+    "../outside",
+    "..%2foutside",
+    "..\\outside",
+    "good/../../outside",
+    "./inside",
+    "inside/",
+    "/inside",
+    "{volume}/outside",
+    "{volume}/adapters/inside",
+    "file://{volume}/outside",
+    "~",
+    "inside\0",
+    "inside\n",
+    " inside",
+    "-inside",
+    "inside\u202e",
+    "\u0131nside",
+    "\ud800",
+    "*",
+    "in" * 5000,
+    "linked",
+    "linked-files",
+    "circle",
+    "org/adapter",
+]
+
+
+@pytest.fixture(scope="module")
+def tempting(live: Engine, demo_model: Path) -> None:
+    """Adapters that would be served, if a name could lead out of the directory."""
+    outside = live.adapters.parent / "outside"
+    make_adapter(outside, demo_model)
+    live.make("inside")
+    (live.adapters / "linked").symlink_to(outside)
+    (live.adapters / "linked-files").mkdir()
+    for file in outside.iterdir():
+        (live.adapters / "linked-files" / file.name).symlink_to(file)
+    (live.adapters / "circle").symlink_to("circle")
+
+
+@pytest.mark.usefixtures("tempting")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_that_leads_elsewhere_is_no_adapter(live: Engine, name: str) -> None:
+    named = name.format(volume=live.adapters.parent)
+    status, message = live.refusal(job=job(lora=named))
+    assert status == 404
+    assert "no model or adapter" in message
+    assert named not in live.ask(volume=True)
+    assert live.refusal(adopt=[named])[0] == 404
+    assert named not in live.served()
+
+
+@pytest.mark.usefixtures("tempting")
+def test_no_link_out_of_the_directory_is_listed(live: Engine) -> None:
+    assert not {"linked", "linked-files", "circle"} & set(live.ask(volume=True))
+
+
+def test_the_models_own_name_is_never_an_adapters(
+    live: Engine, plain: str, demo_model: Path
+) -> None:
+    live.make(demo_model.name, seed=2)
+    assert live.refusal(adopt=[demo_model.name])[0] == 404
+    assert live.text(model=demo_model.name) == plain

@@ -1,0 +1,156 @@
+"""Tool calls by the `openai` package against `make endpoint`, in both of its APIs, both ways."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import openai
+import pytest
+from demo_model import CALL, TOOL_USE
+from pydantic import BaseModel
+from served import Served
+
+QUESTION, _, RESULT, ANSWER = TOOL_USE.messages
+(TOOL,) = TOOL_USE.tools
+NAME = TOOL["function"]["name"]
+ARGUMENTS = {"job_id": "42"}
+NAMED = {"type": "function", "function": {"name": NAME}}
+CHAT: dict[str, Any] = {
+    "model": "demo",
+    "messages": [QUESTION],
+    "tools": [TOOL],
+    "temperature": 0,
+    "max_tokens": 100,
+}
+# The model was taught one call; for two, its words are given.
+OTHER_CALL = CALL.replace("42", "43")
+TWO_CALLS: dict[str, Any] = {
+    **CHAT,
+    "extra_body": {"structured_outputs": {"choice": [f"{CALL}\n{OTHER_CALL}"]}},
+}
+RESPONSE: dict[str, Any] = {
+    "model": "demo",
+    "input": [QUESTION],
+    "tools": [{"type": "function", **TOOL["function"]}],
+    "temperature": 0,
+}
+
+
+@pytest.fixture
+def client(make_endpoint: Served) -> Iterator[openai.OpenAI]:
+    url = make_endpoint.openai_url
+    with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(make_endpoint: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = make_endpoint.openai_url
+    async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+def called(message: Any) -> list[tuple[str, Any]]:
+    """The functions that a message calls, each with its arguments."""
+    functions = [call.function for call in message.tool_calls or []]
+    return [(function.name, json.loads(function.arguments)) for function in functions]
+
+
+class TestChat:
+    """`client.chat.completions`."""
+
+    @pytest.mark.parametrize("choice", ["auto", "required", NAMED])
+    def test_a_tool_is_called_and_its_result_is_answered(
+        self, client: openai.OpenAI, choice: Any
+    ) -> None:
+        first = client.chat.completions.create(**CHAT, tool_choice=choice).choices[0]
+        assert called(first.message) == [(NAME, ARGUMENTS)]
+        # What OpenAI's API tells of a call by name: not that it was one.
+        assert first.finish_reason == ("stop" if choice is NAMED else "tool_calls")
+        assert first.message.tool_calls
+        result = {**RESULT, "tool_call_id": first.message.tool_calls[0].id}
+        turns = {**CHAT, "messages": [QUESTION, first.message, result]}
+        second = client.chat.completions.create(**turns).choices[0]
+        assert (second.finish_reason, second.message.content) == ("stop", ANSWER["content"])
+
+    def test_without_a_choice_the_call_is_text(self, client: openai.OpenAI) -> None:
+        message = client.chat.completions.create(**CHAT, tool_choice="none").choices[0].message
+        assert (message.content, message.tool_calls or []) == (CALL, [])
+
+    def test_several_calls_at_once_are_told_apart(self, client: openai.OpenAI) -> None:
+        message = client.chat.completions.create(**TWO_CALLS).choices[0].message
+        assert called(message) == [(NAME, {"job_id": job}) for job in ("42", "43")]
+        assert message.tool_calls
+        assert len({call.id for call in message.tool_calls}) == 2
+        only = client.chat.completions.create(**TWO_CALLS, parallel_tool_calls=False)
+        assert called(only.choices[0].message) == [(NAME, ARGUMENTS)]
+
+    def test_the_streaming_helper_puts_calls_together(self, client: openai.OpenAI) -> None:
+        with client.chat.completions.stream(**TWO_CALLS) as stream:
+            told = [
+                event.arguments
+                for event in stream
+                if event.type == "tool_calls.function.arguments.done"
+            ]
+            final = stream.get_final_completion().choices[0]
+        assert [json.loads(text)["job_id"] for text in told] == ["42", "43"]
+        assert called(final.message) == [(NAME, {"job_id": job}) for job in ("42", "43")]
+        assert final.finish_reason == "tool_calls"
+
+    async def test_the_deltas_of_a_stream_make_up_the_call(
+        self, async_client: openai.AsyncOpenAI
+    ) -> None:
+        async def streamed(choice: Any) -> list[Any]:
+            stream = await async_client.chat.completions.create(
+                **CHAT, tool_choice=choice, stream=True
+            )
+            deltas = [event.choices[0].delta async for event in stream]
+            assert not any(delta.content for delta in deltas)
+            return [call for delta in deltas for call in delta.tool_calls or []]
+
+        for first, *rest in await asyncio.gather(
+            streamed("auto"), streamed("required"), streamed(NAMED)
+        ):
+            assert first.id
+            assert first.function.name == NAME
+            parts = [part.function.arguments or "" for part in (first, *rest)]
+            assert len(parts) > 2
+            assert json.loads("".join(parts)) == ARGUMENTS
+            assert {part.index for part in (first, *rest)} == {0}
+
+    def test_arguments_are_parsed_into_a_pydantic_model(self, client: openai.OpenAI) -> None:
+        class JobStatus(BaseModel):
+            job_id: str
+
+        tool = openai.pydantic_function_tool(JobStatus, name=NAME)
+        whole = client.chat.completions.parse(**{**CHAT, "tools": [tool]}, tool_choice="required")
+        (call,) = whole.choices[0].message.tool_calls or []
+        assert call.function.parsed_arguments == JobStatus(**ARGUMENTS)
+
+
+class TestResponses:
+    """`client.responses`."""
+
+    def test_a_tool_is_called_and_its_result_is_answered(self, client: openai.OpenAI) -> None:
+        (call,) = client.responses.create(**RESPONSE).output
+        assert call.type == "function_call"
+        assert (call.name, json.loads(call.arguments)) == (NAME, ARGUMENTS)
+        output = {"call_id": call.call_id, "output": RESULT["content"]}
+        turns = [QUESTION, call, {"type": "function_call_output", **output}]
+        assert (
+            client.responses.create(**{**RESPONSE, "input": turns}).output_text
+            == (ANSWER["content"])
+        )
+
+    def test_the_streaming_helper_puts_the_call_together(self, client: openai.OpenAI) -> None:
+        with client.responses.stream(**RESPONSE) as stream:
+            events: list[Any] = list(stream)
+            (final,) = stream.get_final_response().output
+        delta, done = (f"response.function_call_arguments.{kind}" for kind in ("delta", "done"))
+        parts = [event.delta for event in events if event.type == delta]
+        (told,) = [event.arguments for event in events if event.type == done]
+        assert len(parts) > 2
+        assert "".join(parts) == told
+        assert final.type == "function_call"
+        assert (final.name, json.loads(final.arguments)) == (NAME, json.loads(told))

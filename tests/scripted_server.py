@@ -1,0 +1,131 @@
+"""The little of vLLM's server that the worker sees, playing a script over HTTP."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from worker.engine import Delta
+from worker.errors import RefusedByEngine, WorkerError
+
+CHAT = "/v1/chat/completions"
+
+
+class Player(Protocol):
+    """What plays a script."""
+
+    asked: list[Any]
+
+    @property
+    def script(self) -> Sequence[Any]: ...
+
+    def play(self, request_id: str) -> AsyncGenerator[Delta, None]: ...
+
+
+def server(engine: Player) -> Starlette:
+    """Play the engine's script over HTTP, with the little of vLLM's server that the worker sees."""
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "demo", "parent": None}]})
+
+    async def version(_: Request) -> Response:
+        return JSONResponse({"version": "0"})
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        engine.asked.append(body)
+        request_id = request.headers["x-request-id"]
+        if engine.script and isinstance(engine.script[0], RefusedByEngine):
+            return _error_response(engine.script[0])
+        if body.get("stream"):
+            return StreamingResponse(
+                _events(engine, request_id), media_type="text/event-stream; charset=utf-8"
+            )
+        return await _unless_disconnected(request, _whole(engine, request_id))
+
+    return Starlette(
+        routes=[
+            Route("/v1/models", models),
+            Route("/version", version),
+            Route(CHAT, complete, methods=["POST"]),
+            Route("/v1/completions", complete, methods=["POST"]),
+        ],
+    )
+
+
+async def _events(engine: Player, request_id: str) -> AsyncGenerator[str, None]:
+    try:
+        async with contextlib.aclosing(engine.play(request_id)) as deltas:
+            async for delta in deltas:
+                choice = {"index": delta.index, "delta": {"content": delta.text}}
+                reason = {"finish_reason": delta.finish_reason}
+                yield event({"id": request_id, "choices": [choice | reason]})
+    except WorkerError as error:
+        yield event(_error(error))
+    yield "data: [DONE]\n\n"
+
+
+async def _whole(engine: Player, request_id: str) -> Response:
+    try:
+        deltas = [delta async for delta in engine.play(request_id)]
+    except WorkerError as error:
+        return _error_response(error)
+    choices = [
+        {
+            "index": delta.index,
+            "message": {"role": "assistant", "content": delta.text},
+            "finish_reason": delta.finish_reason,
+        }
+        for delta in joined(deltas)
+    ]
+    return JSONResponse({"id": request_id, "choices": choices})
+
+
+async def _unless_disconnected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
+    """Drop an answer that is not streamed when its client leaves, as vLLM does."""
+    answering = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(request.receive())
+    await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    if leaving.done():
+        answering.cancel()
+        await asyncio.wait({answering})
+        return Response(status_code=499)
+    leaving.cancel()
+    return await answering
+
+
+def event(data: dict[str, Any]) -> str:
+    """One SSE event, written as compactly as vLLM does."""
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def _error(error: WorkerError) -> dict[str, Any]:
+    """vLLM's form of an error, without what the worker's contract adds."""
+    told = error.body()["error"]
+    return {"error": {key: told[key] for key in ("message", "type", "param", "code")}}
+
+
+def _error_response(error: WorkerError) -> Response:
+    return JSONResponse(_error(error), status_code=error.status)
+
+
+def joined(deltas: Sequence[Delta]) -> list[Delta]:  # one a choice
+    choices: dict[int, list[Delta]] = {}
+    for delta in deltas:
+        choices.setdefault(delta.index, []).append(delta)
+    return [
+        Delta(
+            index=index,
+            text="".join(part.text for part in parts),
+            tokens=sum(part.tokens for part in parts),
+            prompt_tokens=parts[-1].prompt_tokens,
+            finish_reason=parts[-1].finish_reason,
+        )
+        for index, parts in choices.items()
+    ]
