@@ -2,11 +2,28 @@
 
 import json
 import sys
+from functools import partial
 
 import openai
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from pydantic import BaseModel
 
 QUESTION = "What does this worker do?"
+JOB = "Is job 42 done?"
+
+
+class Description(BaseModel):
+    """What a worker is."""
+
+    name: str
+    streams: bool
+    chunks: list[int]
+
+
+class job_status(BaseModel):  # noqa: N801 - the tool is named for its class
+    """The status of a job."""
+
+    job_id: str
 
 
 def refusal(base_url: str) -> dict[str, str | int]:
@@ -18,12 +35,34 @@ def refusal(base_url: str) -> dict[str, str | int]:
     sys.exit("A model that is not there has answered")
 
 
+def streamed_calls(chat: ChatOpenAI) -> object:
+    first, *rest = chat.bind_tools([job_status]).stream(JOB)
+    return sum(rest, first).tool_calls
+
+
+def refusal_of_tokens(embeddings: OpenAIEmbeddings) -> str:
+    try:
+        embeddings.embed_query("Kubernetes")
+    except openai.BadRequestError as error:
+        return str(error)
+    sys.exit("Tokens of another model have been embedded")
+
+
 def main(base_url: str, model: str) -> None:
     chat = ChatOpenAI(base_url=base_url, api_key="any", model=model, temperature=0)
+    embeddings = partial(OpenAIEmbeddings, base_url=base_url, api_key="any", model="minilm")
+    described = chat.with_structured_output(Description).invoke("Describe the worker as JSON.")
+    called = chat.with_structured_output(job_status, method="function_calling").invoke(JOB)
+    unchecked = embeddings(check_embedding_ctx_length=False)
     seen = {
         "whole": chat.invoke(QUESTION).content,
         "pieces": [piece.content for piece in chat.stream(QUESTION)],
         "refusal": refusal(base_url),
+        "structured": [described.model_dump(), called.model_dump()],
+        "calls": [chat.bind_tools([job_status]).invoke(JOB).tool_calls, streamed_calls(chat)],
+        "embeddings": unchecked.embed_documents(["Hi", "Hello"]),
+        # It sends tokens of OpenAI's models by default.
+        "refusal of tokens": refusal_of_tokens(embeddings()),
     }
     json.dump(seen, sys.stdout)
 

@@ -11,6 +11,9 @@ import openai
 litellm.suppress_debug_info = True
 
 MESSAGES = [{"role": "user", "content": "What does this worker do?"}]
+JOB = [{"role": "user", "content": "Is job 42 done?"}]
+PARAMETERS = {"type": "object", "properties": {"job_id": {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": "job_status", "parameters": PARAMETERS}}
 
 
 def refusal(base_url: str) -> dict[str, str | int]:
@@ -22,19 +25,28 @@ def refusal(base_url: str) -> dict[str, str | int]:
     sys.exit("A model that is not there has answered")
 
 
+def as_told(message: litellm.Message) -> list[dict[str, object]]:
+    functions = [call.function for call in message.tool_calls]
+    return [{"name": each.name, "args": json.loads(each.arguments)} for each in functions]
+
+
 def main(base_url: str, model: str) -> None:
+    access = {"api_base": base_url, "api_key": "any"}
+    # It tells providers apart by a prefix; the endpoint gets the name after it.
     complete = partial(
-        litellm.completion,
-        # It tells providers apart by a prefix; the endpoint gets the name after it.
-        *(f"openai/{model}", MESSAGES),
-        api_base=base_url,
-        api_key="any",
-        temperature=0,
+        litellm.completion, f"openai/{model}", messages=MESSAGES, **access, temperature=0
     )
+    call = partial(complete, messages=JOB, tools=[TOOL])
+    embedded = litellm.embedding("openai/minilm", ["Hi", "Hello"], **access)
     seen = {
         "whole": complete().choices[0].message.content,
         "pieces": [event.choices[0].delta.content or "" for event in complete(stream=True)],
         "refusal": refusal(base_url),
+        "calls": [
+            as_told(call().choices[0].message),
+            as_told(litellm.stream_chunk_builder(list(call(stream=True))).choices[0].message),
+        ],
+        "embeddings": [item["embedding"] for item in embedded.data],
     }
     json.dump(seen, sys.stdout)
 
