@@ -1,0 +1,78 @@
+"""Sends what schemathesis makes of the server's own description to it: nothing may be a 5xx.
+
+Started by ``make fuzz``. The status is 1 if a request was answered with a 5xx (each kind is listed
+with a command that repeats it), or if the server is gone or does not answer afterwards.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+
+from serving import ROOT, Serving, serving
+
+TOOL = ROOT / ".fuzz" / "bin" / "schemathesis"
+# The server's log has the traceback of each defect, under the request's id.
+LOG = ROOT / ".fuzz" / "server.log"
+MODEL = ROOT / ".models" / "demo"
+LIMIT_S = 20 * 60
+
+
+def main() -> int:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    # A context in which no answer takes long.
+    settings = {"MODEL_NAME": str(MODEL), "MAX_MODEL_LEN": "1024", "VLLM_LOGGING_LEVEL": "ERROR"}
+    with serving({**kept, **settings}, LOG) as server:
+        status = fuzz(server.url, kept)
+        healthy = answers(server)
+    sys.stdout.write("" if healthy else f"The server does not answer any more: {LOG}\n")
+    return status or int(not healthy)
+
+
+def fuzz(url: str, environ: dict[str, str]) -> int:
+    """Run schemathesis, in a folder that it may fill; return its status."""
+    hooks = Path(__file__).with_name("hooks.py")
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(
+            [TOOL, "run", f"{url}/openapi.json", *options()],
+            cwd=folder,
+            env={**environ, "SCHEMATHESIS_HOOKS": str(hooks)},
+            timeout=LIMIT_S,
+            check=False,
+        ).returncode
+
+
+def options() -> list[str]:
+    return [
+        "--checks=not_a_server_error",
+        # Each field at its bounds and with each wrong type; then whole bodies at random.
+        "--phases=coverage,fuzzing",
+        "--max-examples=300",
+        # With several, schemathesis fails now and then at a thread's cache.
+        "--workers=1",
+        "--continue-on-failure",
+        "--request-timeout=60",
+        "--suppress-health-check=all",
+        "--generation-database=none",
+        "--warnings=off",
+        *sys.argv[1:],
+    ]
+
+
+def answers(server: Serving) -> bool:
+    """Tell whether the engine, too, has survived."""
+    body = json.dumps({"prompt": "Hi", "max_tokens": 1}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server.url}/v1/completions", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())
