@@ -46,7 +46,8 @@ def full_featured() -> dict[str, str]:
     return {
         "SERVED_MODEL_NAME": "demo,tiny/demo",
         "ENABLE_AUTO_TOOL_CHOICE": "1",
-        "TOOL_CALL_PARSER": "hermes",
+        "TOOL_CALL_PARSER": "demo_tools",
+        "TOOL_PARSER_PLUGIN": str(ROOT / "tests" / "plugins" / "tool_parser.py"),
         "EMBEDDING_MODEL_NAME": str(MODEL),
         "EMBEDDING_SERVED_MODEL_NAME": "minilm",
     }

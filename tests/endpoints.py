@@ -43,13 +43,17 @@ class Endpoint:
         return self.log.read_text(errors="replace")
 
     def core_pid(self) -> int:
-        """Find the process of the engine's core, the worker's child."""
+        """Find the process of the model's core, the worker's child."""
+        return self.core_pids()[0]
+
+    def core_pids(self) -> list[int]:
+        """Find the processes of all cores, in the order of their start."""
         listed = subprocess.run(
             ["pgrep", "-g", str(self.process.group), "-f", "EngineCore"],
             capture_output=True,
             check=True,
         )
-        return int(listed.stdout.split()[0])
+        return [int(pid) for pid in listed.stdout.split()]
 
 
 EndpointFactory = Callable[..., AbstractAsyncContextManager[Endpoint]]

@@ -63,11 +63,11 @@ class Worker:
 
     def _defect(self, request_id: str) -> WorkerError:
         """Log an exception that nobody expected; its caller learns only that it happened."""
-        beside = self._engine.beside
-        if self._engine.dead or (beside and beside.dead):
+        if self._engine.dead:
             return EngineDead()
         log.exception("request %s met a defect", request_id)
-        return InternalError()
+        beside = self._engine.beside
+        return EngineDead() if beside and beside.dead else InternalError()
 
     async def _yields(self, job: Job, reply: Answer[Any]) -> AsyncGenerator[Any, None]:
         with self._opened(reply) as stream:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from worker.errors import Mistake, SettingsError, collected
 from worker.phases import phase
-from worker.settings import EMBEDDER, Settings, engine_environ, process_environ, unheeded
+from worker.settings import EMBEDDER, Settings, engine_environ, is_set, process_environ, unheeded
 
 log = logging.getLogger("worker")
 
@@ -53,7 +53,7 @@ def read(environ: Mapping[str, str] | None = None) -> Start:
         known = options.Options()
         main, beside = engine_environ(given), engine_environ(given, EMBEDDER)
         share, embedders_share = BOTH_SHARES, EMBEDDER_SHARE
-        if "MODEL" in beside:
+        if is_set(f"{EMBEDDER}MODEL_NAME", given):
             with collected(mistakes):
                 share, embedders_share = _shares(main, beside)
             # Models that can do both are to embed here.

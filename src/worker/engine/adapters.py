@@ -7,6 +7,7 @@ takes what it has cached of a prompt for valid as long as an adapter's name and 
 
 import asyncio
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -16,6 +17,8 @@ from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from worker.engine.adapter_files import (
     FILES,
@@ -39,6 +42,9 @@ log = logging.getLogger(__name__)
 # How long a copy outlives the last request that names it: by then the engine has also forgotten
 # one that was cancelled.
 GRACE_S = 60.0
+
+# What directories of copies are called, before the process that made them.
+COPIES = "worker-adapters-"
 
 
 class _Request(find("LoRARequest"), weakref=True):  # type: ignore[misc,call-arg]  # Any
@@ -107,7 +113,11 @@ class Adapters:
         Raises:
             RefusedByEngine: none of that name is loaded.
         """
-        if name not in self._models.lora_requests:
+        served = self._models.lora_requests.get(name)
+        if served is not None and not isinstance(served, _Request):
+            message = f"The adapter {name!r} belongs to the endpoint (LORA_MODULES) and stays."
+            raise RefusedByEngine(message, status=HTTPStatus.BAD_REQUEST, param="lora_name")
+        if served is None:
             message = f"There is no adapter {name!r} loaded."
             raise RefusedByEngine(message, status=HTTPStatus.NOT_FOUND, param="lora_name")
         async with self._locks[name]:
@@ -173,8 +183,9 @@ class Adapters:
 
     @cached_property
     def _copies(self) -> Path:
-        """Holds all copies; gone when this object is, at the latest at the end of the process."""
-        path = Path(tempfile.mkdtemp(prefix="adapters-"))
+        """Holds all copies; gone when this object is, or with the next process that makes some."""
+        _remove_left_behind()
+        path = Path(tempfile.mkdtemp(prefix=f"{COPIES}{os.getpid()}-"))
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         return path
 
@@ -193,3 +204,11 @@ class Adapters:
     def _remove_unused(self) -> None:
         while self._unused and time.monotonic() - self._unused[0][0] > GRACE_S:
             shutil.rmtree(self._unused.popleft()[1], ignore_errors=True)
+
+
+def _remove_left_behind() -> None:
+    """Remove the copies of processes that are no more: a worker ends without tidying up."""
+    for left in Path(tempfile.gettempdir()).glob(f"{COPIES}*"):
+        process = left.name.removeprefix(COPIES).split("-")[0]
+        if process.isdigit() and not psutil.pid_exists(int(process)):
+            shutil.rmtree(left, ignore_errors=True)

@@ -57,7 +57,9 @@ class InProcessEngine:
     async def open(self) -> None:
         """Build vLLM's server around the engine and begin to watch it; call on its loop."""
         await self._take((self._client, self.metrics))
-        self._watchers.append(asyncio.create_task(self._watch()))
+        watch = asyncio.create_task(self._watch())
+        watch.add_done_callback(lambda ended: None if ended.cancelled() else self.tell_death())
+        self._watchers.append(watch)
         if not self._settings.disable_log_stats:
             self._watchers.append(asyncio.create_task(self._log_stats()))
 
@@ -158,7 +160,6 @@ class InProcessEngine:
                 log.error(told)  # noqa: TRY400 - vLLM's own log has the traceback
                 break
             log.info("the engine of %s is back", self.model.names[0])
-        self.tell_death()
 
     def tell_death(self) -> None:
         """Say that the engine, or the one beside it, is gone for good; on its loop."""

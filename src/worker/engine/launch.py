@@ -131,11 +131,12 @@ def _started_again(arguments: Namespace, settings: Settings) -> Started:
 
 def _configured(arguments: Namespace, settings: Settings) -> Any:
     with phase("weights"):
+        # Before the configuration, which looks parsers up by their names.
+        _import_plugins(arguments)
         # Finds the model and reads its configuration; the core reads the weights themselves.
         arguments.enable_log_requests |= not settings.disable_log_requests
         engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
         config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
-        _import_plugins(arguments)
     for hint in hints(arguments):
         log.info("%s: %s", arguments.served_model_name[0], hint)
     return config, arguments.enable_log_requests

@@ -1,6 +1,7 @@
 """vLLM's options as environment variables: the installed vLLM's parser says which there are."""
 
 import argparse
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,15 @@ CPU_UNIPROCESS = {"DISTRIBUTED_EXECUTOR_BACKEND": "uni"}
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 # What vLLM raises for settings that it can't start with.
-REFUSALS = (ImportError, OSError, RuntimeError, TypeError, ValueError, find("VLLMError"))
+REFUSALS = (
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    find("VLLMError"),
+)
 
 # vLLM's name for the type of an option that takes broken JSON for text.
 TEXT_OR_JSON = "union_dict_and_str"
@@ -97,7 +106,8 @@ class Options:
             raise SettingsError(mistakes)
         chosen = {**_defaults(given, gpu_share), **given, **_served_names(given)}
         argv = [word for name, value in chosen.items() for word in self._words(name, value)]
-        arguments: argparse.Namespace = self._parser.parse_args(argv)
+        # vLLM writes into some of its defaults, which two engines would share.
+        arguments: argparse.Namespace = copy.deepcopy(self._parser.parse_args(argv))
         # Several defaults depend on whether an option was given, whatever its value.
         arguments.given = frozenset(given)
         try:

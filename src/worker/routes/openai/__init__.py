@@ -16,7 +16,7 @@ from worker.engine import Engine
 from worker.errors import UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer
-from worker.routes.openai import forward, own
+from worker.routes.openai import bodies, forward, own
 from worker.settings import Settings
 
 
@@ -64,16 +64,16 @@ def _in_a_line(route: Route) -> dict[str, Any]:
 ROUTES = {
     route.path.removeprefix("/v1"): route
     for route in (
-        Route("POST", forward.CHAT),
+        Route("POST", bodies.CHAT),
         Route("POST", "/v1/completions"),
-        Route("POST", forward.RESPONSES),
-        Route("POST", forward.MESSAGES),
+        Route("POST", bodies.RESPONSES),
+        Route("POST", bodies.MESSAGES),
         Route("POST", "/v1/messages/count_tokens"),
         Route("POST", "/v1/embeddings"),
         Route("POST", "/score"),
         Route("POST", "/rerank"),
         Route("POST", "/pooling"),
-        Route("POST", forward.TOKENIZE),
+        Route("POST", bodies.TOKENIZE),
         Route("POST", "/detokenize"),
         Route("GET", "/v1/models", own.models),
         Route("GET", "/v1/models/{model}", own.model),

@@ -23,7 +23,7 @@ MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
 TOKENIZE = "/tokenize"
 
-# The seed of all answers of a chat, where neither the request nor the model has one.
+# A chat's, where neither the request nor the model's generation_config has one.
 CHAT_TEMPERATURE = 0.7
 
 # What reaches the library that decodes images, or other machines; and what is the worker's to say.
@@ -37,7 +37,9 @@ DENIED = {
 }
 
 # Parameters that are checked, and some translated, as the raw path's are.
-SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | BESIDE
+SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
+    BESIDE - {"return_token_log_probs"}
+)
 # Of those, what vLLM's server does not take.
 OURS = SAMPLED - {"n", "use_beam_search", "length_penalty", STRUCTURED}
 
@@ -68,18 +70,17 @@ def prepared(
     Raises:
         InvalidInput: naming the parameter.
     """
-    body = dict(job.body or {})
+    body = present(job.body or {})
     known = engine.keys(path) or frozenset()
     _refuse_denied(body)
-    if body.get("model") is None:
-        body["model"] = engine.model.names[0]
+    body.setdefault("model", engine.model.names[0])
     _converse(job, path, body, settings.system_prompt)
     ranking = None
     if "n" in known:
-        if path == CHAT and body.get("temperature") is None and not body.get("use_beam_search"):
+        if path == CHAT and not body.get("use_beam_search"):
             default = engine.model.temperature
-            body["temperature"] = CHAT_TEMPERATURE if default is None else default
-        ranking = _sample(body)
+            body.setdefault("temperature", CHAT_TEMPERATURE if default is None else default)
+        ranking = _sample(body, stream=job.stream)
     unknown = sorted(body.keys() - known)
     if unknown and settings.strict_requests:
         raise InvalidInput(unknown_key(unknown[0], known), param=unknown[0])
@@ -95,19 +96,20 @@ def _refuse_denied(body: dict[str, Any]) -> None:
     nested = body.get("chat_template_kwargs")
     for holder in (body, nested if isinstance(nested, dict) else {}):
         for name in holder.keys() & DENIED.keys():
-            if holder[name] is not None:
-                raise InvalidInput(f"{name}: not in a request: {DENIED[name]}", param=name)
+            raise InvalidInput(f"{name}: not in a request: {DENIED[name]}", param=name)
 
 
 def _converse(job: OpenAIJob, path: str, body: dict[str, Any], system: str | None) -> None:
     """Complete a conversation: the operator's words stand first, if the caller has none there."""
     if path == RESPONSES:
-        _fill(body, "instructions", system)
+        if system is not None:
+            body.setdefault("instructions", system)
         if isinstance(body.get("input"), list):
             body["input"] = [_readable(item) for item in body["input"]]
     elif path.startswith(MESSAGES):
-        _fill(body, "system", system)
-    elif path in (CHAT, TOKENIZE) and body.get("messages") is not None:
+        if system is not None:
+            body.setdefault("system", system)
+    elif path in (CHAT, TOKENIZE) and "messages" in body:
         role = {} if job.versioned else {"role": "user"}
         body["messages"] = _conversation(body["messages"], role, system)
 
@@ -149,12 +151,7 @@ def _joined(parts: list[dict[str, Any]]) -> str:
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
 
 
-def _fill(body: dict[str, Any], name: str, value: str | None) -> None:
-    if value is not None and body.get(name) is None:
-        body[name] = value
-
-
-def _sample(body: dict[str, Any]) -> Ranking | None:
+def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:
     """Translate what vLLM's server does not take, or not any more.
 
     Raises:
@@ -163,7 +160,7 @@ def _sample(body: dict[str, Any]) -> Ranking | None:
     asked = _checked({name: body[name] for name in body.keys() & (SAMPLED | GONE)})
     for name in OURS:
         body.pop(name, None)
-    if body.get("echo") and body.get("logprobs") is not None and "" in _prompts(body):
+    if body.get("echo") and "logprobs" in body and "" in _prompts(body):
         message = "an empty prompt has no tokens whose log probabilities could be echoed"
         raise InvalidInput(f"prompt: {message}", param="prompt")
     if structured := asked.vllm.get(STRUCTURED):
@@ -172,7 +169,7 @@ def _sample(body: dict[str, Any]) -> Ranking | None:
     if not asked.ranked:
         return None
     named = "use_beam_search" if asked.use_beam_search else "best_of"
-    if body.get("stream"):
+    if stream:
         message = "what is compared comes when all of it is there: leave out stream"
         raise InvalidInput(f"{named}: {message}", param=named)
     if not asked.use_beam_search and body.get("temperature") == 0:
@@ -188,7 +185,7 @@ def _prompts(body: dict[str, Any]) -> list[Any]:
 
 def _checked(given: dict[str, Any]) -> Sampling:
     try:
-        return RawJob.read({"prompt": "", SAMPLING: present(given)}).sampling_params
+        return RawJob.read({"prompt": "", SAMPLING: given}).sampling_params
     except InvalidInput as refused:
         # Here they stand at the top.
         message = refused.message.replace(f"{SAMPLING}: ", "").replace(f"{SAMPLING}.", "")

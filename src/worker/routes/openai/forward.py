@@ -14,13 +14,11 @@ from worker.engine import Engine
 from worker.errors import EngineDead, InternalError, RefusedByEngine, UnknownRoute, WorkerError
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer, json_size
-from worker.routes.openai.bodies import CHAT, MESSAGES, RESPONSES, TOKENIZE, Asked, prepared
+from worker.routes.openai.bodies import CHAT, MESSAGES, RESPONSES, Asked, prepared
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-__all__ = ["CHAT", "MESSAGES", "RESPONSES", "TOKENIZE", "answer"]
-
 STREAMED = {CHAT, "/v1/completions", RESPONSES, MESSAGES}
 
 EVENT_END = b"\n\n"
@@ -40,34 +38,6 @@ REFUSED_VALUE = re.compile(
 )
 # vLLM's options, as its messages name them.
 FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
-log = logging.getLogger(__name__)
-
-__all__ = ["CHAT", "MESSAGES", "RESPONSES", "TOKENIZE", "answer"]
-
-STREAMED = {CHAT, "/v1/completions", RESPONSES, MESSAGES}
-
-EVENT_END = b"\n\n"
-DONE = "data: [DONE]\n\n"
-DATA = "data: "
-# How the events begin that hold an error: those of OpenAI's older routes, and of all others.
-ERROR_EVENTS = ('data: {"error"', "event: error\n")
-# How a stream begins that says nothing yet, though its request may still be refused.
-OPENINGS = ("event: response.created\n", "event: response.in_progress\n")
-# What vLLM's messages go on with: the refused value, which may be a prompt.
-REFUSED_VALUE = re.compile(
-    r" \(parameter=[\w.]+(, value=.*)?\)$"
-    r"| \[type=\w+, input_value=.*?\]$"
-    r"|\n    For further information visit .*$"
-    r"|: \{.*\}$",
-    re.DOTALL | re.MULTILINE,
-)
-# vLLM's options, as its messages name them.
-FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
-# What a prompt that is too long is refused for.
-TOO_LONG = {"input_tokens", "input_text"}
-COUNTED = {"prompt", "messages", "tools", "model"}
-# Tokenizing takes time: of a longer body the tokens are not counted to refuse it.
-MOST_COUNTED = 1_000_000
 
 
 def answer(
@@ -158,6 +128,8 @@ async def _values(
                 for each in held:
                     yield each
                 held.clear()
+        for each in held:
+            yield each
         return
     body = b"".join([part async for part in parts if isinstance(part, bytes)])
     if head.status >= 400:

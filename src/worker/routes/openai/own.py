@@ -20,7 +20,13 @@ NOT_STARTED = {"status": "not started", "message": "You need to start the servic
 
 
 async def models(_: OpenAIJob, request_id: str, engine: Engine, __: Settings) -> dict[str, Any]:
-    """List the models that callers can name: of each engine, and its adapters."""
+    """List the models that callers can name: of each engine, and its adapters.
+
+    Raises:
+        EngineDead: there is no engine left to ask.
+    """
+    if all(each.dead for each in both(engine)):
+        raise EngineDead
     cards = [card for each in both(engine) for card in await _cards(each, request_id)]
     return {"object": "list", "data": cards}
 
@@ -34,6 +40,8 @@ async def model(job: OpenAIJob, request_id: str, engine: Engine, settings: Setti
     name = job.path.removeprefix(MODEL_PREFIX)
     listed = await models(job, request_id, engine, settings)
     card = next((card for card in listed["data"] if card["id"] == name), None)
+    if card is None and any(each.dead for each in both(engine)):
+        raise EngineDead
     if card is None:
         served = ", ".join(card["id"] for card in listed["data"])
         raise UnknownRoute(f"There is no model {name!r}; this worker serves {served}.")
@@ -107,7 +115,12 @@ def both(engine: Engine) -> Iterator[Engine]:
 
 
 async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
-    """Return vLLM's cards of an engine's models, and such cards of adapters that wait on disk."""
+    """Return vLLM's cards of an engine's models, and such cards of adapters that wait on disk.
+
+    An embedder that is being started again has none.
+    """
+    if engine.dead:
+        return []
     async with contextlib.aclosing(engine.call("/v1/models", None, request_id)) as parts:
         body = b"".join([part async for part in parts if isinstance(part, bytes)])
     # Where an adapter lies is none of a caller's business.

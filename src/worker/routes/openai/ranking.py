@@ -24,7 +24,8 @@ class Ranking:
     def begin(cls, body: dict[str, Any], asked: Sampling) -> Self:
         """Have a body ask vLLM's server for all choices, and for what they are ranked by."""
         body["n"] = asked.width
-        tells = body.get("logprobs") not in (None, False)
+        told = body.get("logprobs")
+        tells = told is not None and told is not False
         if not asked.use_beam_search and not tells:
             # Chat completions take a switch there, completions a count.
             body["logprobs"] = True if "messages" in body else 0

@@ -1,0 +1,128 @@
+"""A model and an embedder in one worker: each can die, and is back, while the other goes on."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+import pytest_asyncio
+from demo_model import ANSWERS
+from endpoints import ROOT, START_S, Endpoint, EndpointFactory
+from minilm import DIMENSIONS, MODEL
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+COUNT: Any = [{"role": "user", "content": "Count to ten."}]
+MESSAGES: Any = [{"role": "user", "content": "Hi"}]
+SAID = ("one", ANSWERS["Count to ten."].removeprefix("one,"))
+LONG: dict[str, Any] = {"model": "demo", "stream": True, "extra_body": {"ignore_eos": True}}
+# Anthropic's API can't ignore the end of a text, but ask for what is long once reasoning has ended.
+LIST = {"type": "array", "items": {"type": "boolean"}, "minItems": 1000}
+LONG_MESSAGE: dict[str, Any] = {
+    **{"model": "demo", "stream": True, "max_tokens": 1900, "messages": COUNT},
+    "extra_body": {"temperature": 0},
+    "output_config": {"format": {"type": "json_schema", "schema": LIST}},
+}
+SETTINGS = {
+    "EMBEDDING_MODEL_NAME": str(MODEL),
+    "EMBEDDING_SERVED_MODEL_NAME": "minilm",
+    "REASONING_PARSER": "until_comma",
+    "REASONING_PARSER_PLUGIN": str(ROOT / "tests" / "plugins" / "reasoning_parser.py"),
+}
+COUNTED = 'vllm:request_success_total{{engine="0",finished_reason="stop",model_name="{}"}}'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[Endpoint]:
+    async with started_endpoint(**SETTINGS) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(endpoint: Endpoint) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = endpoint.emulator.openai_url
+    async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+async def chat(client: openai.AsyncOpenAI) -> tuple[str | None, str | None]:
+    """What the model says, and its reasoning before that."""
+    whole = await client.chat.completions.create(messages=COUNT, model="demo", temperature=0)
+    message: Any = whole.choices[0].message
+    return message.reasoning, message.content
+
+
+async def embed(client: openai.AsyncOpenAI) -> int:
+    whole = await client.embeddings.create(model="minilm", input="Hi")
+    return len(whole.data[0].embedding)
+
+
+async def back(call: Callable[[], Any]) -> Any:
+    """Call until it is answered; until then each answer is one that asks for a retry."""
+    async with asyncio.timeout(START_S):
+        while True:
+            try:
+                return await call()
+            except openai.InternalServerError as error:
+                if error.status_code != 503 or "Send the request again" not in error.message:
+                    raise
+                await asyncio.sleep(0.2)
+
+
+async def test_a_parser_of_a_plugin_tells_reasoning_from_the_answer(
+    client: openai.AsyncOpenAI,
+) -> None:
+    assert await chat(client) == SAID
+    stream = await client.chat.completions.create(
+        messages=COUNT, model="demo", temperature=0, stream=True
+    )
+    deltas: list[Any] = [event.choices[0].delta async for event in stream]
+    reasoning = "".join(getattr(delta, "reasoning", None) or "" for delta in deltas)
+    assert (reasoning, "".join(delta.content or "" for delta in deltas)) == SAID
+
+
+async def test_each_engine_dies_alone_and_is_started_again(
+    endpoint: Endpoint, client: openai.AsyncOpenAI
+) -> None:
+    main, beside = endpoint.core_pids()
+    assert await embed(client) == DIMENSIONS
+    os.kill(beside, signal.SIGKILL)
+    with pytest.raises(openai.InternalServerError, match="Send the request again"):
+        await embed(client)
+    await streams_break(endpoint, main)
+    await asyncio.gather(back(lambda: chat(client)), back(lambda: embed(client)))
+    assert (await chat(client), await embed(client)) == (SAID, DIMENSIONS)
+    assert not set(endpoint.core_pids()) & {main, beside}
+    # Counted anew, and of each engine.
+    told = (await endpoint.run({"openai_route": "/metrics"})).output[0].splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in told)
+    for model in ("demo", "minilm"):
+        assert float(counts[COUNTED.format(model)]) == 2
+
+
+async def streams_break(endpoint: Endpoint, main: int) -> None:
+    """Kill the model's engine under clients that read: each one raises an exception of its own."""
+    url = endpoint.emulator.openai_url
+    async with (
+        openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as of_openai,
+        anthropic.AsyncAnthropic(
+            base_url=url.removesuffix("/v1"), api_key="any", max_retries=0
+        ) as of_anthropic,
+    ):
+        streams = await asyncio.gather(
+            of_openai.chat.completions.create(messages=MESSAGES, max_tokens=1900, **LONG),
+            of_openai.responses.create(input=MESSAGES, max_output_tokens=1900, **LONG),
+            of_anthropic.messages.create(**LONG_MESSAGE),
+        )
+        for stream in streams:
+            await anext(aiter(stream))
+        os.kill(main, signal.SIGKILL)
+        errors = (openai.APIError, openai.APIError, anthropic.APIError)
+        for stream, error in zip(streams, errors, strict=True):
+            with pytest.raises(error, match="engine"):
+                async for _ in stream:
+                    pass
