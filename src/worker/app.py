@@ -107,7 +107,7 @@ class Worker:
         if (size := json_size(chunk)) > self._limit:
             raise AnswerTooLarge(
                 f"The answer has {size:,} bytes and one yield holds {self._limit:,}: "
-                "ask for a stream, or for fewer tokens."
+                "ask for less: a stream, fewer tokens, fewer inputs, or base64 embeddings."
             )
         return chunk
 

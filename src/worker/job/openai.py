@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 from pydantic import TypeAdapter, ValidationError, model_validator
 
@@ -35,7 +36,8 @@ class OpenAIJob(Job):
     @property
     def path(self) -> str:
         """The route without ``/v1``, which callers may leave out: ``/chat/completions``."""
-        path = "/" + self.route.strip("/")
+        # The query string has no meaning here, but some clients send one.
+        path = "/" + unquote(self.route.split("?")[0]).strip("/")
         return path.removeprefix("/v1") if self.versioned else path
 
     @property

@@ -3,6 +3,8 @@
 All others are vLLM's, and its ``SamplingParams`` checks them (``worker.engine.sampling``).
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,6 +17,11 @@ from worker.job.base import SAMPLING, present
 MOST_CHOICES = 256
 
 Choices = Annotated[int, Field(ge=1, le=MOST_CHOICES)]
+
+# What an answer is held to is compiled while others wait: characters, and choices.
+LONGEST = {"json": 200_000, "regex": 10_000, "grammar": 50_000}
+MOST_CHOSEN_FROM = 1_000
+LEFT_RECURSION = re.compile(r"^\s*([\w-]+)\s*::=\s*(?:[^\n]*\|\s*)?\1(?![\w-])", re.MULTILINE)
 
 # What an answer can be held to, one at a time: vLLM's names.
 KINDS = frozenset({"json", "regex", "choice", "grammar", "json_object", "structural_tag"})
@@ -59,6 +66,8 @@ class Sampling(BaseModel):
         # A switch that is off holds an answer to nothing.
         guided = [each for each in _guided(named) if each[1:] != ("json_object", False)]
         _refuse_several(guided)
+        for name, kind, value in guided:
+            _refuse_bomb(name, kind, value)
         rest = {key: value for key, value in named.items() if key not in GUIDED | GUIDED_OBJECTS}
         structured = {name: value for _, name, value in guided}
         return {**rest, STRUCTURED: structured} if structured else rest
@@ -117,6 +126,23 @@ def _guided(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
         _refuse_replaced(held)
         for name, value in held.items():
             yield f"{holder}.{name}", name.removeprefix(PREFIX), value
+
+
+def _refuse_bomb(name: str, kind: str, value: Any) -> None:
+    """Refuse what would keep the engine's compiler, and whoever waits for it, busy for long."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value)
+    except RecursionError:
+        raise InvalidInput(f"{SAMPLING}.{name}: nested too deeply", param=name) from None
+    told, most = None, LONGEST.get(kind, LONGEST["json"])
+    if len(text) > most:
+        told = f"at most {most:,} characters"
+    elif kind == "choice" and isinstance(value, list) and len(value) > MOST_CHOSEN_FROM:
+        told = f"at most {MOST_CHOSEN_FROM:,} choices"
+    elif kind == "grammar" and (rule := LEFT_RECURSION.search(text)):
+        told = f"the rule {rule[1]!r} begins with itself and never ends"
+    if told:
+        raise InvalidInput(f"{SAMPLING}.{name}: {told}", param=name)
 
 
 def _refuse_several(guided: list[tuple[str, str, Any]]) -> None:

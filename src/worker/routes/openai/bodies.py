@@ -46,6 +46,13 @@ OURS = SAMPLED - {"n", "use_beam_search", "length_penalty", STRUCTURED}
 # Names that vLLM has dropped altogether, refused with what to do instead.
 GONE = REPLACED.keys() - {"truncate_prompt_tokens"}
 
+# Items of a list. Each wrong one costs vLLM's checks a complaint for each of its alternatives, of
+# which an item of a response's input has the most: half a gigabyte for so many.
+MOST_ITEMS = 2_048
+MOST_INPUT_ITEMS = 500
+# How far lists of lists are looked into: a message's parts.
+DEPTH = 4
+
 # Names that callers can make up: no more of them are logged, nor kept.
 MOST_TOLD = 100
 _told: set[str] = set()
@@ -73,6 +80,7 @@ def prepared(
     body = present(job.body or {})
     known = engine.keys(path) or frozenset()
     _refuse_denied(body)
+    _refuse_long(body)
     body.setdefault("model", engine.model.names[0])
     _converse(job, path, body, settings.system_prompt)
     ranking = None
@@ -99,12 +107,26 @@ def _refuse_denied(body: dict[str, Any]) -> None:
             raise InvalidInput(f"{name}: not in a request: {DENIED[name]}", param=name)
 
 
+def _refuse_long(value: Any, name: str = "", depth: int = DEPTH) -> None:
+    """Refuse lists that vLLM would take too long to refuse; token ids are many and quickly read."""
+    if isinstance(value, list) and len(value) > MOST_ITEMS and not isinstance(value[0], int):
+        raise InvalidInput(f"{name}: at most {MOST_ITEMS:,} items", param=name)
+    if depth and isinstance(value, dict):
+        for key, each in value.items():
+            _refuse_long(each, name or key, depth - 1)
+    elif depth and isinstance(value, list) and value and not isinstance(value[0], int):
+        for each in value:
+            _refuse_long(each, name, depth - 1)
+
+
 def _converse(job: OpenAIJob, path: str, body: dict[str, Any], system: str | None) -> None:
     """Complete a conversation: the operator's words stand first, if the caller has none there."""
     if path == RESPONSES:
         if system is not None:
             body.setdefault("instructions", system)
         if isinstance(body.get("input"), list):
+            if len(body["input"]) > MOST_INPUT_ITEMS:
+                raise InvalidInput(f"input: at most {MOST_INPUT_ITEMS} items", param="input")
             body["input"] = [_readable(item) for item in body["input"]]
     elif path.startswith(MESSAGES):
         if system is not None:
