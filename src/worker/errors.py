@@ -17,6 +17,7 @@ WorkerError
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -55,6 +56,15 @@ class WorkerError(Exception):
                 "request_id": request_id,
             }
         }
+
+
+# vLLM's options, as its messages name them.
+_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
+
+
+def in_settings(message: str) -> str:
+    """Name vLLM's options as an operator of the worker sets them."""
+    return _FLAG.sub(lambda flag: flag[1].replace("-", "_").upper(), message)
 
 
 def _postable(text: str) -> str:

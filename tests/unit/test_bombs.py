@@ -12,7 +12,7 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 BOMBS = [
     ({"regex": "a" * 10_001}, "at most 10,000 characters"),
     ({"grammar": 'root ::= "' + "a" * 50_000 + '"'}, "at most 50,000 characters"),
-    ({"json": {"enum": ["a" * 200_001]}}, "at most 200,000 characters"),
+    ({"json": {"enum": ["a" * 64_001]}}, "at most 64,000 characters"),
     ({"choice": [str(number) for number in range(1_001)]}, "at most 1,000 choices"),
     ({"grammar": "root ::= root"}, "'root' begins with itself"),
     ({"grammar": 'root ::= item\nitem ::= "b" | item "a"'}, "'item' begins with itself"),

@@ -14,7 +14,14 @@ from PIL.Image import DecompressionBombError
 from pydantic import ValidationError
 
 from worker.engine.locations import find, optional
-from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine, WorkerError
+from worker.errors import (
+    EngineBusy,
+    EngineDead,
+    InvalidInput,
+    RefusedByEngine,
+    WorkerError,
+    in_settings,
+)
 from worker.job.base import MOST_TOLD
 
 # What names a field or an index in pydantic's places; other parts name alternatives of a union.
@@ -29,7 +36,7 @@ NO_CHAT_TEMPLATE = (
 
 def _message(error: Exception) -> str:
     # Not str(error): vLLM appends the refused value to it, and that can be the prompt.
-    return str(error.args[0]) if error.args else type(error).__name__
+    return in_settings(str(error.args[0])) if error.args else type(error).__name__
 
 
 def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:

@@ -19,7 +19,7 @@ MOST_CHOICES = 256
 Choices = Annotated[int, Field(ge=1, le=MOST_CHOICES)]
 
 # What an answer is held to is compiled while others wait: characters, and choices.
-LONGEST = {"json": 200_000, "regex": 10_000, "grammar": 50_000}
+LONGEST = {"json": 64_000, "regex": 10_000, "grammar": 50_000}
 MOST_CHOSEN_FROM = 1_000
 LEFT_RECURSION = re.compile(r"^\s*([\w-]+)\s*::=\s*(?:[^\n]*\|\s*)?\1(?![\w-])", re.MULTILINE)
 

@@ -96,7 +96,7 @@ def answer(job: OpenAIJob, request_id: str, engine: Engine, settings: Settings) 
     """
     route = _route(job)
     # The platform's gateway loses the method: then it is the route's.
-    if job.method not in (None, route.method):
+    if job.method is not None and job.method.upper() != route.method:
         raise WrongMethod(f"{route.path} takes {route.method}.")
     if route.own is None:
         body = (job.body or {}) if route.method == "POST" else None

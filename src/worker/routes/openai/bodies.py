@@ -43,6 +43,15 @@ SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"
 # Of those, what vLLM's server does not take.
 OURS = SAMPLED - {"n", "use_beam_search", "length_penalty", STRUCTURED}
 
+# What vLLM's beam search passes over in silence, and values with which that makes no difference.
+NO_BEAMS = frozenset(
+    """
+    top_k top_p min_p seed stop stop_token_ids min_tokens presence_penalty frequency_penalty
+    repetition_penalty logit_bias bad_words allowed_token_ids structured_outputs response_format
+    """.split()
+)
+WITHOUT_EFFECT: tuple[Any, ...] = (0, 1, -1, "", [], {})
+
 # Names that vLLM has dropped altogether, refused with what to do instead.
 GONE = REPLACED.keys() - {"truncate_prompt_tokens"}
 
@@ -194,10 +203,18 @@ def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:
     if stream:
         message = "what is compared comes when all of it is there: leave out stream"
         raise InvalidInput(f"{named}: {message}", param=named)
-    if not asked.use_beam_search and body.get("temperature") == 0:
+    if asked.use_beam_search:
+        _refuse_sampling(body)
+    elif body.get("temperature") == 0:
         message = "greedy sampling (temperature 0) gives the same text every time"
         raise InvalidInput(f"best_of: {message}", param="best_of")
     return Ranking.begin(body, asked)
+
+
+def _refuse_sampling(body: dict[str, Any]) -> None:
+    for name in sorted(body.keys() & NO_BEAMS):
+        if body[name] not in WITHOUT_EFFECT:
+            raise InvalidInput(f"{name}: beam search does not heed it", param=name)
 
 
 def _prompts(body: dict[str, Any]) -> list[Any]:

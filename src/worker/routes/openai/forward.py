@@ -11,7 +11,14 @@ from typing import Any
 from worker.asgi import Head
 from worker.chunking import Piece
 from worker.engine import Engine
-from worker.errors import EngineDead, InternalError, RefusedByEngine, UnknownRoute, WorkerError
+from worker.errors import (
+    EngineDead,
+    InternalError,
+    RefusedByEngine,
+    UnknownRoute,
+    WorkerError,
+    in_settings,
+)
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer, json_size
 from worker.routes.openai.bodies import CHAT, MESSAGES, RESPONSES, Asked, prepared
@@ -36,8 +43,6 @@ REFUSED_VALUE = re.compile(
     r"|: \{.*\}$",
     re.DOTALL | re.MULTILINE,
 )
-# vLLM's options, as its messages name them.
-FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
 
 
 def answer(
@@ -159,15 +164,11 @@ def _refusal(
         return EngineDead()
     # Anthropic's shape has no code.
     code = status or error.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR
-    message = FLAG.sub(_setting, REFUSED_VALUE.sub("", error["message"]))
+    message = in_settings(REFUSED_VALUE.sub("", error["message"]))
     if code == HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request %s: vLLM's server answers %s: %s", request_id, code, message)
         return InternalError()
     return RefusedByEngine(message, status=code, param=error.get("param"))
-
-
-def _setting(flag: re.Match[str]) -> str:
-    return flag[1].replace("-", "_").upper()
 
 
 def _error_in(event: str) -> dict[str, Any]:

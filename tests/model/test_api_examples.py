@@ -1,0 +1,91 @@
+"""The examples of docs/api.md on the real engine, and its tables held to the code."""
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from api_examples import Block, Example, blocks, events, examples, matches, rows
+from fakes import ScriptedEngine, yields_of
+
+from worker import asgi
+from worker.app import Worker
+from worker.errors import EngineDead
+from worker.routes.openai import ROUTES, forward
+from worker.routes.openai.bodies import CHAT, DENIED
+from worker.settings import Settings
+
+if TYPE_CHECKING:
+    from worker.engine.inprocess import InProcessEngine
+
+KINDS = {"json job", "json output", "json error", "sse output", "sse end"}
+
+
+@pytest.mark.parametrize("example", examples(endpoint=False), ids=lambda example: example.name)
+async def test_a_job_is_answered_as_it_is_shown(
+    example: Example, engine: "InProcessEngine", demo_model: Path
+) -> None:
+    environ = {"MODEL_NAME": str(demo_model), "DEFAULT_BATCH_MAX_DELAY_MS": "0"}
+    worker = Worker(engine, Settings.from_env({**environ, **example.settings}))
+    job = {"id": "job-1", "input": example.payload}
+    example.check([chunk async for chunk in worker.handle(job)])
+
+
+def test_every_block_is_an_example_that_runs() -> None:
+    assert {block.kind for block in blocks()} <= KINDS
+
+
+class Breaking(ScriptedEngine):
+    """Dies in the middle of a stream, whatever the route."""
+
+    def keys(self, _: str) -> frozenset[str] | None:
+        return frozenset()
+
+    async def call(
+        self, _: str, __: Mapping[str, Any] | None, ___: str
+    ) -> AsyncGenerator[asgi.Head | bytes, None]:
+        yield asgi.Head(200, "text/event-stream")
+        yield b'data: {"a": "token"}\n\n'
+        raise EngineDead
+
+
+@pytest.mark.parametrize(
+    "shown", [block for block in blocks() if block.kind == "sse end"], ids=lambda end: end.words[0]
+)
+async def test_a_stream_breaks_off_as_it_is_shown(shown: Block) -> None:
+    job = {"openai_route": shown.words[0], "openai_input": {"stream": True}}
+    with Breaking() as engine:
+        first, *last = events("".join(await yields_of(engine, job)))
+    assert first == [{"a": "token"}]
+    assert matches(events(shown.text), last), last
+
+
+def test_every_route_has_its_row() -> None:
+    told = {
+        path: (method, answers, streams) for method, path, answers, streams, _ in rows("Routes")
+    }
+    assert told == {
+        route.path: (
+            route.method,
+            "the worker" if route.own else "vLLM",
+            "yes" if route.path in forward.STREAMED else "",
+        )
+        for route in ROUTES.values()
+    }
+
+
+def test_every_parameter_of_chats_and_completions_has_its_row(engine: "InProcessEngine") -> None:
+    chat, completion = (engine.keys(path) or frozenset() for path in (CHAT, "/v1/completions"))
+    told = {
+        name: place
+        for names, place, *_ in rows("Chat completions and completions")
+        for name in re.findall(r"\w+", names)
+    }
+    assert (chat | completion) - DENIED.keys() <= told.keys()
+    assert not {name for name, place in told.items() if place == "chat"} & completion
+    assert not {name for name, place in told.items() if place == "completions"} & chat
+
+
+def test_every_key_that_is_refused_is_told_with_the_reason() -> None:
+    assert dict(rows("Refused keys")) == DENIED

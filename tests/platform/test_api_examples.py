@@ -1,0 +1,19 @@
+"""The examples of docs/api.md that need a worker with all features: against `make endpoint`."""
+
+import json
+import urllib.request
+
+import pytest
+from api_examples import Example, examples
+from served import Served
+
+
+@pytest.mark.parametrize("example", examples(endpoint=True), ids=lambda example: example.name)
+def test_a_job_is_answered_as_it_is_shown(example: Example, make_endpoint: Served) -> None:
+    body = json.dumps({"input": example.payload}).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{make_endpoint.url}/runsync", body, headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        job = json.load(answer)
+    assert job["status"] == "COMPLETED", job
+    example.check(job["output"])
