@@ -128,6 +128,9 @@ class PacedEngine:
 
     async def check(self, job: RawJob) -> None: ...
 
+    def keys(self, _: str) -> frozenset[str]:
+        return frozenset()
+
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         tokens, pace_s = paces(job)
         begun = last = time.monotonic()

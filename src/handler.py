@@ -24,11 +24,6 @@ from worker.settings import Settings, platform_around
 
 log = logging.getLogger("worker")
 
-FITNESS_JOB = {
-    "id": "fitness-check",
-    "input": {"prompt": "Hi", "sampling_params": {"max_tokens": 1}},
-}
-
 # How long a worker whose engine died waits for the SDK to post what its jobs failed with; the SDK
 # tries three times within five seconds.
 FAREWELL_S = 10.0
@@ -129,12 +124,12 @@ def serve(engine: Engine, settings: Settings) -> None:
     # The SDK's own test API has no place for progress.
     worker = Worker(engine, settings, report if platform_around() else None)
 
-    async def engine_generates_a_token() -> None:
-        async for chunk in worker.handle(FITNESS_JOB):
+    async def engine_answers() -> None:
+        async for chunk in worker.handle(fitness_job(engine)):
             if "error" in chunk:
                 raise RuntimeError(chunk["error"])
 
-    runpod.serverless.register_fitness_check(engine_generates_a_token)
+    runpod.serverless.register_fitness_check(engine_answers)
     # The SDK offers no way to stop taking jobs at once; its take function is looked up by name.
     rp_scale.get_job = take_until_death(rp_scale.get_job, engine)
     jobs_left = worker_state.JobsProgress().get_job_count
@@ -164,6 +159,14 @@ def serve_http(engine: Engine, settings: Settings, host: str, port: int) -> None
 
     threading.Thread(target=leave_after_death, args=(engine, requests_left), daemon=True).start()
     running.run()
+
+
+def fitness_job(engine: Engine) -> dict[str, Any]:
+    """Ask for a token, or of a model that generates none, which has been warmed up, how it is."""
+    # By its id, because there may be no tokenizer.
+    token = {"prompt": [0], "sampling_params": {"max_tokens": 1}}
+    generates = engine.keys("/v1/completions") is not None
+    return {"id": "fitness-check", "input": token if generates else {"route": "/health"}}
 
 
 def take_until_death(take: Callable[..., Awaitable[Any]], engine: Engine) -> Callable[..., Any]:

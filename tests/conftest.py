@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import pytest
 from minilm import MODEL
 from served import READY, Served, served
@@ -23,6 +24,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(DEPTHS[depth(item)])
     items.sort(key=depth)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """In a whole run, begin what takes long and a core, while the unit tests leave one free."""
+    folders = {item.path.parent.name for item in session.items}
+    if folders >= {"unit", "contract"} and not session.config.option.collectonly:
+        commands.begin()
+
+
+def pytest_sessionfinish() -> None:
+    commands.end()
 
 
 @pytest.fixture(scope="session")

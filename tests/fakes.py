@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import uvloop
 from prometheus_client import CollectorRegistry
-from scripted_server import CHAT, event, joined, server
+from scripted_server import CHAT, event, joined, replying, server
 
 from worker import asgi
 from worker.app import Worker
@@ -22,7 +22,12 @@ from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
 from worker.settings import Settings
 
-__all__ = ["CHAT", "event", "joined"]  # for those who import what plays the script from here
+__all__ = [
+    "CHAT",
+    "event",
+    "joined",
+    "replying",
+]  # for those who import what plays the script from here
 
 # One thing that the engine does: grow an answer, wait for so many seconds, or fail. A script that
 # begins with RefusedByEngine refuses the request; with EngineDead the whole engine dies.
@@ -31,10 +36,16 @@ Step = Delta | float | Exception
 HANG: float = math.inf
 
 # What bodies may hold, by path.
-_SAMPLED = {"model", "stream", "n", "temperature", "max_tokens", "logprobs", "structured_outputs"}
+_ASKED = {"model", "stream", "temperature"}
+_SAMPLED = _ASKED | {"n", "max_tokens", "logprobs", "structured_outputs"}
+_SAMPLED |= {"use_beam_search", "length_penalty"}
 KEYS = {
-    CHAT: frozenset({"messages", "tools", *_SAMPLED}),
-    "/v1/completions": frozenset({"prompt", *_SAMPLED}),
+    CHAT: frozenset({"messages", "tools", "chat_template_kwargs", *_SAMPLED}),
+    "/v1/completions": frozenset({"prompt", "echo", *_SAMPLED}),
+    "/v1/responses": frozenset({"input", "instructions", "request_id", *_ASKED}),
+    "/v1/messages": frozenset({"messages", "system", *_ASKED}),
+    "/v1/messages/count_tokens": frozenset({"messages", "system", "model"}),
+    "/tokenize": frozenset({"messages", "prompt", "model"}),
     "/version": frozenset[str](),
 }
 
@@ -64,6 +75,7 @@ class ScriptedEngine:
     slots = 256
     beside: Engine | None = None
     model = Model(names=("demo",), max_model_len=1024, device="cpu")
+    bodies: Mapping[str, frozenset[str]] = KEYS
     schema: Mapping[str, Any] = {"paths": {}, "components": {"schemas": {}}}
 
     def __init__(self, *script: Step, app: App | None = None) -> None:
@@ -108,7 +120,7 @@ class ScriptedEngine:
         self.died.set_result(None)
 
     def keys(self, path: str) -> frozenset[str] | None:
-        return KEYS.get(path)
+        return self.bodies.get(path)
 
     async def call(
         self, path: str, body: Mapping[str, Any] | None, request_id: str

@@ -11,10 +11,19 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from worker.asgi import App, Message
 from worker.engine import Delta
 from worker.errors import RefusedByEngine, WorkerError
 
 CHAT = "/v1/chat/completions"
+# Answered at once, whatever they are asked.
+NOTED = (
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/tokenize",
+)
 
 
 class Player(Protocol):
@@ -37,6 +46,10 @@ def server(engine: Player) -> Starlette:
     async def version(_: Request) -> Response:
         return JSONResponse({"version": "0"})
 
+    async def noted(request: Request) -> Response:
+        engine.asked.append(await request.json())
+        return JSONResponse({"path": request.url.path})
+
     async def complete(request: Request) -> Response:
         body = await request.json()
         engine.asked.append(body)
@@ -55,8 +68,23 @@ def server(engine: Player) -> Starlette:
             Route("/version", version),
             Route(CHAT, complete, methods=["POST"]),
             Route("/v1/completions", complete, methods=["POST"]),
+            *(Route(path, noted, methods=["POST"]) for path in NOTED),
         ],
     )
+
+
+def replying(*parts: str, status: int = 200, media_type: str = "application/json") -> App:
+    """An app that says the same to everybody, in just these parts; it runs on any loop."""
+    headers = [(b"content-type", media_type.encode())]
+
+    async def app(_: Message, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for part in parts:
+            body = {"type": "http.response.body", "body": part.encode(), "more_body": True}
+            await send(body)
+
+    return app
 
 
 async def _events(engine: Player, request_id: str) -> AsyncGenerator[str, None]:

@@ -107,7 +107,7 @@ def live(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             assert process.stdin is not None
             process.stdin.close()
             assert process.wait(END_S) == 0, (volume / "stderr").read_text()
-    assert not list((volume / "tmp").glob("adapters-*")), "copies are left behind"
+    assert not list((volume / "tmp").glob("worker-adapters-*")), "copies are left behind"
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_many_first_requests_at_once_load_an_adapter_once(live: Engine, plain: s
     begun = [live.begin(job=job(lora="busy")) for _ in range(8)]
     (text,) = {live.end(id_)["told"] for id_ in begun}
     assert text != plain
-    assert len(list(live.scratch.glob("adapters-*/busy-*"))) == 1
+    assert len(list(live.scratch.glob("worker-adapters-*/busy-*"))) == 1
 
 
 def test_a_replaced_adapter_answers_with_its_new_weights(live: Engine, plain: str) -> None:

@@ -184,7 +184,7 @@ async def test_an_answer_too_large_for_one_yield_fails_with_its_size(unit: str) 
     assert (error["code"], error["type"]) == (413, "RequestEntityTooLargeError")
     assert f"{1_000_001 * len(unit.encode()):,}"[:5] in error["message"]
     assert "1,000,000" in error["message"]
-    assert "ask for a stream" in error["message"]
+    assert "ask for less: a stream" in error["message"]
 
 
 async def test_an_answer_that_just_fits_one_yield_is_given() -> None:

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fakes import ScriptedEngine
+from fakes import ScriptedEngine, tokens, worker
 
-from handler import take_until_death
+from handler import fitness_job, take_until_death
 
 
 @pytest.fixture
@@ -64,3 +64,17 @@ async def test_a_take_that_the_sdk_gives_up_is_given_up(engine: ScriptedEngine) 
         await asyncio.wait_for(take_until_death(take, engine)(), 0.01)
     async with asyncio.timeout(2):
         await given_up.wait()
+
+
+async def test_the_fitness_check_asks_for_what_the_model_can_do() -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        answered = [chunk async for chunk in worker(engine).handle(fitness_job(engine))]
+        assert answered[0]["choices"][0]["tokens"] == ["a"]
+        embeds: Any = EmbeddingEngine()
+        told = [chunk async for chunk in worker(engine).handle(fitness_job(embeds))]
+        assert told[0]["status"] == "ok"
+
+
+class EmbeddingEngine:
+    def keys(self, path: str) -> frozenset[str] | None:
+        return frozenset({"input"}) if path == "/v1/embeddings" else None

@@ -32,6 +32,9 @@ from worker.settings import Settings, is_set, overwrite
 
 log = logging.getLogger("worker")
 
+# One start at a time: the next one would take away what vLLM has begun to count.
+_starting = threading.Lock()
+
 # How long the loop may take to stop the engine's processes.
 CLOSE_TIMEOUT_S = 15.0
 
@@ -144,8 +147,9 @@ def _configured(arguments: Namespace, settings: Settings) -> Any:
 
 def _client(configured: Any) -> Started:
     config, log_requests = configured
-    client = find("AsyncLLM").from_vllm_config(config, enable_log_requests=log_requests)
-    return client, set_aside()
+    with _starting:
+        client = find("AsyncLLM").from_vllm_config(config, enable_log_requests=log_requests)
+        return client, set_aside()
 
 
 def _prepare_cpu() -> None:

@@ -131,12 +131,12 @@ def _refuse_long(value: Any, name: str = "", depth: int = DEPTH) -> None:
 def _converse(job: OpenAIJob, path: str, body: dict[str, Any], system: str | None) -> None:
     """Complete a conversation: the operator's words stand first, if the caller has none there."""
     if path == RESPONSES:
-        if system is not None:
-            body.setdefault("instructions", system)
         if isinstance(body.get("input"), list):
             if len(body["input"]) > MOST_INPUT_ITEMS:
                 raise InvalidInput(f"input: at most {MOST_INPUT_ITEMS} items", param="input")
             body["input"] = [_readable(item) for item in body["input"]]
+        if system is not None and not _has_system(body.get("input")):
+            body.setdefault("instructions", system)
     elif path.startswith(MESSAGES):
         if system is not None:
             body.setdefault("system", system)
@@ -167,6 +167,12 @@ def _readable(item: Any) -> Any:
         text = {"type": "output_text", "text": _joined(item["content"]), "annotations": []}
         return {**item, "content": [text]}
     return item
+
+
+def _has_system(items: Any) -> bool:
+    """Tell whether the caller has a word of the operator's kind among a response's items."""
+    turns = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return any(turn.get("role") in ("system", "developer") for turn in turns)
 
 
 def _is_text(parts: Any) -> bool:

@@ -94,10 +94,10 @@ def _serving(path: str, body: dict[str, Any] | None, engine: Engine) -> Engine:
     able = [each for each in both if each.keys(path) is not None]
     if not able:
         names = ", ".join(each.model.names[0] for each in both)
-        raise UnknownRoute(
-            f"{path}: this is nothing that {names} can do. A model that embeds can be served "
-            "beside one that generates: set EMBEDDING_MODEL_NAME on the endpoint."
-        )
+        told = f"{path}: this is nothing that {names} can do."
+        if engine.keys(CHAT) is not None and engine.beside is None:
+            told += " A model that embeds can be served beside it: set EMBEDDING_MODEL_NAME."
+        raise UnknownRoute(told)
     name = (body or {}).get("model")
     return next((each for each in able if name in each.model.names), able[0])
 

@@ -1,0 +1,259 @@
+"""vLLM's server as the worker builds and calls it; no engine is started."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import pytest
+from fakes import replying
+from pydantic import BaseModel, Field
+from vllm.exceptions import VLLMValidationError
+
+from worker.asgi import Head, Message
+from worker.engine import server as module
+from worker.engine.options import Options
+from worker.engine.server import Server
+from worker.engine.translation import shows_media
+from worker.errors import InvalidInput, RefusedByEngine
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def built() -> Server:
+    """The server of a model that generates, around no engine."""
+    arguments = Options().parse({"MODEL": "org/name"})
+    return Server(SimpleNamespace(model_config=None), arguments, ("generate",))
+
+
+@pytest.fixture
+def server(built: Server) -> Iterator[Server]:
+    """The same, for tests that put another app in the place of vLLM's."""
+    app = built._app
+    yield built
+    built._app = app
+
+
+async def answer(server: Server, path: str, body: Mapping[str, Any] | None) -> list[Any]:
+    return [part async for part in server.call(path, body, "job-1")]
+
+
+# What its routes take:
+
+
+def test_the_keys_of_a_route_are_those_of_its_body(built: Server) -> None:
+    chat = built.keys(CHAT)
+    assert chat is not None
+    assert {"messages", "n", "temperature", "structured_outputs", "use_beam_search"} <= chat
+    assert not chat & {"prompt", "best_of", "guided_json", "input"}
+
+
+def test_a_route_that_takes_several_shapes_has_the_keys_of_all(built: Server) -> None:
+    assert {"prompt", "messages", "model"} <= (built.keys("/tokenize") or set())
+
+
+def test_a_route_without_a_body_has_no_keys_and_no_route_has_nothing(built: Server) -> None:
+    assert built.keys("/version") == frozenset()
+    assert built.keys("/v1/embeddings") is None
+
+
+def test_a_key_may_have_two_names() -> None:
+    class First(BaseModel):
+        a: int
+        b: int = Field(alias="bee")
+
+    class Second(BaseModel):
+        c: int
+
+    assert set(module._fields(Annotated[First | Second, Field()])) == {"a", "b", "bee", "c"}
+    assert set(module._fields(None)) == set()
+
+
+def test_the_document_describes_what_the_keys_are_of(built: Server) -> None:
+    told = built.schema
+    assert "post" in told["paths"][CHAT]
+    described = told["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+    assert set(described) <= (built.keys(CHAT) or set())
+
+
+def test_a_model_in_a_directory_is_listed_by_its_name_there(tmp_path: Path) -> None:
+    told = Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"})
+    assert module._without_path(told).model == tmp_path.name
+    told = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"})
+    assert module._without_path(told) is told
+
+
+# How it is asked:
+
+
+async def test_an_error_leaves_vllms_app_as_the_workers(built: Server) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        await answer(built, CHAT, {"model": "x"})
+    assert (caught.value.message, caught.value.param) == ("messages: Field required", "messages")
+
+
+async def test_what_its_framework_refuses_is_an_answer(built: Server) -> None:
+    head, body = await answer(built, "/nowhere", None)
+    assert head == Head(404, "application/json")
+    assert json.loads(body) == {"detail": "Not Found"}
+    assert (await answer(built, CHAT, None))[0].status == 405  # a GET
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("\ud83d", "A text holds half of a surrogate pair: no character."),
+        (float("nan"), "Out of range float values are not JSON compliant"),
+        (2**64, "An integer has more than 64 bits."),
+    ],
+    ids=["surrogate", "nan", "integer"],
+)
+async def test_what_no_json_or_core_can_hold_is_refused(
+    built: Server, value: Any, told: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        await answer(built, "/tokenize", {"prompt": value})
+    assert caught.value.message.startswith(told)
+
+
+def test_characters_are_sent_as_they_are() -> None:
+    assert module._encoded({"prompt": "é😀"}) == '{"prompt": "é😀"}'.encode()
+
+
+IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}
+
+
+async def test_an_image_that_can_not_be_loaded_is_the_callers(server: Server) -> None:
+    async def app(*_: Any) -> None:
+        raise OSError("no image " + "x" * 500)
+
+    server._app = app
+    with pytest.raises(InvalidInput) as caught:
+        await answer(server, CHAT, IMAGE)
+    told = "A part of the messages could not be loaded: no image "
+    assert caught.value.message == told + "x" * (200 - len("no image "))
+    with pytest.raises(OSError, match="no image"):
+        await answer(server, CHAT, {"messages": [{"role": "user", "content": "Hi"}]})
+    with pytest.raises(OSError, match="no image"):
+        await answer(server, "/version", None)
+
+
+@pytest.mark.parametrize(
+    ("messages", "shows"),
+    [
+        (IMAGE["messages"], True),
+        ([{"content": "a"}, {"content": [{"type": "text"}, {"type": "input_audio"}]}], True),
+        ([{"content": [{}]}], True),
+        ([{"content": [{"type": "text"}]}], False),
+        ([{"content": ["a"]}, "b", {}], False),
+        ([{"content": 5}], False),
+        ("Hi", False),
+        (None, False),
+    ],
+    ids=repr,
+)
+def test_a_conversation_shows_media_if_a_part_is_no_text(messages: Any, shows: bool) -> None:
+    assert shows_media(messages) is shows
+
+
+# What it logs:
+
+
+@pytest.mark.parametrize(
+    ("error", "defect"),
+    [
+        (KeyError("x"), True),
+        (asyncio.CancelledError(), True),
+        (VLLMValidationError("x"), False),
+        (ValueError("x"), False),
+    ],
+    ids=repr,
+)
+def test_what_is_refused_is_not_logged_with_a_traceback(
+    built: Server, error: BaseException, defect: bool
+) -> None:
+    assert built is not None  # which is what adds the filter
+    log = logging.getLogger("vllm.entrypoints.anthropic.api_router")
+    record = log.makeRecord(log.name, logging.ERROR, "", 0, "x", (), (type(error), error, None))
+    assert bool(log.filter(record)) is defect
+
+
+def test_what_is_no_error_is_logged_and_what_quotes_messages_is_not(built: Server) -> None:
+    assert built is not None
+    log = logging.getLogger("vllm.entrypoints.anthropic.api_router")
+    assert log.filter(log.makeRecord(log.name, logging.INFO, "", 0, "x", (), None))
+    assert not logging.getLogger("vllm.renderers.chat_utils").isEnabledFor(logging.WARNING)
+
+
+# A prompt that is too long:
+
+
+class Long:
+    """Refuses everything for its length, and counts it."""
+
+    def __init__(self, param: str = "input_tokens") -> None:
+        self.param = param
+        self.counted: list[Any] = []
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        if scope["path"] != "/tokenize":
+            raise VLLMValidationError("too long", parameter=self.param)
+        self.counted.append(json.loads((await receive())["body"]))
+
+        async def again() -> Message:
+            return {}
+
+        told = json.dumps({"count": 5000, "max_model_len": 1024, "tokens": []})
+        await replying(told[:9], told[9:])(scope, again, send)
+
+
+async def refused(server: Server, app: Any, path: str, body: Any) -> str:
+    server._app = app
+    with pytest.raises(RefusedByEngine) as caught:
+        await answer(server, path, body)
+    assert (caught.value.status, caught.value.param) == (400, app.param)
+    return caught.value.message
+
+
+@pytest.mark.parametrize("param", ["input_tokens", "input_text"])
+@pytest.mark.parametrize(
+    ("body", "counted"),
+    [
+        ({"prompt": "a", "n": 2}, {"prompt": "a"}),
+        ({"input": "a", "messages": None}, {"prompt": "a"}),
+        ({"messages": [1], "tools": [2], "model": "m"}, {"messages": [1], "tools": [2]}),
+        ({"messages": [1], "tools": None}, {"messages": [1]}),
+    ],
+    ids=repr,
+)
+async def test_a_prompt_that_is_too_long_is_told_how_long_it_is(
+    server: Server, body: Any, counted: Any, param: str
+) -> None:
+    app = Long(param)
+    assert await refused(server, app, "/v1/completions", body) == (
+        "The prompt has 5,000 tokens. Together with its answer, at most 1,024 fit this model's "
+        "context: send a shorter prompt."
+    )
+    assert app.counted == [counted]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": [1]}, "max_tokens"),
+        ("/v1/completions", {"prompt": [1, 2]}, "input_tokens"),
+        ("/v1/completions", {"prompt": "é" * 500_001}, "input_tokens"),
+        ("/v1/responses", {"input": "a"}, "input_tokens"),
+        ("/version", None, "input_tokens"),
+    ],
+    ids=["other", "ids", "longer", "responses", "get"],
+)
+async def test_of_other_refusals_nothing_is_counted(
+    server: Server, path: str, body: Any, param: str
+) -> None:
+    app = Long(param)
+    assert (await refused(server, app, path, body), app.counted) == ("too long", [])

@@ -1,0 +1,107 @@
+"""How a body of the wrong shape is refused: which fields are wrong, never what they held."""
+
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from worker.engine.translation import translated, wrong_shape
+from worker.errors import InvalidInput
+
+
+class Part(BaseModel):
+    kind: Literal["a", "b"]
+    text: str
+
+
+class Shape(BaseModel):
+    one: int
+    many: list[str] | list[Part]
+    either: Part | str | None = None
+    held: dict[str, int] = {}
+    more: tuple[int, int, int, int, int, int] = (1, 2, 3, 4, 5, 6)
+
+
+def told_of(value: Any, of: Any = Shape) -> InvalidInput:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(of).validate_python(value)
+    return wrong_shape(caught.value)
+
+
+SECRET = "s3cret!"
+VALUES = st.recursive(
+    st.sampled_from([None, 1, True, 1.5, SECRET, SECRET.encode()]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["kind", "text", "x"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*Shape.model_fields]), VALUES))
+@settings(deadline=None, database=None)
+def test_whatever_is_sent_its_fields_are_named_and_its_values_are_not(value: Any) -> None:
+    try:
+        Shape.model_validate(value)
+    except ValidationError as invalid:
+        told = wrong_shape(invalid)
+        lines = told.message.split("; ")
+        assert 1 <= len(lines) <= 5
+        places = [line.split(": ")[0] for line in lines]
+        assert {place.split(".")[0] for place in places} <= set(Shape.model_fields)
+        assert told.param == places[0]
+        assert SECRET not in told.message
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            {"one": "x", "many": []},
+            "one: Input should be a valid integer, unable to parse string as an integer",
+        ),
+        ({"many": []}, "one: Field required"),
+        ({"one": 1, "many": 5}, "many: Input should be a valid list"),
+        (
+            {"one": 1, "many": [], "held": {"k": "x"}},
+            "held.k: Input should be a valid integer, unable to parse string as an integer",
+        ),
+        (
+            {"one": 1, "many": [], "either": {"kind": "c", "text": ""}},
+            "either.kind: Input should be 'a' or 'b'; either: Input should be a valid string",
+        ),
+    ],
+)
+def test_a_field_is_told_once(value: Any, message: str) -> None:
+    assert told_of(value).message == message
+
+
+def test_of_a_types_alternatives_what_most_of_them_say_is_told() -> None:
+    class First(BaseModel):
+        kind: str
+        text: str
+
+    class Second(BaseModel):
+        kind: str
+
+    class Holder(BaseModel):
+        held: First | Second
+
+    assert told_of({"held": {}}, Holder).message == "held.kind: Field required"
+
+
+def test_no_more_than_five_mistakes_are_told() -> None:
+    told = told_of({"one": 1, "many": [], "more": ["x"] * 6}).message.split("; ")
+    assert [line.split(":")[0] for line in told] == [f"more.{place}" for place in range(5)]
+
+
+def test_where_the_body_is_looked_for_is_not_told() -> None:
+    class Request(BaseModel):
+        body: Shape
+
+    assert told_of({"body": {"many": []}}, Request).param == "one"
+    with pytest.raises(InvalidInput, match=r"^one: Field required$"), translated():
+        Request.model_validate({"body": {"many": []}})
