@@ -13,7 +13,7 @@ NODE_CLIENT := .clients/node/installed
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
 # Of the commands, not the one that is run in .venv; of the model's tests, not those of its making.
-SEAM_TESTS := tests/contract/test_vllm.py tests/contract/test_commands.py tests/model \
+SEAM_TESTS := tests/contract/test_vllm*.py tests/contract/test_commands.py tests/model \
 	--ignore=tests/model/test_demo_model.py --deselect=tests/contract/test_commands.py::test_make_run
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
 MODEL_NAME ?= $(DEMO_MODEL)
@@ -49,13 +49,13 @@ endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PO
 serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
 	@MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
 
-test: $(INSTALLED) demo ## Run the tests (five minutes)
+test: $(INSTALLED) demo ## Run the tests (seven minutes)
 	@$(BIN)/python -m pytest
 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (half a minute)
 	@$(BIN)/python -m pytest tests/unit
 
-test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 300 MB)
+test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 340 MB)
 	@$(BIN)/python -m pytest tests/clients
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests of what meets vLLM with another (VLLM=0.31.0; .vllm, 600 MB)
