@@ -155,5 +155,4 @@ REFUSED_BY_VLLM: dict[str, tuple[Change, str]] = {
         weighted(lambda _: {"model.layers.0.self_attn.q_proj.weight": torch.ones(128, 128)}),
         "unsupported LoRA weight",
     ),
-    "pattern": (configured(rank_pattern={"(": RANK}), "missing )"),
 }

@@ -122,5 +122,6 @@ async def test_what_can_not_be_rendered_is_refused(
 
 
 async def test_the_model_may_be_named(ask: Ask) -> None:
-    (whole,) = await ask(prompt="Hi", model="demo", sampling_params={"max_tokens": 2})
+    params = {"max_tokens": 2, "ignore_eos": True}
+    (whole,) = await ask(prompt="Hi", model="demo", sampling_params=params)
     assert whole["usage"]["output"] == 2
