@@ -1,6 +1,8 @@
 """An adapter's files: which names lead to them, and what is noticed without an engine."""
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from worker.engine.adapter_files import (
     look,
     names,
 )
-from worker.engine.adapters import Adapters
+from worker.engine.adapters import COPIES, Adapters, _remove_left_behind
 
 LORA_CONFIG = SimpleNamespace(max_lora_rank=MOST_RANK)
 HIDDEN, LAYERS = 128, 2
@@ -244,3 +246,15 @@ def test_adapters_that_are_not_served_are_told_once(
     Adapters(adapter.parent.parent, client(model, lora_config), state)
     told = [record.message for record in caplog.records]
     assert told == ["to serve the adapters good, set ENABLE_LORA=1"] * warnings
+
+
+def test_copies_of_processes_that_are_no_more_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    nobody = 2**22 + 1  # above the largest that Linux gives
+    mine, left = tmp_path / f"{COPIES}{os.getpid()}-a", tmp_path / f"{COPIES}{nobody}-a"
+    for folder in (mine, left):
+        (folder / "adapter").mkdir(parents=True)
+    _remove_left_behind()
+    assert (mine.exists(), left.exists()) == (True, False)

@@ -210,3 +210,26 @@ async def test_the_likeliest_choice_is_what_a_job_yields() -> None:
             {"messages": body["messages"], "use_beam_search": True, "n": 2, "model": "demo"}
         ]
     assert [choice["message"]["content"] for choice in answer["choices"]] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("top_p", 0.5), ("top_k", 1), ("seed", 1), ("presence_penalty", 1), ("stop", ["a"])],
+)
+def test_what_a_beam_search_would_pass_over_is_refused(ask: Ask, name: str, value: Any) -> None:
+    told, param = refusal(ask, COMPLETIONS, use_beam_search=True, **{name: value})
+    assert (told, param) == (f"{name}: beam search does not heed it", name)
+
+
+@pytest.mark.parametrize(
+    "given", [{"top_p": 1}, {"top_k": -1}, {"repetition_penalty": 1.0}, {"seed": 0}, {"stop": []}]
+)
+def test_what_asks_a_beam_search_for_nothing_is_taken(
+    engine: ScriptedEngine, given: dict[str, Any]
+) -> None:
+    job = OpenAIJob(route=COMPLETIONS, body={"use_beam_search": True, **given})
+    assert prepared(job, COMPLETIONS, engine, "job-1", settings()).ranking
+
+
+async def test_a_method_counts_in_any_case(engine: ScriptedEngine) -> None:
+    assert await yields_of(engine, {"route": "/version", "method": "get"}) == [{"version": "0"}]

@@ -43,14 +43,14 @@ SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"
 # Of those, what vLLM's server does not take.
 OURS = SAMPLED - {"n", "use_beam_search", "length_penalty", STRUCTURED}
 
-# What vLLM's beam search passes over in silence, and values with which that makes no difference.
+# What vLLM's beam search passes over in silence, and values that ask for nothing, as empty ones do.
 NO_BEAMS = frozenset(
     """
     top_k top_p min_p seed stop stop_token_ids min_tokens presence_penalty frequency_penalty
     repetition_penalty logit_bias bad_words allowed_token_ids structured_outputs response_format
     """.split()
 )
-WITHOUT_EFFECT: tuple[Any, ...] = (0, 1, -1, "", [], {})
+NEUTRAL = {"top_k": -1, "top_p": 1, "repetition_penalty": 1}
 
 # Names that vLLM has dropped altogether, refused with what to do instead.
 GONE = REPLACED.keys() - {"truncate_prompt_tokens"}
@@ -219,7 +219,7 @@ def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:
 
 def _refuse_sampling(body: dict[str, Any]) -> None:
     for name in sorted(body.keys() & NO_BEAMS):
-        if body[name] not in WITHOUT_EFFECT:
+        if body[name] and body[name] != NEUTRAL.get(name):
             raise InvalidInput(f"{name}: beam search does not heed it", param=name)
 
 
