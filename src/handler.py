@@ -20,7 +20,8 @@ from worker.app import Worker
 from worker.engine import Engine
 from worker.errors import WorkerError
 from worker.phases import phase
-from worker.settings import Settings, platform_around
+from worker.settings import Settings
+from worker.settings.environment import platform_around
 
 log = logging.getLogger("worker")
 
@@ -95,6 +96,8 @@ def started(*also_import: str) -> Iterator[tuple[Engine, Settings]]:
         StartFailed: vLLM could not start.
     """
     given = start.read()
+    for warning in given.warnings:
+        log.warning(warning)
     # Only now is vLLM there.
     from worker.engine import launch  # noqa: PLC0415 - see above
 

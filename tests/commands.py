@@ -19,6 +19,9 @@ DEMO = ROOT / ".models" / "demo"
 HOME = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 WORKER = {**HOME, "MODEL_NAME": str(DEMO)}
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+GREETING = {"messages": [{"role": "user", "content": "Hi"}]}
+RAW_JOB = {"input": {**GREETING, "sampling_params": {"max_tokens": 1}}}
+OPENAI_JOB = {"input": {"openai_route": "/v1/chat/completions", "openai_input": GREETING}}
 FAILING_JOB = {"input": {"prompt": "Hi", "sampling_params": {"max_tokens": -1}}}
 WRONG_SETTINGS = {
     "PATH": os.environ["PATH"],
@@ -42,7 +45,7 @@ def handler(**settings: str) -> Callable[[], Ran]:
     return lambda: run({**WORKER, **settings}, *HANDLER)
 
 
-def without_template(**settings: str) -> Ran:
+def without_template(*job: str, **settings: str) -> Ran:
     """Run on the demo model without its chat template."""
     with tempfile.TemporaryDirectory() as bare:
         for file in DEMO.iterdir():
@@ -51,7 +54,16 @@ def without_template(**settings: str) -> Ran:
         tokenizer: dict[str, Any] = json.loads((DEMO / "tokenizer_config.json").read_text())
         tokenizer.pop("chat_template", None)
         (Path(bare) / "tokenizer_config.json").write_text(json.dumps(tokenizer))
-        return run({**WORKER, **settings, "MODEL_NAME": bare}, *HANDLER)
+        return run({**WORKER, **settings, "MODEL_NAME": bare}, *HANDLER, *job)
+
+
+def template_in_file() -> Ran:
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(TEMPLATE)
+        file.flush()
+        return without_template(
+            "--test_input", json.dumps(OPENAI_JOB), CUSTOM_CHAT_TEMPLATE=file.name
+        )
 
 
 def no_model() -> Ran:
@@ -67,7 +79,10 @@ COMMANDS: dict[str, Callable[[], Ran]] = {
     "CUSTOM_CHAT_TEMPLATE": handler(CUSTOM_CHAT_TEMPLATE="/no/such/file.jinja"),
     "no model": no_model,
     "no template": without_template,
-    "a template": lambda: without_template(CUSTOM_CHAT_TEMPLATE=TEMPLATE),
+    "a template": lambda: without_template(
+        "--test_input", json.dumps(RAW_JOB), CUSTOM_CHAT_TEMPLATE=TEMPLATE
+    ),
+    "a template in a file": template_in_file,
 }
 
 _begun: dict[str, Future[Ran]] = {}

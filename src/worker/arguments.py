@@ -1,7 +1,6 @@
 """What a script passes to ``LLM``, brought into the worker's own forms."""
 
 import functools
-import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -10,7 +9,8 @@ from worker.engine.locations import find
 from worker.job import RawJob
 from worker.job.base import unknown_key
 from worker.job.sampling import STRUCTURED
-from worker.settings import ALIASES, REMOVED, Settings
+from worker.settings import Settings
+from worker.settings.names import SPECULATIVE, SPELLINGS, removed
 
 T = TypeVar("T")
 
@@ -18,21 +18,13 @@ T = TypeVar("T")
 Params = Any
 
 
-def written(value: Any) -> str:
-    """Write an argument as an operator would write the setting of that name."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    return json.dumps(value) if isinstance(value, dict | list | tuple) else str(value)
-
-
 def refuse_unknown(engine_args: Mapping[str, Any], options: Iterable[str]) -> None:
-    known = {name.lower() for name in (*options, *Settings.model_fields, *ALIASES)}
-    for name in engine_args:
-        if name.upper() in REMOVED:
-            warn_once(name, REMOVED[name.upper()])
-        elif name not in known:
+    names = (*options, *Settings.model_fields, *SPELLINGS, *SPELLINGS.values(), *SPECULATIVE)
+    known = {name.lower() for name in names}
+    for name in engine_args.keys() - known:
+        if why := removed(name.upper()):
+            warn_once(name, why)
+        else:
             raise TypeError(f"LLM: {unknown_key(name, known)}")
 
 

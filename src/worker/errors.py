@@ -18,7 +18,7 @@ WorkerError
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -160,26 +160,35 @@ class RefusedByEngine(WorkerError):
 class Mistake:
     """One setting that is wrong: its name, what the operator wrote, what is accepted instead.
 
-    ``value`` is None where the setting is missing, and masked where it is a secret.
+    ``value`` is None where the setting is missing, and masked where it is a secret. ``example`` is
+    a value that is accepted.
     """
 
     name: str
     value: str | None
     advice: str
+    example: str | None = None
 
     def __str__(self) -> str:
         found = "is not set" if self.value is None else f"= {self.value!r}"
-        return f"{self.name} {found}: {self.advice}"
+        shown = f", for example {self.name}={self.example}" if self.example else ""
+        return f"{self.name} {found}: {self.advice}{shown}"
 
 
 class SettingsError(WorkerError):
-    """The worker does not start: all mistakes in its settings, told at once."""
+    """The worker does not start: all mistakes in its settings, told at once.
 
-    def __init__(self, mistakes: list[Mistake]) -> None:
-        self.mistakes = sorted(mistakes, key=lambda mistake: mistake.name)
+    With ``warnings``, what is set without effect, which may be part of a mistake.
+    """
+
+    def __init__(self, mistakes: list[Mistake], warnings: Sequence[str] = ()) -> None:
+        self.mistakes = sorted(mistakes, key=str)
+        self.warnings = tuple(warnings)
         count = "1 setting is" if len(mistakes) == 1 else f"{len(mistakes)} settings are"
-        lines = "\n".join(f"  {mistake}" for mistake in self.mistakes)
-        super().__init__(f"{count} wrong, so the worker does not start:\n{lines}")
+        lines = [f"{count} wrong, so the worker does not start:", *map(str, self.mistakes)]
+        if warnings:
+            lines += ["\nBeside these:", *warnings]
+        super().__init__("\n  ".join(lines).replace("\n  \n", "\n"))
 
 
 @contextlib.contextmanager

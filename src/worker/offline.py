@@ -19,9 +19,9 @@ from worker.arguments import (
     refuse_unknown,
     sampling,
     warn_once,
-    written,
 )
 from worker.job import RawJob
+from worker.settings.sources import text
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class LLM:
             "trust_request_chat_template": True,
             **engine_args,
         }
-        environ = {name.upper(): written(value) for name, value in given.items()}
+        environ = {name.upper(): text(value) for name, value in given.items()}
         read = start.read(environ)
         refuse_unknown(engine_args, read.options)
         # Only now is vLLM there.

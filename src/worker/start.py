@@ -4,12 +4,23 @@ import logging
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from worker.errors import Mistake, SettingsError, collected
+from worker.errors import Mistake, SettingsError, StartFailed, collected
 from worker.phases import phase
-from worker.settings import EMBEDDER, Settings, engine_environ, is_set, process_environ, unheeded
+from worker.settings import Settings
+from worker.settings.environment import Choice, process_environ
+from worker.settings.names import ALIASES, EMBEDDER, SPECULATIVE, meant, removed, unheeded
+from worker.settings.sources import Given, gathered
+
+if TYPE_CHECKING:
+    # Only once what vLLM must find in the environment is written.
+    from worker.engine.machine import Machine
+    from worker.engine.options import Options
 
 log = logging.getLogger("worker")
+
+OWN = frozenset(name.upper() for name in Settings.model_fields)
 
 SHARE = "GPU_MEMORY_UTILIZATION"
 # Of a GPU's memory. An embedder has no cache that grows with its share, and most are small.
@@ -21,54 +32,119 @@ BOTH_SHARES = 0.95
 class Start:
     """What a worker is started with: its settings, and vLLM's arguments for each engine.
 
-    ``options`` are the names of all of vLLM's options.
+    ``options`` are the names of all of vLLM's options; ``heeded`` those settings that are set, as
+    the operator spelt them; ``warnings`` what is set without effect.
     """
 
     settings: Settings
     arguments: Namespace
     embedder: Namespace | None
     options: frozenset[str]
+    heeded: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
-def read(environ: Mapping[str, str] | None = None) -> Start:
+def read(environ: Mapping[str, str] | None = None, on: "Machine | None" = None) -> Start:
     """Read the worker's settings, and vLLM's.
 
     Imports vLLM, once what it must find in the environment is written.
 
     Args:
         environ: in place of the process's own.
+        on: what the engine will run on; this machine.
 
     Raises:
         SettingsError: the mistakes in the worker's own settings and in vLLM's.
+        StartFailed: vLLM can't be imported in this environment.
     """
-    given = process_environ() if environ is None else environ
+    given = gathered(process_environ() if environ is None else environ)
     mistakes: list[Mistake] = []
+    settings, exported = None, list[Choice]()
     with collected(mistakes):
-        settings = Settings.from_env(given)
-        settings.export()
+        settings = Settings.from_env(given.values)
+        exported = settings.export()
     with phase("import"):
         # Here, because it takes seconds and reads the environment that was just completed.
-        from worker.engine import options  # noqa: PLC0415 - see above
-    with phase("settings"), collected(mistakes):
-        known = options.Options()
-        main, beside = engine_environ(given), engine_environ(given, EMBEDDER)
-        share, embedders_share = BOTH_SHARES, EMBEDDER_SHARE
-        if is_set(f"{EMBEDDER}MODEL_NAME", given):
-            with collected(mistakes):
-                share, embedders_share = _shares(main, beside)
-            # Models that can do both are to embed here.
-            beside = {"RUNNER": "pooling", **beside}
-            with collected(mistakes):
-                embedder = known.parse(beside, EMBEDDER, embedders_share)
-        else:
-            embedder = None
-        arguments = known.parse(main, gpu_share=share)
-    if environ is None:
-        for warning in unheeded(known.names):
-            log.warning(warning)
-    if mistakes:
-        raise SettingsError(mistakes)
-    return Start(settings, arguments, embedder, known.names)
+        from worker.engine import variables  # noqa: PLC0415 - see above
+
+        unreadable = [] if environ else [*variables.wrong(given.values)]
+        try:
+            from worker.engine.options import Options  # noqa: PLC0415 - likewise
+
+            known = Options(on)
+        except ValueError as error:
+            # Of a variable that is read on import: what else is wrong vLLM can't be asked then.
+            if not unreadable:
+                raise StartFailed(f"vLLM can't be imported: {error}") from error
+            raise SettingsError([*given.mistakes, *mistakes, *unreadable]) from None
+    with phase("settings"):
+        arguments, embedder = _arguments(given, known, mistakes)
+        mistakes += [*_unknown_in_files(given, known), *unreadable]
+    told = {mistake.name for mistake in mistakes}
+    idle = _idle(given, known, settings)
+    set_ = [name for name in given.written.values() if name not in told]
+    warnings = unheeded(set_, OWN, known.names, idle, variables.NAMES)
+    if given.mistakes or mistakes or settings is None:
+        raise SettingsError([*given.mistakes, *map(given.told, mistakes)], warnings)
+    arguments.choices = (*exported, *arguments.choices)
+    names = OWN | known.names | ALIASES.keys()
+    names |= {EMBEDDER + name for name in names}
+    heeded = tuple(sorted(given.written[name] for name in given.written.keys() & names))
+    return Start(settings, arguments, embedder, known.names, heeded, tuple(warnings))
+
+
+def _arguments(
+    given: Given, known: "Options", mistakes: list[Mistake]
+) -> tuple[Namespace, Namespace | None]:
+    """Make vLLM's arguments, for the model and for an embedder if there is to be one."""
+    main, beside = _options(given), _options(given, EMBEDDER)
+    arguments, embedder = Namespace(), None
+    share, embedders_share = BOTH_SHARES, EMBEDDER_SHARE
+    if "MODEL" in beside:
+        with collected(mistakes):
+            share, embedders_share = _shares(main, beside)
+        with collected(mistakes):
+            # Models that can do both are to embed here. They are small: one GPU will do.
+            beside = {"RUNNER": "pooling", "TENSOR_PARALLEL_SIZE": "1", **beside}
+            embedder = known.parse(beside, EMBEDDER, embedders_share)
+    with collected(mistakes):
+        arguments = known.parse(main, gpu_share=share, extra=given.extra)
+    if embedder and not mistakes and not known.machine.cpu:
+        shares = arguments.gpu_memory_utilization, embedder.gpu_memory_utilization
+        with collected(mistakes):
+            _shares({SHARE: str(shares[0])}, {SHARE: str(shares[1])})
+    return arguments, embedder
+
+
+def _options(given: Given, prefix: str = "") -> dict[str, str]:
+    """Select vLLM's options; a name that the worker has a setting of, too, is the worker's."""
+    return {name: value for name, value in given.options(prefix).items() if name not in OWN}
+
+
+def _unknown_in_files(given: Given, known: "Options") -> list[Mistake]:
+    """Refuse what a file sets that is no setting: unlike the environment a file is for us only."""
+    names = OWN | known.names | ALIASES.keys() | SPECULATIVE.keys()
+    names |= {EMBEDDER + name for name in names}
+    mistakes = []
+    for name in given.files.keys() - names:
+        if not removed(name):
+            right = meant(name, names)
+            advice = f"no setting: did you mean {right}?" if right else "no setting"
+            mistakes.append(Mistake(name, given.values[name], advice))
+    return mistakes
+
+
+def _idle(given: Given, known: "Options", settings: Settings | None) -> dict[str, str]:
+    """Say why settings have no effect beside others, by name."""
+    idle = known.idle(_options(given)) | known.idle(_options(given, EMBEDDER), EMBEDDER)
+    if settings is None:
+        return idle
+    whole = f"every chunk holds DEFAULT_BATCH_SIZE={settings.default_batch_size} tokens"
+    if settings.default_min_batch_size >= settings.default_batch_size:
+        idle["DEFAULT_MIN_BATCH_SIZE"] = f"it is not below DEFAULT_BATCH_SIZE, so {whole}"
+    elif 0 < settings.default_batch_size_growth_factor <= 1:
+        idle["DEFAULT_BATCH_SIZE_GROWTH_FACTOR"] = f"it is not above 1, so {whole}"
+    return idle
 
 
 def _shares(main: Mapping[str, str], beside: Mapping[str, str]) -> tuple[float, float]:

@@ -89,7 +89,7 @@ def test_the_parameters_kept_from_callers_exist_or_belong_to_another_release() -
 def test_the_options_kept_from_operators_exist_or_belong_to_another_release() -> None:
     dests = {action.dest for action in options.Options()._parser._actions}
     # 0.33 dropped one of them; more than that is a misspelling.
-    assert len(options.REFUSED - dests) <= 1, vllm.__version__
+    assert len(options.DENIED - dests) <= 1, vllm.__version__
 
 
 class TestOptions:
@@ -105,6 +105,7 @@ class TestOptions:
             "SERVED_MODEL_NAME": "first,second",
             "HF_OVERRIDES": '{"rope_theta": 1.0}',
             "CUDAGRAPH_CAPTURE_SIZES": "[1, 2]",
+            "ENABLE_LORA": "1",
             "LORA_MODULES": '[{"name": "adapter", "path": "org/adapter"}]',
             "PATH": "/usr/bin",
         }
@@ -124,12 +125,12 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("name", "value", "told"),
         [
-            ("MAX_MODEL_LEN", "abc", "not a value of type human readable int"),
-            ("GPU_MEMORY_UTILIZATION", "2", "less than or equal to 1"),
-            ("DTYPE", "float8", "choose from 'auto'"),
+            ("MAX_MODEL_LEN", "abc", "a whole number, or one such as 16k"),
+            ("GPU_MEMORY_UTILIZATION", "2", "a number, above 0, at most 1"),
+            ("DTYPE", "float8", "One of auto, bfloat16"),
             ("ENFORCE_EAGER", "maybe", "0/1, true/false, yes/no, on/off"),
             ("HF_OVERRIDES", "{bad", "broken JSON"),
-            ("BLOCK_SIZE", "-1", "greater than 0"),
+            ("BLOCK_SIZE", "-1", "a whole number, above 0"),
         ],
     )
     def test_a_wrong_value_is_refused_with_what_is_accepted(

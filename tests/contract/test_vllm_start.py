@@ -1,26 +1,19 @@
 """What the worker reads for its start, with vLLM's own parser; no engine is started."""
 
-import os
 from argparse import Namespace
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from worker import start
+from worker.engine.automatic import fitting
+from worker.engine.declared import plugged
+from worker.engine.launch import divided
 from worker.engine.locations import find
+from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.parsers import FAMILIES, hints
 from worker.errors import SettingsError
-
-
-@pytest.fixture(autouse=True)
-def _environ() -> Iterator[None]:
-    """Leave the environment as it was: a start completes it for the libraries below."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 def parsed(**environ: str) -> Namespace:
@@ -35,7 +28,7 @@ def read(**environ: str) -> start.Start:
 
 
 def test_a_worker_with_one_model_has_no_embedder() -> None:
-    told = read(SEED="7", EMBEDDING_MODEL="org/minilm", EMBEDDING_SEED="8")
+    told = read(SEED="7", EMBEDDING_SEED="8")
     assert (told.embedder, told.arguments.model, told.arguments.seed) == (None, "org/model", 7)
     assert "MAX_MODEL_LEN" in told.options
 
@@ -70,16 +63,19 @@ def test_mistakes_in_all_settings_are_told_together() -> None:
     ]
 
 
-def test_on_a_gpu_each_engine_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(find("current_platform")), "is_cpu", lambda _: False)
-    both = read(EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_GPU_MEMORY_UTILIZATION="0.2")
-    assert both.arguments.gpu_memory_utilization == 0.75
-    assert (both.embedder or Namespace()).gpu_memory_utilization == 0.2
-    both = read(EMBEDDING_MODEL_NAME="org/minilm")
-    assert both.arguments.gpu_memory_utilization == 0.85
-    assert (both.embedder or Namespace()).gpu_memory_utilization == 0.1
-    assert read().arguments.gpu_memory_utilization == 0.95
-    assert parsed().gpu_memory_utilization == 0.95
+GPU = Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),))
+
+
+def test_on_a_gpu_each_engine_has_its_share() -> None:
+    def shares(**environ: str) -> tuple[float, float]:
+        both = start.read({"MODEL_NAME": "org/model", **environ}, GPU)
+        embedder = both.embedder or Namespace(gpu_memory_utilization=0)
+        return both.arguments.gpu_memory_utilization, embedder.gpu_memory_utilization
+
+    two = {"EMBEDDING_MODEL_NAME": "org/minilm"}
+    assert shares() == (0.95, 0)
+    assert shares(**two) == (0.85, 0.1)
+    assert shares(**two, EMBEDDING_GPU_MEMORY_UTILIZATION="0.2") == (0.75, 0.2)
 
 
 # What a model is called:
@@ -112,8 +108,53 @@ def test_a_model_in_a_directory_is_called_by_the_directorys_name(
 def test_objects_in_a_list_stay_json() -> None:
     value = '{"name": "a", "path": "org/a"}'
     for given_value in (value, f"[{value}]"):
-        (adapter,) = parsed(LORA_MODULES=given_value).lora_modules
+        (adapter,) = parsed(ENABLE_LORA="1", LORA_MODULES=given_value).lora_modules
         assert (adapter.name, adapter.path) == ("a", "org/a")
+
+
+# What is accepted, and what is passed over:
+
+# What the base image, the platform and libraries set.
+AROUND = """
+    CUDA_HOME CUDA_VERSION CURL_CA_BUNDLE DEBIAN_FRONTEND GPG_KEY HF_HUB_ENABLE_HF_TRANSFER HOME
+    HOSTNAME JUPYTER_PASSWORD LANG LC_ALL LD_LIBRARY_PATH LIBRARY_PATH MKL_NUM_THREADS NCCL_DEBUG
+    NVARCH NVIDIA_DRIVER_CAPABILITIES NVIDIA_PRODUCT_NAME NVIDIA_REQUIRE_CUDA
+    NVIDIA_VISIBLE_DEVICES NV_CUDA_LIB_VERSION PATH PIP_NO_CACHE_DIR PUBLIC_KEY PWD
+    PYTHONUNBUFFERED PYTHON_VERSION PYTORCH_CUDA_ALLOC_CONF REQUESTS_CA_BUNDLE RUNPOD_AI_API_KEY
+    RUNPOD_API_KEY RUNPOD_CPU_COUNT RUNPOD_DC_ID RUNPOD_ENDPOINT_ID RUNPOD_GPU_COUNT
+    RUNPOD_GPU_NAME RUNPOD_GPU_SIZE RUNPOD_MEM_GB RUNPOD_NETWORK_VOLUME_ID RUNPOD_PING_INTERVAL
+    RUNPOD_POD_HOSTNAME RUNPOD_POD_ID RUNPOD_PUBLIC_IP RUNPOD_REALTIME_PORT RUNPOD_TCP_PORT_22
+    RUNPOD_VOLUME_ID RUNPOD_WEBHOOK_GET_JOB RUNPOD_WEBHOOK_PING RUNPOD_WEBHOOK_POST_OUTPUT SHELL
+    SHLVL SSL_CERT_DIR SSL_CERT_FILE TERM TMPDIR TOKENIZERS_PARALLELISM TORCH_CUDA_ARCH_LIST TZ
+    USER UV_HTTP_TIMEOUT UV_LINK_MODE VLLM_USAGE_SOURCE VIRTUAL_ENV
+"""
+
+
+def test_variables_that_are_no_settings_are_passed_over_in_silence() -> None:
+    assert read(**dict.fromkeys(AROUND.split(), "1")).warnings == ()
+
+
+def test_choices_are_heeded_in_any_case() -> None:
+    assert parsed(DTYPE="HALF").dtype == "half"
+
+
+def test_a_plugin_of_vllms_may_bring_names_that_vllm_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not plugged()
+    with pytest.raises(SettingsError, match="LOAD_FORMAT"):
+        parsed(LOAD_FORMAT="mine")
+    about = tmp_path / "a_plugin-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-plugin\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nmine = a_plugin:register\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugged.cache_clear()
+    try:
+        assert parsed(LOAD_FORMAT="mine").load_format == "mine"
+    finally:
+        monkeypatch.undo()
+        plugged.cache_clear()
 
 
 # Which parsers suit it:
@@ -154,3 +195,23 @@ def test_every_hinted_parser_is_one_of_vllms() -> None:
     unknown = tools - {*find("ToolParserManager").list_registered()}
     unknown |= reasoning - {*find("ReasoningParserManager").list_registered()}
     assert len(unknown) <= 3  # of a release that lacks the newest
+
+
+# How many GPUs it is divided among:
+
+
+@pytest.mark.parametrize(
+    ("gpus", "heads", "size"), [(4, 32, 4), (8, 28, 7), (3, 2, 2), (4, 7, 1), (6, None, 6)]
+)
+def test_heads_decide_how_many_gpus_can_share_a_model(
+    gpus: int, heads: int | None, size: int
+) -> None:
+    assert fitting(gpus, Namespace(hf_text_config=Namespace(num_attention_heads=heads))) == size
+
+
+def test_only_a_size_that_was_left_open_is_made_to_fit(demo_model: Path) -> None:
+    options = Options(Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),) * 4))
+    # The demo model has two heads.
+    assert divided(options.parse({"MODEL": str(demo_model)})) == 2
+    chosen = options.parse({"MODEL": str(demo_model), "TENSOR_PARALLEL_SIZE": "4"})
+    assert divided(chosen) == 4

@@ -10,7 +10,7 @@ import pytest
 from offline_scripts import embed, generate, ids, scripts  # noqa: F401 - fixtures
 
 from worker.app import Worker
-from worker.settings import Settings, engine_environ
+from worker.settings import Settings
 
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
@@ -32,7 +32,7 @@ def engine(settings: Settings) -> "Iterator[InProcessEngine]":
     # Imported here: it takes seconds, and tests of other folders do without it.
     from worker.engine import launch, options  # noqa: PLC0415 - see above
 
-    environ = engine_environ({"MODEL_NAME": settings.model_name, "MAX_MODEL_LEN": "1024"})
+    environ = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024"}
     with launch.launched(settings, options.Options().parse(environ)) as running:
         yield running
 

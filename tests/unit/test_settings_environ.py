@@ -1,98 +1,13 @@
-"""What the settings read from the environment for others, and what they write into it."""
+"""What the worker writes into the environment, and what it asks of it."""
 
 from pathlib import Path
 
 import pytest
 
-from worker.settings import (
-    Settings,
-    engine_environ,
-    export,
-    is_set,
-    overwrite,
-    platform_around,
-    unheeded,
-)
+from worker.settings import Settings
+from worker.settings.environment import export, is_set, overwrite, platform_around
 
 MODEL = {"MODEL_NAME": "org/model"}
-
-
-# What the environment holds for vLLM:
-
-
-def test_the_engine_gets_its_options_and_none_of_the_workers_own() -> None:
-    environ = {"MAX_MODEL_LEN": "4096", "HF_TOKEN": "x", "DISABLE_LOG_STATS": "1", "BASE_PATH": "/"}
-    assert engine_environ(environ) == {"MAX_MODEL_LEN": "4096"}
-
-
-@pytest.mark.parametrize(
-    ("ours", "option"),
-    [
-        ("MODEL_NAME", "MODEL"),
-        ("MODEL_REVISION", "REVISION"),
-        ("TOKENIZER_NAME", "TOKENIZER"),
-        ("CUSTOM_CHAT_TEMPLATE", "CHAT_TEMPLATE"),
-        ("OPENAI_RESPONSE_ROLE", "RESPONSE_ROLE"),
-        ("OPENAI_SERVED_MODEL_NAME_OVERRIDE", "SERVED_MODEL_NAME"),
-    ],
-)
-def test_a_name_of_ours_hands_its_value_to_the_option_and_wins_over_it(
-    ours: str, option: str
-) -> None:
-    assert engine_environ({ours: "ours"}) == {option: "ours"}
-    assert engine_environ({option: "theirs", ours: "ours"}) == {option: "ours"}
-    assert engine_environ({option: "theirs"}) == {option: "theirs"}
-
-
-@pytest.mark.parametrize("blank", ["", "  "])
-def test_a_blank_name_of_ours_leaves_the_option_alone(blank: str) -> None:
-    assert engine_environ({"REVISION": "abc", "MODEL_REVISION": blank}) == {"REVISION": "abc"}
-
-
-def test_blank_options_are_unset_and_others_are_stripped() -> None:
-    assert engine_environ({"DTYPE": " ", "SEED": " 7 "}) == {"SEED": "7"}
-
-
-# What has no effect:
-
-
-def test_a_removed_setting_is_warned_about_with_what_does_its_work_today() -> None:
-    (warning,) = unheeded([], {"SWAP_SPACE": "4"})
-    assert warning.startswith("SWAP_SPACE has no effect: ")
-    assert "CPU_OFFLOAD_GB" in warning
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("MAX_MODEL_LENGTH", "MAX_MODEL_LEN"),
-        ("MAX_CONCURENCY", "MAX_CONCURRENCY"),
-        ("MODELNAME", "MODEL_NAME"),
-        ("CUSTOM_CHAT_TEMPLATES", "CUSTOM_CHAT_TEMPLATE"),
-    ],
-)
-def test_a_near_miss_is_warned_about_with_the_name_that_was_meant(written: str, meant: str) -> None:
-    assert unheeded(["MAX_MODEL_LEN"], {written: "1"}) == [
-        f"{written} is not a setting: did you mean {meant}?"
-    ]
-
-
-def test_names_that_have_an_effect_or_are_unrelated_are_passed_over_in_silence() -> None:
-    names = ["PATH", "HOME", "HOSTNAME", "CUDA_VISIBLE_DEVICES", "RUNPOD_POD_ID", "LANG", "PWD"]
-    known = ["MAX_MODEL_LEN", "MODEL_NAME", "MODEL_REVISION", "BASE_PATH"]
-    assert unheeded(["MAX_MODEL_LEN", "MODEL"], dict.fromkeys(names + known, "1")) == []
-
-
-def test_every_variable_without_effect_is_told() -> None:
-    environ = {"SWAP_SPACE": "4", "MAX_CONTEXT_LEN_TO_CAPTURE": "8", "HF_TOKENN": "x"}
-    assert [warning.split()[0] for warning in unheeded([], environ)] == [
-        "SWAP_SPACE",
-        "MAX_CONTEXT_LEN_TO_CAPTURE",
-        "HF_TOKENN",
-    ]
-
-
-# What is written:
 
 
 def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> None:
@@ -117,6 +32,12 @@ def test_the_sdks_log_level_is_info_by_default() -> None:
     environ: dict[str, str] = {}
     Settings.from_env(MODEL).export(environ)
     assert environ["RUNPOD_LOG_LEVEL"] == "INFO"
+
+
+def test_a_token_from_a_file_is_there_for_the_hubs_library() -> None:
+    environ: dict[str, str] = {}
+    Settings.from_env({**MODEL, "HF_TOKEN": "hf_secret"}).export(environ)
+    assert environ["HF_TOKEN"] == "hf_secret"
 
 
 def test_the_hubs_cache_lies_on_the_volume_if_there_is_one(tmp_path: Path) -> None:

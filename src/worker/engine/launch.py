@@ -20,15 +20,18 @@ import torch
 import uvloop
 
 from worker.asgi import Head
+from worker.engine.automatic import fitting
 from worker.engine.inprocess import InProcessEngine, Started
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.metrics import set_aside
 from worker.engine.options import REFUSALS
 from worker.engine.parsers import hints
+from worker.engine.summary import choices, source, summary
 from worker.errors import StartFailed
 from worker.job import RawJob
 from worker.phases import phase
-from worker.settings import Settings, is_set, overwrite
+from worker.settings import Settings
+from worker.settings.environment import is_set, overwrite
 
 log = logging.getLogger("worker")
 
@@ -60,14 +63,14 @@ def launched(
     several = [arguments] if embedder is None else [arguments, embedder]
     # Every core before the first thread.
     with _failures_told(arguments):
+        origins = [source(each) for each in several]
         all_started = [
-            _started(each, settings, also_import if each is several[-1] else None)
-            for each in several
+            _started(each, also_import if each is several[-1] else None) for each in several
         ]
     with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
         engines = []
         for each, started in zip(several, all_started, strict=True):
-            again = None if embedder is None else partial(_started_again, each, settings)
+            again = None if embedder is None else partial(_started_again, each)
             engine = InProcessEngine(started, each, settings, loop, again)
             stack.callback(_close, engine)
             _make_ready(engine, each)
@@ -76,6 +79,9 @@ def launched(
         for beside in engines[1:]:
             main.beside = beside
             beside.died.add_done_callback(lambda _: main.tell_death())
+        for each, origin, (client, _) in zip(several, origins, all_started, strict=True):
+            log.info(summary(each, origin, client.vllm_config, settings.max_concurrency))
+            log.info("chosen: %s", "; ".join(map(str, choices(each))))
         # What vLLM and its imports hold, half a million objects, is there to stay: looking
         # through it again and again would halt every stream for a third of a second.
         gc.freeze()
@@ -102,14 +108,12 @@ def _failures_told(arguments: Namespace) -> Iterator[None]:
         raise StartFailed(f"vLLM could not start {arguments.model}: {error}") from error
 
 
-def _started(
-    arguments: Namespace, settings: Settings, also_import: Sequence[str] | None
-) -> Started:
+def _started(arguments: Namespace, also_import: Sequence[str] | None) -> Started:
     """Start an engine's core by a fork of this process, while it has one thread.
 
     With ``also_import``, threads may begin once the core is forked.
     """
-    config = _configured(arguments, settings)
+    config = _configured(arguments)
     with phase("engine"):
         if find("current_platform").is_cpu():
             _prepare_cpu()
@@ -119,7 +123,7 @@ def _started(
         return _client(config)
 
 
-def _started_again(arguments: Namespace, settings: Settings) -> Started:
+def _started_again(arguments: Namespace) -> Started:
     """Start the core of an engine that died once more, in a process that is full of threads.
 
     Raises:
@@ -129,20 +133,34 @@ def _started_again(arguments: Namespace, settings: Settings) -> Started:
     overwrite("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     if find("current_platform").is_cpu() and not is_set("OMP_NUM_THREADS"):
         overwrite("OMP_NUM_THREADS", str(torch.get_num_threads()))
-    return _client(_configured(arguments, settings))
+    return _client(_configured(arguments))
 
 
-def _configured(arguments: Namespace, settings: Settings) -> Any:
+def _configured(arguments: Namespace) -> Any:
     with phase("weights"):
         # Before the configuration, which looks parsers up by their names.
         _import_plugins(arguments)
         # Finds the model and reads its configuration; the core reads the weights themselves.
-        arguments.enable_log_requests |= not settings.disable_log_requests
+        arguments.tensor_parallel_size = divided(arguments)
         engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
         config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
     for hint in hints(arguments):
         log.info("%s: %s", arguments.served_model_name[0], hint)
     return config, arguments.enable_log_requests
+
+
+def divided(arguments: Namespace) -> int:
+    """Find the number of GPUs to divide a model among, if that was left to the worker."""
+    there: int = arguments.tensor_parallel_size
+    chosen = [choice for choice in arguments.choices if choice.name == "TENSOR_PARALLEL_SIZE"]
+    if not chosen:
+        return there
+    engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
+    size = fitting(there, engine_args.create_model_config())
+    if size < there:
+        told = "TENSOR_PARALLEL_SIZE=%d: more of the %d GPUs can't share the attention heads"
+        log.warning(told, size, there)
+    return size
 
 
 def _client(configured: Any) -> Started:

@@ -2,27 +2,22 @@
 
 import argparse
 import copy
-import json
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import vllm.config
-from pydantic import TypeAdapter, ValidationError
 
+from worker.engine.automatic import GPU_SHARE, automatic, served_names
+from worker.engine.contradictions import contradictions
 from worker.engine.locations import find
-from worker.errors import Mistake, SettingsError, StartFailed
-from worker.settings import boolean, export
-
-# Of a GPU's memory, where vLLM's own default does not suit a worker.
-GPU_SHARE = 0.95
-# Without a GPU: what starts fast and runs anywhere. bfloat16, many models' own type, dies with an
-# illegal instruction on some virtual machines.
-CPU_DEFAULTS = {"DTYPE": "float32", "ENFORCE_EAGER": "1"}
-# The executor inside the core's process; vLLM takes it on a CPU only if the second variable is 0.
-CPU_UNIPROCESS = {"DISTRIBUTED_EXECUTOR_BACKEND": "uni"}
-CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+from worker.engine.machine import Machine, machine
+from worker.engine.option import Option, shown, why
+from worker.errors import Mistake, SettingsError, collected, in_settings
+from worker.settings.names import OF_OTHERS
+from worker.settings.sources import EXTRA_ARGS, EXTRA_EXAMPLE, hidden, text
 
 # What vLLM raises for settings that it can't start with.
 REFUSALS = (
@@ -35,21 +30,58 @@ REFUSALS = (
     find("VLLMError"),
 )
 
-# vLLM's name for the type of an option that takes broken JSON for text.
-TEXT_OR_JSON = "union_dict_and_str"
-
-# Options that make no sense in a worker without a socket, on one machine, whose engine runs in
-# process; and one that the hub's library reads for itself (a token in argv would be logged).
-REFUSED = frozenset(
+_NO_SOCKET = "vLLM's server runs inside the worker, without a socket of its own"
+_ONE_MACHINE = "a worker is one machine"
+# Options that make no sense in a worker, and why.
+REFUSED = dict.fromkeys(
     """
-    api_key api_server_count config data_parallel_address data_parallel_external_lb
-    data_parallel_hybrid_lb data_parallel_rank data_parallel_rpc_port
-    data_parallel_start_rank data_parallel_supervisor_port grpc grpc_port headless
-    help hf_token host master_addr master_port middleware model_tag nnodes node_rank
-    port root_path ssl_ca_certs ssl_cert_reqs ssl_certfile ssl_ciphers ssl_keyfile
-    enable_ssl_refresh uds
-    """.split()
+    api_server_count grpc grpc_port headless middleware root_path ssl_ca_certs ssl_cert_reqs
+    ssl_certfile ssl_ciphers ssl_keyfile enable_ssl_refresh uds
+    """.split(),
+    _NO_SOCKET,
+) | dict.fromkeys(
+    """
+    data_parallel_address data_parallel_external_lb data_parallel_hybrid_lb data_parallel_rank
+    data_parallel_rpc_port data_parallel_start_rank data_parallel_supervisor_port master_addr
+    master_port nnodes node_rank
+    """.split(),
+    _ONE_MACHINE,
 )
+# Keys are for others to read: the hub's library does for itself, and the worker has its own.
+KEYS = frozenset({"api_key", "hf_token"})
+DENIED = {name.lower() for name in OF_OTHERS} | REFUSED.keys() | KEYS
+
+# Accepted by vLLM's parser, but nothing asks for them: in a worker, or anywhere.
+IDLE = dict.fromkeys(
+    """
+    aggregate_engine_logging allow_credentials allowed_headers allowed_methods allowed_origins
+    disable_access_log_for_endpoints disable_fastapi_docs disable_uvicorn_access_log
+    dp_supervisor_probe_failure_threshold dp_supervisor_probe_interval_s
+    dp_supervisor_probe_timeout_s data_parallel_multi_port_external_lb enable_offline_docs
+    h11_max_header_count h11_max_incomplete_event_size log_error_stack shutdown_timeout
+    uvicorn_log_level
+    """.split(),
+    _NO_SOCKET,
+) | dict.fromkeys(
+    """
+    collect_detailed_traces disable_cascade_attn max_parallel_loading_workers
+    show_hidden_metrics_for_version
+    """.split(),
+    "vLLM itself ignores it",
+)
+
+# Values by which consoles have told that an option is not set.
+UNSET = {("MAX_NUM_BATCHED_TOKENS", "0")}
+
+# Options that mean nothing unless another one is set.
+NEEDS = {
+    "FULLY_SHARDED_LORAS": "ENABLE_LORA",
+    "LORA_DTYPE": "ENABLE_LORA",
+    "MAX_CPU_LORAS": "ENABLE_LORA",
+    "MAX_LORAS": "ENABLE_LORA",
+    "MAX_LORA_RANK": "ENABLE_LORA",
+    "TOOL_CALL_PARSER": "ENABLE_AUTO_TOOL_CHOICE",
+}
 
 
 class _Parser(find("FlexibleArgumentParser")):  # type: ignore[misc]  # find returns Any
@@ -62,135 +94,171 @@ class _Parser(find("FlexibleArgumentParser")):  # type: ignore[misc]  # find ret
 class Options:
     """The options of the installed vLLM, by upper-case name."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: Machine | None = None) -> None:
+        """Ask vLLM for its options.
+
+        Args:
+            on: what engines will run on; this machine.
+        """
+        self.machine = on or machine()
         self._parser = find("make_arg_parser")(_Parser())
-        self._actions: dict[str, argparse.Action] = {
-            action.dest.upper(): action
-            for action in self._parser._actions
-            if action.option_strings and action.dest not in REFUSED
-        }
         # The parser groups options by the config class that each one ends up in.
-        self._configs = {
+        configs = {
             action.dest: getattr(vllm.config, group.title or "", None)
             for group in self._parser._action_groups
             for action in group._group_actions
         }
+        every = {
+            action.dest: Option(action, configs[action.dest])
+            for action in self._parser._actions
+            if action.option_strings
+        }
+        self._options = {
+            option.name: option for dest, option in every.items() if dest not in DENIED
+        }
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(self._actions)
+        return frozenset(self._options)
+
+    def __getitem__(self, name: str) -> Option:
+        return self._options[name]
+
+    def idle(self, given: Mapping[str, str], prefix: str = "") -> dict[str, str]:
+        """Say why options have no effect beside others, by name, with the operator's prefix."""
+        told = {prefix + dest.upper(): why for dest, why in (REFUSED | IDLE).items()}
+        for name, needed in NEEDS.items():
+            if given.get(needed, "0").lower() in ("0", "false", "no", "off"):
+                told[prefix + name] = f"it needs {prefix}{needed}"
+        return told
 
     def parse(
-        self, environ: Mapping[str, str], prefix: str = "", gpu_share: float = GPU_SHARE
+        self,
+        environ: Mapping[str, str],
+        prefix: str = "",
+        gpu_share: float = GPU_SHARE,
+        extra: Sequence[str] = (),
     ) -> argparse.Namespace:
         """Turn variables into vLLM's own arguments.
 
         Args:
-            environ: non-blank variables (``worker.settings.engine_environ``); those that name no
-                option are passed over.
+            environ: non-blank variables by the options' names (``Given.options``); those that
+                name no option are passed over.
             prefix: what the operator wrote before their names.
             gpu_share: of a GPU's memory, where the variables don't say.
+            extra: command line words, which win over the variables.
 
         Raises:
-            SettingsError: every value that vLLM refuses, not only the first.
-            StartFailed: values that vLLM takes one by one, but not together.
+            SettingsError: everything that is wrong, not only the first.
         """
-        given = {name: value for name, value in environ.items() if name in self._actions}
-        mistakes = [
-            # JSON can hold keys to other services.
-            Mistake(prefix + name, "{...}" if value.startswith("{") else value, refusal)
-            for name, value in given.items()
-            if (refusal := self._refusal(name, value))
+        given = {
+            name: value
+            for name, value in environ.items()
+            if name in self._options and (name, value) not in UNSET
+        }
+        mistakes = [mistake for name in given if (mistake := self._mistake(name, given[name]))]
+        sound = {name: given[name] for name in given.keys() - {each.name for each in mistakes}}
+        last: dict[str, str] = {}
+        with collected(mistakes):
+            last = self._extra(extra)
+        sound |= last
+        choices = automatic(sound, self.machine, gpu_share)
+        chosen = {each.name: each.value for each in choices if each.name in self._options}
+        argv = [
+            word
+            for name, value in (sound | chosen).items()
+            if name not in last
+            for word in self._options[name].words(value)
         ]
-        if mistakes:
-            raise SettingsError(mistakes)
-        chosen = {**_defaults(given, gpu_share), **given, **_served_names(given)}
-        argv = [word for name, value in chosen.items() for word in self._words(name, value)]
         # vLLM writes into some of its defaults, which two engines would share.
-        arguments: argparse.Namespace = copy.deepcopy(self._parser.parse_args(argv))
+        arguments: argparse.Namespace = copy.deepcopy(
+            self._parser.parse_args([*argv, *(extra if last else ())])
+        )
+        arguments.served_model_name = served_names(arguments)
+        # It would stop the counting, too; what is logged the worker decides.
+        arguments.disable_log_stats = False
         # Several defaults depend on whether an option was given, whatever its value.
-        arguments.given = frozenset(given)
-        try:
-            find("validate_parsed_serve_args")(arguments)
-        except REFUSALS as error:
-            raise StartFailed(f"vLLM refuses the settings taken together: {error}") from None
+        arguments.given = frozenset(sound)
+        arguments.choices = tuple(choices)
+        mistakes += contradictions(arguments, sound, self.machine, prefix)
+        mistakes += _refused_together(arguments, sound)
+        if mistakes:
+            raise SettingsError([replace(each, name=prefix + each.name) for each in mistakes])
         return arguments
 
-    def _refusal(self, name: str, value: str) -> str | None:
+    def _mistake(self, name: str, value: str) -> Mistake | None:
         """Say what vLLM accepts for an option where it does not accept this value."""
-        dest = self._actions[name].dest
+        option = self._options[name]
         try:
-            arguments = self._parser.parse_args([*self._words(name, value)])
-            self._check_range(dest, getattr(arguments, dest))
-        except ValidationError as invalid:
-            return "; ".join(error["msg"] for error in invalid.errors())
-        except json.JSONDecodeError as invalid:
-            return f"broken JSON: {invalid}"
-        except ValueError as invalid:
-            # argparse says: argument --max-model-len: invalid int_or_auto value: 'abc'
-            told = re.sub(r"^argument \S+: ", "", str(invalid))
-            return re.sub(r"^invalid (\w+) value: .*", _not_of_type, told)
+            arguments = self._parser.parse_args([*option.words(value)])
+            option.check(value, getattr(arguments, option.action.dest))
+        except ValueError as refused:
+            told = why(refused).replace(value, shown(value))
+            return Mistake(name, shown(value), _advice(told, option, value), option.example)
         return None
 
-    def _check_range(self, dest: str, value: Any) -> None:
-        """Hold a converted value to the bounds that vLLM's config class declares for it."""
-        fields = getattr(self._configs.get(dest), "__pydantic_fields__", {})
-        if dest in fields and value is not None:
-            for bound in fields[dest].metadata:
-                TypeAdapter(Annotated[Any, bound]).validate_python(value)
+    def _extra(self, words: Sequence[str]) -> dict[str, str]:
+        """Read which options command line words set, and to what.
 
-    def _words(self, name: str, value: str) -> Iterator[str]:
-        """Spell one option as command line words; the ``=`` protects a value's leading dash."""
-        action = self._actions[name]
-        flag = f"--{action.dest.replace('_', '-')}"
-        if action.nargs == 0:
-            yield from self._flag(action, flag, boolean(value))
-        elif action.nargs == "+":
-            yield flag
-            yield from _items(value)
-        else:
-            if value.startswith("{") and getattr(action.type, "__name__", "") == TEXT_OR_JSON:
-                json.loads(value)
-            yield f"{flag}={value}"
+        Raises:
+            SettingsError: they set none, or one that makes no sense here.
+        """
+        told: dict[str, Any] = {}
+        advice = ""
+        try:
+            told = self._set_by(words)
+        except ValueError as refused:
+            advice = self._flag_told(refused)
+        for name, value in told.items():
+            option = self._options[name]
+            try:
+                option.check("", value)
+            except ValueError as refused:
+                advice = f"{option.flag}: {_advice(why(refused), option, str(value))}"
+        if advice:
+            line = hidden(shlex.join(words))
+            raise SettingsError([Mistake(EXTRA_ARGS, line, hidden(advice), EXTRA_EXAMPLE)])
+        return {name: text(value) for name, value in told.items()}
 
-    @staticmethod
-    def _flag(action: argparse.Action, flag: str, wanted: bool) -> Iterator[str]:
-        if wanted:
-            yield flag
-        elif isinstance(action, argparse.BooleanOptionalAction):
-            yield flag.replace("--", "--no-", 1)
+    def _flag_told(self, refused: ValueError) -> str:
+        """Say what the option accepts that the parser speaks of."""
+        named = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(refused))
+        for option in self._options.values():
+            if named and named[1] in option.action.option_strings:
+                return f"{named[1]}: {_advice(why(refused), option, '')}"
+        return why(refused) or str(refused)
 
-
-def _items(value: str) -> list[str]:
-    """Read a list as operators write it: as JSON, or with commas between."""
-    if value[0] not in "[{":
-        return [item.strip() for item in value.split(",") if item.strip()]
-    parsed = json.loads(value)
-    items = parsed if isinstance(parsed, list) else [parsed]
-    return [item if isinstance(item, str) else json.dumps(item) for item in items]
-
-
-def _not_of_type(told: re.Match[str]) -> str:
-    return f"not a value of type {told[1].replace('_', ' ')}"
-
-
-def _defaults(given: Mapping[str, str], gpu_share: float) -> dict[str, str]:
-    """Choose what the operator left open, by the machine."""
-    if not find("current_platform").is_cpu():
-        return {"GPU_MEMORY_UTILIZATION": f"{gpu_share:g}"}
-    export(CPU_EXPORTS)
-    parallel = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
-    one_process = all(given.get(name, "1") == "1" for name in parallel)
-    return CPU_DEFAULTS | (CPU_UNIPROCESS if one_process else {})
+    def _set_by(self, words: Sequence[str]) -> dict[str, Any]:
+        denied = {
+            flag: action.dest
+            for action in self._parser._actions
+            for flag in action.option_strings
+            if action.dest in DENIED
+        }
+        flags = {word.partition("=")[0].replace("_", "-") for word in words}
+        # Before the parser heeds them: help is printed, and the file of --config is read.
+        if refused := flags & {*denied, "--config"}:
+            raise ValueError(f"a worker does not take {', '.join(sorted(refused))}")
+        unset = object()
+        every = {option.action.dest: unset for option in self._options.values()}
+        parsed = vars(self._parser.parse_args([*words], argparse.Namespace(**every)))
+        if parsed["model_tag"]:
+            raise ValueError(f"unrecognized arguments: {parsed['model_tag']}")
+        return {dest.upper(): parsed[dest] for dest in every if parsed[dest] is not unset}
 
 
-def _served_names(given: Mapping[str, str]) -> dict[str, str]:
-    """Serve a model by its own name, too, behind those that the operator gave it.
+def _advice(told: str, option: Option, value: str) -> str:
+    return "; ".join(filter(None, (told, option.accepted(value))))
 
-    Callers name a model; a path of this machine is none of their business.
-    """
-    if not (model := given.get("MODEL")):
-        return {}
-    own = Path(model).resolve().name if Path(model).is_dir() else model
-    names = _items(given["SERVED_MODEL_NAME"]) if "SERVED_MODEL_NAME" in given else []
-    return {"SERVED_MODEL_NAME": json.dumps([*dict.fromkeys([*names, own])])}
+
+def _refused_together(arguments: argparse.Namespace, given: Mapping[str, str]) -> Iterator[Mistake]:
+    """Ask vLLM itself, and find the option that its refusal speaks of."""
+    # Of templates the worker itself has more to say.
+    rest = argparse.Namespace(**{**vars(arguments), "chat_template": None})
+    try:
+        find("validate_parsed_serve_args")(rest)
+    except REFUSALS as error:
+        told = in_settings(str(error)).removeprefix("Error: ")
+        named = [name for name in given if re.search(rf"\b{name}\b", told)]
+        name = named[0] if named else "MODEL"
+        yield Mistake(name, given.get(name), told)

@@ -10,7 +10,7 @@ from lora import MOST_RANK
 
 from worker.errors import WorkerError
 from worker.job import RawJob
-from worker.settings import Settings, engine_environ
+from worker.settings import Settings
 
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
@@ -50,13 +50,13 @@ def main(model: str, volume: Path) -> None:
 
     settings = Settings.from_env({"MODEL_NAME": model, "BASE_PATH": str(volume)})
     environ = {
-        "MODEL_NAME": model,
+        "MODEL": model,
         "MAX_MODEL_LEN": "1024",
         "ENABLE_LORA": "1",
         "MAX_LORA_RANK": str(MOST_RANK),
         "MAX_LORAS": str(SLOTS),
     }
-    arguments = options.Options().parse(engine_environ(environ))
+    arguments = options.Options().parse(environ)
     with launch.launched(settings, arguments) as engine:
         running = [
             asyncio.run_coroutine_threadsafe(answer(engine, json.loads(line)), engine.loop)

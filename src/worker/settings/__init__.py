@@ -1,0 +1,131 @@
+"""The worker's own settings."""
+
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+)
+
+from worker.errors import Mistake, SettingsError
+from worker.settings.environment import EXPORTS, Choice, export
+from worker.settings.sources import text
+from worker.settings.table import example
+
+# Of what is exported, what an operator may wonder about.
+_WHY = {
+    "RUNPOD_LOG_LEVEL": "the SDK's own DEBUG prints every answer",
+    "HF_HOME": "the volume is there",
+}
+
+_WORDS = {"0": False, "false": False, "no": False, "off": False}
+_WORDS |= {"1": True, "true": True, "yes": True, "on": True}
+
+
+def boolean(value: Any) -> Any:
+    """Read a boolean as operators write it; pydantic alone would also take t, y and f."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return _WORDS[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError("a boolean is one of 0/1, true/false, yes/no, on/off") from None
+
+
+def _existing(model: str) -> str:
+    """Tell a path that leads nowhere, which vLLM would take for a repository with odd letters."""
+    if model.startswith(("/", "./", "../", "~")) and not Path(model).is_dir():
+        raise ValueError("there is no such directory; a repository is written as owner/name")
+    if "://" in model and model.startswith("http"):
+        raise ValueError("a repository is written as owner/name, not as an address")
+    if any(letter.isspace() for letter in model) and not Path(model).is_dir():
+        raise ValueError("a repository is written as owner/name, without spaces")
+    return model
+
+
+Model = Annotated[str, AfterValidator(_existing)]
+Flag = Annotated[bool, BeforeValidator(boolean)]
+Count = Annotated[int, Field(ge=1)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """What the worker itself is told: field ``x`` is the environment variable ``X``.
+
+    vLLM's own options are not listed here, since the installed vLLM's parser knows them
+    (``worker.engine.options``). What each is for stands in ``worker.settings.table``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    model_name: Model
+    embedding_model_name: Model | None = None
+    base_path: Path = Path("/runpod-volume")
+    hf_token: SecretStr | None = None
+    serve_api_key: SecretStr | None = None
+    # The platform's own, of the endpoint that this worker belongs to.
+    runpod_endpoint_id: str | None = None
+    max_concurrency: Count = 300
+    default_batch_size: Count = 50
+    default_min_batch_size: Amount = 1
+    default_batch_size_growth_factor: Amount = 3
+    default_batch_max_delay_ms: Amount = 100
+    default_max_tokens: Count = 16
+    raw_openai_output: Flag = True
+    strict_requests: Flag = False
+    system_prompt: str | None = None
+    disable_log_stats: Flag = True
+    disable_log_requests: Flag = True
+    # Read before all others: where they are, and what comes after them (worker.settings.sources).
+    vllm_config_file: Path | None = None
+    vllm_extra_args: str | None = None
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Read the worker's settings; a blank value counts as unset.
+
+        Raises:
+            SettingsError: all mistakes at once.
+        """
+        given = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
+        try:
+            return cls.model_validate({name: value for name, value in given.items() if value})
+        except ValidationError as invalid:
+            raise SettingsError(
+                [cls._mistake(error, given) for error in invalid.errors()]
+            ) from None
+
+    @classmethod
+    def _mistake(cls, error: Any, given: Mapping[str, str]) -> Mistake:
+        field = str(error["loc"][0])
+        if error["type"] == "missing":
+            return Mistake(field.upper(), None, "it is required", example(field.upper()))
+        about = cls.model_fields[field]
+        secret = about.annotation == SecretStr | None
+        advice = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+        default = None if about.is_required() else text(about.default)
+        shown = example(field.upper()) or default or None
+        return Mistake(field.upper(), "***" if secret else given[field], advice, shown)
+
+    def export(self, environ: MutableMapping[str, str] | None = None) -> list[Choice]:
+        """Write what the SDK and Hugging Face's libraries read from the environment themselves.
+
+        The hub's cache lies where the platform puts its own cached models, if there is a volume.
+
+        Returns:
+            What an operator would have had to set for something else.
+        """
+        values = dict(EXPORTS)
+        if self.hf_token:
+            values["HF_TOKEN"] = self.hf_token.get_secret_value()
+        if self.base_path.is_dir():
+            values["HF_HOME"] = str(self.base_path / "huggingface-cache")
+        written = export(values) if environ is None else export(values, environ)
+        return [Choice(name, written[name], why) for name, why in _WHY.items() if name in written]

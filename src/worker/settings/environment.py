@@ -1,0 +1,61 @@
+"""The process's environment: the only place that reads or writes it."""
+
+import os
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+# For libraries that read the environment themselves, where the operator left these unset.
+EXPORTS = {
+    # The SDK's own default, DEBUG, prints every chunk of every answer.
+    "RUNPOD_LOG_LEVEL": "INFO",
+    # Its GPU checks would create a CUDA context beside vLLM's, and its network check needs the
+    # internet; the worker registers a check of its own instead: a generated token.
+    "RUNPOD_SKIP_GPU_CHECK": "true",
+    "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
+    # Standard output is for what the worker says: the yields of a local run.
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    # Fetching usage statistics' destination would delay the start of an offline worker.
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The value of a setting that the operator left open, and why it is this one."""
+
+    name: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value} ({self.reason})"
+
+
+def process_environ() -> Mapping[str, str]:
+    """Return the environment that the operator set, and ``export`` completed."""
+    return os.environ
+
+
+def export(
+    values: Mapping[str, str], environ: MutableMapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Write variables that the operator left unset, or blank; return those."""
+    left_open = {name: value for name, value in values.items() if not is_set(name, environ)}
+    environ.update(left_open)
+    return left_open
+
+
+def overwrite(name: str, value: str, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Write a variable whatever it holds: for one that vLLM itself changed under us."""
+    environ[name] = value
+
+
+def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether the operator, or a library, has set a variable that is no setting."""
+    return bool(environ.get(name, "").strip())
+
+
+def platform_around(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether the SDK will find jobs to take, or a port to serve, in the environment."""
+    realtime = environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
+    return "RUNPOD_WEBHOOK_GET_JOB" in environ or realtime

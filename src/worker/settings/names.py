@@ -1,0 +1,234 @@
+"""What settings are called: other spellings of theirs, names that have gone, and near misses."""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from worker.settings import history
+
+# Settings that hand their value to an option of vLLM under another name.
+ALIASES = {
+    "MODEL_NAME": "MODEL",
+    "MODEL_REVISION": "REVISION",
+    "TOKENIZER_NAME": "TOKENIZER",
+    "CUSTOM_CHAT_TEMPLATE": "CHAT_TEMPLATE",
+    "OPENAI_RESPONSE_ROLE": "RESPONSE_ROLE",
+    "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "SERVED_MODEL_NAME",
+}
+
+# What a setting may also be called: names of vLLM's own, and of workers before this one.
+SPELLINGS = {option: name for name, option in ALIASES.items()} | {
+    "MIN_BATCH_SIZE": "DEFAULT_MIN_BATCH_SIZE",
+    "BATCH_SIZE_GROWTH_FACTOR": "DEFAULT_BATCH_SIZE_GROWTH_FACTOR",
+    "DISABLE_LOGGING_REQUEST": "DISABLE_LOG_REQUESTS",
+    "HUGGING_FACE_HUB_TOKEN": "HF_TOKEN",
+    "VLLM_ATTENTION_BACKEND": "ATTENTION_BACKEND",
+}
+
+# What is called by the opposite of its name.
+OPPOSITES = {"ENABLE_LOG_REQUESTS": "DISABLE_LOG_REQUESTS"}
+
+# Variables that once made up SPECULATIVE_CONFIG, and its keys.
+SPECULATIVE = {
+    "SPECULATIVE_METHOD": "method",
+    "SPECULATIVE_MODEL": "model",
+    "SPECULATIVE_MODEL_REVISION": "revision",
+    "SPECULATIVE_QUANTIZATION": "quantization",
+    "SPECULATIVE_MODEL_QUANTIZATION": "quantization",
+    "SPECULATIVE_DRAFT_TENSOR_PARALLEL_SIZE": "draft_tensor_parallel_size",
+    "SPECULATIVE_MAX_MODEL_LEN": "max_model_len",
+    "SPECULATIVE_ENFORCE_EAGER": "enforce_eager",
+    "NUM_SPECULATIVE_TOKENS": "num_speculative_tokens",
+    "NGRAM_PROMPT_LOOKUP_MAX": "prompt_lookup_max",
+    "NGRAM_PROMPT_LOOKUP_MIN": "prompt_lookup_min",
+}
+
+_BY_BATCH = "CUDA graphs are captured by batch size; MAX_CUDAGRAPH_CAPTURE_SIZE bounds it"
+_SCHEDULER = "vLLM's scheduler needs no such choice any more"
+_GUIDED = 'set STRUCTURED_OUTPUTS_CONFIG, for example to {"backend": "xgrammar"}'
+_ROPE = "set it in HF_OVERRIDES, under the name that the model's config.json has for it"
+_EPLB = "set EPLB_CONFIG"
+_RAY = "set DISTRIBUTED_EXECUTOR_BACKEND=ray"
+_POOL = "RENDERER_NUM_WORKERS is the number of threads that tokenize"
+_PROMPT_ADAPTERS = "prompt adapters have gone from vLLM; adapters are LoRAs (ENABLE_LORA)"
+_SPECULATIVE = "set it in SPECULATIVE_CONFIG"
+_NO_SERVER = "the engine runs inside the worker, and there is no server to reach"
+_BUILD = "the image is built with one version of each library, which vLLM's release decides"
+
+# Accepted without effect: what does its work today.
+REMOVED = {
+    "API_KEY": "the platform checks keys; SERVE_API_KEY is the key with --serve",
+    "CALCULATE_KV_SCALES": "scales of an FP8 KV cache are read from the checkpoint",
+    "CUDA_GRAPH_SIZES": "set CUDAGRAPH_CAPTURE_SIZES",
+    "DEVICE": "the installed build of vLLM decides",
+    "DISABLE_ASYNC_OUTPUT_PROC": "outputs are processed while the next step runs; "
+    "ASYNC_SCHEDULING=0 turns off what is left of it",
+    "DISABLE_MM_PREPROCESSOR_CACHE": "set MM_PROCESSOR_CACHE_GB=0",
+    "ENABLE_PROMPT_ADAPTER": _PROMPT_ADAPTERS,
+    "ENABLE_REASONING": "REASONING_PARSER alone turns it on",
+    "ENABLE_MULTIMODAL_ENCODER_DATA_PARALLEL": "set MM_ENCODER_TP_MODE=data",
+    "ENGINE_USE_RAY": _RAY,
+    "EPLB_LOG_BALANCEDNESS": _EPLB,
+    "EPLB_STEP_INTERVAL": _EPLB,
+    "EPLB_WINDOW_SIZE": _EPLB,
+    "EXPAND_TOOLS_EVEN_IF_TOOL_CHOICE_NONE": "set EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE",
+    "GUIDED_DECODING_BACKEND": _GUIDED,
+    "GUIDED_DECODING_DISABLE_ADDITIONAL_PROPERTIES": _GUIDED,
+    "GUIDED_DECODING_DISABLE_ANY_WHITESPACE": _GUIDED,
+    "GUIDED_DECODING_DISABLE_FALLBACK": _GUIDED,
+    "LOGITS_PROCESSOR_PATTERN": "set LOGITS_PROCESSORS",
+    "LONG_LORA_SCALING_FACTORS": "adapters bring their own scaling",
+    "LORA_EXTRA_VOCAB_SIZE": "adapters can't add tokens to the vocabulary any more",
+    "MAX_CONTEXT_LEN_TO_CAPTURE": _BY_BATCH,
+    "MAX_LONG_PARTIAL_PREFILLS": _SCHEDULER,
+    "MAX_NUM_PARTIAL_PREFILLS": _SCHEDULER,
+    "MAX_PROMPT_ADAPTERS": _PROMPT_ADAPTERS,
+    "MAX_PROMPT_ADAPTER_TOKEN": _PROMPT_ADAPTERS,
+    "MAX_SEQ_LEN_TO_CAPTURE": _BY_BATCH,
+    "MULTI_STEP_STREAM_OUTPUTS": "STREAM_INTERVAL groups tokens",
+    "NUM_LOOKAHEAD_SLOTS": _SCHEDULER,
+    "NUM_REDUNDANT_EXPERTS": _EPLB,
+    "NUM_SCHEDULER_STEPS": "ASYNC_SCHEDULING=1 prepares the next step while this one runs",
+    "OVERRIDE_POOLER_CONFIG": "set POOLER_CONFIG",
+    "PREEMPTION_CHECK_PERIOD": _SCHEDULER,
+    "PREEMPTION_MODE": _SCHEDULER,
+    "QUANTIZATION_PARAM_PATH": "scales of an FP8 KV cache are read from the checkpoint",
+    "REQUEST_TIMEOUT": "the endpoint's execution timeout bounds a job",
+    "ROPE_SCALING": _ROPE,
+    "ROPE_THETA": _ROPE,
+    "SCHEDULER_DELAY_FACTOR": _SCHEDULER,
+    "SPECULATIVE_DISABLE_BY_BATCH_SIZE": "drafts are made whatever the size of a batch",
+    "SPEC_DECODING_ACCEPTANCE_METHOD": _SPECULATIVE,
+    "SWAP_SPACE": "CPU_OFFLOAD_GB offloads weights, KV_OFFLOADING_SIZE the KV cache",
+    "TASK": "set RUNNER (generate, pooling) and CONVERT (embed, classify)",
+    "TENSORIZE": "a model in that form loads with LOAD_FORMAT=tensorizer",
+    "TENSORIZER_NUM_GPUS": "a model in that form loads with LOAD_FORMAT=tensorizer",
+    "TESTING_DOWNLOAD": "--check tells where a model would come from",
+    "TOKENIZER_POOL_EXTRA_CONFIG": _POOL,
+    "TOKENIZER_POOL_SIZE": _POOL,
+    "TOKENIZER_POOL_TYPE": _POOL,
+    "TRANSFORMERS_VERSION": _BUILD,
+    "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_ALPHA": _SPECULATIVE,
+    "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_THRESHOLD": _SPECULATIVE,
+    "USE_V2_BLOCK_MANAGER": _SCHEDULER,
+    "VLLM_BASE_URL": _NO_SERVER,
+    "VLLM_NIGHTLY": _BUILD,
+    "VLLM_USE_V1": "vLLM has one engine left, which it chose",
+    "VLLM_STARTUP_TIMEOUT": "VLLM_ENGINE_READY_TIMEOUT_S bounds the start of the engine",
+    "WORKER_CUDA_VERSION": _BUILD,
+    "WORKER_USE_RAY": _RAY,
+}
+
+# Read by libraries below the worker, which operators set beside its own settings.
+FOR_LIBRARIES = frozenset(
+    """
+    CUDA_VISIBLE_DEVICES HF_ENDPOINT HF_HOME HF_HUB_CACHE HF_HUB_DISABLE_XET HF_HUB_OFFLINE
+    HF_XET_HIGH_PERFORMANCE HUGGINGFACE_HUB_CACHE OMP_NUM_THREADS RUNPOD_INIT_TIMEOUT
+    RUNPOD_LOG_LEVEL TRANSFORMERS_OFFLINE
+    """.split()
+)
+
+# Options of vLLM's that a worker does not take; others set variables of these names, too.
+OF_OTHERS = frozenset({"CONFIG", "HELP", "HOST", "MODEL_TAG", "PORT"})
+
+# What people write for a setting whose name is not near.
+MEANT = {
+    "BATCH_SIZE": "DEFAULT_BATCH_SIZE",
+    "CONTEXT_LENGTH": "MAX_MODEL_LEN",
+    "ENABLE_AUTO_TOOLS": "ENABLE_AUTO_TOOL_CHOICE",
+    "GPU_COUNT": "TENSOR_PARALLEL_SIZE",
+    "HF_API_TOKEN": "HF_TOKEN",
+    "HUGGINGFACE_API_KEY": "HF_TOKEN",
+    "HUGGINGFACE_TOKEN": "HF_TOKEN",
+    "HUGGING_FACE_TOKEN": "HF_TOKEN",
+    "MAX_BATCH_SIZE": "DEFAULT_BATCH_SIZE",
+    "MAX_CONTEXT_LEN": "MAX_MODEL_LEN",
+    "MAX_CONTEXT_LENGTH": "MAX_MODEL_LEN",
+    "MAX_SEQ_LEN": "MAX_MODEL_LEN",
+    "MAX_TOKENS": "DEFAULT_MAX_TOKENS",
+    "MODEL_ID": "MODEL_NAME",
+    "MODEL_PATH": "MODEL_NAME",
+    "NUM_GPUS": "TENSOR_PARALLEL_SIZE",
+    "OPENAI_SERVED_MODEL_NAME": "OPENAI_SERVED_MODEL_NAME_OVERRIDE",
+    "TOOL_PARSER": "TOOL_CALL_PARSER",
+    "TP_SIZE": "TENSOR_PARALLEL_SIZE",
+    "VLLM_ARGS": "VLLM_EXTRA_ARGS",
+    "VLLM_CONFIG": "VLLM_CONFIG_FILE",
+}
+
+# A name at least this close to a known one is a misspelling (difflib's ratio, 0 to 1).
+NEAR_MISS = 0.86
+
+_PREFIXES = ("HF_", "RUNPOD_", "VLLM_")
+
+# What stands before the names of an embedder's settings.
+EMBEDDER = "EMBEDDING_"
+
+
+def plain(name: str) -> str:
+    """Give a setting its one name, whichever of its spellings was used."""
+    bare = name.removeprefix(EMBEDDER)
+    if bare in SPELLINGS:
+        return name.removesuffix(bare) + SPELLINGS[bare]
+    return name
+
+
+def removed(name: str) -> str | None:
+    """Say since when a setting is without effect, and what to use instead."""
+    lifetime = history.option(name)
+    gone = lifetime and lifetime.since
+    if name not in REMOVED and not gone:
+        return None
+    since = f"vLLM has had no such option since {gone}" if gone else ""
+    return "; ".join(filter(None, (since, REMOVED.get(name))))
+
+
+def meant(name: str, names: Iterable[str]) -> str | None:
+    """Find the setting that a name which is none was probably meant to be."""
+    names = set(names)
+    if name in MEANT:
+        return MEANT[name]
+    # vLLM's own variables begin so, its options don't.
+    if (without := name.removeprefix("VLLM_")) != name and without in names:
+        return without
+    near = difflib.get_close_matches(name, names, n=1, cutoff=NEAR_MISS)
+    return near[0] if near else None
+
+
+def unheeded(
+    given: Iterable[str],
+    own: Collection[str],
+    options: Iterable[str],
+    idle: Mapping[str, str],
+    libraries: Iterable[str] = (),
+) -> list[str]:
+    """Say of each variable that has no effect, but was meant to have one, what to write instead.
+
+    Args:
+        given: the names of variables that are set.
+        own: the names of the worker's own settings.
+        options: the names of vLLM's options.
+        idle: why some settings have no effect, by name.
+        libraries: names that libraries below the worker read.
+    """
+    given = set(given)
+    of_engines = {*options, *ALIASES, *SPELLINGS, *SPECULATIVE} - {*own} | ALIASES.keys()
+    embedders = {EMBEDDER + name for name in of_engines}
+    settings = of_engines | embedders | OPPOSITES.keys() | {*own}
+    of_libraries = FOR_LIBRARIES | {*libraries}
+    known = settings | of_libraries
+    # Other variables of libraries have many neighbours that are none of ours.
+    likely = settings | {name for name in of_libraries if name.startswith(_PREFIXES)}
+    warnings = [f"{name} has no effect: {idle[name]}" for name in given & idle.keys()]
+    if f"{EMBEDDER}MODEL_NAME" not in map(plain, given):
+        unused = embedders & given
+        warnings += [f"{name} has no effect without {EMBEDDER}MODEL_NAME" for name in unused]
+    for name in given - known - idle.keys() - OF_OTHERS:
+        bare = name.removeprefix(EMBEDDER)
+        if bare != name and bare in own:
+            warnings.append(f"{name} has no effect: {bare} holds for both engines")
+        elif why := removed(bare):
+            warnings.append(f"{name} has no effect: {why}")
+        elif re.fullmatch("[A-Z][A-Z0-9_]*", name) and (right := meant(name, likely)):
+            warnings.append(f"{name} is not a setting: did you mean {right}?")
+    return sorted(warnings)

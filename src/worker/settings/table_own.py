@@ -1,0 +1,260 @@
+"""The worker's own settings, its names for options of vLLM, and what libraries below it read."""
+
+from worker.settings.table_row import (
+    LIBRARIES,
+    LLM,
+    OPENAI,
+    SERVERLESS,
+    STREAMING,
+    TOKENIZER,
+    Row,
+)
+
+OWN_ROWS = (
+    Row(
+        "MODEL_NAME",
+        LLM,
+        "Model",
+        "Required: the model to serve, a repository on the hub (`owner/name`) or a directory.",
+        example="Qwen/Qwen3-0.6B",
+        form=True,
+    ),
+    Row(
+        "MODEL_REVISION",
+        LLM,
+        "Model revision",
+        "Branch, tag or commit of the model's repository.",
+        example="main",
+        form=True,
+    ),
+    Row(
+        "HF_TOKEN",
+        LLM,
+        "Hugging Face token",
+        "Token for private and gated models on the hub; messages and logs never show it.",
+        form=True,
+    ),
+    Row(
+        "BASE_PATH",
+        LLM,
+        "Base path",
+        "Directory of the network volume: where it exists, downloads go to `huggingface-cache` in "
+        "it, unless `HF_HOME` says otherwise, and `adapters` in it holds LoRA adapters.",
+        form=True,
+        advanced=True,
+    ),
+    Row(
+        "EMBEDDING_MODEL_NAME",
+        LLM,
+        "Embedding model",
+        "An embedding model that is served beside the model, in an engine of its own.",
+        example="BAAI/bge-small-en-v1.5",
+        form=True,
+        advanced=True,
+    ),
+    Row(
+        "TOKENIZER_NAME",
+        TOKENIZER,
+        "Tokenizer",
+        "Repository or directory of a tokenizer other than the model's own.",
+        example="Qwen/Qwen3-0.6B",
+        form=True,
+        advanced=True,
+    ),
+    Row(
+        "CUSTOM_CHAT_TEMPLATE",
+        TOKENIZER,
+        "Chat template",
+        "A Jinja template, or the path of a file with one, that renders conversations in place of "
+        "the tokenizer's.",
+        example="{% for message in messages %}{{ message.content }}{% endfor %}",
+        form=True,
+    ),
+    Row(
+        "DEFAULT_BATCH_SIZE",
+        STREAMING,
+        "Largest chunk",
+        "Most tokens that one chunk of a stream holds; larger chunks take fewer calls of the "
+        "platform.",
+        form=True,
+    ),
+    Row(
+        "DEFAULT_MIN_BATCH_SIZE",
+        STREAMING,
+        "First chunk",
+        "Tokens in a stream's first chunk, from which the next ones grow.",
+        form=True,
+    ),
+    Row(
+        "DEFAULT_BATCH_SIZE_GROWTH_FACTOR",
+        STREAMING,
+        "Growth of chunks",
+        "How many times as large each chunk is as the one before, up to the largest; at 1 or "
+        "below every chunk is as large as `DEFAULT_BATCH_SIZE` says.",
+        form=True,
+    ),
+    Row(
+        "DEFAULT_BATCH_MAX_DELAY_MS",
+        STREAMING,
+        "Longest wait (ms)",
+        "Milliseconds after which a waiting token is sent though its chunk is not full; `0`: no "
+        "bound.",
+        form=True,
+    ),
+    Row(
+        "RAW_OPENAI_OUTPUT",
+        OPENAI,
+        "Raw OpenAI output",
+        "Streams of the OpenAI path leave as text of server-sent events, which OpenAI's clients "
+        "need; `0`: as lists of decoded events.",
+        form=True,
+    ),
+    Row(
+        "OPENAI_SERVED_MODEL_NAME_OVERRIDE",
+        OPENAI,
+        "Served model name",
+        "Names under which requests ask for the model, beside its own; several have commas "
+        "between.",
+        example="my-model",
+        form=True,
+    ),
+    Row(
+        "OPENAI_RESPONSE_ROLE",
+        OPENAI,
+        "Response role",
+        "Role of the messages that the model answers with in chat completions.",
+        form=True,
+    ),
+    Row(
+        "SYSTEM_PROMPT",
+        OPENAI,
+        "System prompt",
+        "Text of a system message that opens every conversation without one.",
+        example="You are a helpful assistant.",
+        form=True,
+        advanced=True,
+    ),
+    Row(
+        "STRICT_REQUESTS",
+        OPENAI,
+        "Strict requests",
+        "Requests of the OpenAI path with unknown keys are refused, instead of a line in the log.",
+        form=True,
+        advanced=True,
+    ),
+    Row(
+        "MAX_CONCURRENCY",
+        SERVERLESS,
+        "Jobs at once",
+        "Jobs that a worker takes at once; those beyond what the engine runs wait in vLLM's queue.",
+        form=True,
+    ),
+    Row(
+        "DEFAULT_MAX_TOKENS",
+        SERVERLESS,
+        "Default max_tokens",
+        "`max_tokens` of jobs in the raw form that name none.",
+        form=True,
+    ),
+    Row(
+        "DISABLE_LOG_STATS",
+        SERVERLESS,
+        "No statistics in the log",
+        "The log has no statistics of the engine; `0`: a line every ten seconds.",
+        form=True,
+    ),
+    Row(
+        "DISABLE_LOG_REQUESTS",
+        SERVERLESS,
+        "No requests in the log",
+        "The log has no line for each request; `0`: one line each.",
+        form=True,
+    ),
+    Row(
+        "SERVE_API_KEY",
+        SERVERLESS,
+        "Key for --serve",
+        "Key that requests must carry where the worker serves plain HTTP (`--serve`).",
+    ),
+    Row(
+        "VLLM_CONFIG_FILE",
+        SERVERLESS,
+        "Config file",
+        "A YAML or JSON file of settings, which variables of the environment override; unset, "
+        "`/vllm_config.yaml` is read where it exists.",
+        example="/runpod-volume/settings.yaml",
+    ),
+    Row(
+        "VLLM_EXTRA_ARGS",
+        SERVERLESS,
+        "Extra arguments",
+        "Options spelt as on the command line of vLLM's server; they win over every other source.",
+        example="--max-model-len 4096 --enable-lora",
+        form=True,
+        advanced=True,
+    ),
+    Row(
+        "RUNPOD_ENDPOINT_ID",
+        SERVERLESS,
+        "Endpoint",
+        "Id of the endpoint that the worker belongs to; the platform sets it.",
+    ),
+)
+
+
+def _read_below(name: str, meaning: str, example: str = "") -> Row:
+    return Row(name, LIBRARIES, name, meaning, example)
+
+
+LIBRARY_ROWS = (
+    _read_below(
+        "CUDA_VISIBLE_DEVICES",
+        "Numbers of the GPUs that the worker may use, with commas between.",
+        "0,1",
+    ),
+    _read_below("HF_ENDPOINT", "Address of another hub, such as a mirror."),
+    _read_below(
+        "HF_HOME",
+        "Directory of Hugging Face's libraries, which downloads go to `hub` in; unset, it is on "
+        "the network volume, where there is one (`BASE_PATH`).",
+    ),
+    _read_below("HF_HUB_CACHE", "Directory of the downloads themselves, in place of that `hub`."),
+    _read_below("HUGGINGFACE_HUB_CACHE", "The former name of `HF_HUB_CACHE`."),
+    _read_below("HF_HUB_DISABLE_XET", "`1`: downloads over plain HTTP, without the hub's Xet."),
+    _read_below("HF_HUB_OFFLINE", "`1`: the hub is not asked; the model must be on disk."),
+    _read_below(
+        "HF_XET_HIGH_PERFORMANCE",
+        "`1`: downloads through Xet use all of the network and the cores.",
+    ),
+    _read_below("TRANSFORMERS_OFFLINE", "The same as `HF_HUB_OFFLINE`, for transformers."),
+    _read_below(
+        "OMP_NUM_THREADS",
+        "Threads that compute without a GPU; unset, one core is left free.",
+        "4",
+    ),
+    _read_below(
+        "RUNPOD_INIT_TIMEOUT",
+        "Seconds that the platform grants a start before it takes the worker for unhealthy.",
+        "1200",
+    ),
+    _read_below("RUNPOD_LOG_LEVEL", "Level of the SDK's log, `INFO` unless set.", "WARN"),
+    _read_below(
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+        "`1`: `MAX_MODEL_LEN` may exceed what the model's configuration allows.",
+    ),
+    _read_below(
+        "VLLM_CPU_KVCACHE_SPACE",
+        "GiB of memory for the KV cache without a GPU, 1 unless set.",
+        "4",
+    ),
+    _read_below(
+        "VLLM_ENGINE_READY_TIMEOUT_S",
+        "Seconds within which the engine must be ready, loading included, 600 unless set.",
+        "1800",
+    ),
+    _read_below("VLLM_LOGGING_LEVEL", "Level of vLLM's log, `INFO` unless set.", "WARNING"),
+    _read_below(
+        "VLLM_USE_DEEP_GEMM",
+        "`0`: FP8 models do without DeepGEMM's kernels, which are compiled when first used.",
+    ),
+)

@@ -1,0 +1,57 @@
+"""What the log says of an engine that has started."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from worker.settings import Settings
+
+if TYPE_CHECKING:
+    from worker.engine.inprocess import InProcessEngine
+
+pytestmark = pytest.mark.model
+
+
+def parts(line: str) -> dict[str, str]:
+    return dict(part.split(": ", 1) for part in line.split("; "))
+
+
+def test_one_line_sums_the_engine_up(engine: "InProcessEngine", settings: Settings) -> None:
+    from worker.engine.summary import source, summary  # noqa: PLC0415 - it imports vLLM
+
+    arguments, config = engine._arguments, engine._client.vllm_config
+    told = parts(summary(arguments, source(arguments), config, settings.max_concurrency))
+    tokens = config.cache_config.num_gpu_blocks * config.cache_config.block_size
+    assert tokens > 100_000
+    versions = told.pop("versions")
+    assert told == {
+        "model": Path(settings.model_name).name,
+        "from": str(Path(settings.model_name).resolve()),
+        "revision": "none",
+        "dtype": "float32",
+        "quantization": "none",
+        "context": "1024 tokens",
+        "parallelism": "tensor 1, pipeline 1, data 1",
+        "KV cache": f"{tokens} tokens",
+        "concurrency": f"300 jobs, {config.scheduler_config.max_num_seqs} in the engine",
+    }
+    for package in ("python 3.", "vllm", "torch 2.", "runpod 1."):
+        assert package in versions
+
+
+def test_every_automatic_choice_is_told_with_its_reason(engine: "InProcessEngine") -> None:
+    from worker.engine.automatic import CPU_EXPORTS  # noqa: PLC0415 - it imports vLLM
+    from worker.engine.summary import choices  # noqa: PLC0415 - likewise
+
+    told = {choice.name: str(choice) for choice in choices(engine._arguments)}
+    assert told.keys() - CPU_EXPORTS.keys() == {
+        "DTYPE",
+        "ENFORCE_EAGER",
+        "DISTRIBUTED_EXECUTOR_BACKEND",
+        "SERVED_MODEL_NAME",
+        "TOKENIZER",
+    }
+    name = engine.model.names[0]
+    assert told["SERVED_MODEL_NAME"] == f"SERVED_MODEL_NAME={name} (the last part of MODEL_NAME)"
+    assert told["TOKENIZER"] == f"TOKENIZER={name} (the model's own)"

@@ -1,0 +1,108 @@
+"""What settings are called: names that have gone, and near misses."""
+
+import pytest
+
+from worker.settings.names import MEANT, REMOVED, SPECULATIVE, SPELLINGS, meant, plain, unheeded
+
+OWN = ["MODEL_NAME", "HF_TOKEN", "MAX_CONCURRENCY", "BASE_PATH"]
+OPTIONS = ["MODEL", "MAX_MODEL_LEN", "SEED", "TOKENIZER"]
+
+
+def warnings(*given: str, **idle: str) -> list[str]:
+    return unheeded(given, OWN, OPTIONS, idle, ["VLLM_LOGGING_LEVEL"])
+
+
+def test_a_setting_that_vllm_has_dropped_is_told_since_when_and_what_does_its_work() -> None:
+    assert warnings("SWAP_SPACE") == [
+        "SWAP_SPACE has no effect: vLLM has had no such option since 0.18; "
+        "CPU_OFFLOAD_GB offloads weights, KV_OFFLOADING_SIZE the KV cache"
+    ]
+
+
+def test_an_option_that_nobody_replaced_is_told_to_have_gone_by_the_record() -> None:
+    assert warnings("ENABLE_LORA_BIAS") == [
+        "ENABLE_LORA_BIAS has no effect: vLLM has had no such option since 0.11"
+    ]
+
+
+def test_a_setting_that_a_worker_once_had_is_told_what_does_its_work() -> None:
+    (warning,) = warnings("VLLM_BASE_URL")
+    assert warning.startswith("VLLM_BASE_URL has no effect: the engine runs inside the worker")
+
+
+@pytest.mark.parametrize(
+    ("written", "right"),
+    [
+        ("MAX_MODEL_LENGTH", "MAX_MODEL_LEN"),
+        ("MAX_MODLE_LEN", "MAX_MODEL_LEN"),
+        ("MAX_CONCURENCY", "MAX_CONCURRENCY"),
+        ("MODELNAME", "MODEL_NAME"),
+        ("CUSTOM_CHAT_TEMPLATES", "CUSTOM_CHAT_TEMPLATE"),
+        ("VLLM_MAX_MODEL_LEN", "MAX_MODEL_LEN"),
+        ("VLLM_LOGING_LEVEL", "VLLM_LOGGING_LEVEL"),
+        ("HUGGINGFACE_TOKEN", "HF_TOKEN"),
+        ("HF_HUB_OFLINE", "HF_HUB_OFFLINE"),
+        ("MINBATCH_SIZE", "MIN_BATCH_SIZE"),
+    ],
+)
+def test_a_near_miss_is_warned_about_with_the_name_that_was_meant(written: str, right: str) -> None:
+    assert warnings(written) == [f"{written} is not a setting: did you mean {right}?"]
+
+
+def test_names_that_have_an_effect_or_are_unrelated_are_passed_over_in_silence() -> None:
+    names = ["PATH", "HOME", "HOSTNAME", "CUDA_VISIBLE_DEVICES", "RUNPOD_POD_ID", "LANG", "PWD"]
+    spellings = ["MIN_BATCH_SIZE", "ENABLE_LOG_REQUESTS", "NUM_SPECULATIVE_TOKENS", "REVISION"]
+    assert warnings(*names, *spellings, *OWN, *OPTIONS, "http_proxy", "VLLM_LOGGING_LEVEL") == []
+
+
+def test_every_variable_without_effect_is_told_in_order() -> None:
+    told = warnings("SWAP_SPACE", "MAX_CONTEXT_LEN_TO_CAPTURE", "HF_TOKENN", "SEED", SEED="idle")
+    assert [warning.split()[0] for warning in told] == [
+        "HF_TOKENN",
+        "MAX_CONTEXT_LEN_TO_CAPTURE",
+        "SEED",
+        "SWAP_SPACE",
+    ]
+    assert told[2] == "SEED has no effect: idle"
+
+
+def test_what_is_removed_or_meant_is_no_setting_and_leads_to_one() -> None:
+    accepted = {*SPELLINGS, *SPECULATIVE}
+    assert not REMOVED.keys() & accepted
+    assert not MEANT.keys() & (accepted | REMOVED.keys())
+    assert meant("MODEL_ID", OWN) == "MODEL_NAME"
+
+
+# Settings of the second engine:
+
+
+def test_without_a_second_model_its_settings_are_told_to_have_no_effect() -> None:
+    idle = ["EMBEDDING_MAX_MODEL_LEN", "EMBEDDING_SEED", "EMBEDDING_TOKENIZER_NAME"]
+    assert warnings(*idle) == [
+        f"{name} has no effect without EMBEDDING_MODEL_NAME" for name in idle
+    ]
+
+
+@pytest.mark.parametrize("model", ["EMBEDDING_MODEL_NAME", "EMBEDDING_MODEL"])
+def test_with_a_second_model_its_settings_have_their_effect(model: str) -> None:
+    assert warnings(model, "EMBEDDING_SEED", "EMBEDDING_TOKENIZER_NAME") == []
+
+
+def test_a_misspelt_setting_of_the_second_engine_is_told() -> None:
+    assert warnings("EMBEDDING_MODEL_NAME", "EMBEDDING_MAX_MODEL_LENGTH") == [
+        "EMBEDDING_MAX_MODEL_LENGTH is not a setting: did you mean EMBEDDING_MAX_MODEL_LEN?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("MODEL", "MODEL_NAME"),
+        ("EMBEDDING_MODEL", "EMBEDDING_MODEL_NAME"),
+        ("EMBEDDING_REVISION", "EMBEDDING_MODEL_REVISION"),
+        ("SEED", "SEED"),
+        ("EMBEDDING_SEED", "EMBEDDING_SEED"),
+    ],
+)
+def test_a_setting_has_one_name(written: str, name: str) -> None:
+    assert plain(written) == name
