@@ -31,7 +31,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install run endpoint serve test test-unit test-clients test-vllm fuzz check format bench clean
+.PHONY: help install run doctor endpoint serve test test-unit test-clients test-vllm fuzz check format listings bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -41,6 +41,9 @@ install: $(INSTALLED) ## Make .venv (2.4 GB, a few minutes the first time)
 run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=... for another model)
 	@MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
 		PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py
+
+doctor: $(INSTALLED) demo ## Say whether the worker would start, and what to change (MODEL_NAME=..., any setting)
+	@MODEL_NAME=$(MODEL_NAME) PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py --check
 
 endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
 	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
@@ -73,6 +76,9 @@ check: $(INSTALLED) ## Check format, lint, types and architecture
 format: $(INSTALLED) ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+listings: $(INSTALLED) ## Write what is made of the table of settings: the platform's forms, and two pages of docs/
+	@PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore $(BIN)/python builder/listings.py
 
 bench: $(INSTALLED) demo ## Measure the emulator, a cancel, cold start, streams on slow links, LLM.generate, and the overhead of jobs
 	@$(BIN)/python benchmarks/emulator_speed.py

@@ -1,0 +1,64 @@
+"""Writes what is listed of the settings: the platform's forms, and two pages of the documentation.
+
+``python builder/listings.py`` writes the files into the repository; with ``--check`` it compares
+them, names those that differ, and exits with 1 if any does.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pages
+import vllm
+from forms import Forms
+from listed import Catalogue
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent
+
+
+def listings() -> dict[str, str]:
+    """Make all files; by their paths in the repository."""
+    release = Version(vllm.__version__).public
+    catalogue = Catalogue()
+    forms = Forms(catalogue, release)
+    return {
+        "worker-config.json": _json(forms.console()),
+        ".runpod/hub.json": _json(forms.hub()),
+        "docs/settings.md": pages.settings(catalogue, release),
+        "docs/architectures.md": pages.architectures(release),
+    }
+
+
+def differing(files: Mapping[str, str]) -> list[str]:
+    """Name the files that are not in the repository as they would be made."""
+    return [
+        name
+        for name, content in files.items()
+        if not (ROOT / name).is_file() or (ROOT / name).read_text() != content
+    ]
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    check = parser.parse_args(words).check
+    files = listings()
+    changed = differing(files)
+    if check and changed:
+        sys.exit(f"not as the code has it: {', '.join(changed)}; run: make listings")
+    for name in changed:
+        (ROOT / name).parent.mkdir(exist_ok=True)
+        (ROOT / name).write_text(files[name])
+    print(f"{len(changed)} of {len(files)} files changed")
+
+
+if __name__ == "__main__":
+    main()

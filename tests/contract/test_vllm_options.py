@@ -1,0 +1,113 @@
+"""Every option of the installed vLLM, tried as a variable."""
+
+from pathlib import Path
+
+import pytest
+import vllm
+import vllm.envs
+from listed import GPU, Catalogue
+from packaging.version import Version
+
+from worker import start
+from worker.engine.machine import Machine
+from worker.engine.options import IDLE, NEEDS
+from worker.settings import Settings
+from worker.settings.names import ALIASES, FOR_LIBRARIES
+from worker.settings.table import ROWS, Row
+from worker.settings.table_row import LIBRARIES
+
+# The release that the list below is of.
+PINNED = "0.32"
+# Options that take any text: names, places, and what vLLM has no list of. One that is new here
+# deserves a look: can the worker tell a wrong value before vLLM does?
+ANY_TEXT = set(
+    """
+    ALLOWED_LOCAL_MEDIA_PATH CODE_REVISION COHERE_FORMAT DEVICE_IDS
+    DISABLE_ACCESS_LOG_FOR_ENDPOINTS
+    DOWNLOAD_DIR FINGERPRINT_VALUE GENERATION_CONFIG IO_PROCESSOR_PLUGIN
+    LOG_CONFIG_FILE MM_ENCODER_FP8_SCALE_PATH MM_ENCODER_FP8_SCALE_SAVE_PATH MODEL
+    OTLP_TRACES_ENDPOINT RESPONSE_ROLE REVISION SCHEDULER_CLS
+    SHOW_HIDDEN_METRICS_FOR_VERSION SPEC_MODEL TOKENIZER_REVISION
+    TOOL_SERVER WORKER_CLS WORKER_EXTENSION_CLS
+    """.split()
+)
+
+# What an option can't be set without.
+BESIDE = {
+    "DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB": {
+        "DATA_PARALLEL_SIZE": "2",
+        "DATA_PARALLEL_SIZE_LOCAL": "2",
+    },
+    "ENABLE_AUTO_TOOL_CHOICE": {"TOOL_CALL_PARSER": "hermes"},
+    "ENABLE_LOG_OUTPUTS": {"ENABLE_LOG_REQUESTS": "1"},
+    "LORA_MODULES": {"ENABLE_LORA": "1"},
+}
+
+MACHINE = Machine(cpu=False, gpus=(GPU,) * 8)
+CATALOGUE = Catalogue(MACHINE)
+
+
+def pinned() -> bool:
+    return Version(vllm.__version__).public.startswith(f"{PINNED}.")
+
+
+def values(name: str) -> set[str]:
+    """What a message, a form or a page shows as a value of an option."""
+    option = CATALOGUE.options[name]
+    usual = __file__ if name.endswith("_PLUGIN") else {"json": "{}"}.get(option.kind, "name")
+    return {each for each in (option.default, option.example) if each} or {usual}
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE.options.names))
+def test_an_option_takes_its_default_and_its_example(name: str) -> None:
+    for value in values(name):
+        assert CATALOGUE.mistakes(name, value, **BESIDE.get(name, {})) == [], value
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE.options.names))
+def test_an_option_that_refuses_a_value_is_named(name: str) -> None:
+    if (bad := CATALOGUE.refused(name)) is not None:
+        assert any(name in told for told in CATALOGUE.mistakes(name, bad))
+
+
+@pytest.mark.skipif(not pinned(), reason="the list is of another release")
+def test_the_options_that_can_refuse_no_value_are_known() -> None:
+    found = {name for name in CATALOGUE.options.names if CATALOGUE.refused(name) is None}
+    assert found == ANY_TEXT, (
+        f"new: {sorted(found - ANY_TEXT)}, no more: {sorted(ANY_TEXT - found)}"
+    )
+
+
+def test_an_option_with_a_type_or_choices_refuses_something() -> None:
+    checked = {
+        name
+        for name in CATALOGUE.options.names
+        if CATALOGUE.options[name].kind != "text" or CATALOGUE.options[name].choices
+    }
+    assert {name for name in checked if CATALOGUE.refused(name) is None} == set()
+
+
+# What the table of settings says of them:
+
+
+@pytest.mark.skipif(not pinned(), reason="the table is for another release")
+def test_every_row_of_the_table_is_something_that_is_read() -> None:
+    own = {name.upper() for name in Settings.model_fields}
+    read = own | ALIASES.keys() | CATALOGUE.options.names
+    read |= FOR_LIBRARIES | set(vllm.envs.environment_variables)
+    assert {row.name for row in ROWS} - read == set()
+
+
+EXAMPLES = [row for row in ROWS if row.example and row.section != LIBRARIES]
+
+
+@pytest.mark.skipif(not pinned(), reason="the table is for another release")
+@pytest.mark.parametrize("row", EXAMPLES, ids=lambda row: row.name)
+def test_an_example_of_the_table_starts_and_has_an_effect(row: Row, tmp_path: Path) -> None:
+    beside = {NEEDS[row.name]: "1"} if row.name in NEEDS else BESIDE.get(row.name, {})
+    value = row.example
+    if row.name == "VLLM_CONFIG_FILE":
+        value = str(tmp_path / "settings.yaml")
+        Path(value).write_text("seed: 1")
+    told = start.read({"MODEL_NAME": "org/model", **beside, row.name: value}, MACHINE)
+    assert told.warnings == () or row.name.lower() in IDLE

@@ -1,0 +1,69 @@
+"""The table of settings; what it says of vLLM's options is held to them in tests/contract."""
+
+from collections import Counter
+
+import pytest
+
+from worker.settings import Settings
+from worker.settings.names import ALIASES, FOR_LIBRARIES, REMOVED
+from worker.settings.table import ROWS, Row, example, row
+from worker.settings.table_row import LIBRARIES, SECTIONS
+
+NAMES = {each.name for each in ROWS}
+
+
+def test_every_setting_of_the_workers_own_has_a_row() -> None:
+    assert {name.upper() for name in Settings.model_fields} - NAMES == set()
+
+
+def test_every_other_name_of_an_option_has_a_row() -> None:
+    assert ALIASES.keys() - NAMES == set()
+
+
+def test_every_variable_for_libraries_has_a_row_among_those_of_libraries() -> None:
+    listed = {each.name for each in ROWS if each.section == LIBRARIES}
+    assert FOR_LIBRARIES - listed == set()
+
+
+def test_each_name_has_one_row() -> None:
+    counts = Counter(each.name for each in ROWS)
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_no_row_is_of_a_setting_that_has_gone() -> None:
+    assert NAMES & REMOVED.keys() == set()
+
+
+def test_rows_stand_together_by_section() -> None:
+    sections = [each.section for each in ROWS]
+    assert sections == sorted(sections, key=SECTIONS.index)
+    assert set(sections) == set(SECTIONS)
+
+
+@pytest.mark.parametrize("each", ROWS, ids=lambda each: each.name)
+def test_a_meaning_is_one_sentence(each: Row) -> None:
+    assert each.title
+    assert each.meaning.endswith(".")
+    assert not each.meaning.startswith(" ")
+    assert "  " not in each.meaning
+    assert ". " not in each.meaning
+
+
+def test_what_the_platform_sets_itself_is_not_asked_for() -> None:
+    platforms = row("RUNPOD_ENDPOINT_ID")
+    assert platforms
+    assert not platforms.form
+
+
+def test_what_is_further_down_in_the_form_is_in_the_form() -> None:
+    assert [each.name for each in ROWS if each.advanced and not each.form] == []
+
+
+def test_an_example_is_found_by_the_settings_name_and_by_the_options() -> None:
+    assert example("LIMIT_MM_PER_PROMPT") == "image=1,video=0"
+    assert example("MODEL") == example("MODEL_NAME") == "Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.parametrize("name", ["NO_SUCH_SETTING", "ENFORCE_EAGER"])
+def test_where_the_example_of_the_type_will_do_there_is_none(name: str) -> None:
+    assert example(name) is None
