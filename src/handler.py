@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from worker import local, start
+from worker import doctor, local, start
 from worker.app import Worker
 from worker.engine import Engine
 from worker.errors import WorkerError
@@ -39,6 +39,9 @@ def main() -> int:
         signal.signal(number, leave_on_signal)
     command = read_command_line()
     try:
+        if command.check:
+            # At once, whatever the hub still owes an answer to.
+            leave(doctor.main())
         if command.serve:
             with started("worker.serve") as (engine, settings):
                 serve_http(engine, settings, command.host, command.port)
@@ -77,6 +80,7 @@ def read_command_line() -> Namespace:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
     parser.add_argument("--rp_serve_api", action="store_true", help="serve the SDK's own test API")
+    parser.add_argument("--check", action="store_true", help="say whether the worker would start")
     parser.add_argument("--serve", action="store_true", help="serve the OpenAI API over HTTP")
     # Whoever wants to be reached from elsewhere (a pod: 0.0.0.0) says so, and thinks of a key.
     parser.add_argument("--host", default="127.0.0.1", help="where --serve listens")

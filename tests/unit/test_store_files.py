@@ -1,0 +1,117 @@
+"""Which files of a model count, and what their headers say."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+
+from worker.store import Origin, Wanted, locate
+from worker.store.files import indexed, json_object, others, weights
+from worker.store.headers import Unreadable, tensors
+
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+CLUTTER = ["README.md", "onnx/model.onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"]
+INDEX = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[0]}}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["model.safetensors", "pytorch_model.bin", *CLUTTER], ["model.safetensors"]),
+        (["pytorch_model.bin", "training_args.bin", "optimizer.pt"], ["pytorch_model.bin"]),
+        (["consolidated.safetensors", *SHARDS], ["consolidated.safetensors"]),
+        (["model.pt", "model.gguf"], ["model.pt"]),
+        (["original/consolidated.00.pth", "original/model.safetensors"], []),
+        (CLUTTER, []),
+    ],
+)
+def test_weights_count_in_one_format_only(names: list[str], expected: list[str]) -> None:
+    assert weights(names) == expected
+
+
+@pytest.mark.parametrize(
+    ("load_format", "expected"),
+    [("pt", "m.pt"), ("npcache", "m.bin"), ("safetensors", "m.safetensors"), ("gguf", "m.gguf")],
+)
+def test_a_format_that_is_asked_for_wins(load_format: str, expected: str) -> None:
+    names = ["m.pt", "m.bin", "m.safetensors", "m.gguf"]
+    assert weights(names, load_format=load_format) == [expected]
+
+
+def test_no_weights_are_loaded_for_a_dummy() -> None:
+    assert weights(["model.safetensors"], load_format="dummy") == []
+
+
+def test_what_is_not_in_the_index_is_not_loaded() -> None:
+    names = [*SHARDS, "model.safetensors", "adapter.safetensors"]
+    assert weights(names, indexed(json.dumps(INDEX))) == SHARDS
+
+
+def test_what_only_the_index_names_is_named() -> None:
+    assert weights(SHARDS[:1], indexed(json.dumps(INDEX))) == SHARDS
+
+
+def test_configurations_and_tokenizers_are_loaded_beside() -> None:
+    files = ["config.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "own.py"]
+    assert others([*files, *CLUTTER, "model.safetensors"]) == sorted(files)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "null"])
+def test_what_is_no_json_object_says_nothing(text: str) -> None:
+    assert json_object(text) == {}
+    assert list(indexed(text)) == []
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A safetensors file as its own library writes it, with a tensor of no dimension."""
+    import torch  # noqa: PLC0415 - only this needs it, and it takes seconds
+
+    held = {
+        "a": torch.zeros(3, 5, dtype=torch.bfloat16),
+        "b": torch.zeros(7),
+        "c": torch.zeros(2, 2, dtype=torch.int32),
+        "d": torch.tensor(1.0),
+    }
+    save_file(held, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    return tmp_path / "model.safetensors"
+
+
+def test_elements_are_counted_by_type(file: Path) -> None:
+    assert tensors([file, file]) == Counter({"BF16": 30, "F32": 16, "I32": 8})
+
+
+def test_a_file_that_is_cut_off_is_told(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(Unreadable, match=r"model.safetensors is cut off"):
+        tensors([file])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\1", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"<html>"]
+)
+def test_a_file_that_is_something_else_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(Unreadable, match="no safetensors file"):
+        tensors([tmp_path / "model.safetensors"])
+
+
+def test_a_directory_is_described_as_it_is(file: Path) -> None:
+    (file.parent / "config.json").write_text('{"model_type": "llama"}')
+    found = locate(Wanted(str(file.parent)))
+    assert found.origin is Origin.DIRECTORY
+    assert [each.name for each in found.weights] == ["model.safetensors"]
+    assert found.weights_size == file.stat().st_size
+    assert found.config == {"model_type": "llama"}
+    assert found.tensors == {"BF16": 15, "F32": 8, "I32": 4}
+    assert (found.missing, found.lacking, found.damaged) == ((), (), None)
+
+
+def test_a_directory_tells_which_weights_it_lacks(file: Path) -> None:
+    file.rename(file.with_name(SHARDS[0]))
+    (file.parent / "model.safetensors.index.json").write_text(json.dumps(INDEX))
+    found = locate(Wanted(str(file.parent)))
+    assert found.lacking == (SHARDS[1],)
+    assert [each.name for each in found.weights] == [SHARDS[0]]
