@@ -52,7 +52,7 @@ endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PO
 serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
 	@MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
 
-test: $(INSTALLED) demo ## Run the tests (seven minutes)
+test: $(INSTALLED) demo ## Run the tests (nine minutes)
 	@$(BIN)/python -m pytest
 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (half a minute)

@@ -3,20 +3,17 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from endpoints import ROOT
-from hub import STRANGER, Hub, hub
+from commands import HANDLER, HOME, WORKER, Ran, run
+from hub import STRANGER, hub
 from minilm import MODEL
+from side_by_side import side_by_side
 
-# It is to end within ten seconds; a machine that is busy with other tests takes longer.
-SLACK_S = 20
 FINDING = re.compile(r"(?P<level>ok|\?|warn|FAIL) +(?P<topic>\S+(?: \S+)*)  ")
 
 
@@ -40,7 +37,7 @@ class Told:
         return {each["topic"]: each["level"] for each in found if each}
 
 
-Check = Callable[..., Told]
+Ended = Callable[[str], Told]
 
 # A vLLM that is made for GPUs, where there is none.
 WITHOUT_DEVICE = """
@@ -52,67 +49,87 @@ sys.path.insert(0, "src")
 from worker import doctor
 sys.exit(doctor.main())
 """
-COMMAND = ("-u", "src/handler.py", "--check")
-
-
-@pytest.fixture
-def check(worker_environ: dict[str, str], tmp_path: Path) -> Check:
-    """Run the command with nobody's cache."""
-
-    def check(*command: str, **settings: str) -> Told:
-        environ = {**worker_environ, "HF_HOME": str(tmp_path / "hf"), **settings}
-        begun = time.monotonic()
-        ran = subprocess.run(
-            [sys.executable, *(command or COMMAND)],
-            env=environ,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert time.monotonic() - begun < SLACK_S
-        assert "Traceback" not in ran.stdout + ran.stderr
-        return Told(ran.returncode, ran.stdout, ran.stderr)
-
-    return check
+CHECK = (*HANDLER, "--check")
 
 
 @pytest.fixture(scope="module")
-def running(demo_model: Path) -> Iterator[Hub]:
-    with hub() as started:
-        started.add("org/open", demo_model)
-        started.add("org/gated", demo_model, gated=True)
-        yield started
+def broken(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is cut off, and of an architecture that vLLM has dropped."""
+    folder = tmp_path_factory.mktemp("models") / "broken"
+    shutil.copytree(demo_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"] = ["XverseForCausalLM"]
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    return folder
 
 
-def test_a_model_that_would_start_is_told_so(check: Check) -> None:
-    told = check()
-    assert told.status == 0
+@pytest.fixture(scope="module")
+def ended(
+    demo_model: Path, broken: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ended]:
+    """All runs of the command, each with nobody's cache; waits for the one that is named."""
+
+    def ran(environ: dict[str, str], *command: str) -> Callable[[], Ran]:
+        cache = str(tmp_path_factory.mktemp("hf"))
+        return lambda: run({**environ, "HF_HOME": cache}, *command)
+
+    def check(**settings: str) -> Callable[[], Ran]:
+        return ran({**WORKER, **settings}, *CHECK)
+
+    with hub() as serving, hub() as hanging:
+        serving.add("org/open", demo_model)
+        serving.add("org/gated", demo_model, gated=True)
+        hanging.hangs = True
+        commands = {
+            "make doctor": ran(HOME, "make", "-s", "doctor"),
+            "much wrong": check(
+                MODEL_NAME=str(broken),
+                MAX_MODEL_LEN="4096",
+                TENSOR_PARALLEL_SIZE="3",
+                RUNPOD_INIT_TIMEOUT="5",
+                MAX_MODEL_LENGTH="4096",
+                EMBEDDING_MODEL_NAME="org/embedder",
+                HF_ENDPOINT=hanging.endpoint,
+            ),
+            "wrong settings": check(
+                MODEL_NAME="org/gated",
+                HF_ENDPOINT=serving.endpoint,
+                HF_TOKEN=STRANGER,
+                MAX_MODEL_LEN="abc",
+                RAW_OPENAI_OUTPUT="2",
+            ),
+            "download": check(
+                MODEL_NAME="org/open",
+                HF_ENDPOINT=serving.endpoint,
+                EMBEDDING_MODEL_NAME=str(MODEL),
+            ),
+            "no model": check(MODEL_NAME=""),
+            "no GPU": ran(WORKER, sys.executable, "-c", WITHOUT_DEVICE),
+        }
+        with side_by_side(commands) as result:
+            yield lambda name: told_by(result(name))
+
+
+def told_by(ran: Ran) -> Told:
+    assert "Traceback" not in ran.stdout + ran.stderr
+    return Told(ran.returncode, ran.stdout, ran.stderr)
+
+
+def test_make_doctor_tells_that_the_demo_model_would_start(ended: Ended) -> None:
+    told = ended("make doctor")
+    assert told.status == 0, told.errors
     assert told.levels == dict.fromkeys(
         ["settings", "model", "architecture", "context", "memory", "cache", "start-up time"], "ok"
     )
+    assert ".models/demo is a directory" in told.output
     assert "cache 4.0 MiB for 2048 tokens (2048 bytes each) in 1.0 GiB" in told.words
     assert told.output.endswith("\nThe worker would start.\n")
 
 
-def test_everything_that_is_wrong_is_told_at_once(
-    check: Check, demo_model: Path, tmp_path: Path
-) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(demo_model, broken)
-    config = json.loads((broken / "config.json").read_text())
-    config["architectures"] = ["XverseForCausalLM"]
-    (broken / "config.json").write_text(json.dumps(config))
-    weights = broken / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    told = check(
-        MODEL_NAME=str(broken),
-        MAX_MODEL_LEN="4096",
-        TENSOR_PARALLEL_SIZE="3",
-        RUNPOD_INIT_TIMEOUT="5",
-        MAX_MODEL_LENGTH="4096",
-    )
+def test_everything_that_is_wrong_is_told_at_once(ended: Ended) -> None:
+    told = ended("much wrong")
     assert told.status == 1
     wrong = {topic: level for topic, level in told.levels.items() if level != "ok"}
     assert wrong == {
@@ -121,6 +138,7 @@ def test_everything_that_is_wrong_is_told_at_once(
         "architecture": "FAIL",
         "parallel": "FAIL",
         "context": "FAIL",
+        "embedder: model": "FAIL",
         "start-up time": "warn",
     }
     assert "model.safetensors is cut off" in told.words
@@ -128,19 +146,17 @@ def test_everything_that_is_wrong_is_told_at_once(
     assert "-> set it to one of 1, 2" in told.words
     assert "-> set MAX_MODEL_LEN=2048, or leave it unset" in told.words
     assert "-> set RUNPOD_INIT_TIMEOUT=60" in told.words
-    assert told.output.endswith("\nThe worker would not start: 4 failures, 2 warnings.\n")
+    assert told.output.endswith("\nThe worker would not start: 5 failures, 2 warnings.\n")
 
 
-def test_wrong_settings_hide_neither_the_model_nor_who_may_have_it(
-    check: Check, running: Hub
-) -> None:
-    told = check(
-        MODEL_NAME="org/gated",
-        HF_ENDPOINT=running.endpoint,
-        HF_TOKEN=STRANGER,
-        MAX_MODEL_LEN="abc",
-        RAW_OPENAI_OUTPUT="2",
-    )
+def test_a_hub_that_hangs_is_a_finding(ended: Ended) -> None:
+    told = ended("much wrong")
+    assert (told.status, told.levels["embedder: model"]) == (1, "FAIL")
+    assert "the hub does not answer" in told.words
+
+
+def test_wrong_settings_hide_neither_the_model_nor_who_may_have_it(ended: Ended) -> None:
+    told = ended("wrong settings")
     assert told.status == 1
     assert told.levels == {"settings": "FAIL", "access": "FAIL"}
     for name in ("MAX_MODEL_LEN", "RAW_OPENAI_OUTPUT", "org/gated"):
@@ -148,48 +164,21 @@ def test_wrong_settings_hide_neither_the_model_nor_who_may_have_it(
     assert STRANGER not in told.output + told.errors
 
 
-def test_a_download_and_an_embedder_beside_are_looked_at(check: Check, running: Hub) -> None:
-    told = check(
-        MODEL_NAME="org/open", HF_ENDPOINT=running.endpoint, EMBEDDING_MODEL_NAME=str(MODEL)
-    )
+def test_a_download_and_an_embedder_beside_are_looked_at(ended: Ended) -> None:
+    told = ended("download")
     assert told.status == 0, told.output
     assert told.levels["disk"] == "ok"
     assert "org/open at commit" in told.words
     assert told.levels["embedder: memory"] == told.levels["embedder: architecture"] == "ok"
 
 
-def test_a_hub_that_hangs_is_a_finding(check: Check, running: Hub) -> None:
-    running.hangs = True
-    try:
-        told = check(MODEL_NAME="org/open", HF_ENDPOINT=running.endpoint)
-    finally:
-        running.hangs = False
-    assert (told.status, told.levels["model"]) == (1, "FAIL")
-    assert "the hub does not answer" in told.words
-
-
-def test_without_a_model_there_is_still_an_answer(check: Check) -> None:
-    told = check(MODEL_NAME="")
+def test_without_a_model_there_is_still_an_answer(ended: Ended) -> None:
+    told = ended("no model")
     assert (told.status, told.levels) == (1, {"settings": "FAIL"})
     assert "MODEL_NAME is not set" in told.words
 
 
-def test_without_a_gpu_a_vllm_for_gpus_is_told(check: Check) -> None:
-    told = check("-c", WITHOUT_DEVICE)
+def test_without_a_gpu_a_vllm_for_gpus_is_told(ended: Ended) -> None:
+    told = ended("no GPU")
     assert (told.status, told.levels) == (1, {"vLLM": "FAIL", "model": "ok"})
     assert "vLLM finds no GPU on this machine" in told.words
-
-
-def test_make_doctor_looks_at_the_demo_model(worker_environ: dict[str, str]) -> None:
-    environ = {name: value for name, value in worker_environ.items() if name != "MODEL_NAME"}
-    ran = subprocess.run(
-        ["make", "-s", "doctor"],
-        env=environ,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert ".models/demo is a directory" in ran.stdout
