@@ -14,8 +14,8 @@ from worker.engine.options import IDLE, NEEDS, Options
 from worker.errors import SettingsError
 from worker.settings import Settings, history
 from worker.settings.names import ALIASES, OPPOSITES
-from worker.settings.sources import text
 from worker.settings.table import ROWS, Row
+from worker.settings.values import text
 
 # What listings are made for, wherever they are made: they show nothing of this machine.
 GPU = Gpu("", 0)

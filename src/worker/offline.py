@@ -21,7 +21,7 @@ from worker.arguments import (
     warn_once,
 )
 from worker.job import RawJob
-from worker.settings.sources import text
+from worker.settings.values import text
 
 T = TypeVar("T")
 

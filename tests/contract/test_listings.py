@@ -15,8 +15,8 @@ from worker import start
 from worker.engine.locations import find
 from worker.settings import Settings
 from worker.settings.names import ALIASES
-from worker.settings.sources import text
 from worker.settings.table import ROWS
+from worker.settings.values import text
 
 Name = Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$")]
 Text = Annotated[str, Field(min_length=1)]

@@ -73,7 +73,7 @@ def test_a_boolean_is_true_in_each_of_its_spellings(text: str) -> None:
 @pytest.mark.parametrize("text", ["t", "y", "f", "2", "-1", "truth", "nein"])
 def test_other_spellings_of_a_boolean_are_refused(text: str) -> None:
     assert mistakes_of(RAW_OPENAI_OUTPUT=text).message.endswith(
-        f"RAW_OPENAI_OUTPUT = {text!r}: a boolean is one of 0/1, true/false, yes/no, on/off, "
+        f"RAW_OPENAI_OUTPUT = {text!r}: one of 0/1, true/false, yes/no, on/off, "
         "for example RAW_OPENAI_OUTPUT=1"
     )
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from worker.errors import Mistake
-from worker.settings.sources import Given, gathered, masked, text
+from worker.settings.sources import Given, gathered
+from worker.settings.values import masked, text
 
 
 def gather(**environ: str) -> Given:

@@ -9,8 +9,9 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from worker.engine.locations import find
 from worker.engine.machine import Machine
-from worker.engine.option import one_of, shown
+from worker.engine.option import one_of
 from worker.errors import Mistake
+from worker.settings.values import shown
 
 
 def contradictions(

@@ -12,8 +12,8 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from worker.engine.declared import field_of, fields_of, kind_of, literals, plugged
 from worker.engine.locations import find
-from worker.settings import boolean, history, table
-from worker.settings.sources import text
+from worker.settings import history, table
+from worker.settings.values import BOOLEANS, boolean, text
 
 # Pairs as operators write them for an option that takes a JSON object: image=1,video=0.
 _PAIRS = re.compile(r"\w+=[^,=]+(,\w+=[^,=]+)*")
@@ -21,7 +21,7 @@ _PAIRS = re.compile(r"\w+=[^,=]+(,\w+=[^,=]+)*")
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 ACCEPTED = {
-    "boolean": "one of 0/1, true/false, yes/no, on/off",
+    "boolean": BOOLEANS,
     "integer": "a whole number",
     "size": "a whole number, or one such as 16k (16000) or 16K (16384)",
     "number": "a number",
@@ -186,11 +186,6 @@ class Option:
         return value
 
 
-def shown(value: str) -> str:
-    """Give a value as a message may repeat it: JSON can hold keys to other services."""
-    return {"{": "{...}", "[": "[...]"}.get(value[:1], value)
-
-
 def one_of(choices: Sequence[str], instead: str) -> str:
     """List what is accepted instead of a value; what was probably meant comes first."""
     near = difflib.get_close_matches(instead, choices, n=1)
@@ -214,7 +209,7 @@ def why(error: BaseException) -> str:
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     message = re.sub(r"^argument \S+: ", "", str(error))
     # Of a conversion that failed: a type of Python's, and the value once more.
-    return "" if re.match("invalid |Value |a boolean ", message) else message
+    return "" if message == BOOLEANS or re.match("invalid |Value ", message) else message
 
 
 def items(value: str) -> list[str]:

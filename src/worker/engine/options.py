@@ -14,10 +14,11 @@ from worker.engine.automatic import GPU_SHARE, automatic, served_names
 from worker.engine.contradictions import contradictions
 from worker.engine.locations import find
 from worker.engine.machine import Machine, machine
-from worker.engine.option import Option, shown, why
+from worker.engine.option import Option, why
 from worker.errors import Mistake, SettingsError, collected, in_settings
 from worker.settings.names import OF_OTHERS
-from worker.settings.sources import EXTRA_ARGS, EXTRA_EXAMPLE, hidden, text
+from worker.settings.sources import EXTRA_ARGS, EXTRA_EXAMPLE
+from worker.settings.values import hidden, says, shown, text
 
 # What vLLM raises for settings that it can't start with.
 REFUSALS = (
@@ -128,7 +129,7 @@ class Options:
         """Say why options have no effect beside others, by name, with the operator's prefix."""
         told = {prefix + dest.upper(): why for dest, why in (REFUSED | IDLE).items()}
         for name, needed in NEEDS.items():
-            if given.get(needed, "0").lower() in ("0", "false", "no", "off"):
+            if not says(given.get(needed), True):
                 told[prefix + name] = f"it needs {prefix}{needed}"
         return told
 

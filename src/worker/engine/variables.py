@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import vllm.envs
 
 from worker.errors import Mistake
-from worker.settings.sources import masked
+from worker.settings.values import masked
 
 NAMES = frozenset(vllm.envs.environment_variables)
 

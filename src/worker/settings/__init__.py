@@ -16,27 +16,14 @@ from pydantic import (
 
 from worker.errors import Mistake, SettingsError
 from worker.settings.environment import EXPORTS, Choice, export
-from worker.settings.sources import text
 from worker.settings.table import example
+from worker.settings.values import boolean, text
 
 # Of what is exported, what an operator may wonder about.
 _WHY = {
     "RUNPOD_LOG_LEVEL": "the SDK's own DEBUG prints every answer",
     "HF_HOME": "the volume is there",
 }
-
-_WORDS = {"0": False, "false": False, "no": False, "off": False}
-_WORDS |= {"1": True, "true": True, "yes": True, "on": True}
-
-
-def boolean(value: Any) -> Any:
-    """Read a boolean as operators write it; pydantic alone would also take t, y and f."""
-    if isinstance(value, bool):
-        return value
-    try:
-        return _WORDS[str(value).strip().lower()]
-    except KeyError:
-        raise ValueError("a boolean is one of 0/1, true/false, yes/no, on/off") from None
 
 
 def _existing(model: str) -> str:

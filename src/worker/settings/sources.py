@@ -1,7 +1,6 @@
 """Where settings come from, and which wins: a config file, a baked model, the environment."""
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ import yaml
 
 from worker.errors import Mistake, SettingsError, collected
 from worker.settings.names import ALIASES, EMBEDDER, OPPOSITES, SPECULATIVE, plain
+from worker.settings.values import hidden, masked, opposite, says, text
 
 # Written when a model is put into the image.
 BAKED = Path("/local_model_args.json")
@@ -19,8 +19,6 @@ CONFIG_FILE = "VLLM_CONFIG_FILE"
 DEFAULT_CONFIG_FILE = Path("/vllm_config.yaml")
 EXTRA_ARGS = "VLLM_EXTRA_ARGS"
 EXTRA_EXAMPLE = "'--max-model-len 4096 --enable-lora'"
-
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Given:
             if name.startswith(prefix)
         }
         # The worker's setting, for each engine.
-        if self.values.get("DISABLE_LOG_REQUESTS", "1").lower() in _FALSE:
+        if says(self.values.get("DISABLE_LOG_REQUESTS"), False):
             bare["ENABLE_LOG_REQUESTS"] = "1"
         return {ALIASES.get(name, name): value for name, value in bare.items()}
 
@@ -92,27 +90,6 @@ def gathered(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
         with collected(mistakes):
             _join_speculative(prefix, values, written)
     return Given(values, written, files, extra, tuple(mistakes))
-
-
-def text(value: Any) -> str:
-    """Write a value as an operator would write the setting; nothing for None."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    several = isinstance(value, dict | list | tuple)
-    return json.dumps(value, default=str) if several else str(value)
-
-
-def masked(name: str, value: str) -> str:
-    """Hide a secret, which a message must not show."""
-    return "***" if name.endswith(("TOKEN", "KEY", "SECRET", "PASSWORD")) else value
-
-
-def hidden(line: str) -> str:
-    """Hide the secrets in a command line, and JSON, which can hold some."""
-    line = re.sub(r"(--\S*(?:key|token|secret|password)[= ]+)\S+", r"\1***", line)
-    return re.sub(r"[\[{].*[\]}]", "{...}", line)
 
 
 def _sources(
@@ -165,7 +142,7 @@ def _plainly(variables: Mapping[str, str], mistakes: list[Mistake]) -> dict[str,
         if value := variables[spelt].strip():
             name = plain(spelt)
             if spelt in OPPOSITES:
-                name, value = OPPOSITES[spelt], _opposite(value)
+                name, value = OPPOSITES[spelt], opposite(value)
             other, before = told.get(name, (spelt, value))
             if before != value:
                 told_before = masked(other, variables[other].strip())
@@ -173,11 +150,6 @@ def _plainly(variables: Mapping[str, str], mistakes: list[Mistake]) -> dict[str,
                 mistakes.append(Mistake(spelt, masked(spelt, variables[spelt].strip()), advice))
             told[name] = (spelt, value)
     return told
-
-
-def _opposite(value: str) -> str:
-    lower = value.lower()
-    return "0" if lower in _TRUE else "1" if lower in _FALSE else value
 
 
 def _words(line: str) -> tuple[str, ...]:
