@@ -4,7 +4,7 @@
 FROM vllm/vllm-openai:v0.32.0
 
 # For the processes that vLLM starts: the worker's own Python is told by -u below. What the SDK
-# must find in the environment, the worker itself sets (EXPORTS in src/worker/settings.py), so
+# must find in the environment, the worker itself sets (EXPORTS in src/worker/settings/environment.py), so
 # that it runs in the same way outside this image.
 ENV PYTHONUNBUFFERED=1
 

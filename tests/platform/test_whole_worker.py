@@ -30,6 +30,8 @@ LONG_MESSAGE: dict[str, Any] = {
 SETTINGS = {
     "EMBEDDING_MODEL_NAME": str(MODEL),
     "EMBEDDING_SERVED_MODEL_NAME": "minilm",
+    "DISABLE_LOG_REQUESTS": "0",
+    "DISABLE_LOG_STATS": "0",
     "REASONING_PARSER": "until_comma",
     "REASONING_PARSER_PLUGIN": str(ROOT / "tests" / "plugins" / "reasoning_parser.py"),
 }
@@ -102,6 +104,16 @@ async def test_each_engine_dies_alone_and_is_started_again(
     counts = dict(line.rsplit(" ", 1) for line in told)
     for model in ("demo", "minilm"):
         assert float(counts[COUNTED.format(model)]) == 2
+
+
+async def test_statistics_and_requests_are_logged_where_that_is_not_disabled(
+    endpoint: Endpoint, client: openai.AsyncOpenAI
+) -> None:
+    assert await chat(client) == SAID
+    log = endpoint.logged
+    # A line every ten seconds: the tests before have taken longer.
+    assert "throughput" in log
+    assert "Added request" in log
 
 
 async def streams_break(endpoint: Endpoint, main: int) -> None:

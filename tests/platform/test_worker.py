@@ -188,3 +188,23 @@ async def test_the_start_logs_each_phase_with_its_seconds(endpoint: Endpoint) ->
     phases = re.findall(r"start-up: (\S+) +\d+\.\d\d s", endpoint.logged)
     expected = ["import", "settings", "weights", "engine", "app", "warm-up", "sdk"]
     assert Counter(phases) == Counter(expected)
+
+
+async def test_the_start_sums_up_what_has_started_and_what_was_chosen(endpoint: Endpoint) -> None:
+    (summary,) = re.findall(r"model: demo; from: .*; KV cache: \d+ tokens; .*", endpoint.logged)
+    for part in ("dtype: float32", "context: ", "concurrency: ", "vllm", "runpod 1."):
+        assert part in summary
+    (chosen,) = re.findall(r"chosen: .*", endpoint.logged)
+    assert "RUNPOD_LOG_LEVEL=INFO (the SDK's own DEBUG prints every answer)" in chosen
+    assert "SERVED_MODEL_NAME=demo (the last part of MODEL_NAME)" in chosen
+
+
+async def test_no_statistics_and_no_requests_are_logged_but_they_are_counted(
+    endpoint: Endpoint,
+) -> None:
+    await endpoint.run({"prompt": "Hi"})
+    told = (await endpoint.run({"openai_route": "/metrics"})).output[0]
+    (count,) = re.findall(r'request_success_total\{.*finished_reason="length".*\} (\S+)', told)
+    assert float(count) >= 1
+    for line in ("throughput", "Added request", "Received request"):
+        assert line not in endpoint.logged
