@@ -60,7 +60,7 @@ SINGLE: tuple[tuple[str, str, str], ...] = (
     ("TOKENIZER_MODE", "quick", "one of auto, hf"),
     ("RUNNER", "generat", "did you mean generate?"),
     ("LORA_DTYPE", "float64", "One of auto, bfloat16, float16"),
-    ("MAX_LORA_RANK", "17", "One of 1, 8, 16, 32"),
+    ("MAX_LORA_RANK", "17", "one of 1, 8, 16, 32"),
     ("DISTRIBUTED_EXECUTOR_BACKEND", "rayy", "did you mean ray?"),
     ("SCHEDULING_POLICY", "lifo", "one of fcfs, priority"),
     ("CHAT_TEMPLATE_CONTENT_FORMAT", "json", "one of auto, openai, string"),

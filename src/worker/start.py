@@ -10,8 +10,17 @@ from worker.errors import Mistake, SettingsError, StartFailed, collected
 from worker.phases import phase
 from worker.settings import Settings
 from worker.settings.environment import Choice, process_environ
-from worker.settings.names import ALIASES, EMBEDDER, SPECULATIVE, meant, removed, unheeded
-from worker.settings.sources import Given, gathered
+from worker.settings.names import (
+    ALIASES,
+    EMBEDDER,
+    FOR_LIBRARIES,
+    OF_OTHERS,
+    SPECULATIVE,
+    meant,
+    removed,
+    unheeded,
+)
+from worker.settings.sources import EXTRA_ARGS, Given, gathered
 
 if TYPE_CHECKING:
     # Only once what vLLM must find in the environment is written.
@@ -67,7 +76,7 @@ def read(environ: Mapping[str, str] | None = None, on: "Machine | None" = None) 
         # Here, because it takes seconds and reads the environment that was just completed.
         from worker.engine import variables  # noqa: PLC0415 - see above
 
-        unreadable = [] if environ else [*variables.wrong(given.values)]
+        unreadable = [] if environ is not None else [*variables.wrong(given.values)]
         try:
             from worker.engine.options import Options  # noqa: PLC0415 - likewise
 
@@ -81,9 +90,9 @@ def read(environ: Mapping[str, str] | None = None, on: "Machine | None" = None) 
         arguments, embedder = _arguments(given, known, mistakes)
         mistakes += [*_unknown_in_files(given, known), *unreadable]
     told = {mistake.name for mistake in mistakes}
-    idle = _idle(given, known, settings)
-    set_ = [name for name in given.written.values() if name not in told]
-    warnings = unheeded(set_, OWN, known.names, idle, variables.NAMES)
+    idle = _idle(given, known, settings, arguments, embedder)
+    set_ = {*given.written.values(), *getattr(arguments, "extra", ())} - told
+    warnings = unheeded(set_, OWN, known.names, idle, variables.NAMES) + _odd(given, arguments)
     if given.mistakes or mistakes or settings is None:
         raise SettingsError([*given.mistakes, *map(given.told, mistakes)], warnings)
     arguments.choices = (*exported, *arguments.choices)
@@ -124,21 +133,45 @@ def _options(given: Given, prefix: str = "") -> dict[str, str]:
 def _unknown_in_files(given: Given, known: "Options") -> list[Mistake]:
     """Refuse what a file sets that is no setting: unlike the environment a file is for us only."""
     names = OWN | known.names | ALIASES.keys() | SPECULATIVE.keys()
-    names |= {EMBEDDER + name for name in names}
+    names |= {EMBEDDER + name for name in names} | OF_OTHERS | known.idle(Namespace()).keys()
     mistakes = []
     for name in given.files.keys() - names:
-        if not removed(name):
+        if name in FOR_LIBRARIES:
+            mistakes.append(Mistake(name, "...", "only the environment can set it"))
+        elif not removed(name):
             right = meant(name, names)
             advice = f"no setting: did you mean {right}?" if right else "no setting"
-            mistakes.append(Mistake(name, given.values[name], advice))
+            # It may be anything, also a secret.
+            mistakes.append(Mistake(name, "...", advice))
     return mistakes
 
 
-def _idle(given: Given, known: "Options", settings: Settings | None) -> dict[str, str]:
+def _odd(given: Given, arguments: Namespace) -> list[str]:
+    """Say what is heeded otherwise than it looks."""
+    named = {name: given.values[name] for name in sorted(given.values.keys() & OWN)}
+    odd = [
+        f"{given.written[name]} stands in quotes, which are part of the value"
+        for name, value in named.items()
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+    ]
+    if "DISABLE_LOG_STATS" in getattr(arguments, "extra", ()):
+        odd.append(f"--disable-log-stats in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS")
+    return odd
+
+
+def _idle(
+    given: Given,
+    known: "Options",
+    settings: Settings | None,
+    arguments: Namespace,
+    embedder: Namespace | None,
+) -> dict[str, str]:
     """Say why settings have no effect beside others, by name."""
-    idle = known.idle(_options(given)) | known.idle(_options(given, EMBEDDER), EMBEDDER)
+    idle = known.idle(arguments) | known.idle(embedder or Namespace(), EMBEDDER)
     if settings is None:
         return idle
+    of_files = OF_OTHERS & given.files.keys()
+    idle |= dict.fromkeys(of_files, "vLLM's server has no socket of its own in a worker")
     whole = f"every chunk holds DEFAULT_BATCH_SIZE={settings.default_batch_size} tokens"
     if settings.default_min_batch_size >= settings.default_batch_size:
         idle["DEFAULT_MIN_BATCH_SIZE"] = f"it is not below DEFAULT_BATCH_SIZE, so {whole}"
@@ -161,5 +194,9 @@ def _shares(main: Mapping[str, str], beside: Mapping[str, str]) -> tuple[float, 
         return BOTH_SHARES, EMBEDDER_SHARE
     if share <= 0 or share + embedders > 1:
         told = f"with {SHARE}={share:g} for the model there is no room for it: at most 1 together"
+        if embedders == EMBEDDER_SHARE and SHARE in main:
+            told = f"with {embedders:g} for the embedder there is not enough: at most 1 together"
+            example = f"{1 - embedders:g}"
+            raise SettingsError([Mistake(SHARE, f"{share:g}", told, example)])
         raise SettingsError([Mistake(EMBEDDER + SHARE, f"{embedders:g}", told)])
     return round(share, 6), embedders

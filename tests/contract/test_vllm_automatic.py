@@ -38,7 +38,7 @@ def not_vllms(arguments: Namespace) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(arguments).items()
-        if defaults.get(name, unlike) != value and name not in ("given", "choices")
+        if defaults.get(name, unlike) != value and name not in ("given", "choices", "extra")
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from worker import start
 from worker.engine.automatic import fitting
 from worker.engine.declared import plugged
-from worker.engine.launch import divided
+from worker.engine.launch import divide, divided
 from worker.engine.locations import find
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
@@ -56,8 +56,8 @@ def test_mistakes_in_all_settings_are_told_together() -> None:
             EMBEDDING_SEED="y",
         )
     assert [mistake.name for mistake in refused.value.mistakes] == [
-        "EMBEDDING_GPU_MEMORY_UTILIZATION",
         "EMBEDDING_SEED",
+        "GPU_MEMORY_UTILIZATION",
         "MAX_CONCURRENCY",
         "SEED",
     ]
@@ -215,3 +215,12 @@ def test_only_a_size_that_was_left_open_is_made_to_fit(demo_model: Path) -> None
     assert divided(options.parse({"MODEL": str(demo_model)})) == 2
     chosen = options.parse({"MODEL": str(demo_model), "TENSOR_PARALLEL_SIZE": "4"})
     assert divided(chosen) == 4
+
+
+def test_the_choice_of_a_size_is_told_as_it_was_made_to_fit(demo_model: Path) -> None:
+    options = Options(Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),) * 3))
+    arguments = options.parse({"MODEL": str(demo_model)})
+    divide(arguments)
+    assert arguments.tensor_parallel_size == 2
+    (told,) = [str(each) for each in arguments.choices if each.name == "TENSOR_PARALLEL_SIZE"]
+    assert told == ("TENSOR_PARALLEL_SIZE=2 (as many of 3 GPUs as can share its attention heads)")

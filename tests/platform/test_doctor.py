@@ -105,6 +105,14 @@ def ended(
                 HF_ENDPOINT=serving.endpoint,
                 EMBEDDING_MODEL_NAME=str(MODEL),
             ),
+            "two wrong": check(
+                MODEL_NAME="org/none",
+                VLLM_EXTRA_ARGS="--model org/open",
+                HF_ENDPOINT=serving.endpoint,
+                RAW_OPENAI_OUTPUT="2",
+                VLLM_CPU_KVCACHE_SPACE="abc",
+            ),
+            "no address": check(MODEL_NAME="org/open", HF_ENDPOINT="http://[bad"),
             "no model": check(MODEL_NAME=""),
             "no GPU": ran(WORKER, sys.executable, "-c", WITHOUT_DEVICE),
         }
@@ -162,6 +170,28 @@ def test_wrong_settings_hide_neither_the_model_nor_who_may_have_it(ended: Ended)
     for name in ("MAX_MODEL_LEN", "RAW_OPENAI_OUTPUT", "org/gated"):
         assert name in told.words
     assert STRANGER not in told.output + told.errors
+
+
+def test_what_is_sound_beside_wrong_settings_is_judged(ended: Ended) -> None:
+    told = ended("two wrong")
+    assert told.status == 1
+    assert {topic for topic, level in told.levels.items() if level == "FAIL"} == {"settings"}
+    judged = ("architecture", "context", "memory", "start-up time")
+    assert [told.levels[topic] for topic in judged] == ["ok"] * 4, told.output
+    without = "what follows is judged without RAW_OPENAI_OUTPUT, VLLM_CPU_KVCACHE_SPACE"
+    assert without in told.words
+
+
+def test_the_model_of_the_extra_arguments_is_the_one_that_is_judged(ended: Ended) -> None:
+    told = ended("two wrong")
+    assert "org/open at commit" in told.words
+    assert "org/none" not in told.words
+
+
+def test_an_address_of_the_hub_that_is_none_is_a_finding(ended: Ended) -> None:
+    told = ended("no address")
+    assert (told.status, told.levels) == (1, {"vLLM": "FAIL", "hub": "FAIL"})
+    assert "HF_ENDPOINT" in told.words
 
 
 def test_a_download_and_an_embedder_beside_are_looked_at(ended: Ended) -> None:

@@ -80,7 +80,7 @@ def test_a_start_longer_than_the_platform_waits_is_a_warning(tmp_path: Path) -> 
     found = started(large)
     assert found.level is Level.WARN
     assert "700 s to download at 200 MB/s" in found.text
-    assert "RUNPOD_INIT_TIMEOUT=1620" in found.change
+    assert found.change == "set RUNPOD_INIT_TIMEOUT=1620, or put the model on a network volume"
     assert started(large, RUNPOD_INIT_TIMEOUT="1620").level is Level.OK
 
 
@@ -89,6 +89,10 @@ def test_a_start_without_compiling_is_shorter() -> None:
     assert "to compile" not in started(model(ENFORCE_EAGER="1")).text
     # Which is what the worker chooses without a GPU.
     assert "to compile" not in started(model(CPU)).text
+
+
+def test_a_network_volume_is_proposed_only_where_something_is_downloaded() -> None:
+    assert started(model(), RUNPOD_INIT_TIMEOUT="5").change == "set RUNPOD_INIT_TIMEOUT=180"
 
 
 def test_a_timeout_that_is_no_number_is_a_warning() -> None:

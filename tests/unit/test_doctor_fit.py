@@ -122,6 +122,37 @@ def test_without_a_gpu_the_cache_has_a_space_of_its_own() -> None:
     assert memory(shorter, CPU, VLLM_CPU_KVCACHE_SPACE="1").level is Level.OK
 
 
+def test_a_space_larger_than_the_memory_is_to_be_lowered_to_what_fits() -> None:
+    found = memory(model(CPU), CPU, 64 * GIB, VLLM_CPU_KVCACHE_SPACE="70")
+    assert (found.level, found.topic) == (Level.FAIL, "memory")
+    assert found.change == "set VLLM_CPU_KVCACHE_SPACE=32"
+    lowered = memory(model(CPU), CPU, 64 * GIB, VLLM_CPU_KVCACHE_SPACE="32")
+    assert lowered.topic == "cache"
+    too_small = memory(model(CPU), CPU, 30 * GIB, VLLM_CPU_KVCACHE_SPACE="10")
+    assert too_small.change.startswith("take a smaller model")
+
+
+def both(own: float, space: str, on: Machine = CPU, runner: str = "auto") -> list[Finding]:
+    engines = [model(on), model(on, RUNNER=runner)]
+    return list(fit.together(engines, on, {"VLLM_CPU_KVCACHE_SPACE": space}, int(own)))
+
+
+def test_the_caches_of_two_engines_add_up_in_the_machines_memory() -> None:
+    found = only(both(80 * GIB, "20"))
+    assert (found.level, found.change) == (Level.FAIL, "set VLLM_CPU_KVCACHE_SPACE=8")
+    assert only(both(80 * GIB, "8")).level is Level.OK
+    assert only(both(50 * GIB, "8")).change.startswith("take smaller models")
+
+
+def test_an_embedder_may_keep_no_cache_beside_the_models() -> None:
+    assert only(both(90 * GIB, "20", runner="pooling")).level is Level.WARN
+
+
+def test_engines_on_gpus_share_none_of_the_machines_memory() -> None:
+    assert both(1, "20", RTX_4090) == []
+    assert list(fit.together([model(CPU)], CPU, {"VLLM_CPU_KVCACHE_SPACE": "20"}, 1)) == []
+
+
 def test_a_length_beyond_the_models_own_fails() -> None:
     found = only(fit.context(model(MAX_MODEL_LEN="200000"), {}))
     assert found.level is Level.FAIL

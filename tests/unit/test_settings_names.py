@@ -49,6 +49,23 @@ def test_a_near_miss_is_warned_about_with_the_name_that_was_meant(written: str, 
     assert warnings(written) == [f"{written} is not a setting: did you mean {right}?"]
 
 
+@pytest.mark.parametrize("name", ["max_model_len", "Max_Model_Len", "MAX-MODEL-LEN", "--seed"])
+def test_a_name_in_other_letters_is_told_as_it_is_to_be_written(name: str) -> None:
+    (warning,) = warnings(name)
+    assert warning.startswith(f"{name} is not a setting: did you mean ")
+
+
+def test_a_dropped_option_is_known_under_vllms_prefix_too() -> None:
+    (warning,) = warnings("VLLM_SWAP_SPACE")
+    assert "no such option since 0.18" in warning
+
+
+def test_an_option_of_a_later_vllm_is_told_to_be_one() -> None:
+    assert warnings("WATCHDOG_CONFIG") == [
+        "WATCHDOG_CONFIG has no effect: vLLM has it from 0.33.0 on"
+    ]
+
+
 def test_names_that_have_an_effect_or_are_unrelated_are_passed_over_in_silence() -> None:
     names = ["PATH", "HOME", "HOSTNAME", "CUDA_VISIBLE_DEVICES", "RUNPOD_POD_ID", "LANG", "PWD"]
     spellings = ["MIN_BATCH_SIZE", "ENABLE_LOG_REQUESTS", "NUM_SPECULATIVE_TOKENS", "REVISION"]

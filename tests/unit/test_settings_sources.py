@@ -57,6 +57,11 @@ def test_a_setting_is_known_by_the_names_that_it_once_had(name: str, other: str)
     assert "is the same setting: set one of them" in mistake.advice
 
 
+def test_spellings_that_mean_the_same_do_not_differ() -> None:
+    assert gather(MIN_BATCH_SIZE="1", DEFAULT_MIN_BATCH_SIZE="1.0").mistakes == ()
+    assert gather(ENABLE_LOG_REQUESTS="false", DISABLE_LOG_REQUESTS="true").mistakes == ()
+
+
 def test_two_spellings_that_differ_show_no_secret() -> None:
     (mistake,) = gather(HF_TOKEN="hf_one", HUGGING_FACE_HUB_TOKEN="hf_two").mistakes
     assert str(mistake) == (
@@ -84,7 +89,7 @@ def test_vllm_logs_requests_where_that_is_not_disabled(value: str, logged: bool)
 # Blank values, and the second engine:
 
 
-@pytest.mark.parametrize("blank", ["", "  "])
+@pytest.mark.parametrize("blank", ["", "  ", "None"])
 def test_a_blank_value_counts_as_unset(blank: str) -> None:
     given = gather(REVISION="abc", MODEL_REVISION=blank, DTYPE=blank, SEED=" 7 ")
     assert given.options() == {"REVISION": "abc", "SEED": "7"}

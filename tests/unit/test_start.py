@@ -39,7 +39,6 @@ def test_two_engines_share_a_gpu(main: Any, embedders: Any, shares: tuple[float,
     [
         (None, 0.95, ("0.95", "0")),
         (None, 1, ("1", "-0.05")),
-        (0.95, None, ("0.1", "0.95")),
         (0.8, 0.3, ("0.3", "0.8")),
         (0, 0.3, ("0.3", "0")),
     ],
@@ -53,6 +52,16 @@ def test_shares_that_no_gpu_can_give_are_refused(
     assert (mistake.name, mistake.value) == (f"EMBEDDING_{SHARE}", told[0])
     assert mistake.advice == (
         f"with {SHARE}={told[1]} for the model there is no room for it: at most 1 together"
+    )
+
+
+def test_the_share_that_was_set_is_the_one_that_is_refused() -> None:
+    with pytest.raises(SettingsError) as caught:
+        _shares(share(0.95), {})
+    (mistake,) = caught.value.mistakes
+    assert str(mistake) == (
+        f"{SHARE} = '0.95': with 0.1 for the embedder there is not enough: at most 1 together, "
+        f"for example {SHARE}=0.9"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import save_file
 
 from worker.store import Origin, Wanted, locate
-from worker.store.files import indexed, json_object, others, weights
+from worker.store.files import indexed, inside, json_object, others, weights
 from worker.store.headers import Unreadable, tensors
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -64,6 +64,36 @@ def test_what_is_no_json_object_says_nothing(text: str) -> None:
     assert list(indexed(text)) == []
 
 
+@pytest.mark.parametrize("weight_map", [{"a": 5}, {"a": ["x"]}, {"a": None}, [], "x", 1])
+def test_an_index_without_names_names_nothing(weight_map: object) -> None:
+    assert list(indexed(json.dumps({"weight_map": weight_map}))) == []
+
+
+def test_json_nested_too_deep_says_nothing() -> None:
+    assert json_object("[" * 100_000) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "stays"),
+    [("a.json", True), ("a/b.json", True), ("/a", False), ("../a", False), ("a/../../b", False)],
+)
+def test_a_name_may_not_lead_out_of_its_folder(name: str, stays: bool) -> None:
+    assert inside(name) is stays
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_an_index_does_not_lead_out_of_the_models_directory(tmp_path: Path, absolute: bool) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "other.safetensors").write_bytes(b"0" * 99)
+    (folder / "model.safetensors").write_bytes(b"0")
+    name = str(tmp_path / "other.safetensors") if absolute else "../other.safetensors"
+    index = json.dumps({"weight_map": {"a": name}})
+    (folder / "model.safetensors.index.json").write_text(index)
+    found = locate(Wanted(str(folder)))
+    assert (found.weights, found.lacking) == ((), (name,))
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A safetensors file as its own library writes it, with a tensor of no dimension."""
@@ -94,6 +124,15 @@ def test_a_file_that_is_cut_off_is_told(file: Path) -> None:
 )
 def test_a_file_that_is_something_else_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(Unreadable, match="no safetensors file"):
+        tensors([tmp_path / "model.safetensors"])
+
+
+@pytest.mark.parametrize("offsets", [[], [0], [0, "5"], [0, None], "ab", {}, None])
+def test_a_header_of_odd_offsets_is_told(tmp_path: Path, offsets: object) -> None:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
+    header = json.dumps({"a": entry}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(Unreadable, match="no safetensors file"):
         tensors([tmp_path / "model.safetensors"])
 

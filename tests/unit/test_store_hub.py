@@ -188,6 +188,17 @@ def test_a_gated_model_says_what_is_missing(
     assert token is None or token not in str(refused)
 
 
+@pytest.mark.parametrize("token", ["hf_“x”", "hf_a\tb", "hf_a b"])
+def test_a_token_that_no_header_carries_is_told_and_not_shown(
+    served: Hub, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    served.status = 503
+    refused = refusal(served)
+    assert refused.reason is Reason.ODD_TOKEN
+    assert token not in str(refused)
+
+
 @pytest.mark.parametrize("guard", ["gated", "private"])
 def test_whoever_has_access_gets_a_guarded_model(
     served: Hub, guard: str, monkeypatch: pytest.MonkeyPatch
@@ -225,7 +236,28 @@ def test_a_hub_that_hangs_is_given_up(served: Hub) -> None:
     assert time.monotonic() - begun < 15
 
 
-def test_a_hub_that_is_not_there_is_told() -> None:
+def test_of_a_repository_no_file_is_looked_for_outside_of_it(served: Hub, folder: Path) -> None:
+    index = {"weight_map": {"a": "../../x.safetensors", "b": 5, "c": "model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = find(served)
+    assert [each.name for each in found.weights] == ["model.safetensors"]
+    assert found.lacking == ("../../x.safetensors",)
+
+
+@pytest.mark.parametrize("load_format", ["dummy", "auto"])
+def test_without_weights_the_cache_will_do_for_what_needs_none(
+    served: Hub, load_format: str
+) -> None:
+    download(served, only="*.json")
+    served.status = 503
+    wanted = Wanted(NAME, load_format=load_format, part=load_format == "auto")
+    assert locate(wanted, served.endpoint).origin is Origin.CACHE
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://127.0.0.1:9", "http://[bad", "http://a\1", "nonsense"]
+)
+def test_a_hub_that_is_not_there_is_told(endpoint: str) -> None:
     with pytest.raises(Unavailable) as raised:
-        locate(Wanted(NAME), "http://127.0.0.1:9")
+        locate(Wanted(NAME), endpoint)
     assert raised.value.reason is Reason.UNREACHABLE

@@ -4,12 +4,14 @@ It reads the same variables as a start, asks the hub, and does arithmetic. No en
 no CUDA context is created.
 """
 
+import contextlib
 import logging
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,59 +52,102 @@ def main() -> int:
     return int(failed(findings))
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What a start would read, and what there is to say of it.
+
+    Without the settings that are wrong, if there are any; ``start`` is None if nothing is left.
+    """
+
+    start: start.Start | None
+    environ: Mapping[str, str]
+    findings: list[Finding]
+
+
 def examine() -> Iterator[Finding]:
     """Look at everything, all of it, whatever is found."""
     given = gathered(process_environ())
     asked = _asked(given)
-    read, findings = _read()
-    yield from findings
-    if asked:
+    read = _read()
+    yield from read.findings
+    if isinstance(asked, Finding):
+        yield asked
+    elif asked:
         yield from _models(asked, read)
 
 
-def _read() -> tuple[start.Start | None, list[Finding]]:
-    """Read what a start reads, if it can be read; and say what there is to say of it."""
+def _read() -> _Read:
+    environ = process_environ()
     try:
         read = start.read()
     except SettingsError as error:
-        wrong = [Finding(Level.FAIL, "settings", str(each)) for each in error.mistakes]
-        return None, [*wrong, *_without_effect(error.warnings)]
+        return _without(error)
     except WorkerError as error:
-        return None, [Finding(Level.FAIL, "vLLM", error.message)]
+        return _Read(None, environ, [Finding(Level.FAIL, "vLLM", error.message)])
     accepted = Finding(Level.OK, "settings", f"{', '.join(read.heeded)}: accepted")
-    return read, [accepted, *_without_effect(read.warnings)]
+    return _Read(read, environ, [accepted, *_without_effect(read.warnings)])
+
+
+def _without(error: SettingsError) -> _Read:
+    """Tell what is wrong, and read the rest as if that were not set."""
+    wrong = [Finding(Level.FAIL, "settings", str(each)) for each in error.mistakes]
+    # What was made of several variables is named by all of them.
+    names = {name for each in error.mistakes for name in each.name.split(", ")}
+    rest = {name: value for name, value in process_environ().items() if name not in names}
+    read = None
+    # An import that failed is not tried again: what is left of it would only confuse.
+    if "worker.engine.options" in sys.modules:
+        with contextlib.suppress(WorkerError):
+            read = start.read(rest)
+    if read:
+        told = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
+        wrong[-1] = replace(wrong[-1], text=told)
+    return _Read(read, rest, [*wrong, *_without_effect(error.warnings)])
 
 
 def _without_effect(warnings: Sequence[str]) -> list[Finding]:
     return [Finding(Level.WARN, "settings", each) for each in warnings]
 
 
-def _asked(given: Given) -> "Asked | None":
-    """Begin to look for the models; not, if it is not clear which."""
+def _asked(given: Given) -> "Asked | Finding | None":
+    """Begin to look for the models; not, if it is not clear which, or there is no way to."""
     values = {name: given.values[name] for name in _LOCATING if name in given.values}
     try:
         Settings.from_env(values).export()
     except SettingsError:
         return None
     export(_QUIET)
-    from worker.doctor.asking import Asked  # noqa: PLC0415 - reads what was just exported
-
+    try:
+        from worker.doctor.asking import Asked  # noqa: PLC0415 - reads what was just exported
+    except ValueError as error:
+        text = f"the hub's library can't be imported: {error}"
+        return Finding(Level.FAIL, "hub", text, "mend HF_ENDPOINT, or what else is set for it")
     return Asked(given)
 
 
-def _models(asked: "Asked", read: start.Start | None) -> Iterator[Finding]:
-    from worker.engine.machine import Machine, machine  # noqa: PLC0415 - imports vLLM
+def _models(asked: "Asked", read: _Read) -> Iterator[Finding]:
+    # They import vLLM.
+    from worker.doctor import checks, fit  # noqa: PLC0415 - see above
+    from worker.doctor.parts import judged, parts  # noqa: PLC0415 - see above
+    from worker.engine.machine import Machine, machine  # noqa: PLC0415 - see above
 
     found: list[Model] = []
-    on = machine() if read else Machine(cpu=False)
-    for prefix, arguments in _engines(read).items():
+    on = machine() if read.start else Machine(cpu=False)
+    engines = _engines(read.start)
+    beside = {prefix: parts(each, prefix) if each else [] for prefix, each in engines.items()}
+    for part in chain(*beside.values()):
+        asked.begin(part.wanted)
+    for prefix, arguments in engines.items():
         topic = "embedder: " if prefix else ""
-        for each in _model(asked.result(prefix), arguments, prefix, on, found):
+        snapshot = asked.model(prefix, arguments)
+        for each in _model(snapshot, arguments, prefix, on, read.environ, found):
             yield replace(each, topic=topic + each.topic)
+        for part in beside[prefix]:
+            judgement = judged(part, asked.result(part.wanted))
+            yield replace(judgement, topic=topic + judgement.topic)
     if found:
-        from worker.doctor.checks import start_time  # noqa: PLC0415 - likewise
-
-        yield from start_time(found, process_environ())
+        yield from fit.together(found, on, read.environ, memory_size())
+        yield from checks.start_time(found, read.environ)
 
 
 def _engines(read: start.Start | None) -> dict[str, Namespace | None]:
@@ -116,6 +161,7 @@ def _model(
     arguments: Namespace | None,
     prefix: str,
     on: "Machine",
+    environ: Mapping[str, str],
     found: "list[Model]",
 ) -> Iterator[Finding]:
     """Look at one engine's model; add it to those that were found, if it was."""
@@ -134,7 +180,6 @@ def _model(
         return
     model = Model.of(arguments, snapshot, prefix)
     found.append(model)
-    environ = process_environ()
     yield from checks.architecture(model)
     yield from checks.quantization(model)
     yield from fit.parallel(model, on)

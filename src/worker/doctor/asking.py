@@ -1,6 +1,7 @@
-"""The models that are meant, looked up while vLLM is being imported."""
+"""What is to be loaded, looked up: the models while vLLM is being imported, the rest after it."""
 
 import time
+from argparse import Namespace
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,34 +13,66 @@ from worker.store import Reason, Snapshot, Unavailable, Wanted, locate
 # How long the hub may take altogether. The import of vLLM takes about as long.
 HUB_S = 8.0
 # Why a model can't be had, where it is a matter of who may have it.
-_ACCESS = frozenset({Reason.TOKEN_MISSING, Reason.NO_ACCESS, Reason.BAD_TOKEN})
+_ACCESS = frozenset(
+    {Reason.TOKEN_MISSING, Reason.NO_ACCESS, Reason.BAD_TOKEN, Reason.ODD_TOKEN},
+)
 
 
 class Asked:
-    """Models that are being looked up, by the prefix of their settings."""
+    """What is being looked up, beginning with the models that the settings name."""
 
     def __init__(self, given: Given) -> None:
-        self._until = time.monotonic() + HUB_S
         # Its threads are not waited for: whoever asked ends the process.
-        pool = ThreadPoolExecutor()
-        self._pending = {
-            prefix: pool.submit(locate, wanted) for prefix, wanted in _wanted(given).items()
-        }
+        self._pool = ThreadPoolExecutor()
+        self._pending: dict[Wanted, tuple[Future[Snapshot], float]] = {}
+        self._models = _wanted(given)
+        for wanted in self._models.values():
+            self.begin(wanted)
 
-    def result(self, prefix: str) -> Snapshot | Finding | None:
-        """Return a model, or why there is none; nothing, if none is meant."""
-        pending: Future[Snapshot] | None = self._pending.get(prefix)
-        if pending is None:
-            return None
+    def begin(self, wanted: Wanted) -> None:
+        """Look something up in the background, once."""
+        if wanted not in self._pending:
+            until = time.monotonic() + HUB_S
+            self._pending[wanted] = (self._pool.submit(locate, wanted), until)
+
+    def model(self, prefix: str, arguments: Namespace | None) -> Snapshot | Finding | None:
+        """Return an engine's model, or why there is none; nothing, if none is meant.
+
+        Args:
+            prefix: of the engine's settings.
+            arguments: vLLM's, which may be of another model than the variables name; None, if
+                they can't be made.
+        """
+        wanted = self._models.get(prefix) if arguments is None else _meant(arguments)
+        return None if wanted is None else self.result(wanted)
+
+    def result(self, wanted: Wanted) -> Snapshot | Finding:
+        """Return what was looked up, or why it can't be had."""
+        if "://" in wanted.model:
+            text = f"{wanted.model} is not looked at: it is neither a directory nor on the hub"
+            return Finding(Level.UNKNOWN, "model", text)
+        self.begin(wanted)
+        pending, until = self._pending[wanted]
         try:
-            return pending.result(max(0.0, self._until - time.monotonic()))
+            return pending.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
             text = f"the hub did not tell everything within {HUB_S:.0f} s"
             return Finding(Level.UNKNOWN, "model", text, "try again")
         except Unavailable as why:
             return _unavailable(why)
-        except OSError as error:
-            return Finding(Level.FAIL, "model", f"it can't be read: {error.strerror}")
+        except (OSError, ValueError) as error:
+            told = getattr(error, "strerror", None) or type(error).__name__
+            return Finding(Level.FAIL, "model", f"{wanted.model} can't be read: {told}")
+
+
+def _meant(arguments: Namespace) -> Wanted:
+    folder = arguments.download_dir
+    return Wanted(
+        arguments.model,
+        arguments.revision,
+        arguments.load_format,
+        Path(folder) if folder else None,
+    )
 
 
 def _wanted(given: Given) -> dict[str, Wanted]:

@@ -155,7 +155,8 @@ def start_time(models: Sequence[Model], environ: Mapping[str, str]) -> Iterator[
     text = f"about {math.ceil(total)} s ({told}) of {limit} s"
     if total > limit:
         proposed = math.ceil(total * SLACK / ROUND_S) * ROUND_S
-        change = f"set {INIT_TIMEOUT}={proposed}, or put the model on a network volume"
+        volume = ", or put the model on a network volume" if download >= 1 else ""
+        change = f"set {INIT_TIMEOUT}={proposed}{volume}"
         yield Finding(Level.WARN, "start-up time", text, change)
     else:
         yield Finding(Level.OK, "start-up time", text)

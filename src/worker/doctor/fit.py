@@ -1,6 +1,6 @@
 """Whether a model fits: its text into its own limits, its weights and its cache into memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from worker.doctor import memory, shape
@@ -16,6 +16,7 @@ _MOST_GPUS = 8
 
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+_OWN_MEMORY = "this machine's memory"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def context(model: Model, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(Level.OK, "context", f"{how}{own.default} tokens, {of}")
     elif own.key and asked > own.most:
         told = f"{name}={asked} is more than the model takes: {own.key} is {own.most}"
+        # vLLM reads it so, in fewer words than the worker's own settings.
         allowed = environ.get(ALLOW_LONG, "").strip().lower() in ("1", "true")
         # What an embedder takes also depends on files beside config.json.
         level = Level.WARN if allowed or model.pools else Level.FAIL
@@ -103,9 +105,7 @@ def fits(model: Model, machine: Machine, environ: Mapping[str, str], own: int) -
 def _room(model: Model, machine: Machine, environ: Mapping[str, str], own: int) -> Room | None:
     """Say what there is; None, if there is not even the machine for it."""
     if machine.cpu:
-        # That it is a number was looked at with the settings.
-        space = int(environ.get(CPU_SPACE, "").strip() or 0) * GIB
-        return Room(own, "this machine's memory", space or None)
+        return Room(own, _OWN_MEMORY, _space(environ) or None)
     used = machine.gpus[: model.split.gpus]
     if len(used) < model.split.gpus:
         return None
@@ -114,6 +114,40 @@ def _room(model: Model, machine: Machine, environ: Mapping[str, str], own: int) 
     share = 1 if cache else share
     name = f"{share:g} of {smallest.name}, {smallest.memory / GIB:.1f} GiB"
     return Room(smallest.memory * share, name, cache or None, share)
+
+
+def _space(environ: Mapping[str, str]) -> int:
+    """Return the bytes of each engine's cache in the machine's own memory; 0 if that is open."""
+    # That it is a number was looked at with the settings.
+    return int(environ.get(CPU_SPACE, "").strip() or 0) * GIB
+
+
+def together(
+    models: Sequence[Model], machine: Machine, environ: Mapping[str, str], own: int
+) -> Iterator[Finding]:
+    """Hold several engines to the machine's own memory, where each has a cache beside the other's.
+
+    How they share a GPU is a matter of the settings, and told with those.
+    """
+    space = _space(environ)
+    if not machine.cpu or len(models) < 2 or not space:
+        return
+    low = sum(model.weights.low for model in models)
+    high = sum(model.weights.high or model.weights.low for model in models)
+    # One that only encodes keeps nothing.
+    certain = sum(not model.pools for model in models) * space
+    needed = Range(low + certain, high + len(models) * space)
+    text = (
+        f"weights {memory.written(low)} + {len(models)} caches of {memory.written(space)} "
+        f"in {memory.written(own)} ({_OWN_MEMORY})"
+    )
+    if needed.high is None or needed.high <= own * FITS:
+        yield Finding(Level.OK, "memory together", text)
+        return
+    level = Level.FAIL if needed.low > own * TOO_MUCH else Level.WARN
+    each = int((own * FITS - high) / len(models) // GIB)
+    change = f"set {CPU_SPACE}={each}" if each > 0 else "take smaller models, or only one"
+    yield Finding(level, "memory together", text, change)
 
 
 def _reserve(model: Model) -> int:
@@ -180,6 +214,10 @@ def _change(model: Model, demand: Demand, room: Room, context: int) -> str:
             changes.append(f"set {prefix}TENSOR_PARALLEL_SIZE={tensor} (with as many GPUs)")
         if card := memory.card_for(most / FITS, room.share):
             changes.append(f"take a GPU with {card} GB")
+    elif room.cache is not None:
+        smaller = int((room.budget * FITS - (most - room.cache)) // GIB)
+        if smaller > 0:
+            changes.append(f"set {CPU_SPACE}={smaller}")
     elif room.told.startswith(CPU_SPACE):
         changes.append(f"set {CPU_SPACE}={-int(-most / FITS // GIB)}")
     return ", or ".join(changes) or "take a smaller model, or one that is quantised"

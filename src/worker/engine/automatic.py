@@ -7,6 +7,7 @@ from typing import Any
 
 from worker.engine.machine import Machine
 from worker.settings.environment import Choice, export
+from worker.settings.values import directory
 
 # Of a GPU's memory, where vLLM's own default does not suit a worker.
 GPU_SHARE = 0.95
@@ -32,7 +33,7 @@ def served_names(arguments: Namespace) -> list[str]:
     Callers name a model; a path of this machine is none of their business.
     """
     model = arguments.model
-    own = Path(model).resolve().name if Path(model).is_dir() else model
+    own = Path(model).resolve().name if directory(model) else model
     return [*dict.fromkeys([*(arguments.served_model_name or ()), own])]
 
 

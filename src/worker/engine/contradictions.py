@@ -11,7 +11,7 @@ from worker.engine.locations import find
 from worker.engine.machine import Machine
 from worker.engine.option import one_of
 from worker.errors import Mistake
-from worker.settings.values import shown
+from worker.settings.values import directory, shown, unfit
 
 
 def contradictions(
@@ -27,13 +27,16 @@ def contradictions(
     """
     yield from _parallelism(arguments, given, on)
     yield from _parsers(arguments, given)
-    if arguments.lora_modules and not arguments.enable_lora:
-        advice = f"adapters need {prefix}ENABLE_LORA=1"
-        yield Mistake("LORA_MODULES", shown(given["LORA_MODULES"]), advice)
-    for name in ("TOKENIZER", "HF_CONFIG_PATH"):
+    yield from _adapters(arguments, given, prefix)
+    if arguments.max_model_len == 0:
+        advice = "a whole number above 0, or -1: the longest that fits"
+        yield Mistake("MAX_MODEL_LEN", given["MAX_MODEL_LEN"], advice, "4096")
+    for name in ("GENERATION_CONFIG", "HF_CONFIG_PATH"):
         place = given.get(name, "")
-        if place.startswith(("/", "./", "../", "~")) and not Path(place).exists():
+        if place.startswith(("/", "./", "../", "~")) and not directory(place):
             yield Mistake(name, place, "there is no such directory")
+    if told := unfit(tokenizer := given.get("TOKENIZER", ".")):
+        yield Mistake("TOKENIZER", tokenizer, told)
     if (template := arguments.chat_template) and (told := broken(template)):
         begun = template if len(template) < 80 else f"{template[:77]}..."
         yield Mistake("CHAT_TEMPLATE", begun, told)
@@ -42,9 +45,9 @@ def contradictions(
 def broken(template: str) -> str | None:
     """Say what is wrong with a chat template, or with the path of one, as Jinja compiles it."""
     inline = any(sign in template for sign in "{\n")
-    if not inline and not Path(template).is_file():
-        return "neither the path of a file nor a Jinja template"
     try:
+        if not inline and not Path(template).is_file():
+            return "neither the path of a file nor a Jinja template"
         # The same environment as when a conversation is rendered, but no conversation.
         source = template if inline else Path(template).read_text()
         render_jinja_template(conversations=[], chat_template=source)
@@ -55,16 +58,36 @@ def broken(template: str) -> str | None:
     return None
 
 
+def _adapters(arguments: Namespace, given: Mapping[str, str], prefix: str) -> Iterator[Mistake]:
+    adapters = arguments.lora_modules or ()
+    names = [each.name for each in adapters]
+    wrong = {
+        f"adapters need {prefix}ENABLE_LORA=1": not arguments.enable_lora,
+        "two adapters have one name": len({*names}) < len(names),
+        "an adapter has a name and a path, which are texts": not all(
+            isinstance(each, str) and each for one in adapters for each in (one.name, one.path)
+        ),
+    }
+    for advice, is_so in wrong.items() if adapters else ():
+        if is_so:
+            yield Mistake("LORA_MODULES", shown(given["LORA_MODULES"]), advice, "sql=org/sql-lora")
+    most = arguments.max_cpu_loras
+    if arguments.enable_lora and most is not None and most < arguments.max_loras:
+        advice = f"at least {prefix}MAX_LORAS={arguments.max_loras}"
+        yield Mistake("MAX_CPU_LORAS", given["MAX_CPU_LORAS"], advice, str(arguments.max_loras))
+
+
 def _parallelism(arguments: Namespace, given: Mapping[str, str], on: Machine) -> Iterator[Mistake]:
     sizes = {
         "TENSOR_PARALLEL_SIZE": arguments.tensor_parallel_size,
         "PIPELINE_PARALLEL_SIZE": arguments.pipeline_parallel_size,
         "DATA_PARALLEL_SIZE": arguments.data_parallel_size,
+        "PREFILL_CONTEXT_PARALLEL_SIZE": arguments.prefill_context_parallel_size,
     }
     wanted = 1
     for size in sizes.values():
         wanted *= size
-    if on.cpu or wanted <= len(on.gpus) or arguments.distributed_executor_backend == "ray":
+    if on.cpu or wanted <= len(on.gpus):
         return
     there = {0: "there is no GPU", 1: "there is 1 GPU"}.get(
         len(on.gpus), f"there are {len(on.gpus)} GPUs"
@@ -72,7 +95,8 @@ def _parallelism(arguments: Namespace, given: Mapping[str, str], on: Machine) ->
     for name, size in sizes.items():
         if size > 1:
             advice = f"{there}, and {wanted} would be needed; unset, it is what fits"
-            yield Mistake(name, given.get(name, str(size)), advice, str(len(on.gpus) or 1))
+            fits = len(on.gpus) * size // wanted
+            yield Mistake(name, given.get(name, str(size)), advice, str(max(fits, 1)))
 
 
 def _parsers(arguments: Namespace, given: Mapping[str, str]) -> Iterator[Mistake]:

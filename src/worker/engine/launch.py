@@ -18,20 +18,22 @@ from typing import Any
 
 import torch
 import uvloop
+from pydantic import ValidationError
 
 from worker.asgi import Head
 from worker.engine.automatic import fitting
 from worker.engine.inprocess import InProcessEngine, Started
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.metrics import set_aside
+from worker.engine.option import reasons
 from worker.engine.options import REFUSALS
 from worker.engine.parsers import hints
 from worker.engine.summary import choices, source, summary
-from worker.errors import StartFailed
+from worker.errors import StartFailed, in_settings
 from worker.job import RawJob
 from worker.phases import phase
 from worker.settings import Settings
-from worker.settings.environment import is_set, overwrite
+from worker.settings.environment import Choice, is_set, overwrite
 
 log = logging.getLogger("worker")
 
@@ -105,7 +107,9 @@ def _failures_told(arguments: Namespace) -> Iterator[None]:
     try:
         yield
     except REFUSALS as error:
-        raise StartFailed(f"vLLM could not start {arguments.model}: {error}") from error
+        # Pydantic's own words repeat values, and point to pages about itself.
+        told = reasons(error) if isinstance(error, ValidationError) else str(error)
+        raise StartFailed(f"vLLM could not start {arguments.model}: {in_settings(told)}") from error
 
 
 def _started(arguments: Namespace, also_import: Sequence[str] | None) -> Started:
@@ -141,12 +145,22 @@ def _configured(arguments: Namespace) -> Any:
         # Before the configuration, which looks parsers up by their names.
         _import_plugins(arguments)
         # Finds the model and reads its configuration; the core reads the weights themselves.
-        arguments.tensor_parallel_size = divided(arguments)
+        divide(arguments)
         engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
         config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
     for hint in hints(arguments):
         log.info("%s: %s", arguments.served_model_name[0], hint)
     return config, arguments.enable_log_requests
+
+
+def divide(arguments: Namespace) -> None:
+    """Set the number of GPUs that a model is divided among, and say why."""
+    size = divided(arguments)
+    if size != arguments.tensor_parallel_size:
+        why = f"as many of {arguments.tensor_parallel_size} GPUs as can share its attention heads"
+        fits = Choice("TENSOR_PARALLEL_SIZE", str(size), why)
+        arguments.choices = tuple(fits if c.name == fits.name else c for c in arguments.choices)
+        arguments.tensor_parallel_size = size
 
 
 def divided(arguments: Namespace) -> int:
@@ -156,11 +170,7 @@ def divided(arguments: Namespace) -> int:
     if not chosen:
         return there
     engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
-    size = fitting(there, engine_args.create_model_config())
-    if size < there:
-        told = "TENSOR_PARALLEL_SIZE=%d: more of the %d GPUs can't share the attention heads"
-        log.warning(told, size, there)
-    return size
+    return fitting(there, engine_args.create_model_config())
 
 
 def _client(configured: Any) -> Started:

@@ -13,10 +13,10 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from worker.engine.declared import field_of, fields_of, kind_of, literals, plugged
 from worker.engine.locations import find
 from worker.settings import history, table
-from worker.settings.values import BOOLEANS, boolean, text
+from worker.settings.values import BOOLEANS, boolean, scalar, text
 
 # Pairs as operators write them for an option that takes a JSON object: image=1,video=0.
-_PAIRS = re.compile(r"\w+=[^,=]+(,\w+=[^,=]+)*")
+_PAIRS = re.compile(r"\w+=[^,=]+(,\s*\w+=[^,=]+)*")
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
@@ -33,6 +33,10 @@ EXAMPLES = {"boolean": "1", "integer": "1", "size": "16k", "number": "1.0"}
 
 # Options whose choices are listed elsewhere than in their type.
 _LISTS = {"LOAD_FORMAT": "LoadFormats", "QUANTIZATION": "QUANTIZATION_METHODS"}
+
+
+# What types are called elsewhere.
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 class Option:
@@ -74,6 +78,8 @@ class Option:
 
     def accepted(self, instead: str = "") -> str:
         """Say what is accepted instead of a value."""
+        if self.name == "LORA_MODULES":
+            return 'name=path, or a JSON list of objects with "name" and "path"'
         if self.choices:
             return one_of(self.choices, instead)
         bounds = [
@@ -106,7 +112,7 @@ class Option:
             yield from self._switch(boolean(value))
         elif self.kind == "list":
             yield self.flag
-            yield from items(value)
+            yield from _adapters(value) if self.name == "LORA_MODULES" else items(value)
         else:
             spelt = self._object(value) if self.kind == "json" else self._spelt(value)
             yield f"{self.flag}={spelt}"
@@ -148,13 +154,11 @@ class Option:
                 with contextlib.suppress(PydanticUserError):
                     _hold(each, known[key].annotation, known[key])
             except ValidationError as wrong:
-                told = "; ".join(_told(error) for error in wrong.errors(include_input=False))
-                raise ValueError(f"{key}: {told}") from None
+                raise ValueError(f"{key}: {reasons(wrong)}") from None
 
     def _spelt(self, value: str) -> str:
         """Spell a choice as vLLM does: LOG_LEVEL=info is often set, by whoever."""
-        choices = map(str, self.action.choices or ())
-        return next((each for each in choices if each.lower() == value.lower()), value)
+        return next((each for each in self.choices if each.lower() == value.lower()), value)
 
     def _known(self, value: str) -> bool:
         # A class of the operator's own is written with dots; plugins may bring more names.
@@ -181,15 +185,18 @@ class Option:
         if value.startswith(("{", "[")):
             json.loads(value)
         elif _PAIRS.fullmatch(value):
-            pairs = (pair.split("=") for pair in value.split(","))
-            return json.dumps({key: _scalar(each) for key, each in pairs})
+            pairs = (pair.strip().split("=") for pair in value.split(","))
+            return json.dumps({key: scalar(each.strip()) for key, each in pairs})
         return value
 
 
 def one_of(choices: Sequence[str], instead: str) -> str:
     """List what is accepted instead of a value; what was probably meant comes first."""
-    near = difflib.get_close_matches(instead, choices, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
+    lower = {each.lower(): each for each in choices}
+    wanted = _SHORT.get(instead.lower(), instead.lower())
+    # Of numbers the nearest is not the one that looks alike.
+    near = () if instead.isdecimal() else difflib.get_close_matches(wanted, lower, n=1)
+    meant = f"did you mean {lower[near[0]]}? " if near else ""
     return f"{meant}One of {', '.join(choices)}" if meant else f"one of {', '.join(choices)}"
 
 
@@ -201,12 +208,14 @@ def why(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause:
         if isinstance(cause, ValidationError):
-            every = cause.errors(include_input=False)
             # What a value is to be above or below is part of what is accepted.
-            return "; ".join(_told(each) for each in every if "_than" not in each["type"])
+            return reasons(cause, "_than")
         if isinstance(cause, json.JSONDecodeError):
             return f"broken JSON: {cause}"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    if not isinstance(error, ValueError):
+        # Python's own words for a value that nobody was prepared for.
+        return ""
     message = re.sub(r"^argument \S+: ", "", str(error))
     # Of a conversion that failed: a type of Python's, and the value once more.
     return "" if message == BOOLEANS or re.match("invalid |Value ", message) else message
@@ -221,17 +230,22 @@ def items(value: str) -> list[str]:
     return [item if isinstance(item, str) else json.dumps(item) for item in several]
 
 
+def _adapters(value: str) -> list[str]:
+    """Read adapters, which on vLLM's command line have spaces between."""
+    several = items(value)
+    return several if value[0] in "[{" else [each for item in several for each in item.split()]
+
+
+def reasons(invalid: ValidationError, but: str = "-") -> str:
+    """Join what is wrong, but for some kinds of it; no value is repeated."""
+    every = invalid.errors(include_input=False, include_url=False)
+    return "; ".join(_told(each) for each in every if but not in each["type"])
+
+
 def _told(error: Any) -> str:
     place = ".".join(str(step) for step in error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{place}: {message}" if place else message
-
-
-def _scalar(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        return value
 
 
 def _hold(value: Any, annotation: Any, field: Any) -> None:
@@ -240,6 +254,6 @@ def _hold(value: Any, annotation: Any, field: Any) -> None:
     Raises:
         ValidationError: it is another, or beyond them.
     """
-    TypeAdapter(annotation).validate_python(value)
-    for bound in field.metadata if field else ():
-        TypeAdapter(Annotated[Any, bound]).validate_python(value)
+    held = TypeAdapter(annotation).validate_python(value)
+    for bound in field.metadata if field and held is not None else ():
+        TypeAdapter(Annotated[Any, bound]).validate_python(held)

@@ -16,9 +16,9 @@ from worker.engine.locations import find
 from worker.engine.machine import Machine, machine
 from worker.engine.option import Option, why
 from worker.errors import Mistake, SettingsError, collected, in_settings
-from worker.settings.names import OF_OTHERS
+from worker.settings.names import OF_OTHERS, removed
 from worker.settings.sources import EXTRA_ARGS, EXTRA_EXAMPLE
-from worker.settings.values import hidden, says, shown, text
+from worker.settings.values import hidden, shown, text
 
 # What vLLM raises for settings that it can't start with.
 REFUSALS = (
@@ -71,6 +71,9 @@ IDLE = dict.fromkeys(
     "vLLM itself ignores it",
 )
 
+# What vLLM's conversions raise for a value that they can't read.
+WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
 # Values by which consoles have told that an option is not set.
 UNSET = {("MAX_NUM_BATCHED_TOKENS", "0")}
 
@@ -102,7 +105,7 @@ class Options:
             on: what engines will run on; this machine.
         """
         self.machine = on or machine()
-        self._parser = find("make_arg_parser")(_Parser())
+        self._parser = find("make_arg_parser")(_Parser(allow_abbrev=False))
         # The parser groups options by the config class that each one ends up in.
         configs = {
             action.dest: getattr(vllm.config, group.title or "", None)
@@ -125,11 +128,16 @@ class Options:
     def __getitem__(self, name: str) -> Option:
         return self._options[name]
 
-    def idle(self, given: Mapping[str, str], prefix: str = "") -> dict[str, str]:
-        """Say why options have no effect beside others, by name, with the operator's prefix."""
+    def idle(self, arguments: argparse.Namespace, prefix: str = "") -> dict[str, str]:
+        """Say why options have no effect beside others, by name, with the operator's prefix.
+
+        Args:
+            arguments: of an engine; empty, where there are none.
+            prefix: what the operator writes before the options' names.
+        """
         told = {prefix + dest.upper(): why for dest, why in (REFUSED | IDLE).items()}
         for name, needed in NEEDS.items():
-            if not says(given.get(needed), True):
+            if hasattr(arguments, "given") and not getattr(arguments, needed.lower()):
                 told[prefix + name] = f"it needs {prefix}{needed}"
         return told
 
@@ -180,6 +188,7 @@ class Options:
         arguments.disable_log_stats = False
         # Several defaults depend on whether an option was given, whatever its value.
         arguments.given = frozenset(sound)
+        arguments.extra = frozenset(last)
         arguments.choices = tuple(choices)
         mistakes += contradictions(arguments, sound, self.machine, prefix)
         mistakes += _refused_together(arguments, sound)
@@ -193,9 +202,12 @@ class Options:
         try:
             arguments = self._parser.parse_args([*option.words(value)])
             option.check(value, getattr(arguments, option.action.dest))
-        except ValueError as refused:
-            told = why(refused).replace(value, shown(value))
-            return Mistake(name, shown(value), _advice(told, option, value), option.example)
+        except WRONG as refused:
+            pairs = option.kind == "json" and "=" in value
+            repeated = "{...}" if pairs else shown(value)
+            # vLLM's own words may repeat it, too, as it wrote it anew.
+            told = re.sub(r"\{.*\}", "{...}", why(refused).replace(value, repeated))
+            return Mistake(name, repeated, _advice(told, option, value), option.example)
         return None
 
     def _extra(self, words: Sequence[str]) -> dict[str, str]:
@@ -208,26 +220,32 @@ class Options:
         advice = ""
         try:
             told = self._set_by(words)
-        except ValueError as refused:
+        except WRONG as refused:
             advice = self._flag_told(refused)
         for name, value in told.items():
             option = self._options[name]
             try:
                 option.check("", value)
-            except ValueError as refused:
+            except WRONG as refused:
                 advice = f"{option.flag}: {_advice(why(refused), option, str(value))}"
         if advice:
             line = hidden(shlex.join(words))
-            raise SettingsError([Mistake(EXTRA_ARGS, line, hidden(advice), EXTRA_EXAMPLE)])
+            raise SettingsError([Mistake(EXTRA_ARGS, line, advice, EXTRA_EXAMPLE)])
         return {name: text(value) for name, value in told.items()}
 
-    def _flag_told(self, refused: ValueError) -> str:
+    def _flag_told(self, refused: Exception) -> str:
         """Say what the option accepts that the parser speaks of."""
         named = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(refused))
         for option in self._options.values():
             if named and named[1] in option.action.option_strings:
                 return f"{named[1]}: {_advice(why(refused), option, '')}"
-        return why(refused) or str(refused)
+        told, unknown, rest = str(refused).partition("unrecognized arguments: ")
+        if not unknown:
+            return why(refused) or told
+        names = re.findall(r"--([\w-]+)", rest)
+        gone = {name: removed(name.replace("-", "_").upper()) for name in names}
+        since = [f"--{name}: {told}" for name, told in gone.items() if told]
+        return "; ".join([unknown + hidden(rest), *since])
 
     def _set_by(self, words: Sequence[str]) -> dict[str, Any]:
         denied = {

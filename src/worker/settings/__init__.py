@@ -17,7 +17,7 @@ from pydantic import (
 from worker.errors import Mistake, SettingsError
 from worker.settings.environment import EXPORTS, Choice, export
 from worker.settings.table import example
-from worker.settings.values import boolean, text
+from worker.settings.values import boolean, text, unfit
 
 # Of what is exported, what an operator may wonder about.
 _WHY = {
@@ -26,18 +26,13 @@ _WHY = {
 }
 
 
-def _existing(model: str) -> str:
-    """Tell a path that leads nowhere, which vLLM would take for a repository with odd letters."""
-    if model.startswith(("/", "./", "../", "~")) and not Path(model).is_dir():
-        raise ValueError("there is no such directory; a repository is written as owner/name")
-    if "://" in model and model.startswith("http"):
-        raise ValueError("a repository is written as owner/name, not as an address")
-    if any(letter.isspace() for letter in model) and not Path(model).is_dir():
-        raise ValueError("a repository is written as owner/name, without spaces")
+def _fit(model: str) -> str:
+    if told := unfit(model):
+        raise ValueError(told)
     return model
 
 
-Model = Annotated[str, AfterValidator(_existing)]
+Model = Annotated[str, AfterValidator(_fit)]
 Flag = Annotated[bool, BeforeValidator(boolean)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]

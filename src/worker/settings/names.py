@@ -1,7 +1,6 @@
 """What settings are called: other spellings of theirs, names that have gone, and near misses."""
 
 import difflib
-import re
 from collections.abc import Collection, Iterable, Mapping
 
 from worker.settings import history
@@ -137,7 +136,9 @@ MEANT = {
     "CONTEXT_LENGTH": "MAX_MODEL_LEN",
     "ENABLE_AUTO_TOOLS": "ENABLE_AUTO_TOOL_CHOICE",
     "GPU_COUNT": "TENSOR_PARALLEL_SIZE",
+    "GPU_MEM_UTIL": "GPU_MEMORY_UTILIZATION",
     "HF_API_TOKEN": "HF_TOKEN",
+    "HF_MODEL": "MODEL_NAME",
     "HUGGINGFACE_API_KEY": "HF_TOKEN",
     "HUGGINGFACE_TOKEN": "HF_TOKEN",
     "HUGGING_FACE_TOKEN": "HF_TOKEN",
@@ -148,8 +149,12 @@ MEANT = {
     "MAX_TOKENS": "DEFAULT_MAX_TOKENS",
     "MODEL_ID": "MODEL_NAME",
     "MODEL_PATH": "MODEL_NAME",
+    "MODEL_REPO": "MODEL_NAME",
+    "NUM_GPU": "TENSOR_PARALLEL_SIZE",
     "NUM_GPUS": "TENSOR_PARALLEL_SIZE",
     "OPENAI_SERVED_MODEL_NAME": "OPENAI_SERVED_MODEL_NAME_OVERRIDE",
+    "SERVED_MODEL": "OPENAI_SERVED_MODEL_NAME_OVERRIDE",
+    "TENSOR_PARALLEL": "TENSOR_PARALLEL_SIZE",
     "TOOL_PARSER": "TOOL_CALL_PARSER",
     "TP_SIZE": "TENSOR_PARALLEL_SIZE",
     "VLLM_ARGS": "VLLM_EXTRA_ARGS",
@@ -225,10 +230,13 @@ def unheeded(
         warnings += [f"{name} has no effect without {EMBEDDER}MODEL_NAME" for name in unused]
     for name in given - known - idle.keys() - OF_OTHERS:
         bare = name.removeprefix(EMBEDDER)
+        upper = name.strip("-").replace("-", "_").upper()
         if bare != name and bare in own:
             warnings.append(f"{name} has no effect: {bare} holds for both engines")
-        elif why := removed(bare):
+        elif why := removed(bare) or removed(name.removeprefix("VLLM_")):
             warnings.append(f"{name} has no effect: {why}")
-        elif re.fullmatch("[A-Z][A-Z0-9_]*", name) and (right := meant(name, likely)):
+        elif later := history.option(bare):
+            warnings.append(f"{name} has no effect: vLLM has it from {later.first} on")
+        elif right := upper if upper in settings else meant(name, likely):
             warnings.append(f"{name} is not a setting: did you mean {right}?")
     return sorted(warnings)

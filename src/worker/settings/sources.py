@@ -5,13 +5,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from worker.errors import Mistake, SettingsError, collected
 from worker.settings.names import ALIASES, EMBEDDER, OPPOSITES, SPECULATIVE, plain
-from worker.settings.values import hidden, masked, opposite, says, text
+from worker.settings.values import hidden, masked, opposite, same, says, scalar, shown, text
 
 # Written when a model is put into the image.
 BAKED = Path("/local_model_args.json")
@@ -124,7 +123,7 @@ def _read(name: str, file: Path) -> dict[str, str]:
             raise SettingsError([Mistake(setting, hidden(text(value)), advice)])
         if values.setdefault(setting, text(value)) != text(value):
             advice = f"stands in {file} twice, with two values"
-            raise SettingsError([Mistake(setting, masked(setting, text(value)), advice)])
+            raise SettingsError([Mistake(setting, shown(masked(setting, text(value))), advice)])
     return values
 
 
@@ -139,12 +138,13 @@ def _plainly(variables: Mapping[str, str], mistakes: list[Mistake]) -> dict[str,
     """Give what one source sets the settings' own names, beside how they were spelt there."""
     told: dict[str, tuple[str, str]] = {}
     for spelt in sorted(variables):
-        if value := variables[spelt].strip():
+        # The word for nothing in many a table of settings.
+        if (value := variables[spelt].strip()) and value != "None":
             name = plain(spelt)
             if spelt in OPPOSITES:
                 name, value = OPPOSITES[spelt], opposite(value)
             other, before = told.get(name, (spelt, value))
-            if before != value:
+            if not same(before, value):
                 told_before = masked(other, variables[other].strip())
                 advice = f"{other}={told_before} is the same setting: set one of them"
                 mistakes.append(Mistake(spelt, masked(spelt, variables[spelt].strip()), advice))
@@ -179,11 +179,4 @@ def _join_speculative(prefix: str, values: dict[str, str], written: dict[str, st
             ]
         )
     written[whole] = ", ".join(given)
-    values[whole] = json.dumps({parts[name]: _scalar(value) for name, value in given.items()})
-
-
-def _scalar(value: str) -> Any:
-    """Read a number or a boolean where there is one."""
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    return int(value) if value.isdecimal() else value
+    values[whole] = json.dumps({parts[name]: scalar(value) for name, value in given.items()})

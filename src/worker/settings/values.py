@@ -2,9 +2,13 @@
 
 import json
 import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 BOOLEANS = "one of 0/1, true/false, yes/no, on/off"
+
+_SECRET = re.compile("(key|token|secret|password)$", re.IGNORECASE)
 
 _WORDS = {"0": False, "false": False, "no": False, "off": False}
 _WORDS |= {"1": True, "true": True, "yes": True, "on": True}
@@ -45,17 +49,66 @@ def text(value: Any) -> str:
     return json.dumps(value, default=str) if several else str(value)
 
 
+def scalar(value: str) -> Any:
+    """Read a number, a boolean or nothing where a text is one; JSON where it is any."""
+    if value.lower() in ("true", "false", "null"):
+        value = value.lower()
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def same(one: str, other: str) -> bool:
+    """Tell whether two texts mean one value: off and 0, 1 and 1.0."""
+    words = _WORDS.get(one.lower()), _WORDS.get(other.lower())
+    return scalar(one) == scalar(other) or (words[0] is not None and words[0] is words[1])
+
+
+def unfit(model: str) -> str | None:
+    """Say why a text names neither a directory nor a repository, if it does not."""
+    if directory(model) or re.fullmatch(r"(s3|gs|az)://\S+", model):
+        return None
+    if model.startswith(("/", "./", "../", "~")):
+        return "there is no such directory; a repository is written as owner/name"
+    if "@" in model:
+        return "a repository is written as owner/name; its revision has a setting of its own"
+    if not re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.-]+)?", model):
+        return "a repository is written as owner/name, without address, quotes or spaces"
+    return None
+
+
+def directory(place: str) -> bool:
+    """Tell whether there is a directory of this name, which may be none at all."""
+    try:
+        return Path(place).is_dir()
+    except OSError:
+        return False
+
+
 def masked(name: str, value: str) -> str:
     """Hide the value of a secret setting."""
     return "***" if name.endswith(("TOKEN", "KEY", "SECRET", "PASSWORD")) else value
 
 
 def shown(value: str) -> str:
-    """Leave JSON out, which can hold keys to other services."""
-    return {"{": "{...}", "[": "[...]"}.get(value[:1], value)
+    """Leave JSON out, which can hold keys to other services, and who logs in to an address."""
+    return {"{": "{...}", "[": "[...]"}.get(value[:1]) or re.sub("//[^/@]+@", "//***@", value)
 
 
 def hidden(line: str) -> str:
     """Hide the secrets in a command line, and JSON."""
-    line = re.sub(r"(--\S*(?:key|token|secret|password)[= ]+)\S+", r"\1***", line)
-    return re.sub(r"[\[{].*[\]}]", "{...}", line)
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = line.split()
+    told, secret = [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if secret and not word.startswith("-"):
+            told.append("***")
+            continue
+        is_secret = bool(_SECRET.search(name))
+        secret = is_secret and not equals
+        told.append(f"{name}={'***' if is_secret else shown(value)}" if equals else shown(word))
+    return " ".join(told)

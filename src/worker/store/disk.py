@@ -28,7 +28,10 @@ def in_cache(wanted: Wanted) -> Snapshot | None:
         return None
     there = [place for place in snapshots(wanted, commit) if place.is_dir()]
     found = _described(wanted, Origin.CACHE, there, commit)
-    return found if found.weights and found.config and not found.lacking else None
+    if wanted.part:
+        return found
+    weights = found.weights or wanted.load_format == "dummy"
+    return found if weights and found.config and not found.lacking else None
 
 
 def caches(wanted: Wanted) -> list[Path]:
@@ -47,7 +50,7 @@ def cached_commit(wanted: Wanted) -> str | None:
     revision = wanted.revision or DEFAULT_REVISION
     for cache in caches(wanted):
         if (ref := cache / "refs" / revision).is_file():
-            return ref.read_text().strip()
+            return ref.read_text(errors="replace").strip()
         if (cache / "snapshots" / revision).is_dir():
             return revision
     return None

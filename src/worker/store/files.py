@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatch
+from pathlib import PurePosixPath
 from typing import Any
 
 INDEX = "model.safetensors.index.json"
@@ -57,13 +58,20 @@ def others(names: Collection[str]) -> list[str]:
 def indexed(index: str) -> Sequence[str]:
     """Name the files in the text of a ``model.safetensors.index.json``."""
     weight_map = json_object(index).get("weight_map")
-    return sorted(set(weight_map.values())) if isinstance(weight_map, dict) else ()
+    named = weight_map.values() if isinstance(weight_map, dict) else ()
+    return sorted({name for name in named if isinstance(name, str)})
+
+
+def inside(name: str) -> bool:
+    """Tell whether a file's name leads nowhere but into the folder that it is looked for in."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def json_object(text: str) -> dict[str, Any]:
     """Read a JSON object; anything else is an empty one, since it says nothing."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -10,6 +10,8 @@ from pathlib import Path
 _LENGTH_BYTES = 8
 # The format's own limit; what claims more is no header.
 _LONGEST_BYTES = 100_000_000
+# What comes of reading something else as one.
+_NO_HEADER = (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
 
 class Unreadable(ValueError):
@@ -40,8 +42,9 @@ def _tensors(file: Path) -> Counter[str]:
         counted: Counter[str] = Counter()
         for entry in entries:
             counted[entry["dtype"]] += prod(entry["shape"])
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        whole = file.stat().st_size >= _LENGTH_BYTES + length + end
+    except _NO_HEADER as error:
         raise Unreadable(f"{file.name} is no safetensors file") from error
-    if file.stat().st_size < _LENGTH_BYTES + length + end:
+    if not whole:
         raise Unreadable(f"{file.name} is cut off")
     return counted

@@ -1,5 +1,6 @@
 """What the hub says of a model: asked with short patience, and nothing kept on the disk."""
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from worker.store.snapshot import File, Origin, Reason, Snapshot, Unavailable, W
 # Which of the hub's HTTP libraries it is depends on the hub's release.
 _HTTPError: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # for its own use
 
+# What a header can carry.
+_TOKEN = re.compile(r"[!-~]*")
 # How long an answer may take to begin.
 PATIENCE_S = 4.0
 # Headers of shards asked for at once.
@@ -39,10 +42,14 @@ def ask(wanted: Wanted, endpoint: str | None = None) -> Snapshot:
     """
     api = HfApi(endpoint=endpoint)
     with _failures_told(wanted):
+        if not api.endpoint.isprintable():
+            # The HTTP library's own error for it is no kind of any other.
+            raise ValueError("no address")
         info = api.model_info(
             wanted.model, revision=wanted.revision, files_metadata=True, timeout=PATIENCE_S
         )
-        sizes = {each.rfilename: _file(each) for each in info.siblings or ()}
+        siblings = [each for each in info.siblings or () if files.inside(each.rfilename)]
+        sizes = {each.rfilename: _file(each) for each in siblings}
         asked = _Asked(api, wanted, str(info.sha))
         # A gated repository lists its files to anybody: only reading one shows who may.
         config = files.json_object(asked.text(CONFIG, sizes))
@@ -103,6 +110,10 @@ _TOLD = {
         "name a branch, a tag or a commit that it has",
     ),
     Reason.BAD_TOKEN: ("the hub refuses HF_TOKEN", "make a new token, or unset it"),
+    Reason.ODD_TOKEN: (
+        "HF_TOKEN holds characters that no token has",
+        "copy it again, without quotation marks, spaces and line breaks",
+    ),
     Reason.UNREACHABLE: (
         "the hub does not answer",
         "look whether it can be reached from here, and try again",
@@ -114,7 +125,8 @@ _TOLD = {
 def _failures_told(wanted: Wanted) -> Iterator[None]:
     try:
         yield
-    except (errors.HFValidationError, _HTTPError, OSError) as error:
+    except (_HTTPError, OSError, ValueError) as error:
+        # Values are wrong in what makes no address or no header, and in answers that are no JSON.
         name = f"{wanted.model}@{wanted.revision}" if wanted.revision else wanted.model
         raise unavailable(name, _reason(error)) from error
 
@@ -127,10 +139,15 @@ def unavailable(name: str, reason: Reason) -> Unavailable:
 
 def _reason(error: Exception) -> Reason:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    unknown = Reason.BAD_TOKEN if status == HTTPStatus.UNAUTHORIZED else Reason.UNREACHABLE
+    unknown = Reason.BAD_TOKEN if status == HTTPStatus.UNAUTHORIZED else _unanswered()
     reason = next((reason for class_, reason in _REASONS if isinstance(error, class_)), unknown)
     no_token = reason is Reason.NO_ACCESS and not get_token()
     return Reason.TOKEN_MISSING if no_token else reason
+
+
+def _unanswered() -> Reason:
+    """Say why there was no answer: what no header can carry is not even sent."""
+    return Reason.UNREACHABLE if _TOKEN.fullmatch(get_token() or "") else Reason.ODD_TOKEN
 
 
 @dataclass(frozen=True)
@@ -146,7 +163,7 @@ class _Asked:
         if name not in sizes:
             return ""
         if path := self._kept(name):
-            return path.read_text()
+            return path.read_text(errors="replace")
         with tempfile.TemporaryDirectory() as folder:
             copy = hf_hub_download(
                 self.wanted.model,
@@ -156,7 +173,7 @@ class _Asked:
                 endpoint=self.api.endpoint,
                 etag_timeout=PATIENCE_S,
             )
-            return Path(copy).read_text()
+            return Path(copy).read_text(errors="replace")
 
     def missing(self, needed: tuple[File, ...]) -> tuple[File, ...]:
         """Select what is to be downloaded: neither in this snapshot nor in an older one."""

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     TOKEN_MISSING = "token missing"
     NO_ACCESS = "no access"
     BAD_TOKEN = "bad token"
+    ODD_TOKEN = "odd token"
     OFFLINE = "offline"
     UNREACHABLE = "unreachable"
 
@@ -42,12 +43,16 @@ class Unavailable(StartFailed):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A model as the settings name it; a cache for its weights, if not the hub's own."""
+    """A model as the settings name it; a cache for its weights, if not the hub's own.
+
+    ``part`` is for what is no model of its own: a tokenizer, or an adapter.
+    """
 
     model: str
     revision: str | None = None
     load_format: str = "auto"
     download_dir: Path | None = None
+    part: bool = False
 
 
 @dataclass(frozen=True)
