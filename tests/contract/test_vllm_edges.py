@@ -1,0 +1,172 @@
+"""Edges of what a start reads: what is told beside mistakes, and settings that are nearly right."""
+
+from pathlib import Path
+
+import pytest
+
+from worker import start
+from worker.engine.machine import Gpu, Machine
+from worker.engine.variables import wrong
+from worker.errors import SettingsError
+
+
+def gpus(count: int) -> Machine:
+    return Machine(cpu=False, gpus=(Gpu("card", 80 << 30),) * count)
+
+
+def read(on: Machine | None = None, /, **settings: str) -> start.Start:
+    return start.read({"MODEL_NAME": "org/model", **settings}, on=on or gpus(1))
+
+
+def refused(on: Machine | None = None, /, **settings: str) -> SettingsError:
+    with pytest.raises(SettingsError) as caught:
+        read(on, **settings)
+    return caught.value
+
+
+# What is told:
+
+
+def test_what_is_heeded_is_told_in_order_and_as_the_operator_spelt_it() -> None:
+    settings = {
+        "TOKENIZER_NAME": "org/words",
+        "MODEL_REVISION": "v2",
+        "SEED": "1",
+        "MIN_BATCH_SIZE": "2",
+        "EMBEDDING_MODEL_NAME": "org/e",
+        "EMBEDDING_REVISION": "v3",
+        "PATH": "/bin",
+    }
+    told = read(**settings).heeded
+    assert told == tuple(sorted({*settings, "MODEL_NAME"} - {"PATH"}))
+
+
+@pytest.mark.parametrize("wrong_one", [{"SEED": "x"}, {"MODEL_NAME": ""}])
+def test_a_setting_that_has_gone_is_told_beside_mistakes(wrong_one: dict[str, str]) -> None:
+    error = refused(**wrong_one, SWAP_SPACE="4")
+    assert [each.split()[0] for each in error.warnings] == ["SWAP_SPACE"]
+    assert "Beside these:\n  SWAP_SPACE has no effect" in error.message
+
+
+def test_an_idle_option_is_told_beside_a_mistake_in_the_workers_own_settings() -> None:
+    (warning,) = refused(MODEL_NAME="", MAX_LORAS="4").warnings
+    assert warning == "MAX_LORAS has no effect: it needs ENABLE_LORA"
+
+
+def test_a_setting_that_has_gone_stands_in_a_file_without_stopping_the_start(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.yaml").write_text("swap-space: 4")
+    (warning,) = read(VLLM_CONFIG_FILE=str(tmp_path / "config.yaml")).warnings
+    assert warning.startswith("SWAP_SPACE has no effect")
+
+
+@pytest.mark.parametrize(
+    ("settings", "idle"),
+    [
+        ({"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"}, ["DEFAULT_MIN_BATCH_SIZE"]),
+        ({"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "4.9"}, []),
+        # 0 stands for the default.
+        ({"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "0"}, []),
+        ({"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "1.1"}, []),
+    ],
+)
+def test_the_sizes_of_chunks_are_told_to_be_idle_only_where_they_are(
+    settings: dict[str, str], idle: list[str]
+) -> None:
+    assert [each.split()[0] for each in read(**settings).warnings] == idle
+
+
+@pytest.mark.parametrize("off", ["0", "false", "no", "Off"])
+def test_an_option_is_idle_beside_any_spelling_of_off(off: str) -> None:
+    (warning,) = read(ENABLE_LORA=off, MAX_CPU_LORAS="4").warnings
+    assert warning == "MAX_CPU_LORAS has no effect: it needs ENABLE_LORA"
+
+
+# What is refused:
+
+
+@pytest.mark.parametrize("name", ["TOKENIZER", "HF_CONFIG_PATH"])
+def test_a_path_that_leads_nowhere_is_told(name: str) -> None:
+    (mistake,) = refused(**{name: "/no/such"}).mistakes
+    assert mistake.name == name
+    assert mistake.advice.startswith("there is no such directory")
+
+
+def test_a_long_template_is_told_by_its_beginning() -> None:
+    (mistake,) = refused(CUSTOM_CHAT_TEMPLATE="a" * 200 + "{% if").mistakes
+    assert mistake.value == "a" * 77 + "..."
+
+
+def test_a_template_that_is_no_text_can_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "template").write_bytes(b"\xff")
+    (mistake,) = refused(CUSTOM_CHAT_TEMPLATE=str(tmp_path / "template")).mistakes
+    assert mistake.advice.startswith("can't be read")
+
+
+def test_adapters_of_an_embedder_need_its_own_setting() -> None:
+    settings = {"EMBEDDING_MODEL_NAME": "org/e", "EMBEDDING_LORA_MODULES": "a=org/a"}
+    (mistake,) = refused(**settings).mistakes
+    assert mistake.name == "EMBEDDING_LORA_MODULES"
+    assert mistake.advice == "adapters need EMBEDDING_ENABLE_LORA=1"
+
+
+def test_a_json_list_that_is_broken_is_told_to_be() -> None:
+    (mistake,) = refused(ALLOWED_MEDIA_DOMAINS='["a"').mistakes
+    assert "broken JSON" in mistake.advice
+
+
+def test_a_plugin_may_bring_a_parser_that_vllm_has_not(tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").touch()
+    told = read(REASONING_PARSER="mine", REASONING_PARSER_PLUGIN=str(tmp_path / "plugin.py"))
+    assert told.arguments.reasoning_parser == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("-tp x", "--tensor-parallel-size: a whole number"),
+        ("--hf_token sk-canary", "a worker does not take --hf-token"),
+        ("org/other --seed 5", "unrecognized arguments: org/other"),
+    ],
+)
+def test_extra_arguments_are_refused_however_they_are_spelt(words: str, told: str) -> None:
+    (mistake,) = refused(VLLM_EXTRA_ARGS=words).mistakes
+    assert mistake.advice.startswith(told)
+    assert "sk-canary" not in str(mistake)
+
+
+def test_a_variable_that_vllm_can_not_read_is_told_without_its_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"VLLM_ENGINE_READY_TIMEOUT_S": "soon", "VLLM_USE_V1_NOT": "x", "HOME": "x"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    (mistake,) = wrong(given)
+    assert (mistake.name, mistake.value) == ("VLLM_ENGINE_READY_TIMEOUT_S", "soon")
+    assert mistake.advice.startswith("vLLM can't read it: ")
+
+
+# What is chosen:
+
+
+def test_a_value_that_consoles_write_for_unset_is_one() -> None:
+    told = read(MAX_NUM_BATCHED_TOKENS="0").arguments
+    assert told.max_num_batched_tokens is None
+    assert "MAX_NUM_BATCHED_TOKENS" not in told.given
+
+
+def test_the_gpus_of_a_parallel_prefill_are_not_there_for_the_model() -> None:
+    told = read(gpus(4), PREFILL_CONTEXT_PARALLEL_SIZE="2").arguments
+    assert told.tensor_parallel_size == 2
+
+
+@pytest.mark.parametrize("size", ["TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE"])
+def test_on_a_cpu_several_processes_have_the_executor_that_vllm_chooses(size: str) -> None:
+    told = read(Machine(cpu=True), **{size: "2"}).arguments
+    assert told.distributed_executor_backend is None
+
+
+def test_without_a_gpu_one_is_still_the_example() -> None:
+    (mistake,) = refused(gpus(0), TENSOR_PARALLEL_SIZE="2").mistakes
+    assert mistake.example == "1"

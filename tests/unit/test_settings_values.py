@@ -1,0 +1,94 @@
+"""How values are written, and how messages repeat them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.settings.values import directory, hidden, masked, same, scalar, shown, unfit
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("False", False),
+        ("true", True),
+        ("4", 4),
+        ("0.5", 0.5),
+        ("null", None),
+        ("text", "text"),
+        ("1a", "1a"),
+    ],
+)
+def test_a_scalar_is_read_as_what_it_looks_like(written: str, value: Any) -> None:
+    read = scalar(written)
+    assert (read, type(read)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("off", "0"), ("Yes", "1"), ("1", "1.0"), ("a", "a"), ("False", "no")]
+)
+def test_values_that_mean_the_same_are_the_same(one: str, other: str) -> None:
+    assert same(one, other)
+    assert same(other, one)
+
+
+@pytest.mark.parametrize(("one", "other"), [("0", "1"), ("a", "b"), ("on", "maybe"), ("1", "2")])
+def test_values_that_differ_are_not(one: str, other: str) -> None:
+    assert not same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("https://huggingface.co/Qwen/x", "without address"),
+        ("huggingface.co/Qwen/x", "without address"),
+        ('"Qwen/x"', "without address, quotes"),
+        ("Qwen/x/", "written as owner/name"),
+        ("a/b,c/d", "written as owner/name"),
+        ("Qwen/x/tree/main", "written as owner/name"),
+        ("org name/x", "spaces"),
+        ("Qwen/x@main", "its revision has a setting of its own"),
+        ("~/x", "no such directory"),
+        (f"/{'x' * 300}", "no such directory"),
+        ("x" * 300, "written as owner/name"),
+    ],
+)
+def test_what_names_no_model_is_told(model: str, told: str) -> None:
+    assert told in (unfit(model) or "")
+
+
+@pytest.mark.parametrize("model", ["gpt2", "Qwen/Qwen3-0.6B", "org/model:Q4_K_M", "s3://bucket/x"])
+def test_what_may_name_a_model_is_taken(model: str) -> None:
+    assert unfit(model) is None
+
+
+def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a model").mkdir()
+    assert unfit(f"{tmp_path}/a model") is None
+    assert directory(str(tmp_path))
+    assert not directory("x" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--api-key 'sk canary two' --seed 1", "--api-key *** --seed 1"),
+        ("--API-KEY canary", "--API-KEY ***"),
+        ("--api-key=canary", "--api-key=***"),
+        ("HF_TOKEN=canary", "HF_TOKEN=***"),
+        ('--hf-overrides \'{"a": "canary"}\'', "--hf-overrides {...}"),
+        ("--hf-overrides={canary}", "--hf-overrides={...}"),
+        ("--max-num-batched-tokens 5", "--max-num-batched-tokens 5"),
+        ("--api-key 'canary", "--api-key ***"),
+    ],
+)
+def test_secrets_in_a_command_line_are_hidden(line: str, told: str) -> None:
+    assert hidden(line) == told
+
+
+def test_secrets_are_not_repeated() -> None:
+    assert masked("HF_TOKEN", "canary") == "***"
+    assert masked("DTYPE", "half") == "half"
+    assert shown("http://user:canary@host/x") == "http://***@host/x"
+    assert (shown('{"a": 1}'), shown("[1]"), shown("half")) == ("{...}", "[...]", "half")
