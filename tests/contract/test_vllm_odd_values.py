@@ -39,6 +39,10 @@ def test_it_is_refused_by_its_name(name: str, value: str) -> None:
     assert [line.split()[0] for line in lines] == [name]
 
 
+def test_what_python_says_of_a_value_is_not_repeated() -> None:
+    assert "MAX_NUM_SEQS = '--': a whole number, at least 1, " in refused(MAX_NUM_SEQS="--")
+
+
 @pytest.mark.parametrize(
     "value",
     [
