@@ -1,11 +1,12 @@
 """A small Hugging Face hub on loopback: enough of its HTTP for the real client library.
 
 It serves directories faithfully (listings, hashes, ranges, commits), guards gated and private
-repositories as the real one does, and can be told to fail or to hang.
+repositories as the real one does, and can be told to fail, to hang, and to send files badly.
 """
 
 import asyncio
 import hashlib
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from aiohttp import web
+from hub_files import Files
 
 # Who may read everything, and who has not been granted a gated repository.
 MEMBER = "hf_member"
@@ -44,7 +46,7 @@ class Repository:
 
 
 @dataclass
-class Hub:
+class Hub(Files):
     """A running hub: what it has, what it was asked, and what is wrong with it."""
 
     repositories: dict[str, Repository] = field(default_factory=dict)
@@ -52,6 +54,16 @@ class Hub:
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     # Every request is answered with it, if it is set.
     status: int | None = None
+    # The next requests are answered with these, one each.
+    faults: list[int] = field(default_factory=list)
+    # New names of models by their old ones.
+    moved: dict[str, str] = field(default_factory=dict)
+    # Large files are on another host, which must not learn anybody's token.
+    redirects: bool = False
+    # The token that came with each request to that host.
+    tokens_elsewhere: list[str | None] = field(default_factory=list)
+    # Large files are to be had from this address, too, by the hub's own protocol for them.
+    xet: str | None = None
     # No request is answered while it is set.
     hangs: bool = False
     endpoint: str = ""
@@ -60,6 +72,12 @@ class Hub:
         """Serve a directory as the main branch of a model."""
         self.repositories[name] = Repository({"main": folder}, **guarded)
         return self.repositories[name]
+
+    def clear(self) -> None:
+        """Forget what was asked and sent."""
+        self.requests.clear()
+        self.sent.clear()
+        self.tokens_elsewhere.clear()
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._fail])
@@ -70,6 +88,8 @@ class Hub:
         app.router.add_get(model + "/tree/{revision}/{path:.+}", self._tree)
         app.router.add_post(model + "/paths-info/{revision}", self._paths)
         app.router.add_get("/{owner}/{name}/resolve/{revision}/{path:.+}", self._file)
+        app.router.add_get("/xet-token", self._xet_token)
+        app.router.add_get("/elsewhere/{owner}/{name}/{revision}/{path:.+}", self._elsewhere)
         return app
 
     @web.middleware
@@ -79,14 +99,25 @@ class Hub:
             await asyncio.sleep(0.05)
         if self.status:
             return web.Response(status=self.status)
+        if self.faults:
+            # The client library waits for a second longer than it is told.
+            return web.Response(status=self.faults.pop(0), headers={"Retry-After": "0"})
+        if address := self._new_address(request.path_qs):
+            return web.Response(status=307, headers={"Location": address})
         return await handler(request)
+
+    def _new_address(self, address: str) -> str | None:
+        for old, new in self.moved.items():
+            for root in ("/api/models/", "/"):
+                if re.match(f"{root}{re.escape(old)}(?=[/?]|$)", address):
+                    return address.replace(f"{root}{old}", f"{root}{new}", 1)
+        return None
 
     def _repository(self, request: web.Request) -> Repository:
         token = bearer(request)
         if token not in (None, MEMBER, STRANGER):
             refuse(401, None, INVALID)
-        name = f"{request.match_info['owner']}/{request.match_info['name']}"
-        repository = self.repositories.get(name)
+        repository = self.repositories.get(full_name(request))
         if repository is None or (repository.private and token != MEMBER):
             # Whoever is not known is not told that it does not exist.
             refuse(404 if token else 401, "RepoNotFound", "Repository not found")
@@ -97,11 +128,10 @@ class Hub:
 
     async def _info(self, request: web.Request) -> web.StreamResponse:
         repository, folder = self._repository(request), self._folder(request)
-        name = f"{request.match_info['owner']}/{request.match_info['name']}"
         return web.json_response(
             {
-                "id": name,
-                "modelId": name,
+                "id": full_name(request),
+                "modelId": full_name(request),
                 "sha": commit(folder),
                 "private": repository.private,
                 "gated": "auto" if repository.gated else False,
@@ -129,13 +159,29 @@ class Hub:
         path = request.match_info["path"]
         if path not in paths(folder):
             refuse(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit(folder)})
-        headers = {
-            "X-Repo-Commit": commit(folder),
-            # aiohttp's own ETag is made of the time and the size.
-            "X-Linked-Etag": f'"{blob(folder / path)}"',
-            "X-Linked-Size": str((folder / path).stat().st_size),
-        }
-        return web.FileResponse(folder / path, headers=headers)
+        file = folder / path
+        headers = {"ETag": f'"{blob(file)}"', "X-Repo-Commit": commit(folder)}
+        if large(file):
+            headers["X-Linked-Etag"] = headers["ETag"]
+            headers["X-Linked-Size"] = str(file.stat().st_size)
+            if self.xet:
+                headers["X-Xet-Hash"] = blob(file)
+                headers["X-Xet-Refresh-Route"] = f"{self.endpoint}/xet-token"
+            if self.redirects:
+                place = f"/elsewhere/{full_name(request)}/{commit(folder)}/{path}"
+                address = request.url.with_host("localhost").with_path(place)
+                return web.Response(status=302, headers={**headers, "Location": str(address)})
+        return await self.send(request, full_name(request), file, headers)
+
+    async def _xet_token(self, _: web.Request) -> web.StreamResponse:
+        headers = {"X-Xet-Cas-Url": self.xet or "", "X-Xet-Access-Token": "for xet"}
+        return web.Response(headers={**headers, "X-Xet-Token-Expiration": str(2**40)})
+
+    async def _elsewhere(self, request: web.Request) -> web.StreamResponse:
+        self.tokens_elsewhere.append(bearer(request))
+        # Whoever has the address may read: no token is asked for.
+        folder = self.repositories[full_name(request)].find(request.match_info["revision"])
+        return await self.send(request, full_name(request), folder / request.match_info["path"], {})
 
 
 @contextmanager
@@ -175,6 +221,10 @@ def refuse(
         404: web.HTTPNotFound,
     }
     raise types[status](headers={**told, **(headers or {})}, text=message)
+
+
+def full_name(request: web.Request) -> str:
+    return f"{request.match_info['owner']}/{request.match_info['name']}"
 
 
 def bearer(request: web.Request) -> str | None:
