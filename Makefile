@@ -22,6 +22,15 @@ WORKERS ?= 1
 LOGS ?= .endpoint/$(PORT)
 # More for the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md).
 OPTIONS ?=
+# The image, and its tag: stable or dev (docs/deploy.md), or a version.
+IMAGE ?= llm-worker
+TAG ?= dev
+# What builds it: the first of these that works here.
+BUILDER ?= $(shell for tool in docker podman buildah; do \
+	$$tool info >/dev/null 2>&1 && echo $$tool && break; done)
+# Arguments of its build, which takes those that are set: make image MODEL_NAME=org/name.
+BUILD_ARGUMENTS := VLLM_VERSION WORKER_CUDA_VERSION BASE_IMAGE MODEL_NAME MODEL_REVISION \
+	TOKENIZER_NAME TOKENIZER_REVISION QUANTIZATION BASE_PATH HF_ENDPOINT
 TORCH := $(shell sed -n 's/^torch==/torch==/p' builder/requirements-cpu.txt)
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 # The first Python on the path that vLLM's CPU build runs on.
@@ -31,7 +40,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor endpoint serve test test-unit test-clients test-vllm fuzz check format listings bench clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-unit test-clients test-vllm test-image fuzz check format listings bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -45,12 +54,22 @@ run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=
 doctor: $(INSTALLED) demo ## Say whether the worker would start, and what to change (MODEL_NAME=..., any setting)
 	@MODEL_NAME=$(MODEL_NAME) PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py --check
 
+prefetch: $(INSTALLED) ## Download a model to the volume, without a GPU (MODEL_NAME=..., BASE_PATH=...)
+	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py --prefetch
+
 endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
 	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
 serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
 	@MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
+
+image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a model inside)
+	@test -n "$(BUILDER)" || { echo "Docker, podman or buildah is needed to build an image"; exit 1; }
+	@DOCKER_BUILDKIT=1 BUILDAH_LAYERS=true $(BUILDER) build --platform linux/amd64 \
+		--tag $(IMAGE):$(TAG) --label org.opencontainers.image.version=$(TAG) \
+		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
+		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
 test: $(INSTALLED) demo ## Run the tests (nine minutes)
 	@$(BIN)/python -m pytest
@@ -63,6 +82,9 @@ test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with 
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests of what meets vLLM with another (VLLM=0.31.0; .vllm, 600 MB)
 	@$(OTHER_VLLM)/bin/python -m pytest $(SEAM_TESTS)
+
+test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in for vLLM's (needs buildah; two minutes)
+	@$(BIN)/python -m pytest tests/image
 
 fuzz: $(INSTALLED) demo $(FUZZ) ## Send what schemathesis makes up to the HTTP server (.fuzz, 100 MB; ten minutes)
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py

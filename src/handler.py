@@ -18,10 +18,13 @@ from typing import Any, NoReturn
 from worker import doctor, local, start
 from worker.app import Worker
 from worker.engine import Engine
-from worker.errors import WorkerError
+from worker.errors import SettingsError, WorkerError
 from worker.phases import phase
+from worker.repositories import Repositories
 from worker.settings import Settings
-from worker.settings.environment import platform_around
+from worker.settings.environment import platform_around, process_environ
+from worker.settings.sources import gathered
+from worker.store import fetching
 
 log = logging.getLogger("worker")
 
@@ -42,6 +45,9 @@ def main() -> int:
         if command.check:
             # At once, whatever the hub still owes an answer to.
             leave(doctor.main())
+        if command.prefetch:
+            prefetch()
+            leave(0)
         if command.serve:
             with started("worker.serve") as (engine, settings):
                 serve_http(engine, settings, command.host, command.port)
@@ -68,6 +74,7 @@ def leave(status: int) -> NoReturn:
 
     An orderly end would stop the engine first, which takes vLLM a second or more and saves nothing.
     """
+    fetching.end_all()
     for child in multiprocessing.active_children():
         child.kill()
     sys.stdout.flush()
@@ -81,11 +88,27 @@ def read_command_line() -> Namespace:
     parser.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
     parser.add_argument("--rp_serve_api", action="store_true", help="serve the SDK's own test API")
     parser.add_argument("--check", action="store_true", help="say whether the worker would start")
+    parser.add_argument("--prefetch", action="store_true", help="download the model, and no more")
     parser.add_argument("--serve", action="store_true", help="serve the OpenAI API over HTTP")
     # Whoever wants to be reached from elsewhere (a pod: 0.0.0.0) says so, and thinks of a key.
     parser.add_argument("--host", default="127.0.0.1", help="where --serve listens")
     parser.add_argument("--port", default=8000, type=int, help="where --serve listens; 0: any")
     return parser.parse_known_args()[0]
+
+
+def prefetch() -> None:
+    """Fill the volume with what the settings name, in its newest state; needs no GPU.
+
+    Raises:
+        SettingsError: it is not clear what to download, or where to.
+        StartFailed: it can't be downloaded.
+    """
+    given = gathered(process_environ())
+    if given.mistakes:
+        raise SettingsError([*given.mistakes])
+    Settings.from_env(given.values)
+    for found in Repositories(given, newest=True).fetched():
+        log.info("found: %s", found)
 
 
 @contextlib.contextmanager
@@ -99,13 +122,15 @@ def started(*also_import: str) -> Iterator[tuple[Engine, Settings]]:
         SettingsError: the mistakes in the worker's own settings and in vLLM's, all at once.
         StartFailed: vLLM could not start.
     """
-    given = start.read()
+    given = start.ready(offline=True)
     for warning in given.warnings:
         log.warning(warning)
     # Only now is vLLM there.
     from worker.engine import launch  # noqa: PLC0415 - see above
 
-    with launch.launched(given.settings, given.arguments, also_import, given.embedder) as engine:
+    with launch.launched(
+        given.settings, given.arguments, also_import, given.embedder, given.compiled
+    ) as engine:
         yield engine, given.settings
 
 

@@ -12,7 +12,7 @@ from minilm import MODEL
 from served import READY, Served, served
 
 ROOT = Path(__file__).parent.parent
-DEPTHS = ("unit", "contract", "model", "platform", "clients")
+DEPTHS = ("unit", "contract", "model", "platform", "clients", "image")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

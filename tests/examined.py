@@ -23,7 +23,7 @@ TWO = Machine(cpu=False, gpus=RTX_4090.gpus * 2)
 LLAMA_WEIGHTS = File("model.safetensors", models.LLAMA_3_1_8B_ELEMENTS * 2)
 LLAMA = Snapshot(
     model="meta-llama/Llama-3.1-8B-Instruct",
-    origin=Origin.CACHE,
+    origin=Origin.VOLUME,
     place=Path("/nowhere"),
     commit="0e9e39f249a16976918f6564b8830bc894c89659",
     weights=(LLAMA_WEIGHTS,),

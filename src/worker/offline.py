@@ -83,13 +83,15 @@ class LLM:
             **engine_args,
         }
         environ = {name.upper(): text(value) for name, value in given.items()}
-        read = start.read(environ)
+        read = start.ready(environ)
         refuse_unknown(engine_args, read.options)
         # Only now is vLLM there.
         from worker.engine import launch  # noqa: PLC0415 - see above
 
         stack = contextlib.ExitStack()
-        self._engine = stack.enter_context(launch.launched(read.settings, read.arguments))
+        self._engine = stack.enter_context(
+            launch.launched(read.settings, read.arguments, compiled=read.compiled)
+        )
         self._numbers = itertools.count()
         # Also at the end of the process, which would wait for the engine's otherwise.
         self.close = weakref.finalize(self, stack.close)

@@ -1,13 +1,15 @@
 """Reads and checks everything that an engine is started with, its mistakes told all at once."""
 
+import contextlib
 import logging
 from argparse import Namespace
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from worker.errors import Mistake, SettingsError, StartFailed, collected
 from worker.phases import phase
+from worker.repositories import Repositories
 from worker.settings import Settings
 from worker.settings.environment import Choice, process_environ
 from worker.settings.names import (
@@ -21,6 +23,7 @@ from worker.settings.names import (
     unheeded,
 )
 from worker.settings.sources import EXTRA_ARGS, Given, gathered
+from worker.store.compiled import CompileCache, prepared
 
 if TYPE_CHECKING:
     # Only once what vLLM must find in the environment is written.
@@ -42,7 +45,8 @@ class Start:
     """What a worker is started with: its settings, and vLLM's arguments for each engine.
 
     ``options`` are the names of all of vLLM's options; ``heeded`` those settings that are set, as
-    the operator spelt them; ``warnings`` what is set without effect.
+    the operator spelt them; ``warnings`` what is set without effect; ``compiled`` the cache of
+    what is compiled, if there is one.
     """
 
     settings: Settings
@@ -51,9 +55,41 @@ class Start:
     options: frozenset[str]
     heeded: tuple[str, ...]
     warnings: tuple[str, ...]
+    compiled: CompileCache | None = None
 
 
-def read(environ: Mapping[str, str] | None = None, on: "Machine | None" = None) -> Start:
+def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> Start:
+    """Read all settings, and find or download meanwhile what they name.
+
+    Args:
+        environ: in place of the process's own.
+        offline: keep the process from asking the hub for anything else.
+
+    Raises:
+        SettingsError: the mistakes in the worker's own settings and in vLLM's.
+        StartFailed: vLLM can't be imported, or a model is not to be had.
+    """
+    given = gathered(process_environ() if environ is None else environ)
+    with contextlib.closing(Repositories(given)) as repositories:
+        if offline:
+            repositories.go_offline()
+        compiled = _compiled(repositories.settings)
+        start = read(environ, chosen=repositories.chosen)
+        repositories.place({"": start.arguments, EMBEDDER: start.embedder})
+    return replace(start, compiled=compiled)
+
+
+def _compiled(settings: Settings | None) -> CompileCache | None:
+    """Have vLLM compile to where it can be kept; before it is imported."""
+    return prepared(settings.base_path) if settings and settings.compile_cache else None
+
+
+def read(
+    environ: Mapping[str, str] | None = None,
+    on: "Machine | None" = None,
+    *,
+    chosen: Sequence[Choice] = (),
+) -> Start:
     """Read the worker's settings, and vLLM's.
 
     Imports vLLM, once what it must find in the environment is written.
@@ -61,6 +97,7 @@ def read(environ: Mapping[str, str] | None = None, on: "Machine | None" = None) 
     Args:
         environ: in place of the process's own.
         on: what the engine will run on; this machine.
+        chosen: what has been chosen for the operator already.
 
     Raises:
         SettingsError: the mistakes in the worker's own settings and in vLLM's.
@@ -71,7 +108,7 @@ def read(environ: Mapping[str, str] | None = None, on: "Machine | None" = None) 
     settings, exported = None, list[Choice]()
     with collected(mistakes):
         settings = Settings.from_env(given.values)
-        exported = settings.export()
+        exported = [*chosen, *settings.export()]
     with phase("import"):
         # Here, because it takes seconds and reads the environment that was just completed.
         from worker.engine import variables  # noqa: PLC0415 - see above

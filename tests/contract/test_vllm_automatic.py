@@ -30,6 +30,10 @@ def chosen(on: Machine, **settings: str) -> dict[str, str]:
     return {each.name: f"{each.value}: {each.reason}" for each in told}
 
 
+# What the worker keeps beside vLLM's arguments.
+OURS = {"given", "choices", "extra", "named", "origin", "commit"}
+
+
 def not_vllms(arguments: Namespace) -> dict[str, Any]:
     """Select what differs from the defaults of vLLM's own parser, and what it does not know."""
     parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
@@ -38,7 +42,7 @@ def not_vllms(arguments: Namespace) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(arguments).items()
-        if defaults.get(name, unlike) != value and name not in ("given", "choices", "extra")
+        if defaults.get(name, unlike) != value and name not in OURS
     }
 
 

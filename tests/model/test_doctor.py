@@ -8,7 +8,8 @@ from worker.doctor.findings import Level
 from worker.doctor.memory import GIB, Range
 from worker.doctor.model import Model
 from worker.settings import Settings
-from worker.store import Wanted, locate
+from worker.store import Places, Wanted
+from worker.store.locate import locate
 
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
@@ -19,7 +20,8 @@ def examined(settings: Settings, **asked: str) -> Model:
     from worker.engine.options import Options  # noqa: PLC0415 - see above
 
     name = settings.model_name
-    return Model.of(Options().parse({"MODEL": name, **asked}), locate(Wanted(name)))
+    snapshot = locate(Wanted(name), Places(Path("/nowhere")))
+    return Model.of(Options().parse({"MODEL": name, **asked}), snapshot)
 
 
 def told(engine: "InProcessEngine", label: str) -> str:

@@ -18,10 +18,10 @@ def parts(line: str) -> dict[str, str]:
 
 
 def test_one_line_sums_the_engine_up(engine: "InProcessEngine", settings: Settings) -> None:
-    from worker.engine.summary import source, summary  # noqa: PLC0415 - it imports vLLM
+    from worker.engine.summary import summary  # noqa: PLC0415 - it imports vLLM
 
     arguments, config = engine._arguments, engine._client.vllm_config
-    told = parts(summary(arguments, source(arguments), config, settings.max_concurrency))
+    told = parts(summary(arguments, config, settings.max_concurrency))
     tokens = config.cache_config.num_gpu_blocks * config.cache_config.block_size
     assert tokens > 100_000
     versions = told.pop("versions")

@@ -10,7 +10,7 @@ from worker.doctor import checks, fit
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.doctor.memory import GIB
 from worker.doctor.model import Model
-from worker.store import File, Origin, Reason, Snapshot, Unavailable
+from worker.store import File, Origin, Snapshot
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,12 @@ def test_a_directory_without_weights_fails() -> None:
     assert levels == [Level.FAIL, Level.UNKNOWN]
 
 
-def test_what_the_hub_does_not_confirm_is_taken_from_the_cache() -> None:
-    trouble = Unavailable(Reason.UNREACHABLE, "the hub does not answer", "try again")
-    kept = Snapshot(**{**vars(LLAMA), "trouble": trouble})
-    assert [found.level for found in checks.origin(kept)] == [Level.OK, Level.WARN]
+def test_it_is_told_where_a_model_is_found_and_where_it_is_not() -> None:
+    passed = ("image: it holds org/other@main", "platform's cache: it does not have it")
+    found = only(checks.origin(Snapshot(**{**vars(LLAMA), "passed": passed})))
+    assert found.level is Level.OK
+    assert "is there, from the volume" in found.text
+    assert found.text.endswith(f"; passed over: {passed[0]}; {passed[1]}")
 
 
 def test_only_a_failure_keeps_a_worker_from_starting() -> None:

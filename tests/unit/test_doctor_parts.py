@@ -12,14 +12,15 @@ from worker.doctor.asking import Asked
 from worker.doctor.findings import Finding, Level
 from worker.doctor.parts import Part, judged, parts
 from worker.settings.sources import Given
-from worker.store import Origin, Snapshot, Unavailable, Wanted, locate
+from worker.store import Origin, Places, Snapshot, Unavailable, Wanted
+from worker.store.locate import locate
 
 
 def judgement(**settings: str) -> Finding:
     """Judge the only part that is named, by what lies on the disk."""
     part = only_part(**settings)
     try:
-        return judged(part, locate(part.wanted))
+        return judged(part, locate(part.wanted, Places(Path("/nowhere"))))
     except Unavailable as why:
         return judged(part, Finding(Level.FAIL, "model", why.told, why.remedy))
 
@@ -57,8 +58,12 @@ def test_an_adapter_in_no_directory_fails(tmp_path: Path) -> None:
     assert found.text.startswith(f"sql: {tmp_path}/none: neither a directory")
 
 
-def test_the_home_of_the_user_is_looked_in_for_an_adapter() -> None:
-    assert only_part(**adapter("~/none")).wanted.model == str(Path.home() / "none")
+def test_the_home_of_the_user_is_looked_in_for_an_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own").mkdir()
+    assert judgement(**adapter("~/own")).text == "sql: there is no adapter_config.json in ~/own"
 
 
 def test_a_tokenizer_needs_files_of_one(tmp_path: Path, demo_model: Path) -> None:

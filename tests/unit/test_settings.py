@@ -22,6 +22,7 @@ def test_what_is_not_set_has_the_defaults_of_the_design() -> None:
         "model_name": "org/model",
         "embedding_model_name": None,
         "base_path": Path("/runpod-volume"),
+        "compile_cache": True,
         "hf_token": None,
         "serve_api_key": None,
         "runpod_endpoint_id": None,

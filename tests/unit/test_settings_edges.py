@@ -48,7 +48,7 @@ def test_a_directory_may_have_spaces_in_its_name_but_a_repository_may_not(tmp_pa
 def test_the_choice_of_the_hubs_cache_is_told_only_where_it_was_made(tmp_path: Path) -> None:
     settings = Settings.from_env({"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path)})
     told = [str(choice) for choice in settings.export({"RUNPOD_LOG_LEVEL": "ERROR"})]
-    assert told == [f"HF_HOME={tmp_path}/huggingface-cache (the volume is there)"]
+    assert told == [f"HF_HOME={tmp_path}/huggingface-cache (in BASE_PATH)"]
     assert settings.export({"RUNPOD_LOG_LEVEL": "ERROR", "HF_HOME": "/mine"}) == []
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from worker.settings import Settings
-from worker.settings.environment import export, is_set, overwrite, platform_around
+from worker.settings.environment import export, hub_cache, is_set, overwrite, platform_around
 
 MODEL = {"MODEL_NAME": "org/model"}
 
 
 def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> None:
     environ = {"RUNPOD_LOG_LEVEL": "DEBUG"}
-    Settings.from_env({**MODEL, "BASE_PATH": "/nowhere"}).export(environ)
+    Settings.from_env(MODEL).export(environ)
     assert environ == {
         "RUNPOD_LOG_LEVEL": "DEBUG",
         "RUNPOD_SKIP_GPU_CHECK": "true",
@@ -20,6 +20,29 @@ def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> No
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_NO_USAGE_STATS": "1",
     }
+
+
+def test_a_base_path_that_is_set_is_used_whether_it_exists_or_not() -> None:
+    environ: dict[str, str] = {}
+    Settings.from_env({**MODEL, "BASE_PATH": "/nowhere"}).export(environ)
+    assert environ["HF_HOME"] == "/nowhere/huggingface-cache"
+
+
+@pytest.mark.parametrize(
+    ("environ", "cache"),
+    [
+        ({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+        ({"HUGGINGFACE_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+        ({"HF_HUB_CACHE": " ", "HF_HOME": "/b"}, "/b/hub"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+    ],
+)
+def test_the_hubs_cache_is_where_its_library_has_it(environ: dict[str, str], cache: str) -> None:
+    assert hub_cache(environ) == Path(cache)
+
+
+def test_without_any_setting_the_hubs_cache_is_in_the_home() -> None:
+    assert hub_cache({}) == Path.home() / ".cache" / "huggingface" / "hub"
 
 
 def test_export_takes_a_blank_variable_for_unset() -> None:

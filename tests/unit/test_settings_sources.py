@@ -124,22 +124,33 @@ def test_the_environment_wins_over_a_baked_model_and_that_over_the_config_file(
 ) -> None:
     config = written(tmp_path, "model: a\nrevision: a\nseed: 1\nmax-num-seqs: 1")
     baked = Path(written(tmp_path, '{"MODEL_NAME": "b", "MODEL_REVISION": "b", "SEED": 2}', "b"))
-    given = gathered({"VLLM_CONFIG_FILE": config, "MODEL_NAME": "c"}, baked)
+    given = gathered({"VLLM_CONFIG_FILE": config, "MODEL_REVISION": "c"}, baked)
     assert given.mistakes == ()
     assert (
         given.options().items()
         >= {
-            "MODEL": "c",
-            "REVISION": "b",
+            "MODEL": "b",
+            "REVISION": "c",
             "SEED": "2",
             "MAX_NUM_SEQS": "1",
         }.items()
     )
     assert {name: file.name for name, file in given.files.items()} == {
-        "MODEL_REVISION": "b",
+        "MODEL_NAME": "b",
         "SEED": "b",
         "MAX_NUM_SEQS": "config.yaml",
     }
+
+
+@pytest.mark.parametrize("name", ["MODEL_NAME", "MODEL"])
+def test_what_belongs_to_a_baked_model_does_not_count_for_another(
+    tmp_path: Path, name: str
+) -> None:
+    image = '{"settings": {"MODEL_NAME": "b", "QUANTIZATION": "awq"}, "models": []}'
+    baked = Path(written(tmp_path, image, "b"))
+    assert gathered({name: "c"}, baked).options() == {"MODEL": "c"}
+    assert gathered({name: "b"}, baked).options() == {"MODEL": "b", "QUANTIZATION": "awq"}
+    assert gathered({}, baked).options() == {"MODEL": "b", "QUANTIZATION": "awq"}
 
 
 def test_keys_of_a_file_are_spelt_in_any_way(tmp_path: Path) -> None:

@@ -7,10 +7,20 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from worker.store import Origin, Wanted, locate
-from worker.store.files import indexed, inside, json_object, others, weights
+from worker.store import Kind, Origin, Places, Wanted
+from worker.store.files import (
+    indexed,
+    inside,
+    json_object,
+    loadable,
+    needed,
+    others,
+    weights,
+)
 from worker.store.headers import Unreadable, tensors
+from worker.store.locate import locate
 
+NOWHERE = Places(Path("/no volume"), Path("/no cache"))
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 CLUTTER = ["README.md", "onnx/model.onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"]
 INDEX = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[0]}}
@@ -58,6 +68,79 @@ def test_configurations_and_tokenizers_are_loaded_beside() -> None:
     assert others([*files, *CLUTTER, "model.safetensors"]) == sorted(files)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "chat_template.jinja",
+        "additional_chat_templates/rag.jinja",
+        "tokenizer.model.v11",
+        "qwen.tiktoken",
+        "modules.json",
+        "1_Pooling/config.json",
+        "2_Dense/model.safetensors",
+        "2_Dense/pytorch_model.bin",
+    ],
+)
+def test_what_is_read_beside_the_weights_counts(name: str) -> None:
+    assert others([name]) == [name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "original/params.json",
+        "onnx/config.json",
+        "openvino/model.json",
+        ".git/config.json",
+        "checkpoint-500/config.json",
+        "2_Dense/onnx/model.safetensors",
+        "unet/model.safetensors",
+        "tokenizer.model.version",
+        "image.png",
+    ],
+)
+def test_what_nothing_reads_does_not_count(name: str) -> None:
+    assert others([name]) == []
+
+
+@pytest.mark.parametrize("code", [True, False])
+def test_code_counts_where_it_may_run(code: bool) -> None:
+    assert others(["modeling_own.py", "config.json"], code)[1:] == ["modeling_own.py"] * code
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Kind.MODEL, ["model.safetensors", "config.json"]),
+        (Kind.ADAPTER, ["model.safetensors", "config.json"]),
+        (Kind.TOKENIZER, ["config.json"]),
+    ],
+)
+def test_what_is_needed_depends_on_what_is_loaded(kind: Kind, expected: list[str]) -> None:
+    names = ["config.json", "model.safetensors", "model.pt", "own.py"]
+    assert needed(names, [], Wanted("a/b", kind=kind)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "enough"),
+    [
+        ("model.safetensors", Wanted("a/b"), True),
+        ("config.json", Wanted("a/b"), False),
+        ("config.json", Wanted("a/b", load_format="dummy"), True),
+        ("model.safetensors", Wanted("a/b", load_format="dummy"), False),
+        ("model.safetensors", Wanted("a/b", load_format="pt"), False),
+        ("tokenizer.json", Wanted("a/b", kind=Kind.TOKENIZER), True),
+        ("vocab.txt", Wanted("a/b", kind=Kind.TOKENIZER), True),
+        ("tekken.json", Wanted("a/b", kind=Kind.TOKENIZER), True),
+        ("spiece.model", Wanted("a/b", kind=Kind.TOKENIZER), True),
+        ("config.json", Wanted("a/b", kind=Kind.TOKENIZER), False),
+        ("adapter_model.bin", Wanted("a/b", kind=Kind.ADAPTER), True),
+    ],
+)
+def test_there_is_something_to_load_or_not(name: str, wanted: Wanted, enough: bool) -> None:
+    assert loadable([name], wanted) is enough
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "{", "null"])
 def test_what_is_no_json_object_says_nothing(text: str) -> None:
     assert json_object(text) == {}
@@ -90,7 +173,7 @@ def test_an_index_does_not_lead_out_of_the_models_directory(tmp_path: Path, abso
     name = str(tmp_path / "other.safetensors") if absolute else "../other.safetensors"
     index = json.dumps({"weight_map": {"a": name}})
     (folder / "model.safetensors.index.json").write_text(index)
-    found = locate(Wanted(str(folder)))
+    found = locate(Wanted(str(folder)), NOWHERE)
     assert (found.weights, found.lacking) == ((), (name,))
 
 
@@ -139,7 +222,7 @@ def test_a_header_of_odd_offsets_is_told(tmp_path: Path, offsets: object) -> Non
 
 def test_a_directory_is_described_as_it_is(file: Path) -> None:
     (file.parent / "config.json").write_text('{"model_type": "llama"}')
-    found = locate(Wanted(str(file.parent)))
+    found = locate(Wanted(str(file.parent)), NOWHERE)
     assert found.origin is Origin.DIRECTORY
     assert [each.name for each in found.weights] == ["model.safetensors"]
     assert found.weights_size == file.stat().st_size
@@ -151,6 +234,6 @@ def test_a_directory_is_described_as_it_is(file: Path) -> None:
 def test_a_directory_tells_which_weights_it_lacks(file: Path) -> None:
     file.rename(file.with_name(SHARDS[0]))
     (file.parent / "model.safetensors.index.json").write_text(json.dumps(INDEX))
-    found = locate(Wanted(str(file.parent)))
+    found = locate(Wanted(str(file.parent)), NOWHERE)
     assert found.lacking == (SHARDS[1],)
     assert [each.name for each in found.weights] == [SHARDS[0]]

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from hub import MEMBER, STRANGER, Hub, Repository, commit, hub
 from huggingface_hub import constants, snapshot_download
+from stored import of_nobody
 
-from worker.store import Origin, Reason, Snapshot, Unavailable, Wanted, locate
+from worker.store import Kind, Origin, Places, Reason, Snapshot, Unavailable, Wanted
+from worker.store.locate import locate
 
 NAME = "org/name"
 
@@ -42,14 +44,16 @@ def folder(demo_model: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nobodys_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the developer's cache nor their token."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+    of_nobody(tmp_path, monkeypatch)
 
 
 def find(served: Hub, model: str = NAME, revision: str | None = None) -> Snapshot:
-    return locate(Wanted(model, revision), served.endpoint)
+    return locate(Wanted(model, revision), places(), served.endpoint)
+
+
+def places() -> Places:
+    cache = Path(constants.HF_HUB_CACHE)
+    return Places(cache, cache.with_name("platform"))
 
 
 def download(served: Hub, only: str | None = None, without: str | None = None) -> None:
@@ -75,7 +79,7 @@ def test_a_model_on_the_hub_is_to_be_downloaded(served: Hub, folder: Path) -> No
 
 
 def test_headers_on_the_hub_say_what_those_on_a_disk_say(served: Hub, folder: Path) -> None:
-    here = locate(Wanted(str(folder)))
+    here = locate(Wanted(str(folder)), places())
     assert here.tensors
     assert find(served).tensors == here.tensors
 
@@ -102,17 +106,21 @@ def test_shards_are_those_of_the_index(served: Hub, folder: Path) -> None:
     assert found.lacking == ("model-lost.safetensors",)
 
 
-def test_a_model_in_the_cache_is_not_downloaded_again(served: Hub, folder: Path) -> None:
+def test_of_a_model_in_the_cache_the_hub_is_not_asked(served: Hub, folder: Path) -> None:
     download(served)
+    served.requests.clear()
     found = find(served)
-    assert (found.origin, found.missing, found.trouble) == (Origin.CACHE, (), None)
-    assert found.tensors == locate(Wanted(str(folder))).tensors
+    assert (found.origin, found.commit, found.missing) == (Origin.VOLUME, commit(folder), ())
+    assert found.passed == (f"platform's cache: it does not have {NAME}",)
+    assert found.tensors == locate(Wanted(str(folder)), places()).tensors
+    assert served.requests == []
 
 
 def test_only_what_the_cache_lacks_is_downloaded(served: Hub) -> None:
     download(served, only="*.safetensors")
     found = find(served)
     assert found.origin is Origin.DOWNLOAD
+    assert found.passed[1] == "volume: config.json is missing"
     assert "model.safetensors" not in [each.name for each in found.missing]
     assert "config.json" in [each.name for each in found.missing]
 
@@ -122,19 +130,27 @@ def test_what_did_not_change_since_an_older_commit_is_not_downloaded(
 ) -> None:
     download(served)
     (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["New"]}')
-    found = find(served)
+    found = find(served, revision=commit(folder))
     assert [each.name for each in found.missing] == ["config.json"]
     assert found.config["architectures"] == ["New"]
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_without_the_hub_the_cache_will_do(served: Hub, folder: Path, status: int) -> None:
-    download(served)
+@pytest.mark.parametrize("trusted", [True, False])
+def test_code_is_to_be_downloaded_where_it_may_run(
+    served: Hub, folder: Path, trusted: bool
+) -> None:
+    (folder / "own.py").write_text("")
+    found = locate(Wanted(NAME, code=trusted), places(), served.endpoint)
+    assert ("own.py" in [each.name for each in found.others]) is trusted
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(429, Reason.RATE_LIMITED), (500, Reason.HUB_FAILS), (503, Reason.HUB_FAILS)],
+)
+def test_a_hub_that_fails_says_why(served: Hub, status: int, reason: Reason) -> None:
     served.status = status
-    found = find(served)
-    assert (found.origin, found.commit) == (Origin.CACHE, commit(folder))
-    assert found.trouble
-    assert found.trouble.reason is Reason.UNREACHABLE
+    assert refusal(served).reason is reason
 
 
 def test_an_incomplete_cache_will_not_do(served: Hub) -> None:
@@ -142,7 +158,7 @@ def test_an_incomplete_cache_will_not_do(served: Hub) -> None:
     (snapshot,) = (Path(constants.HF_HUB_CACHE) / "models--org--name" / "snapshots").iterdir()
     (snapshot / "pytorch_model.bin").unlink()
     served.status = 503
-    assert refusal(served).reason is Reason.UNREACHABLE
+    assert refusal(served).reason is Reason.HUB_FAILS
 
 
 def test_a_cache_without_one_of_the_shards_will_not_do(served: Hub, folder: Path) -> None:
@@ -153,13 +169,13 @@ def test_a_cache_without_one_of_the_shards_will_not_do(served: Hub, folder: Path
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     download(served, without=names[1])
     served.status = 503
-    assert refusal(served).reason is Reason.UNREACHABLE
+    assert refusal(served).reason is Reason.HUB_FAILS
 
 
 def test_another_revision_in_the_cache_will_not_do(served: Hub) -> None:
     download(served)
     served.status = 503
-    assert refusal(served, revision="other").reason is Reason.UNREACHABLE
+    assert refusal(served, revision="other").reason is Reason.HUB_FAILS
 
 
 def test_a_revision_is_a_branch_or_a_commit(served: Hub, folder: Path, demo_model: Path) -> None:
@@ -244,14 +260,12 @@ def test_of_a_repository_no_file_is_looked_for_outside_of_it(served: Hub, folder
     assert found.lacking == ("../../x.safetensors",)
 
 
-@pytest.mark.parametrize("load_format", ["dummy", "auto"])
-def test_without_weights_the_cache_will_do_for_what_needs_none(
-    served: Hub, load_format: str
-) -> None:
+@pytest.mark.parametrize("kind", [Kind.MODEL, Kind.TOKENIZER])
+def test_without_weights_the_cache_will_do_for_what_needs_none(served: Hub, kind: Kind) -> None:
     download(served, only="*.json")
     served.status = 503
-    wanted = Wanted(NAME, load_format=load_format, part=load_format == "auto")
-    assert locate(wanted, served.endpoint).origin is Origin.CACHE
+    wanted = Wanted(NAME, load_format="dummy", kind=kind)
+    assert locate(wanted, places(), served.endpoint).origin is Origin.VOLUME
 
 
 @pytest.mark.parametrize(
@@ -259,5 +273,5 @@ def test_without_weights_the_cache_will_do_for_what_needs_none(
 )
 def test_a_hub_that_is_not_there_is_told(endpoint: str) -> None:
     with pytest.raises(Unavailable) as raised:
-        locate(Wanted(NAME), endpoint)
+        locate(Wanted(NAME), places(), endpoint)
     assert raised.value.reason is Reason.UNREACHABLE

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from worker import start
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.errors import SettingsError, WorkerError
+from worker.repositories import LOCATING
 from worker.settings import Settings
 from worker.settings.environment import export, process_environ
 from worker.settings.names import EMBEDDER
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from worker.engine.machine import Machine
     from worker.store import Snapshot
 
-# Without these it is not clear which model is meant, or where it lies.
-_LOCATING = ("MODEL_NAME", "BASE_PATH", "HF_TOKEN")
 # What libraries say of themselves is not what was asked.
 _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -111,7 +110,7 @@ def _without_effect(warnings: Sequence[str]) -> list[Finding]:
 
 def _asked(given: Given) -> "Asked | Finding | None":
     """Begin to look for the models; not, if it is not clear which, or there is no way to."""
-    values = {name: given.values[name] for name in _LOCATING if name in given.values}
+    values = {name: given.values[name] for name in LOCATING if name in given.values}
     try:
         Settings.from_env(values).export()
     except SettingsError:

@@ -3,12 +3,13 @@
 import time
 from argparse import Namespace
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 from worker.doctor.findings import Finding, Level
-from worker.settings.names import EMBEDDER
+from worker.repositories import found_by_store, named, needed, places
+from worker.settings.environment import process_environ
 from worker.settings.sources import Given
-from worker.store import Reason, Snapshot, Unavailable, Wanted, locate
+from worker.store import Kind, Reason, Snapshot, Unavailable, Wanted
+from worker.store.locate import locate
 
 # How long the hub may take altogether. The import of vLLM takes about as long.
 HUB_S = 8.0
@@ -25,7 +26,8 @@ class Asked:
         # Its threads are not waited for: whoever asked ends the process.
         self._pool = ThreadPoolExecutor()
         self._pending: dict[Wanted, tuple[Future[Snapshot], float]] = {}
-        self._models = _wanted(given)
+        self._places = places(process_environ())
+        self._models = {each.setting: each for each in named(given) if each.kind is Kind.MODEL}
         for wanted in self._models.values():
             self.begin(wanted)
 
@@ -33,7 +35,7 @@ class Asked:
         """Look something up in the background, once."""
         if wanted not in self._pending:
             until = time.monotonic() + HUB_S
-            self._pending[wanted] = (self._pool.submit(locate, wanted), until)
+            self._pending[wanted] = (self._pool.submit(locate, wanted, self._places), until)
 
     def model(self, prefix: str, arguments: Namespace | None) -> Snapshot | Finding | None:
         """Return an engine's model, or why there is none; nothing, if none is meant.
@@ -43,12 +45,13 @@ class Asked:
             arguments: vLLM's, which may be of another model than the variables name; None, if
                 they can't be made.
         """
-        wanted = self._models.get(prefix) if arguments is None else _meant(arguments)
+        meant = self._models.get(f"{prefix}MODEL_NAME")
+        wanted = meant if arguments is None else needed(arguments, prefix)[0]
         return None if wanted is None else self.result(wanted)
 
     def result(self, wanted: Wanted) -> Snapshot | Finding:
         """Return what was looked up, or why it can't be had."""
-        if "://" in wanted.model:
+        if not found_by_store(wanted):
             text = f"{wanted.model} is not looked at: it is neither a directory nor on the hub"
             return Finding(Level.UNKNOWN, "model", text)
         self.begin(wanted)
@@ -63,31 +66,6 @@ class Asked:
         except (OSError, ValueError) as error:
             told = getattr(error, "strerror", None) or type(error).__name__
             return Finding(Level.FAIL, "model", f"{wanted.model} can't be read: {told}")
-
-
-def _meant(arguments: Namespace) -> Wanted:
-    folder = arguments.download_dir
-    return Wanted(
-        arguments.model,
-        arguments.revision,
-        arguments.load_format,
-        Path(folder) if folder else None,
-    )
-
-
-def _wanted(given: Given) -> dict[str, Wanted]:
-    found = {}
-    for prefix in ("", EMBEDDER):
-        options = given.options(prefix)
-        folder = options.get("DOWNLOAD_DIR")
-        if model := options.get("MODEL"):
-            found[prefix] = Wanted(
-                model,
-                options.get("REVISION"),
-                options.get("LOAD_FORMAT", "auto"),
-                Path(folder) if folder else None,
-            )
-    return found
 
 
 def _unavailable(why: Unavailable) -> Finding:

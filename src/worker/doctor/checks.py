@@ -32,16 +32,13 @@ def origin(snapshot: Snapshot) -> Iterator[Finding]:
     commit = f" at commit {snapshot.commit[:12]}" if snapshot.commit else ""
     whole = sum(file.size for file in (*snapshot.weights, *snapshot.others))
     told = {
-        Origin.DIRECTORY: f"{snapshot.model} is a directory, {memory.written(whole)}",
-        Origin.CACHE: f"{snapshot.model}{commit} is in the cache, {memory.written(whole)}",
-        Origin.DOWNLOAD: f"{snapshot.model}{commit} is to be downloaded: "
-        f"{memory.written(snapshot.missing_size)} of {memory.written(whole)}",
-    }[snapshot.origin]
-    yield Finding(Level.OK, "model", told)
-    if snapshot.trouble:
-        text = f"{snapshot.trouble.told}; what is in the cache is used"
-        yield Finding(Level.WARN, "access", text, snapshot.trouble.remedy)
-    elif snapshot.gated:
+        Origin.DIRECTORY: f"is a directory, {memory.written(whole)}",
+        Origin.DOWNLOAD: f"is to be downloaded: {memory.written(snapshot.missing_size)} of "
+        f"{memory.written(whole)}",
+    }.get(snapshot.origin, f"is there, from the {snapshot.origin}, {memory.written(whole)}")
+    passed = f"; passed over: {'; '.join(snapshot.passed)}" if snapshot.passed else ""
+    yield Finding(Level.OK, "model", f"{snapshot.model}{commit} {told}{passed}")
+    if snapshot.gated:
         yield Finding(
             Level.OK, "access", "the repository is gated, and HF_TOKEN gives access to it"
         )

@@ -14,7 +14,7 @@ import threading
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import uvloop
@@ -22,13 +22,16 @@ from pydantic import ValidationError
 
 from worker.asgi import Head
 from worker.engine.automatic import fitting
+from worker.engine.compile_key import of_configurations, of_models
 from worker.engine.inprocess import InProcessEngine, Started
+from worker.engine.loading import choose
 from worker.engine.locations import LOCATIONS, find
+from worker.engine.machine import machine
 from worker.engine.metrics import set_aside
 from worker.engine.option import reasons
 from worker.engine.options import REFUSALS
 from worker.engine.parsers import hints
-from worker.engine.summary import choices, source, summary
+from worker.engine.summary import choices, summary
 from worker.errors import StartFailed, in_settings
 from worker.job import RawJob
 from worker.phases import phase
@@ -44,12 +47,26 @@ _starting = threading.Lock()
 CLOSE_TIMEOUT_S = 15.0
 
 
+class Compiled(Protocol):
+    """What was compiled in earlier starts, for a key that names all that it depends on."""
+
+    def restore_models(self, key: str) -> bool:
+        """Bring back what is known of models; before their configuration is made."""
+
+    def restore(self, key: str) -> bool:
+        """Bring back what was compiled; before a core starts."""
+
+    def publish(self) -> object:
+        """Keep what this start has added, in the background."""
+
+
 @contextlib.contextmanager
 def launched(
     settings: Settings,
     arguments: Namespace,
     also_import: Sequence[str] = (),
     embedder: Namespace | None = None,
+    compiled: Compiled | None = None,
 ) -> Iterator[InProcessEngine]:
     """Start the engine and warm it up; stop it on leaving. Call on the main thread.
 
@@ -58,6 +75,7 @@ def launched(
         arguments: vLLM's.
         also_import: modules that will be needed, to be imported while the last core starts.
         embedder: vLLM's for an embedder beside the model, if there is to be one.
+        compiled: of earlier starts.
 
     Raises:
         StartFailed: with what vLLM said, and no traceback.
@@ -65,9 +83,9 @@ def launched(
     several = [arguments] if embedder is None else [arguments, embedder]
     # Every core before the first thread.
     with _failures_told(arguments):
-        origins = [source(each) for each in several]
+        configured = _all_configured(several, compiled)
         all_started = [
-            _started(each, also_import if each is several[-1] else None) for each in several
+            _started(each, also_import if each is configured[-1] else None) for each in configured
         ]
     with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
         engines = []
@@ -81,9 +99,11 @@ def launched(
         for beside in engines[1:]:
             main.beside = beside
             beside.died.add_done_callback(lambda _: main.tell_death())
-        for each, origin, (client, _) in zip(several, origins, all_started, strict=True):
-            log.info(summary(each, origin, client.vllm_config, settings.max_concurrency))
+        for each, (client, _) in zip(several, all_started, strict=True):
+            log.info(summary(each, client.vllm_config, settings.max_concurrency))
             log.info("chosen: %s", "; ".join(map(str, choices(each))))
+        if compiled:
+            compiled.publish()
         # What vLLM and its imports hold, half a million objects, is there to stay: looking
         # through it again and again would halt every stream for a third of a second.
         gc.freeze()
@@ -109,22 +129,32 @@ def _failures_told(arguments: Namespace) -> Iterator[None]:
     except REFUSALS as error:
         # Pydantic's own words repeat values, and point to pages about itself.
         told = reasons(error) if isinstance(error, ValidationError) else str(error)
-        raise StartFailed(f"vLLM could not start {arguments.model}: {in_settings(told)}") from error
+        raise StartFailed(f"vLLM could not start {arguments.named}: {in_settings(told)}") from error
 
 
-def _started(arguments: Namespace, also_import: Sequence[str] | None) -> Started:
+def _all_configured(several: Sequence[Namespace], compiled: Compiled | None) -> list[Any]:
+    """Make vLLM's configurations, with what earlier starts have found out and compiled."""
+    if compiled:
+        compiled.restore_models(of_models([each.model for each in several]))
+    configured = [_configured(each) for each in several]
+    if compiled:
+        compiled.restore(of_configurations([config for config, _ in configured], machine()))
+    return configured
+
+
+def _started(configured: Any, also_import: Sequence[str] | None) -> Started:
     """Start an engine's core by a fork of this process, while it has one thread.
 
     With ``also_import``, threads may begin once the core is forked.
     """
-    config = _configured(arguments)
+    config, _ = configured
     with phase("engine"):
         if find("current_platform").is_cpu():
             _prepare_cpu()
         # Several cores are forked one after the other: no thread may begin between them.
-        if also_import is not None and arguments.data_parallel_size == 1:
+        if also_import is not None and config.parallel_config.data_parallel_size == 1:
             _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
-        return _client(config)
+        return _client(configured)
 
 
 def _started_again(arguments: Namespace) -> Started:
@@ -144,6 +174,7 @@ def _configured(arguments: Namespace) -> Any:
     with phase("weights"):
         # Before the configuration, which looks parsers up by their names.
         _import_plugins(arguments)
+        choose(arguments)
         # Finds the model and reads its configuration; the core reads the weights themselves.
         divide(arguments)
         engine_args = find("AsyncEngineArgs").from_cli_args(arguments)

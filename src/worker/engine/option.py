@@ -13,7 +13,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from worker.engine.declared import field_of, fields_of, kind_of, literals, plugged
 from worker.engine.locations import find
 from worker.settings import history, table
-from worker.settings.values import BOOLEANS, boolean, scalar, text
+from worker.settings.values import BOOLEANS, adapters, boolean, items, scalar, text
 
 # Pairs as operators write them for an option that takes a JSON object: image=1,video=0.
 _PAIRS = re.compile(r"\w+=[^,=]+(,\s*\w+=[^,=]+)*")
@@ -112,7 +112,7 @@ class Option:
             yield from self._switch(boolean(value))
         elif self.kind == "list":
             yield self.flag
-            yield from _adapters(value) if self.name == "LORA_MODULES" else items(value)
+            yield from adapters(value) if self.name == "LORA_MODULES" else items(value)
         else:
             spelt = self._object(value) if self.kind == "json" else self._spelt(value)
             yield f"{self.flag}={spelt}"
@@ -219,21 +219,6 @@ def why(error: BaseException) -> str:
     message = re.sub(r"^argument \S+: ", "", str(error))
     # Of a conversion that failed: a type of Python's, and the value once more.
     return "" if message == BOOLEANS or re.match("invalid |Value ", message) else message
-
-
-def items(value: str) -> list[str]:
-    """Read a list as operators write it: as JSON, or with commas between."""
-    if value[0] not in "[{":
-        return [item.strip() for item in value.split(",") if item.strip()]
-    parsed = json.loads(value)
-    several = parsed if isinstance(parsed, list) else [parsed]
-    return [item if isinstance(item, str) else json.dumps(item) for item in several]
-
-
-def _adapters(value: str) -> list[str]:
-    """Read adapters, which on vLLM's command line have spaces between."""
-    several = items(value)
-    return several if value[0] in "[{" else [each for item in several for each in item.split()]
 
 
 def reasons(invalid: ValidationError, but: str = "-") -> str:

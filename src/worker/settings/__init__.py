@@ -22,7 +22,7 @@ from worker.settings.values import boolean, text, unfit
 # Of what is exported, what an operator may wonder about.
 _WHY = {
     "RUNPOD_LOG_LEVEL": "the SDK's own DEBUG prints every answer",
-    "HF_HOME": "the volume is there",
+    "HF_HOME": "in BASE_PATH",
 }
 
 
@@ -50,6 +50,7 @@ class Settings(BaseModel):
     model_name: Model
     embedding_model_name: Model | None = None
     base_path: Path = Path("/runpod-volume")
+    compile_cache: Flag = True
     hf_token: SecretStr | None = None
     serve_api_key: SecretStr | None = None
     # The platform's own, of the endpoint that this worker belongs to.
@@ -99,7 +100,8 @@ class Settings(BaseModel):
     def export(self, environ: MutableMapping[str, str] | None = None) -> list[Choice]:
         """Write what the SDK and Hugging Face's libraries read from the environment themselves.
 
-        The hub's cache lies where the platform puts its own cached models, if there is a volume.
+        The hub's cache lies where the platform puts its own cached models, if there is a volume,
+        or if it is said where else to put it.
 
         Returns:
             What an operator would have had to set for something else.
@@ -107,7 +109,7 @@ class Settings(BaseModel):
         values = dict(EXPORTS)
         if self.hf_token:
             values["HF_TOKEN"] = self.hf_token.get_secret_value()
-        if self.base_path.is_dir():
+        if self.base_path.is_dir() or "base_path" in self.model_fields_set:
             values["HF_HOME"] = str(self.base_path / "huggingface-cache")
         written = export(values) if environ is None else export(values, environ)
         return [Choice(name, written[name], why) for name, why in _WHY.items() if name in written]

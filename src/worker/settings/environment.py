@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 
 # For libraries that read the environment themselves, where the operator left these unset.
 EXPORTS = {
@@ -59,3 +60,12 @@ def platform_around(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell whether the SDK will find jobs to take, or a port to serve, in the environment."""
     realtime = environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
     return "RUNPOD_WEBHOOK_GET_JOB" in environ or realtime
+
+
+def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory of the hub's cache, by the rules of the hub's own library."""
+    for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
+        if is_set(name, environ):
+            return Path(environ[name].strip()).expanduser() / below
+    home = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "huggingface" / "hub"

@@ -99,8 +99,16 @@ def _sources(
     for name, file, wanted in ((CONFIG_FILE, config, bool(chosen)), ("", baked, False)):
         if wanted or file.is_file():
             with collected(mistakes):
-                yield file, _read(name or str(file), file)
+                values = _read(name or str(file), file)
+                if wanted or file != baked or _of_model(environ, values):
+                    yield file, values
     yield None, environ
+
+
+def _of_model(environ: Mapping[str, str], values: Mapping[str, str]) -> bool:
+    """Tell whether what belongs to the model in the image belongs to the one that is asked for."""
+    asked = [environ[name].strip() for name in ("MODEL_NAME", "MODEL") if environ.get(name)]
+    return not any(asked) or values.get("MODEL_NAME", asked[0]) in asked
 
 
 def _read(name: str, file: Path) -> dict[str, str]:
@@ -115,6 +123,8 @@ def _read(name: str, file: Path) -> dict[str, str]:
         return {}
     if not isinstance(held, dict):
         raise SettingsError([Mistake(name, str(file), f"holds no settings; {example}")])
+    # Beside them, an image says where its models lie.
+    held = held["settings"] if isinstance(held.get("settings"), dict) else held
     values: dict[str, str] = {}
     for key, value in held.items():
         setting = str(key).upper().replace("-", "_")

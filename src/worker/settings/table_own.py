@@ -38,8 +38,8 @@ OWN_ROWS = (
         "BASE_PATH",
         LLM,
         "Base path",
-        "Directory of the network volume: where it exists, downloads go to `huggingface-cache` in "
-        "it, unless `HF_HOME` says otherwise, and `adapters` in it holds LoRA adapters.",
+        "Directory of the network volume: models are downloaded to `huggingface-cache` in it, "
+        "unless `HF_HOME` says otherwise; `adapters` in it holds LoRA adapters.",
         form=True,
         advanced=True,
     ),
@@ -177,6 +177,13 @@ OWN_ROWS = (
         "Key that requests must carry where the worker serves plain HTTP (`--serve`).",
     ),
     Row(
+        "COMPILE_CACHE",
+        SERVERLESS,
+        "Compile cache",
+        "What vLLM compiles for a model is kept in `compile-cache` on the network volume, and "
+        "workers that start later need not compile it again.",
+    ),
+    Row(
         "VLLM_CONFIG_FILE",
         SERVERLESS,
         "Config file",
@@ -215,13 +222,17 @@ LIBRARY_ROWS = (
     _read_below("HF_ENDPOINT", "Address of another hub, such as a mirror."),
     _read_below(
         "HF_HOME",
-        "Directory of Hugging Face's libraries, which downloads go to `hub` in; unset, it is on "
-        "the network volume, where there is one (`BASE_PATH`).",
+        "Directory of Hugging Face's libraries, which downloads go to `hub` in; unset, it is in "
+        "`BASE_PATH`, where that exists or is set.",
     ),
     _read_below("HF_HUB_CACHE", "Directory of the downloads themselves, in place of that `hub`."),
     _read_below("HUGGINGFACE_HUB_CACHE", "The former name of `HF_HUB_CACHE`."),
     _read_below("HF_HUB_DISABLE_XET", "`1`: downloads over plain HTTP, without the hub's Xet."),
-    _read_below("HF_HUB_OFFLINE", "`1`: the hub is not asked; the model must be on disk."),
+    _read_below(
+        "HF_HUB_OFFLINE",
+        "`1`: the hub is not asked, the model must be on disk; `0`: libraries may ask it also when "
+        "everything has been found.",
+    ),
     _read_below(
         "HF_XET_HIGH_PERFORMANCE",
         "`1`: downloads through Xet use all of the network and the cores.",

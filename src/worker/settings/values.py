@@ -59,6 +59,21 @@ def scalar(value: str) -> Any:
         return value
 
 
+def items(value: str) -> list[str]:
+    """Read a list as operators write it: as JSON, or with commas between."""
+    if value[0] not in "[{":
+        return [item.strip() for item in value.split(",") if item.strip()]
+    parsed = json.loads(value)
+    several = parsed if isinstance(parsed, list) else [parsed]
+    return [item if isinstance(item, str) else json.dumps(item) for item in several]
+
+
+def adapters(value: str) -> list[str]:
+    """Read adapters, which on vLLM's command line have spaces between."""
+    several = items(value)
+    return several if value[0] in "[{" else [each for item in several for each in item.split()]
+
+
 def same(one: str, other: str) -> bool:
     """Tell whether two texts mean one value: off and 0, 1 and 1.0."""
     words = _WORDS.get(one.lower()), _WORDS.get(other.lower())

@@ -1,59 +1,57 @@
-"""Models that lie on a disk: in a directory, or in the hub's cache."""
+"""Models that lie on a disk: what is there, and whether that looks complete."""
 
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from huggingface_hub import constants
-from huggingface_hub.file_download import repo_folder_name
-
 from worker.store import files, headers
 from worker.store.files import CONFIG, INDEX
-from worker.store.snapshot import File, Origin, Snapshot, Wanted
-
-DEFAULT_REVISION = "main"
+from worker.store.snapshot import File, Kind, Origin, Snapshot, Wanted
 
 
-def in_directory(wanted: Wanted) -> Snapshot:
+def described(wanted: Wanted, origin: Origin, place: Path, commit: str | None = None) -> Snapshot:
     """Describe a model in a directory."""
-    return _described(wanted, Origin.DIRECTORY, [Path(wanted.model)])
+    found = dict(_found(place))
+    index = files.indexed(text(found.get(INDEX)))
+    named = files.weights(found, index, wanted.load_format)
+    weights = [name for name in named if name in found]
+
+    def listed(names: list[str]) -> tuple[File, ...]:
+        return tuple(File(name, found[name].stat().st_size) for name in names)
+
+    tensors, damaged = counted([found[name] for name in weights])
+    return Snapshot(
+        model=wanted.model,
+        origin=origin,
+        place=place,
+        commit=commit,
+        weights=listed(weights),
+        others=listed(files.others(found)),
+        lacking=tuple(name for name in named if name not in found),
+        config=files.json_object(text(found.get(CONFIG))),
+        tensors=tensors,
+        damaged=damaged,
+    )
 
 
-def in_cache(wanted: Wanted) -> Snapshot | None:
-    """Describe a model that lies in the hub's cache, in the revision that is wanted, complete.
-
-    The hub is not asked: a branch is where it was when it was downloaded.
-    """
-    if (commit := cached_commit(wanted)) is None:
-        return None
-    there = [place for place in snapshots(wanted, commit) if place.is_dir()]
-    found = _described(wanted, Origin.CACHE, there, commit)
-    if wanted.part:
-        return found
-    weights = found.weights or wanted.load_format == "dummy"
-    return found if weights and found.config and not found.lacking else None
-
-
-def caches(wanted: Wanted) -> list[Path]:
-    """Return the model's folders in the caches: that of its weights first."""
-    name = repo_folder_name(repo_id=wanted.model, repo_type="model")
-    roots = [wanted.download_dir, Path(constants.HF_HUB_CACHE)]
-    return [root / name for root in roots if root]
-
-
-def snapshots(wanted: Wanted, commit: str) -> list[Path]:
-    return [cache / "snapshots" / commit for cache in caches(wanted)]
-
-
-def cached_commit(wanted: Wanted) -> str | None:
-    """Return the commit that a revision, or the default branch, had when it was downloaded."""
-    revision = wanted.revision or DEFAULT_REVISION
-    for cache in caches(wanted):
-        if (ref := cache / "refs" / revision).is_file():
-            return ref.read_text(errors="replace").strip()
-        if (cache / "snapshots" / revision).is_dir():
-            return revision
+def lacks(place: Path, wanted: Wanted) -> str | None:
+    """Say what a directory that nobody vouches for lacks, by its looks."""
+    found = described(wanted, Origin.DIRECTORY, place)
+    if found.lacking:
+        return f"{found.lacking[0]} is missing"
+    if found.damaged:
+        return found.damaged
+    names = [file.name for file in (*found.weights, *found.others)]
+    if not files.loadable(names, wanted):
+        return nothing(wanted)
+    if wanted.kind is Kind.MODEL and not found.config:
+        return f"{CONFIG} is missing"
     return None
+
+
+def nothing(wanted: Wanted) -> str:
+    """Say that there is nothing to load."""
+    return f"there is no {'tokenizer' if wanted.kind is Kind.TOKENIZER else 'model'} in it"
 
 
 def counted(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
@@ -66,31 +64,9 @@ def counted(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
         return None, str(error)
 
 
-def _described(
-    wanted: Wanted, origin: Origin, places: list[Path], commit: str | None = None
-) -> Snapshot:
-    """Describe a model whose files may be spread over several places, the first one preferred."""
-    found = {name: path for place in reversed(places) for name, path in _found(place)}
-    index = files.indexed(_text(found.get(INDEX)))
-    named = files.weights(found, index, wanted.load_format)
-    weights = [name for name in named if name in found]
-
-    def listed(names: list[str]) -> tuple[File, ...]:
-        return tuple(File(name, found[name].stat().st_size) for name in names)
-
-    tensors, damaged = counted([found[name] for name in weights])
-    return Snapshot(
-        model=wanted.model,
-        origin=origin,
-        place=places[0] if places else Path(wanted.model),
-        commit=commit,
-        weights=listed(weights),
-        others=listed(files.others(found)),
-        lacking=tuple(name for name in named if name not in found),
-        config=files.json_object(_text(found.get(CONFIG))),
-        tensors=tensors,
-        damaged=damaged,
-    )
+def text(path: Path | None) -> str:
+    """Read a text; of a file that is not there, an empty one."""
+    return path.read_text(errors="replace") if path and path.is_file() else ""
 
 
 def _found(place: Path) -> Iterator[tuple[str, Path]]:
@@ -98,7 +74,3 @@ def _found(place: Path) -> Iterator[tuple[str, Path]]:
         # Not what a link leads to that leads nowhere.
         if path.is_file():
             yield path.relative_to(place).as_posix(), path
-
-
-def _text(path: Path | None) -> str:
-    return path.read_text(errors="replace") if path else ""

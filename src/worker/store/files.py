@@ -1,13 +1,18 @@
 """Which files of a model vLLM loads: its weights once, not in every format they are there in."""
 
 import json
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from typing import Any
 
+from worker.store.snapshot import Kind, Wanted
+
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+# What may refer to code.
+CONFIGS = (CONFIG, "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 
 # What vLLM looks for, in this order: the first pattern that finds something counts. Mistral's own
 # format wins over Hugging Face's where a repository has both.
@@ -28,8 +33,32 @@ _HUGGING_FACE = ("*.safetensors", "*.bin", "*.pt")
 # Left by a training, and never loaded.
 _TRAINING = {"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"}
 
-# Configurations, tokenizers, templates, and code of the model's own.
-_OTHERS = (".json", ".jinja", ".model", ".py", ".tiktoken", ".txt")
+# Configurations, tokenizers and templates.
+_OTHERS = (".json", ".jinja", ".model", ".tiktoken", ".txt")
+# Mistral's tokenizers carry their version behind the ending.
+_VERSIONED = re.compile(r"tokenizer\.model\.v\d+")
+_CODE = ".py"
+# Folders with the same model once more, in another form, or what a training left.
+_ELSEWHERE = re.compile(r"onnx|openvino|original|coreml|gguf|runs|checkpoint-\d+|\..*")
+# The layers that a model of sentence-transformers has behind its own: 2_Dense/model.safetensors.
+_LAYER = re.compile(r"\d+_\w+/(model\.safetensors|pytorch_model\.bin)")
+
+# What names of a tokenizer's files have in them, and how those end that have not.
+_TOKENIZERS = ("tok", "vocab", "tekken")
+_TOKENIZER_ENDINGS = (".model", ".tiktoken")
+
+
+def needed(names: Collection[str], index: Collection[str], wanted: Wanted) -> list[str]:
+    """Name all that is to be on the disk; with weights that only the index names.
+
+    Args:
+        names: of all files of the repository, with their folders.
+        index: files that ``model.safetensors.index.json`` names.
+        wanted: what is loaded of it.
+    """
+    weightless = wanted.kind in {Kind.TOKENIZER, Kind.CODE}
+    loaded = [] if weightless else weights(names, index, wanted.load_format)
+    return [*loaded, *others(names, code=wanted.code)]
 
 
 def weights(
@@ -50,9 +79,39 @@ def weights(
     return []
 
 
-def others(names: Collection[str]) -> list[str]:
-    """Name what is loaded beside the weights."""
-    return sorted(name for name in names if "/" not in name and name.endswith(_OTHERS))
+def others(names: Collection[str], code: bool = True) -> list[str]:
+    """Name what is loaded beside the weights, with or without the model's own code."""
+    endings = (*_OTHERS, _CODE) if code else _OTHERS
+    return sorted(
+        name
+        for name in names
+        if not any(map(_ELSEWHERE.fullmatch, name.split("/")[:-1]))
+        and (name.endswith(endings) or _LAYER.fullmatch(name) or _VERSIONED.fullmatch(name))
+    )
+
+
+def loadable(names: Iterable[str], wanted: Wanted) -> bool:
+    """Tell whether there is something to load among the files that are needed."""
+    if wanted.kind is Kind.TOKENIZER:
+        return any(map(_of_tokenizer, names))
+    if wanted.kind is Kind.CODE:
+        return any(name.endswith(_CODE) for name in names)
+    if wanted.load_format == "dummy":
+        return CONFIG in names
+    return bool(weights(tuple(names), (), wanted.load_format))
+
+
+def _of_tokenizer(name: str) -> bool:
+    return name.endswith(_TOKENIZER_ENDINGS) or any(word in name for word in _TOKENIZERS)
+
+
+def code_elsewhere(configuration: str) -> set[str]:
+    """Name the other repositories whose code a configuration refers to: owner/name--file.Class."""
+    mapped = json_object(configuration).get("auto_map")
+    several = mapped.values() if isinstance(mapped, dict) else ()
+    # A tokenizer has a slow and a fast one.
+    named = [each for value in several for each in (value if isinstance(value, list) else [value])]
+    return {each.partition("--")[0] for each in named if isinstance(each, str) and "--" in each}
 
 
 def indexed(index: str) -> Sequence[str]:

@@ -1,9 +1,10 @@
-"""What the hub says of a model: asked with short patience, and nothing kept on the disk."""
+"""What the hub says of a model, and why it does not: nothing of it is kept on the disk."""
 
+import errno
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 
 from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
-from worker.store.snapshot import File, Origin, Reason, Snapshot, Unavailable, Wanted
+from worker.store.growing import WrongChecksumError
+from worker.store.places import Places, folder, folders
+from worker.store.refusals import Reason, unavailable
+from worker.store.snapshot import File, Origin, Snapshot, Wanted
 
 # Which of the hub's HTTP libraries it is depends on the hub's release.
-_HTTPError: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # for its own use
+HTTPError: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # for its own use
 
 # What a header can carry.
 _TOKEN = re.compile(r"[!-~]*")
@@ -30,47 +34,68 @@ _AT_ONCE = 16
 _MOST_HEADERS = 64
 
 
-def ask(wanted: Wanted, endpoint: str | None = None) -> Snapshot:
-    """Describe a model as the hub has it, and what of it the cache lacks.
+@dataclass(frozen=True)
+class Listing:
+    """A repository at a commit: all its files, by name, under the name that it has today."""
+
+    name: str
+    commit: str
+    files: Mapping[str, File]
+    gated: bool
+
+
+def listing(api: HfApi, wanted: Wanted, patience_s: float = PATIENCE_S) -> Listing:
+    """Ask for the files of a repository, and for the commit that its revision has now.
+
+    Raises:
+        Exception: what ``failures_told`` tells.
+    """
+    if not api.endpoint.isprintable():
+        # The HTTP library's own error for it is no kind of any other.
+        raise ValueError("no address")
+    info = api.model_info(
+        wanted.model, revision=wanted.revision, files_metadata=True, timeout=patience_s
+    )
+    siblings = [each for each in info.siblings or () if files.inside(each.rfilename)]
+    listed = {each.rfilename: _file(each) for each in siblings}
+    return Listing(info.id, str(info.sha), listed, bool(info.gated))
+
+
+def ask(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snapshot:
+    """Describe a model as the hub has it, and what of it is not on the disk.
 
     Args:
         wanted: the model.
+        places: where files may lie already.
         endpoint: of another hub than the library's own.
 
     Raises:
         Unavailable: the hub does not have it, does not give it, or does not answer.
     """
     api = HfApi(endpoint=endpoint)
-    with _failures_told(wanted):
-        if not api.endpoint.isprintable():
-            # The HTTP library's own error for it is no kind of any other.
-            raise ValueError("no address")
-        info = api.model_info(
-            wanted.model, revision=wanted.revision, files_metadata=True, timeout=PATIENCE_S
-        )
-        siblings = [each for each in info.siblings or () if files.inside(each.rfilename)]
-        sizes = {each.rfilename: _file(each) for each in siblings}
-        asked = _Asked(api, wanted, str(info.sha))
+    with failures_told(wanted):
+        listed = listing(api, wanted)
+        asked = _Asked(api, wanted, listed.commit, places)
         # A gated repository lists its files to anybody: only reading one shows who may.
-        config = files.json_object(asked.text(CONFIG, sizes))
-        index = files.indexed(asked.text(INDEX, sizes))
-        named = files.weights(sizes, index, wanted.load_format)
-        weights = tuple(sizes[name] for name in named if name in sizes)
+        config = files.json_object(asked.text(CONFIG, listed.files))
+        index = files.indexed(asked.text(INDEX, listed.files))
+        named = files.weights(listed.files, index, wanted.load_format)
+        weights = tuple(listed.files[name] for name in named if name in listed.files)
         tensors, damaged = asked.counted(weights)
-        missing = asked.missing(weights + tuple(sizes[name] for name in files.others(sizes)))
+        others = tuple(listed.files[name] for name in files.others(listed.files, wanted.code))
         return Snapshot(
             model=wanted.model,
-            origin=Origin.DOWNLOAD if missing else Origin.CACHE,
-            place=disk.caches(wanted)[0],
-            commit=info.sha,
+            origin=Origin.DOWNLOAD,
+            place=folder(places.cache(wanted), wanted.model),
+            commit=listed.commit,
             weights=weights,
-            others=tuple(sizes[name] for name in files.others(sizes)),
-            missing=missing,
-            lacking=tuple(name for name in named if name not in sizes),
+            others=others,
+            missing=asked.missing(weights + others),
+            lacking=tuple(name for name in named if name not in listed.files),
             config=config,
             tensors=tensors,
             damaged=damaged,
-            gated=bool(info.gated),
+            gated=listed.gated,
         )
 
 
@@ -81,73 +106,49 @@ _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
     (errors.GatedRepoError, Reason.NO_ACCESS),
     (errors.RepositoryNotFoundError, Reason.MISSING),
     (errors.RevisionNotFoundError, Reason.REVISION_MISSING),
+    (WrongChecksumError, Reason.WRONG_CHECKSUM),
 )
-
-# What is wrong, and what can be done.
-_TOLD = {
-    Reason.NOT_A_REPOSITORY: (
-        "neither a directory nor a repository's name",
-        "write a repository as owner/name, a directory with its whole path",
-    ),
-    Reason.OFFLINE: (
-        "not complete in the cache, and HF_HUB_OFFLINE forbids to ask the hub",
-        "unset HF_HUB_OFFLINE, or download the model first",
-    ),
-    Reason.TOKEN_MISSING: (
-        "the repository is gated, and HF_TOKEN is not set",
-        "accept its licence on its page on the hub, then set HF_TOKEN",
-    ),
-    Reason.NO_ACCESS: (
-        "the repository is gated, and HF_TOKEN gives no access to it",
-        "accept its licence on its page on the hub, as the owner of the token",
-    ),
-    Reason.MISSING: (
-        "the hub has no such repository, or hides it",
-        "mend the name; for a private repository set HF_TOKEN to a token that may read it",
-    ),
-    Reason.REVISION_MISSING: (
-        "the repository has no such revision",
-        "name a branch, a tag or a commit that it has",
-    ),
-    Reason.BAD_TOKEN: ("the hub refuses HF_TOKEN", "make a new token, or unset it"),
-    Reason.ODD_TOKEN: (
-        "HF_TOKEN holds characters that no token has",
-        "copy it again, without quotation marks, spaces and line breaks",
-    ),
-    Reason.UNREACHABLE: (
-        "the hub does not answer",
-        "look whether it can be reached from here, and try again",
-    ),
-}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def _failures_told(wanted: Wanted) -> Iterator[None]:
+def failures_told(wanted: Wanted) -> Iterator[None]:
+    """Tell why the hub, or the disk, refuses.
+
+    Raises:
+        Unavailable: in place of what was raised.
+    """
     try:
         yield
-    except (_HTTPError, OSError, ValueError) as error:
+    except (HTTPError, OSError, ValueError) as error:
         # Values are wrong in what makes no address or no header, and in answers that are no JSON.
-        name = f"{wanted.model}@{wanted.revision}" if wanted.revision else wanted.model
-        raise unavailable(name, _reason(error)) from error
-
-
-def unavailable(name: str, reason: Reason) -> Unavailable:
-    """Tell why a model can't be had, and what can be done."""
-    told, remedy = _TOLD[reason]
-    return Unavailable(reason, f"{name}: {told}", remedy)
+        reason = _reason(error)
+        told = [getattr(error, name, None) for name in ("strerror", "filename")]
+        of_disk = reason in (Reason.NO_SPACE, Reason.UNWRITABLE, Reason.WRONG_CHECKSUM)
+        detail = ": ".join(str(each) for each in told if each)
+        raise unavailable(wanted, reason, detail if of_disk else "") from error
 
 
 def _reason(error: Exception) -> Reason:
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    unknown = Reason.BAD_TOKEN if status == HTTPStatus.UNAUTHORIZED else _unanswered()
-    reason = next((reason for class_, reason in _REASONS if isinstance(error, class_)), unknown)
-    no_token = reason is Reason.NO_ACCESS and not get_token()
-    return Reason.TOKEN_MISSING if no_token else reason
+    found = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
+    if found:
+        no_token = found is Reason.NO_ACCESS and not get_token()
+        return Reason.TOKEN_MISSING if no_token else found
+    number = getattr(error, "errno", None)
+    if number and not isinstance(error, HTTPError):
+        return Reason.NO_SPACE if number in _FULL else Reason.UNWRITABLE
+    return _reason_by_status(getattr(getattr(error, "response", None), "status_code", 0))
 
 
-def _unanswered() -> Reason:
-    """Say why there was no answer: what no header can carry is not even sent."""
-    return Reason.UNREACHABLE if _TOKEN.fullmatch(get_token() or "") else Reason.ODD_TOKEN
+def _reason_by_status(status: int) -> Reason:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return Reason.BAD_TOKEN
+    # What no header can carry is not even sent.
+    if not _TOKEN.fullmatch(get_token() or ""):
+        return Reason.ODD_TOKEN
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return Reason.RATE_LIMITED
+    return Reason.HUB_FAILS if status else Reason.UNREACHABLE
 
 
 @dataclass(frozen=True)
@@ -157,10 +158,11 @@ class _Asked:
     api: HfApi
     wanted: Wanted
     commit: str
+    places: Places
 
-    def text(self, name: str, sizes: dict[str, File]) -> str:
+    def text(self, name: str, listed: Mapping[str, File]) -> str:
         """Read a small file; without one, nothing."""
-        if name not in sizes:
+        if name not in listed:
             return ""
         if path := self._kept(name):
             return path.read_text(errors="replace")
@@ -177,10 +179,9 @@ class _Asked:
 
     def missing(self, needed: tuple[File, ...]) -> tuple[File, ...]:
         """Select what is to be downloaded: neither in this snapshot nor in an older one."""
-        caches = disk.caches(self.wanted)
 
         def kept(file: File) -> bool:
-            blobs = [cache / "blobs" / (file.blob or "?") for cache in caches]
+            blobs = [each / "blobs" / (file.blob or "?") for each in self._folders()]
             return bool(self._kept(file.name)) or any(blob.is_file() for blob in blobs)
 
         return tuple(file for file in needed if not kept(file))
@@ -209,8 +210,11 @@ class _Asked:
         return {str(dtype): count for dtype, count in metadata.parameter_count.items()}
 
     def _kept(self, name: str) -> Path | None:
-        places = [place / name for place in disk.snapshots(self.wanted, self.commit)]
-        return next((place for place in places if place.is_file()), None)
+        paths = [each / "snapshots" / self.commit / name for each in self._folders()]
+        return next((path for path in paths if path.is_file()), None)
+
+    def _folders(self) -> list[Path]:
+        return folders(self.places.cache(self.wanted), self.wanted.model)
 
 
 def _file(sibling: Any) -> File:

@@ -6,58 +6,56 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from worker.errors import StartFailed
-
 
 class Origin(StrEnum):
-    """Where a model comes from."""
+    """Where a model comes from, in the order in which it is looked for."""
 
     DIRECTORY = "directory"
-    CACHE = "cache"
+    BAKED = "image"
+    PLATFORM = "platform's cache"
+    VOLUME = "volume"
     DOWNLOAD = "download"
 
 
-class Reason(StrEnum):
-    """Why a model can't be had."""
+class Kind(StrEnum):
+    """What is loaded of a repository."""
 
-    NOT_A_REPOSITORY = "not a repository"
-    MISSING = "missing"
-    REVISION_MISSING = "revision missing"
-    TOKEN_MISSING = "token missing"
-    NO_ACCESS = "no access"
-    BAD_TOKEN = "bad token"
-    ODD_TOKEN = "odd token"
-    OFFLINE = "offline"
-    UNREACHABLE = "unreachable"
-
-
-class Unavailable(StartFailed):
-    """A model can't be had from the hub: ``told`` is why, ``remedy`` what can be done."""
-
-    def __init__(self, reason: Reason, told: str, remedy: str) -> None:
-        super().__init__(f"{told}: {remedy}")
-        self.reason = reason
-        self.told = told
-        self.remedy = remedy
+    MODEL = "model"
+    TOKENIZER = "tokenizer"
+    ADAPTER = "adapter"
+    # Which another repository names.
+    CODE = "code"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A model as the settings name it; a cache for its weights, if not the hub's own.
+    """What the settings name: a directory or a repository, of which the files are to be on disk.
 
-    ``part`` is for what is no model of its own: a tokenizer, or an adapter.
+    Args:
+        model: a directory, or a repository's name.
+        revision: branch, tag or commit; the repository's main branch.
+        load_format: vLLM's option.
+        download_dir: holds the downloads, in place of the hub's cache on the volume.
+        kind: what of the repository is loaded.
+        code: whether code of the repository may run, and is thus loaded, too.
+        setting: the name of the setting, for messages.
     """
 
     model: str
     revision: str | None = None
     load_format: str = "auto"
     download_dir: Path | None = None
-    part: bool = False
+    kind: Kind = Kind.MODEL
+    code: bool = False
+    setting: str = field(default="MODEL_NAME", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.revision}" if self.revision else self.model
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a model; ``size`` in bytes, ``blob`` its name in the hub's cache."""
+    """A file of a repository; ``size`` in bytes, ``blob`` its name in the hub's cache."""
 
     name: str
     size: int
@@ -71,7 +69,7 @@ class Snapshot:
     ``missing`` are the files that are yet to be downloaded, ``lacking`` the names of weights that
     its index promises and nobody has. ``tensors`` counts elements by the safetensors' name of
     their type; it is None where the weights don't say. ``damaged`` says which weights on the disk
-    can't be read, ``trouble`` why the hub did not confirm what lies in the cache.
+    can't be read. ``passed`` says why it was not found in places that come before its own.
     """
 
     model: str
@@ -86,7 +84,7 @@ class Snapshot:
     tensors: Mapping[str, int] | None = None
     damaged: str | None = None
     gated: bool = False
-    trouble: Unavailable | None = None
+    passed: tuple[str, ...] = ()
 
     @property
     def weights_size(self) -> int:

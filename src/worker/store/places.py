@@ -1,0 +1,58 @@
+"""Where models lie: in the image, in the platform's cache, on the volume."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.store.snapshot import Origin, Wanted
+
+# The platform puts the model that is chosen in its console there, in the layout of the hub's cache.
+PLATFORM = Path("/runpod-volume/huggingface-cache/hub")
+
+# What is known of a repository beyond the hub's own layout.
+STATE = ".worker"
+
+
+@dataclass(frozen=True)
+class BakedModel:
+    """A repository that was put into the image when it was built."""
+
+    model: str
+    revision: str | None
+    commit: str
+    place: Path
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where to look.
+
+    Args:
+        volume: a cache in the hub's layout, which downloads go to.
+        platform: the same, but filled by the platform.
+        baked: what the image holds.
+    """
+
+    volume: Path
+    platform: Path = PLATFORM
+    baked: tuple[BakedModel, ...] = ()
+
+    def cache(self, wanted: Wanted) -> Path:
+        """Return the cache that a model is downloaded to."""
+        return wanted.download_dir or self.volume
+
+    def caches(self, wanted: Wanted) -> Iterator[tuple[Origin, Path]]:
+        """Yield the caches in which a model may lie, in the order in which they are looked at."""
+        if self.platform != self.cache(wanted):
+            yield Origin.PLATFORM, self.platform
+        yield Origin.VOLUME, self.cache(wanted)
+
+
+def folder(cache: Path, model: str) -> Path:
+    """Return the folder of a repository in a cache."""
+    return cache / "--".join(["models", *model.split("/")])
+
+
+def folders(cache: Path, model: str) -> list[Path]:
+    """Return the folders that a repository may lie in; the platform may use lower case."""
+    return [*dict.fromkeys([folder(cache, model), folder(cache, model.lower())])]

@@ -1,0 +1,112 @@
+"""Why a model can't be had: what is wrong, and which setting would change it."""
+
+from enum import StrEnum
+
+from worker.errors import StartFailed
+from worker.store.snapshot import Wanted
+
+
+class Reason(StrEnum):
+    """Why a model can't be had."""
+
+    NOT_A_REPOSITORY = "not a repository"
+    MISSING = "missing"
+    REVISION_MISSING = "revision missing"
+    TOKEN_MISSING = "token missing"
+    NO_ACCESS = "no access"
+    BAD_TOKEN = "bad token"
+    ODD_TOKEN = "odd token"
+    OFFLINE = "offline"
+    UNREACHABLE = "unreachable"
+    RATE_LIMITED = "rate limited"
+    HUB_FAILS = "hub fails"
+    NO_FILES = "no files"
+    WRONG_CHECKSUM = "wrong checksum"
+    NO_SPACE = "no space"
+    UNWRITABLE = "unwritable"
+
+
+class Unavailable(StartFailed):
+    """A model can't be had: ``told`` is why, ``remedy`` what can be done."""
+
+    def __init__(self, reason: Reason, told: str, remedy: str) -> None:
+        super().__init__(f"{told}: {remedy}")
+        self.reason = reason
+        self.told = told
+        self.remedy = remedy
+
+
+_WRITABLE = "attach a volume that can be written to, or set BASE_PATH to another directory"
+
+# What is wrong, and what can be done; {setting} names the model, {revision} its revision.
+_TOLD = {
+    Reason.NOT_A_REPOSITORY: (
+        "neither a directory nor a repository's name",
+        "set {setting} to owner/name, or to the whole path of a directory",
+    ),
+    Reason.OFFLINE: (
+        "not complete on the disk, and HF_HUB_OFFLINE forbids to ask the hub",
+        "unset HF_HUB_OFFLINE, or download the model first",
+    ),
+    Reason.TOKEN_MISSING: (
+        "the repository is gated, and HF_TOKEN is not set",
+        "accept its licence on its page on the hub, then set HF_TOKEN",
+    ),
+    Reason.NO_ACCESS: (
+        "the repository is gated, and HF_TOKEN gives no access to it",
+        "accept its licence on its page on the hub, as the owner of the token",
+    ),
+    Reason.MISSING: (
+        "the hub has no such repository, or hides it",
+        "mend {setting}; for a private repository set HF_TOKEN to a token that may read it",
+    ),
+    Reason.REVISION_MISSING: (
+        "the repository has no such revision",
+        "set {revision} to a branch, a tag or a commit that it has",
+    ),
+    Reason.BAD_TOKEN: ("the hub refuses HF_TOKEN", "set HF_TOKEN to a new token, or unset it"),
+    Reason.ODD_TOKEN: (
+        "HF_TOKEN holds characters that no token has",
+        "copy it again, without quotation marks, spaces and line breaks",
+    ),
+    Reason.UNREACHABLE: (
+        "the hub does not answer",
+        "look whether it can be reached from here (HF_ENDPOINT names another), and try again",
+    ),
+    Reason.RATE_LIMITED: (
+        "the hub grants no more requests for now",
+        "try again later, or set HF_TOKEN: whoever is known is granted more",
+    ),
+    Reason.HUB_FAILS: ("the hub answers with an error of its own", "try again later"),
+    Reason.NO_FILES: (
+        "the repository has nothing that could be loaded",
+        "set {setting} to one with safetensors, or LOAD_FORMAT to the format that it has",
+    ),
+    Reason.WRONG_CHECKSUM: (
+        "what the hub sends is not what it announces",
+        "try again; if that stays, set {revision} to another commit",
+    ),
+    Reason.NO_SPACE: (
+        "there is not enough room to download it",
+        "take a larger volume or container disk, or set BASE_PATH to where there is room",
+    ),
+    Reason.UNWRITABLE: ("it can't be stored", _WRITABLE),
+}
+
+
+def unavailable(wanted: Wanted, reason: Reason, detail: str = "") -> Unavailable:
+    """Tell why a model can't be had, and what can be done.
+
+    Args:
+        wanted: the model.
+        reason: names the message.
+        detail: what is known beyond it.
+    """
+    told, remedy = _TOLD[reason]
+    setting = wanted.setting
+    # Of a draft model it is a part of the same setting.
+    revision = setting.replace("_NAME", "_REVISION")
+    revision = f"the revision in {setting}" if revision == setting else revision
+    more = f" ({detail})" if detail else ""
+    remedy = remedy.format(setting=setting, revision=revision)
+    return Unavailable(reason, f"{wanted}: {told}{more}", remedy)

@@ -1,0 +1,154 @@
+"""Finds what is on the disk already: the first place that has it, all of it, wins.
+
+The hub is not asked. What a cache holds counts only if it is complete: by its manifest where the
+worker has downloaded it, by its looks where the platform, or the hub's own library, has.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from worker.store import disk, files, manifest
+from worker.store.files import INDEX
+from worker.store.places import STATE, BakedModel, Places, folders
+from worker.store.snapshot import Origin, Wanted
+
+DEFAULT_REVISION = "main"
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A directory with all that is wanted; ``passed`` says why earlier places were passed over."""
+
+    wanted: Wanted
+    place: Path
+    origin: Origin
+    commit: str | None = None
+    passed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = {Origin.DOWNLOAD: "downloaded"}.get(self.origin, f"from the {self.origin}")
+        commit = f", commit {self.commit[:12]}" if self.commit else ""
+        passed = f"; passed over: {'; '.join(self.passed)}" if self.passed else ""
+        return f"{self.wanted.model} {where}{commit}: {self.place}{passed}"
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """Nothing on the disk will do; ``passed`` says why, place by place."""
+
+    wanted: Wanted
+    passed: tuple[str, ...]
+
+
+class _PassedOverError(Exception):
+    """Why a place does not have what is wanted."""
+
+
+def resolve(wanted: Wanted, places: Places) -> Found | NotFound:
+    """Look for a model on the disk, place by place."""
+    passed: list[str] = []
+    for origin, look in _looks(wanted, places):
+        try:
+            place, commit = look()
+        except _PassedOverError as why:
+            passed.append(f"{origin}: {why}")
+        except OSError as error:
+            passed.append(f"{origin}: can't be read: {error.strerror}")
+        else:
+            return Found(wanted, place, origin, commit, tuple(passed))
+    return NotFound(wanted, tuple(passed))
+
+
+_Look = Callable[[], tuple[Path, str | None]]
+
+
+def _looks(wanted: Wanted, places: Places) -> Iterator[tuple[Origin, _Look]]:
+    if path := _directory(wanted.model):
+        yield Origin.DIRECTORY, lambda: (path, None)
+    if places.baked:
+        yield Origin.BAKED, partial(_baked, wanted, places)
+    for origin, cache in places.caches(wanted):
+        yield origin, partial(_cached, wanted, cache)
+
+
+def _directory(model: str) -> Path | None:
+    try:
+        path = Path(model).expanduser()
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError):
+        # Too long for a name, or of the home of nobody who is known.
+        return None
+
+
+def _baked(wanted: Wanted, places: Places) -> tuple[Path, str]:
+    for each in places.baked:
+        if each.model != wanted.model or not _same_revision(wanted.revision, each):
+            continue
+        if not each.place.is_dir():
+            # Built to where a volume is mounted now.
+            raise _PassedOverError(f"{each.place} is gone, or hidden by what is mounted over it")
+        if lacks := _lacks(each.place.parents[1], each.place, each.commit, wanted):
+            raise _PassedOverError(lacks)
+        return each.place, each.commit
+    held = ", ".join(f"{each.model}@{each.revision or each.commit}" for each in places.baked)
+    raise _PassedOverError(f"it holds {held}")
+
+
+def _same_revision(wanted: str | None, baked: BakedModel) -> bool:
+    named = (wanted or DEFAULT_REVISION) == (baked.revision or DEFAULT_REVISION)
+    return named or wanted == baked.commit
+
+
+def _cached(wanted: Wanted, cache: Path) -> tuple[Path, str]:
+    lacks = f"it does not have {wanted.model}"
+    for folder in folders(cache, wanted.model):
+        if not folder.is_dir():
+            continue
+        commit = commit_of(folder, wanted.revision)
+        if commit is None:
+            lacks = f"it does not have revision {wanted.revision or DEFAULT_REVISION}"
+            continue
+        place = folder / "snapshots" / commit
+        if not (why := _lacks(folder, place, commit, wanted)):
+            return place, commit
+        lacks = why
+    raise _PassedOverError(lacks)
+
+
+def commit_of(folder: Path, revision: str | None) -> str | None:
+    """Return the commit that a revision had when it was downloaded; the hub's may be newer."""
+    revision = revision or DEFAULT_REVISION
+    if not files.inside(revision):
+        return None
+    ref = folder / "refs" / revision
+    commit = ref.read_text(errors="replace").strip() if ref.is_file() else revision
+    there = _COMMIT.fullmatch(commit) and (folder / "snapshots" / commit).is_dir()
+    return commit if there else None
+
+
+def _lacks(folder: Path, place: Path, commit: str, wanted: Wanted) -> str | None:
+    """Say what a snapshot lacks."""
+    if known := manifest.read(folder, commit):
+        return _unlike(place, known, wanted)
+    if (folder / STATE).is_dir():
+        return f"the download of commit {commit[:12]} has not been completed"
+    return disk.lacks(place, wanted)
+
+
+def _unlike(place: Path, known: manifest.Manifest, wanted: Wanted) -> str | None:
+    sizes = {file.name: file.size for file in known.files}
+    index = files.indexed(disk.text(place / INDEX))
+    names = files.needed(sizes, index, wanted)
+    if not files.loadable(names, wanted):
+        return disk.nothing(wanted)
+    for name in names:
+        path = place / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != sizes.get(name):
+            return f"{name} is not as large as it should be"
+    return None
