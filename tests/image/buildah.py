@@ -1,0 +1,123 @@
+"""Builds images and runs commands in them, with buildah: without a daemon, without a registry."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+# How what is compressed so begins.
+GZIP = b"\x1f\x8b"
+
+Ran = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image, laid out in a directory as the OCI says: every layer a tar, the lowest first."""
+
+    layout: Path
+
+    @cached_property
+    def layers(self) -> list[Path]:
+        return [self._blob(layer["digest"]) for layer in self._manifest["layers"]]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What the image says of itself: the environment, labels, the history."""
+        return self._json(self._manifest["config"]["digest"])
+
+    def layer_of(self, path: str) -> Path:
+        """Return the lowest layer that has a file."""
+        return next(layer for layer in self.layers if path in names(layer))
+
+    def holds(self, text: str) -> bool:
+        """Tell whether a text stands anywhere in it: in files of any layer, or in what it says."""
+        blobs = (path for path in self.layout.rglob("*") if path.is_file())
+        return any(text.encode() in content(blob) for blob in blobs)
+
+    @cached_property
+    def _manifest(self) -> dict[str, Any]:
+        index = json.loads((self.layout / "index.json").read_text())
+        return self._json(index["manifests"][0]["digest"])
+
+    def _json(self, digest: str) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads(self._blob(digest).read_text())
+        return read
+
+    def _blob(self, digest: str) -> Path:
+        return self.layout / "blobs" / digest.replace(":", "/")
+
+
+def content(blob: Path) -> bytes:
+    """Read what is in a blob; layers are compressed."""
+    read = blob.read_bytes()
+    return gzip.decompress(read) if read.startswith(GZIP) else read
+
+
+def names(layer: Path) -> set[str]:
+    with tarfile.open(layer) as opened:
+        return set(opened.getnames())
+
+
+@dataclass(frozen=True)
+class Buildah:
+    """buildah with a store of its own."""
+
+    folder: Path
+
+    @cached_property
+    def environ(self) -> dict[str, str]:
+        """What makes any buildah use this store, and need no more than to be root.
+
+        The driver is one that copies nothing: a copy for each step of a build takes gigabytes.
+        """
+        self.folder.mkdir(exist_ok=True)
+        file = self.folder / "storage.conf"
+        roots = f'graphroot = "{self.folder}/store"\nrunroot = "{self.folder}/run"\n'
+        file.write_text(f'[storage]\ndriver = "overlay"\n{roots}')
+        stored = {"CONTAINERS_STORAGE_CONF": str(file), "BUILDAH_ISOLATION": "chroot"}
+        return {"PATH": os.environ["PATH"], "HOME": str(self.folder), **stored}
+
+    def build(self, tag: str, context: Path, *options: str) -> Ran:
+        """Build an image, from steps that were built before where they are the same."""
+        return self.ask("build", "--layers", "--pull-never", "--tag", tag, *options, str(context))
+
+    def run(self, tag: str, *command: str) -> Ran:
+        """Run a command in a container of an image."""
+        made = self.ask("from", "--pull-never", tag)
+        assert made.returncode == 0, made.stderr
+        container = made.stdout.strip()
+        try:
+            return self.ask("run", container, "--", *command)
+        finally:
+            self.ask("rm", container)
+
+    def image(self, tag: str) -> Image:
+        """Lay an image out in a directory."""
+        layout = self.folder / "images" / tag.replace(":", "-")
+        layout.parent.mkdir(parents=True, exist_ok=True)
+        pushed = self.ask("push", tag, f"oci:{layout}")
+        assert pushed.returncode == 0, pushed.stderr
+        return Image(layout)
+
+    def end(self) -> None:
+        """Give back what is mounted: a build that failed leaves its container behind."""
+        self.ask("rm", "--all")
+        shutil.rmtree(self.folder)
+
+    def ask(self, *command: str) -> Ran:
+        """Run one of buildah's commands."""
+        return subprocess.run(
+            ("buildah", *command),
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=170,
+            check=False,
+        )

@@ -1,0 +1,72 @@
+"""What every build needs: buildah, the stand-in for vLLM's image, and a hub to download from."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hub import MEMBER, Hub, hub
+from image import standin
+from image.buildah import Buildah, Ran
+
+ROOT = Path(__file__).parents[2]
+STANDIN = "localhost/standin"
+
+Build = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    """A buildah that has the stand-in, and can run a program in it."""
+    if not shutil.which("buildah"):
+        pytest.skip("buildah is not installed")
+    folder = tmp_path_factory.mktemp("buildah")
+    tool = Buildah(folder / "store")
+    try:
+        standin.make(folder / "standin")
+        built = tool.build(STANDIN, folder / "standin")
+        ran = tool.run(STANDIN, "sh", "-c", ":") if built.returncode == 0 else built
+        if ran.returncode:
+            pytest.skip(f"buildah can't run a program here: {ran.stderr.strip()}")
+        yield tool
+    finally:
+        tool.end()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def loopback_hub() -> Iterator[Hub]:
+    with hub() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of all that the Dockerfile copies from."""
+    copied = tmp_path_factory.mktemp("context")
+    for name in ("src", "builder"):
+        shutil.copytree(ROOT / name, copied / name)
+    for name in ("Dockerfile", ".dockerignore"):
+        shutil.copy2(ROOT / name, copied)
+    return copied
+
+
+@pytest.fixture(scope="session")
+def secret(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The option that gives a build the token of somebody who may read everything."""
+    file = tmp_path_factory.mktemp("secret") / "token"
+    file.write_text(f"{MEMBER}\n")
+    return f"--secret=id=HF_TOKEN,src={file}"
+
+
+@pytest.fixture(scope="session")
+def build(buildah: Buildah, context: Path, loopback_hub: Hub, secret: str) -> Build:
+    """Build the Dockerfile on the stand-in: with arguments, with a token unless told otherwise."""
+
+    def built(tag: str, context: Path = context, token: bool = True, **arguments: str) -> Ran:
+        given = {"BASE_IMAGE": STANDIN, "HF_ENDPOINT": loopback_hub.endpoint, **arguments}
+        pairs = [f"{name}={value}" for name, value in given.items()]
+        named = [option for pair in pairs for option in ("--build-arg", pair)]
+        return buildah.build(tag, context, *named, *([secret] if token else []))
+
+    return built

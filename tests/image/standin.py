@@ -1,0 +1,106 @@
+"""A stand-in for vLLM's image: this machine's Python with what that image brings, except vLLM.
+
+It has no `python`, as vLLM's has not, only `python3`; and what the Dockerfile installs is there
+already, since a build shall need no network.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+# What the steps of the Dockerfile call.
+PROGRAMS = ("sh", "ln", "rm")
+# What the SDK and the worker need in order to be imported, and what downloads.
+PACKAGES = ("pip", "huggingface_hub", "pydantic", "pyyaml", "prometheus_client")
+DOCKERFILE = """\
+FROM scratch
+COPY root/ /
+ENV PATH=/usr/local/bin:/usr/bin:/bin PIP_NO_INDEX=1
+"""
+
+
+def make(folder: Path) -> None:
+    """Lay a directory out that the stand-in can be built from."""
+    root = folder / "root"
+    prefix, python = Path(sys.base_prefix), Path(sys.base_prefix) / "bin" / "python3"
+    for directory in ("tmp", "root", "usr/local/bin"):
+        (root / directory).mkdir(parents=True)
+    (root / "usr/bin").mkdir()
+    (root / "bin").symlink_to("usr/bin")
+    stdlib = Path(sysconfig.get_path("stdlib", vars={"installed_base": str(prefix)}))
+    shutil.copytree(
+        stdlib,
+        within(root, stdlib),
+        ignore=shutil.ignore_patterns(
+            "site-packages", "test", "config-*", "__pycache__", "EXTERNALLY-MANAGED"
+        ),
+    )
+    programs = [Path(found) for name in PROGRAMS if (found := shutil.which(name))]
+    copy([python, *programs], root)
+    (root / "usr/local/bin/python3").symlink_to(python)
+    packages = within(root, site_packages(python))
+    for package in closure():
+        install(package, packages)
+    copy(needed([*sorted(root.rglob("*.so*")), python, *programs]), root)
+    (folder / "Dockerfile").write_text(DOCKERFILE)
+
+
+def within(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def copy(files: list[Path], root: Path) -> None:
+    for file in files:
+        within(root, file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, within(root, file))
+
+
+def site_packages(python: Path) -> Path:
+    asked = [str(python), "-c", "import site; print(site.getsitepackages()[0])"]
+    return Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
+
+
+def needed(programs: list[Path]) -> list[Path]:
+    """List the libraries that programs, or other libraries, are linked with."""
+    listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
+    found = re.findall(r"(?:=> |^\t)(/\S+) \(", listed.stdout, re.MULTILINE)
+    return [Path(path) for path in sorted(set(found))]
+
+
+def closure() -> list[Distribution]:
+    """List the packages, as they are installed here, with all that they require."""
+    pinned = (ROOT / "builder" / "requirements.txt").read_text().splitlines()
+    waiting = [line.partition("==")[0] for line in pinned if line and not line.startswith("#")]
+    waiting += PACKAGES
+    found: dict[str, Distribution] = {}
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            # What the SDK lists and nobody needs (the command line of fastapi).
+            continue
+        required = [Requirement(text) for text in found[name].requires or ()]
+        waiting += [
+            each.name for each in required if not each.marker or each.marker.evaluate({"extra": ""})
+        ]
+    return list(found.values())
+
+
+def install(package: Distribution, target: Path) -> None:
+    for file in package.files or ():
+        source = Path(str(package.locate_file(file)))
+        # Not commands, which lie outside.
+        if ".." not in file.parts and "__pycache__" not in file.parts and source.is_file():
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target / file)

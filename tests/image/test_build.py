@@ -1,0 +1,205 @@
+"""The Dockerfile, really built: on a stand-in for vLLM's image, with models from loopback."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hub import MEMBER, Hub
+from image.buildah import Buildah, Image, Ran, names
+from safetensors.numpy import save_file
+
+STANDIN = "localhost/standin"
+ROOT = Path(__file__).parents[2]
+MODEL, TOKENIZER = "acme/private", "acme/tokens"
+CACHE = "models/huggingface-cache/hub/models--acme--private"
+MANIFEST, HANDLER = "local_model_args.json", "src/handler.py"
+ARGUMENTS = {
+    "MODEL_NAME": MODEL,
+    "MODEL_REVISION": "v1",
+    "TOKENIZER_NAME": TOKENIZER,
+    "QUANTIZATION": "awq",
+}
+# Stands in the files of models only.
+MARK = "NotToBeOverlooked"
+SAID = ("title", "description", "licenses", "version")
+# As a worker does at its start, without asking anybody.
+RESOLVE = """
+import pathlib, sys
+sys.path.insert(0, "/src")
+from worker.settings.sources import BAKED, gathered
+from worker.store import Kind, Places, Wanted, resolve
+from worker.store.baked import baked_models
+given = gathered({}).values
+places = Places(pathlib.Path("/none"), baked=baked_models(BAKED))
+model = Wanted(given["MODEL_NAME"], given["MODEL_REVISION"])
+tokenizer = Wanted(given["TOKENIZER_NAME"], kind=Kind.TOKENIZER)
+print(resolve(model, places).origin, resolve(tokenizer, places).origin, given["QUANTIZATION"])
+"""
+
+Build = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def models(loopback_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the hub has: a private model, a gated one, a tokenizer, and a model without weights."""
+    folder = tmp_path_factory.mktemp("models")
+    whole, bare, tokens = (folder / name for name in ("whole", "bare", "tokens"))
+    for directory in (whole, bare, tokens):
+        directory.mkdir()
+        (directory / "tokenizer.json").write_text("{}")
+    for directory in (whole, bare):
+        (directory / "config.json").write_text(json.dumps({"architectures": [MARK]}))
+    save_file({"weight": np.arange(256, dtype=np.float32)}, whole / "model.safetensors")
+    loopback_hub.add(MODEL, whole, private=True).revisions["v1"] = whole
+    loopback_hub.add("acme/gated", whole, gated=True)
+    loopback_hub.add("acme/bare", bare)
+    loopback_hub.add(TOKENIZER, tokens)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def general(build: Build, buildah: Buildah) -> Image:
+    assert build("general").returncode == 0
+    return buildah.image("general")
+
+
+@pytest.fixture(scope="session")
+def baked(build: Build, buildah: Buildah) -> Image:
+    built = build("baked", **ARGUMENTS)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return buildah.image("baked")
+
+
+def python(buildah: Buildah, code: str) -> str:
+    """Run code in a container of the baked image; return what it prints."""
+    ran = buildah.run("baked", "python", "-c", code)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_general_image_starts_the_worker_and_holds_no_model(
+    general: Image, buildah: Buildah
+) -> None:
+    started = buildah.run("general", *general.config["config"]["Cmd"], "--help")
+    assert started.stdout.startswith("usage: handler.py")
+    assert not any(MANIFEST in names(layer) for layer in general.layers)
+
+
+def test_an_image_says_what_it_is(general: Image) -> None:
+    labels = general.config["config"]["Labels"]
+    said = {name: labels.get(f"org.opencontainers.image.{name}") for name in SAID}
+    assert all(said.values())
+    assert said["licenses"] == (ROOT / "LICENSE").read_text().split()[0]
+
+
+def test_the_environment_of_an_image_holds_what_the_base_sets_and_one_variable_more(
+    baked: Image, buildah: Buildah
+) -> None:
+    before = buildah.image("localhost/standin").config["config"]["Env"]
+    assert set(baked.config["config"]["Env"]) - set(before) == {"PYTHONUNBUFFERED=1"}
+
+
+def test_a_baked_image_holds_the_weights_and_tells_the_worker_of_them(
+    baked: Image, buildah: Buildah, models: Path
+) -> None:
+    told = json.loads(python(buildah, f"print(open('/{MANIFEST}').read())"))
+    assert told["settings"] == ARGUMENTS
+    model, tokenizer = told["models"]
+    assert (model["model"], model["revision"]) == (MODEL, "v1")
+    assert (tokenizer["model"], tokenizer["revision"]) == (TOKENIZER, None)
+    assert model["place"] == f"/{CACHE}/snapshots/{model['commit']}"
+    read = f"print(open('{model['place']}/model.safetensors', 'rb').read().hex())"
+    weights = (models / "whole" / "model.safetensors").read_bytes()
+    assert bytes.fromhex(python(buildah, read)) == weights
+
+
+def test_a_worker_finds_what_is_baked_without_asking_the_hub(
+    baked: Image, buildah: Buildah, loopback_hub: Hub
+) -> None:
+    before = len(loopback_hub.requests)
+    assert python(buildah, RESOLVE).split() == ["image", "image", "awq"]
+    assert len(loopback_hub.requests) == before
+
+
+def test_the_token_is_nowhere_in_the_image(baked: Image) -> None:
+    assert baked.holds(MARK), "nothing in a layer would be found"
+    assert baked.holds("MODEL_NAME"), "nothing in the history would be found"
+    assert not baked.holds(MEMBER)
+
+
+def test_nothing_is_left_of_what_was_needed_for_the_download_only(baked: Image) -> None:
+    there = names(baked.layer_of(MANIFEST))
+    # Where the secret was, an empty directory stays.
+    outside = {name for name in there if not name.startswith("models")} - {"run", "run/secrets"}
+    assert outside == {MANIFEST}
+    assert not [name for name in there if name.endswith(".partial") or "/lease-" in name]
+
+
+def test_a_change_of_the_source_downloads_nothing_again(
+    baked: Image, build: Build, buildah: Buildah, context: Path, loopback_hub: Hub, tmp_path: Path
+) -> None:
+    shutil.copytree(context, tmp_path / "changed")
+    handler = tmp_path / "changed" / "src" / "handler.py"
+    handler.write_text(handler.read_text() + "# Changed.\n")
+    before = len(loopback_hub.requests)
+    assert build("changed", context=tmp_path / "changed", **ARGUMENTS).returncode == 0
+    changed = buildah.image("changed")
+    assert changed.layer_of(MANIFEST).name == baked.layer_of(MANIFEST).name
+    assert changed.layer_of(HANDLER).name != baked.layer_of(HANDLER).name
+    assert len(loopback_hub.requests) == before
+
+
+def test_the_weights_lie_below_the_source(baked: Image) -> None:
+    layers = [layer.name for layer in baked.layers]
+    assert layers.index(baked.layer_of(MANIFEST).name) < layers.index(baked.layer_of(HANDLER).name)
+
+
+def test_a_gated_model_without_a_token_fails_the_build_and_says_how_to_give_it(
+    build: Build,
+) -> None:
+    built = build("gated", token=False, MODEL_NAME="acme/gated")
+    assert built.returncode != 0
+    assert "acme/gated: the repository is gated, and HF_TOKEN is not set" in built.stdout
+    assert "--secret id=HF_TOKEN" in built.stdout
+
+
+def test_a_repository_without_weights_fails_the_build(build: Build) -> None:
+    built = build("bare", MODEL_NAME="acme/bare")
+    assert built.returncode != 0
+    assert "acme/bare: the repository has nothing that could be loaded" in built.stdout
+
+
+def test_a_model_where_a_volume_will_be_mounted_is_warned_of(build: Build) -> None:
+    built = build("hidden", MODEL_NAME=MODEL, BASE_PATH="/runpod-volume")
+    assert built.returncode == 0
+    assert "BASE_PATH=/runpod-volume: a network volume, mounted there, hides" in built.stdout
+
+
+@pytest.mark.parametrize("version", ["11.8.0", "12.1.0"])
+def test_the_cuda_of_an_earlier_worker_fails_the_build_with_the_argument_to_use(
+    build: Build, version: str
+) -> None:
+    built = build("cuda", WORKER_CUDA_VERSION=version)
+    assert built.returncode != 0
+    assert f"WORKER_CUDA_VERSION={version} chooses nothing" in built.stderr
+    assert "choose that image by VLLM_VERSION" in built.stderr
+
+
+def test_make_image_hands_over_what_is_set_and_says_the_version(
+    buildah: Buildah, loopback_hub: Hub
+) -> None:
+    given = {"BASE_IMAGE": STANDIN, "HF_ENDPOINT": loopback_hub.endpoint, "MODEL_NAME": MODEL}
+    environ = {**buildah.environ, "BUILDER": "buildah", "HF_TOKEN": MEMBER, **given}
+    command = ["make", "-s", "image", "IMAGE=localhost/made", "TAG=1.2.3"]
+    made = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    image = buildah.image("localhost/made:1.2.3")
+    assert image.config["config"]["Labels"]["org.opencontainers.image.version"] == "1.2.3"
+    assert any(f"{CACHE}/refs/main" in names(layer) for layer in image.layers)
+    assert not image.holds(MEMBER)
