@@ -1,0 +1,42 @@
+"""The page about deploying: it quotes what the worker says, and its links lead somewhere."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from worker.store import Reason, Wanted, unavailable
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "deploy.md"
+PAGES = (ROOT / "README.md", PAGE)
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Yield where a page's links lead: the file, and the heading in it."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" not in target:
+            file, _, heading = target.partition("#")
+            yield (page.parent / file if file else page), heading
+
+
+def headings(page: Path) -> set[str]:
+    """Name a page's headings as links do."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_the_page_explains_each_reason_for_which_a_model_can_not_be_had(reason: Reason) -> None:
+    told = unavailable(Wanted("org/name"), reason).told.removeprefix("org/name: ")
+    assert f"| `{told}` |" in PAGE.read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
+    found = list(links(page))
+    assert found
+    for file, heading in found:
+        assert file.exists(), file
+        assert not heading or heading in headings(file), heading

@@ -1,0 +1,101 @@
+"""What the platform's hub is given beside the form: the jobs that it tries, and the machines."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from listed import WORKERS
+from pydantic import BaseModel, ConfigDict, Field
+
+from worker import start
+from worker.job import OpenAIJob, RawJob, parse_input
+from worker.routes.openai import ROUTES
+
+LISTING = Path(__file__).parents[2] / ".runpod"
+
+# The pools of the platform's documentation, and of each the GPU that it names first.
+POOLS = {
+    "AMPERE_16": "NVIDIA RTX A4000",
+    "AMPERE_24": "NVIDIA L4",
+    "ADA_24": "NVIDIA GeForce RTX 4090",
+    "ADA_32_PRO": "NVIDIA GeForce RTX 5090",
+    "AMPERE_48": "NVIDIA RTX A6000",
+    "ADA_48_PRO": "NVIDIA L40",
+    "AMPERE_80": "NVIDIA A100 80GB PCIe",
+    "ADA_80_PRO": "NVIDIA H100 PCIe",
+    "HOPPER_141": "NVIDIA H200",
+}
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Case(Strict):
+    name: Text
+    input: dict[str, Any] = Field(min_length=1)
+    timeout_ms: int = Field(alias="timeout", ge=1)
+
+
+class Variable(Strict):
+    key: Text
+    value: str
+
+
+class Machine(Strict):
+    gpu: Text = Field(alias="gpuTypeId")
+    gpus: int = Field(alias="gpuCount", ge=1)
+    cuda: list[str] = Field(alias="allowedCudaVersions", min_length=1)
+    env: list[Variable]
+
+
+class Trial(Strict):
+    tests: list[Case] = Field(min_length=1)
+    config: Machine
+
+
+@pytest.fixture(scope="module")
+def trial() -> Trial:
+    return Trial.model_validate_json((LISTING / "tests.json").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def listed() -> dict[str, Any]:
+    """What the listing says of machines and presets; its form has tests of its own."""
+    config: dict[str, Any] = json.loads((LISTING / "hub.json").read_bytes())["config"]
+    return config
+
+
+def environ(trial: Trial) -> dict[str, str]:
+    return {each.key: each.value for each in trial.config.env}
+
+
+def test_the_hub_tries_both_forms_of_a_job_on_routes_that_there_are(trial: Trial) -> None:
+    jobs = [parse_input(each.input) for each in trial.tests]
+    asked = {job.path for job in jobs if isinstance(job, OpenAIJob)}
+    assert "/chat/completions" in asked
+    assert asked <= ROUTES.keys()
+    assert any(isinstance(job, RawJob) for job in jobs)
+    assert len({each.name for each in trial.tests}) == len(trial.tests)
+
+
+def test_the_settings_that_the_hub_tries_start_without_a_warning(trial: Trial) -> None:
+    assert start.read(environ(trial), WORKERS).warnings == ()
+
+
+def test_the_hub_tries_a_model_that_it_proposes(trial: Trial, listed: dict[str, Any]) -> None:
+    proposed = {preset["defaults"]["MODEL_NAME"] for preset in listed["presets"]}
+    assert environ(trial)["MODEL_NAME"] in proposed
+
+
+def test_the_hub_tries_a_machine_that_the_listing_allows(
+    trial: Trial, listed: dict[str, Any]
+) -> None:
+    pools = listed["gpuIds"].split(",")
+    assert set(pools) <= POOLS.keys()
+    assert trial.config.gpu in [POOLS[pool] for pool in pools]
+    assert trial.config.gpus == listed["gpuCount"]
+    assert trial.config.cuda == listed["allowedCudaVersions"]
