@@ -17,6 +17,7 @@ from stored import NAME, WANTED, WEIGHTS, On, cached, hub_and_volume, same
 from worker.errors import StartFailed
 from worker.store import Found, Kind, NotFound, Origin, Places, Reason, Unavailable, Wanted, resolve
 from worker.store import fetching as module
+from worker.store.__main__ import warn_of_own_disk
 from worker.store.fetching import ORDER, Fetching, Order, end_all
 from worker.store.lease import Claim
 
@@ -210,3 +211,18 @@ def test_a_download_does_not_outlive_whoever_wanted_it(on: On) -> None:
         parent.wait()
     assert gone(pid)
     assert handed_back(on)
+
+
+def test_a_cache_on_the_containers_own_disk_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_own_disk(tmp_path / "not" / "there" / "yet")
+    assert "each worker downloads for itself" in caplog.text
+
+
+def test_a_cache_on_another_disk_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == Path("/").stat().st_dev:
+        pytest.skip("there is no other disk here")
+    warn_of_own_disk(shared / "not" / "there")
+    assert not caplog.text

@@ -13,7 +13,7 @@ from worker.errors import StartFailed
 from worker.store.places import Places
 from worker.store.refusals import Reason, Unavailable
 from worker.store.resolve import Found, resolve
-from worker.store.snapshot import Wanted
+from worker.store.snapshot import Origin, Wanted
 
 _SOURCES = Path(__file__).parents[2]
 # By itself, the hub's library for large files asks an address that is dead for minutes, before
@@ -71,8 +71,11 @@ class Fetching:
         environ: Mapping[str, str],
         newest: bool = False,
     ) -> None:
-        looked = [] if newest else [resolve(each, places) for each in wanted]
-        self._found = {each.wanted: each for each in looked if isinstance(each, Found)}
+        looked = [resolve(each, places) for each in wanted]
+        there = [each for each in looked if isinstance(each, Found)]
+        # Only what was downloaded may have a newer state.
+        settled = [each for each in there if not (newest and each.origin is Origin.VOLUME)]
+        self._found = {each.wanted: each for each in settled}
         missing = [each for each in wanted if each not in self._found]
         self._child = _started(Order(missing, places, newest), environ) if missing else None
         _running.add(self)

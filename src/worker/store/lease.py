@@ -70,12 +70,7 @@ class Lease:
         self._owner = uuid4().hex
         self._beat = 0
         self._ended = threading.Event()
-        try:
-            self._say()
-        except OSError:
-            # The disk may be full: others are not to wait for a lease that nobody keeps.
-            path.unlink(missing_ok=True)
-            raise
+        self._say()
         _held.add(self)
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._thread.start()

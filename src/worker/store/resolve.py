@@ -30,7 +30,9 @@ class Found:
     passed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        where = {Origin.DOWNLOAD: "downloaded"}.get(self.origin, f"from the {self.origin}")
+        if self.origin is Origin.DIRECTORY:
+            return f"{self.wanted.model} is a directory"
+        where = "downloaded" if self.origin is Origin.DOWNLOAD else f"from the {self.origin}"
         commit = f", commit {self.commit[:12]}" if self.commit else ""
         passed = f"; passed over: {'; '.join(self.passed)}" if self.passed else ""
         return f"{self.wanted.model} {where}{commit}: {self.place}{passed}"
