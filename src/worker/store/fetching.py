@@ -16,9 +16,15 @@ from worker.store.resolve import Found, resolve
 from worker.store.snapshot import Origin, Wanted
 
 _SOURCES = Path(__file__).parents[2]
-# By itself, the hub's library for large files asks an address that is dead for minutes, before
-# they are downloaded in the other way.
-_XET = {"HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "3", "HF_XET_CLIENT_RETRY_BASE_DELAY": "1s"}
+# For the hub's libraries, where the operator left them unset.
+_DEFAULTS = {
+    # That for large files would ask an address that is dead for minutes, before they are
+    # downloaded in the other way.
+    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "3",
+    "HF_XET_CLIENT_RETRY_BASE_DELAY": "1s",
+    # Before its first request, the other one would find out who might be running it.
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
 # How long a process may take to hand its lease back.
 _FAREWELL_S = 2.0
 
@@ -125,7 +131,7 @@ def _started(order: Order, environ: Mapping[str, str]) -> "subprocess.Popen[byte
     child = subprocess.Popen(
         # Of the current directory nothing is imported.
         [sys.executable, "-P", "-m", "worker.store"],
-        env={**_XET, **environ, "PYTHONPATH": ":".join(filter(None, path))},
+        env={**_DEFAULTS, **environ, "PYTHONPATH": ":".join(filter(None, path))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

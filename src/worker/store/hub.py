@@ -17,7 +17,7 @@ from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
 from worker.store.growing import WrongChecksumError
-from worker.store.places import Places, folder, folders
+from worker.store.places import HASH, Places, folder, folders
 from worker.store.refusals import Reason, unavailable
 from worker.store.snapshot import File, Origin, Snapshot, Wanted
 
@@ -58,6 +58,10 @@ def listing(api: HfApi, wanted: Wanted, patience_s: float = PATIENCE_S) -> Listi
     )
     siblings = [each for each in info.siblings or () if files.inside(each.rfilename)]
     listed = {each.rfilename: _file(each) for each in siblings}
+    hashes = [str(info.sha), *(str(each.blob) for each in listed.values())]
+    if not all(map(HASH.fullmatch, hashes)):
+        # Files on the disk are called by them.
+        raise ValueError("no hashes")
     return Listing(info.id, str(info.sha), listed, bool(info.gated))
 
 

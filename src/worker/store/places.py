@@ -1,5 +1,6 @@
 """Where models lie: in the image, in the platform's cache, on the volume."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,9 @@ from worker.store.snapshot import Origin, Wanted
 
 # The platform puts the model that is chosen in its console there, in the layout of the hub's cache.
 PLATFORM = Path("/runpod-volume/huggingface-cache/hub")
+
+# What commits and blobs are called, SHA-1 or SHA-256: a name that leads nowhere else.
+HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 # What is known of a repository beyond the hub's own layout.
 STATE = ".worker"

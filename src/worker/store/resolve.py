@@ -4,7 +4,6 @@ The hub is not asked. What a cache holds counts only if it is complete: by its m
 worker has downloaded it, by its looks where the platform, or the hub's own library, has.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +11,10 @@ from pathlib import Path
 
 from worker.store import disk, files, manifest
 from worker.store.files import INDEX
-from worker.store.places import STATE, BakedModel, Places, folders
+from worker.store.places import HASH, STATE, BakedModel, Places, folders
 from worker.store.snapshot import Origin, Wanted
 
 DEFAULT_REVISION = "main"
-_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def commit_of(folder: Path, revision: str | None) -> str | None:
         return None
     ref = folder / "refs" / revision
     commit = ref.read_text(errors="replace").strip() if ref.is_file() else revision
-    there = _COMMIT.fullmatch(commit) and (folder / "snapshots" / commit).is_dir()
+    there = HASH.fullmatch(commit) and (folder / "snapshots" / commit).is_dir()
     return commit if there else None
 
 

@@ -35,6 +35,16 @@ _PARTIAL = ".partial"
 _XET = ".xet"
 
 
+def _for_good(error: Exception) -> bool:
+    """Tell whether the hub has refused: what may pass it has been asked for again already."""
+    return getattr(error, "response", None) is not None
+
+
+def told_again(details: Any) -> None:
+    """Say that something is tried once more; called by the library that does."""
+    log.warning("%s; tried again in %.1f s", details["exception"], details["wait"])
+
+
 class Transfer:
     """Gets files of one commit.
 
@@ -143,37 +153,38 @@ class Transfer:
         The hub's own function for this keeps nothing of the last ten megabytes when it breaks.
         """
         begun = growing.tell()
-
-        @backoff.on_exception(
-            backoff.expo,
-            HTTPError,
-            max_tries=_TRIES,
-            giveup=_for_good,
-            on_backoff=told_again,
-            logger=None,
-        )
-        def read() -> None:
-            # Compressed on the way, a file could not be continued.
-            headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-            if at := growing.tell():
-                headers["Range"] = f"bytes={at}-"
-            timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
-            with http_stream_backoff(
-                "GET", url, headers=headers, timeout=timeout, retry_on_exceptions=()
-            ) as response:
-                hf_raise_for_status(response)
-                if response.status_code == HTTPStatus.OK:
-                    growing.truncate(0)
-                for piece in response.iter_bytes():
-                    growing.write(piece)
-
         try:
-            read()
+            self._read(url, growing)
         except HTTPError as error:
             if _for_good(error) or growing.tell() <= begun:
                 raise
         if growing.tell() <= begun:
             raise WrongChecksumError(None, "it is shorter than announced", growing.name)
+
+    @backoff.on_exception(
+        backoff.expo,
+        HTTPError,
+        max_tries=_TRIES,
+        giveup=_for_good,
+        on_backoff=told_again,
+        logger=None,
+    )
+    def _read(self, url: str, growing: Growing) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        # Compressed on the way, a file could not be continued.
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+        if at := growing.tell():
+            headers["Range"] = f"bytes={at}-"
+        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with http_stream_backoff(
+            "GET", url, headers=headers, timeout=timeout, retry_on_exceptions=()
+        ) as response:
+            hf_raise_for_status(response)
+            if response.status_code == HTTPStatus.OK:
+                growing.truncate(0)
+            for piece in response.iter_bytes():
+                growing.write(piece)
 
     def _through_xet(self, url: str, file: File) -> bool:
         """Use the hub's own protocol for large files, if this one is stored so; say if it was.
@@ -226,19 +237,13 @@ class Transfer:
             temporary.replace(path)
 
 
-def told_again(details: Any) -> None:
-    """Say that something is tried once more; called by the library that does."""
-    log.warning("%s; tried again in %.1f s", details["exception"], details["wait"])
-
-
 def _as_large(path: Path, file: File) -> bool:
-    return path.is_file() and path.stat().st_size == file.size
+    return path.is_file() and _length(path) == file.size
 
 
 def _length(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
-def _for_good(error: Exception) -> bool:
-    """Tell whether the hub has refused: what may pass it has been asked for again already."""
-    return getattr(error, "response", None) is not None
+    """Return how long a file is; of one that is not there, or just being renamed, 0."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,98 @@
+"""Many workers, one volume: one downloads, the others wait, and whoever ends hands over."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from downloads import (
+    HARDLY,
+    PREFETCH,
+    assert_ends,
+    assert_prefetched,
+    contents,
+    environ,
+    found,
+    hold,
+    hub_with,
+    left_behind,
+    repository,
+    sent,
+    sent_once,
+    size,
+    started,
+    wait_until,
+)
+from hub import Hub
+
+from worker.store import Found
+
+WAITING = "another worker downloads it"
+
+
+@pytest.fixture(scope="module")
+def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("source") / "files", demo_model)
+
+
+@pytest.fixture
+def served(source: Path) -> Iterator[Hub]:
+    with hub_with(source) as running:
+        running.throttle = HARDLY
+        yield running
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    place = tmp_path / "volume"
+    place.mkdir()
+    return place
+
+
+def test_eight_workers_that_start_together_download_every_file_once(
+    served: Hub, source: Path, base: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(started(PREFETCH, environ(served, base), tmp_path / f"log-{n}"))
+            for n in range(8)
+        ]
+        wait_until(lambda: sum(WAITING in worker.told for worker in workers) == 7)
+        assert not isinstance(found(base), Found)
+        served.throttle = None
+        assert [worker.ended() for worker in workers] == [0] * 8
+    assert sent_once(served, source)
+    there = found(base)
+    assert isinstance(there, Found)
+    assert contents(there.place) == contents(source)
+    assert all(f"commit {str(there.commit)[:12]}: {there.place}" in each.told for each in workers)
+
+
+def test_a_prefetch_that_is_told_to_end_hands_over_at_once(
+    served: Hub, source: Path, base: Path, tmp_path: Path
+) -> None:
+    with started(PREFETCH, environ(served, base), tmp_path / "log") as worker:
+        hold(served, source)
+        assert_ends(worker, base)
+    assert not isinstance(found(base), Found)
+    served.throttle = None
+    begun = time.monotonic()
+    assert_prefetched(served, source, base)
+    # No lease that nobody holds any more was waited for.
+    assert time.monotonic() - begun < 15
+    assert sent(served) < 1.5 * size(source)
+
+
+def test_a_worker_whose_download_is_killed_ends_with_a_line(
+    served: Hub, source: Path, base: Path, tmp_path: Path
+) -> None:
+    with started(PREFETCH, environ(served, base), tmp_path / "log") as worker:
+        hold(served, source)
+        (child,) = set(left_behind(str(base))) - {worker.process.pid}
+        os.kill(child, signal.SIGKILL)
+        assert worker.ended() == 1
+    assert worker.told.splitlines()[-1] == "The download ended before it was complete."
+    assert "Traceback" not in worker.told

@@ -1,0 +1,161 @@
+"""Disks that are full, or can't be written to, or lead nowhere: told in a line, and mended."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from commands import run
+from downloads import (
+    NAME,
+    PREFETCH,
+    assert_prefetched,
+    assert_refused,
+    cache,
+    contents,
+    environ,
+    found,
+    hub_with,
+    mounted,
+    repository,
+    sent,
+    sent_once,
+    size,
+    started,
+    wait_until,
+)
+from hub import Hub
+
+from worker.store import Found
+from worker.store.files import INDEX
+
+ROOM = 8_000_000
+
+
+@pytest.fixture(scope="module")
+def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("source") / "files", demo_model)
+
+
+@pytest.fixture
+def served(source: Path) -> Iterator[Hub]:
+    with hub_with(source) as running:
+        yield running
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted(tmp_path / "disk", ROOM) as place:
+        yield place
+
+
+def fill(disk: Path, left: int = 0) -> Path:
+    """Take what room there is on a disk, but for so many bytes."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as opened, suppress(OSError):
+        while shutil.disk_usage(disk).free > left:
+            opened.write(bytes(4096))
+    return filler
+
+
+def remount(disk: Path, way: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{way}", disk], check=True)
+
+
+@pytest.mark.parametrize("left", [0, 1_000_000])
+def test_a_disk_without_room_is_told_before_anything_is_downloaded(
+    served: Hub, source: Path, disk: Path, left: int
+) -> None:
+    filler = fill(disk, left)
+    refused = run(environ(served, disk), *PREFETCH)
+    assert_refused(refused, NAME, "not enough room", "BASE_PATH")
+    assert sent(served) < 1000
+    assert not isinstance(found(disk), Found)
+    filler.unlink()
+    mended(served, source, disk)
+
+
+def test_a_disk_that_becomes_full_during_a_download_is_told_and_what_came_is_kept(
+    served: Hub, source: Path, disk: Path, tmp_path: Path
+) -> None:
+    served.throttle = 500_000
+    with started(PREFETCH, environ(served, disk), tmp_path / "log") as worker:
+        wait_until(lambda: sent(served) > size(source) / 4)
+        filler = fill(disk)
+        assert worker.ended() == 1
+    assert "not enough room" in worker.told
+    assert "BASE_PATH" in worker.told
+    assert "Traceback" not in worker.told
+    assert not isinstance(found(disk), Found)
+    served.throttle = None
+    filler.unlink()
+    mended(served, source, disk)
+    assert sent(served) < 1.5 * size(source)
+
+
+def test_a_volume_that_can_only_be_read_is_told_and_serves_what_it_holds(
+    served: Hub, source: Path, disk: Path
+) -> None:
+    remount(disk, "ro")
+    refused = run(environ(served, disk), *PREFETCH)
+    assert_refused(refused, NAME, "Read-only file system", "BASE_PATH")
+    remount(disk, "rw")
+    mended(served, source, disk)
+    remount(disk, "ro")
+    there = found(disk)
+    assert isinstance(there, Found)
+    assert contents(there.place) == contents(source)
+
+
+def test_a_base_path_that_leads_to_itself_is_told(
+    served: Hub, source: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "volume"
+    base.symlink_to(base)
+    refused = run(environ(served, base), *PREFETCH)
+    assert_refused(refused, NAME, "symbolic links", "BASE_PATH")
+    base.unlink()
+    mended(served, source, base)
+
+
+def test_a_folder_of_a_model_that_leads_to_itself_is_told(
+    served: Hub, source: Path, tmp_path: Path
+) -> None:
+    folder = cache(tmp_path) / "models--org--model"
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(folder)
+    refused = run(environ(served, tmp_path), *PREFETCH)
+    assert_refused(refused, NAME, "symbolic links", str(folder))
+    folder.unlink()
+    mended(served, source, tmp_path)
+
+
+def test_files_that_do_not_lead_to_their_content_are_mended_without_a_download(
+    served: Hub, source: Path, tmp_path: Path
+) -> None:
+    assert_prefetched(served, source, tmp_path)
+    there = found(tmp_path)
+    assert isinstance(there, Found)
+    to_itself, to_nowhere, to_another, no_link = (
+        there.place / name
+        for name in ("config.json", "tokenizer.json", "generation_config.json", INDEX)
+    )
+    for file in (to_itself, to_nowhere, to_another, no_link):
+        file.unlink()
+    to_itself.symlink_to(to_itself.name)
+    to_nowhere.symlink_to("nowhere")
+    to_another.symlink_to(next(there.place.glob("*.safetensors")).name)
+    no_link.write_bytes(bytes((source / INDEX).stat().st_size))
+    assert not isinstance(found(tmp_path), Found)
+    mended(served, source, tmp_path)
+    assert sent_once(served, source)
+
+
+def mended(served: Hub, source: Path, base: Path) -> None:
+    """See that the next start does all that is to be done, and waits for nobody."""
+    begun = time.monotonic()
+    assert_prefetched(served, source, base)
+    assert time.monotonic() - begun < 15

@@ -1,0 +1,234 @@
+"""A worker may die at any moment of a download: what it leaves is never trusted, and not lost."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from commands import HOME, ROOT
+from downloads import (
+    PREFETCH,
+    Started,
+    contents,
+    environ,
+    found,
+    hold,
+    hub_with,
+    leases,
+    repository,
+    sent,
+    size,
+    started,
+    wait_until,
+)
+from hub import Hub, commit
+from side_by_side import side_by_side
+
+from worker.store import Found, Places, Wanted, resolve
+from worker.store.fetching import ORDER, Fetching, Order
+
+WAITING = "another worker downloads it"
+PROGRESS = re.compile(f"{WAITING}: [0-9.]+[kM]?B of [0-9.]+MB")
+ROUNDS = 20
+# Of all rounds together, in bytes per second.
+THROTTLE = 6_000_000
+
+
+@dataclass
+class Round:
+    """One volume: a worker dies at a moment of its download, and another one starts.
+
+    ``moment`` is the part of the bytes that are sent by then; what it is beyond all of them are
+    seconds. ``trusted`` is what a worker would load of what the dead one has left.
+    """
+
+    wanted: Wanted
+    places: Places
+    moment: float
+    killed: bool = False
+    sent: int = 0
+    trusted: dict[str, str] | None = None
+    fetching: Fetching | None = None
+    place: Path = Path()
+
+
+@pytest.fixture(scope="module")
+def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("source") / "files", demo_model, shards=4)
+
+
+@pytest.fixture(scope="module")
+def served(source: Path) -> Iterator[Hub]:
+    with hub_with(source) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def dead(
+    served: Hub, source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Any]]:
+    """Let workers die in all ways at once: then, for a quarter of a minute, others only wait."""
+    ways: dict[str, Callable[[], object]] = {
+        "rounds": lambda: all_rounds(served, source, tmp_path_factory.mktemp("volumes")),
+        "replaced": lambda: replaced(source, tmp_path_factory.mktemp("volume")),
+    }
+    with side_by_side(ways) as result:
+        yield result
+
+
+@pytest.fixture
+def rounds(dead: Callable[[str], list[Round]]) -> list[Round]:
+    return dead("rounds")
+
+
+def all_rounds(served: Hub, source: Path, folder: Path) -> list[Round]:
+    """Go through all rounds, side by side."""
+    moments = Random(155)
+    begun = []
+    for number in range(ROUNDS):
+        served.add(f"org/{number}", source)
+        places = Places(folder / str(number), folder / "nothing")
+        begun.append(Round(Wanted(f"org/{number}"), places, moments.uniform(0, 1.05)))
+    environ = {**HOME, "HF_HOME": str(folder), "HF_ENDPOINT": served.endpoint}
+    served.throttle = THROTTLE
+    kill_all(begun, environ, served, source)
+    served.throttle = None
+    for each in begun:
+        assert each.fetching
+        each.place = each.fetching.result()[each.wanted].place
+    return begun
+
+
+def kill_all(rounds: list[Round], environ: dict[str, str], served: Hub, source: Path) -> None:
+    """Start a download for each round, kill it when its moment has come, and start another one."""
+    running = [(each, downloading(each, environ)) for each in rounds]
+
+    def kill_who_is_due() -> bool:
+        for each, process in tuple(running):
+            each.sent = sent(served, each.wanted.model)
+            if each.sent >= min(each.moment, 1) * size(source):
+                time.sleep(max(0, each.moment - 1))
+                each.killed = process.poll() is None
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+                each.sent = sent(served, each.wanted.model)
+                # Even by whoever knows the commit, and needs nobody to say that it is there.
+                left = resolve(replace(each.wanted, revision=commit(source)), each.places)
+                each.trusted = contents(left.place) if isinstance(left, Found) else None
+                each.fetching = Fetching([each.wanted], each.places, environ)
+                running.remove((each, process))
+        return not running
+
+    wait_until(kill_who_is_due)
+
+
+def downloading(each: Round, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Start what a worker starts to download."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "worker.store"],
+        env={**environ, "PYTHONPATH": str(ROOT / "src")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdin
+    process.stdin.write(ORDER.dump_json(Order([each.wanted], each.places)) + b"\n")
+    process.stdin.flush()
+    return process
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A worker that died while two others waited: how it went on."""
+
+    after_s: float
+    statuses: list[int]
+    told: list[str]
+    sent: int
+    found: dict[str, str]
+    held: list[str]
+
+
+def replaced(source: Path, base: Path) -> Replaced:
+    """Kill a worker while two others wait for what it downloads."""
+    with hub_with(source) as served, ExitStack() as stack:
+
+        def start(name: str) -> Started:
+            return stack.enter_context(started(PREFETCH, environ(served, base), base / name))
+
+        first = start("first")
+        hold(served, source)
+        waiting = [start("second"), start("third")]
+        for worker in waiting:
+            worker.wait_until_told(WAITING)
+        first.kill()
+        died, until_then = time.monotonic(), sent(served)
+        wait_until(lambda: sent(served) > until_then)
+        after_s = time.monotonic() - died
+        served.throttle = None
+        statuses = [worker.ended() for worker in waiting]
+        there = found(base)
+        assert isinstance(there, Found)
+        told = [worker.told for worker in waiting]
+        return Replaced(after_s, statuses, told, sent(served), contents(there.place), leases(base))
+
+
+def test_they_died_at_moments_all_over_the_download(rounds: list[Round], source: Path) -> None:
+    parts = [each.sent / size(source) for each in rounds if each.killed]
+    assert len(parts) > ROUNDS / 2
+    assert [part for part in parts if part < 0.4]
+    assert [part for part in parts if part > 0.7]
+
+
+def test_what_a_dead_worker_leaves_is_trusted_only_if_it_is_complete(
+    rounds: list[Round], source: Path
+) -> None:
+    trusted = [each.trusted for each in rounds if each.trusted is not None]
+    assert len(trusted) < ROUNDS
+    assert all(left == contents(source) for left in trusted)
+
+
+def test_the_next_start_completes_it_to_the_byte(rounds: list[Round], source: Path) -> None:
+    right = contents(source)
+    assert all(contents(each.place) == right for each in rounds)
+
+
+def test_no_byte_is_sent_more_than_once_more_than_needed(
+    rounds: list[Round], served: Hub, source: Path
+) -> None:
+    for each in rounds:
+        for name in contents(source):
+            assert served.most_often(each.wanted.model, name) <= 2
+
+
+def test_what_a_dead_worker_has_brought_is_not_sent_again(
+    rounds: list[Round], served: Hub, source: Path
+) -> None:
+    again = [sent(served, each.wanted.model) / size(source) - 1 for each in rounds]
+    # But for what was on its way.
+    assert sum(again) / ROUNDS < 0.2
+
+
+def test_a_dead_worker_is_replaced_within_half_a_minute_by_one_that_waits(
+    dead: Callable[[str], Replaced], source: Path
+) -> None:
+    result = dead("replaced")
+    assert result.after_s < 30
+    assert result.statuses == [0, 0]
+    assert result.found == contents(source)
+    assert result.held == []
+    assert result.sent < 1.5 * size(source)
+
+
+def test_a_worker_that_waits_shows_how_far_the_other_one_has_come(
+    dead: Callable[[str], Replaced],
+) -> None:
+    assert all(PROGRESS.search(told) for told in dead("replaced").told)

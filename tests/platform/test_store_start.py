@@ -1,0 +1,132 @@
+"""Whole workers that start from the hub, and from a volume while the hub is gone."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from commands import Ran, run
+from downloads import (
+    ANSWER,
+    NAME,
+    assert_ends,
+    assert_prefetched,
+    assert_refused,
+    environ,
+    found,
+    hold,
+    hub_with,
+    sent_once,
+    started,
+)
+from side_by_side import side_by_side
+
+from worker.store import Found
+
+OWN_CONFIG = """
+from transformers import LlamaConfig
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+"""
+
+# What they say beside the worker's own log.
+QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+
+
+@pytest.fixture(scope="module")
+def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that can be loaded, in a repository of which all is loaded."""
+    folder = tmp_path_factory.mktemp("source") / "files"
+    return shutil.copytree(demo_model, folder, ignore=shutil.ignore_patterns("recipe.*"))
+
+
+@pytest.fixture(scope="module")
+def passes(
+    source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], None]]:
+    """Run the checks of this module, two at a time: each takes a core for ten seconds."""
+
+    def check(each: Callable[[Path, Path], None]) -> Callable[[], None]:
+        return lambda: each(source, tmp_path_factory.mktemp("volume"))
+
+    with side_by_side({name: check(each) for name, each in CHECKS.items()}) as result:
+        yield result
+
+
+def answer(environ: dict[str, str]) -> Ran:
+    return run({**environ, **QUIET}, *ANSWER)
+
+
+def assert_answers(ran: Ran) -> None:
+    assert ran.returncode == 0, ran.stderr
+    assert '"choices"' in ran.stdout
+
+
+def starts_from_the_hub(source: Path, base: Path) -> None:
+    with hub_with(source) as served:
+        ran = answer(environ(served, base))
+        assert_answers(ran)
+        assert f"found: {NAME} downloaded" in ran.stderr
+        assert sent_once(served, source)
+
+
+def referring(source: Path, folder: Path) -> tuple[Path, Path]:
+    """Copy a model so that it needs code of another repository; return both."""
+    model = Path(shutil.copytree(source, folder / "model"))
+    config = json.loads((model / "config.json").read_text())
+    code = {"auto_map": {"AutoConfig": "org/code--own.OwnConfig"}, "model_type": "own"}
+    (model / "config.json").write_text(json.dumps(config | code))
+    (folder / "code").mkdir()
+    (folder / "code" / "own.py").write_text(OWN_CONFIG)
+    return model, folder / "code"
+
+
+def starts_without_the_hub(source: Path, base: Path) -> None:
+    model, code = referring(source, base)
+    with hub_with(model) as served:
+        served.add("org/code", code)
+        assert_prefetched(served, model, base, TRUST_REMOTE_CODE="1")
+        served.clear()
+        served.status = 503
+        ran = answer(environ(served, base, TRUST_REMOTE_CODE="1"))
+        assert_answers(ran)
+        assert f"found: {NAME} from the volume" in ran.stderr
+        assert served.requests == []
+
+
+def tells_of_a_revision(source: Path, base: Path) -> None:
+    with hub_with(source) as served:
+        ran = answer(environ(served, base, MODEL_REVISION="v2"))
+        assert_refused(ran, f"{NAME}@v2", "no such revision", "MODEL_REVISION")
+
+
+def tells_of_a_loop(source: Path, base: Path) -> None:
+    loop = base / "volume"
+    loop.symlink_to(loop)
+    with hub_with(source) as served:
+        assert_refused(answer(environ(served, loop)), NAME, "symbolic links", "BASE_PATH")
+
+
+def ends_when_told(source: Path, base: Path) -> None:
+    with (
+        hub_with(source) as served,
+        started(ANSWER, environ(served, base, **QUIET), base / "log") as worker,
+    ):
+        hold(served, source)
+        assert_ends(worker, base)
+        assert not isinstance(found(base), Found)
+
+
+CHECKS: dict[str, Callable[[Path, Path], None]] = {
+    "downloads every file once while it starts, and answers": starts_from_the_hub,
+    "needs no hub once the volume is filled, for code from elsewhere, either": starts_without_the_hub,
+    "ends with a line on a revision that does not exist": tells_of_a_revision,
+    "ends with a line on a BASE_PATH that leads to itself": tells_of_a_loop,
+    "leaves no process and no lease when it is told to end": ends_when_told,
+}
+
+
+@pytest.mark.parametrize("does", CHECKS)
+def test_a_whole_worker(passes: Callable[[str], None], does: str) -> None:
+    passes(does)
