@@ -40,7 +40,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-unit test-clients test-vllm test-image fuzz check format listings bench clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-image fuzz check format listings bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -72,7 +72,10 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a mode
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
 test: $(INSTALLED) demo ## Run the tests (nine minutes)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code (two minutes)
+	@$(BIN)/python -m pytest -m slow
 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (half a minute)
 	@$(BIN)/python -m pytest tests/unit
@@ -102,13 +105,14 @@ format: $(INSTALLED) ## Format the code and mend what the linter can
 listings: $(INSTALLED) ## Write what is made of the table of settings: the platform's forms, and two pages of docs/
 	@PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore $(BIN)/python builder/listings.py
 
-bench: $(INSTALLED) demo ## Measure the emulator, a cancel, cold start, streams on slow links, LLM.generate, and the overhead of jobs
+bench: $(INSTALLED) demo ## Measure the emulator, a cancel, cold start, streams on slow links, LLM.generate, the overhead of jobs, and starts beside a download
 	@$(BIN)/python benchmarks/emulator_speed.py
 	@$(BIN)/python benchmarks/cancel.py
 	@$(BIN)/python benchmarks/cold_start.py
 	@$(BIN)/python benchmarks/streaming.py
 	@$(BIN)/python benchmarks/offline.py
 	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/python benchmarks/download.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
 	rm -rf .venv .clients .fuzz .vllm .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis

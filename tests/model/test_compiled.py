@@ -50,6 +50,7 @@ def started(model: Path, home: Path, volume: Path) -> Start:
     return Start(json.loads(done.stdout), done.stderr, kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="on a CPU the engine compiles with g++")
 @pytest.mark.timeout(2 * TIMEOUT_S)
 def test_what_the_first_worker_compiled_the_second_one_does_not(

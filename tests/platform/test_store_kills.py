@@ -35,6 +35,8 @@ from side_by_side import side_by_side
 from worker.store import Found, Places, Wanted, resolve
 from worker.store.fetching import ORDER, Fetching, Order
 
+pytestmark = pytest.mark.slow
+
 WAITING = "another worker downloads it"
 PROGRESS = re.compile(f"{WAITING}: [0-9.]+[kM]?B of [0-9.]+MB")
 ROUNDS = 20

@@ -120,7 +120,7 @@ def ends_when_told(source: Path, base: Path) -> None:
 
 CHECKS: dict[str, Callable[[Path, Path], None]] = {
     "downloads every file once while it starts, and answers": starts_from_the_hub,
-    "needs no hub once the volume is filled, for code from elsewhere, either": starts_without_the_hub,
+    "needs no hub on a filled volume, for code from elsewhere, either": starts_without_the_hub,
     "ends with a line on a revision that does not exist": tells_of_a_revision,
     "ends with a line on a BASE_PATH that leads to itself": tells_of_a_loop,
     "leaves no process and no lease when it is told to end": ends_when_told,
