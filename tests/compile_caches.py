@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from worker.store import compiled, publishing
-from worker.store.compiled import CompileCache
+from worker import compiled
+from worker.compiled import CompileCache, publishing
 
 KEY = "vllm-1_cpu_0123"
 GRAPH = "vllm/torch_compile_cache/abc/rank_0_0/model"

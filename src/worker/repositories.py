@@ -1,139 +1,30 @@
-"""What engines load: named by the settings, found by the store, and passed to vLLM as directories.
+"""What engines load, found by the store and passed to vLLM as directories.
 
 All of it is looked for, and downloaded, while vLLM is imported. vLLM itself need not ask the hub.
 """
 
 import contextlib
-import json
 import logging
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from worker.errors import SettingsError, StartFailed
+from worker.needs import asks_hub, elsewhere, found_by_store, named, named_beside, needed
 from worker.phases import phase
 from worker.settings import Settings
-from worker.settings.environment import Choice, export, hub_cache, is_set, process_environ
-from worker.settings.names import EMBEDDER
+from worker.settings.environment import Choice, export, hub_cache, process_environ
 from worker.settings.sources import BAKED, Given
-from worker.settings.values import adapters, says
 from worker.store import Found, Kind, Origin, Places, Wanted
 from worker.store.baked import baked_models
-from worker.store.disk import text
 from worker.store.fetching import Fetching
-from worker.store.files import CONFIGS, code_elsewhere, json_object
 
 log = logging.getLogger("worker")
 
 # Without these it is not clear which model is meant, or where it lies.
 LOCATING = ("MODEL_NAME", "BASE_PATH", "HF_TOKEN", "COMPILE_CACHE")
-# Where they stand among the extra arguments, vLLM's parser is to say first what is meant.
-_NAMING = ("--model", "--revision", "--tokenizer", "--load-format", "--download-dir")
 # Nothing is asked of the hub any more, once all is there.
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-
-
-def named(given: Given) -> list[Wanted]:
-    """Name what the settings name, before vLLM has read them."""
-    if any(word.startswith(_NAMING) for word in given.extra):
-        return []
-    return [*_named(given, ""), *_named(given, EMBEDDER)]
-
-
-def _named(given: Given, prefix: str) -> Iterator[Wanted]:
-    options = given.options(prefix)
-    if not options.get("MODEL"):
-        return
-    draft = json_object(options.get("SPECULATIVE_CONFIG", ""))
-    folder = options.get("DOWNLOAD_DIR")
-    yield from _of_engine(
-        prefix,
-        Wanted(
-            options["MODEL"],
-            options.get("REVISION"),
-            options.get("LOAD_FORMAT", "auto"),
-            Path(folder) if folder else None,
-            code=says(options.get("TRUST_REMOTE_CODE"), True),
-        ),
-        (options.get("TOKENIZER"), options.get("TOKENIZER_REVISION")),
-        [*_adapters(options.get("LORA_MODULES", ""))],
-        (draft.get("model"), draft.get("revision")),
-    )
-
-
-def _adapters(written: str) -> Iterator[str]:
-    """Name the adapters' paths; what is written wrong, vLLM's parser will tell."""
-    with contextlib.suppress(ValueError):
-        for each in adapters(written) if written else ():
-            path = json.loads(each).get("path") if each.startswith("{") else each.partition("=")[2]
-            if path:
-                yield str(path)
-
-
-def needed(arguments: Namespace, prefix: str = "") -> list[Wanted]:
-    """Name what an engine loads: its model first, then its tokenizer, adapters, and draft model.
-
-    Args:
-        arguments: vLLM's.
-        prefix: of the engine's settings.
-    """
-    draft = arguments.speculative_config or {}
-    tokenizer = None if arguments.skip_tokenizer_init else arguments.tokenizer
-    folder = arguments.download_dir
-    model = Wanted(
-        arguments.model,
-        arguments.revision,
-        arguments.load_format,
-        Path(folder) if folder else None,
-        code=arguments.trust_remote_code,
-    )
-    paths = [module.path for module in arguments.lora_modules or ()]
-    drafted = draft.get("model"), draft.get("revision")
-    tokenized = tokenizer, arguments.tokenizer_revision
-    return [*_of_engine(prefix, model, tokenized, paths, drafted)]
-
-
-_Named = tuple[str | None, str | None]
-
-
-def _of_engine(
-    prefix: str, model: Wanted, tokenizer: _Named, paths: Sequence[str], draft: _Named
-) -> Iterator[Wanted]:
-    """Complete what is said of an engine's model by what is loaded beside it."""
-    yield replace(model, setting=f"{prefix}MODEL_NAME")
-    if tokenizer[0] not in {None, model.model}:
-        yield replace(
-            model,
-            model=str(tokenizer[0]),
-            # As vLLM, which takes the model's revision where the tokenizer has none of its own.
-            revision=tokenizer[1] or model.revision,
-            load_format="dummy",
-            kind=Kind.TOKENIZER,
-            setting=f"{prefix}TOKENIZER_NAME",
-        )
-    for path in paths:
-        yield Wanted(path, kind=Kind.ADAPTER, setting=f"{prefix}LORA_MODULES")
-    if draft[0] not in {None, model.model}:
-        setting = f"{prefix}SPECULATIVE_CONFIG"
-        yield replace(model, model=str(draft[0]), revision=draft[1], setting=setting)
-
-
-def found_by_store(wanted: Wanted) -> bool:
-    """Tell whether the store knows how to find something: else, vLLM does."""
-    if is_set("VLLM_USE_MODELSCOPE"):
-        return False
-    # Object storage, a file, or a quantization in a repository of several.
-    return ":" not in wanted.model and not wanted.model.endswith(".gguf")
-
-
-def _code_elsewhere(found: Found) -> Iterator[Wanted]:
-    """Name the repositories that code comes from, beside the one that was found."""
-    if not found.wanted.code:
-        return
-    for name in CONFIGS:
-        for repository in sorted(code_elsewhere(text(found.place / name))):
-            yield Wanted(repository, kind=Kind.CODE, code=True, setting=found.wanted.setting)
+_OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
 def placed(
@@ -141,7 +32,9 @@ def placed(
 ) -> Iterator[Found]:
     """Replace the names of repositories in vLLM's arguments by directories; yield what was used."""
     for wanted in needed(arguments, prefix):
-        if each := found.get(wanted):
+        if wanted in found:
+            # What was found for another setting, too, may bear that one's name.
+            each = replace(found[wanted], wanted=wanted)
             yield each
             if each.origin is not Origin.DIRECTORY:
                 _put(arguments, each)
@@ -160,6 +53,8 @@ def _put(arguments: Namespace, found: Found) -> None:
     else:
         if arguments.tokenizer == arguments.model:
             arguments.tokenizer = place
+        if (draft := arguments.speculative_config) and draft.get("model") == arguments.model:
+            arguments.speculative_config = {**draft, "model": place}
         arguments.model, arguments.origin, arguments.commit = place, found.origin, found.commit
 
 
@@ -202,7 +97,7 @@ class Repositories:
     def go_offline(self) -> None:
         """Keep what is below from asking the hub, if the store finds all that is named."""
         ours = all(map(found_by_store, named(self._given)))
-        if self._wanted and ours and "HF_CONFIG_PATH" not in self._given.values:
+        if self._wanted and ours and not asks_hub(self._given):
             export(_OFFLINE)
 
     def fetched(self) -> list[Found]:
@@ -213,7 +108,7 @@ class Repositories:
             StartFailed: nothing is named, or what is named the store does not find.
         """
         left = [each for each in named(self._given) if not found_by_store(each)]
-        if left or not self._wanted:
+        if left or not self._wanted or named_beside(self._given):
             told = ", ".join(map(str, left)) or "what VLLM_EXTRA_ARGS names"
             raise StartFailed(f"Only vLLM itself can find {told}: nothing is downloaded.")
         return [*self.found().values()]
@@ -226,11 +121,11 @@ class Repositories:
             StartFailed: a download ended before it was done.
         """
         found = self._first.result()
-        rest = [each for each in wanted if found_by_store(each) and each not in found]
-        found |= self._fetching(rest).result()
-        # Where it lies the libraries know themselves.
-        code = [one for each in found.values() for one in _code_elsewhere(each)]
-        return found | self._fetching(code).result()
+        more = [each for each in wanted if found_by_store(each) and each not in found]
+        found |= self._fetching(more).result()
+        while more := self._elsewhere(found):
+            found |= self._fetching(more).result()
+        return found
 
     def place(self, engines: Mapping[str, Namespace | None]) -> None:
         """Wait for what engines load, and tell vLLM where it lies.
@@ -248,6 +143,11 @@ class Repositories:
             for prefix, arguments in there.items():
                 for each in placed(arguments, found, prefix):
                     log.info("found: %s", each)
+
+    def _elsewhere(self, found: Mapping[Wanted, Found]) -> list[Wanted]:
+        """Name what is referred to by what was found, and was not looked for yet."""
+        named = [one for each in found.values() for one in elsewhere(each, self._given)]
+        return [each for each in named if found_by_store(each) and each not in found]
 
     def _fetching(self, wanted: Sequence[Wanted]) -> Fetching:
         return Fetching([*dict.fromkeys(wanted)], self._places, self._environ, self._newest)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from worker.compiled import CompileCache, prepared
 from worker.errors import Mistake, SettingsError, StartFailed, collected
 from worker.phases import phase
 from worker.repositories import Repositories
@@ -23,7 +24,6 @@ from worker.settings.names import (
     unheeded,
 )
 from worker.settings.sources import EXTRA_ARGS, Given, gathered
-from worker.store.compiled import CompileCache, prepared
 
 if TYPE_CHECKING:
     # Only once what vLLM must find in the environment is written.

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from worker import start
-from worker.repositories import named, needed, placed
+from worker.needs import named, needed
+from worker.repositories import placed
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import gathered
 from worker.store import Found, Origin, Wanted
@@ -22,6 +23,9 @@ CASES: list[dict[str, str]] = [
     {"TOKENIZER_NAME": "org/tokenizer", "MODEL_REVISION": "v1"},
     {"TOKENIZER_NAME": "org/tokenizer", "TOKENIZER_REVISION": "v2", "MODEL_REVISION": "v1"},
     {"TOKENIZER_NAME": "org/model"},
+    {"TOKENIZER_REVISION": "v2"},
+    {"TOKENIZER_NAME": "org/model", "TOKENIZER_REVISION": "v1", "MODEL_REVISION": "v1"},
+    {"TOKENIZER_REVISION": "v2", "SKIP_TOKENIZER_INIT": "1"},
     {"DOWNLOAD_DIR": "/downloads"},
     {"TRUST_REMOTE_CODE": "true"},
     {"TRUST_REMOTE_CODE": "0"},
@@ -32,6 +36,8 @@ CASES: list[dict[str, str]] = [
     {"SPECULATIVE_CONFIG": json.dumps(DRAFT), "MODEL_REVISION": "v1"},
     {"SPECULATIVE_CONFIG": '{"method": "ngram", "num_speculative_tokens": 2}'},
     {"SPECULATIVE_MODEL": "org/draft", "NUM_SPECULATIVE_TOKENS": "2"},
+    {"SPECULATIVE_MODEL": "[ngram]", "NUM_SPECULATIVE_TOKENS": "2"},
+    {"VLLM_EXTRA_ARGS": "--model-impl transformers"},
     {"EMBEDDING_MODEL_NAME": "org/embedder", "EMBEDDING_MODEL_REVISION": "v4"},
     {"EMBEDDING_MODEL_NAME": "org/embedder", "EMBEDDING_TOKENIZER_NAME": "org/tokenizer"},
     {"MODEL_REVISION": "v1", "TRUST_REMOTE_CODE": "1", "EMBEDDING_MODEL_NAME": "org/model"},

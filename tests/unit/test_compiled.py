@@ -24,8 +24,7 @@ from compile_caches import (
     shared,
 )
 
-from worker.store import publishing
-from worker.store.compiled import STARTUP_PLAN
+from worker.compiled import STARTUP_PLAN, publishing
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from compile_caches import GRAPH, INDUCTOR, KEY, PLAN, Started, archive, shared
 
-from worker.store.compiled import STARTUP_PLAN, VARIABLES, prepared
+from worker.compiled import STARTUP_PLAN, VARIABLES, prepared
 
 
 @pytest.fixture(autouse=True)

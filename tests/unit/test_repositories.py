@@ -4,15 +4,16 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hub import hub
 from stored import NAME, SHARDS, cached, model, of_nobody
+from vllm_arguments import arguments
 
 from worker.errors import StartFailed
-from worker.repositories import Repositories, found_by_store, named, needed, placed, places
+from worker.needs import named, needed
+from worker.repositories import Repositories, placed, places
 from worker.settings.sources import Given, gathered
 from worker.store import Found, Kind, Origin, Reason, Unavailable, Wanted
 
@@ -92,12 +93,50 @@ def test_code_of_another_repository_is_wanted_where_code_is_trusted(
     assert trusted[1].wanted.kind is Kind.CODE
 
 
+def test_a_model_that_another_one_refers_to_is_found_with_it_and_so_is_its_code(
+    tmp_path: Path, source: Path
+) -> None:
+    cache = tmp_path / "huggingface-cache" / "hub"
+    speculators = {"speculators_config": {"verifier": {"name_or_path": "org/verifier"}}}
+    (source / "config.json").write_text(json.dumps({"model_type": "own", **speculators}))
+    verifier = model(tmp_path / "verifier")
+    config = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
+    (verifier / "config.json").write_text(json.dumps(config))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").write_text("")
+    places = [
+        source,
+        cached(cache, verifier, name="org/verifier"),
+        cached(cache, tmp_path / "code", name="org/code"),
+    ]
+    told = given(tmp_path, MODEL_NAME=str(source), TRUST_REMOTE_CODE="1")
+    assert [each.place for each in Repositories(told).fetched()] == places
+
+
 # Offline:
 
 
 def test_once_all_is_named_the_libraries_are_offline(tmp_path: Path, source: Path) -> None:
     Repositories(given(tmp_path, MODEL_NAME=str(source))).go_offline()
-    assert (os.environ[OFFLINE], os.environ["TRANSFORMERS_OFFLINE"]) == ("1", "1")
+    assert os.environ[OFFLINE] == "1"
+    # The hub's library reads the other one where this is not set, and nothing else reads it.
+    assert "TRANSFORMERS_OFFLINE" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"VLLM_EXTRA_ARGS": "--model-impl transformers --tokenizer-mode=slow"},
+        {"VLLM_EXTRA_ARGS": "--generation-config vllm"},
+        {"GENERATION_CONFIG": "auto", "EMBEDDING_GENERATION_CONFIG": "vllm"},
+        {"GENERATION_CONFIG": "/", "HF_CONFIG_PATH": "/"},
+    ],
+)
+def test_what_needs_nothing_of_the_hub_does_not_keep_them_from_it(
+    tmp_path: Path, source: Path, environ: dict[str, str]
+) -> None:
+    Repositories(given(tmp_path, MODEL_NAME=str(source), **environ)).go_offline()
+    assert os.environ[OFFLINE] == "1"
 
 
 def test_the_operators_word_counts_more(tmp_path: Path, source: Path) -> None:
@@ -121,7 +160,14 @@ def test_what_downloads_is_not_offline(tmp_path: Path, source: Path) -> None:
     [
         {"VLLM_EXTRA_ARGS": "--model org/other"},
         {"VLLM_EXTRA_ARGS": "--tokenizer=org/other"},
+        {"VLLM_EXTRA_ARGS": "--tokenizer_revision v2"},
+        {"VLLM_EXTRA_ARGS": "--hf-config-path org/other"},
+        {"VLLM_EXTRA_ARGS": "--generation-config=org/other"},
         {"HF_CONFIG_PATH": "org/other"},
+        {"EMBEDDING_HF_CONFIG_PATH": "org/other"},
+        {"GENERATION_CONFIG": "org/other"},
+        {"EMBEDDING_GENERATION_CONFIG": "org/other"},
+        {"VLLM_LORA_RESOLVER_HF_REPO_LIST": "org/other"},
         {"TOKENIZER_NAME": "s3://bucket/model"},
         {"EMBEDDING_MODEL_NAME": "org/name:Q4_K_M"},
         {"MODEL_NAME": ""},
@@ -137,7 +183,14 @@ def test_with_something_that_only_vllm_finds_they_are_not(
 
 
 @pytest.mark.parametrize(
-    "environ", [{"VLLM_EXTRA_ARGS": "--model a/b"}, {"MODEL_NAME": "a/b.gguf"}]
+    "environ",
+    [
+        {"VLLM_EXTRA_ARGS": "--model a/b"},
+        {"MODEL_NAME": "a/b.gguf"},
+        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "--enable-lora --lora-modules a=a/b"},
+        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "--speculative-config.model a/b"},
+        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "-sc '{}'"},
+    ],
 )
 def test_what_only_vllm_finds_can_not_be_fetched_ahead(
     tmp_path: Path, environ: dict[str, str]
@@ -147,45 +200,7 @@ def test_what_only_vllm_finds_can_not_be_fetched_ahead(
         repositories.fetched()
 
 
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [
-        ("org/name", True),
-        ("/models/x", True),
-        ("s3://bucket/x", False),
-        ("org/name:Q4_K_M", False),
-        ("org/name/x.gguf", False),
-        ("org/name-gguf", True),
-    ],
-)
-def test_what_the_store_finds(name: str, ours: bool) -> None:
-    assert found_by_store(Wanted(name)) is ours
-
-
-def test_another_hub_is_vllms_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_USE_MODELSCOPE", "True")
-    assert not found_by_store(Wanted(NAME))
-
-
 # Into vLLM's arguments:
-
-
-def arguments(**changed: object) -> Namespace:
-    return Namespace(
-        **{
-            "model": NAME,
-            "revision": "v1",
-            "tokenizer": None,
-            "tokenizer_revision": None,
-            "skip_tokenizer_init": False,
-            "load_format": "auto",
-            "download_dir": None,
-            "trust_remote_code": False,
-            "lora_modules": None,
-            "speculative_config": None,
-            **changed,
-        }
-    )
 
 
 def at(wanted: Wanted, origin: Origin = Origin.VOLUME) -> Found:
@@ -218,6 +233,31 @@ def test_directories_take_the_place_of_names() -> None:
     assert (told.origin, told.commit) == (Origin.VOLUME, "c" * 40)
 
 
+def test_a_tokenizer_may_be_the_models_at_another_revision() -> None:
+    told = arguments(tokenizer_revision="v2")
+    assert [*placed(told, {one: at(one) for one in needed(told)})]
+    assert (told.model, told.tokenizer) == ("/cache/org/name/model", "/cache/org/name/tokenizer")
+
+
+def test_a_draft_that_is_the_model_goes_with_it() -> None:
+    told = arguments(speculative_config={"model": NAME, "method": "mtp"})
+    assert [*placed(told, {one: at(one) for one in needed(told)})]
+    assert told.speculative_config == {"model": "/cache/org/name/model", "method": "mtp"}
+
+
+def test_what_two_settings_name_is_put_where_each_of_them_says() -> None:
+    main = arguments(revision=None, speculative_config={"model": "org/small"})
+    beside = arguments(revision=None, model="org/small")
+    # One was found for both.
+    found = {one: at(one) for one in [*needed(main), *needed(beside, "EMBEDDING_")]}
+    found = {one.wanted: one for one in found.values()}
+    for told, prefix in ((main, ""), (beside, "EMBEDDING_")):
+        settings = [each.wanted.setting for each in placed(told, found, prefix)]
+        assert settings[0] == f"{prefix}MODEL_NAME"
+    small = "/cache/org/small/model"
+    assert (main.speculative_config, beside.model) == ({"model": small}, small)
+
+
 def test_a_tokenizer_of_the_models_own_goes_with_it() -> None:
     told = arguments(tokenizer=NAME)
     assert len(needed(told)) == 1
@@ -236,44 +276,6 @@ def test_a_directory_of_the_operators_stays_as_it_was_written(tmp_path: Path) ->
     found = {one: Found(one, tmp_path, Origin.DIRECTORY) for one in needed(told)}
     assert [*placed(told, found)]
     assert told.model == "~/model"
-
-
-def test_each_has_its_own_revision_and_all_go_to_one_place() -> None:
-    told = arguments(
-        tokenizer="org/tokenizer",
-        download_dir="/downloads",
-        load_format="pt",
-        trust_remote_code=True,
-        lora_modules=[Namespace(name="one", path="org/adapter")],
-        speculative_config={"model": "org/draft", "revision": "v3"},
-    )
-    there = Path("/downloads")
-    model, draft = (
-        Wanted(NAME, "v1", "pt", there, code=True),
-        Wanted("org/draft", "v3", "pt", there),
-    )
-    tokenizer = Wanted("org/tokenizer", "v1", "dummy", there, Kind.TOKENIZER, code=True)
-    adapter = Wanted("org/adapter", kind=Kind.ADAPTER)
-    assert needed(told) == [model, tokenizer, adapter, replace(draft, code=True)]
-    told.tokenizer_revision, told.speculative_config = "v2", {"model": "org/draft"}
-    assert [each.revision for each in needed(told)] == ["v1", "v2", None, None]
-
-
-def test_a_draft_that_is_the_model_is_wanted_once() -> None:
-    assert len(needed(arguments(speculative_config={"model": NAME}))) == 1
-
-
-def test_an_engine_that_needs_no_tokenizer_gets_none() -> None:
-    told = arguments(tokenizer="org/tokenizer", skip_tokenizer_init=True)
-    assert [each.kind for each in needed(told)] == [Kind.MODEL]
-
-
-def test_the_settings_of_an_embedder_are_named_as_such() -> None:
-    told = arguments(tokenizer="org/tokenizer")
-    assert [each.setting for each in needed(told, "EMBEDDING_")] == [
-        "EMBEDDING_MODEL_NAME",
-        "EMBEDDING_TOKENIZER_NAME",
-    ]
 
 
 def test_engines_are_told_where_everything_lies(tmp_path: Path) -> None:

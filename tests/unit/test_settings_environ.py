@@ -41,6 +41,15 @@ def test_the_hubs_cache_is_where_its_library_has_it(environ: dict[str, str], cac
     assert hub_cache(environ) == Path(cache)
 
 
+@pytest.mark.parametrize("name", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"])
+def test_the_path_of_the_hubs_cache_may_name_other_variables(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOMEWHERE", "/d")
+    below = "huggingface/hub" if name == "XDG_CACHE_HOME" else ""
+    assert hub_cache({name: "$SOMEWHERE/${SOMEWHERE}/e"}) == Path("/d/d/e") / below
+
+
 def test_without_any_setting_the_hubs_cache_is_in_the_home() -> None:
     assert hub_cache({}) == Path.home() / ".cache" / "huggingface" / "hub"
 

@@ -142,17 +142,6 @@ def test_the_environment_wins_over_a_baked_model_and_that_over_the_config_file(
     }
 
 
-@pytest.mark.parametrize("name", ["MODEL_NAME", "MODEL"])
-def test_what_belongs_to_a_baked_model_does_not_count_for_another(
-    tmp_path: Path, name: str
-) -> None:
-    image = '{"settings": {"MODEL_NAME": "b", "QUANTIZATION": "awq"}, "models": []}'
-    baked = Path(written(tmp_path, image, "b"))
-    assert gathered({name: "c"}, baked).options() == {"MODEL": "c"}
-    assert gathered({name: "b"}, baked).options() == {"MODEL": "b", "QUANTIZATION": "awq"}
-    assert gathered({}, baked).options() == {"MODEL": "b", "QUANTIZATION": "awq"}
-
-
 def test_keys_of_a_file_are_spelt_in_any_way(tmp_path: Path) -> None:
     content = "max-model-len: 1\nMAX_NUM_SEQS: 2\nmax_logprobs: 3\nmin-batch-size: 4"
     values = gather(VLLM_CONFIG_FILE=written(tmp_path, content)).values

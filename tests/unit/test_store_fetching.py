@@ -103,7 +103,7 @@ def test_another_process_says_where_everything_is(on: On) -> None:
 
 
 def test_an_order_reaches_the_other_process_whole() -> None:
-    wanted = Wanted("a/b", "v1", "pt", Path("/d"), Kind.ADAPTER, True, "LORA_MODULES")
+    wanted = Wanted("a/b", "v1", "pt", Path("/d"), Kind.ADAPTER, True, True, "LORA_MODULES")
     order = Order([wanted], Places(Path("/v")), True)
     read = ORDER.validate_json(ORDER.dump_json(order))
     assert read == order
@@ -157,7 +157,7 @@ def test_a_download_that_is_killed_is_told(on: On) -> None:
     on.hub.throttle = 4000
     with begun(on) as fetching:
         os.kill(owner(on), signal.SIGKILL)
-        with pytest.raises(StartFailed, match="ended before it was complete"):
+        with pytest.raises(StartFailed, match="was killed before it was complete"):
             fetching.result()
 
 

@@ -15,6 +15,7 @@ from worker.store.files import (
     loadable,
     needed,
     others,
+    shards_lacking,
     weights,
 )
 from worker.store.headers import Unreadable, tensors
@@ -237,3 +238,39 @@ def test_a_directory_tells_which_weights_it_lacks(file: Path) -> None:
     found = locate(Wanted(str(file.parent)), NOWHERE)
     assert found.lacking == (SHARDS[1],)
     assert [each.name for each in found.weights] == [SHARDS[0]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "adapters/retrieval/adapter_model.safetensors",
+        "whisper-large-v3/model.safetensors",
+        "joint_head.safetensors",
+        "mask_embedding.pt",
+        "sparse_linear.pt",
+        "tokenizer.model.v7m1",
+        "bpe.codes",
+    ],
+)
+def test_what_vllms_models_and_tokenizers_read_by_name_is_needed(name: str) -> None:
+    names = ["config.json", "model.safetensors", name]
+    assert sorted(needed(names, ["model.safetensors"], Wanted("o/m"))) == sorted(names)
+
+
+def test_an_adapter_of_a_tokenizers_repository_is_not_needed() -> None:
+    names = ["tokenizer.json", "adapters/retrieval/adapter_model.safetensors"]
+    assert needed(names, (), Wanted("o/m", kind=Kind.TOKENIZER)) == ["tokenizer.json"]
+
+
+def test_weights_of_several_parts_of_a_model_count_where_there_are_none_at_the_root() -> None:
+    names = ["transformer/a.safetensors", "vae/b.safetensors", "text_encoder/c.safetensors"]
+    assert weights(names) == ["text_encoder/c.safetensors", "transformer/a.safetensors"]
+    assert weights([*names, "model.safetensors"]) == ["model.safetensors"]
+
+
+def test_parts_that_are_not_there_are_named() -> None:
+    assert shards_lacking(["a-1-of-3.bin", "b-00002-of-00002.safetensors", "c.bin"]) == [
+        "a-2-of-3.bin",
+        "a-3-of-3.bin",
+        "b-00001-of-00002.safetensors",
+    ]

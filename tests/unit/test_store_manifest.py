@@ -8,7 +8,7 @@ import pytest
 from hub import commit
 from stored import INDEX, NAME, SHARDS, WANTED, WEIGHTS, cached, found, model, passed
 
-from worker.store import Kind, Places, Wanted
+from worker.store import Kind, Places, Wanted, manifest
 from worker.store.manifest import read, write
 from worker.store.places import folder as folder_of
 
@@ -26,7 +26,7 @@ def places(tmp_path: Path) -> Places:
 def test_what_lies_beside_a_started_download_is_not_trusted(places: Places, source: Path) -> None:
     snapshot = cached(places.volume, source)
     assert found(WANTED, places).place == snapshot
-    (folder_of(places.volume, NAME) / ".worker").mkdir()
+    manifest.begin(folder_of(places.volume, NAME), commit(source))
     told = f"volume: the download of commit {commit(source)[:12]} has not been completed"
     assert told in passed(WANTED, places)
 
@@ -44,9 +44,18 @@ def test_a_manifest_that_can_not_be_read_counts_as_none(
 
 def test_a_manifest_vouches_for_its_own_commit_only(places: Places, tmp_path: Path) -> None:
     old = cached(places.volume, model(tmp_path / "old"), revision="old", listed=True)
-    cached(places.volume, model(tmp_path / "new", SHARDS))
+    new = cached(places.volume, model(tmp_path / "new", SHARDS))
+    manifest.begin(folder_of(places.volume, NAME), new.name)
     assert "has not been completed" in passed(WANTED, places)
     assert found(replace(WANTED, revision="old"), places).place == old
+
+
+def test_a_download_that_was_begun_casts_no_doubt_on_another_commit(
+    places: Places, source: Path
+) -> None:
+    snapshot = cached(places.platform, source)
+    manifest.begin(folder_of(places.platform, NAME), "0" * 40)
+    assert found(WANTED, places).place == snapshot
 
 
 @pytest.mark.parametrize("change", [-1, 1])

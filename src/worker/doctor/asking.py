@@ -5,7 +5,8 @@ from argparse import Namespace
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from worker.doctor.findings import Finding, Level
-from worker.repositories import found_by_store, named, needed, places
+from worker.needs import found_by_store, named, needed
+from worker.repositories import places
 from worker.settings.environment import process_environ
 from worker.settings.sources import Given
 from worker.store import Kind, Reason, Snapshot, Unavailable, Wanted

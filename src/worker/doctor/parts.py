@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.adapter_files import CONFIG, WEIGHTS
-from worker.repositories import needed
+from worker.needs import needed
 from worker.store import Kind, Origin, Snapshot, Wanted
 from worker.store.files import loadable
 

@@ -66,6 +66,9 @@ def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the directory of the hub's cache, by the rules of the hub's own library."""
     for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
         if is_set(name, environ):
-            return Path(environ[name].strip()).expanduser() / below
-    home = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "huggingface" / "hub"
+            return _expanded(environ[name].strip()) / below
+    return _expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
+
+
+def _expanded(place: str) -> Path:
+    return Path(os.path.expandvars(Path(place).expanduser()))

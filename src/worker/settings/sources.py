@@ -2,8 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import yaml
@@ -79,7 +80,7 @@ def gathered(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
     extra: tuple[str, ...] = ()
     with collected(mistakes):
         extra = _words(environ.get(EXTRA_ARGS, ""))
-    for source, variables in _sources(environ, baked, mistakes):
+    for source, variables in _sources(environ, extra, baked, mistakes):
         for name, (spelt, value) in _plainly(variables, mistakes).items():
             values[name], written[name] = value, spelt
             files.pop(name, None)
@@ -92,23 +93,47 @@ def gathered(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
 
 
 def _sources(
-    environ: Mapping[str, str], baked: Path, mistakes: list[Mistake]
+    environ: Mapping[str, str], extra: Sequence[str], baked: Path, mistakes: list[Mistake]
 ) -> Iterator[tuple[Path | None, Mapping[str, str]]]:
     chosen = environ.get(CONFIG_FILE, "").strip()
     config = Path(chosen) if chosen else DEFAULT_CONFIG_FILE
     for name, file, wanted in ((CONFIG_FILE, config, bool(chosen)), ("", baked, False)):
         if wanted or file.is_file():
             with collected(mistakes):
-                values = _read(name or str(file), file)
-                if wanted or file != baked or _of_model(environ, values):
-                    yield file, values
+                values: Mapping[str, str] = _read(name or str(file), file)
+                yield file, _of_model(environ, extra, values) if file == baked else values
     yield None, environ
 
 
-def _of_model(environ: Mapping[str, str], values: Mapping[str, str]) -> bool:
-    """Tell whether what belongs to the model in the image belongs to the one that is asked for."""
-    asked = [environ[name].strip() for name in ("MODEL_NAME", "MODEL") if environ.get(name)]
-    return not any(asked) or values.get("MODEL_NAME", asked[0]) in asked
+def _of_model(
+    environ: Mapping[str, str], extra: Sequence[str], values: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Select what counts of an image's settings: they belong to the model in it, and no other."""
+    asked = [
+        options_of(extra).get("MODEL", ""),
+        *(environ.get(name, "").strip() for name in ("MODEL_NAME", "MODEL")),
+    ]
+    # The extra arguments win, and what is blank elsewhere is blank here.
+    named = next((each for each in asked if each not in {"", "None"}), None)
+    if named is None or values.get("MODEL_NAME", named) == named:
+        return values
+    # Whoever asks in the extra arguments still needs a name in the settings.
+    return {"MODEL_NAME": values["MODEL_NAME"]}
+
+
+def options_of(words: Sequence[str]) -> dict[str, str]:
+    """Read the options among the words of a command line, by the names that settings have.
+
+    What follows an option is taken for its value: whether it has one, only vLLM's parser knows.
+    """
+    options: dict[str, str] = {}
+    for word, after in pairwise((*words, "")):
+        if word.startswith("-"):
+            name, equals, value = word.partition("=")
+            # A part of a value that is JSON: --speculative-config.model.
+            whole = name.strip("-").partition(".")[0]
+            options[whole.replace("-", "_").upper()] = value if equals else after
+    return options
 
 
 def _read(name: str, file: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ def described(wanted: Wanted, origin: Origin, place: Path, commit: str | None = 
     """Describe a model in a directory."""
     found = dict(_found(place))
     index = files.indexed(text(found.get(INDEX)))
-    named = files.weights(found, index, wanted.load_format)
+    named = files.weights_of(found, index, wanted)
     weights = [name for name in named if name in found]
 
     def listed(names: list[str]) -> tuple[File, ...]:
@@ -37,8 +37,10 @@ def described(wanted: Wanted, origin: Origin, place: Path, commit: str | None = 
 def lacks(place: Path, wanted: Wanted) -> str | None:
     """Say what a directory that nobody vouches for lacks, by its looks."""
     found = described(wanted, Origin.DIRECTORY, place)
-    if found.lacking:
-        return f"{found.lacking[0]} is missing"
+    weights = [file.name for file in found.weights]
+    # Where there is no index, or it came before what it names.
+    if lacking := [*found.lacking, *files.shards_lacking(weights)]:
+        return f"{lacking[0]} is missing"
     if found.damaged:
         return found.damaged
     names = [file.name for file in (*found.weights, *found.others)]

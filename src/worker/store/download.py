@@ -9,12 +9,11 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
-import backoff
 from huggingface_hub import HfApi, is_offline_mode
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # lazily
     disable_progress_bars,
@@ -22,15 +21,16 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # lazily
 )
 
 from worker.store import disk, files, hub, manifest
+from worker.store.again import again
 from worker.store.files import INDEX
 from worker.store.growing import Stopped
 from worker.store.lease import LOOK_S, Leases
 from worker.store.meter import Meter, size
-from worker.store.places import STATE, Places, folder
+from worker.store.places import STATE, Places, folder, folders
 from worker.store.refusals import Reason, Unavailable, unavailable
 from worker.store.resolve import DEFAULT_REVISION, Found, NotFound, resolve
 from worker.store.snapshot import File, Origin, Wanted
-from worker.store.transfer import Transfer, told_again
+from worker.store.transfer import Transfer
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,6 @@ PATIENCE_S = 15.0
 AT_ONCE = 8
 # What may be gone when it is asked for again.
 _TRANSIENT = frozenset({Reason.RATE_LIMITED, Reason.HUB_FAILS, Reason.UNREACHABLE})
-_TRIES = 4
 
 
 def obtain(
@@ -87,25 +86,22 @@ class _Obtaining:
         self._endpoint = endpoint
         self._newest = isinstance(found, Found)
         self._passed = found.passed
-        self._folder = folder(places.cache(wanted), wanted.model)
+        there = [each for each in folders(places.cache(wanted), wanted.model) if each.is_dir()]
+        self._folder = [*there, folder(places.cache(wanted), wanted.model)][0]
         self._told_at = 0.0
 
     def run(self) -> Found:
         leases = Leases(self._folder / STATE)
         meter = Meter(str(self._wanted))
-        try:
-            with hub.failures_told(self._wanted):
-                while True:
-                    with contextlib.suppress(Stopped), leases.taken(meter.read) as lease:
-                        if lease:
-                            return self._held(meter, lease.lost)
-                    self._wait(leases)
-                    found = resolve(self._wanted, self._places)
-                    if isinstance(found, Found) and not self._newest:
-                        return replace(found, passed=self._passed)
-        except Unavailable:
-            self._tidy()
-            raise
+        with self._no_empty_folders(), hub.failures_told(self._wanted):
+            while True:
+                with contextlib.suppress(Stopped), leases.taken(meter.read) as lease:
+                    if lease:
+                        return self._held(meter, lease.lost)
+                self._wait(leases)
+                found = resolve(self._wanted, self._places)
+                if isinstance(found, Found) and not self._newest:
+                    return replace(found, passed=self._passed)
 
     def _held(self, meter: Meter, lost: threading.Event) -> Found:
         """Do what only one does at a time."""
@@ -113,7 +109,11 @@ class _Obtaining:
         if isinstance(before, Found) and not self._newest:
             # Whoever held the lease before has just done it.
             return before
-        _Download(self._wanted, self._folder, self._endpoint, meter, lost).run()
+        try:
+            _Download(self._wanted, self._folder, self._endpoint, meter, lost).run()
+        except (hub.HTTPError, OSError, ValueError, Unavailable):
+            self._tidy()
+            raise
         found = resolve(self._wanted, self._places)
         if isinstance(found, NotFound):
             raise unavailable(self._wanted, Reason.UNWRITABLE, found.passed[-1])
@@ -129,11 +129,18 @@ class _Obtaining:
             log.info("%s: another worker downloads it: %s", self._wanted, so_far)
         time.sleep(LOOK_S)
 
-    def _tidy(self) -> None:
-        """Leave no folder behind for a repository of which there is nothing.
+    @contextlib.contextmanager
+    def _no_empty_folders(self) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable:
+            with contextlib.suppress(OSError):
+                for path in (self._folder / STATE, self._folder, self._folder.parent):
+                    path.rmdir()
+            raise
 
-        Of anything else the state must stay: what has none counts by its looks.
-        """
+    def _tidy(self) -> None:
+        """Leave nothing behind of a repository of which nothing came; while the lease is held."""
         with contextlib.suppress(OSError):
             blobs = self._folder / "blobs"
             for path in blobs.glob("*.partial"):
@@ -143,8 +150,7 @@ class _Obtaining:
             if blobs.is_dir():
                 blobs.rmdir()
             if [path.name for path in self._folder.iterdir()] == [STATE]:
-                for path in (self._folder / STATE, self._folder, self._folder.parent):
-                    path.rmdir()
+                manifest.forget(self._folder)
 
 
 class _Download:
@@ -187,19 +193,11 @@ class _Download:
         transfer.tidy()
 
     def _listing(self) -> hub.Listing:
-        @backoff.on_exception(
-            backoff.expo,
-            Unavailable,
-            max_tries=_TRIES,
-            giveup=lambda error: getattr(error, "reason", None) not in _TRANSIENT,
-            on_backoff=told_again,
-            logger=None,
-        )
         def ask() -> hub.Listing:
             with hub.failures_told(self._wanted):
                 return hub.listing(self._api, self._wanted, PATIENCE_S)
 
-        return ask()
+        return again(ask, Unavailable, lambda why: why.reason not in _TRANSIENT)
 
     def _check_room(self, wanted: Sequence[File], transfer: Transfer) -> None:
         missing = sum(file.size - transfer.there(file) for file in wanted)
@@ -213,6 +211,8 @@ class _Download:
         """Get files side by side, the largest first; the first failure ends the others."""
         ordered = sorted(wanted, key=lambda file: -file.size)
         total = sum(file.size for file in ordered)
+        if sum(map(transfer.there, ordered)) < total:
+            manifest.begin(self._folder, transfer.commit)
         with (
             self._meter.of(total, lambda: sum(map(transfer.there, ordered))),
             ThreadPoolExecutor(AT_ONCE) as pool,
@@ -227,8 +227,9 @@ class _Download:
 
     def _publish(self, listed: hub.Listing) -> None:
         """Say that it is complete: from now on the hub is not asked any more."""
+        known = manifest.Manifest(self._wanted.model, listed.commit, tuple(listed.files.values()))
+        manifest.write(self._folder, known)
+        # A branch leads to what is complete, also if this is the last that happens.
         revision = self._wanted.revision or DEFAULT_REVISION
         if revision != listed.commit:
             manifest.replace(self._folder / "refs" / revision, listed.commit.encode())
-        known = manifest.Manifest(self._wanted.model, listed.commit, tuple(listed.files.values()))
-        manifest.write(self._folder, known)

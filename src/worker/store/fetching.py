@@ -1,5 +1,7 @@
 """What is wanted: found on the disk at once, or obtained by a process of its own meanwhile."""
 
+import contextlib
+import signal
 import subprocess
 import sys
 import weakref
@@ -22,6 +24,7 @@ _DEFAULTS = {
     # downloaded in the other way.
     "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "3",
     "HF_XET_CLIENT_RETRY_BASE_DELAY": "1s",
+    "HF_XET_CLIENT_READ_TIMEOUT": "10s",
     # Before its first request, the other one would find out who might be running it.
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
@@ -93,13 +96,14 @@ class Fetching:
             Unavailable: something can't be had.
             StartFailed: the download ended before it was done.
         """
-        if self._child and self._child.stdout:
-            content = self._child.stdout.read()
+        child = self._child
+        if child and child.stdout:
+            content = child.stdout.read()
             self.close()
             try:
                 answer = ANSWER.validate_json(content)
             except ValidationError:
-                raise StartFailed("The download ended before it was complete.") from None
+                raise StartFailed(_ended(child.returncode)) from None
             if answer.reason:
                 raise Unavailable(answer.reason, answer.told, answer.remedy)
             self._found |= {each.wanted: each for each in answer.found}
@@ -135,8 +139,16 @@ def _started(order: Order, environ: Mapping[str, str]) -> "subprocess.Popen[byte
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    if child.stdin:
-        # It stays open: the end of it is the end of whoever wants something.
-        child.stdin.write(ORDER.dump_json(order) + b"\n")
-        child.stdin.flush()
+    # Has it ended already, whoever waits for its answer will see.
+    with contextlib.suppress(BrokenPipeError):
+        if child.stdin:
+            # It stays open: the end of it is the end of whoever wants something.
+            child.stdin.write(ORDER.dump_json(order) + b"\n")
+            child.stdin.flush()
     return child
+
+
+def _ended(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return "The download was killed before it was complete: perhaps there is too little memory."
+    return f"The download ended before it was complete (status {status}): the log says why."

@@ -34,14 +34,24 @@ _HUGGING_FACE = ("*.safetensors", "*.bin", "*.pt")
 _TRAINING = {"training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt"}
 
 # Configurations, tokenizers and templates.
-_OTHERS = (".json", ".jinja", ".model", ".tiktoken", ".txt")
+_OTHERS = (".codes", ".json", ".jinja", ".model", ".tiktoken", ".txt")
 # Mistral's tokenizers carry their version behind the ending.
-_VERSIONED = re.compile(r"tokenizer\.model\.v\d+")
+_VERSIONED = re.compile(r"tokenizer\.model\.v\d+(m\d+)?")
 _CODE = ".py"
 # Folders with the same model once more, in another form, or what a training left.
 _ELSEWHERE = re.compile(r"onnx|openvino|original|coreml|gguf|runs|checkpoint-\d+|\..*")
 # The layers that a model of sentence-transformers has behind its own: 2_Dense/model.safetensors.
 _LAYER = re.compile(r"\d+_\w+/(model\.safetensors|pytorch_model\.bin)")
+
+# What some of vLLM's models read by name, beside their weights.
+_BESIDE = re.compile(
+    r"adapters/[^/]+/adapter_model\.safetensors|whisper-large-v3/[^/]+\.safetensors"
+    r"|joint_head\.safetensors|(mask_embedding|sparse_linear|colbert_linear)\.pt"
+)
+# Where the weights are of those that have none at the root: transformer/, vae_encoder/.
+_NESTED = "[tv]*er/*.safetensors"
+# One of several parts that the weights are in.
+_SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\..*)")
 
 # What names of a tokenizer's files have in them, and how those end that have not.
 _TOKENIZERS = ("tok", "vocab", "tekken")
@@ -56,9 +66,15 @@ def needed(names: Collection[str], index: Collection[str], wanted: Wanted) -> li
         index: files that ``model.safetensors.index.json`` names.
         wanted: what is loaded of it.
     """
+    beside = filter(_BESIDE.fullmatch, names) if wanted.kind is Kind.MODEL else ()
+    loaded = [*weights_of(names, index, wanted), *beside, *others(names, code=wanted.code)]
+    return [*dict.fromkeys(loaded)]
+
+
+def weights_of(names: Collection[str], index: Collection[str], wanted: Wanted) -> list[str]:
+    """Name the weights that are loaded of a repository: of some kinds of it, none."""
     weightless = wanted.kind in {Kind.TOKENIZER, Kind.CODE}
-    loaded = [] if weightless else weights(names, index, wanted.load_format)
-    return [*loaded, *others(names, code=wanted.code)]
+    return [] if weightless else weights(names, index, wanted.load_format)
 
 
 def weights(
@@ -76,7 +92,18 @@ def weights(
         if found := [name for name in roots if fnmatch(name, pattern)]:
             indexed = index and pattern == "*.safetensors"
             return sorted(set(index) if indexed else found)
-    return []
+    return sorted(name for name in names if fnmatch(name, _NESTED)) if load_format == "auto" else []
+
+
+def shards_lacking(names: Collection[str]) -> list[str]:
+    """Name the parts that are not there, of those that others say there are."""
+    parts = [match for name in names if (match := _SHARD.fullmatch(name))]
+    wanted = {
+        f"{first}{number:0{len(digits)}}{between}{total}{rest}"
+        for first, digits, between, total, rest in (match.groups() for match in parts)
+        for number in range(1, int(total) + 1)
+    }
+    return sorted(wanted - set(names))
 
 
 def others(names: Collection[str], code: bool = True) -> list[str]:

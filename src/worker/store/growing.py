@@ -34,6 +34,8 @@ class Growing(io.FileIO):
     """
 
     def __init__(self, path: Path, file: File, stop: threading.Event) -> None:
+        if stop.is_set():
+            raise Stopped
         path.touch()
         super().__init__(path, "r+b")
         self._file = file
@@ -47,10 +49,13 @@ class Growing(io.FileIO):
 
         Raises:
             Stopped: another worker does it.
+            WrongChecksumError: it is more than was announced.
         """
         if self._stop.is_set():
             raise Stopped
         rest = memoryview(chunk)
+        if self.tell() + len(rest) > self._file.size:
+            raise WrongChecksumError(None, "it is longer than announced", self._file.name)
         while rest:
             written = super().write(rest) or 0
             self._hash.update(rest[:written])
@@ -58,7 +63,13 @@ class Growing(io.FileIO):
         return len(chunk)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Begin again, where the server does."""
+        """Begin again, where the server does.
+
+        Raises:
+            Stopped: another worker does it.
+        """
+        if self._stop.is_set():
+            raise Stopped
         length = super().truncate(size)
         self.seek(0)
         self._hash = hashed(self, self._file)

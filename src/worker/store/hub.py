@@ -135,13 +135,22 @@ def failures_told(wanted: Wanted) -> Iterator[None]:
 
 def _reason(error: Exception) -> Reason:
     found = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
-    if found:
-        no_token = found is Reason.NO_ACCESS and not get_token()
-        return Reason.TOKEN_MISSING if no_token else found
     number = getattr(error, "errno", None)
-    if number and not isinstance(error, HTTPError):
+    if found is None and number and not isinstance(error, HTTPError):
         return Reason.NO_SPACE if number in _FULL else Reason.UNWRITABLE
-    return _reason_by_status(getattr(getattr(error, "response", None), "status_code", 0))
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    found = found or _reason_by_status(status)
+    return Reason.TOKEN_MISSING if found is Reason.NO_ACCESS and not get_token() else found
+
+
+# Where the hub names no reason.
+_BY_STATUS: dict[int, Reason] = {
+    HTTPStatus.FORBIDDEN: Reason.NO_ACCESS,
+    HTTPStatus.NOT_FOUND: Reason.MISSING,
+    HTTPStatus.GONE: Reason.MISSING,
+    HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS: Reason.MISSING,
+    HTTPStatus.TOO_MANY_REQUESTS: Reason.RATE_LIMITED,
+}
 
 
 def _reason_by_status(status: int) -> Reason:
@@ -150,8 +159,8 @@ def _reason_by_status(status: int) -> Reason:
     # What no header can carry is not even sent.
     if not _TOKEN.fullmatch(get_token() or ""):
         return Reason.ODD_TOKEN
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return Reason.RATE_LIMITED
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
     return Reason.HUB_FAILS if status else Reason.UNREACHABLE
 
 

@@ -22,6 +22,9 @@ class Manifest:
 
 _JSON = TypeAdapter(Manifest)
 
+_FOLDER = "manifests"
+_BEGUN = ".begun"
+
 
 def read(folder: Path, commit: str) -> Manifest | None:
     """Read what is known of a commit; nothing, if its download has not been completed.
@@ -41,6 +44,26 @@ def write(folder: Path, manifest: Manifest) -> None:
     replace(_path(folder, manifest.commit), _JSON.dump_json(manifest, indent=1))
 
 
+def begin(folder: Path, commit: str) -> None:
+    """Say that a commit is being downloaded: until its manifest is there, it is not complete."""
+    path = _path(folder, commit).with_suffix(_BEGUN)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def begun(folder: Path, commit: str) -> bool:
+    """Tell whether a commit was put there by a download of the worker's own, all of it or not."""
+    path = _path(folder, commit)
+    return path.exists() or path.with_suffix(_BEGUN).exists()
+
+
+def forget(folder: Path) -> None:
+    """Forget what was begun, where nothing has come of it."""
+    for path in (folder / STATE / _FOLDER).glob(f"*{_BEGUN}"):
+        path.unlink(missing_ok=True)
+    (folder / STATE / _FOLDER).rmdir()
+
+
 def replace(path: Path, content: bytes) -> None:
     """Write a file so that whoever reads it sees the old content or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,4 +79,4 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def _path(folder: Path, commit: str) -> Path:
-    return folder / STATE / "manifests" / f"{commit}.json"
+    return folder / STATE / _FOLDER / f"{commit}.json"

@@ -10,8 +10,6 @@ from tqdm import tqdm
 
 log = logging.getLogger(__name__)
 
-_LINE = "{n_fmt}B of {total_fmt}B ({percentage:.0f} %), {rate_fmt}, {remaining} left"
-
 
 def size(count: float) -> str:
     """Write a number of bytes, in powers of ten as the hub does."""
@@ -66,9 +64,7 @@ class Meter:
 
 
 def _line(done: int, total: int, before: int, begun: float) -> str:
-    elapsed = time.monotonic() - begun
-    return str(
-        tqdm.format_meter(
-            done, total, elapsed, unit="B", unit_scale=True, initial=before, bar_format=_LINE
-        )
-    )
+    rate = (done - before) / (time.monotonic() - begun)
+    left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
+    part = 100 * done / total if total else 100
+    return f"{size(done)} of {size(total)} ({part:.0f} %), {size(rate)}/s, {left}"

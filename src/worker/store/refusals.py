@@ -46,7 +46,7 @@ _TOLD = {
     ),
     Reason.OFFLINE: (
         "not complete on the disk, and HF_HUB_OFFLINE forbids to ask the hub",
-        "unset HF_HUB_OFFLINE, or download the model first",
+        "unset HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE), or download the model first",
     ),
     Reason.TOKEN_MISSING: (
         "the repository is gated, and HF_TOKEN is not set",

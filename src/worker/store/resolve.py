@@ -11,7 +11,7 @@ from pathlib import Path
 
 from worker.store import disk, files, manifest
 from worker.store.files import INDEX
-from worker.store.places import HASH, STATE, BakedModel, Places, folders
+from worker.store.places import HASH, BakedModel, Places, folders
 from worker.store.snapshot import Origin, Wanted
 
 DEFAULT_REVISION = "main"
@@ -69,10 +69,11 @@ _Look = Callable[[], tuple[Path, str | None]]
 def _looks(wanted: Wanted, places: Places) -> Iterator[tuple[Origin, _Look]]:
     if path := _directory(wanted.model):
         yield Origin.DIRECTORY, lambda: (path, None)
-    if places.baked:
+    if places.baked and not wanted.by_name:
         yield Origin.BAKED, partial(_baked, wanted, places)
     for origin, cache in places.caches(wanted):
-        yield origin, partial(_cached, wanted, cache)
+        if origin is Origin.VOLUME or not wanted.by_name:
+            yield origin, partial(_cached, wanted, cache)
 
 
 def _directory(model: str) -> Path | None:
@@ -134,7 +135,7 @@ def _lacks(folder: Path, place: Path, commit: str, wanted: Wanted) -> str | None
     """Say what a snapshot lacks."""
     if known := manifest.read(folder, commit):
         return _unlike(place, known, wanted)
-    if (folder / STATE).is_dir():
+    if manifest.begun(folder, commit):
         return f"the download of commit {commit[:12]} has not been completed"
     return disk.lacks(place, wanted)
 

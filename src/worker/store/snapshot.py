@@ -38,6 +38,7 @@ class Wanted:
         download_dir: holds the downloads, in place of the hub's cache on the volume.
         kind: what of the repository is loaded.
         code: whether code of the repository may run, and is thus loaded, too.
+        by_name: whether libraries look for it by its name, in their own cache.
         setting: the name of the setting, for messages.
     """
 
@@ -47,10 +48,13 @@ class Wanted:
     download_dir: Path | None = None
     kind: Kind = Kind.MODEL
     code: bool = False
+    by_name: bool = False
     setting: str = field(default="MODEL_NAME", compare=False)
 
     def __str__(self) -> str:
-        return f"{self.model}@{self.revision}" if self.revision else self.model
+        told = f"{self.model}@{self.revision}" if self.revision else self.model
+        # A message stays one line.
+        return told if told.isprintable() else repr(told)
 
 
 @dataclass(frozen=True)

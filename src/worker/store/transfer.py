@@ -6,10 +6,8 @@ import os
 import threading
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-import backoff
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.file_download import (  # type: ignore[attr-defined]  # for its own use
     is_xet_available,
@@ -21,13 +19,13 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
     http_stream_backoff,
 )
 
+from worker.store.again import again
 from worker.store.growing import Growing, Stopped, WrongChecksumError, hashed, large
 from worker.store.hub import HTTPError
 from worker.store.snapshot import File
 
 log = logging.getLogger(__name__)
 
-_TRIES = 4
 # How long the hub may take to say how a file is stored.
 _PATIENCE_S = 15.0
 
@@ -38,11 +36,6 @@ _XET = ".xet"
 def _for_good(error: Exception) -> bool:
     """Tell whether the hub has refused: what may pass it has been asked for again already."""
     return getattr(error, "response", None) is not None
-
-
-def told_again(details: Any) -> None:
-    """Say that something is tried once more; called by the library that does."""
-    log.warning("%s; tried again in %.1f s", details["exception"], details["wait"])
 
 
 class Transfer:
@@ -61,7 +54,7 @@ class Transfer:
     ) -> None:
         self._api = api
         self._model = model
-        self._commit = commit
+        self.commit = commit
         self._folder = folder
         self._stop = stop
         self._locks: dict[Path, threading.Lock] = {}
@@ -71,7 +64,7 @@ class Transfer:
 
     def path(self, name: str) -> Path:
         """Return where a file is to be found when it is there."""
-        return self._folder / "snapshots" / self._commit / name
+        return self._folder / "snapshots" / self.commit / name
 
     def there(self, file: File) -> int:
         """Return how many bytes of a file are on the disk, by its looks."""
@@ -106,7 +99,8 @@ class Transfer:
     def tidy(self) -> None:
         """Remove what was left of files that nobody wants any more."""
         for left in (self._folder / "blobs").glob(f"*{_PARTIAL}"):
-            left.unlink(missing_ok=True)
+            if not self._stop.is_set():
+                left.unlink(missing_ok=True)
 
     def _blob(self, file: File) -> Path:
         return self._folder / "blobs" / str(file.blob)
@@ -126,7 +120,7 @@ class Transfer:
             return bool(hashed(opened, file).hexdigest() == file.blob)
 
     def _bring(self, file: File) -> None:
-        url = hf_hub_url(self._model, file.name, revision=self._commit, endpoint=self._api.endpoint)
+        url = hf_hub_url(self._model, file.name, revision=self.commit, endpoint=self._api.endpoint)
         if not self._through_xet(url, file):
             self._through_http(url, file)
 
@@ -137,7 +131,7 @@ class Transfer:
                 self._read_on(url, growing)
             if growing.digest() != file.blob:
                 # Which part of it is wrong nobody knows.
-                partial.unlink(missing_ok=True)
+                growing.truncate(0)
                 raise WrongChecksumError(None, "its checksum is wrong", file.name)
             os.fsync(growing.fileno())
         try:
@@ -154,21 +148,13 @@ class Transfer:
         """
         begun = growing.tell()
         try:
-            self._read(url, growing)
+            again(lambda: self._read(url, growing), HTTPError, _for_good)
         except HTTPError as error:
             if _for_good(error) or growing.tell() <= begun:
                 raise
         if growing.tell() <= begun:
             raise WrongChecksumError(None, "it is shorter than announced", growing.name)
 
-    @backoff.on_exception(
-        backoff.expo,
-        HTTPError,
-        max_tries=_TRIES,
-        giveup=_for_good,
-        on_backoff=told_again,
-        logger=None,
-    )
     def _read(self, url: str, growing: Growing) -> None:
         if self._stop.is_set():
             raise Stopped

@@ -6,9 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from worker import start
+from worker import compiled, start
 from worker.phases import phase
-from worker.store import compiled
 
 
 def main(model: str, volume: Path) -> None:

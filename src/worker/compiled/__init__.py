@@ -18,8 +18,8 @@ import time
 import zlib
 from pathlib import Path
 
+from worker.compiled import publishing
 from worker.settings.environment import export, is_set, process_environ
-from worker.store import publishing
 
 log = logging.getLogger("worker")
 
