@@ -71,7 +71,7 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-test: $(INSTALLED) demo ## Run the tests (nine minutes)
+test: $(INSTALLED) demo ## Run the tests (ten minutes)
 	@$(BIN)/python -m pytest -m "not slow"
 
 test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code (two minutes)

@@ -186,7 +186,7 @@ async def test_the_sdks_own_checks_give_way_to_a_generated_token(endpoint: Endpo
 
 async def test_the_start_logs_each_phase_with_its_seconds(endpoint: Endpoint) -> None:
     phases = re.findall(r"start-up: (\S+) +\d+\.\d\d s", endpoint.logged)
-    expected = ["import", "settings", "weights", "engine", "app", "warm-up", "sdk"]
+    expected = ["import", "settings", "fetch", "weights", "engine", "app", "warm-up", "sdk"]
     assert Counter(phases) == Counter(expected)
 
 
