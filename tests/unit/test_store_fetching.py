@@ -100,6 +100,8 @@ def test_another_process_says_where_everything_is(on: On) -> None:
     assert model.passed[1] == f"volume: it does not have {NAME}"
     assert found[TOKENIZER].place == place
     same(model, on.source)
+    # Nor is the hub asked who might be asking.
+    assert all(NAME in path for _, path, _ in on.hub.requests)
 
 
 def test_an_order_reaches_the_other_process_whole() -> None:

@@ -1,16 +1,21 @@
 """What downloads do to what lies on the volume already, and what they leave when they fail."""
 
 import shutil
+import threading
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hub import commit
-from stored import NAME, SHARDS, WANTED, On, cached, found, hub_and_volume, model, passed
+from huggingface_hub import HfApi
+from stored import NAME, SHARDS, WANTED, On, cached, found, hub_and_volume, model, passed, same
 
-from worker.store import Found, Kind, Origin, Places, Reason, Wanted, manifest, resolve
+from worker.store import BakedModel, Found, Kind, Origin, Places, Reason, Wanted, manifest, resolve
+from worker.store.hub import listing
 from worker.store.places import folder
+from worker.store.transfer import Transfer
 
 
 @pytest.fixture
@@ -95,3 +100,62 @@ def test_code_is_where_the_libraries_look_for_it_or_nowhere(tmp_path: Path) -> N
     assert not isinstance(resolve(code, places), Found)
     shutil.copytree(places.platform, places.volume, symlinks=True)
     assert found(code, places).origin is Origin.VOLUME
+
+
+def test_what_looks_whole_is_not_while_a_download_of_ours_has_not_ended(on: On) -> None:
+    on.hub.wrong = {"tokenizer.json"}
+    assert on.refused().reason is Reason.WRONG_CHECKSUM
+    wanted = replace(WANTED, revision=commit(on.source))
+    assert (on.folder / "snapshots" / commit(on.source) / "config.json").is_file()
+    assert "has not been completed" in passed(wanted, on.places)
+
+
+def test_code_in_the_image_is_not_where_the_libraries_look_for_it(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "own.py").write_text("")
+    place = cached(tmp_path / "image", tmp_path / "source")
+    baked = BakedModel(NAME, None, place.name, place)
+    places = Places(tmp_path / "volume", tmp_path / "platform", (baked,))
+    code = Wanted(NAME, kind=Kind.CODE, code=True)
+    assert found(code, places).origin is Origin.BAKED
+    assert not isinstance(resolve(replace(code, by_name=True), places), Found)
+
+
+@pytest.mark.parametrize("sha", ["../../etc", "main", ""])
+def test_a_commit_that_is_no_hash_makes_no_path(sha: str) -> None:
+    class Api:
+        endpoint = "http://hub"
+
+        def model_info(self, *_: object, **__: object) -> Namespace:
+            return Namespace(id=NAME, sha=sha, siblings=[], gated=False)
+
+    with pytest.raises(ValueError, match="no hashes"):
+        listing(Api(), WANTED)  # type: ignore[arg-type]  # what is asked of the hub's own
+
+
+def test_who_was_overtaken_removes_nothing(tmp_path: Path) -> None:
+    left = tmp_path / "blobs" / "0.partial"
+    left.parent.mkdir()
+    left.touch()
+    stop = threading.Event()
+    transfer = Transfer(HfApi(), NAME, "0" * 40, tmp_path, stop)
+    stop.set()
+    transfer.tidy()
+    assert left.exists()
+    stop.clear()
+    transfer.tidy()
+    assert not left.exists()
+
+
+def test_who_is_overtaken_at_the_last_moment_finds_the_file_in_its_place(
+    on: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.replace
+
+    def overtaken(path: Path, target: Path) -> Path:
+        if path.suffix == ".partial":
+            rename(path, target)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", overtaken)
+    same(on.obtain(), on.source)
