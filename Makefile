@@ -13,7 +13,7 @@ NODE_CLIENT := .clients/node/installed
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
 # Of the commands, not the one that is run in .venv; of the model's tests, not those of its making.
-SEAM_TESTS := tests/contract/test_vllm*.py tests/contract/test_commands.py tests/model \
+SEAM_TESTS := tests/contract/test_vllm*.py tests/contract/test_commands.py tests/settings tests/model \
 	--ignore=tests/model/test_demo_model.py --deselect=tests/contract/test_commands.py::test_make_run
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
 MODEL_NAME ?= $(DEMO_MODEL)

@@ -29,7 +29,7 @@ from random import Random
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from hub import Hub, hub  # noqa: E402 - found by the line above
+from support.hub.server import Hub, hub  # noqa: E402 - found by the line above
 
 NAME = "org/model"
 HANDLER = (sys.executable, "-u", "src/handler.py")

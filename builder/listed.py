@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from worker.engine.automatic import GPU_SHARE, automatic
 from worker.engine.machine import Gpu, Machine
-from worker.engine.option import Option
 from worker.engine.options import IDLE, NEEDS, Options
+from worker.engine.options.automatic import GPU_SHARE, automatic
+from worker.engine.options.option import Option
 from worker.errors import SettingsError
 from worker.settings import Settings, history
 from worker.settings.names import ALIASES, OPPOSITES

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from listed import Catalogue, Listed
 
-from worker.engine.automatic import CPU_EXPORTS, GPU_SHARE, automatic
 from worker.engine.locations import find
 from worker.engine.machine import Machine
 from worker.engine.options import IDLE, REFUSED
+from worker.engine.options.automatic import CPU_EXPORTS, GPU_SHARE, automatic
 from worker.settings import history
 from worker.settings.names import OF_OTHERS, OPPOSITES, REMOVED, SPECULATIVE, SPELLINGS, removed
 from worker.settings.table import row

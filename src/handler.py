@@ -20,10 +20,10 @@ from worker.app import Worker
 from worker.engine import Engine
 from worker.errors import SettingsError, WorkerError
 from worker.phases import phase
-from worker.repositories import Repositories
 from worker.settings import Settings
 from worker.settings.environment import platform_around, process_environ
 from worker.settings.sources import gathered
+from worker.start.repositories import Repositories
 from worker.store import fetching
 
 log = logging.getLogger("worker")

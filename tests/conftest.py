@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import commands
 import pytest
-from minilm import MODEL
-from served import READY, Served, served
+from support import ROOT
+from support.models.minilm import MODEL
+from support.processes import commands
+from support.processes.served import READY, Served, served
 
-ROOT = Path(__file__).parent.parent
-DEPTHS = ("unit", "contract", "model", "platform", "clients", "image")
+DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,6 +35,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_sessionfinish() -> None:
     commands.end()
+
+
+@pytest.fixture(autouse=True)
+def _environ() -> Iterator[None]:
+    """Leave the environment as it was: a start completes it for the libraries below."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

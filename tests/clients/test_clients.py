@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minilm import DIMENSIONS
-from served import Served
+from support import ROOT
+from support.models.minilm import DIMENSIONS
+from support.processes.served import Served
 
-ROOT = Path(__file__).parents[2]
 ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
 JOB = {"job_id": "42"}
 DESCRIBED = {"name": "demo", "streams": True, "chunks": [1, 3, 9, 27]}

@@ -1,31 +1,45 @@
 """Budgets of the code that no linter counts."""
 
+import ast
 import re
-from pathlib import Path
 
-import pytest
+from support import ROOT
 
-ROOT = Path(__file__).parents[2]
-MODULES = [
-    path
+SOURCES = {
+    str(path.relative_to(ROOT)): path.read_text()
     for folder in ("src", "builder", "benchmarks", "tests")
     for path in sorted((ROOT / folder).rglob("*.py"))
-]
+}
+# Tables of data: they grow by a row at a time, and nobody reads them from top to bottom.
+TABLES = ("builder/table/", "tests/support/tables/")
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_has_at_most_300_lines(module: Path) -> None:
-    assert len(module.read_text().splitlines()) <= 300
+def lines_of(source: str) -> int:
+    """Count a module's lines, but for its imports: to move a name must not cost a line here."""
+    imports = [
+        node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    return len(source.splitlines()) - sum(
+        (node.end_lineno or node.lineno) - node.lineno + 1 for node in imports
+    )
+
+
+def test_a_module_has_at_most_300_lines() -> None:
+    lines = {name: lines_of(source) for name, source in SOURCES.items()}
+    long = {name: count for name, count in lines.items() if count > 300}
+    assert [name for name in long if not name.startswith(TABLES)] == []
 
 
 def test_the_worker_has_one_broad_except() -> None:
     broad = re.compile(r"^\s*except( Exception| BaseException|:)", re.MULTILINE)
-    sources = {path: path.read_text() for path in (ROOT / "src" / "worker").rglob("*.py")}
-    found = {path.name: len(broad.findall(source)) for path, source in sources.items()}
-    assert {name: count for name, count in found.items() if count} == {"app.py": 1}
+    found = {
+        name: len(broad.findall(source))
+        for name, source in SOURCES.items()
+        if name.startswith("src/worker/")
+    }
+    assert {name: count for name, count in found.items() if count} == {"src/worker/app.py": 1}
 
 
 def test_every_suppressed_rule_has_its_reason_beside_it() -> None:
     bare = re.compile(r"#\s*(noqa|type: ignore)(:\s?[A-Z0-9, ]+|\[[\w, -]+\])?\s*$", re.MULTILINE)
-    unexplained = [path for path in MODULES if bare.search(path.read_text())]
-    assert unexplained == []
+    assert [name for name, source in SOURCES.items() if bare.search(source)] == []

@@ -7,7 +7,8 @@ import subprocess
 import time
 
 import pytest
-from commands import HANDLER, ROOT, WORKER, ran, run
+from support import ROOT
+from support.processes.commands import HANDLER, WORKER, ran, run
 
 pytestmark = pytest.mark.usefixtures("demo_model")
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from worker.store import Reason, Wanted, unavailable
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deploy.md"
 PAGES = (ROOT / "README.md", PAGE)
 

@@ -1,18 +1,18 @@
 """What the platform's hub is given beside the form: the jobs that it tries, and the machines."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from listed import WORKERS
 from pydantic import BaseModel, ConfigDict, Field
+from support import ROOT
 
 from worker import start
 from worker.job import OpenAIJob, RawJob, parse_input
 from worker.routes.openai import ROUTES
 
-LISTING = Path(__file__).parents[2] / ".runpod"
+LISTING = ROOT / ".runpod"
 
 # The pools of the platform's documentation, and of each the GPU that it names first.
 POOLS = {

@@ -12,10 +12,11 @@ from pathlib import Path
 import bake_model
 import numpy as np
 import pytest
-from hub import Hub, hub
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from safetensors.numpy import save_file
+from support import ROOT
+from support.hub.server import Hub, hub
 
 from worker.settings.sources import BAKED, gathered
 from worker.store import Found, Origin, Places, Wanted, resolve
@@ -23,7 +24,6 @@ from worker.store.baked import baked_models
 
 pytestmark = pytest.mark.contract
 
-ROOT = Path(__file__).parents[2]
 # Of vLLM's image; with 3.11, which the tests may run on, some packages require others.
 PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
 # The one requirement of the SDK's that the image does not meet: vLLM's bound wins.

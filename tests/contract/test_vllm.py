@@ -8,7 +8,8 @@ import pytest
 import vllm
 from vllm.exceptions import VLLMValidationError
 
-from worker.engine import options, sampling, translation
+from worker.engine import options, translation
+from worker.engine.generation import sampling
 from worker.engine.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
 from worker.errors import EngineDead, RefusedByEngine, SettingsError, WorkerError
 

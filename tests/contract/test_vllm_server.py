@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
-from fakes import replying
 from pydantic import BaseModel, Field
+from support.engine.scripted import replying
 from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import Head, Message

@@ -12,7 +12,8 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from serving import ROOT, Serving, serving
+from support import ROOT
+from support.processes.serving import Serving, serving
 
 TOOL = ROOT / ".fuzz" / "bin" / "schemathesis"
 # The server's log has the traceback of each defect, under the request's id.

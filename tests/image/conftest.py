@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hub import MEMBER, Hub, hub
 from image import standin
 from image.buildah import Buildah, Ran
+from support import ROOT
+from support.hub.server import MEMBER, Hub, hub
 
-ROOT = Path(__file__).parents[2]
 STANDIN = "localhost/standin"
 
 Build = Callable[..., Ran]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support import ROOT
 
-ROOT = Path(__file__).parents[2]
 # What the steps of the Dockerfile call.
 PROGRAMS = ("sh", "ln", "rm")
 # What the SDK and the worker need in order to be imported, and what downloads.

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub import MEMBER, Hub
 from image.buildah import Buildah, Image, Ran, names
 from safetensors.numpy import save_file
+from support import ROOT
+from support.hub.server import MEMBER, Hub
 
 STANDIN = "localhost/standin"
-ROOT = Path(__file__).parents[2]
 MODEL, TOKENIZER = "acme/private", "acme/tokens"
 CACHE = "models/huggingface-cache/hub/models--acme--private"
 MANIFEST, HANDLER = "local_model_args.json", "src/handler.py"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from offline_scripts import embed, generate, ids, scripts  # noqa: F401 - fixtures
+from support.processes.offline_scripts import embed, generate, ids, scripts  # noqa: F401 - fixtures
 
 from worker.app import Worker
 from worker.settings import Settings

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from endpoints import ROOT
-from lora import BROKEN, CONFIG, REFUSED_BY_VLLM, configured, make_adapter
+from support import ROOT
+from support.models.lora import BROKEN, CONFIG, REFUSED_BY_VLLM, configured, make_adapter
 
 SCRIPT = ROOT / "tests" / "model" / "scripts" / "adapters.py"
 END_S = 15

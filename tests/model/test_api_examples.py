@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from api_examples import Block, Example, blocks, events, examples, matches, rows
-from fakes import ScriptedEngine, yields_of
+from support.engine.scripted import ScriptedEngine, yields_of
+from support.tables.api_examples import Block, Example, blocks, events, examples, matches, rows
 
 from worker import asgi
 from worker.app import Worker

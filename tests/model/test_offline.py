@@ -2,7 +2,7 @@
 
 import pytest
 from demo_model import ANSWERS, MEMORY, PASSAGE
-from offline_scripts import Ended
+from support.processes.offline_scripts import Ended
 
 ENDING = PASSAGE[1]
 QUESTION, ANSWER = next(iter(ANSWERS.items()))

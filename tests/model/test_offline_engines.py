@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from demo_model import ANSWERS, PASSAGE
-from offline_scripts import Ended
+from support.processes.offline_scripts import Ended
 
 EXIT_S = 5.0  # an orderly end takes less than 2
 ENDING = PASSAGE[1]

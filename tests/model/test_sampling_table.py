@@ -3,13 +3,13 @@
 import json
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sampling_table import BEAM, COUNT, FIVE, RANDOM, ROWS, SWITCHED_OFF, Answer
+from support import ROOT
+from support.tables.sampling import BEAM, COUNT, FIVE, RANDOM, ROWS, SWITCHED_OFF, Answer
 
-from worker.engine.sampling import KNOWN
+from worker.engine.generation.sampling import KNOWN
 from worker.job.sampling import GUIDED, GUIDED_OBJECTS
 
 Ask = Callable[..., Awaitable[list[Any]]]
@@ -67,7 +67,7 @@ def test_every_parameter_has_its_row_and_every_row_is_documented() -> None:
     assert ROWS.keys() | SWITCHED_OFF.keys() == KNOWN - GUIDED - GUIDED_OBJECTS | {
         "structured_outputs"
     }
-    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    text = (ROOT / "docs" / "api.md").read_text()
     section = text.split("### Sampling parameters")[1].split("\n### ")[0]
     documented = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.+?) \|", section, re.M))))
     assert documented == KNOWN - GUIDED_OBJECTS | {"structured_outputs"}

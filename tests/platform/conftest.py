@@ -3,7 +3,7 @@
 from contextlib import AbstractAsyncContextManager
 
 import pytest
-from endpoints import Endpoint, EndpointFactory, start_endpoint
+from support.processes.endpoints import Endpoint, EndpointFactory, start_endpoint
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import anthropic
 import pytest
 from demo_model import ANSWERS, MEMORY, PARAMETERS, PIRATE, TOOL_USE
 from pydantic import BaseModel
-from served import Served
+from support.processes.served import Served
 
 COUNT = "Count to ten."
 COUNTED = ANSWERS[COUNT]

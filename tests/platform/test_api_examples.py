@@ -4,8 +4,8 @@ import json
 import urllib.request
 
 import pytest
-from api_examples import Example, examples
-from served import Served
+from support.processes.served import Served
+from support.tables.api_examples import Example, examples
 
 
 @pytest.mark.parametrize("example", examples(endpoint=True), ids=lambda example: example.name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from endpoints import Endpoint, EndpointFactory
+from support.processes.endpoints import Endpoint, EndpointFactory
 
 from emulator import Job, Status
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 import runpod
 from openai.types.chat import ChatCompletionUserMessageParam
-from served import Served
+from support.processes.served import Served
 
 from emulator import Emulator, Options
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from commands import HANDLER, HOME, WORKER, Ran, run
-from hub import STRANGER, hub
-from minilm import MODEL
-from side_by_side import side_by_side
+from support.hub.server import STRANGER, hub
+from support.models.minilm import MODEL
+from support.processes.commands import HANDLER, HOME, WORKER, Ran, run
+from support.processes.side_by_side import side_by_side
 
 FINDING = re.compile(r"(?P<level>ok|\?|warn|FAIL) +(?P<topic>\S+(?: \S+)*)  ")
 

@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 from demo_model import ANSWERS
-from minilm import DIMENSIONS, Reference
-from served import Served
+from support.models.minilm import DIMENSIONS, Reference
+from support.processes.served import Served
 
 EMBEDDER = "minilm"
 TEXTS = ["The job is done.", "The work has been finished.", "Grüße! 你好 🤖"]

@@ -12,8 +12,8 @@ from typing import Any
 import openai
 import pytest
 import runpod
-from scripted import COMMAND, ENVIRON
-from served import READY, Served, served
+from support.processes.sdk_worker import COMMAND, ENVIRON
+from support.processes.served import READY, Served, served
 
 LONG: dict[str, Any] = {"max_tokens": 1900, "extra_body": {"ignore_eos": True}}
 WORKERS = 3

@@ -5,9 +5,9 @@ import io
 from pathlib import Path
 from typing import Any
 
-import vision_model
-from endpoints import EndpointFactory
 from PIL import Image
+from support.models import vision as vision_model
+from support.processes.endpoints import EndpointFactory
 
 from emulator import Status
 

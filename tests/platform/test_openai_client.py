@@ -9,7 +9,7 @@ import openai
 import pytest
 from demo_model import ANSWERS, PASSAGE, PIRATE
 from pydantic import BaseModel
-from served import Served
+from support.processes.served import Served
 
 COUNT = "Count to ten."
 COUNTED = ANSWERS[COUNT]

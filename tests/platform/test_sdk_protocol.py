@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from scripted import scripted_worker
+from support.processes.sdk_worker import scripted_worker
 
 from emulator import Emulator
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 import pytest_asyncio
 import runpod
-from scripted import scripted_worker
+from support.processes.sdk_worker import scripted_worker
 
 from emulator import Emulator, Job, Status
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 from openai import OpenAI
-from serving import Serving, serving
+from support.processes.serving import Serving, serving
 
 KEY = "sk-served"
 ASKED = "What does this worker do?"

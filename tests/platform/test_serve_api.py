@@ -3,11 +3,9 @@
 import asyncio
 import socket
 import sys
-from pathlib import Path
 
 import aiohttp
-
-ROOT = Path(__file__).parents[2]
+from support import ROOT
 
 
 def free_port() -> int:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from commands import HANDLER, WORKER, Ran, run
-from planted_mistakes import SECRET, SINGLE, TYPOS, placed
-from side_by_side import side_by_side
+from support.processes.commands import HANDLER, WORKER, Ran, run
+from support.processes.side_by_side import side_by_side
+from support.tables.planted_mistakes import SECRET, SINGLE, TYPOS, placed
 
 HEADING = re.compile(r"^(\d+) settings? (?:is|are) wrong, so the worker does not start:$", re.M)
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from downloads import (
+from support.hub.downloads import (
     HARDLY,
     PREFETCH,
     assert_ends,
@@ -26,7 +26,7 @@ from downloads import (
     started,
     wait_until,
 )
-from hub import Hub
+from support.hub.server import Hub
 
 from worker.store import Found
 

@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from commands import run
-from downloads import (
+from support.hub.downloads import (
     NAME,
     PREFETCH,
     assert_prefetched,
@@ -27,7 +26,8 @@ from downloads import (
     started,
     wait_until,
 )
-from hub import Hub
+from support.hub.server import Hub
+from support.processes.commands import run
 
 from worker.store import Found
 from worker.store.files import INDEX

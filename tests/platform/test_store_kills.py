@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from commands import HOME, ROOT
-from downloads import (
+from support import ROOT
+from support.hub.downloads import (
     PREFETCH,
     Started,
     contents,
@@ -29,8 +29,9 @@ from downloads import (
     started,
     wait_until,
 )
-from hub import Hub, commit
-from side_by_side import side_by_side
+from support.hub.server import Hub, commit
+from support.processes.commands import HOME
+from support.processes.side_by_side import side_by_side
 
 from worker.store import Found, Places, Wanted, resolve
 from worker.store.fetching import ORDER, Fetching, Order

@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commands import Ran, run
-from downloads import (
+from support.hub.downloads import (
     NAME,
     PREFETCH,
     TOKEN,
@@ -20,8 +19,9 @@ from downloads import (
     leases,
     repository,
 )
-from hub import MEMBER, STRANGER, Hub
-from side_by_side import side_by_side
+from support.hub.server import MEMBER, STRANGER, Hub
+from support.processes.commands import Ran, run
+from support.processes.side_by_side import side_by_side
 
 from worker.store import Found, NotFound
 

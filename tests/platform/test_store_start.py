@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import Ran, run
-from downloads import (
+from support.hub.downloads import (
     ANSWER,
     NAME,
     assert_ends,
@@ -20,7 +19,8 @@ from downloads import (
     sent_once,
     started,
 )
-from side_by_side import side_by_side
+from support.processes.commands import Ran, run
+from support.processes.side_by_side import side_by_side
 
 from worker.store import Found
 

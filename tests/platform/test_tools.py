@@ -9,7 +9,7 @@ import openai
 import pytest
 from demo_model import CALL, TOOL_USE
 from pydantic import BaseModel
-from served import Served
+from support.processes.served import Served
 
 QUESTION, _, RESULT, ANSWER = TOOL_USE.messages
 (TOOL,) = TOOL_USE.tools

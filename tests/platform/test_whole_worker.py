@@ -11,8 +11,9 @@ import openai
 import pytest
 import pytest_asyncio
 from demo_model import ANSWERS
-from endpoints import ROOT, START_S, Endpoint, EndpointFactory
-from minilm import DIMENSIONS, MODEL
+from support import ROOT
+from support.models.minilm import DIMENSIONS, MODEL
+from support.processes.endpoints import START_S, Endpoint, EndpointFactory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from demo_model import DIALOGUES
-from endpoints import Endpoint, EndpointFactory
+from support.processes.endpoints import Endpoint, EndpointFactory
 
 from emulator import Job, Status
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from fakes import until
+from support.engine.scripted import until
 
 from worker.asgi import Head, Message, Request, call
 

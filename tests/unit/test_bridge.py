@@ -7,7 +7,7 @@ from contextvars import Context
 from typing import Any, TypeVarTuple, Unpack
 
 import pytest
-from fakes import ScriptedEngine, until
+from support.engine.scripted import ScriptedEngine, until
 
 from worker.bridge import Stream
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import AsyncGenerator, Iterator
 
 import pytest
-from fakes import ScriptedEngine
+from support.engine.scripted import ScriptedEngine
 
 from worker.bridge import Stream
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from fakes import ScriptedEngine, tokens, worker
+from support.engine.scripted import ScriptedEngine, tokens, worker
 
 from handler import fitness_job, take_until_death
 

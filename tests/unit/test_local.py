@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import ScriptedEngine, chat, event, raw, tokens, worker, yields_of
+from support import ROOT
+from support.engine.scripted import ScriptedEngine, chat, event, raw, tokens, worker, yields_of
 
 from worker import local
 from worker.errors import EngineDead, InvalidInput
@@ -46,7 +47,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
 
 
 def test_elsewhere_the_repositorys_file_is_read(tmp_path: Path) -> None:
-    file = Path(__file__).parents[2] / "test_input.json"
+    file = ROOT / "test_input.json"
     with contextlib.chdir(tmp_path):
         assert local.read_job(None)["input"] == json.loads(file.read_text())["input"]
 

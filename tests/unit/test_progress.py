@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
-from fakes import HANG, ScriptedEngine, settings, tokens, until
+from support.engine.scripted import HANG, ScriptedEngine, settings, tokens, until
 
 from worker import progress
 from worker.app import Worker

@@ -6,7 +6,16 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes import CHAT, HANG, ScriptedEngine, events_in, settings, texts_in, tokens, until
+from support.engine.scripted import (
+    CHAT,
+    HANG,
+    ScriptedEngine,
+    events_in,
+    settings,
+    texts_in,
+    tokens,
+    until,
+)
 
 from worker import serve
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 from worker import start
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.errors import SettingsError, WorkerError
-from worker.repositories import LOCATING
 from worker.settings import Settings
 from worker.settings.environment import export, process_environ
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import Given, gathered
+from worker.start.repositories import LOCATING
 
 if TYPE_CHECKING:
     # Imported only once what the hub's library and vLLM read is in the environment.

@@ -5,10 +5,10 @@ from argparse import Namespace
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from worker.doctor.findings import Finding, Level
-from worker.needs import found_by_store, named, needed
-from worker.repositories import places
 from worker.settings.environment import process_environ
 from worker.settings.sources import Given
+from worker.start.needs import found_by_store, named, needed
+from worker.start.repositories import places
 from worker.store import Kind, Reason, Snapshot, Unavailable, Wanted
 from worker.store.locate import locate
 

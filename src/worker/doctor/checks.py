@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from worker.doctor import memory
 from worker.doctor.findings import Finding, Level
 from worker.doctor.model import Model
-from worker.engine.architectures import Support, knows_quantization, support
+from worker.engine.options.architectures import Support, knows_quantization, support
 from worker.settings import history
 from worker.store import Origin, Snapshot
 

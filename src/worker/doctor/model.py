@@ -8,7 +8,7 @@ from typing import Any, Self
 from worker.doctor import memory, shape
 from worker.doctor.memory import Range, Split
 from worker.doctor.shape import Config
-from worker.engine.architectures import completed
+from worker.engine.options.architectures import completed
 from worker.store import Snapshot
 
 

@@ -4,8 +4,8 @@ from argparse import Namespace
 from dataclasses import dataclass, replace
 
 from worker.doctor.findings import Finding, Level
-from worker.engine.adapter_files import CONFIG, WEIGHTS
-from worker.needs import needed
+from worker.engine.adapters.files import CONFIG, WEIGHTS
+from worker.start.needs import needed
 from worker.store import Kind, Origin, Snapshot, Wanted
 from worker.store.files import loadable
 

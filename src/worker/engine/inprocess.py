@@ -14,8 +14,8 @@ from worker.asgi import Head
 from worker.engine import Delta, Engine, Model
 from worker.engine.adapters import Adapters, check_given
 from worker.engine.generation import Generation
+from worker.engine.generation.prompts import Prompts
 from worker.engine.options import REFUSALS
-from worker.engine.prompts import Prompts
 from worker.engine.server import Server
 from worker.errors import EngineDead
 from worker.job import RawJob

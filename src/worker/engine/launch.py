@@ -21,16 +21,16 @@ import uvloop
 from pydantic import ValidationError
 
 from worker.asgi import Head
-from worker.engine.automatic import fitting
 from worker.engine.compile_key import of_configurations, of_models
 from worker.engine.inprocess import InProcessEngine, Started
-from worker.engine.loading import choose
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.machine import machine
 from worker.engine.metrics import set_aside
-from worker.engine.option import reasons
 from worker.engine.options import REFUSALS
-from worker.engine.parsers import hints
+from worker.engine.options.automatic import fitting
+from worker.engine.options.hints import hints
+from worker.engine.options.option import reasons
+from worker.engine.options.read_ahead import choose
 from worker.engine.summary import choices, summary
 from worker.errors import StartFailed, in_settings
 from worker.job import RawJob

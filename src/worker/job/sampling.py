@@ -1,6 +1,7 @@
 """Sampling parameters whose names outlived vLLM's own: checked here, translated to today's.
 
-All others are vLLM's, and its ``SamplingParams`` checks them (``worker.engine.sampling``).
+All others are vLLM's, and its ``SamplingParams`` checks them, in
+``worker.engine.generation.sampling``.
 """
 
 import json

@@ -134,7 +134,7 @@ def _started(order: Order, environ: Mapping[str, str]) -> "subprocess.Popen[byte
     path = [str(_SOURCES), environ.get("PYTHONPATH", "")]
     child = subprocess.Popen(
         # Of the current directory nothing is imported.
-        [sys.executable, "-P", "-m", "worker.store"],
+        [sys.executable, "-P", "-m", "worker.store.download"],
         env={**_DEFAULTS, **environ, "PYTHONPATH": ":".join(filter(None, path))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

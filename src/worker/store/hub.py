@@ -16,9 +16,8 @@ from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 
 from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
-from worker.store.growing import WrongChecksumError
 from worker.store.places import HASH, Places, folder, folders
-from worker.store.refusals import Reason, unavailable
+from worker.store.refusals import Reason, WrongChecksumError, unavailable
 from worker.store.snapshot import File, Origin, Snapshot, Wanted
 
 # Which of the hub's HTTP libraries it is depends on the hub's release.

@@ -26,6 +26,10 @@ class Reason(StrEnum):
     UNWRITABLE = "unwritable"
 
 
+class WrongChecksumError(OSError):
+    """A file is not what the hub has announced."""
+
+
 class Unavailable(StartFailed):
     """A model can't be had: ``told`` is why, ``remedy`` what can be done."""
 

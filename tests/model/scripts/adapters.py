@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lora import MOST_RANK
+from support.models.lora import MOST_RANK
 
 from worker.errors import WorkerError
 from worker.job import RawJob

@@ -1,0 +1,267 @@
+"""What stands in for settings that are unset: few values of the worker's, the rest vLLM's own."""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker import start
+from worker.engine.locations import find
+from worker.engine.machine import Gpu, Machine
+from worker.engine.options.automatic import CPU_EXPORTS, fitting
+from worker.engine.summary import choices
+
+CPU = Machine(cpu=True)
+
+
+def gpus(count: int) -> Machine:
+    return Machine(cpu=False, gpus=(Gpu("card", 80 << 30),) * count)
+
+
+def read(on: Machine, **settings: str) -> start.Start:
+    return start.read({"MODEL_NAME": "org/model", **settings}, on=on)
+
+
+def chosen(on: Machine, **settings: str) -> dict[str, str]:
+    """Tell what was chosen for the operator, and why."""
+    told = list(choices(read(on, **settings).arguments))
+    assert [str(each) for each in told] == [f"{e.name}={e.value} ({e.reason})" for e in told]
+    return {each.name: f"{each.value}: {each.reason}" for each in told}
+
+
+# What the worker keeps beside vLLM's arguments.
+OURS = {"given", "choices", "extra", "named", "origin", "commit"}
+
+
+def not_vllms(arguments: Namespace) -> dict[str, Any]:
+    """Select what differs from the defaults of vLLM's own parser, and what it does not know."""
+    parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
+    defaults = vars(parser.parse_args([]))
+    unlike = object()
+    return {
+        name: value
+        for name, value in vars(arguments).items()
+        if defaults.get(name, unlike) != value and name not in OURS
+    }
+
+
+# The defaults:
+
+
+def test_the_worker_has_the_documented_defaults() -> None:
+    told = read(gpus(1)).settings.model_dump()
+    assert {
+        "base_path": Path("/runpod-volume"),
+        "max_concurrency": 300,
+        "default_batch_size": 50,
+        "default_min_batch_size": 1,
+        "default_batch_size_growth_factor": 3,
+        "default_batch_max_delay_ms": 100,
+        "default_max_tokens": 16,
+        "raw_openai_output": True,
+        "disable_log_stats": True,
+        "disable_log_requests": True,
+    }.items() <= told.items()
+
+
+def test_on_a_gpu_all_but_the_models_name_and_the_share_of_memory_is_vllms_own_default() -> None:
+    assert not_vllms(read(gpus(1)).arguments) == {
+        "model": "org/model",
+        "served_model_name": ["org/model"],
+        "gpu_memory_utilization": 0.95,
+    }
+
+
+def test_on_a_cpu_the_engine_is_one_that_starts_fast_and_runs_anywhere() -> None:
+    assert not_vllms(read(CPU).arguments) == {
+        "model": "org/model",
+        "served_model_name": ["org/model"],
+        "dtype": "float32",
+        "enforce_eager": True,
+        "distributed_executor_backend": "uni",
+    }
+
+
+def test_the_defaults_silence_lines_of_the_log_but_no_metrics() -> None:
+    told = read(gpus(1))
+    assert (told.settings.disable_log_stats, told.arguments.disable_log_stats) == (True, False)
+    assert told.arguments.enable_log_requests is False
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"DISABLE_LOG_STATS": "1"},
+        {"DISABLE_LOG_STATS": "0"},
+        {"VLLM_EXTRA_ARGS": "--disable-log-stats"},
+    ],
+)
+def test_metrics_stay_whatever_is_logged(source: dict[str, str]) -> None:
+    assert read(gpus(1), **source).arguments.disable_log_stats is False
+
+
+@pytest.mark.parametrize(
+    ("settings", "logged"),
+    [
+        ({"DISABLE_LOG_REQUESTS": "0"}, True),
+        ({"DISABLE_LOG_REQUESTS": "No"}, True),
+        ({"ENABLE_LOG_REQUESTS": "1"}, True),
+        ({"ENABLE_LOG_REQUESTS": "on"}, True),
+        ({"VLLM_EXTRA_ARGS": "--enable-log-requests"}, True),
+        ({"DISABLE_LOG_REQUESTS": "1"}, False),
+        ({"ENABLE_LOG_REQUESTS": "0"}, False),
+        ({"ENABLE_LOG_REQUESTS": "0", "DISABLE_LOG_REQUESTS": "1"}, False),
+        ({"DISABLE_LOG_REQUESTS": "0", "VLLM_EXTRA_ARGS": "--no-enable-log-requests"}, False),
+    ],
+)
+def test_requests_are_logged_where_either_name_asks_for_it(
+    settings: dict[str, str], logged: bool
+) -> None:
+    assert read(gpus(1), **settings).arguments.enable_log_requests is logged
+
+
+# What the machine decides:
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "size"),
+    [
+        (2, {}, 2),
+        (4, {}, 4),
+        (4, {"PIPELINE_PARALLEL_SIZE": "2"}, 2),
+        (4, {"PIPELINE_PARALLEL_SIZE": "4"}, 1),
+        (4, {"DATA_PARALLEL_SIZE": "2"}, 2),
+        (8, {"DATA_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}, 2),
+        (4, {"DATA_PARALLEL_SIZE": "3"}, 1),
+        (4, {"VLLM_EXTRA_ARGS": "-pp 2"}, 2),
+    ],
+)
+def test_the_model_is_divided_among_the_gpus_that_nothing_else_takes(
+    count: int, settings: dict[str, str], size: int
+) -> None:
+    assert read(gpus(count), **settings).arguments.tensor_parallel_size == size
+    told = chosen(gpus(count), **settings)
+    assert told["TENSOR_PARALLEL_SIZE"] == f"{size}: {count} GPUs are there"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"TENSOR_PARALLEL_SIZE": "2"}, {"VLLM_EXTRA_ARGS": "--tensor-parallel-size 2"}]
+)
+def test_a_tensor_parallel_size_that_is_set_stays(settings: dict[str, str]) -> None:
+    assert read(gpus(4), **settings).arguments.tensor_parallel_size == 2
+    assert "TENSOR_PARALLEL_SIZE" not in chosen(gpus(4), **settings)
+
+
+@pytest.mark.parametrize("on", [CPU, gpus(0), gpus(1)])
+def test_without_several_gpus_nothing_is_divided(on: Machine) -> None:
+    assert read(on).arguments.tensor_parallel_size == 1
+    assert "TENSOR_PARALLEL_SIZE" not in chosen(on)
+
+
+def test_an_embedder_takes_one_of_the_gpus_that_the_model_is_divided_among() -> None:
+    told = read(gpus(4), EMBEDDING_MODEL_NAME="org/e")
+    assert told.arguments.tensor_parallel_size == 4
+    assert told.embedder is not None
+    assert told.embedder.tensor_parallel_size == 1
+    assert (told.arguments.gpu_memory_utilization, told.embedder.gpu_memory_utilization) == (
+        0.85,
+        0.1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("there", "heads", "size"), [(4, 32, 4), (4, 14, 2), (8, 12, 6), (3, 4, 2), (2, 9, 1)]
+)
+def test_as_many_gpus_share_a_model_as_its_attention_heads_can_be_divided_among(
+    there: int, heads: int, size: int
+) -> None:
+    assert fitting(there, Namespace(hf_text_config=Namespace(num_attention_heads=heads))) == size
+
+
+def test_a_model_without_attention_heads_is_divided_among_all() -> None:
+    assert fitting(4, Namespace(hf_text_config=Namespace())) == 4
+
+
+ON_CPU = {
+    "DTYPE": "float32: no GPU; bfloat16 is an illegal instruction on some CPUs",
+    "ENFORCE_EAGER": "1: no GPU; there are no CUDA graphs to capture",
+    "DISTRIBUTED_EXECUTOR_BACKEND": "uni: one process starts fastest",
+}
+ON_GPU = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU for itself"}
+
+
+@pytest.mark.parametrize(("on", "told"), [(CPU, ON_CPU), (gpus(1), ON_GPU)], ids=["cpu", "gpu"])
+def test_what_suits_the_machine_is_chosen_with_a_reason(on: Machine, told: dict[str, str]) -> None:
+    elsewhere = {"SERVED_MODEL_NAME", "TOKENIZER", "RUNPOD_LOG_LEVEL", *CPU_EXPORTS}
+    assert {name: why for name, why in chosen(on).items() if name not in elsewhere} == told
+
+
+def test_what_libraries_find_in_the_environment_is_told_where_nobody_had_set_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RUNPOD_LOG_LEVEL", *CPU_EXPORTS):
+        monkeypatch.delenv(name, raising=False)
+    told = chosen(CPU)
+    assert told["RUNPOD_LOG_LEVEL"] == "INFO: the SDK's own DEBUG prints every answer"
+    assert told["VLLM_CPU_KVCACHE_SPACE"] == "1: no GPU"
+    assert not {"RUNPOD_LOG_LEVEL", *CPU_EXPORTS} & chosen(CPU).keys()
+
+
+@pytest.mark.parametrize(
+    ("on", "name", "value", "effective"),
+    [
+        (CPU, "DTYPE", "bfloat16", "bfloat16"),
+        (CPU, "ENFORCE_EAGER", "0", False),
+        (CPU, "DISTRIBUTED_EXECUTOR_BACKEND", "mp", "mp"),
+        (gpus(1), "GPU_MEMORY_UTILIZATION", "0.5", 0.5),
+    ],
+)
+def test_what_is_set_is_not_chosen(on: Machine, name: str, value: str, effective: Any) -> None:
+    assert name in chosen(on)
+    assert name not in chosen(on, **{name: value})
+    assert getattr(read(on, **{name: value}).arguments, name.lower()) == effective
+
+
+# What the model decides:
+
+
+def test_a_directory_is_never_the_name_that_a_model_is_served_by(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for path in (tmp_path / "mine", f"{tmp_path}/mine/", tmp_path / "mine" / ".." / "mine"):
+        told = chosen(CPU, MODEL_NAME=str(path))
+        assert told["SERVED_MODEL_NAME"] == "mine: the last part of MODEL_NAME"
+        assert told["TOKENIZER"] == "mine: the model's own"
+        assert str(tmp_path) not in str(told)
+
+
+def test_a_repository_is_served_by_its_own_name_and_brings_its_tokenizer() -> None:
+    told = chosen(CPU)
+    assert told["SERVED_MODEL_NAME"] == "org/model: MODEL_NAME"
+    assert told["TOKENIZER"] == "org/model: the model's own"
+
+
+@pytest.mark.parametrize(
+    ("settings", "unchosen"),
+    [
+        ({"OPENAI_SERVED_MODEL_NAME_OVERRIDE": "mine"}, "SERVED_MODEL_NAME"),
+        ({"SERVED_MODEL_NAME": "mine"}, "SERVED_MODEL_NAME"),
+        ({"VLLM_EXTRA_ARGS": "--served-model-name mine"}, "SERVED_MODEL_NAME"),
+        ({"TOKENIZER_NAME": "org/words"}, "TOKENIZER"),
+        ({"TOKENIZER": "org/words"}, "TOKENIZER"),
+        ({"VLLM_EXTRA_ARGS": "--tokenizer org/words"}, "TOKENIZER"),
+        ({"SKIP_TOKENIZER_INIT": "1"}, "TOKENIZER"),
+    ],
+)
+def test_a_name_or_a_tokenizer_that_is_set_is_not_chosen(
+    settings: dict[str, str], unchosen: str
+) -> None:
+    assert unchosen in chosen(CPU)
+    assert unchosen not in chosen(CPU, **settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"SERVED_MODEL_NAME": "mine"}, {"VLLM_EXTRA_ARGS": "--served-model-name mine"}]
+)
+def test_a_model_keeps_its_own_name_behind_those_that_are_set(settings: dict[str, str]) -> None:
+    assert read(CPU, **settings).arguments.served_model_name == ["mine", "org/model"]

@@ -1,0 +1,69 @@
+"""What the settings name before vLLM has read them is what vLLM then says that it needs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from worker import start
+from worker.settings.names import EMBEDDER
+from worker.settings.sources import gathered
+from worker.start.needs import named, needed
+from worker.start.repositories import placed
+from worker.store import Found, Origin, Wanted
+
+NOTHING = Path("/no such file")
+ADAPTERS = [{"name": "a", "path": "org/a"}, {"name": "b", "path": "org/b", "base_model_name": "x"}]
+DRAFT = {"model": "org/draft", "revision": "v3", "num_speculative_tokens": 2}
+
+CASES: list[dict[str, str]] = [
+    {},
+    {"MODEL_REVISION": "v1", "LOAD_FORMAT": "safetensors"},
+    {"TOKENIZER_NAME": "org/tokenizer"},
+    {"TOKENIZER_NAME": "org/tokenizer", "MODEL_REVISION": "v1"},
+    {"TOKENIZER_NAME": "org/tokenizer", "TOKENIZER_REVISION": "v2", "MODEL_REVISION": "v1"},
+    {"TOKENIZER_NAME": "org/model"},
+    {"TOKENIZER_REVISION": "v2"},
+    {"TOKENIZER_NAME": "org/model", "TOKENIZER_REVISION": "v1", "MODEL_REVISION": "v1"},
+    {"TOKENIZER_REVISION": "v2", "SKIP_TOKENIZER_INIT": "1"},
+    {"DOWNLOAD_DIR": "/downloads"},
+    {"TRUST_REMOTE_CODE": "true"},
+    {"TRUST_REMOTE_CODE": "0"},
+    {"ENABLE_LORA": "1", "LORA_MODULES": json.dumps(ADAPTERS)},
+    {"ENABLE_LORA": "1", "LORA_MODULES": json.dumps(ADAPTERS[0])},
+    {"ENABLE_LORA": "1", "LORA_MODULES": "a=org/a b=org/b"},
+    {"ENABLE_LORA": "1", "LORA_MODULES": "a=/adapters/a"},
+    {"SPECULATIVE_CONFIG": json.dumps(DRAFT), "MODEL_REVISION": "v1"},
+    {"SPECULATIVE_CONFIG": '{"method": "ngram", "num_speculative_tokens": 2}'},
+    {"SPECULATIVE_MODEL": "org/draft", "NUM_SPECULATIVE_TOKENS": "2"},
+    {"SPECULATIVE_MODEL": "[ngram]", "NUM_SPECULATIVE_TOKENS": "2"},
+    {"VLLM_EXTRA_ARGS": "--model-impl transformers"},
+    {"EMBEDDING_MODEL_NAME": "org/embedder", "EMBEDDING_MODEL_REVISION": "v4"},
+    {"EMBEDDING_MODEL_NAME": "org/embedder", "EMBEDDING_TOKENIZER_NAME": "org/tokenizer"},
+    {"MODEL_REVISION": "v1", "TRUST_REMOTE_CODE": "1", "EMBEDDING_MODEL_NAME": "org/model"},
+]
+
+
+def both(environ: dict[str, str]) -> tuple[list[Wanted], list[Wanted]]:
+    """Name what is wanted, by the settings and by vLLM's arguments."""
+    told = start.read({"MODEL_NAME": "org/model", **environ})
+    of_vllm = needed(told.arguments)
+    if told.embedder:
+        of_vllm += needed(told.embedder, EMBEDDER)
+    return named(gathered({"MODEL_NAME": "org/model", **environ}, NOTHING)), of_vllm
+
+
+@pytest.mark.parametrize("environ", CASES, ids=str)
+def test_the_settings_name_what_vllm_needs(environ: dict[str, str]) -> None:
+    of_settings, of_vllm = both(environ)
+    assert of_settings == of_vllm
+    assert [each.setting for each in of_settings] == [each.setting for each in of_vllm]
+
+
+def test_adapters_are_put_where_vllm_reads_them() -> None:
+    environ = {"MODEL_NAME": "org/model", "ENABLE_LORA": "1"}
+    told = start.read({**environ, "LORA_MODULES": json.dumps(ADAPTERS)}).arguments
+    found = {each: Found(each, Path("/c") / each.model, Origin.VOLUME) for each in needed(told)}
+    assert len([*placed(told, found)]) == 3
+    assert [each.path for each in told.lora_modules] == ["/c/org/a", "/c/org/b"]
+    assert told.model == "/c/org/model"

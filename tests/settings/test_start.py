@@ -1,0 +1,226 @@
+"""What the worker reads for its start, with vLLM's own parser; no engine is started."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from worker import start
+from worker.engine.launch import divide, divided
+from worker.engine.locations import find
+from worker.engine.machine import Gpu, Machine
+from worker.engine.options import Options
+from worker.engine.options.automatic import fitting
+from worker.engine.options.declared import plugged
+from worker.engine.options.hints import FAMILIES, hints
+from worker.errors import SettingsError
+
+
+def parsed(**environ: str) -> Namespace:
+    return Options().parse({"MODEL": "org/name", **environ})
+
+
+# What a start is read from:
+
+
+def read(**environ: str) -> start.Start:
+    return start.read({"MODEL_NAME": "org/model", **environ})
+
+
+def test_a_worker_with_one_model_has_no_embedder() -> None:
+    told = read(SEED="7", EMBEDDING_SEED="8")
+    assert (told.embedder, told.arguments.model, told.arguments.seed) == (None, "org/model", 7)
+    assert "MAX_MODEL_LEN" in told.options
+
+
+def test_an_embedder_has_settings_of_its_own_and_is_to_embed() -> None:
+    told = read(SEED="7", EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_SEED="8")
+    assert told.embedder is not None
+    assert (told.arguments.model, told.arguments.seed) == ("org/model", 7)
+    assert (told.embedder.model, told.embedder.seed) == ("org/minilm", 8)
+    assert (told.arguments.runner, told.embedder.runner) == ("auto", "pooling")
+
+
+def test_an_operator_may_say_otherwise() -> None:
+    told = read(EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_RUNNER="auto")
+    assert (told.embedder or Namespace()).runner == "auto"
+
+
+def test_mistakes_in_all_settings_are_told_together() -> None:
+    with pytest.raises(SettingsError) as refused:
+        read(
+            MAX_CONCURRENCY="0",
+            SEED="x",
+            GPU_MEMORY_UTILIZATION="0.95",
+            EMBEDDING_MODEL_NAME="org/minilm",
+            EMBEDDING_SEED="y",
+        )
+    assert [mistake.name for mistake in refused.value.mistakes] == [
+        "EMBEDDING_SEED",
+        "GPU_MEMORY_UTILIZATION",
+        "MAX_CONCURRENCY",
+        "SEED",
+    ]
+
+
+GPU = Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),))
+
+
+def test_on_a_gpu_each_engine_has_its_share() -> None:
+    def shares(**environ: str) -> tuple[float, float]:
+        both = start.read({"MODEL_NAME": "org/model", **environ}, GPU)
+        embedder = both.embedder or Namespace(gpu_memory_utilization=0)
+        return both.arguments.gpu_memory_utilization, embedder.gpu_memory_utilization
+
+    two = {"EMBEDDING_MODEL_NAME": "org/minilm"}
+    assert shares() == (0.95, 0)
+    assert shares(**two) == (0.85, 0.1)
+    assert shares(**two, EMBEDDING_GPU_MEMORY_UTILIZATION="0.2") == (0.75, 0.2)
+
+
+# What a model is called:
+
+
+@pytest.mark.parametrize(
+    ("given_names", "names"),
+    [
+        ({}, ["org/name"]),
+        ({"SERVED_MODEL_NAME": "a, b,,"}, ["a", "b", "org/name"]),
+        ({"SERVED_MODEL_NAME": '["a", "b, c", 5]'}, ["a", "b, c", "5", "org/name"]),
+        ({"SERVED_MODEL_NAME": "org/name,a,a"}, ["org/name", "a"]),
+    ],
+)
+def test_a_model_is_served_by_its_own_name_behind_the_operators(
+    given_names: dict[str, str], names: list[str]
+) -> None:
+    assert parsed(**given_names).served_model_name == names
+
+
+def test_a_model_in_a_directory_is_called_by_the_directorys_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my-model").mkdir()
+    monkeypatch.chdir(tmp_path / "my-model")
+    for model in (str(tmp_path / "my-model"), f"{tmp_path}/my-model/", "."):
+        assert parsed(MODEL=model, SERVED_MODEL_NAME="a").served_model_name == ["a", "my-model"]
+
+
+def test_objects_in_a_list_stay_json() -> None:
+    value = '{"name": "a", "path": "org/a"}'
+    for given_value in (value, f"[{value}]"):
+        (adapter,) = parsed(ENABLE_LORA="1", LORA_MODULES=given_value).lora_modules
+        assert (adapter.name, adapter.path) == ("a", "org/a")
+
+
+# What is accepted, and what is passed over:
+
+# What the base image, the platform and libraries set.
+AROUND = """
+    CUDA_HOME CUDA_VERSION CURL_CA_BUNDLE DEBIAN_FRONTEND GPG_KEY HF_HUB_ENABLE_HF_TRANSFER HOME
+    HOSTNAME JUPYTER_PASSWORD LANG LC_ALL LD_LIBRARY_PATH LIBRARY_PATH MKL_NUM_THREADS NCCL_DEBUG
+    NVARCH NVIDIA_DRIVER_CAPABILITIES NVIDIA_PRODUCT_NAME NVIDIA_REQUIRE_CUDA
+    NVIDIA_VISIBLE_DEVICES NV_CUDA_LIB_VERSION PATH PIP_NO_CACHE_DIR PUBLIC_KEY PWD
+    PYTHONUNBUFFERED PYTHON_VERSION PYTORCH_CUDA_ALLOC_CONF REQUESTS_CA_BUNDLE RUNPOD_AI_API_KEY
+    RUNPOD_API_KEY RUNPOD_CPU_COUNT RUNPOD_DC_ID RUNPOD_ENDPOINT_ID RUNPOD_GPU_COUNT
+    RUNPOD_GPU_NAME RUNPOD_GPU_SIZE RUNPOD_MEM_GB RUNPOD_NETWORK_VOLUME_ID RUNPOD_PING_INTERVAL
+    RUNPOD_POD_HOSTNAME RUNPOD_POD_ID RUNPOD_PUBLIC_IP RUNPOD_REALTIME_PORT RUNPOD_TCP_PORT_22
+    RUNPOD_VOLUME_ID RUNPOD_WEBHOOK_GET_JOB RUNPOD_WEBHOOK_PING RUNPOD_WEBHOOK_POST_OUTPUT SHELL
+    SHLVL SSL_CERT_DIR SSL_CERT_FILE TERM TMPDIR TOKENIZERS_PARALLELISM TORCH_CUDA_ARCH_LIST TZ
+    USER UV_HTTP_TIMEOUT UV_LINK_MODE VLLM_USAGE_SOURCE VIRTUAL_ENV
+"""
+
+
+def test_variables_that_are_no_settings_are_passed_over_in_silence() -> None:
+    assert read(**dict.fromkeys(AROUND.split(), "1")).warnings == ()
+
+
+def test_choices_are_heeded_in_any_case() -> None:
+    assert parsed(DTYPE="HALF").dtype == "half"
+
+
+def test_a_plugin_of_vllms_may_bring_names_that_vllm_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not plugged()
+    with pytest.raises(SettingsError, match="LOAD_FORMAT"):
+        parsed(LOAD_FORMAT="mine")
+    about = tmp_path / "a_plugin-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-plugin\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nmine = a_plugin:register\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugged.cache_clear()
+    try:
+        assert parsed(LOAD_FORMAT="mine").load_format == "mine"
+    finally:
+        monkeypatch.undo()
+        plugged.cache_clear()
+
+
+# Which parsers suit it:
+
+
+@pytest.mark.parametrize(
+    ("name", "parsers"),
+    [
+        ("openai/gpt-oss-20b", ["openai", "openai_gptoss"]),
+        ("Qwen/Qwen3-8B", ["hermes", "qwen3"]),
+        ("Qwen/Qwen3-4B-Instruct-2507", ["hermes"]),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", ["qwen3_coder"]),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", ["deepseek_r1"]),
+        ("deepseek-ai/DeepSeek-R1", ["deepseek_v3", "deepseek_r1"]),
+        ("meta-llama/Llama-3.2-1B", ["llama3_json"]),
+        ("demo", []),
+    ],
+)
+def test_a_well_known_model_is_hinted_its_parsers(name: str, parsers: list[str]) -> None:
+    arguments = Namespace(served_model_name=["x", name], tool_call_parser="", reasoning_parser="")
+    assert [hint.rpartition("=")[2] for hint in hints(arguments)] == parsers
+
+
+def test_what_the_operator_chose_is_hinted_no_more() -> None:
+    chosen = Namespace(served_model_name=["Qwen3"], tool_call_parser="x", reasoning_parser="")
+    assert list(hints(chosen)) == [
+        "to tell reasoning from the answer set REASONING_PARSER=qwen3",
+    ]
+    chosen.reasoning_parser, chosen.tool_call_parser = "x", None
+    assert list(hints(chosen)) == [
+        "for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and TOOL_CALL_PARSER=hermes",
+    ]
+
+
+def test_every_hinted_parser_is_one_of_vllms() -> None:
+    tools = {row[1] for row in FAMILIES} - {None}
+    reasoning = {row[2] for row in FAMILIES} - {None}
+    unknown = tools - {*find("ToolParserManager").list_registered()}
+    unknown |= reasoning - {*find("ReasoningParserManager").list_registered()}
+    assert len(unknown) <= 3  # of a release that lacks the newest
+
+
+# How many GPUs it is divided among:
+
+
+@pytest.mark.parametrize(
+    ("gpus", "heads", "size"), [(4, 32, 4), (8, 28, 7), (3, 2, 2), (4, 7, 1), (6, None, 6)]
+)
+def test_heads_decide_how_many_gpus_can_share_a_model(
+    gpus: int, heads: int | None, size: int
+) -> None:
+    assert fitting(gpus, Namespace(hf_text_config=Namespace(num_attention_heads=heads))) == size
+
+
+def test_only_a_size_that_was_left_open_is_made_to_fit(demo_model: Path) -> None:
+    options = Options(Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),) * 4))
+    # The demo model has two heads.
+    assert divided(options.parse({"MODEL": str(demo_model)})) == 2
+    chosen = options.parse({"MODEL": str(demo_model), "TENSOR_PARALLEL_SIZE": "4"})
+    assert divided(chosen) == 4
+
+
+def test_the_choice_of_a_size_is_told_as_it_was_made_to_fit(demo_model: Path) -> None:
+    options = Options(Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),) * 3))
+    arguments = options.parse({"MODEL": str(demo_model)})
+    divide(arguments)
+    assert arguments.tensor_parallel_size == 2
+    (told,) = [str(each) for each in arguments.choices if each.name == "TENSOR_PARALLEL_SIZE"]
+    assert told == ("TENSOR_PARALLEL_SIZE=2 (as many of 3 GPUs as can share its attention heads)")

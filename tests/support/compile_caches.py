@@ -1,0 +1,46 @@
+"""Workers with a compile cache on one volume, each with a disk of its own, and no engine."""
+
+from pathlib import Path
+
+from worker import compile_cache
+from worker.compile_cache import CompileCache, publishing
+
+KEY = "vllm-1_cpu_0123"
+GRAPH = "vllm/torch_compile_cache/abc/rank_0_0/model"
+INDUCTOR = "vllm/torch_compile_cache/abc/inductor_cache/k.so"
+KERNEL = "triton/AB/kernel.cubin"
+PLAN = "vllm/startup_plan/startup_plan_1.json"
+MODEL = "vllm/modelinfos/llama.json"
+OF_THE_MACHINE = "vllm/gpu_p2p_access_cache_for_0,1.json"
+
+
+class Started:
+    """A worker on a container of its own: what was there, and what it then compiles."""
+
+    def __init__(self, volume: Path, folder: Path, key: str = KEY) -> None:
+        self.local = folder
+        self.cache = CompileCache(volume / compile_cache.SHARED, folder)
+        self.knew = self.cache.restore_models(key)
+        self.found = self.cache.restore(key)
+
+    def compile(self, *names: str, content: str = "compiled") -> "Started":
+        for name in names:
+            file = self.local / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        return self
+
+    def healthy(self) -> "Started":
+        self.cache.publish().join()
+        return self
+
+    def holds(self, name: str) -> bool:
+        return (self.local / name).is_file()
+
+
+def archive(volume: Path, name: str = KEY) -> Path:
+    return volume / compile_cache.SHARED / f"{name}{publishing.SUFFIX}"
+
+
+def shared(volume: Path) -> list[str]:
+    return sorted(path.name for path in (volume / compile_cache.SHARED).glob("*"))

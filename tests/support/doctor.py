@@ -1,0 +1,52 @@
+"""Models as the doctor sees them, for machines that are not here."""
+
+import functools
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from support.models import configs as models
+from worker.doctor.findings import Finding
+from worker.doctor.memory import GIB
+from worker.doctor.model import Model
+from worker.engine.machine import Gpu, Machine
+from worker.engine.options import Options
+from worker.store import File, Origin, Snapshot
+
+CPU = Machine(cpu=True)
+RTX_4090 = Machine(cpu=False, gpus=(Gpu("RTX 4090", int(23.99 * GIB)),))
+H100 = Machine(cpu=False, gpus=(Gpu("H100", int(79.6 * GIB)),))
+TWO = Machine(cpu=False, gpus=RTX_4090.gpus * 2)
+
+LLAMA_WEIGHTS = File("model.safetensors", models.LLAMA_3_1_8B_ELEMENTS * 2)
+LLAMA = Snapshot(
+    model="meta-llama/Llama-3.1-8B-Instruct",
+    origin=Origin.VOLUME,
+    place=Path("/nowhere"),
+    commit="0e9e39f249a16976918f6564b8830bc894c89659",
+    weights=(LLAMA_WEIGHTS,),
+    config=models.LLAMA_3_1_8B,
+    tensors={"BF16": models.LLAMA_3_1_8B_ELEMENTS},
+)
+
+
+@functools.cache
+def known(on: Machine) -> Options:
+    return Options(on)
+
+
+def arguments(on: Machine = CPU, **settings: str) -> Namespace:
+    return known(on).parse({"MODEL": "org/name", **settings})
+
+
+def model(
+    on: Machine = RTX_4090, config: dict[str, Any] = models.LLAMA_3_1_8B, **settings: str
+) -> Model:
+    snapshot = Snapshot(**{**vars(LLAMA), "config": config})
+    return Model.of(arguments(on, **settings), snapshot)
+
+
+def only(findings: Iterable[Finding]) -> Finding:
+    (found,) = findings
+    return found

@@ -1,0 +1,1 @@
+"""An engine, and vLLM's server, that play a script."""

@@ -1,0 +1,62 @@
+"""Scripted engines that answer in other ways than all alike, and what yields of lists hold."""
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+
+from support.engine.scripted import ScriptedEngine, Step, tokens
+from worker.engine import Delta
+from worker.job import RawJob
+
+LIMIT = 1_000_000
+
+every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+class Scripts(ScriptedEngine):
+    """Plays for each prompt a script of its own, where there is one; else it repeats the prompt."""
+
+    def __init__(self, **scripts: Sequence[Step]) -> None:
+        super().__init__()
+        self.scripts = scripts
+
+    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+        # The script is looked at when the first delta is asked for, before any other request runs.
+        self.script = tuple(self.scripts.get(str(job.prompt)) or tokens(str(job.prompt)))
+        async with contextlib.aclosing(super().generate(job, request_id)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+
+class Details(ScriptedEngine):
+    """Plays the script as it is, streaming or not: what it scripts keeps its details."""
+
+    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+        self.asked.append(job)
+        async with contextlib.aclosing(self.play(request_id)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+
+def job(*prompts: Any, **keys: Any) -> dict[str, Any]:
+    return {"id": "job-1", "input": {"prompts": list(prompts), **keys}}
+
+
+def results_of(yields: list[Any], *, stream: bool) -> list[Any]:
+    """The results in the order of the prompts; each must have come once."""
+    if not stream:
+        return [result for chunk in yields for result in chunk["outputs"]]
+    assert {tuple(chunk) for chunk in yields} == {("index", "result")}
+    assert sorted(chunk["index"] for chunk in yields) == list(range(len(yields)))
+    return [chunk["result"] for chunk in sorted(yields, key=lambda chunk: int(chunk["index"]))]
+
+
+def texts(results: list[Any]) -> list[str]:
+    return ["".join(result["choices"][0]["tokens"]) for result in results]
+
+
+def sizes(yields: list[Any]) -> list[int]:
+    return [len(json.dumps(chunk, ensure_ascii=False).encode()) for chunk in yields]

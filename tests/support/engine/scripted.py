@@ -1,0 +1,249 @@
+"""What unit tests put in place of the parts that take seconds, or that can't be made to fail."""
+
+import asyncio
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, Self
+
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from support.engine.server import CHAT, event, joined, replying, server
+from worker import asgi
+from worker.app import Worker
+from worker.asgi import App
+from worker.engine import Delta, Engine, Model
+from worker.errors import EngineDead, RefusedByEngine
+from worker.job import RawJob
+from worker.settings import Settings
+
+__all__ = [
+    "CHAT",
+    "event",
+    "joined",
+    "replying",
+]  # for those who import what plays the script from here
+
+# One thing that the engine does: grow an answer, wait for so many seconds, or fail. A script that
+# begins with RefusedByEngine refuses the request; with EngineDead the whole engine dies.
+Step = Delta | float | Exception
+
+HANG: float = math.inf
+
+# What bodies may hold, by path.
+_ASKED = {"model", "stream", "temperature"}
+_SAMPLED = _ASKED | {"n", "max_tokens", "logprobs", "structured_outputs"}
+_SAMPLED |= {"use_beam_search", "length_penalty"}
+KEYS = {
+    CHAT: frozenset({"messages", "tools", "chat_template_kwargs", *_SAMPLED}),
+    "/v1/completions": frozenset({"prompt", "echo", *_SAMPLED}),
+    "/v1/responses": frozenset({"input", "instructions", "request_id", *_ASKED}),
+    "/v1/messages": frozenset({"messages", "system", *_ASKED}),
+    "/v1/messages/count_tokens": frozenset({"messages", "system", "model"}),
+    "/tokenize": frozenset({"messages", "prompt", "model"}),
+    "/version": frozenset[str](),
+}
+
+PROMPT_TOKENS = 3
+
+
+def tokens(
+    *texts: str, index: int = 0, pause: float = 0.0, finish: str | None = "stop"
+) -> list[Step]:
+    """Script one choice, token by token, with so many seconds before each but the first."""
+    steps: list[Step] = []
+    for place, text in enumerate(texts, 1):
+        if pause and place > 1:
+            steps.append(pause)
+        reason = finish if place == len(texts) else None
+        steps.append(Delta(index, text, 1, PROMPT_TOKENS, finish_reason=reason))
+    return steps
+
+
+class ScriptedEngine:
+    """Satisfies ``worker.engine.Engine`` by playing a script, the same one for every request.
+
+    As with the real one, all of it runs on an event loop in a thread of its own, while the engine
+    is entered. ``app`` plays the script too, as vLLM's server would, unless it is another one.
+    """
+
+    slots = 256
+    beside: Engine | None = None
+    model = Model(names=("demo",), max_model_len=1024, device="cpu")
+    bodies: Mapping[str, frozenset[str]] = KEYS
+    schema: Mapping[str, Any] = {"paths": {}, "components": {"schemas": {}}}
+
+    def __init__(self, *script: Step, app: App | None = None) -> None:
+        self.script = script
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self.died: Future[None] = Future()
+        self.app: App = app or server(self)
+        self.metrics = CollectorRegistry()
+        self.adapters: list[str] = []
+        self.asked: list[RawJob | dict[str, Any]] = []
+        self.generating: list[str] = []
+        self.aborted: list[str] = []
+        self._dead = False
+        self._death = asyncio.Event()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="engine")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.loop.is_closed():
+            self.close()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(_settle(), self.loop).result(5)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    @property
+    def dead(self) -> bool:
+        return self._dead
+
+    def mark_dead(self) -> None:  # but let whoever uses the engine find out
+        self._dead = True
+
+    def die(self) -> None:
+        """Stop going on, from any thread; what is being generated fails at once."""
+        self.mark_dead()
+        self.loop.call_soon_threadsafe(self._death.set)
+        self.died.set_result(None)
+
+    def keys(self, path: str) -> frozenset[str] | None:
+        return self.bodies.get(path)
+
+    async def call(
+        self, path: str, body: Mapping[str, Any] | None, request_id: str
+    ) -> AsyncGenerator[asgi.Head | bytes, None]:
+        data = b"" if body is None else json.dumps(body).encode()
+        method = "GET" if body is None else "POST"
+        request = asgi.Request(method, path, data, request_id)
+        async with contextlib.aclosing(asgi.call(self.app, request)) as parts:
+            async for part in parts:
+                yield part
+
+    async def check(self, job: RawJob) -> None: ...
+
+    async def adapters_on_volume(self) -> list[str]:
+        return self.adapters
+
+    async def adopt(self, name: str) -> None:
+        if name not in self.adapters:
+            raise RefusedByEngine(f"no {name}", status=404, param="model")
+
+    async def unload(self, name: str) -> None:
+        self.adapters.remove(name)
+
+    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+        self.asked.append(job)
+        async with contextlib.aclosing(self.play(request_id)) as deltas:
+            if job.stream:
+                async for delta in deltas:
+                    yield delta
+            else:
+                for whole in joined([delta async for delta in deltas]):
+                    yield whole
+
+    async def play(self, request_id: str) -> AsyncGenerator[Delta, None]:
+        assert asyncio.get_running_loop() is self.loop, "the engine is used on its own loop only"
+        self.generating.append(request_id)
+        try:
+            for step in self.script:
+                if isinstance(step, Delta):
+                    yield step
+                elif isinstance(step, float):
+                    await self._pause(step)
+                else:
+                    self._fail(step)
+        except (GeneratorExit, asyncio.CancelledError):
+            self.aborted.append(request_id)
+            raise
+        finally:
+            self.generating.remove(request_id)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if seconds == HANG else seconds):
+                await self._death.wait()
+        if self.dead:
+            raise EngineDead
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, EngineDead):
+            self.die()
+        raise error
+
+
+async def _settle() -> None:
+    """Cancel what still runs on the loop, so that it can be closed in silence."""
+    loop = asyncio.get_running_loop()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await loop.shutdown_asyncgens()
+
+
+# What tests do with an engine:
+
+
+def settings(**environ: str) -> Settings:
+    return Settings.from_env({"MODEL_NAME": "demo", **environ})
+
+
+def worker(engine: ScriptedEngine, **environ: str) -> Worker:
+    return Worker(engine, settings(**environ))
+
+
+def chat(*, stream: bool, **keys: Any) -> dict[str, Any]:
+    """A chat completion, as the platform's gateway hands it over."""
+    messages = [{"role": "user", "content": "Hi"}]
+    return {"openai_route": CHAT, "openai_input": {"messages": messages, "stream": stream}, **keys}
+
+
+def raw(*, stream: bool, **keys: Any) -> dict[str, Any]:
+    return {"prompt": "Hi", "stream": stream, **keys}
+
+
+async def yields_of(engine: ScriptedEngine, payload: Any, **environ: str) -> list[Any]:
+    """Everything that a worker yields for a job."""
+    job = {"id": "job-1", "input": payload}
+    return [chunk async for chunk in worker(engine, **environ).handle(job)]
+
+
+def failure(yields: list[Any]) -> dict[str, Any]:
+    """What a job failed with, by a last yield that holds nothing else."""
+    assert yields, "the job yielded nothing"
+    assert list(yields[-1]) == ["error"]
+    assert not any("error" in chunk for chunk in yields[:-1] if isinstance(chunk, dict))
+    error: dict[str, Any] = json.loads(yields[-1]["error"])["error"]
+    return error
+
+
+def events_in(text: str) -> list[Any]:
+    """The data of an SSE text that must consist of whole events; the closing mark as it is."""
+    assert text.endswith("\n\n"), f"not whole events: {text[-80:]!r}"
+    data = [line.removeprefix("data: ") for line in text.removesuffix("\n\n").split("\n\n")]
+    return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+
+def texts_in(events: Iterable[Any]) -> list[str]:  # of chat events; others say nothing
+    return [item["choices"][0]["delta"]["content"] for item in events if "choices" in item]
+
+
+async def until(condition: Callable[[], bool], within: float) -> bool:
+    """Whether a condition on what other threads do comes true in so many seconds."""
+    deadline = time.monotonic() + within
+    while not condition() and time.monotonic() < deadline:
+        await asyncio.sleep(0.001)
+    return condition()

@@ -1,0 +1,1 @@
+"""A hub on loopback, and repositories, caches and downloads of its models."""

@@ -1,0 +1,149 @@
+"""Small repositories of models for tests of the store, and caches in the hub's layout."""
+
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import backoff
+import pytest
+from huggingface_hub import constants
+
+from support.hub.server import Hub, blob, commit, hub
+from worker.store import File, Found, NotFound, Places, Unavailable, Wanted, resolve
+from worker.store.download import obtain
+from worker.store.manifest import Manifest, write
+from worker.store.places import folder as folder_of
+
+NAME = "org/name"
+WANTED = Wanted(NAME)
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+# In bytes, of a file of weights.
+DATA = 40_000
+
+
+def safetensors(seed: int = 0, data: int = DATA) -> bytes:
+    """Make a file as its format wants it, with one tensor in it."""
+    tensor = {"dtype": "F32", "shape": [data // 4], "data_offsets": [0, data]}
+    header = json.dumps({"a": tensor}).encode()
+    content = random.Random(seed).randbytes(data)
+    return len(header).to_bytes(8, "little") + header + content
+
+
+def model(folder: Path, weights: Sequence[str] = (WEIGHTS,)) -> Path:
+    """Make a model's repository, with an index if there are several files of weights."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["Llama"]}')
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+    for seed, name in enumerate(weights):
+        (folder / name).write_bytes(safetensors(seed))
+    if len(weights) > 1:
+        (folder / INDEX).write_text(json.dumps({"weight_map": dict(enumerate(weights))}))
+    return folder
+
+
+def paths(folder: Path) -> list[str]:
+    """Name all files of a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path.relative_to(folder).as_posix() for path in files)
+
+
+def cached(
+    cache: Path, source: Path, name: str = NAME, revision: str = "main", listed: bool = False
+) -> Path:
+    """Put a repository into a cache, as the hub's own library would; return its snapshot.
+
+    Args:
+        cache: in the hub's layout.
+        source: holds the files.
+        name: of the repository.
+        revision: that leads to it.
+        listed: with the manifest that a worker writes.
+    """
+    folder, sha = folder_of(cache, name), commit(source)
+    snapshot = folder / "snapshots" / sha
+    for path in paths(source):
+        kept = folder / "blobs" / blob(source / path)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes((source / path).read_bytes())
+        link = snapshot / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(kept, link.parent))
+    ref = folder / "refs" / revision
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    ref.write_text(sha)
+    if listed:
+        files = (File(path, (source / path).stat().st_size) for path in paths(source))
+        write(folder, Manifest(name, sha, tuple(files)))
+    return snapshot
+
+
+def of_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the hub's library have neither the developer's cache nor their token."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+
+
+def found(wanted: Wanted, places: Places) -> Found:
+    """Look for something that is on the disk."""
+    there = resolve(wanted, places)
+    assert isinstance(there, Found), there.passed
+    return there
+
+
+def passed(wanted: Wanted, places: Places) -> str:
+    """Look for something that is not on the disk; return why no place will do."""
+    there = resolve(wanted, places)
+    assert isinstance(there, NotFound), there
+    assert there.wanted == wanted
+    return "; ".join(there.passed)
+
+
+class On(NamedTuple):
+    """A hub with a repository, and an empty volume."""
+
+    hub: Hub
+    source: Path
+    places: Places
+
+    @property
+    def folder(self) -> Path:
+        return folder_of(self.places.volume, NAME)
+
+    def obtain(self, wanted: Wanted = WANTED, newest: bool = False) -> Found:
+        return obtain(wanted, self.places, self.hub.endpoint, newest)
+
+    def refused(self, wanted: Wanted = WANTED, newest: bool = False) -> Unavailable:
+        with pytest.raises(Unavailable) as raised:
+            self.obtain(wanted, newest)
+        return raised.value
+
+    def add(self, names: Sequence[str]) -> None:
+        for name in names:
+            path = self.source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"content of {name}")
+
+
+@contextmanager
+def hub_and_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
+    """Run a hub that is asked again at once, and have an empty volume beside it."""
+    of_nobody(folder, monkeypatch)
+    monkeypatch.setattr(backoff, "expo", lambda: backoff.constant([0.01] * 9))
+    source = model(folder / "source")
+    with hub() as running:
+        running.add(NAME, source)
+        yield On(running, source, Places(folder / "volume", folder / "platform"))
+
+
+def same(found: Found, source: Path) -> None:
+    """Hold what was downloaded to the source."""
+    for path in paths(found.place):
+        assert (found.place / path).read_bytes() == (source / path).read_bytes(), path

@@ -1,0 +1,227 @@
+"""Workers that download: commands as processes of their own, and what they leave on a volume."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from support import ROOT
+from support.hub.server import Hub, hub
+from support.processes.commands import HANDLER, HOME, Ran, run
+from worker.store import Found, NotFound, Places, Wanted, resolve
+from worker.store.files import INDEX
+
+NAME = "org/model"
+# What the environment of every worker here holds, and no output may.
+TOKEN = "hf_canary"
+PREFETCH = (*HANDLER, "--prefetch")
+ANSWER = (*HANDLER, "--test_input", '{"input": {"prompt": "Hi", "stream": true}}')
+# In bytes per second: slow enough to be caught in the middle, and to stay there.
+SLOWLY = 300_000
+HARDLY = 10_000
+# An idle machine takes a second or two; one that is busy with other tests takes several times that.
+SLACK_S = 60
+
+
+def repository(folder: Path, demo: Path, shards: int = 3, size: int = 700_000) -> Path:
+    """Make the files of a repository: the demo model's, but for weights that are random."""
+    shutil.copytree(demo, folder, ignore=shutil.ignore_patterns("model.safetensors", "recipe.*"))
+    names = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
+    tensor = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    for number, name in enumerate(names):
+        header = json.dumps({name: tensor}).encode()
+        content = Random(number).randbytes(size)
+        (folder / name).write_bytes(struct.pack("<Q", len(header)) + header + content)
+    (folder / INDEX).write_text(json.dumps({"weight_map": {name: name for name in names}}))
+    return folder
+
+
+@contextmanager
+def hub_with(source: Path) -> Iterator[Hub]:
+    """Run a hub that has one repository."""
+    with hub() as running:
+        running.add(NAME, source)
+        yield running
+
+
+def environ(served: Hub, base: Path, **settings: str) -> dict[str, str]:
+    """Make the environment of a worker with a volume."""
+    told = {"MODEL_NAME": NAME, "BASE_PATH": str(base), "HF_ENDPOINT": served.endpoint}
+    return {**HOME, **told, **settings}
+
+
+def cache(base: Path) -> Path:
+    return base / "huggingface-cache" / "hub"
+
+
+def state(base: Path) -> Path:
+    """Where the leases and the manifests of the repository lie."""
+    return cache(base) / f"models--{NAME.replace('/', '--')}" / ".worker"
+
+
+def leases(base: Path) -> list[str]:
+    return sorted(path.name for path in state(base).glob("lease-*"))
+
+
+def found(base: Path, revision: str | None = None) -> Found | NotFound:
+    """Look for the repository on the volume, as the next worker to start would."""
+    return resolve(Wanted(NAME, revision), Places(cache(base)))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Tell the files of a directory, each by a hash of what it holds."""
+    paths = [path for path in folder.rglob("*") if not path.is_dir()]
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+    }
+
+
+def sent_once(served: Hub, source: Path) -> bool:
+    sizes = {name: (source / name).stat().st_size for name in contents(source)}
+    return all(
+        (served.transferred(NAME, name), served.most_often(NAME, name)) == (size, 1)
+        for name, size in sizes.items()
+    )
+
+
+def sent(served: Hub, repository: str = NAME) -> int:
+    """Count the bytes sent of a repository."""
+    return sum(each.end - each.start for each in served.sent if each.repository == repository)
+
+
+def size(source: Path) -> int:
+    return sum((source / name).stat().st_size for name in contents(source))
+
+
+def assert_refused(ran: Ran, *named: str) -> None:
+    """See that a start ended with one line beside the log, which says these things."""
+    printed = ran.stdout + ran.stderr
+    assert ran.returncode == 1, printed
+    assert "Traceback" not in printed
+    assert TOKEN not in printed
+    lines = [line for line in printed.splitlines() if not line.startswith("20")]
+    assert len(lines) == 1, printed
+    assert [word for word in named if word not in lines[0]] == [], lines[0]
+
+
+def assert_prefetched(served: Hub, source: Path, base: Path, **settings: str) -> Ran:
+    """See that a prefetch does all that is to be done."""
+    ran = run(environ(served, base, **settings), *PREFETCH)
+    assert ran.returncode == 0, ran.stderr
+    there = found(base, settings.get("MODEL_REVISION"))
+    assert isinstance(there, Found), there
+    assert contents(there.place) == contents(source)
+    assert leases(base) == []
+    return ran
+
+
+@dataclass(frozen=True)
+class Started:
+    """A worker that runs, or has ended."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    @property
+    def told(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait_until_told(self, text: str) -> None:
+        wait_until(lambda: text in self.told or self.process.poll() is not None)
+        assert text in self.told, self.told
+
+    def ended(self) -> int:
+        return self.process.wait(SLACK_S)
+
+    def kill(self) -> None:
+        """End it and all its processes, as a container ends that is taken away."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def started(command: tuple[str, ...], environ: dict[str, str], output: Path) -> Iterator[Started]:
+    """Start a worker in a session of its own; leaving ends what is left of it."""
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environ,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    worker = Started(process, output)
+    try:
+        yield worker
+    finally:
+        if left_behind(environ["BASE_PATH"]):
+            worker.kill()
+
+
+def hold(served: Hub, source: Path) -> None:
+    """Let a quarter of the repository come; of the rest, hardly anything."""
+    served.throttle = SLOWLY
+    wait_until(lambda: sent(served) > size(source) / 4)
+    served.throttle = HARDLY
+
+
+def assert_ends(worker: Started, base: Path) -> None:
+    """See that nothing is left of a worker soon after it was told to end."""
+    told = time.monotonic()
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.ended() == 128 + signal.SIGTERM, worker.told
+    assert time.monotonic() - told < 10
+    assert "Traceback" not in worker.told
+    assert leases(base) == []
+    assert left_behind(str(base)) == []
+
+
+def left_behind(base: str) -> list[int]:
+    """The processes that have a volume in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"BASE_PATH={base}\0".encode() in (process / "environ").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SLACK_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def mounted(place: Path, size: int) -> Iterator[Path]:
+    """Mount a disk in memory of so many bytes; skip the test where that is not to be had."""
+    place.mkdir()
+    options = ["-o", f"size={size}"]
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", *options, "tmpfs", place],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)

@@ -1,0 +1,281 @@
+"""A small Hugging Face hub on loopback: enough of its HTTP for the real client library.
+
+It serves directories faithfully (listings, hashes, ranges, commits), guards gated and private
+repositories as the real one does, and can be told to fail, to hang, and to send files badly.
+"""
+
+import asyncio
+import hashlib
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from aiohttp import web
+
+from support.hub.files import Files
+
+# Who may read everything, and who has not been granted a gated repository.
+MEMBER = "hf_member"
+STRANGER = "hf_stranger"
+
+# The hub keeps what is at least this large, in bytes, or of these types, in its large file storage.
+LARGE = 10 * 1024 * 1024
+LARGE_TYPES = (".safetensors", ".bin", ".pt", ".gguf")
+
+INVALID = "Invalid credentials in Authorization header"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Repository:
+    """A model: a directory for each revision, and who may read it."""
+
+    revisions: dict[str, Path]
+    gated: bool = False
+    private: bool = False
+
+    def find(self, revision: str) -> Path:
+        commits = {commit(folder): folder for folder in self.revisions.values()}
+        folder = self.revisions.get(revision) or commits.get(revision)
+        return folder or refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+
+
+@dataclass
+class Hub(Files):
+    """A running hub: what it has, what it was asked, and what is wrong with it."""
+
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    # Method, path, and the range asked for.
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    # Every request is answered with it, if it is set.
+    status: int | None = None
+    # The next requests are answered with these, one each.
+    faults: list[int] = field(default_factory=list)
+    # New names of models by their old ones.
+    moved: dict[str, str] = field(default_factory=dict)
+    # Large files are on another host, which must not learn anybody's token.
+    redirects: bool = False
+    # The token that came with each request to that host.
+    tokens_elsewhere: list[str | None] = field(default_factory=list)
+    # Large files are to be had from this address, too, by the hub's own protocol for them.
+    xet: str | None = None
+    # No request is answered while it is set.
+    hangs: bool = False
+    endpoint: str = ""
+
+    def add(self, name: str, folder: Path, **guarded: bool) -> Repository:
+        """Serve a directory as the main branch of a model."""
+        self.repositories[name] = Repository({"main": folder}, **guarded)
+        return self.repositories[name]
+
+    def clear(self) -> None:
+        """Forget what was asked and sent."""
+        self.requests.clear()
+        self.sent.clear()
+        self.tokens_elsewhere.clear()
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._fail])
+        model = "/api/models/{owner}/{name}"
+        app.router.add_get(model, self._info)
+        app.router.add_get(model + "/revision/{revision}", self._info)
+        app.router.add_get(model + "/tree/{revision}", self._tree)
+        app.router.add_get(model + "/tree/{revision}/{path:.+}", self._tree)
+        app.router.add_post(model + "/paths-info/{revision}", self._paths)
+        app.router.add_get("/{owner}/{name}/resolve/{revision}/{path:.+}", self._file)
+        app.router.add_get("/xet-token", self._xet_token)
+        app.router.add_get("/elsewhere/{owner}/{name}/{revision}/{path:.+}", self._elsewhere)
+        return app
+
+    @web.middleware
+    async def _fail(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.requests.append((request.method, request.path, request.headers.get("Range", "")))
+        while self.hangs:
+            await asyncio.sleep(0.05)
+        if self.status:
+            return web.Response(status=self.status)
+        if self.faults:
+            # The client library waits for a second longer than it is told.
+            return web.Response(status=self.faults.pop(0), headers={"Retry-After": "0"})
+        if address := self._new_address(request.path_qs):
+            return web.Response(status=307, headers={"Location": address})
+        return await handler(request)
+
+    def _new_address(self, address: str) -> str | None:
+        for old, new in self.moved.items():
+            for root in ("/api/models/", "/"):
+                if re.match(f"{root}{re.escape(old)}(?=[/?]|$)", address):
+                    return address.replace(f"{root}{old}", f"{root}{new}", 1)
+        return None
+
+    def _repository(self, request: web.Request) -> Repository:
+        token = bearer(request)
+        if token not in (None, MEMBER, STRANGER):
+            refuse(401, None, INVALID)
+        repository = self.repositories.get(full_name(request))
+        if repository is None or (repository.private and token != MEMBER):
+            # Whoever is not known is not told that it does not exist.
+            refuse(404 if token else 401, "RepoNotFound", "Repository not found")
+        return repository
+
+    def _folder(self, request: web.Request) -> Path:
+        return self._repository(request).find(request.match_info.get("revision", "main"))
+
+    async def _info(self, request: web.Request) -> web.StreamResponse:
+        repository, folder = self._repository(request), self._folder(request)
+        return web.json_response(
+            {
+                "id": full_name(request),
+                "modelId": full_name(request),
+                "sha": commit(folder),
+                "private": repository.private,
+                "gated": "auto" if repository.gated else False,
+                "siblings": [sibling(folder, path) for path in paths(folder)],
+                "tags": [],
+            }
+        )
+
+    async def _tree(self, request: web.Request) -> web.StreamResponse:
+        folder = self._folder(request)
+        return web.json_response([entry(folder, path) for path in paths(folder)])
+
+    async def _paths(self, request: web.Request) -> web.StreamResponse:
+        folder = self._folder(request)
+        form = await request.post() if request.content_type != "application/json" else None
+        wanted = form.getall("paths", []) if form else (await request.json())["paths"]
+        there = [path for path in paths(folder) if path in wanted]
+        return web.json_response([entry(folder, path) for path in there])
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        repository, folder = self._repository(request), self._folder(request)
+        token = bearer(request)
+        if repository.gated and token != MEMBER:
+            refuse(403 if token else 401, "GatedRepo", "Access to this model is restricted")
+        path = request.match_info["path"]
+        if path not in paths(folder):
+            refuse(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit(folder)})
+        file = folder / path
+        headers = {"ETag": f'"{blob(file)}"', "X-Repo-Commit": commit(folder)}
+        if large(file):
+            headers["X-Linked-Etag"] = headers["ETag"]
+            headers["X-Linked-Size"] = str(file.stat().st_size)
+            if self.xet:
+                headers["X-Xet-Hash"] = blob(file)
+                headers["X-Xet-Refresh-Route"] = f"{self.endpoint}/xet-token"
+            if self.redirects:
+                place = f"/elsewhere/{full_name(request)}/{commit(folder)}/{path}"
+                address = request.url.with_host("localhost").with_path(place)
+                return web.Response(status=302, headers={**headers, "Location": str(address)})
+        return await self.send(request, full_name(request), file, headers)
+
+    async def _xet_token(self, _: web.Request) -> web.StreamResponse:
+        headers = {"X-Xet-Cas-Url": self.xet or "", "X-Xet-Access-Token": "for xet"}
+        return web.Response(headers={**headers, "X-Xet-Token-Expiration": str(2**40)})
+
+    async def _elsewhere(self, request: web.Request) -> web.StreamResponse:
+        self.tokens_elsewhere.append(bearer(request))
+        # Whoever has the address may read: no token is asked for.
+        folder = self.repositories[full_name(request)].find(request.match_info["revision"])
+        return await self.send(request, full_name(request), folder / request.match_info["path"], {})
+
+
+@contextmanager
+def hub() -> Iterator[Hub]:
+    """Run a hub in a thread, on a free port of loopback."""
+    running = Hub()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="hub", daemon=True)
+    thread.start()
+
+    async def begin() -> web.AppRunner:
+        runner = web.AppRunner(running.app(), shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        running.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+    runner = asyncio.run_coroutine_threadsafe(begin(), loop).result(10)
+    try:
+        yield running
+    finally:
+        running.hangs = False
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def refuse(
+    status: int, code: str | None, message: str, headers: dict[str, str] | None = None
+) -> NoReturn:
+    told = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
+    types: dict[int, type[web.HTTPError]] = {
+        401: web.HTTPUnauthorized,
+        403: web.HTTPForbidden,
+        404: web.HTTPNotFound,
+    }
+    raise types[status](headers={**told, **(headers or {})}, text=message)
+
+
+def full_name(request: web.Request) -> str:
+    return f"{request.match_info['owner']}/{request.match_info['name']}"
+
+
+def bearer(request: web.Request) -> str | None:
+    return request.headers.get("Authorization", "").removeprefix("Bearer ") or None
+
+
+def paths(folder: Path) -> list[str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path.relative_to(folder).as_posix() for path in files)
+
+
+def commit(folder: Path) -> str:
+    """Name a state of a directory as git names a commit: it changes with every file."""
+    state = [(path, blob(folder / path)) for path in paths(folder)]
+    return hashlib.sha1(repr(state).encode(), usedforsecurity=False).hexdigest()
+
+
+def large(path: Path) -> bool:
+    return path.suffix in LARGE_TYPES or path.stat().st_size >= LARGE
+
+
+def blob(path: Path) -> str:
+    stat = path.stat()
+    return hashed(path, stat.st_mtime_ns, stat.st_size)
+
+
+@cache
+def hashed(path: Path, changed: int, size: int) -> str:
+    """Name a file's content: SHA-256 of a large file, git's own hash of any other."""
+    if large(path):
+        with path.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    content = b"blob %d\0" % size + path.read_bytes()
+    return hashlib.sha1(content, usedforsecurity=False).hexdigest()
+
+
+def storage(file: Path) -> dict[str, Any]:
+    """Describe a file's place in the large file storage, if it is there."""
+    size = file.stat().st_size
+    known = {"oid": blob(file), "sha256": blob(file), "size": size, "pointerSize": 134}
+    return {"lfs": known} if large(file) else {}
+
+
+def sibling(folder: Path, path: str) -> dict[str, Any]:
+    file = folder / path
+    named = {"rfilename": path, "size": file.stat().st_size, "blobId": blob(file)}
+    return {**named, **storage(file)}
+
+
+def entry(folder: Path, path: str) -> dict[str, Any]:
+    file = folder / path
+    named = {"type": "file", "path": path, "size": file.stat().st_size, "oid": blob(file)}
+    return {**named, **storage(file)}

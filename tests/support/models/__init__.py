@@ -1,0 +1,1 @@
+"""Models, adapters and configurations that tests load."""

@@ -1,0 +1,1 @@
+"""Workers, endpoints and other commands as processes of their own."""

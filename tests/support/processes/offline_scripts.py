@@ -1,0 +1,107 @@
+"""Runs the scripts of tests/model/scripts, each with an engine of its own, to their end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import ROOT
+from support.models.lora import make_adapter
+
+SCRIPTS = ROOT / "tests" / "model" / "scripts"
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A script that has come to its end."""
+
+    told: dict[str, Any]
+    stderr: str
+    status: int
+    seconds: float  # from the last line it printed to its end
+    left: list[str]  # processes of its that still run
+
+    def __getitem__(self, part: str) -> Any:
+        return self.told[part]
+
+
+def _run(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
+    paths = [str(ROOT / path) for path in ("src", "tests", "builder")]
+    environ = {
+        **{kept: os.environ[kept] for kept in ("PATH", "HOME") if kept in os.environ},
+        "PYTHONPATH": os.pathsep.join(paths),
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    output, errors = folder / f"{name}.stdout", folder / f"{name}.stderr"
+    with output.open("wb") as stdout, errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, SCRIPTS / f"{name}.py", model, *arguments],
+            env=environ,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(TIMEOUT_S)
+            ended_at, left = time.time(), _processes(process.pid)
+        finally:
+            _kill(process)
+    said = errors.read_text(errors="replace")
+    assert output.read_bytes(), said
+    told = json.loads(output.read_bytes())
+    return Ended(told, said, status, ended_at - told["printed_at"], left)
+
+
+def _processes(group: int) -> list[str]:
+    command = ["pgrep", "--pgroup", str(group), "--list-full"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the script, and the engine that it might have left."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+@pytest.fixture(scope="session")
+def scripts(
+    demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Ended]]]:
+    """Start all of them at once: most of what each does is to wait for imports."""
+    folder = tmp_path_factory.mktemp("offline")
+    for seed, name in enumerate(("shout", "whisper", "broken")):
+        make_adapter(folder / name, demo_model, seed)
+    (folder / "broken" / "adapter_model.safetensors").write_bytes(b"no tensors at all")
+    with ThreadPoolExecutor() as threads:
+        yield {
+            name: threads.submit(_run, name, folder, demo_model, *arguments)
+            for name, arguments in (("generate", [folder]), ("ids", []), ("embed", []))
+        }
+
+
+@pytest.fixture(scope="session")
+def generate(scripts: dict[str, Future[Ended]]) -> Ended:
+    return scripts["generate"].result()
+
+
+@pytest.fixture(scope="session")
+def ids(scripts: dict[str, Future[Ended]]) -> Ended:
+    return scripts["ids"].result()
+
+
+@pytest.fixture(scope="session")
+def embed(scripts: dict[str, Future[Ended]]) -> Ended:
+    return scripts["embed"].result()

@@ -1,0 +1,31 @@
+"""Workers of the real SDK without an engine: what tests/platform/handlers/scripted.py does."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from emulator.fleet import WorkerProcess
+from support import ROOT
+
+COMMAND = (sys.executable, "-u", str(ROOT / "tests/platform/handlers/scripted.py"))
+ENVIRON = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/nonexistent",  # or the SDK would read credentials there
+    "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
+    "RUNPOD_SKIP_GPU_CHECK": "true",
+    "RUNPOD_LOG_LEVEL": "INFO",
+    "RUNPOD_PING_INTERVAL": "1000",
+}
+
+
+@asynccontextmanager
+async def scripted_worker(environ: dict[str, str], max_concurrency: int) -> AsyncIterator[None]:
+    """Start one as in production, with the platform's variables."""
+    environ = {**ENVIRON, **environ, "MAX_CONCURRENCY": str(max_concurrency)}
+    process = await WorkerProcess.start(COMMAND, environ, Path(os.devnull))
+    try:
+        yield
+    finally:
+        await process.kill()

@@ -1,0 +1,1 @@
+"""Tables that several depths of the tests go through."""

@@ -1,0 +1,270 @@
+"""How jobs fail: the error contract."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from support.engine.scripted import (
+    HANG,
+    ScriptedEngine,
+    Step,
+    chat,
+    events_in,
+    failure,
+    raw,
+    texts_in,
+    tokens,
+    yields_of,
+)
+
+from worker.asgi import App, Message
+from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
+
+EXACT = {"max_batch_delay_ms": 0}
+SECRET = "a path of the machine, or a prompt"
+PAYLOADS = [raw(stream=False), raw(stream=True), chat(stream=False), chat(stream=True)]
+NAMES = ["raw", "raw-stream", "openai", "openai-stream"]
+on_every_path = pytest.mark.parametrize("payload", PAYLOADS, ids=NAMES)
+
+
+def only_failure(yields: list[Any]) -> dict[str, Any]:
+    assert len(yields) == 1
+    return failure(yields)
+
+
+async def test_a_job_fails_by_one_yield_whose_error_is_json_text() -> None:
+    with ScriptedEngine() as engine:
+        yields = await yields_of(engine, {"prompt": 5})
+    assert only_failure(yields) == {
+        "message": "prompt: a text, or a list of token ids; prompts takes a list of prompts",
+        "type": "BadRequestError",
+        "param": "prompt",
+        "code": 400,
+        "retryable": False,
+        "request_id": "job-1",
+    }
+
+
+async def test_the_text_of_an_error_keeps_its_characters() -> None:
+    with ScriptedEngine() as engine:
+        (chunk,) = await yields_of(engine, {"prompt": "Hi", "ключ": 1})
+    assert "ключ" in chunk["error"]
+
+
+async def test_an_error_that_quotes_half_a_surrogate_pair_can_be_sent() -> None:
+    with ScriptedEngine(InvalidInput("no \ud83d")) as engine:
+        (chunk,) = await yields_of(engine, raw(stream=True))
+    assert failure([chunk])["message"] == "no ?"
+    chunk["error"].encode()  # as the SDK's POST does
+
+
+@pytest.mark.parametrize("payload", [None, {}, [], "Hi", {"messages": []}, {"promt": "Hi"}])
+async def test_invalid_input_is_a_400_and_reaches_no_engine(payload: Any) -> None:
+    with ScriptedEngine() as engine:
+        error = only_failure(await yields_of(engine, payload))
+    assert (error["code"], error["type"], error["retryable"]) == (400, "BadRequestError", False)
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize("route", ["/v1/nothing", "/update_weights", "/v1/load_lora_adapter", ""])
+async def test_a_route_that_is_not_served_is_a_404_that_lists_those_that_are(route: str) -> None:
+    with ScriptedEngine() as engine:
+        error = only_failure(await yields_of(engine, {"openai_route": route, "openai_input": {}}))
+    assert (error["code"], error["type"]) == (404, "NotFoundError")
+    assert repr(route) in error["message"]
+    for served in ("/v1/chat/completions", "/v1/completions", "/v1/models"):
+        assert served in error["message"]
+
+
+@on_every_path
+async def test_what_the_engine_refuses_keeps_its_status_and_parameter(
+    payload: dict[str, Any],
+) -> None:
+    refusal = RefusedByEngine("too long", status=422, param="max_tokens")
+    with ScriptedEngine(refusal) as engine:
+        assert only_failure(await yields_of(engine, payload)) == {
+            "message": "too long",
+            "type": "UnprocessableEntityError",
+            "param": "max_tokens",
+            "code": 422,
+            "retryable": False,
+            "request_id": "job-1",
+        }
+
+
+@on_every_path
+async def test_a_full_engine_is_worth_another_try(payload: dict[str, Any]) -> None:
+    with ScriptedEngine(RefusedByEngine("full", status=503)) as engine:
+        error = only_failure(await yields_of(engine, payload))
+    assert (error["code"], error["retryable"]) == (503, True)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS[:2], ids=NAMES[:2])
+async def test_the_engines_own_errors_of_the_raw_path_are_told(payload: dict[str, Any]) -> None:
+    for script in (InvalidInput("bad template"), EngineBusy("full")):
+        with ScriptedEngine(script) as engine:
+            error = only_failure(await yields_of(engine, payload))
+        assert (error["message"], error["code"]) == (script.message, script.status)
+
+
+async def test_a_method_that_a_route_does_not_know_is_refused_with_the_right_one() -> None:
+    with ScriptedEngine() as engine:
+        payload = {"route": "/v1/models", "method": "POST", "body": {"a": 1}}
+        error = only_failure(await yields_of(engine, payload))
+    assert error["message"] == "/v1/models takes GET."
+    assert (error["code"], error["type"]) == (405, "MethodNotAllowedError")
+
+
+# A dead engine:
+
+
+@on_every_path
+async def test_a_dead_engine_is_a_503_worth_another_try(payload: dict[str, Any]) -> None:
+    with ScriptedEngine(HANG) as engine:
+        engine.die()
+        yields = await yields_of(engine, payload)
+    # Also where vLLM's server had begun a stream: an error is its first event, so nothing had.
+    told = only_failure(yields)
+    assert (told["code"], told["type"], told["retryable"], told["request_id"]) == (
+        503,
+        "ServiceUnavailableError",
+        True,
+        "job-1",
+    )
+    assert "Send the request again" in told["message"]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS[::2], ids=NAMES[::2])
+async def test_an_engine_that_dies_in_an_answer_is_a_503(payload: dict[str, Any]) -> None:
+    with ScriptedEngine(*tokens("a", finish=None), EngineDead()) as engine:
+        error = only_failure(await yields_of(engine, payload))
+    assert (error["code"], error["retryable"]) == (503, True)
+
+
+@on_every_path
+async def test_whatever_goes_wrong_when_the_engine_is_dead_is_its_death(
+    payload: dict[str, Any],
+) -> None:
+    with ScriptedEngine(app=failing_with(OSError(SECRET))) as engine:
+        # Not die(), which this fake would tell on its own: the death is noticed by the worker.
+        engine.script = (OSError(SECRET),)
+        engine.mark_dead()
+        error = only_failure(await yields_of(engine, payload))
+    assert (error["code"], error["retryable"]) == (503, True)
+
+
+# Defects:
+
+
+@on_every_path
+async def test_a_defect_is_a_500_that_tells_nothing_of_the_inside(
+    payload: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = failing_with(LookupError(SECRET))
+    with ScriptedEngine(LookupError(SECRET), app=app) as engine:
+        (chunk,) = await yields_of(engine, payload)
+    assert failure([chunk])["code"] == 500
+    assert failure([chunk])["retryable"] is False
+    assert failure([chunk])["request_id"] == "job-1"
+    for inside in (SECRET, "LookupError", "Traceback", ".py"):
+        assert inside not in chunk["error"]
+
+
+async def test_a_defect_is_logged_with_its_traceback_and_the_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ScriptedEngine(LookupError("inside")) as engine:
+        await yields_of(engine, raw(stream=False))
+    (record,) = [record for record in caplog.records if record.name == "worker.app"]
+    assert (record.levelno, record.getMessage()) == (logging.ERROR, "request job-1 met a defect")
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], LookupError)
+
+
+async def test_an_error_of_the_callers_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with ScriptedEngine(RefusedByEngine("no", status=400)) as engine:
+        await yields_of(engine, raw(stream=False))
+        await yields_of(engine, {})
+    assert [record for record in caplog.records if record.name.startswith("worker")] == []
+
+
+async def test_an_app_that_does_not_answer_is_a_defect() -> None:
+    async def silent(_: Message, receive: Any, __: Any) -> None:
+        await receive()
+
+    with ScriptedEngine(app=silent) as engine:
+        assert only_failure(await yields_of(engine, chat(stream=True)))["code"] == 500
+
+
+# After the stream began:
+
+BROKEN: list[tuple[Step, int, bool]] = [
+    (RefusedByEngine("no", status=400), 400, False),
+    (EngineDead(), 503, True),
+    (LookupError(SECRET), 500, False),
+]
+broken = pytest.mark.parametrize(
+    ("step", "code", "retryable"), BROKEN, ids=["refused", "dead", "defect"]
+)
+
+
+@broken
+@pytest.mark.parametrize("raw_output", ["1", "0"])
+async def test_a_broken_openai_stream_ends_with_an_error_event(
+    step: Step, code: int, retryable: bool, raw_output: str
+) -> None:
+    script = [*tokens("a", "b", finish=None), 0.05, step]
+    with ScriptedEngine(*script) as engine:
+        payload = chat(stream=True, max_batch_delay_ms=1)
+        yields = await yields_of(engine, payload, RAW_OPENAI_OUTPUT=raw_output)
+    if raw_output == "1":
+        assert "".join(yields).endswith("data: [DONE]\n\n")
+        events = [item for chunk in yields for item in events_in(chunk) if item != "[DONE]"]
+    else:
+        events = [item for chunk in yields for item in chunk]
+    assert texts_in(events) == ["a", "b"]
+    (error,) = [item["error"] for item in events if "error" in item]
+    assert error == events[-1]["error"]
+    assert error.keys() == {"message", "type", "param", "code", "retryable", "request_id"}
+    assert (error["code"], error["retryable"], error["request_id"]) == (code, retryable, "job-1")
+    assert SECRET not in json.dumps(yields)
+
+
+@broken
+async def test_a_broken_raw_stream_fails_the_job(step: Step, code: int, retryable: bool) -> None:
+    script = [*tokens("a", "b", finish=None), 0.05, step]
+    with ScriptedEngine(*script) as engine:
+        yields = await yields_of(engine, raw(stream=True, max_batch_delay_ms=1))
+    texts = [text for chunk in yields[:-1] for text in chunk["choices"][0]["tokens"]]
+    assert texts == ["a", "b"]
+    error = failure(yields)
+    assert (error["code"], error["retryable"], error["request_id"]) == (code, retryable, "job-1")
+    assert SECRET not in json.dumps(yields)
+
+
+@on_every_path
+async def test_a_worker_answers_after_a_failure(payload: dict[str, Any]) -> None:
+    with ScriptedEngine(LookupError()) as engine:
+        await yields_of(engine, payload)
+        engine.script = tuple(tokens("fine"))
+        yields = await yields_of(engine, payload)
+    assert "fine" in json.dumps(yields)
+
+
+def responding(body: dict[str, Any], status: int) -> App:
+    async def app(_: Message, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+    return app
+
+
+def failing_with(error: Exception) -> App:
+    async def app(_: Message, receive: Any, __: Any) -> None:
+        await receive()
+        raise error
+
+    return app

@@ -1,0 +1,119 @@
+"""What a developer can ask an emulator: each job's timings, the workers."""
+
+import asyncio
+import itertools
+import json
+import time
+from typing import Any
+
+import pytest
+from support.processes.emulator_client import serving
+
+
+async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_their_bytes() -> (
+    None
+):
+    async with serving() as client:
+        begun = time.time()
+        job = await client.run()
+        queued: dict[str, Any] = {
+            "id": job,
+            "status": "IN_QUEUE",
+            "worker": None,
+            "taken_s": None,
+            "first_chunk_s": None,
+            "done_s": None,
+            "chunks": [],
+        }
+        timings = await client.get(f"/control/jobs/{job}")
+        assert timings == {**queued, "queued_at": timings["queued_at"]}
+        assert abs(timings["queued_at"] - begun) < 5
+        await asyncio.sleep(0.01)
+        await client.get("/job-take/w")
+        for body in ('{"output": "a"}', '{"output":  "ü" }'):
+            await asyncio.sleep(0.01)
+            await client.request("POST", f"/job-stream/w/{job}", data=body.encode())
+        await asyncio.sleep(0.01)
+        await client.done(job, output=["a", "ü"])
+        passed = time.time() - begun
+        told = await client.get(f"/control/jobs/{job}")
+    assert (told["id"], told["status"], told["worker"]) == (job, "COMPLETED", "w")
+    assert told["queued_at"] == timings["queued_at"]
+    first, second = told["chunks"]
+    assert told["first_chunk_s"] == first["at_s"]
+    assert [first["bytes"], second["bytes"]] == [15, 18]
+    times = [0, told["taken_s"], first["at_s"], second["at_s"], told["done_s"]]
+    steps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(steps) >= 0.0099
+    assert told["done_s"] <= passed + 0.1
+
+
+async def test_all_jobs_are_listed_with_the_number_of_their_chunks() -> None:
+    async with serving() as client:
+        assert await client.get("/control/jobs") == {"jobs": []}
+        done = await client.started()
+        for output in "abc":
+            await client.yields(done, output)
+        await client.done(done, output=list("abc"))
+        waiting = await client.run()
+        jobs = (await client.get("/control/jobs"))["jobs"]
+        assert [(job["id"], job["chunks"]) for job in jobs] == [(done, 3), (waiting, 0)]
+        shown = await client.get(f"/control/jobs/{done}")
+        assert jobs[0] == {**shown, "chunks": 3}
+
+
+async def test_the_timings_of_a_retried_job_are_those_of_its_last_run() -> None:
+    async with serving() as client:
+        job = await client.started()
+        await client.yields(job, "a")
+        await client.done(job, error="boom")
+        before = await client.get(f"/control/jobs/{job}")
+        await client.post(f"/retry/{job}")
+        after = await client.get(f"/control/jobs/{job}")
+        assert (after["taken_s"], after["done_s"], after["chunks"]) == (None, None, [])
+        assert after["queued_at"] > before["queued_at"]
+
+
+async def test_workers_are_listed_with_what_they_said() -> None:
+    async with serving() as client:
+        assert await client.get("/control/workers") == {"workers": []}
+        for _ in range(2):
+            await client.get("/ping/sick?status=unhealthy")
+        await client.get("/job-take/able")
+        by_hand = {"starts": 0, "pid": None}
+        assert await client.get("/control/workers") == {
+            "workers": [
+                {"id": "sick", "ready": False, "unhealthy": True, "pings": 2, **by_hand},
+                {"id": "able", "ready": True, "unhealthy": False, "pings": 0, **by_hand},
+            ]
+        }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "message"),
+    [
+        ("GET", "/control/jobs/nope", "there is no job 'nope'"),
+        ("POST", "/control/workers/nope/signal", "no such worker is run by this endpoint"),
+        ("POST", "/control/workers/by-hand/signal", "no such worker is run by this endpoint"),
+    ],
+)
+async def test_what_is_not_there_is_not_found(method: str, path: str, message: str) -> None:
+    async with serving() as client:
+        await client.get("/ping/by-hand")
+        body = json.dumps({"signal": "SIGTERM"})
+        status, answer = await client.request(method, path, data=body)
+        assert (status, answer["error"]) == (404, f"{method} {path}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "faults"), ("DELETE", "faults"), ("POST", "workers/worker-1/signal")],
+)
+async def test_a_web_page_can_break_nothing(method: str, path: str) -> None:
+    """Any page open in a browser could send such a request."""
+    async with serving() as client:
+        headers = {"Origin": "https://example.com"}
+        body = json.dumps({"on": "take", "do": "reset"})
+        status, _ = await client.request(method, f"/control/{path}", data=body, headers=headers)
+        assert status == 403
+        assert await client.get("/control/faults") == {"faults": []}

@@ -1,0 +1,260 @@
+"""What is done to a request's body before vLLM's server sees it: models, conversations, names."""
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.engine.scripted import CHAT, ScriptedEngine, settings
+
+from worker.engine import Model
+from worker.errors import InvalidInput
+from worker.job import OpenAIJob
+from worker.routes.openai import bodies
+from worker.routes.openai.bodies import Asked, prepared
+
+COMPLETIONS = "/v1/completions"
+MESSAGES = "/v1/messages"
+COUNT = "/v1/messages/count_tokens"
+RESPONSES = "/v1/responses"
+TOKENIZE = "/tokenize"
+
+SYSTEM = {"SYSTEM_PROMPT": "Be brief."}
+USER = {"role": "user", "content": "Hi"}
+OPENED = {"role": "system", "content": "Be brief."}
+
+Prepare = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def engine() -> Iterator[ScriptedEngine]:
+    with ScriptedEngine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def prepare(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Prepare:
+    """Make the body for vLLM's server of one that a caller sends to a route."""
+    monkeypatch.setattr(bodies, "_told", set())
+
+    def made(
+        path: str, body: dict[str, Any], route: str | None = None, **environ: str
+    ) -> dict[str, Any]:
+        job = OpenAIJob(route=route or path, body=body)
+        before = copy.deepcopy(body)
+        asked = prepared(job, path, engine, "job-1", settings(**environ)).body
+        assert body == before  # the caller's stays as it was sent
+        assert asked is not None
+        return asked
+
+    return made
+
+
+# Whose model, and whose business:
+
+
+@pytest.mark.parametrize("body", [{}, {"model": None}])
+def test_a_request_without_a_model_is_for_the_one_that_is_served(
+    prepare: Prepare, engine: ScriptedEngine, body: dict[str, Any]
+) -> None:
+    engine.model = Model(names=("first", "second"), max_model_len=1, device="cpu")
+    assert prepare(COMPLETIONS, body)["model"] == "first"
+
+
+@pytest.mark.parametrize("name", ["other", "", 5])
+def test_the_model_that_a_request_names_is_vllms_to_find(prepare: Prepare, name: Any) -> None:
+    assert prepare(COMPLETIONS, {"model": name})["model"] == name
+
+
+@pytest.mark.parametrize("name", sorted(bodies.DENIED))
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES, TOKENIZE])
+def test_what_is_no_callers_business_is_refused(prepare: Prepare, path: str, name: str) -> None:
+    bodies_with_it: list[dict[str, Any]] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
+    for body in bodies_with_it:
+        with pytest.raises(InvalidInput) as caught:
+            prepare(path, body)
+        told = f"{name}: not in a request: {bodies.DENIED[name]}"
+        assert (caught.value.message, caught.value.param) == (told, name)
+
+
+def test_what_is_null_counts_as_absent(prepare: Prepare) -> None:
+    body: dict[str, Any] = {"prompt_embeds": None, "model": None, "echo": None, "prompt": [None]}
+    assert prepare(COMPLETIONS, body) == {"model": "demo", "prompt": [None]}
+
+
+def test_values_for_the_chat_template_may_have_other_names(prepare: Prepare) -> None:
+    nested = {"enable_thinking": False, "model": None}
+    assert prepare(CHAT, {"chat_template_kwargs": nested})["chat_template_kwargs"] == nested
+
+
+def test_what_should_hold_names_and_does_not_is_vllms_to_refuse(prepare: Prepare) -> None:
+    body = {"chat_template_kwargs": ["prompt_embeds"]}
+    assert prepare(CHAT, body)["chat_template_kwargs"] == ["prompt_embeds"]
+
+
+# Conversations:
+
+
+@pytest.mark.parametrize(("path", "route"), [(CHAT, "/chat/completions"), (TOKENIZE, "/tokenize")])
+def test_a_text_is_a_conversation_of_one_message(prepare: Prepare, path: str, route: str) -> None:
+    assert prepare(path, {"messages": "Hi"}, route)["messages"] == [USER]
+    assert prepare(path, {"messages": "Hi"}, "/v1" + route)["messages"] == [USER]
+
+
+def test_a_message_may_do_without_a_role_where_the_route_has_no_version(prepare: Prepare) -> None:
+    messages = [{"content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+    assert prepare(CHAT, {"messages": messages}, "chat/completions")["messages"] == [
+        USER,
+        messages[1],
+    ]
+    assert prepare(CHAT, {"messages": messages})["messages"] == messages
+
+
+@pytest.mark.parametrize("path", [CHAT, TOKENIZE])
+def test_the_operators_words_stand_first(prepare: Prepare, path: str) -> None:
+    assert prepare(path, {"messages": [USER]}, **SYSTEM)["messages"] == [OPENED, USER]
+    assert prepare(path, {"messages": "Hi"}, **SYSTEM)["messages"] == [OPENED, USER]
+    assert prepare(path, {"messages": [USER]})["messages"] == [USER]
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_the_callers_own_words_of_that_kind_win(prepare: Prepare, role: str) -> None:
+    messages = [USER, {"role": role, "content": "Be long."}]
+    assert prepare(CHAT, {"messages": messages}, **SYSTEM)["messages"] == messages
+
+
+@pytest.mark.parametrize("messages", [5, {"role": "user"}, [USER, "Hi"], []])
+def test_what_is_no_conversation_is_vllms_to_refuse(prepare: Prepare, messages: Any) -> None:
+    expected = [OPENED] if messages == [] else messages
+    assert prepare(CHAT, {"messages": messages}, **SYSTEM)["messages"] == expected
+
+
+def test_a_prompt_is_no_conversation(prepare: Prepare) -> None:
+    asked = prepare(TOKENIZE, {"prompt": "Hi", "messages": None}, **SYSTEM)
+    assert asked == {"prompt": "Hi", "model": "demo"}
+    assert prepare(COMPLETIONS, {"prompt": "Hi"}, **SYSTEM) == {"prompt": "Hi", "model": "demo"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [(RESPONSES, "instructions"), (MESSAGES, "system"), (COUNT, "system")]
+)
+def test_where_the_operators_words_have_a_key_of_their_own_they_fill_it(
+    prepare: Prepare, path: str, name: str
+) -> None:
+    assert prepare(path, {}, **SYSTEM)[name] == "Be brief."
+    assert prepare(path, {name: None}, **SYSTEM)[name] == "Be brief."
+    assert prepare(path, {name: ""}, **SYSTEM)[name] == ""
+    assert name not in prepare(path, {})
+
+
+def test_a_conversation_of_anthropics_is_left_alone(prepare: Prepare) -> None:
+    assert prepare(MESSAGES, {"messages": [USER]}, "/messages", **SYSTEM)["messages"] == [USER]
+
+
+# Items of a response's input:
+
+
+def text(words: str, kind: str = "output_text") -> dict[str, Any]:
+    return {"type": kind, "text": words}
+
+
+def test_the_parts_of_an_earlier_answer_become_one_text(prepare: Prepare) -> None:
+    parts = [text("a"), text("b", "input_text"), {"type": "refusal", "refusal": "c"}]
+    item = {"type": "message", "role": "assistant", "id": "m", "content": parts}
+    joined = {"type": "output_text", "text": "abc", "annotations": []}
+    (asked,) = prepare(RESPONSES, {"input": [item]})["input"]
+    assert asked == {**item, "content": [joined]}
+
+
+def test_the_parts_of_a_tools_output_become_one_text(prepare: Prepare) -> None:
+    item = {"type": "function_call_output", "call_id": "c", "output": [text("4"), text("2")]}
+    (asked,) = prepare(RESPONSES, {"input": [item]})["input"]
+    assert asked == {**item, "output": "42"}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "Hi",
+        {"role": "user", "content": "Hi"},
+        {"role": "user", "content": [text("Hi", "input_text")]},
+        {"role": "assistant", "content": "Ho"},
+        {"role": "assistant", "content": [text("a"), {"type": "input_image"}]},
+        {"role": "assistant", "content": [text("a"), "b"]},
+        {"type": "function_call_output", "output": "42"},
+        {"type": "function_call_output", "output": [{"type": "input_image"}]},
+        {"type": "reasoning", "output": [text("a")]},
+    ],
+    ids=repr,
+)
+def test_other_items_go_to_vllm_as_they_are(prepare: Prepare, item: Any) -> None:
+    assert prepare(RESPONSES, {"input": [item]})["input"] == [item]
+
+
+def test_an_input_of_one_text_stays_one(prepare: Prepare) -> None:
+    assert prepare(RESPONSES, {"input": "Hi"})["input"] == "Hi"
+
+
+@pytest.mark.parametrize("key", ["content", "output"])
+def test_a_file_in_an_input_is_refused(prepare: Prepare, key: str) -> None:
+    item = {"role": "user", key: [text("a", "input_text"), {"type": "input_file"}]}
+    with pytest.raises(InvalidInput, match="takes no files: send their text") as caught:
+        prepare(RESPONSES, {"input": [item]})
+    assert caught.value.param == "input"
+
+
+def test_a_response_is_numbered_for_its_job(prepare: Prepare) -> None:
+    assert prepare(RESPONSES, {})["request_id"] == "resp_job-1"
+    assert "request_id" not in prepare(CHAT, {})
+
+
+# Names that nobody knows:
+
+
+def test_what_nobody_knows_is_passed_on_and_logged_once(
+    prepare: Prepare, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert prepare(COMPLETIONS, {"nonsense": 1, "echo": False})["nonsense"] == 1
+    assert caplog.messages == [
+        "request job-1: 'nonsense' is no parameter of /v1/completions: no effect"
+    ]
+
+
+def test_of_a_name_without_end_the_beginning_is_logged(
+    prepare: Prepare, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(COMPLETIONS, {"x" * 1000: 1})
+    assert f"'{'x' * 64}' is no" in caplog.text
+
+
+def test_no_more_than_a_hundred_names_are_logged(
+    prepare: Prepare, caplog: pytest.LogCaptureFixture
+) -> None:
+    for start in (0, 60):
+        prepare(COMPLETIONS, {f"name{number}": 1 for number in range(start, start + 60)})
+    assert len(caplog.messages) == 100
+
+
+def test_where_requests_are_strict_it_is_refused_with_the_nearest_name(prepare: Prepare) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        prepare(COMPLETIONS, {"prompt": "", "zzz": 1, "max_token": 1}, STRICT_REQUESTS="1")
+    told = "unknown key 'max_token': did you mean 'max_tokens'?"
+    assert (caught.value.message, caught.value.param) == (told, "max_token")
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE, "/elsewhere"])
+def test_what_the_worker_adds_is_known(prepare: Prepare, path: str) -> None:
+    environ = {**SYSTEM, "STRICT_REQUESTS": "1"}
+    if path == "/elsewhere":
+        with pytest.raises(InvalidInput, match="unknown key 'model'"):
+            prepare(path, {}, **environ)
+    else:
+        assert prepare(path, {}, **environ)["model"] == "demo"
+
+
+def test_without_a_ranking_an_answer_stays_as_it_is() -> None:
+    answer = {"choices": [1]}
+    assert Asked(None).kept(answer) is answer

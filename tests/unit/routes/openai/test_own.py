@@ -1,0 +1,272 @@
+"""What the worker answers itself on the OpenAI path: models, adapters, health, counts."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY, Counter, Gauge
+from prometheus_client.parser import text_string_to_metric_families
+from support.engine.scripted import CHAT, ScriptedEngine, failure, replying, yields_of
+
+from worker.engine import Model
+from worker.engine.metrics import set_aside
+from worker.routes.openai import ROUTES
+
+
+def card(name: str, parent: str | None = None, root: str | None = None) -> dict[str, Any]:
+    return {"id": name, "object": "model", "parent": parent, "root": root or name, "owned_by": "v"}
+
+
+def listing(*cards: dict[str, Any]) -> Any:
+    return replying(json.dumps({"object": "list", "data": cards}))
+
+
+@pytest.fixture
+def engine() -> Iterator[ScriptedEngine]:
+    with ScriptedEngine(app=listing(card("demo"))) as engine:
+        yield engine
+
+
+@pytest.fixture
+def beside(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
+    """An embedder beside the engine."""
+    with ScriptedEngine(app=listing(card("org/minilm"))) as embedder:
+        embedder.model = Model(names=("org/minilm", "e"), max_model_len=512, device="cpu")
+        engine.beside = embedder
+        yield embedder
+
+
+async def got(engine: ScriptedEngine, route: str, **environ: str) -> Any:
+    (answer,) = await yields_of(engine, {"openai_route": route}, **environ)
+    return answer
+
+
+async def refused(engine: ScriptedEngine, payload: dict[str, Any]) -> dict[str, Any]:
+    return failure(await yields_of(engine, payload))
+
+
+# Models:
+
+
+@pytest.mark.usefixtures("beside")
+async def test_the_models_of_every_engine_are_listed(engine: ScriptedEngine) -> None:
+    assert await got(engine, "/v1/models") == {
+        "object": "list",
+        "data": [card("demo"), card("org/minilm")],
+    }
+
+
+async def test_where_a_loaded_adapter_lies_is_not_told(engine: ScriptedEngine) -> None:
+    engine.app = listing(card("demo"), card("pirate", "demo", "/runpod-volume/loras/pirate"))
+    listed = (await got(engine, "/v1/models"))["data"]
+    assert listed == [card("demo"), card("pirate", "demo", "pirate")]
+
+
+async def test_adapters_that_wait_on_the_volume_are_listed_once(engine: ScriptedEngine) -> None:
+    engine.app = listing(card("demo"), card("loaded", "demo", "/a/path"))
+    engine.adapters = ["loaded", "demo", "waiting"]
+    listed = (await got(engine, "/v1/models"))["data"]
+    assert listed == [card("demo"), card("loaded", "demo"), card("waiting", "demo")]
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("route", ["/v1/models/org/minilm", "/models/org/minilm/", "models/demo"])
+async def test_a_model_is_described_by_its_name_slashes_and_all(
+    engine: ScriptedEngine, route: str
+) -> None:
+    name = route.strip("/").partition("models/")[2]
+    assert await got(engine, route) == card(name)
+
+
+async def test_an_adapter_that_waits_is_described_too(engine: ScriptedEngine) -> None:
+    engine.adapters = ["pirate"]
+    assert await got(engine, "/v1/models/pirate") == card("pirate", "demo")
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("name", ["minilm", "org", "Demo", "models/demo"])
+async def test_a_model_that_is_not_served_is_told_with_those_that_are(
+    engine: ScriptedEngine, name: str
+) -> None:
+    error = await refused(engine, {"openai_route": f"/v1/models/{name}"})
+    told = f"There is no model '{name}'; this worker serves demo, org/minilm."
+    assert (error["code"], error["message"]) == (404, told)
+
+
+async def test_an_engine_that_is_started_again_has_no_models_meanwhile(
+    engine: ScriptedEngine, beside: ScriptedEngine
+) -> None:
+    beside.mark_dead()
+    assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
+    assert await got(engine, "/v1/models/demo") == card("demo")
+    for name in ("org/minilm", "nobody"):  # either may be its own
+        assert (await refused(engine, {"openai_route": f"/v1/models/{name}"}))["code"] == 503
+    engine.mark_dead()
+    assert (await refused(engine, {"openai_route": "/v1/models"}))["code"] == 503
+
+
+# Adapters:
+
+
+@pytest.mark.parametrize("route", ["/v1/unload_lora_adapter", "/unload_lora_adapter"])
+async def test_an_adapter_is_forgotten(engine: ScriptedEngine, route: str) -> None:
+    engine.adapters = ["pirate", "poet"]
+    payload = {"openai_route": route, "openai_input": {"lora_name": "pirate"}}
+    assert await yields_of(engine, payload) == [{"unloaded": "pirate"}]
+    assert engine.adapters == ["poet"]
+
+
+@pytest.mark.parametrize("body", [{"lora_name": None}, {"lora_name": 5}, {"name": "pirate"}, None])
+async def test_an_adapter_to_forget_must_be_named(engine: ScriptedEngine, body: Any) -> None:
+    payload = {"route": "/v1/unload_lora_adapter", "method": "POST", "body": body}
+    error = await refused(engine, payload)
+    assert (error["code"], error["param"]) == (400, "lora_name")
+    assert error["message"] == "lora_name: the name of an adapter"
+
+
+# Health and status:
+
+
+async def test_health_tells_how_each_engine_is(
+    engine: ScriptedEngine, beside: ScriptedEngine
+) -> None:
+    ready = {"demo": "ready", "org/minilm": "ready"}
+    assert await got(engine, "/health") == {"status": "ok", "models": ready}
+    beside.mark_dead()
+    starting = ready | {"org/minilm": "starting"}
+    assert await got(engine, "/health") == {"status": "ok", "models": starting}
+    engine.mark_dead()
+    assert (await refused(engine, {"openai_route": "/health"}))["code"] == 503
+
+
+async def test_the_status_has_the_keys_of_the_model_serving_api(engine: ScriptedEngine) -> None:
+    engine.model = Model(("demo", "d"), 1024, "cuda", temperature=0.2, max_new_tokens=99)
+    environ = {"RUNPOD_ENDPOINT_ID": "abc123", "SYSTEM_PROMPT": "Be brief."}
+    assert await got(engine, "/chat", **environ) == {
+        "status": "running",
+        "llm_serving_url": "https://api.runpod.ai/v2/abc123/openai/v1",
+        "model_name": "demo",
+        "max_new_tokens": 99,
+        "device": "cuda",
+        "do_sample": True,
+        "system_prompt": "Be brief.",
+    }
+
+
+@pytest.mark.parametrize(("temperature", "samples"), [(None, True), (0.0, False), (1.0, True)])
+async def test_the_status_tells_what_nobody_set(
+    engine: ScriptedEngine, temperature: float | None, samples: bool
+) -> None:
+    engine.model = Model(("demo",), 1024, "cpu", temperature)
+    told = await got(engine, "/v1/chat")
+    assert (told["do_sample"], told["max_new_tokens"]) == (samples, 1024)
+    assert (told["llm_serving_url"], told["system_prompt"]) == (None, None)
+
+
+async def test_the_status_of_a_dead_engine_is_not_started(engine: ScriptedEngine) -> None:
+    engine.mark_dead()
+    told = {"status": "not started", "message": "You need to start the service first."}
+    assert await got(engine, "/chat") == told
+
+
+@pytest.mark.parametrize("route", ["/chat", "/health", "/models", "/models/demo", "/metrics"])
+async def test_what_is_only_told_takes_get(engine: ScriptedEngine, route: str) -> None:
+    assert await yields_of(engine, {"route": route, "method": "GET"})
+    error = await refused(engine, {"route": route, "method": "POST"})
+    assert (error["code"], error["message"].endswith(" takes GET.")) == (405, True)
+
+
+# Counts:
+
+
+async def test_a_family_of_counts_that_both_engines_have_is_told_once(
+    engine: ScriptedEngine, beside: ScriptedEngine
+) -> None:
+    for each in (engine, beside):
+        counter = Counter("vllm:asked", "Requests.", ["model"], registry=each.metrics)
+        counter.labels(model=each.model.names[0]).inc(3 if each is engine else 4)
+    Gauge("vllm:alone", "Of one.", registry=beside.metrics).set(1)
+    for _ in range(2):  # telling them changes nothing
+        told = await got(engine, "/metrics")
+        families = list(text_string_to_metric_families(told))
+        names = [family.name for family in families]
+        assert len(names) == len(set(names))
+        assert told.count("# TYPE vllm:asked_total counter") == 1
+        totals = {
+            sample.labels["model"]: sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == "vllm:asked_total"
+        }
+        assert totals == {"demo": 3, "org/minilm": 4}
+        assert "vllm:alone 1.0" in told
+
+
+async def test_the_processs_own_counts_are_told_too(engine: ScriptedEngine) -> None:
+    counter = Counter("worker_test", "Of the process.")
+    try:
+        assert "worker_test_total 0.0" in await got(engine, "/metrics")
+    finally:
+        REGISTRY.unregister(counter)
+
+
+def test_what_vllm_counts_of_an_engine_is_set_aside() -> None:
+    set_aside()  # what importing vLLM may have left there
+    vllms, other = Counter("vllm:asked", "Requests."), Counter("vllm_test", "Another's.")
+    vllms.inc()
+    try:
+        assert REGISTRY.get_sample_value("vllm:asked_total") == 1
+        apart = set_aside()
+        assert REGISTRY.get_sample_value("vllm:asked_total") is None
+        assert REGISTRY.get_sample_value("vllm_test_total") == 0
+        assert [family.name for family in apart.collect()] == ["vllm:asked"]
+    finally:
+        REGISTRY.unregister(other)
+    assert list(set_aside().collect()) == []
+
+
+# The document:
+
+
+def described(path: str, schema: str, title: str = "vLLM") -> dict[str, Any]:
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title},
+        "paths": {path: {"post": {"summary": f"{title}'s"}}, "/sleep": {"post": {}}},
+        "components": {"schemas": {schema: {"type": "object"}}},
+    }
+
+
+async def test_the_document_describes_what_is_served_and_nothing_else(
+    engine: ScriptedEngine, beside: ScriptedEngine
+) -> None:
+    engine.schema = described(CHAT, "Chat")
+    beside.schema = described("/v1/embeddings", "Embed", "embedder")
+    told = await got(engine, "/openapi.json")
+    own = {route.path for route in ROUTES.values() if route.own}
+    assert set(told["paths"]) == own | {CHAT, "/v1/embeddings"}
+    assert told["paths"][CHAT] == {"post": {"summary": "vLLM's"}}
+    assert told["paths"]["/v1/embeddings"] == {"post": {"summary": "embedder's"}}
+    assert told["components"] == {
+        "schemas": {"Chat": {"type": "object"}, "Embed": {"type": "object"}}
+    }
+    assert (told["openapi"], told["info"]) == ("3.1.0", {"title": "vLLM"})
+
+
+async def test_vllms_words_for_a_route_of_the_workers_win(engine: ScriptedEngine) -> None:
+    engine.schema = described("/v1/models", "Models")
+    told = await got(engine, "/openapi.json")
+    assert told["paths"]["/v1/models"] == {"post": {"summary": "vLLM's"}}
+
+
+async def test_the_workers_own_routes_are_described_in_a_line(engine: ScriptedEngine) -> None:
+    paths = (await got(engine, "/openapi.json"))["paths"]
+    summary = "Tell whether the model answers, and how each engine is."
+    success = {"200": {"description": "Successful Response"}}
+    assert paths["/health"] == {"get": {"summary": summary, "responses": success}}
+    assert list(paths["/v1/unload_lora_adapter"]) == ["post"]
+    assert paths["/v1/models/{model}"]["get"]["parameters"] == [
+        {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    ]
+    assert all(line["summary"] for path in paths.values() for line in path.values())

@@ -1,0 +1,288 @@
+"""What the settings name is looked for and, once it is there, nothing else is asked of the hub."""
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.engine.arguments import arguments
+from support.hub.caches import NAME, SHARDS, cached, model, of_nobody
+from support.hub.server import hub
+
+from worker.errors import StartFailed
+from worker.settings.sources import Given, gathered
+from worker.start.needs import named, needed
+from worker.start.repositories import Repositories, placed, places
+from worker.store import Found, Kind, Origin, Reason, Unavailable, Wanted
+
+OFFLINE = "HF_HUB_OFFLINE"
+
+
+@pytest.fixture(autouse=True)
+def _environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An environment in which nothing is set, and which is what it was when the test ends."""
+    of_nobody(tmp_path, monkeypatch)
+    before = dict(os.environ)
+    for name in ("HF_HOME", "HF_HUB_CACHE", OFFLINE, "TRANSFORMERS_OFFLINE"):
+        os.environ.pop(name, None)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return model(tmp_path / "source")
+
+
+def given(tmp_path: Path, **environ: str) -> Given:
+    """Set something, on a volume of its own."""
+    return gathered({"BASE_PATH": str(tmp_path), **environ}, tmp_path / "no such file")
+
+
+def test_a_volume_holds_the_cache(tmp_path: Path) -> None:
+    cache = tmp_path / "huggingface-cache" / "hub"
+    snapshot = cached(cache, model(tmp_path / "source"))
+    repositories = Repositories(given(tmp_path, MODEL_NAME=NAME))
+    (found,) = repositories.fetched()
+    assert (found.place, found.origin) == (snapshot, Origin.VOLUME)
+    assert os.environ["HF_HOME"] == str(tmp_path / "huggingface-cache")
+
+
+def test_without_a_volume_the_librarys_own_cache_is_used(tmp_path: Path) -> None:
+    assert places({"HF_HUB_CACHE": "/cache"}).volume == Path("/cache")
+    assert places({"HF_HOME": "/home"}).volume == Path("/home/hub")
+    assert places({"XDG_CACHE_HOME": "/xdg"}).volume == Path("/xdg/huggingface/hub")
+
+
+def test_a_directory_is_found_as_it_is(tmp_path: Path, source: Path) -> None:
+    found = Repositories(given(tmp_path, MODEL_NAME=str(source))).found()
+    (each,) = found.values()
+    assert (each.place, each.origin) == (source, Origin.DIRECTORY)
+
+
+def test_what_is_named_twice_is_looked_for_once(tmp_path: Path, source: Path) -> None:
+    both = given(tmp_path, MODEL_NAME=str(source), EMBEDDING_MODEL_NAME=str(source))
+    assert len(named(both)) == 2
+    assert len(Repositories(both).fetched()) == 1
+
+
+def test_what_vllm_wants_beside_is_found_then(tmp_path: Path, source: Path) -> None:
+    other = Wanted(str(model(tmp_path / "other")))
+    repositories = Repositories(given(tmp_path, MODEL_NAME=str(source)))
+    found = repositories.found([other, Wanted("s3://bucket/model")])
+    assert [each.place.name for each in found.values()] == ["source", "other"]
+
+
+def test_code_of_another_repository_is_wanted_where_code_is_trusted(
+    tmp_path: Path, source: Path
+) -> None:
+    cache = tmp_path / "huggingface-cache" / "hub"
+    config = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
+    (source / "config.json").write_text(json.dumps(config))
+    cached(cache, source)
+    assert len(Repositories(given(tmp_path, MODEL_NAME=NAME)).fetched()) == 1
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "own.py").write_text("")
+    snapshot = cached(cache, code, name="org/code")
+    trusted = Repositories(given(tmp_path, MODEL_NAME=NAME, TRUST_REMOTE_CODE="1")).fetched()
+    assert [each.place for each in trusted[1:]] == [snapshot]
+    assert trusted[1].wanted.kind is Kind.CODE
+
+
+def test_a_model_that_another_one_refers_to_is_found_with_it_and_so_is_its_code(
+    tmp_path: Path, source: Path
+) -> None:
+    cache = tmp_path / "huggingface-cache" / "hub"
+    speculators = {"speculators_config": {"verifier": {"name_or_path": "org/verifier"}}}
+    (source / "config.json").write_text(json.dumps({"model_type": "own", **speculators}))
+    verifier = model(tmp_path / "verifier")
+    config = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
+    (verifier / "config.json").write_text(json.dumps(config))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").write_text("")
+    places = [
+        source,
+        cached(cache, verifier, name="org/verifier"),
+        cached(cache, tmp_path / "code", name="org/code"),
+    ]
+    told = given(tmp_path, MODEL_NAME=str(source), TRUST_REMOTE_CODE="1")
+    assert [each.place for each in Repositories(told).fetched()] == places
+
+
+# Offline:
+
+
+def test_once_all_is_named_the_libraries_are_offline(tmp_path: Path, source: Path) -> None:
+    Repositories(given(tmp_path, MODEL_NAME=str(source))).go_offline()
+    assert os.environ[OFFLINE] == "1"
+    # The hub's library reads the other one where this is not set, and nothing else reads it.
+    assert "TRANSFORMERS_OFFLINE" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"VLLM_EXTRA_ARGS": "--model-impl transformers --tokenizer-mode=slow"},
+        {"VLLM_EXTRA_ARGS": "--generation-config vllm"},
+        {"GENERATION_CONFIG": "auto", "EMBEDDING_GENERATION_CONFIG": "vllm"},
+        {"GENERATION_CONFIG": "/", "HF_CONFIG_PATH": "/"},
+    ],
+)
+def test_what_needs_nothing_of_the_hub_does_not_keep_them_from_it(
+    tmp_path: Path, source: Path, environ: dict[str, str]
+) -> None:
+    Repositories(given(tmp_path, MODEL_NAME=str(source), **environ)).go_offline()
+    assert os.environ[OFFLINE] == "1"
+
+
+def test_the_operators_word_counts_more(tmp_path: Path, source: Path) -> None:
+    os.environ[OFFLINE] = "0"
+    Repositories(given(tmp_path, MODEL_NAME=str(source))).go_offline()
+    assert os.environ[OFFLINE] == "0"
+
+
+def test_what_downloads_is_not_offline(tmp_path: Path, source: Path) -> None:
+    with hub() as running:
+        os.environ["HF_ENDPOINT"] = running.endpoint
+        repositories = Repositories(given(tmp_path, MODEL_NAME=str(source)))
+        repositories.go_offline()
+        with pytest.raises(Unavailable) as raised:
+            repositories.found([Wanted("org/none")])
+    assert raised.value.reason is Reason.MISSING
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"VLLM_EXTRA_ARGS": "--model org/other"},
+        {"VLLM_EXTRA_ARGS": "--tokenizer=org/other"},
+        {"VLLM_EXTRA_ARGS": "--tokenizer_revision v2"},
+        {"VLLM_EXTRA_ARGS": "--hf-config-path org/other"},
+        {"VLLM_EXTRA_ARGS": "--generation-config=org/other"},
+        {"HF_CONFIG_PATH": "org/other"},
+        {"EMBEDDING_HF_CONFIG_PATH": "org/other"},
+        {"GENERATION_CONFIG": "org/other"},
+        {"EMBEDDING_GENERATION_CONFIG": "org/other"},
+        {"VLLM_LORA_RESOLVER_HF_REPO_LIST": "org/other"},
+        {"TOKENIZER_NAME": "s3://bucket/model"},
+        {"EMBEDDING_MODEL_NAME": "org/name:Q4_K_M"},
+        {"MODEL_NAME": ""},
+    ],
+)
+def test_with_something_that_only_vllm_finds_they_are_not(
+    tmp_path: Path, source: Path, environ: dict[str, str]
+) -> None:
+    repositories = Repositories(given(tmp_path, **{"MODEL_NAME": str(source), **environ}))
+    repositories.go_offline()
+    repositories.close()
+    assert OFFLINE not in os.environ
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"VLLM_EXTRA_ARGS": "--model a/b"},
+        {"MODEL_NAME": "a/b.gguf"},
+        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "--enable-lora --lora-modules a=a/b"},
+        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "--speculative-config.model a/b"},
+        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "-sc '{}'"},
+    ],
+)
+def test_what_only_vllm_finds_can_not_be_fetched_ahead(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    repositories = Repositories(given(tmp_path, **environ))
+    with pytest.raises(StartFailed, match="Only vLLM itself can find"):
+        repositories.fetched()
+
+
+# Into vLLM's arguments:
+
+
+def at(wanted: Wanted, origin: Origin = Origin.VOLUME) -> Found:
+    return Found(wanted, Path("/cache") / wanted.model / str(wanted.kind), origin, "c" * 40)
+
+
+def test_directories_take_the_place_of_names() -> None:
+    adapter = Namespace(name="one", path="org/adapter")
+    told = arguments(
+        tokenizer="org/tokenizer",
+        lora_modules=[adapter, Namespace(name="two", path="/adapters/two")],
+        speculative_config={"model": "org/draft", "num_speculative_tokens": 3},
+    )
+    wanted = needed(told)
+    here = {one: at(one, Origin.DIRECTORY) for one in wanted if one.model == "/adapters/two"}
+    found = {one: at(one) for one in wanted} | here
+    assert [each.wanted for each in placed(told, found)] == wanted
+    assert (told.model, told.tokenizer) == (
+        "/cache/org/name/model",
+        "/cache/org/tokenizer/tokenizer",
+    )
+    assert [each.path for each in told.lora_modules] == [
+        "/cache/org/adapter/adapter",
+        "/adapters/two",
+    ]
+    assert told.speculative_config == {
+        "model": "/cache/org/draft/model",
+        "num_speculative_tokens": 3,
+    }
+    assert (told.origin, told.commit) == (Origin.VOLUME, "c" * 40)
+
+
+def test_a_tokenizer_may_be_the_models_at_another_revision() -> None:
+    told = arguments(tokenizer_revision="v2")
+    assert [*placed(told, {one: at(one) for one in needed(told)})]
+    assert (told.model, told.tokenizer) == ("/cache/org/name/model", "/cache/org/name/tokenizer")
+
+
+def test_a_draft_that_is_the_model_goes_with_it() -> None:
+    told = arguments(speculative_config={"model": NAME, "method": "mtp"})
+    assert [*placed(told, {one: at(one) for one in needed(told)})]
+    assert told.speculative_config == {"model": "/cache/org/name/model", "method": "mtp"}
+
+
+def test_what_two_settings_name_is_put_where_each_of_them_says() -> None:
+    main = arguments(revision=None, speculative_config={"model": "org/small"})
+    beside = arguments(revision=None, model="org/small")
+    # One was found for both.
+    found = {one: at(one) for one in [*needed(main), *needed(beside, "EMBEDDING_")]}
+    found = {one.wanted: one for one in found.values()}
+    for told, prefix in ((main, ""), (beside, "EMBEDDING_")):
+        settings = [each.wanted.setting for each in placed(told, found, prefix)]
+        assert settings[0] == f"{prefix}MODEL_NAME"
+    small = "/cache/org/small/model"
+    assert (main.speculative_config, beside.model) == ({"model": small}, small)
+
+
+def test_a_tokenizer_of_the_models_own_goes_with_it() -> None:
+    told = arguments(tokenizer=NAME)
+    assert len(needed(told)) == 1
+    assert [*placed(told, {one: at(one) for one in needed(told)})]
+    assert told.tokenizer == told.model == "/cache/org/name/model"
+
+
+def test_what_was_not_looked_for_stays_as_it_is() -> None:
+    told = arguments()
+    assert [*placed(told, {})] == []
+    assert (told.model, told.tokenizer) == (NAME, None)
+
+
+def test_a_directory_of_the_operators_stays_as_it_was_written(tmp_path: Path) -> None:
+    told = arguments(model="~/model")
+    found = {one: Found(one, tmp_path, Origin.DIRECTORY) for one in needed(told)}
+    assert [*placed(told, found)]
+    assert told.model == "~/model"
+
+
+def test_engines_are_told_where_everything_lies(tmp_path: Path) -> None:
+    cache = tmp_path / "huggingface-cache" / "hub"
+    first = cached(cache, model(tmp_path / "a"), revision="v1")
+    other = cached(cache, model(tmp_path / "b", SHARDS), name="org/embedder")
+    repositories = Repositories(given(tmp_path, MODEL_NAME=NAME, MODEL_REVISION="v1"))
+    main, beside = arguments(), arguments(model="org/embedder", revision=None)
+    repositories.place({"": main, "EMBEDDING_": beside, "OTHER_": None})
+    assert (main.model, beside.model) == (str(first), str(other))

@@ -1,0 +1,289 @@
+"""A model that can't be had: each cause has its own words, and nothing is left to be trusted."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.hub.caches import (
+    INDEX,
+    NAME,
+    SHARDS,
+    WANTED,
+    WEIGHTS,
+    On,
+    cached,
+    hub_and_volume,
+    model,
+    same,
+)
+from support.hub.server import MEMBER, STRANGER
+
+from worker.errors import StartFailed
+from worker.store import NotFound, Reason, Unavailable, Wanted, download, resolve, unavailable
+from worker.store.download import obtain
+from worker.store.download.lease import Leases
+
+TRANSIENT = [(429, Reason.RATE_LIMITED), (500, Reason.HUB_FAILS), (503, Reason.HUB_FAILS)]
+
+
+@pytest.fixture
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
+    with hub_and_volume(tmp_path, monkeypatch) as both:
+        yield both
+
+
+def nothing_trusted(on: On, wanted: Wanted = WANTED) -> None:
+    """See that a later start would not believe in what is left, and could begin at once."""
+    assert isinstance(resolve(wanted, on.places), NotFound)
+    assert not [*on.folder.glob(".worker/lease-*")]
+    assert not [*on.folder.glob(".worker/manifests/*.json")]
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_is_told_with_what_can_be_done(reason: Reason) -> None:
+    told = unavailable(Wanted("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
+    assert isinstance(told, StartFailed)
+    assert told.told.startswith("a/b: ")
+    assert told.told.endswith(" (why)")
+    assert told.message == f"{told.told}: {told.remedy}"
+    assert "{" not in told.message
+
+
+@pytest.mark.parametrize(
+    ("setting", "revision"),
+    [
+        ("MODEL_NAME", "MODEL_REVISION"),
+        ("TOKENIZER_NAME", "TOKENIZER_REVISION"),
+        ("EMBEDDING_MODEL_NAME", "EMBEDDING_MODEL_REVISION"),
+    ],
+)
+def test_the_setting_of_a_missing_revision_is_named(on: On, setting: str, revision: str) -> None:
+    refused = on.refused(Wanted(NAME, "v9", setting=setting))
+    assert refused.reason is Reason.REVISION_MISSING
+    assert refused.message.startswith(f"{NAME}@v9: ")
+    assert f"set {revision} to" in refused.remedy
+    assert not on.places.volume.exists()
+
+
+@pytest.mark.parametrize(
+    ("token", "reason", "named"),
+    [
+        (None, Reason.TOKEN_MISSING, "HF_TOKEN"),
+        (STRANGER, Reason.NO_ACCESS, "licence"),
+        ("hf_unknown", Reason.BAD_TOKEN, "HF_TOKEN"),
+        ("hf_“x”", Reason.ODD_TOKEN, "HF_TOKEN"),
+    ],
+)
+def test_a_gated_repository_says_what_is_missing(
+    on: On, token: str | None, reason: Reason, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on.hub.repositories[NAME].gated = True
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    refused = on.refused()
+    assert (refused.reason, named in refused.message) == (reason, True)
+    assert token is None or token not in refused.message
+    nothing_trusted(on)
+    monkeypatch.setenv("HF_TOKEN", MEMBER)
+    same(on.obtain(), on.source)
+
+
+def test_a_private_repository_is_like_none(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    on.hub.repositories[NAME].private = True
+    for token in (None, STRANGER):
+        if token:
+            monkeypatch.setenv("HF_TOKEN", token)
+        refused = on.refused()
+        assert refused.reason is on.refused(Wanted("org/none")).reason is Reason.MISSING
+        assert "HF_TOKEN" in refused.remedy
+    assert not on.places.volume.exists()
+    monkeypatch.setenv("HF_TOKEN", MEMBER)
+    same(on.obtain(), on.source)
+
+
+@pytest.mark.parametrize("name", ["not a name!", "a/b/c", "/models/none", "~x/y/z", "a" * 200])
+def test_what_is_no_name_of_a_repository_is_told(on: On, name: str) -> None:
+    refused = on.refused(Wanted(name))
+    assert (refused.reason, "MODEL_NAME" in refused.remedy) == (Reason.NOT_A_REPOSITORY, True)
+    assert on.hub.requests == []
+
+
+def test_a_renamed_repository_is_downloaded_and_its_new_name_told(
+    on: On, caplog: pytest.LogCaptureFixture
+) -> None:
+    on.hub.moved["org/old"] = NAME
+    found = on.obtain(Wanted("org/old"))
+    same(found, on.source)
+    assert found.place.parents[1].name == "models--org--old"
+    assert f"org/old is called {NAME} now: set MODEL_NAME to that" in caplog.text
+    on.hub.clear()
+    assert on.obtain(Wanted("org/old")).place == found.place
+    assert on.hub.requests == []
+
+
+def test_other_letters_of_the_same_name_are_no_new_name(
+    on: On, caplog: pytest.LogCaptureFixture
+) -> None:
+    on.hub.moved["Org/Name"] = NAME
+    same(on.obtain(Wanted("Org/Name")), on.source)
+    assert "is called" not in caplog.text
+
+
+def test_without_weights_there_is_nothing_to_load(on: On) -> None:
+    (on.source / WEIGHTS).unlink()
+    refused = on.refused()
+    assert (refused.reason, "LOAD_FORMAT" in refused.remedy) == (Reason.NO_FILES, True)
+    assert on.hub.sent == []
+    assert not on.places.volume.exists()
+    assert on.refused(replace(WANTED, load_format="pt")).reason is Reason.NO_FILES
+    assert on.obtain(replace(WANTED, load_format="dummy"))
+    # What is there of it now is no model still.
+    assert on.refused().reason is Reason.NO_FILES
+
+
+def test_an_index_that_promises_too_much_is_told(on: On, tmp_path: Path) -> None:
+    source = model(tmp_path / "shards", SHARDS)
+    index = {"weight_map": dict(enumerate([*SHARDS, "lost.safetensors", "../x.safetensors"]))}
+    (source / INDEX).write_text(json.dumps(index))
+    on.hub.add(NAME, source)
+    refused = on.refused()
+    assert refused.reason is Reason.NO_FILES
+    assert "(../x.safetensors, lost.safetensors)" in refused.told
+    assert [each.path for each in on.hub.sent] == [INDEX]
+    nothing_trusted(on)
+
+
+@pytest.mark.parametrize(("status", "reason"), TRANSIENT)
+def test_a_hub_that_fails_is_asked_again_and_then_given_up(
+    on: On, status: int, reason: Reason
+) -> None:
+    on.hub.status = status
+    assert on.refused().reason is reason
+    assert 1 < len(on.hub.requests) < 10
+    assert not on.places.volume.exists()
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_hub_that_fails_once_is_asked_again(
+    on: On, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    on.hub.faults = [status]
+    same(on.obtain(), on.source)
+    assert "tried again in 0." in caplog.text
+
+
+def test_a_refusal_is_not_asked_for_again(on: On) -> None:
+    on.refused(Wanted("org/none"))
+    assert len(on.hub.requests) == 1
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://[bad", "nonsense"])
+def test_a_hub_that_is_not_there_is_told(on: On, endpoint: str) -> None:
+    with pytest.raises(Unavailable) as raised:
+        obtain(WANTED, on.places, endpoint)
+    assert raised.value.reason is Reason.UNREACHABLE
+    assert not on.places.volume.exists()
+
+
+def test_a_hub_that_hangs_is_given_up(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "PATIENCE_S", 0.2)
+    on.hub.hangs = True
+    assert on.refused().reason is Reason.UNREACHABLE
+
+
+# Disks:
+
+
+def test_room_is_looked_for_before_anything_large_is_sent(
+    on: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=40_000))
+    refused = on.refused()
+    assert refused.reason is Reason.NO_SPACE
+    assert f"40.1kB are to be downloaded to {on.places.volume}, where 40.0kB are free" in (
+        refused.told
+    )
+    assert on.hub.sent == []
+    nothing_trusted(on)
+
+
+def test_what_is_there_already_needs_no_room(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    (on.obtain().place / "config.json").resolve().unlink()
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    same(on.obtain(), on.source)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_up_meanwhile_is_told(
+    on: On, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        refused = on.refused()
+    assert (refused.reason, "BASE_PATH" in refused.remedy) == (Reason.NO_SPACE, True)
+    assert os.strerror(number) in refused.told
+    nothing_trusted(on)
+    same(on.obtain(), on.source)
+
+
+@pytest.mark.parametrize("kind", ["file", "loop"])
+def test_a_place_that_can_not_be_written_to_is_told(on: On, kind: str) -> None:
+    volume = on.places.volume
+    with suppress(FileExistsError):
+        volume.touch() if kind == "file" else volume.symlink_to(volume)
+    refused = on.refused()
+    assert refused.reason is Reason.UNWRITABLE
+    assert str(volume) in refused.told
+    assert "BASE_PATH" in refused.remedy
+    volume.unlink()
+    same(on.obtain(), on.source)
+
+
+def test_what_can_not_be_named_is_told(on: On) -> None:
+    (on.folder / "refs" / "main").mkdir(parents=True)
+    assert on.refused().reason is Reason.UNWRITABLE
+    (on.folder / "refs" / "main").rmdir()
+    same(on.obtain(), on.source)
+
+
+@pytest.mark.parametrize("loop", ["blobs", "snapshots", "refs"])
+def test_a_loop_of_links_in_the_cache_is_told(on: On, loop: str) -> None:
+    on.folder.mkdir(parents=True)
+    (on.folder / loop).symlink_to(loop)
+    assert on.refused().reason is Reason.UNWRITABLE
+    assert isinstance(resolve(WANTED, on.places), NotFound)
+    (on.folder / loop).unlink()
+    same(on.obtain(), on.source)
+
+
+def test_whoever_fails_lets_the_next_one_try_at_once(on: On) -> None:
+    on.hub.wrong = {WEIGHTS}
+    assert on.refused().reason is Reason.WRONG_CHECKSUM
+    with Leases(on.folder / ".worker").taken(lambda: (0, 0)) as got:
+        assert got
+
+
+def test_what_another_one_has_just_completed_is_not_asked_for(
+    on: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Leases):
+        """Had by another worker between the look at the disk and now."""
+
+        def __init__(self, directory: Path) -> None:
+            super().__init__(directory)
+            cached(on.places.volume, on.source, listed=True)
+
+    monkeypatch.setattr(download, "Leases", Late)
+    same(on.obtain(), on.source)
+    assert on.hub.requests == []
