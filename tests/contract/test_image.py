@@ -20,7 +20,7 @@ from support.hub.server import Hub, hub
 
 from worker.settings.sources import BAKED, gathered
 from worker.store import Found, Origin, Places, Wanted, resolve
-from worker.store.baked import baked_models
+from worker.store.places import baked_models
 
 pytestmark = pytest.mark.contract
 

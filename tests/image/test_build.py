@@ -32,7 +32,7 @@ import pathlib, sys
 sys.path.insert(0, "/src")
 from worker.settings.sources import BAKED, gathered
 from worker.store import Kind, Places, Wanted, resolve
-from worker.store.baked import baked_models
+from worker.store.places import baked_models
 given = gathered({}).values
 places = Places(pathlib.Path("/none"), baked=baked_models(BAKED))
 model = Wanted(given["MODEL_NAME"], given["MODEL_REVISION"])

@@ -9,7 +9,7 @@ from worker.doctor.memory import GIB, Range
 from worker.doctor.model import Model
 from worker.settings import Settings
 from worker.store import Places, Wanted
-from worker.store.locate import locate
+from worker.store.hub import locate
 
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine

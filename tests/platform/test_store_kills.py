@@ -136,7 +136,7 @@ def kill_all(rounds: list[Round], environ: dict[str, str], served: Hub, source: 
 def downloading(each: Round, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start what a worker starts to download."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "worker.store"],
+        [sys.executable, "-m", "worker.store.download"],
         env={**environ, "PYTHONPATH": str(ROOT / "src")},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ from worker.settings.sources import Given
 from worker.start.needs import found_by_store, named, needed
 from worker.start.repositories import places
 from worker.store import Kind, Reason, Snapshot, Unavailable, Wanted
-from worker.store.locate import locate
+from worker.store.hub import locate
 
 # How long the hub may take altogether. The import of vLLM takes about as long.
 HUB_S = 8.0

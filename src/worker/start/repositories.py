@@ -16,8 +16,8 @@ from worker.settings.environment import Choice, export, hub_cache, process_envir
 from worker.settings.sources import BAKED, Given
 from worker.start.needs import asks_hub, elsewhere, found_by_store, named, named_beside, needed
 from worker.store import Found, Kind, Origin, Places, Wanted
-from worker.store.baked import baked_models
 from worker.store.fetching import Fetching
+from worker.store.places import baked_models
 
 log = logging.getLogger("worker")
 

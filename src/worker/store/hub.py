@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
 from worker.store.places import HASH, Places, folder, folders
 from worker.store.refusals import Reason, WrongChecksumError, unavailable
+from worker.store.resolve import Found, resolve
 from worker.store.snapshot import File, Origin, Snapshot, Wanted
 
 # Which of the hub's HTTP libraries it is depends on the hub's release.
@@ -64,17 +65,27 @@ def listing(api: HfApi, wanted: Wanted, patience_s: float = PATIENCE_S) -> Listi
     return Listing(info.id, str(info.sha), listed, bool(info.gated))
 
 
-def ask(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snapshot:
-    """Describe a model as the hub has it, and what of it is not on the disk.
+def locate(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snapshot:
+    """Describe a model as a start would find it, without downloading it: on the disk or the hub.
 
     Args:
         wanted: the model.
-        places: where files may lie already.
-        endpoint: of another hub than the library's own.
+        places: where it may lie.
+        endpoint: another hub's address than the library's own.
 
     Raises:
-        Unavailable: the hub does not have it, does not give it, or does not answer.
+        Unavailable: the model is neither on the disk nor on the hub, or the hub refuses it.
     """
+    found = resolve(wanted, places)
+    if isinstance(found, Found):
+        described = disk.described(wanted, found.origin, found.place, found.commit)
+    else:
+        described = _ask(wanted, places, endpoint)
+    return replace(described, passed=found.passed)
+
+
+def _ask(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
+    """Describe a model as the hub has it, and which of its files are not in a cache yet."""
     api = HfApi(endpoint=endpoint)
     with failures_told(wanted):
         listed = listing(api, wanted)

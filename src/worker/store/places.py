@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from worker.store.snapshot import Origin, Wanted
 
 # The platform puts the model that is chosen in its console there, in the layout of the hub's cache.
@@ -25,6 +27,16 @@ class BakedModel:
     revision: str | None
     commit: str
     place: Path
+
+
+@dataclass(frozen=True)
+class _Image:
+    """The part of the image's manifest that names its models; the rest are their settings."""
+
+    models: tuple[BakedModel, ...] = ()
+
+
+_IMAGE = TypeAdapter(_Image)
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,14 @@ class Places:
         if self.platform != self.cache(wanted):
             yield Origin.PLATFORM, self.platform
         yield Origin.VOLUME, self.cache(wanted)
+
+
+def baked_models(manifest: Path) -> tuple[BakedModel, ...]:
+    """Read which models are in the image; none, if the file is missing or names none."""
+    try:
+        return _IMAGE.validate_json(manifest.read_bytes()).models
+    except (OSError, ValidationError):
+        return ()
 
 
 def folder(cache: Path, model: str) -> Path:

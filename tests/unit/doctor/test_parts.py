@@ -13,7 +13,7 @@ from worker.doctor.findings import Finding, Level
 from worker.doctor.parts import Part, judged, parts
 from worker.settings.sources import Given
 from worker.store import Origin, Places, Snapshot, Unavailable, Wanted
-from worker.store.locate import locate
+from worker.store.hub import locate
 
 
 def judgement(**settings: str) -> Finding:

@@ -9,7 +9,7 @@ from support.hub.caches import NAME, WANTED, WEIGHTS, cached, model
 from support.hub.server import commit
 
 from worker.store import BakedModel, Found, NotFound, Origin, Places, resolve
-from worker.store.baked import baked_models
+from worker.store.places import baked_models
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from worker.store.files import (
     weights,
 )
 from worker.store.headers import Unreadable, tensors
-from worker.store.locate import locate
+from worker.store.hub import locate
 
 NOWHERE = Places(Path("/no volume"), Path("/no cache"))
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

@@ -12,7 +12,7 @@ from support.hub.caches import of_nobody
 from support.hub.server import MEMBER, STRANGER, Hub, Repository, commit, hub
 
 from worker.store import Kind, Origin, Places, Reason, Snapshot, Unavailable, Wanted
-from worker.store.locate import locate
+from worker.store.hub import locate
 
 NAME = "org/name"
 
