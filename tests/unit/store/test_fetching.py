@@ -45,11 +45,15 @@ def begun(on: On, *wanted: Wanted, newest: bool = False, **more: str) -> Iterato
         fetching.close()
 
 
+def partial(on: On) -> Path:
+    return on.folder / "blobs" / f"{blob(on.source / WEIGHTS)}.partial"
+
+
 def owner(on: On) -> int:
-    """Wait until the download has begun; return the process that does it."""
+    """Wait until some of the weights are on the disk; return the process that downloads them."""
     lease = on.folder / ".worker" / "lease-1"
     deadline = time.monotonic() + 20
-    while not on.hub.transferred(NAME, WEIGHTS):
+    while not (partial(on).exists() and partial(on).stat().st_size):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return TypeAdapter(Claim).validate_json(lease.read_bytes()).pid
@@ -68,8 +72,8 @@ def gone(pid: int) -> bool:
 def handed_back(on: On) -> bool:
     """Tell whether the next one could go on at once with what has been downloaded so far."""
     free = not [*(on.folder / ".worker").glob("lease-*")]
-    partial = on.folder / "blobs" / f"{blob(on.source / WEIGHTS)}.partial"
-    return free and partial.stat().st_size > 0 and isinstance(resolve(WANTED, on.places), NotFound)
+    begun = partial(on).stat().st_size > 0
+    return free and begun and isinstance(resolve(WANTED, on.places), NotFound)
 
 
 def test_for_what_is_on_the_disk_no_process_is_started(
