@@ -184,10 +184,7 @@ def test_every_name_in_the_forms_is_a_setting(hub: Hub) -> None:
 
 def without_notes(read: start.Start) -> dict[str, Any]:
     """What an engine is started with, but for how it came about."""
-    told = dict(vars(read.arguments))
-    for note in ("given", "choices"):
-        del told[note]
-    return told
+    return vars(read.arguments.vllm)
 
 
 def test_a_form_that_is_sent_as_it_stands_changes_nothing(console: Console, hub: Hub) -> None:
@@ -206,7 +203,7 @@ def test_a_form_that_is_sent_as_it_stands_changes_nothing(console: Console, hub:
 def test_a_form_leaves_an_embedding_model_its_share(console: Console) -> None:
     shown = {name: text(asked.value) for name, asked in console.asked.items()}
     models = {"MODEL_NAME": "org/model", "EMBEDDING_MODEL_NAME": "org/embedder"}
-    assert start.read(shown | models, WORKERS).arguments.gpu_memory_utilization == 0.85
+    assert start.read(shown | models, WORKERS).arguments.vllm.gpu_memory_utilization == 0.85
 
 
 def test_every_choice_of_a_form_is_accepted(console: Console) -> None:
@@ -239,7 +236,7 @@ def test_the_page_has_every_setting_with_the_default_that_the_code_has(
     for name, field in fields.items():
         told = "" if field.is_required() else text(field.default)
         assert rows[name][1].strip("`") == told, name
-    bare = vars(start.read({"MODEL_NAME": "org/model"}, WORKERS).arguments)
+    bare = vars(start.read({"MODEL_NAME": "org/model"}, WORKERS).arguments.vllm)
     assert rows["GPU_MEMORY_UTILIZATION"][1] == f"`{bare['gpu_memory_utilization']}`"
     assert rows["TENSOR_PARALLEL_SIZE"][1] == ""  # as many as there are GPUs
     options = Catalogue().options

@@ -110,7 +110,7 @@ class TestOptions:
             "LORA_MODULES": '[{"name": "adapter", "path": "org/adapter"}]',
             "PATH": "/usr/bin",
         }
-        arguments = options.Options().parse(environ)
+        arguments = options.Options().parse(environ).vllm
         assert arguments.model == "org/name"
         assert arguments.max_model_len == 1000
         assert arguments.max_num_batched_tokens == 2048
@@ -150,14 +150,14 @@ class TestOptions:
         assert [mistake.name for mistake in refused.value.mistakes] == ["MAX_NUM_SEQS", "SEED"]
 
     def test_options_that_would_open_a_port_are_passed_over(self) -> None:
-        assert options.Options().parse({"PORT": "nonsense", "HOST": "x"}).port == 8000
+        assert options.Options().parse({"PORT": "nonsense", "HOST": "x"}).vllm.port == 8000
 
     def test_a_machine_without_a_gpu_gets_what_runs_anywhere(self) -> None:
-        arguments = options.Options().parse({"MODEL": "org/name"})
+        arguments = options.Options().parse({"MODEL": "org/name"}).vllm
         assert (arguments.dtype, arguments.enforce_eager) == ("float32", True)
         assert arguments.distributed_executor_backend == "uni"
 
     def test_the_operator_wins_over_the_defaults(self) -> None:
-        arguments = options.Options().parse({"DTYPE": "float16", "TENSOR_PARALLEL_SIZE": "2"})
+        arguments = options.Options().parse({"DTYPE": "float16", "TENSOR_PARALLEL_SIZE": "2"}).vllm
         assert arguments.dtype == "float16"
         assert arguments.distributed_executor_backend is None

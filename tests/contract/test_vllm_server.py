@@ -26,7 +26,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def built() -> Server:
     """The server of a model that generates, around no engine."""
-    arguments = Options().parse({"MODEL": "org/name"})
+    arguments = Options().parse({"MODEL": "org/name"}).vllm
     return Server(SimpleNamespace(model_config=None), arguments, ("generate",))
 
 
@@ -81,9 +81,9 @@ def test_the_document_describes_what_the_keys_are_of(built: Server) -> None:
 
 
 def test_a_model_in_a_directory_is_listed_by_its_name_there(tmp_path: Path) -> None:
-    told = Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"})
+    told = Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).vllm
     assert module._without_path(told).model == tmp_path.name
-    told = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"})
+    told = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).vllm
     assert module._without_path(told) is told
 
 

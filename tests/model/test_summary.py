@@ -42,9 +42,9 @@ def test_one_line_sums_the_engine_up(engine: "InProcessEngine", settings: Settin
 
 def test_every_automatic_choice_is_told_with_its_reason(engine: "InProcessEngine") -> None:
     from worker.engine.options.automatic import CPU_EXPORTS  # noqa: PLC0415 - it imports vLLM
-    from worker.engine.summary import choices  # noqa: PLC0415 - likewise
+    from worker.engine.summary import defaults  # noqa: PLC0415 - likewise
 
-    told = {choice.name: str(choice) for choice in choices(engine._arguments)}
+    told = {default.name: str(default) for default in defaults(engine._arguments)}
     assert told.keys() - CPU_EXPORTS.keys() == {
         "DTYPE",
         "ENFORCE_EAGER",

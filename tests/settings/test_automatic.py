@@ -9,8 +9,8 @@ import pytest
 from worker import start
 from worker.engine.locations import find
 from worker.engine.machine import Gpu, Machine
-from worker.engine.options.automatic import CPU_EXPORTS, fitting
-from worker.engine.summary import choices
+from worker.engine.options.automatic import CPU_EXPORTS, fitting_tensor_parallel_size
+from worker.engine.summary import defaults
 
 CPU = Machine(cpu=True)
 
@@ -25,24 +25,18 @@ def read(on: Machine, **settings: str) -> start.Start:
 
 def chosen(on: Machine, **settings: str) -> dict[str, str]:
     """Tell what was chosen for the operator, and why."""
-    told = list(choices(read(on, **settings).arguments))
+    told = list(defaults(read(on, **settings).arguments))
     assert [str(each) for each in told] == [f"{e.name}={e.value} ({e.reason})" for e in told]
     return {each.name: f"{each.value}: {each.reason}" for each in told}
-
-
-# What the worker keeps beside vLLM's arguments.
-OURS = {"given", "choices", "extra", "named", "origin", "commit"}
 
 
 def not_vllms(arguments: Namespace) -> dict[str, Any]:
     """Select what differs from the defaults of vLLM's own parser, and what it does not know."""
     parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
-    defaults = vars(parser.parse_args([]))
+    own = vars(parser.parse_args([]))
     unlike = object()
     return {
-        name: value
-        for name, value in vars(arguments).items()
-        if defaults.get(name, unlike) != value and name not in OURS
+        name: value for name, value in vars(arguments).items() if own.get(name, unlike) != value
     }
 
 
@@ -66,7 +60,7 @@ def test_the_worker_has_the_documented_defaults() -> None:
 
 
 def test_on_a_gpu_all_but_the_models_name_and_the_share_of_memory_is_vllms_own_default() -> None:
-    assert not_vllms(read(gpus(1)).arguments) == {
+    assert not_vllms(read(gpus(1)).arguments.vllm) == {
         "model": "org/model",
         "served_model_name": ["org/model"],
         "gpu_memory_utilization": 0.95,
@@ -74,7 +68,7 @@ def test_on_a_gpu_all_but_the_models_name_and_the_share_of_memory_is_vllms_own_d
 
 
 def test_on_a_cpu_the_engine_is_one_that_starts_fast_and_runs_anywhere() -> None:
-    assert not_vllms(read(CPU).arguments) == {
+    assert not_vllms(read(CPU).arguments.vllm) == {
         "model": "org/model",
         "served_model_name": ["org/model"],
         "dtype": "float32",
@@ -85,8 +79,8 @@ def test_on_a_cpu_the_engine_is_one_that_starts_fast_and_runs_anywhere() -> None
 
 def test_the_defaults_silence_lines_of_the_log_but_no_metrics() -> None:
     told = read(gpus(1))
-    assert (told.settings.disable_log_stats, told.arguments.disable_log_stats) == (True, False)
-    assert told.arguments.enable_log_requests is False
+    assert (told.settings.disable_log_stats, told.arguments.vllm.disable_log_stats) == (True, False)
+    assert told.arguments.vllm.enable_log_requests is False
 
 
 @pytest.mark.parametrize(
@@ -98,7 +92,7 @@ def test_the_defaults_silence_lines_of_the_log_but_no_metrics() -> None:
     ],
 )
 def test_metrics_stay_whatever_is_logged(source: dict[str, str]) -> None:
-    assert read(gpus(1), **source).arguments.disable_log_stats is False
+    assert read(gpus(1), **source).arguments.vllm.disable_log_stats is False
 
 
 @pytest.mark.parametrize(
@@ -118,7 +112,7 @@ def test_metrics_stay_whatever_is_logged(source: dict[str, str]) -> None:
 def test_requests_are_logged_where_either_name_asks_for_it(
     settings: dict[str, str], logged: bool
 ) -> None:
-    assert read(gpus(1), **settings).arguments.enable_log_requests is logged
+    assert read(gpus(1), **settings).arguments.vllm.enable_log_requests is logged
 
 
 # What the machine decides:
@@ -140,7 +134,7 @@ def test_requests_are_logged_where_either_name_asks_for_it(
 def test_the_model_is_divided_among_the_gpus_that_nothing_else_takes(
     count: int, settings: dict[str, str], size: int
 ) -> None:
-    assert read(gpus(count), **settings).arguments.tensor_parallel_size == size
+    assert read(gpus(count), **settings).arguments.vllm.tensor_parallel_size == size
     told = chosen(gpus(count), **settings)
     assert told["TENSOR_PARALLEL_SIZE"] == f"{size}: {count} GPUs are there"
 
@@ -149,22 +143,25 @@ def test_the_model_is_divided_among_the_gpus_that_nothing_else_takes(
     "settings", [{"TENSOR_PARALLEL_SIZE": "2"}, {"VLLM_EXTRA_ARGS": "--tensor-parallel-size 2"}]
 )
 def test_a_tensor_parallel_size_that_is_set_stays(settings: dict[str, str]) -> None:
-    assert read(gpus(4), **settings).arguments.tensor_parallel_size == 2
+    assert read(gpus(4), **settings).arguments.vllm.tensor_parallel_size == 2
     assert "TENSOR_PARALLEL_SIZE" not in chosen(gpus(4), **settings)
 
 
 @pytest.mark.parametrize("on", [CPU, gpus(0), gpus(1)])
 def test_without_several_gpus_nothing_is_divided(on: Machine) -> None:
-    assert read(on).arguments.tensor_parallel_size == 1
+    assert read(on).arguments.vllm.tensor_parallel_size == 1
     assert "TENSOR_PARALLEL_SIZE" not in chosen(on)
 
 
 def test_an_embedder_takes_one_of_the_gpus_that_the_model_is_divided_among() -> None:
     told = read(gpus(4), EMBEDDING_MODEL_NAME="org/e")
-    assert told.arguments.tensor_parallel_size == 4
+    assert told.arguments.vllm.tensor_parallel_size == 4
     assert told.embedder is not None
-    assert told.embedder.tensor_parallel_size == 1
-    assert (told.arguments.gpu_memory_utilization, told.embedder.gpu_memory_utilization) == (
+    assert told.embedder.vllm.tensor_parallel_size == 1
+    assert (
+        told.arguments.vllm.gpu_memory_utilization,
+        told.embedder.vllm.gpu_memory_utilization,
+    ) == (
         0.85,
         0.1,
     )
@@ -176,11 +173,12 @@ def test_an_embedder_takes_one_of_the_gpus_that_the_model_is_divided_among() -> 
 def test_as_many_gpus_share_a_model_as_its_attention_heads_can_be_divided_among(
     there: int, heads: int, size: int
 ) -> None:
-    assert fitting(there, Namespace(hf_text_config=Namespace(num_attention_heads=heads))) == size
+    config = Namespace(hf_text_config=Namespace(num_attention_heads=heads))
+    assert fitting_tensor_parallel_size(there, config) == size
 
 
 def test_a_model_without_attention_heads_is_divided_among_all() -> None:
-    assert fitting(4, Namespace(hf_text_config=Namespace())) == 4
+    assert fitting_tensor_parallel_size(4, Namespace(hf_text_config=Namespace())) == 4
 
 
 ON_CPU = {
@@ -220,7 +218,7 @@ def test_what_libraries_find_in_the_environment_is_told_where_nobody_had_set_it(
 def test_what_is_set_is_not_chosen(on: Machine, name: str, value: str, effective: Any) -> None:
     assert name in chosen(on)
     assert name not in chosen(on, **{name: value})
-    assert getattr(read(on, **{name: value}).arguments, name.lower()) == effective
+    assert getattr(read(on, **{name: value}).arguments.vllm, name.lower()) == effective
 
 
 # What the model decides:
@@ -264,4 +262,4 @@ def test_a_name_or_a_tokenizer_that_is_set_is_not_chosen(
     "settings", [{"SERVED_MODEL_NAME": "mine"}, {"VLLM_EXTRA_ARGS": "--served-model-name mine"}]
 )
 def test_a_model_keeps_its_own_name_behind_those_that_are_set(settings: dict[str, str]) -> None:
-    assert read(CPU, **settings).arguments.served_model_name == ["mine", "org/model"]
+    assert read(CPU, **settings).arguments.vllm.served_model_name == ["mine", "org/model"]

@@ -119,7 +119,7 @@ def test_a_json_list_that_is_broken_is_told_to_be() -> None:
 def test_a_plugin_may_bring_a_parser_that_vllm_has_not(tmp_path: Path) -> None:
     (tmp_path / "plugin.py").touch()
     told = read(REASONING_PARSER="mine", REASONING_PARSER_PLUGIN=str(tmp_path / "plugin.py"))
-    assert told.arguments.reasoning_parser == "mine"
+    assert told.arguments.vllm.reasoning_parser == "mine"
 
 
 @pytest.mark.parametrize(
@@ -152,18 +152,18 @@ def test_a_variable_that_vllm_can_not_read_is_told_without_its_secret(
 
 def test_a_value_that_consoles_write_for_unset_is_one() -> None:
     told = read(MAX_NUM_BATCHED_TOKENS="0").arguments
-    assert told.max_num_batched_tokens is None
+    assert told.vllm.max_num_batched_tokens is None
     assert "MAX_NUM_BATCHED_TOKENS" not in told.given
 
 
 def test_the_gpus_of_a_parallel_prefill_are_not_there_for_the_model() -> None:
-    told = read(gpus(4), PREFILL_CONTEXT_PARALLEL_SIZE="2").arguments
+    told = read(gpus(4), PREFILL_CONTEXT_PARALLEL_SIZE="2").arguments.vllm
     assert told.tensor_parallel_size == 2
 
 
 @pytest.mark.parametrize("size", ["TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE"])
 def test_on_a_cpu_several_processes_have_the_executor_that_vllm_chooses(size: str) -> None:
-    told = read(Machine(cpu=True), **{size: "2"}).arguments
+    told = read(Machine(cpu=True), **{size: "2"}).arguments.vllm
     assert told.distributed_executor_backend is None
 
 

@@ -152,5 +152,5 @@ def test_a_setting_of_the_embedder_has_an_effect_or_a_warning_but_not_both(name:
     settings = {"EMBEDDING_MODEL_NAME": "org/e", f"EMBEDDING_{name}": value}
     told = start.read({"MODEL_NAME": "org/model", **settings}, on=gpus(1))
     assert told.embedder is not None
-    assert told.embedder.enable_log_requests is (told.warnings == ())
-    assert told.arguments.enable_log_requests is False
+    assert told.embedder.vllm.enable_log_requests is (told.warnings == ())
+    assert told.arguments.vllm.enable_log_requests is False

@@ -51,7 +51,9 @@ def test_what_python_says_of_a_value_is_not_repeated() -> None:
     ],
 )
 def test_what_a_class_of_vllms_would_convert_is_taken(value: str) -> None:
-    assert read(SPECULATIVE_CONFIG=value).arguments.speculative_config["num_speculative_tokens"]
+    assert read(SPECULATIVE_CONFIG=value).arguments.vllm.speculative_config[
+        "num_speculative_tokens"
+    ]
 
 
 def test_odd_words_in_the_extra_arguments_are_told_likewise() -> None:
@@ -104,13 +106,16 @@ def test_adapters_are_read_in_each_form_that_vllm_knows() -> None:
         "a=org/a, b=org/b",
         '[{"name": "a", "path": "org/a"}, "b=org/b"]',
     ):
-        adapters = read(ENABLE_LORA="1", LORA_MODULES=value).arguments.lora_modules
+        adapters = read(ENABLE_LORA="1", LORA_MODULES=value).arguments.vllm.lora_modules
         assert [(each.name, each.path) for each in adapters] == [("a", "org/a"), ("b", "org/b")]
 
 
 def test_booleans_in_pairs_are_booleans() -> None:
     told = read(DEFAULT_CHAT_TEMPLATE_KWARGS="enable_thinking=False, budget=3")
-    assert told.arguments.default_chat_template_kwargs == {"enable_thinking": False, "budget": 3}
+    assert told.arguments.vllm.default_chat_template_kwargs == {
+        "enable_thinking": False,
+        "budget": 3,
+    }
 
 
 def test_what_extra_arguments_switch_on_is_not_idle() -> None:
@@ -137,7 +142,7 @@ def test_quotes_around_a_value_are_told() -> None:
     ],
 )
 def test_choices_of_every_kind_are_heeded_in_any_case(name: str, value: str, told: str) -> None:
-    assert getattr(read(**{name: value}).arguments, name.lower()) == told
+    assert getattr(read(**{name: value}).arguments.vllm, name.lower()) == told
 
 
 def test_short_names_of_types_lead_to_the_long_ones() -> None:

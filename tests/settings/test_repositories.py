@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from worker import start
-from worker.settings.names import EMBEDDER
 from worker.settings.sources import gathered
 from worker.start.needs import named, needed
 from worker.start.repositories import placed
@@ -49,7 +48,7 @@ def both(environ: dict[str, str]) -> tuple[list[Wanted], list[Wanted]]:
     told = start.read({"MODEL_NAME": "org/model", **environ})
     of_vllm = needed(told.arguments)
     if told.embedder:
-        of_vllm += needed(told.embedder, EMBEDDER)
+        of_vllm += needed(told.embedder)
     return named(gathered({"MODEL_NAME": "org/model", **environ}, NOTHING)), of_vllm
 
 
@@ -64,6 +63,9 @@ def test_adapters_are_put_where_vllm_reads_them() -> None:
     environ = {"MODEL_NAME": "org/model", "ENABLE_LORA": "1"}
     told = start.read({**environ, "LORA_MODULES": json.dumps(ADAPTERS)}).arguments
     found = {each: Found(each, Path("/c") / each.model, Origin.VOLUME) for each in needed(told)}
-    assert len([*placed(told, found)]) == 3
-    assert [each.path for each in told.lora_modules] == ["/c/org/a", "/c/org/b"]
-    assert told.model == "/c/org/model"
+    changed, used = placed(told, found)
+    assert len(used) == 3
+    assert [each.path for each in changed.vllm.lora_modules] == ["/c/org/a", "/c/org/b"]
+    assert changed.vllm.model == "/c/org/model"
+    assert [each.path for each in told.vllm.lora_modules] == ["org/a", "org/b"]
+    assert told.vllm.model == told.model_name == "org/model"

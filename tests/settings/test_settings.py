@@ -228,7 +228,7 @@ def read(**settings: str) -> start.Start:
 
 def effect(of: Any, path: str) -> Any:
     """Follow a path through what was read; it begins at vLLM's arguments if nowhere else."""
-    steps = (path if path.startswith("settings.") else f"arguments.{path}").split(".")
+    steps = (path if path.startswith("settings.") else f"arguments.vllm.{path}").split(".")
 
     def follow(held: Any, step: str) -> Any:
         if isinstance(held, dict):
@@ -291,7 +291,7 @@ def test_a_variable_of_vllms_own_reaches_it(name: str) -> None:
 def test_variables_that_others_set_for_themselves_are_passed_over() -> None:
     read()  # whatever it leaves in the environment
     told, without = read(**dict.fromkeys(PASSED_OVER, "1")), read()
-    assert (vars(told.arguments), told.warnings) == (vars(without.arguments), ())
+    assert (told.arguments, told.warnings) == (without.arguments, ())
 
 
 def test_what_a_warning_advises_to_set_can_be_set() -> None:

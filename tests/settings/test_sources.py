@@ -67,7 +67,7 @@ def test_the_strongest_source_that_sets_an_option_wins(
     read: Read, name: str, argument: str, values: dict[str, Any], sources: tuple[str, ...]
 ) -> None:
     told = read(**{"MODEL_NAME": "org/model", **given_by(sources, name, values)})
-    assert getattr(told.arguments, argument) == values[sources[-1]]
+    assert getattr(told.arguments.vllm, argument) == values[sources[-1]]
 
 
 @pytest.mark.parametrize("sources", COMBINED, ids="-".join)
@@ -77,7 +77,7 @@ def test_the_strongest_source_that_names_the_model_wins(
     # Extra arguments may name another model, but what a worker serves is a setting of its own.
     model = {"MODEL_NAME": "org/model"} if sources == ("extra",) else {}
     told = read(**model, **given_by(sources, "MODEL_NAME", TEXTS))
-    assert told.arguments.model == TEXTS[sources[-1]]
+    assert told.arguments.vllm.model == TEXTS[sources[-1]]
 
 
 @pytest.mark.parametrize("sources", OF_SETTINGS, ids="-".join)
@@ -101,7 +101,7 @@ def test_each_source_brings_what_the_stronger_ones_leave_open(read: Read) -> Non
         SEED="7",
         DTYPE="bfloat16",
         VLLM_EXTRA_ARGS="--seed 8",
-    ).arguments
+    ).arguments.vllm
     assert (told.seed, told.dtype, told.max_num_seqs) == (8, "bfloat16", 6)
     assert (told.max_logprobs, told.model) == (3, "org/baked")
 
@@ -114,15 +114,15 @@ def test_a_weaker_source_is_overruled_in_any_spelling_of_a_setting(read: Read) -
         DISABLE_LOG_REQUESTS="1",
         OPENAI_SERVED_MODEL_NAME_OVERRIDE="new",
     )
-    assert (told.arguments.model, told.settings.default_min_batch_size) == ("org/environ", 3)
-    assert told.arguments.enable_log_requests is False
-    assert told.arguments.served_model_name == ["new", "org/environ"]
+    assert (told.arguments.vllm.model, told.settings.default_min_batch_size) == ("org/environ", 3)
+    assert told.arguments.vllm.enable_log_requests is False
+    assert told.arguments.vllm.served_model_name == ["new", "org/environ"]
 
 
 @pytest.mark.parametrize("blank", ["", "  "])
 def test_a_blank_variable_overrules_nothing(read: Read, blank: str) -> None:
     told = read("seed: 7\nmodel-name: org/file\nmax-concurrency: 8\n", MODEL_NAME=blank, SEED=blank)
-    assert (told.arguments.seed, told.arguments.model) == (7, "org/file")
+    assert (told.arguments.vllm.seed, told.arguments.vllm.model) == (7, "org/file")
     assert told.settings.max_concurrency == 8
 
 
@@ -167,33 +167,33 @@ def test_yaml_of_any_kind_means_what_the_variable_would(
     read: Read, line: str, argument: str, effective: Any
 ) -> None:
     told = read(line, MODEL_NAME="org/model")
-    value = getattr(told.arguments, argument)
+    value = getattr(told.arguments.vllm, argument)
     assert (value["method"] if effective == "ngram" else value) == effective
-    assert value != getattr(read(MODEL_NAME="org/model").arguments, argument)
+    assert value != getattr(read(MODEL_NAME="org/model").arguments.vllm, argument)
     assert told.warnings == ()
 
 
 @pytest.mark.parametrize("nothing", ["", "# seed: 7", "seed:", "seed: null", "seed: ~", "seed: ''"])
 def test_what_holds_nothing_sets_nothing(read: Read, nothing: str) -> None:
-    assert read(nothing, MODEL_NAME="org/model").arguments.seed == 0
+    assert read(nothing, MODEL_NAME="org/model").arguments.vllm.seed == 0
 
 
 @pytest.mark.parametrize(
     "key", ["max-model-len", "max_model_len", "MAX_MODEL_LEN", "Max-Model_Len", "'max-model-len'"]
 )
 def test_a_key_is_spelt_in_any_way(read: Read, key: str) -> None:
-    assert read(f"{key}: 4096", MODEL_NAME="org/model").arguments.max_model_len == 4096
+    assert read(f"{key}: 4096", MODEL_NAME="org/model").arguments.vllm.max_model_len == 4096
 
 
 @pytest.mark.parametrize("key", ["model", "model-name", "MODEL_NAME", "model_name"])
 def test_a_model_may_be_named_by_a_file(read: Read, key: str) -> None:
     told = read(f"{key}: org/file")
-    assert (told.arguments.model, told.settings.model_name) == ("org/file", "org/file")
+    assert (told.arguments.vllm.model, told.settings.model_name) == ("org/file", "org/file")
 
 
 def test_a_file_in_json_is_read_like_one_in_yaml(read: Read) -> None:
     held = {"model": "org/json", "seed": 7, "hf-overrides": {"a": None}, "enforce_eager": True}
-    told = read(json.dumps(held)).arguments
+    told = read(json.dumps(held)).arguments.vllm
     assert (told.model, told.seed, told.enforce_eager) == ("org/json", 7, True)
     assert told.hf_overrides == {"a": None}
 
@@ -201,7 +201,11 @@ def test_a_file_in_json_is_read_like_one_in_yaml(read: Read) -> None:
 def test_an_embedder_may_be_set_by_a_file(read: Read) -> None:
     told = read("embedding-model-name: org/e\nembedding-seed: 7\n", MODEL_NAME="org/m")
     assert told.embedder is not None
-    assert (told.embedder.model, told.embedder.seed, told.arguments.seed) == ("org/e", 7, 0)
+    assert (told.embedder.vllm.model, told.embedder.vllm.seed, told.arguments.vllm.seed) == (
+        "org/e",
+        7,
+        0,
+    )
 
 
 def test_a_token_in_a_file_reaches_the_hubs_library(

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from worker import start
-from worker.engine.launch import divide, divided
+from worker.engine.launch import with_fitting_tensor_parallel_size
 from worker.engine.locations import find
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
-from worker.engine.options.automatic import fitting
+from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.engine.options.declared import plugged
 from worker.engine.options.hints import FAMILIES, hints
 from worker.errors import SettingsError
 
 
 def parsed(**environ: str) -> Namespace:
-    return Options().parse({"MODEL": "org/name", **environ})
+    return Options().parse({"MODEL": "org/name", **environ}).vllm
 
 
 # What a start is read from:
@@ -29,21 +29,26 @@ def read(**environ: str) -> start.Start:
 
 def test_a_worker_with_one_model_has_no_embedder() -> None:
     told = read(SEED="7", EMBEDDING_SEED="8")
-    assert (told.embedder, told.arguments.model, told.arguments.seed) == (None, "org/model", 7)
+    assert (told.embedder, told.arguments.vllm.model, told.arguments.vllm.seed) == (
+        None,
+        "org/model",
+        7,
+    )
     assert "MAX_MODEL_LEN" in told.options
 
 
 def test_an_embedder_has_settings_of_its_own_and_is_to_embed() -> None:
     told = read(SEED="7", EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_SEED="8")
     assert told.embedder is not None
-    assert (told.arguments.model, told.arguments.seed) == ("org/model", 7)
-    assert (told.embedder.model, told.embedder.seed) == ("org/minilm", 8)
-    assert (told.arguments.runner, told.embedder.runner) == ("auto", "pooling")
+    assert (told.arguments.vllm.model, told.arguments.vllm.seed) == ("org/model", 7)
+    assert (told.embedder.vllm.model, told.embedder.vllm.seed) == ("org/minilm", 8)
+    assert (told.arguments.vllm.runner, told.embedder.vllm.runner) == ("auto", "pooling")
 
 
 def test_an_operator_may_say_otherwise() -> None:
     told = read(EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_RUNNER="auto")
-    assert (told.embedder or Namespace()).runner == "auto"
+    assert told.embedder is not None
+    assert told.embedder.vllm.runner == "auto"
 
 
 def test_mistakes_in_all_settings_are_told_together() -> None:
@@ -69,8 +74,8 @@ GPU = Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),))
 def test_on_a_gpu_each_engine_has_its_share() -> None:
     def shares(**environ: str) -> tuple[float, float]:
         both = start.read({"MODEL_NAME": "org/model", **environ}, GPU)
-        embedder = both.embedder or Namespace(gpu_memory_utilization=0)
-        return both.arguments.gpu_memory_utilization, embedder.gpu_memory_utilization
+        embedders = both.embedder.vllm.gpu_memory_utilization if both.embedder else 0
+        return both.arguments.vllm.gpu_memory_utilization, embedders
 
     two = {"EMBEDDING_MODEL_NAME": "org/minilm"}
     assert shares() == (0.95, 0)
@@ -206,21 +211,22 @@ def test_every_hinted_parser_is_one_of_vllms() -> None:
 def test_heads_decide_how_many_gpus_can_share_a_model(
     gpus: int, heads: int | None, size: int
 ) -> None:
-    assert fitting(gpus, Namespace(hf_text_config=Namespace(num_attention_heads=heads))) == size
+    config = Namespace(hf_text_config=Namespace(num_attention_heads=heads))
+    assert fitting_tensor_parallel_size(gpus, config) == size
 
 
 def test_only_a_size_that_was_left_open_is_made_to_fit(demo_model: Path) -> None:
     options = Options(Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),) * 4))
     # The demo model has two heads.
-    assert divided(options.parse({"MODEL": str(demo_model)})) == 2
+    unset = with_fitting_tensor_parallel_size(options.parse({"MODEL": str(demo_model)}))
+    assert unset.vllm.tensor_parallel_size == 2
     chosen = options.parse({"MODEL": str(demo_model), "TENSOR_PARALLEL_SIZE": "4"})
-    assert divided(chosen) == 4
+    assert with_fitting_tensor_parallel_size(chosen).vllm.tensor_parallel_size == 4
 
 
 def test_the_choice_of_a_size_is_told_as_it_was_made_to_fit(demo_model: Path) -> None:
     options = Options(Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),) * 3))
-    arguments = options.parse({"MODEL": str(demo_model)})
-    divide(arguments)
-    assert arguments.tensor_parallel_size == 2
-    (told,) = [str(each) for each in arguments.choices if each.name == "TENSOR_PARALLEL_SIZE"]
+    arguments = with_fitting_tensor_parallel_size(options.parse({"MODEL": str(demo_model)}))
+    assert arguments.vllm.tensor_parallel_size == 2
+    (told,) = [str(each) for each in arguments.defaults if each.name == "TENSOR_PARALLEL_SIZE"]
     assert told == ("TENSOR_PARALLEL_SIZE=2 (as many of 3 GPUs as can share its attention heads)")

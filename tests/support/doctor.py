@@ -1,7 +1,6 @@
 """Models as the doctor sees them, for machines that are not here."""
 
 import functools
-from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from support.models import configs as models
 from worker.doctor.findings import Finding
 from worker.doctor.memory import GIB
 from worker.doctor.model import Model
+from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.store import File, Origin, Snapshot
@@ -36,7 +36,7 @@ def known(on: Machine) -> Options:
     return Options(on)
 
 
-def arguments(on: Machine = CPU, **settings: str) -> Namespace:
+def arguments(on: Machine = CPU, **settings: str) -> EngineArguments:
     return known(on).parse({"MODEL": "org/name", **settings})
 
 

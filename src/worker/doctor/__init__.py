@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from worker import start
 from worker.doctor.findings import Finding, Level, failed, render
+from worker.engine.arguments import EngineArguments
 from worker.errors import SettingsError, WorkerError
 from worker.settings import Settings
 from worker.settings.environment import export, process_environ
@@ -133,7 +133,7 @@ def _models(asked: "Asked", read: _Read) -> Iterator[Finding]:
     found: list[Model] = []
     on = machine() if read.start else Machine(cpu=False)
     engines = _engines(read.start)
-    beside = {prefix: parts(each, prefix) if each else [] for prefix, each in engines.items()}
+    beside = {prefix: parts(each) if each else [] for prefix, each in engines.items()}
     for part in chain(*beside.values()):
         asked.begin(part.wanted)
     for prefix, arguments in engines.items():
@@ -149,7 +149,7 @@ def _models(asked: "Asked", read: _Read) -> Iterator[Finding]:
         yield from checks.start_time(found, read.environ)
 
 
-def _engines(read: start.Start | None) -> dict[str, Namespace | None]:
+def _engines(read: start.Start | None) -> dict[str, EngineArguments | None]:
     if read is None:
         return {"": None, EMBEDDER: None}
     return {"": read.arguments, EMBEDDER: read.embedder}
@@ -157,7 +157,7 @@ def _engines(read: start.Start | None) -> dict[str, Namespace | None]:
 
 def _model(
     snapshot: "Snapshot | Finding | None",
-    arguments: Namespace | None,
+    arguments: EngineArguments | None,
     prefix: str,
     on: "Machine",
     environ: Mapping[str, str],
@@ -174,7 +174,7 @@ def _model(
         return
     yield from checks.origin(snapshot)
     yield from checks.disk(snapshot)
-    yield from checks.weights(snapshot, arguments.load_format if arguments else "auto")
+    yield from checks.weights(snapshot, arguments.vllm.load_format if arguments else "auto")
     if arguments is None:
         return
     model = Model.of(arguments, snapshot, prefix)

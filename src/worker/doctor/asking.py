@@ -1,10 +1,10 @@
 """What is to be loaded, looked up: the models while vLLM is being imported, the rest after it."""
 
 import time
-from argparse import Namespace
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from worker.doctor.findings import Finding, Level
+from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
 from worker.settings.sources import Given
 from worker.start.needs import found_by_store, named, needed
@@ -38,7 +38,7 @@ class Asked:
             until = time.monotonic() + HUB_S
             self._pending[wanted] = (self._pool.submit(locate, wanted, self._places), until)
 
-    def model(self, prefix: str, arguments: Namespace | None) -> Snapshot | Finding | None:
+    def model(self, prefix: str, arguments: EngineArguments | None) -> Snapshot | Finding | None:
         """Return an engine's model, or why there is none; nothing, if none is meant.
 
         Args:
@@ -47,7 +47,7 @@ class Asked:
                 they can't be made.
         """
         meant = self._models.get(f"{prefix}MODEL_NAME")
-        wanted = meant if arguments is None else needed(arguments, prefix)[0]
+        wanted = meant if arguments is None else needed(arguments)[0]
         return None if wanted is None else self.result(wanted)
 
     def result(self, wanted: Wanted) -> Snapshot | Finding:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from worker.doctor import memory, shape
 from worker.doctor.memory import Range, Split
 from worker.doctor.shape import Config
+from worker.engine.arguments import EngineArguments
 from worker.engine.options.architectures import completed
 from worker.store import Snapshot
 
@@ -16,17 +17,21 @@ from worker.store import Snapshot
 class Model:
     """One of a worker's engines; ``prefix`` stands before the names of its settings."""
 
-    arguments: Namespace
+    engine: EngineArguments
     snapshot: Snapshot
     config: Config
     prefix: str = ""
 
     @classmethod
-    def of(cls, arguments: Namespace, snapshot: Snapshot, prefix: str = "") -> Self:
+    def of(cls, engine: EngineArguments, snapshot: Snapshot, prefix: str = "") -> Self:
         """Read the configuration as vLLM does: with its class's defaults, and the overrides."""
-        overrides = arguments.hf_overrides
+        overrides = engine.vllm.hf_overrides
         given = _merged(snapshot.config, overrides if isinstance(overrides, Mapping) else {})
-        return cls(arguments, snapshot, completed(given) if given else given, prefix)
+        return cls(engine, snapshot, completed(given) if given else given, prefix)
+
+    @property
+    def arguments(self) -> Namespace:
+        return self.engine.vllm
 
     @property
     def architectures(self) -> list[str]:
@@ -43,7 +48,7 @@ class Model:
         """How it is divided; what the operator left open is made to fit its heads."""
         tensor = int(self.arguments.tensor_parallel_size)
         attention = shape.attention(self.config)
-        if attention and "TENSOR_PARALLEL_SIZE" not in self.arguments.given:
+        if attention and "TENSOR_PARALLEL_SIZE" not in self.engine.given:
             tensor = next(size for size in range(tensor, 0, -1) if attention.heads % size == 0)
         return Split(tensor, int(self.arguments.pipeline_parallel_size))
 

@@ -1,10 +1,10 @@
 """What an engine loads beside its model: adapters, and a tokenizer that is not the model's own."""
 
-from argparse import Namespace
 from dataclasses import dataclass, replace
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.adapters.files import CONFIG, WEIGHTS
+from worker.engine.arguments import EngineArguments
 from worker.start.needs import needed
 from worker.store import Kind, Origin, Snapshot, Wanted
 from worker.store.files import loadable
@@ -19,12 +19,12 @@ class Part:
     wanted: Wanted
 
 
-def parts(arguments: Namespace, prefix: str = "") -> list[Part]:
+def parts(arguments: EngineArguments) -> list[Part]:
     """Name what the engine is to load beside its model."""
-    names = {module.path: module.name for module in arguments.lora_modules or ()}
+    names = {module.path: module.name for module in arguments.vllm.lora_modules or ()}
     return [
         Part(each.kind, names.get(each.model, each.setting), each)
-        for each in needed(arguments, prefix)
+        for each in needed(arguments)
         if each.kind is not Kind.MODEL
     ]
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -13,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from worker.asgi import Head
 from worker.engine import Delta, Engine, Model
 from worker.engine.adapters import Adapters, check_given
+from worker.engine.arguments import EngineArguments
 from worker.engine.generation import Generation
 from worker.engine.generation.prompts import Prompts
 from worker.engine.options import REFUSALS
@@ -39,7 +39,7 @@ class InProcessEngine:
     def __init__(
         self,
         started: Started,
-        arguments: Namespace,
+        arguments: EngineArguments,
         settings: Settings,
         loop: asyncio.AbstractEventLoop,
         start_again: Callable[[], Started] | None = None,
@@ -68,8 +68,8 @@ class InProcessEngine:
         client, self.metrics = started
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
-        check_given(arguments.lora_modules or (), client)
-        server = Server(client, arguments, tasks)
+        check_given(arguments.vllm.lora_modules or (), client)
+        server = Server(client, arguments.vllm, tasks)
         await server.open()
         adapters = Adapters(settings.base_path, client, server.state)
         prompts = Prompts(client, server.state, adapters, settings.system_prompt)
@@ -78,7 +78,7 @@ class InProcessEngine:
         defaults = {"max_tokens": settings.default_max_tokens, **(own if applies else {})}
         self.generation = Generation(client, server, prompts, tasks, defaults)
         self.model = Model(
-            names=tuple(arguments.served_model_name),
+            names=tuple(arguments.vllm.served_model_name),
             max_model_len=client.model_config.max_model_len,
             device=client.vllm_config.device_config.device_type,
             temperature=own.get("temperature"),

@@ -11,32 +11,32 @@ import importlib
 import logging
 import os
 import threading
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import uvloop
 from pydantic import ValidationError
 
 from worker.asgi import Head
+from worker.engine.arguments import EngineArguments
 from worker.engine.compile_key import of_configurations, of_models
 from worker.engine.inprocess import InProcessEngine, Started
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.machine import machine
 from worker.engine.metrics import set_aside
 from worker.engine.options import REFUSALS
-from worker.engine.options.automatic import fitting
+from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.engine.options.hints import hints
 from worker.engine.options.option import reasons
-from worker.engine.options.read_ahead import choose
-from worker.engine.summary import choices, summary
+from worker.engine.options.read_ahead import with_load_strategy
+from worker.engine.summary import defaults, summary
 from worker.errors import StartFailed, in_settings
 from worker.job import RawJob
 from worker.phases import phase
 from worker.settings import Settings
-from worker.settings.environment import Choice, is_set, overwrite
+from worker.settings.environment import Default, is_set, overwrite
 
 log = logging.getLogger("worker")
 
@@ -60,12 +60,19 @@ class Compiled(Protocol):
         """Keep what this start has added, in the background."""
 
 
+class _Configured(NamedTuple):
+    """vLLM's configuration of an engine, and the arguments that it was made of."""
+
+    arguments: EngineArguments
+    config: Any
+
+
 @contextlib.contextmanager
 def launched(
     settings: Settings,
-    arguments: Namespace,
+    arguments: EngineArguments,
     also_import: Sequence[str] = (),
-    embedder: Namespace | None = None,
+    embedder: EngineArguments | None = None,
     compiled: Compiled | None = None,
 ) -> Iterator[InProcessEngine]:
     """Start the engine and warm it up; stop it on leaving. Call on the main thread.
@@ -89,19 +96,19 @@ def launched(
         ]
     with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
         engines = []
-        for each, started in zip(several, all_started, strict=True):
-            again = None if embedder is None else partial(_started_again, each)
-            engine = InProcessEngine(started, each, settings, loop, again)
+        for (final, _), started in zip(configured, all_started, strict=True):
+            again = None if embedder is None else partial(_started_again, final)
+            engine = InProcessEngine(started, final, settings, loop, again)
             stack.callback(_close, engine)
-            _make_ready(engine, each)
+            _make_ready(engine, final)
             engines.append(engine)
         main = engines[0]
         for beside in engines[1:]:
             main.beside = beside
             beside.died.add_done_callback(lambda _: main.tell_death())
-        for each, (client, _) in zip(several, all_started, strict=True):
-            log.info(summary(each, client.vllm_config, settings.max_concurrency))
-            log.info("chosen: %s", "; ".join(map(str, choices(each))))
+        for (final, _), (client, _) in zip(configured, all_started, strict=True):
+            log.info(summary(final, client.vllm_config, settings.max_concurrency))
+            log.info("chosen: %s", "; ".join(map(str, defaults(final))))
         if compiled:
             compiled.publish()
         # What vLLM and its imports hold, half a million objects, is there to stay: looking
@@ -114,7 +121,7 @@ def _close(engine: InProcessEngine) -> None:
     _run(engine.loop, engine.close(), CLOSE_TIMEOUT_S)
 
 
-def _make_ready(engine: InProcessEngine, arguments: Namespace) -> None:
+def _make_ready(engine: InProcessEngine, arguments: EngineArguments) -> None:
     with phase("app"), _failures_told(arguments):
         _run(engine.loop, engine.open())
     with phase("warm-up"), _failures_told(arguments):
@@ -122,42 +129,45 @@ def _make_ready(engine: InProcessEngine, arguments: Namespace) -> None:
 
 
 @contextlib.contextmanager
-def _failures_told(arguments: Namespace) -> Iterator[None]:
+def _failures_told(arguments: EngineArguments) -> Iterator[None]:
     """Tell what vLLM raises for a model, or for settings, that it can't start with."""
     try:
         yield
     except REFUSALS as error:
         # Pydantic's own words repeat values, and point to pages about itself.
         told = reasons(error) if isinstance(error, ValidationError) else str(error)
-        raise StartFailed(f"vLLM could not start {arguments.named}: {in_settings(told)}") from error
+        raise StartFailed(
+            f"vLLM could not start {arguments.model_name}: {in_settings(told)}"
+        ) from error
 
 
-def _all_configured(several: Sequence[Namespace], compiled: Compiled | None) -> list[Any]:
+def _all_configured(
+    several: Sequence[EngineArguments], compiled: Compiled | None
+) -> list[_Configured]:
     """Make vLLM's configurations, with what earlier starts have found out and compiled."""
     if compiled:
-        compiled.restore_models(of_models([each.model for each in several]))
+        compiled.restore_models(of_models([each.vllm.model for each in several]))
     configured = [_configured(each) for each in several]
     if compiled:
-        compiled.restore(of_configurations([config for config, _ in configured], machine()))
+        compiled.restore(of_configurations([each.config for each in configured], machine()))
     return configured
 
 
-def _started(configured: Any, also_import: Sequence[str] | None) -> Started:
+def _started(configured: _Configured, also_import: Sequence[str] | None) -> Started:
     """Start an engine's core by a fork of this process, while it has one thread.
 
     With ``also_import``, threads may begin once the core is forked.
     """
-    config, _ = configured
     with phase("engine"):
         if find("current_platform").is_cpu():
             _prepare_cpu()
         # Several cores are forked one after the other: no thread may begin between them.
-        if also_import is not None and config.parallel_config.data_parallel_size == 1:
+        if also_import is not None and configured.config.parallel_config.data_parallel_size == 1:
             _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
         return _client(configured)
 
 
-def _started_again(arguments: Namespace) -> Started:
+def _started_again(arguments: EngineArguments) -> Started:
     """Start the core of an engine that died once more, in a process that is full of threads.
 
     Raises:
@@ -170,44 +180,39 @@ def _started_again(arguments: Namespace) -> Started:
     return _client(_configured(arguments))
 
 
-def _configured(arguments: Namespace) -> Any:
+def _configured(arguments: EngineArguments) -> _Configured:
     with phase("weights"):
         # Before the configuration, which looks parsers up by their names.
         _import_plugins(arguments)
-        choose(arguments)
         # Finds the model and reads its configuration; the core reads the weights themselves.
-        divide(arguments)
-        engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
+        final = with_fitting_tensor_parallel_size(with_load_strategy(arguments))
+        engine_args = find("AsyncEngineArgs").from_cli_args(final.vllm)
         config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
-    for hint in hints(arguments):
-        log.info("%s: %s", arguments.served_model_name[0], hint)
-    return config, arguments.enable_log_requests
+    for hint in hints(final.vllm):
+        log.info("%s: %s", final.vllm.served_model_name[0], hint)
+    return _Configured(final, config)
 
 
-def divide(arguments: Namespace) -> None:
-    """Set the number of GPUs that a model is divided among, and say why."""
-    size = divided(arguments)
-    if size != arguments.tensor_parallel_size:
-        why = f"as many of {arguments.tensor_parallel_size} GPUs as can share its attention heads"
-        fits = Choice("TENSOR_PARALLEL_SIZE", str(size), why)
-        arguments.choices = tuple(fits if c.name == fits.name else c for c in arguments.choices)
-        arguments.tensor_parallel_size = size
+def with_fitting_tensor_parallel_size(arguments: EngineArguments) -> EngineArguments:
+    """Make a tensor parallel size that the worker chose fit the model's attention heads."""
+    name = "TENSOR_PARALLEL_SIZE"
+    if all(default.name != name for default in arguments.defaults):
+        return arguments
+    gpus: int = arguments.vllm.tensor_parallel_size
+    config = find("AsyncEngineArgs").from_cli_args(arguments.vllm).create_model_config()
+    size = fitting_tensor_parallel_size(gpus, config)
+    if size == gpus:
+        return arguments
+    reason = f"as many of {gpus} GPUs as can share its attention heads"
+    return arguments.with_default(Default(name, str(size), reason), size)
 
 
-def divided(arguments: Namespace) -> int:
-    """Find the number of GPUs to divide a model among, if that was left to the worker."""
-    there: int = arguments.tensor_parallel_size
-    chosen = [choice for choice in arguments.choices if choice.name == "TENSOR_PARALLEL_SIZE"]
-    if not chosen:
-        return there
-    engine_args = find("AsyncEngineArgs").from_cli_args(arguments)
-    return fitting(there, engine_args.create_model_config())
-
-
-def _client(configured: Any) -> Started:
-    config, log_requests = configured
+def _client(configured: _Configured) -> Started:
+    log_requests = configured.arguments.vllm.enable_log_requests
     with _starting:
-        client = find("AsyncLLM").from_vllm_config(config, enable_log_requests=log_requests)
+        client = find("AsyncLLM").from_vllm_config(
+            configured.config, enable_log_requests=log_requests
+        )
         return client, set_aside()
 
 
@@ -245,12 +250,14 @@ def _import_all(modules: Sequence[str]) -> None:
             importlib.import_module(module)
 
 
-def _import_plugins(arguments: Namespace) -> None:
+def _import_plugins(arguments: EngineArguments) -> None:
     """Load parser plugins, which vLLM's launcher, not its app, does."""
-    if arguments.tool_parser_plugin:
-        find("ToolParserManager").import_tool_parser(arguments.tool_parser_plugin)
-    if arguments.reasoning_parser_plugin:
-        find("ReasoningParserManager").import_reasoning_parser(arguments.reasoning_parser_plugin)
+    if arguments.vllm.tool_parser_plugin:
+        find("ToolParserManager").import_tool_parser(arguments.vllm.tool_parser_plugin)
+    if arguments.vllm.reasoning_parser_plugin:
+        find("ReasoningParserManager").import_reasoning_parser(
+            arguments.vllm.reasoning_parser_plugin
+        )
 
 
 @contextlib.contextmanager

@@ -1,9 +1,18 @@
-"""What the machine has: its GPUs, asked of the driver, so that no CUDA context is created."""
+"""What the machine has: GPUs, asked of the driver, so that no CUDA context is created; memory."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
 
 from worker.engine.locations import find
 from worker.errors import StartFailed
+
+# Where the kernel has the limits of this process's control group.
+CGROUP = Path("/sys/fs/cgroup")
+# The files of a limit on memory, in version 2 of control groups and in version 1.
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -41,3 +50,26 @@ def machine() -> Machine:
             for each in every
         ),
     )
+
+
+def memory_limit(cgroup: Path = CGROUP) -> int:
+    """Return the bytes of memory that this process may use.
+
+    That is the container's limit, or the physical memory where that is less.
+    """
+    physical: int = psutil.virtual_memory().total
+    return min([physical, *_container_limits(cgroup)])
+
+
+def available_memory(cgroup: Path = CGROUP) -> int:
+    """Return the bytes that the page cache can take: what is free, or the limit if that is less."""
+    free: int = psutil.virtual_memory().available
+    return min(free, memory_limit(cgroup))
+
+
+def _container_limits(cgroup: Path) -> Iterator[int]:
+    for name in _LIMITS:
+        file = cgroup / name
+        # Version 2 writes "max" where there is no limit, version 1 a number beyond any memory.
+        if file.is_file() and (limit := file.read_text().strip()).isdecimal():
+            yield int(limit)

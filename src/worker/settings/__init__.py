@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from worker.errors import Mistake, SettingsError
-from worker.settings.environment import EXPORTS, Choice, export
+from worker.settings.environment import EXPORTS, Default, export
 from worker.settings.table import example
 from worker.settings.values import boolean, text, unfit
 
@@ -97,7 +97,7 @@ class Settings(BaseModel):
         shown = example(field.upper()) or default or None
         return Mistake(field.upper(), "***" if secret else given[field], advice, shown)
 
-    def export(self, environ: MutableMapping[str, str] | None = None) -> list[Choice]:
+    def export(self, environ: MutableMapping[str, str] | None = None) -> list[Default]:
         """Write what the SDK and Hugging Face's libraries read from the environment themselves.
 
         The hub's cache lies where the platform puts its own cached models, if there is a volume,
@@ -112,4 +112,4 @@ class Settings(BaseModel):
         if self.base_path.is_dir() or "base_path" in self.model_fields_set:
             values["HF_HOME"] = str(self.base_path / "huggingface-cache")
         written = export(values) if environ is None else export(values, environ)
-        return [Choice(name, written[name], why) for name, why in _WHY.items() if name in written]
+        return [Default(name, written[name], why) for name, why in _WHY.items() if name in written]

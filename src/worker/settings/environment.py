@@ -21,8 +21,8 @@ EXPORTS = {
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The value of a setting that the operator left open, and why it is this one."""
+class Default:
+    """A value that the worker chose for a setting that the operator left unset, and why."""
 
     name: str
     value: str

@@ -2,16 +2,16 @@
 
 import contextlib
 import logging
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from worker.compile_cache import CompileCache, prepared
+from worker.engine.arguments import EngineArguments
 from worker.errors import Mistake, SettingsError, StartFailed, collected
 from worker.phases import phase
 from worker.settings import Settings
-from worker.settings.environment import Choice, process_environ
+from worker.settings.environment import Default, process_environ
 from worker.settings.names import (
     ALIASES,
     EMBEDDER,
@@ -44,18 +44,26 @@ BOTH_SHARES = 0.95
 class Start:
     """What a worker is started with: its settings, and vLLM's arguments for each engine.
 
-    ``options`` are the names of all of vLLM's options; ``heeded`` those settings that are set, as
-    the operator spelt them; ``warnings`` what is set without effect; ``compiled`` the cache of
-    what is compiled, if there is one.
+    ``engines`` are the model's, then an embedder's if there is to be one. ``options`` are the names
+    of all of vLLM's options; ``heeded`` those settings that are set, as the operator spelt them;
+    ``warnings`` what is set without effect; ``compiled`` the cache of what is compiled, if there is
+    one.
     """
 
     settings: Settings
-    arguments: Namespace
-    embedder: Namespace | None
+    engines: tuple[EngineArguments, ...]
     options: frozenset[str]
     heeded: tuple[str, ...]
     warnings: tuple[str, ...]
     compiled: CompileCache | None = None
+
+    @property
+    def arguments(self) -> EngineArguments:
+        return self.engines[0]
+
+    @property
+    def embedder(self) -> EngineArguments | None:
+        return self.engines[1] if len(self.engines) > 1 else None
 
 
 def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> Start:
@@ -75,8 +83,8 @@ def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> St
             repositories.go_offline()
         compiled = _compiled(repositories.settings)
         start = read(environ, chosen=repositories.chosen)
-        repositories.place({"": start.arguments, EMBEDDER: start.embedder})
-    return replace(start, compiled=compiled)
+        engines = repositories.place(start.engines)
+    return replace(start, engines=engines, compiled=compiled)
 
 
 def _compiled(settings: Settings | None) -> CompileCache | None:
@@ -88,7 +96,7 @@ def read(
     environ: Mapping[str, str] | None = None,
     on: "Machine | None" = None,
     *,
-    chosen: Sequence[Choice] = (),
+    chosen: Sequence[Default] = (),
 ) -> Start:
     """Read the worker's settings, and vLLM's.
 
@@ -105,7 +113,7 @@ def read(
     """
     given = gathered(process_environ() if environ is None else environ)
     mistakes: list[Mistake] = []
-    settings, exported = None, list[Choice]()
+    settings, exported = None, list[Default]()
     with collected(mistakes):
         settings = Settings.from_env(given.values)
         exported = [*chosen, *settings.export()]
@@ -128,23 +136,28 @@ def read(
         mistakes += [*_unknown_in_files(given, known), *unreadable]
     told = {mistake.name for mistake in mistakes}
     idle = _idle(given, known, settings, arguments, embedder)
-    set_ = {*given.written.values(), *getattr(arguments, "extra", ())} - told
+    set_ = {*given.written.values(), *(arguments.extra if arguments else ())} - told
     warnings = unheeded(set_, OWN, known.names, idle, variables.NAMES) + _odd(given, arguments)
-    if given.mistakes or mistakes or settings is None:
+    if given.mistakes or mistakes or settings is None or arguments is None:
         raise SettingsError([*given.mistakes, *map(given.told, mistakes)], warnings)
-    arguments.choices = (*exported, *arguments.choices)
+    main = replace(arguments, defaults=(*exported, *arguments.defaults))
+    engines = (main, embedder) if embedder else (main,)
+    return Start(settings, engines, known.names, _heeded(given, known), tuple(warnings))
+
+
+def _heeded(given: Given, known: "Options") -> tuple[str, ...]:
+    """Return the settings that are set, as the operator spelt them."""
     names = OWN | known.names | ALIASES.keys()
     names |= {EMBEDDER + name for name in names}
-    heeded = tuple(sorted(given.written[name] for name in given.written.keys() & names))
-    return Start(settings, arguments, embedder, known.names, heeded, tuple(warnings))
+    return tuple(sorted(given.written[name] for name in given.written.keys() & names))
 
 
 def _arguments(
     given: Given, known: "Options", mistakes: list[Mistake]
-) -> tuple[Namespace, Namespace | None]:
+) -> tuple[EngineArguments | None, EngineArguments | None]:
     """Make vLLM's arguments, for the model and for an embedder if there is to be one."""
     main, beside = _options(given), _options(given, EMBEDDER)
-    arguments, embedder = Namespace(), None
+    arguments, embedder = None, None
     share, embedders_share = BOTH_SHARES, EMBEDDER_SHARE
     if "MODEL" in beside:
         with collected(mistakes):
@@ -155,10 +168,10 @@ def _arguments(
             embedder = known.parse(beside, EMBEDDER, embedders_share)
     with collected(mistakes):
         arguments = known.parse(main, gpu_share=share, extra=given.extra)
-    if embedder and not mistakes and not known.machine.cpu:
-        shares = arguments.gpu_memory_utilization, embedder.gpu_memory_utilization
+    if arguments and embedder and not mistakes and not known.machine.cpu:
+        shares = (each.vllm.gpu_memory_utilization for each in (arguments, embedder))
         with collected(mistakes):
-            _shares({SHARE: str(shares[0])}, {SHARE: str(shares[1])})
+            _shares(*({SHARE: str(share)} for share in shares))
     return arguments, embedder
 
 
@@ -170,7 +183,7 @@ def _options(given: Given, prefix: str = "") -> dict[str, str]:
 def _unknown_in_files(given: Given, known: "Options") -> list[Mistake]:
     """Refuse what a file sets that is no setting: unlike the environment a file is for us only."""
     names = OWN | known.names | ALIASES.keys() | SPECULATIVE.keys()
-    names |= {EMBEDDER + name for name in names} | OF_OTHERS | known.idle(Namespace()).keys()
+    names |= {EMBEDDER + name for name in names} | OF_OTHERS | known.idle(None).keys()
     mistakes = []
     for name in given.files.keys() - names:
         if name in FOR_LIBRARIES:
@@ -183,7 +196,7 @@ def _unknown_in_files(given: Given, known: "Options") -> list[Mistake]:
     return mistakes
 
 
-def _odd(given: Given, arguments: Namespace) -> list[str]:
+def _odd(given: Given, arguments: EngineArguments | None) -> list[str]:
     """Say what is heeded otherwise than it looks."""
     named = {name: given.values[name] for name in sorted(given.values.keys() & OWN)}
     odd = [
@@ -191,7 +204,7 @@ def _odd(given: Given, arguments: Namespace) -> list[str]:
         for name, value in named.items()
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     ]
-    if "DISABLE_LOG_STATS" in getattr(arguments, "extra", ()):
+    if "DISABLE_LOG_STATS" in (arguments.extra if arguments else ()):
         odd.append(f"--disable-log-stats in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS")
     return odd
 
@@ -200,11 +213,11 @@ def _idle(
     given: Given,
     known: "Options",
     settings: Settings | None,
-    arguments: Namespace,
-    embedder: Namespace | None,
+    arguments: EngineArguments | None,
+    embedder: EngineArguments | None,
 ) -> dict[str, str]:
     """Say why settings have no effect beside others, by name."""
-    idle = known.idle(arguments) | known.idle(embedder or Namespace(), EMBEDDER)
+    idle = known.idle(arguments) | known.idle(embedder, EMBEDDER)
     if settings is None:
         return idle
     of_files = OF_OTHERS & given.files.keys()

@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import Given, options_of
@@ -93,25 +93,22 @@ def _adapters(written: str) -> Iterator[str]:
                 yield str(path)
 
 
-def needed(arguments: Namespace, prefix: str = "") -> list[Wanted]:
-    """Name what an engine loads: its model first, then its tokenizer, adapters, and draft model.
-
-    Args:
-        arguments: vLLM's.
-        prefix: of the engine's settings.
-    """
-    folder = arguments.download_dir
+def needed(arguments: EngineArguments) -> list[Wanted]:
+    """Name what an engine loads: its model first, then its tokenizer, adapters, and draft model."""
+    options = arguments.vllm
+    folder = options.download_dir
     model = Wanted(
-        arguments.model,
-        arguments.revision,
-        arguments.load_format,
+        options.model,
+        options.revision,
+        options.load_format,
         Path(folder) if folder else None,
-        code=arguments.trust_remote_code,
+        code=options.trust_remote_code,
     )
-    tokenizer = arguments.tokenizer, arguments.tokenizer_revision
-    tokenized = None if arguments.skip_tokenizer_init else tokenizer
-    paths = [module.path for module in arguments.lora_modules or ()]
-    return [*_of_engine(prefix, model, tokenized, paths, arguments.speculative_config or {})]
+    tokenizer = options.tokenizer, options.tokenizer_revision
+    tokenized = None if options.skip_tokenizer_init else tokenizer
+    paths = [module.path for module in options.lora_modules or ()]
+    speculative = options.speculative_config or {}
+    return [*_of_engine(arguments.prefix, model, tokenized, paths, speculative)]
 
 
 def _of_engine(

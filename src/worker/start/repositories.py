@@ -4,15 +4,17 @@ All of it is looked for, and downloaded, while vLLM is imported. vLLM itself nee
 """
 
 import contextlib
+import copy
 import logging
-from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from worker.engine.arguments import EngineArguments
 from worker.errors import SettingsError, StartFailed
 from worker.phases import phase
 from worker.settings import Settings
-from worker.settings.environment import Choice, export, hub_cache, process_environ
+from worker.settings.environment import Default, export, hub_cache, process_environ
 from worker.settings.sources import BAKED, Given
 from worker.start.needs import asks_hub, elsewhere, found_by_store, named, named_beside, needed
 from worker.store import Found, Kind, Origin, Places, Wanted
@@ -28,34 +30,49 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
 def placed(
-    arguments: Namespace, found: Mapping[Wanted, Found], prefix: str = ""
-) -> Iterator[Found]:
-    """Replace the names of repositories in vLLM's arguments by directories; yield what was used."""
-    for wanted in needed(arguments, prefix):
+    arguments: EngineArguments, found: Mapping[Wanted, Found]
+) -> tuple[EngineArguments, list[Found]]:
+    """Replace the names of repositories in vLLM's arguments by directories.
+
+    Returns:
+        The arguments with directories, and what of the found is used in them.
+    """
+    used = []
+    # What was found for another setting, too, may bear that one's name.
+    for wanted in needed(arguments):
         if wanted in found:
-            # What was found for another setting, too, may bear that one's name.
             each = replace(found[wanted], wanted=wanted)
-            yield each
+            used.append(each)
             if each.origin is not Origin.DIRECTORY:
-                _put(arguments, each)
+                arguments = _put(arguments, each)
+    return arguments, used
 
 
-def _put(arguments: Namespace, found: Found) -> None:
-    wanted, place = found.wanted, str(found.place)
+def _put(arguments: EngineArguments, found: Found) -> EngineArguments:
+    options, wanted, place = arguments.vllm, found.wanted, str(found.place)
+    draft = options.speculative_config
     if wanted.kind is Kind.ADAPTER:
-        for module in arguments.lora_modules:
-            if module.path == wanted.model:
-                module.path = place
-    elif wanted.kind is Kind.TOKENIZER:
-        arguments.tokenizer = place
-    elif wanted.setting.endswith("SPECULATIVE_CONFIG"):
-        arguments.speculative_config = {**arguments.speculative_config, "model": place}
-    else:
-        if arguments.tokenizer == arguments.model:
-            arguments.tokenizer = place
-        if (draft := arguments.speculative_config) and draft.get("model") == arguments.model:
-            arguments.speculative_config = {**draft, "model": place}
-        arguments.model, arguments.origin, arguments.commit = place, found.origin, found.commit
+        modules = [_moved(module, wanted.model, place) for module in options.lora_modules]
+        return arguments.with_options(lora_modules=modules)
+    if wanted.kind is Kind.TOKENIZER:
+        return arguments.with_options(tokenizer=place)
+    if wanted.setting.endswith("SPECULATIVE_CONFIG"):
+        return arguments.with_options(speculative_config={**draft, "model": place})
+    changed: dict[str, Any] = {"model": place}
+    if options.tokenizer == options.model:
+        changed["tokenizer"] = place
+    if draft and draft.get("model") == options.model:
+        changed["speculative_config"] = {**draft, "model": place}
+    return replace(arguments.with_options(**changed), origin=found.origin, commit=found.commit)
+
+
+def _moved(module: Any, path: str, place: str) -> Any:
+    """Return vLLM's description of an adapter with its directory in place of its name."""
+    if module.path != path:
+        return module
+    moved = copy.copy(module)
+    moved.path = place
+    return moved
 
 
 def places(environ: Mapping[str, str]) -> Places:
@@ -76,7 +93,7 @@ class Repositories:
     def __init__(self, given: Given, newest: bool = False) -> None:
         values = {name: given.values[name] for name in LOCATING if name in given.values}
         self.settings: Settings | None = None
-        self.chosen: list[Choice] = []
+        self.chosen: list[Default] = []
         wanted: list[Wanted] = []
         with contextlib.suppress(SettingsError):
             self.settings = Settings.from_env(values)
@@ -127,22 +144,22 @@ class Repositories:
             found |= self._fetching(more).result()
         return found
 
-    def place(self, engines: Mapping[str, Namespace | None]) -> None:
-        """Wait for what engines load, and tell vLLM where it lies.
-
-        Args:
-            engines: vLLM's arguments, by the prefix of the engine's settings.
+    def place(self, engines: Sequence[EngineArguments]) -> tuple[EngineArguments, ...]:
+        """Wait for what engines load, and return their arguments with the directories in them.
 
         Raises:
             Unavailable: something can't be had.
             StartFailed: a download ended before it was done.
         """
         with phase("fetch"):
-            there = {prefix: each for prefix, each in engines.items() if each}
-            found = self.found([one for at, each in there.items() for one in needed(each, at)])
-            for prefix, arguments in there.items():
-                for each in placed(arguments, found, prefix):
+            found = self.found([one for engine in engines for one in needed(engine)])
+            complete = []
+            for engine in engines:
+                arguments, used = placed(engine, found)
+                complete.append(arguments)
+                for each in used:
                     log.info("found: %s", each)
+        return tuple(complete)
 
     def _elsewhere(self, found: Mapping[Wanted, Found]) -> list[Wanted]:
         """Name what is referred to by what was found, and was not looked for yet."""

@@ -1,13 +1,15 @@
-"""What vLLM's parser makes of options, as far as it says what an engine loads."""
+"""vLLM's arguments, as far as they say what an engine loads."""
 
 from argparse import Namespace
+from typing import Any
 
 from support.hub.caches import NAME
+from worker.engine.arguments import EngineArguments
 
 
-def arguments(**changed: object) -> Namespace:
-    """Make the arguments of an engine that loads a model, but for what is changed."""
-    return Namespace(
+def arguments(prefix: str = "", **changed: Any) -> EngineArguments:
+    """Make the arguments of an engine that loads a model, with some of vLLM's changed."""
+    options = Namespace(
         **{
             "model": NAME,
             "revision": "v1",
@@ -22,3 +24,4 @@ def arguments(**changed: object) -> Namespace:
             **changed,
         }
     )
+    return EngineArguments(options, options.model, prefix)

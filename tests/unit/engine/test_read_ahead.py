@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker.engine.options.read_ahead import file_system, memory, strategy
+from worker.engine.options.read_ahead import file_system, strategy
 
 GIB = 2**30
 MOUNTS = """\
@@ -117,16 +117,3 @@ def test_what_would_not_heed_it_or_is_set_is_left_alone(
 def test_weights_in_another_format_are_left_alone(tmp_path: Path) -> None:
     folder = weights(tmp_path / "model", "pytorch_model.bin")
     assert strategy(named(), folder, GIB, mounted(tmp_path, "fuse")) is None
-
-
-@pytest.mark.parametrize("file", ["memory.max", "memory/memory.limit_in_bytes"])
-def test_a_containers_limit_bounds_its_memory(tmp_path: Path, file: str) -> None:
-    limit = tmp_path / file
-    limit.parent.mkdir(exist_ok=True)
-    limit.write_text("4096\n")
-    assert memory(tmp_path) == 4096
-
-
-def test_a_container_without_a_limit_has_what_the_machine_has_free(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text("max\n")
-    assert memory(tmp_path) > 4096

@@ -68,7 +68,7 @@ def test_each_has_its_own_revision_and_all_go_to_one_place() -> None:
     tokenizer = Wanted("org/tokenizer", "v1", "dummy", there, Kind.TOKENIZER, code=True)
     adapter = Wanted("org/adapter", kind=Kind.ADAPTER)
     assert needed(told) == [model, tokenizer, adapter, replace(draft, code=True)]
-    told.tokenizer_revision, told.speculative_config = "v2", {"model": "org/draft"}
+    told = told.with_options(tokenizer_revision="v2", speculative_config={"model": "org/draft"})
     assert [each.revision for each in needed(told)] == ["v1", "v2", None, None]
 
 
@@ -82,8 +82,8 @@ def test_an_engine_that_needs_no_tokenizer_gets_none() -> None:
 
 
 def test_the_settings_of_an_embedder_are_named_as_such() -> None:
-    told = arguments(tokenizer="org/tokenizer")
-    assert [each.setting for each in needed(told, "EMBEDDING_")] == [
+    told = arguments("EMBEDDING_", tokenizer="org/tokenizer")
+    assert [each.setting for each in needed(told)] == [
         "EMBEDDING_MODEL_NAME",
         "EMBEDDING_TOKENIZER_NAME",
     ]

@@ -11,6 +11,7 @@ from support.engine.arguments import arguments
 from support.hub.caches import NAME, SHARDS, cached, model, of_nobody
 from support.hub.server import hub
 
+from worker.engine.arguments import EngineArguments
 from worker.errors import StartFailed
 from worker.settings.sources import Given, gathered
 from worker.start.needs import named, needed
@@ -216,66 +217,73 @@ def test_directories_take_the_place_of_names() -> None:
     )
     wanted = needed(told)
     here = {one: at(one, Origin.DIRECTORY) for one in wanted if one.model == "/adapters/two"}
-    found = {one: at(one) for one in wanted} | here
-    assert [each.wanted for each in placed(told, found)] == wanted
-    assert (told.model, told.tokenizer) == (
+    changed, used = placed(told, {one: at(one) for one in wanted} | here)
+    assert [each.wanted for each in used] == wanted
+    assert (changed.vllm.model, changed.vllm.tokenizer) == (
         "/cache/org/name/model",
         "/cache/org/tokenizer/tokenizer",
     )
-    assert [each.path for each in told.lora_modules] == [
+    assert [each.path for each in changed.vllm.lora_modules] == [
         "/cache/org/adapter/adapter",
         "/adapters/two",
     ]
-    assert told.speculative_config == {
+    assert changed.vllm.speculative_config == {
         "model": "/cache/org/draft/model",
         "num_speculative_tokens": 3,
     }
-    assert (told.origin, told.commit) == (Origin.VOLUME, "c" * 40)
+    assert (changed.origin, changed.commit) == (Origin.VOLUME, "c" * 40)
+    assert (changed.model_name, told.vllm.model, adapter.path) == (NAME, NAME, "org/adapter")
+
+
+def put(told: EngineArguments) -> Namespace:
+    """Put directories in place of all names, and return vLLM's arguments."""
+    changed, _ = placed(told, {one: at(one) for one in needed(told)})
+    return changed.vllm
 
 
 def test_a_tokenizer_may_be_the_models_at_another_revision() -> None:
-    told = arguments(tokenizer_revision="v2")
-    assert [*placed(told, {one: at(one) for one in needed(told)})]
+    told = put(arguments(tokenizer_revision="v2"))
     assert (told.model, told.tokenizer) == ("/cache/org/name/model", "/cache/org/name/tokenizer")
 
 
 def test_a_draft_that_is_the_model_goes_with_it() -> None:
-    told = arguments(speculative_config={"model": NAME, "method": "mtp"})
-    assert [*placed(told, {one: at(one) for one in needed(told)})]
+    told = put(arguments(speculative_config={"model": NAME, "method": "mtp"}))
     assert told.speculative_config == {"model": "/cache/org/name/model", "method": "mtp"}
 
 
 def test_what_two_settings_name_is_put_where_each_of_them_says() -> None:
     main = arguments(revision=None, speculative_config={"model": "org/small"})
-    beside = arguments(revision=None, model="org/small")
+    beside = arguments("EMBEDDING_", revision=None, model="org/small")
     # One was found for both.
-    found = {one: at(one) for one in [*needed(main), *needed(beside, "EMBEDDING_")]}
+    found = {one: at(one) for one in [*needed(main), *needed(beside)]}
     found = {one.wanted: one for one in found.values()}
-    for told, prefix in ((main, ""), (beside, "EMBEDDING_")):
-        settings = [each.wanted.setting for each in placed(told, found, prefix)]
-        assert settings[0] == f"{prefix}MODEL_NAME"
+    changed = []
+    for told in (main, beside):
+        options, used = placed(told, found)
+        assert used[0].wanted.setting == f"{told.prefix}MODEL_NAME"
+        changed.append(options.vllm)
     small = "/cache/org/small/model"
-    assert (main.speculative_config, beside.model) == ({"model": small}, small)
+    assert (changed[0].speculative_config, changed[1].model) == ({"model": small}, small)
 
 
 def test_a_tokenizer_of_the_models_own_goes_with_it() -> None:
     told = arguments(tokenizer=NAME)
     assert len(needed(told)) == 1
-    assert [*placed(told, {one: at(one) for one in needed(told)})]
-    assert told.tokenizer == told.model == "/cache/org/name/model"
+    assert put(told).tokenizer == put(told).model == "/cache/org/name/model"
 
 
 def test_what_was_not_looked_for_stays_as_it_is() -> None:
     told = arguments()
-    assert [*placed(told, {})] == []
-    assert (told.model, told.tokenizer) == (NAME, None)
+    assert placed(told, {}) == (told, [])
 
 
 def test_a_directory_of_the_operators_stays_as_it_was_written(tmp_path: Path) -> None:
     told = arguments(model="~/model")
-    found = {one: Found(one, tmp_path, Origin.DIRECTORY) for one in needed(told)}
-    assert [*placed(told, found)]
-    assert told.model == "~/model"
+    changed, used = placed(
+        told, {one: Found(one, tmp_path, Origin.DIRECTORY) for one in needed(told)}
+    )
+    assert used
+    assert changed.vllm.model == "~/model"
 
 
 def test_engines_are_told_where_everything_lies(tmp_path: Path) -> None:
@@ -283,6 +291,6 @@ def test_engines_are_told_where_everything_lies(tmp_path: Path) -> None:
     first = cached(cache, model(tmp_path / "a"), revision="v1")
     other = cached(cache, model(tmp_path / "b", SHARDS), name="org/embedder")
     repositories = Repositories(given(tmp_path, MODEL_NAME=NAME, MODEL_REVISION="v1"))
-    main, beside = arguments(), arguments(model="org/embedder", revision=None)
-    repositories.place({"": main, "EMBEDDING_": beside, "OTHER_": None})
-    assert (main.model, beside.model) == (str(first), str(other))
+    beside = arguments("EMBEDDING_", model="org/embedder", revision=None)
+    main, embedder = repositories.place([arguments(), beside])
+    assert (main.vllm.model, embedder.vllm.model) == (str(first), str(other))

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import vllm.config
 
+from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find
 from worker.engine.machine import Machine, machine
 from worker.engine.options.automatic import GPU_SHARE, automatic, served_names
@@ -128,16 +129,16 @@ class Options:
     def __getitem__(self, name: str) -> Option:
         return self._options[name]
 
-    def idle(self, arguments: argparse.Namespace, prefix: str = "") -> dict[str, str]:
+    def idle(self, arguments: EngineArguments | None, prefix: str = "") -> dict[str, str]:
         """Say why options have no effect beside others, by name, with the operator's prefix.
 
         Args:
-            arguments: of an engine; empty, where there are none.
+            arguments: of an engine; None, where there are none.
             prefix: what the operator writes before the options' names.
         """
         told = {prefix + dest.upper(): why for dest, why in (REFUSED | IDLE).items()}
         for name, needed in NEEDS.items():
-            if hasattr(arguments, "given") and not getattr(arguments, needed.lower()):
+            if arguments and not getattr(arguments.vllm, needed.lower()):
                 told[prefix + name] = f"it needs {prefix}{needed}"
         return told
 
@@ -147,7 +148,7 @@ class Options:
         prefix: str = "",
         gpu_share: float = GPU_SHARE,
         extra: Sequence[str] = (),
-    ) -> argparse.Namespace:
+    ) -> EngineArguments:
         """Turn variables into vLLM's own arguments.
 
         Args:
@@ -186,17 +187,18 @@ class Options:
         arguments.served_model_name = served_names(arguments)
         # It would stop the counting, too; what is logged the worker decides.
         arguments.disable_log_stats = False
-        # Several defaults depend on whether an option was given, whatever its value.
-        arguments.given = frozenset(sound)
-        arguments.extra = frozenset(last)
-        arguments.choices = tuple(choices)
-        # What the model is called, wherever it will have been found.
-        arguments.named, arguments.origin, arguments.commit = arguments.model, None, None
         mistakes += contradictions(arguments, sound, self.machine, prefix)
         mistakes += _refused_together(arguments, sound)
         if mistakes:
             raise SettingsError([replace(each, name=prefix + each.name) for each in mistakes])
-        return arguments
+        return EngineArguments(
+            vllm=arguments,
+            model_name=arguments.model,
+            prefix=prefix,
+            given=frozenset(sound),
+            extra=frozenset(last),
+            defaults=tuple(choices),
+        )
 
     def _mistake(self, name: str, value: str) -> Mistake | None:
         """Say what vLLM accepts for an option where it does not accept this value."""

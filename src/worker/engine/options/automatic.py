@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.engine.machine import Machine
-from worker.settings.environment import Choice, export
+from worker.settings.environment import Default, export
 from worker.settings.values import directory
 
 # Of a GPU's memory, where vLLM's own default does not suit a worker.
@@ -15,7 +15,7 @@ GPU_SHARE = 0.95
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
-def automatic(given: Mapping[str, str], on: Machine, gpu_share: float) -> list[Choice]:
+def automatic(given: Mapping[str, str], on: Machine, gpu_share: float) -> list[Default]:
     """Choose what the operator left open.
 
     Args:
@@ -37,7 +37,7 @@ def served_names(arguments: Namespace) -> list[str]:
     return [*dict.fromkeys([*(arguments.served_model_name or ()), own])]
 
 
-def fitting(gpus: int, config: Any) -> int:
+def fitting_tensor_parallel_size(gpus: int, config: Any) -> int:
     """Find the largest number of GPUs that a model's attention heads can be divided among.
 
     Args:
@@ -48,24 +48,24 @@ def fitting(gpus: int, config: Any) -> int:
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
 
 
-def _for_cpu(given: Mapping[str, str]) -> list[Choice]:
+def _for_cpu(given: Mapping[str, str]) -> list[Default]:
     """Choose what starts fast and runs anywhere."""
     written = export(CPU_EXPORTS)
     choices = [
-        *(Choice(name, value, "no GPU") for name, value in written.items()),
-        Choice("DTYPE", "float32", "no GPU; bfloat16 is an illegal instruction on some CPUs"),
-        Choice("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
+        *(Default(name, value, "no GPU") for name, value in written.items()),
+        Default("DTYPE", "float32", "no GPU; bfloat16 is an illegal instruction on some CPUs"),
+        Default("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
     ]
     if _elsewhere(given) == 1 == _size(given, "TENSOR_PARALLEL_SIZE"):
-        choices.append(Choice("DISTRIBUTED_EXECUTOR_BACKEND", "uni", "one process starts fastest"))
+        choices.append(Default("DISTRIBUTED_EXECUTOR_BACKEND", "uni", "one process starts fastest"))
     return choices
 
 
-def _for_gpus(given: Mapping[str, str], on: Machine, share: float) -> list[Choice]:
-    choices = [Choice("GPU_MEMORY_UTILIZATION", f"{share:g}", "the worker has the GPU for itself")]
+def _for_gpus(given: Mapping[str, str], on: Machine, share: float) -> list[Default]:
+    choices = [Default("GPU_MEMORY_UTILIZATION", f"{share:g}", "the worker has the GPU for itself")]
     if len(on.gpus) > 1:
         size = max(1, len(on.gpus) // _elsewhere(given))
-        choices.append(Choice("TENSOR_PARALLEL_SIZE", str(size), f"{len(on.gpus)} GPUs are there"))
+        choices.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{len(on.gpus)} GPUs are there"))
     return choices
 
 

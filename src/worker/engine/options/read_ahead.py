@@ -5,12 +5,11 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
-from worker.settings.environment import Choice
+from worker.engine.arguments import EngineArguments
+from worker.engine.machine import available_memory
+from worker.settings.environment import Default
 
 MOUNTS = Path("/proc/mounts")
-CGROUP = Path("/sys/fs/cgroup")
 
 # Those of vLLM's formats whose loader heeds the strategy.
 _FORMATS = {"auto", "hf", "mistral", "safetensors"}
@@ -24,21 +23,20 @@ _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.overlayfs"}
 _SHARE = 0.8
 
 
-def choose(arguments: Namespace) -> None:
-    """Have vLLM read weights as it suits the disk that they lie on, and say why.
+def with_load_strategy(arguments: EngineArguments) -> EngineArguments:
+    """Have vLLM read weights as it suits the disk that they lie on.
 
     Args:
-        arguments: vLLM's, in which the model is a directory if it is on the disk.
+        arguments: with a directory as the model, if it is on the disk.
     """
-    folder = Path(arguments.model)
+    folder = Path(arguments.vllm.model)
     if not folder.is_dir() or not MOUNTS.is_file():
-        return
-    if chosen := strategy(arguments, folder, memory(), MOUNTS.read_text()):
-        arguments.safetensors_load_strategy = chosen.value
-        arguments.choices = (*arguments.choices, chosen)
+        return arguments
+    chosen = strategy(arguments.vllm, folder, available_memory(), MOUNTS.read_text())
+    return arguments.with_default(chosen, chosen.value) if chosen else arguments
 
 
-def strategy(arguments: Namespace, folder: Path, memory: int, mounts: str) -> Choice | None:
+def strategy(arguments: Namespace, folder: Path, memory: int, mounts: str) -> Default | None:
     """Choose how vLLM reads weights; None where its own way is as good, or the operator chose.
 
     Args:
@@ -58,7 +56,7 @@ def strategy(arguments: Namespace, folder: Path, memory: int, mounts: str) -> Ch
     if not _over_network(kind) or sum(_sizes(weights)) > _SHARE * memory:
         return None
     why = f"the weights lie on a network disk, {kind}, and fit into memory"
-    return Choice("SAFETENSORS_LOAD_STRATEGY", "prefetch", why)
+    return Default("SAFETENSORS_LOAD_STRATEGY", "prefetch", why)
 
 
 def file_system(path: Path, mounts: str) -> str:
@@ -78,24 +76,6 @@ def file_system(path: Path, mounts: str) -> str:
         if kind and path.is_relative_to(place) and len(place.parts) >= deepest:
             found, deepest = kind, len(place.parts)
     return found
-
-
-def memory(cgroup: Path = CGROUP) -> int:
-    """Tell how many bytes the page cache can take: what is free, or all that is allowed, if less.
-
-    Args:
-        cgroup: where the kernel tells the limits of this container.
-    """
-    free: int = psutil.virtual_memory().available
-    return min([free, *_limits(cgroup)])
-
-
-def _limits(cgroup: Path) -> Iterator[int]:
-    """Read the limit of a container, in the kernel's newer or older way, if there is one."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        file = cgroup / name
-        if file.is_file() and (limit := file.read_text().strip()).isdecimal():
-            yield int(limit)
 
 
 def _over_network(kind: str) -> bool:

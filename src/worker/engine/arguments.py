@@ -1,0 +1,50 @@
+"""What an engine is started with: vLLM's own arguments, and how they came about."""
+
+import copy
+from argparse import Namespace
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from worker.settings.environment import Default
+
+
+@dataclass(frozen=True)
+class EngineArguments:
+    """The arguments of one engine. Steps of the start that change any return a new value.
+
+    Attributes:
+        vllm: vLLM's own, as its parser makes them. Never changed: ``with_options`` makes a copy.
+        model_name: the model as the operator named it; ``vllm.model`` is where it was found.
+        prefix: of the names of this engine's settings.
+        given: names of the options that the operator set, whatever their values.
+        extra: those of them that are set in VLLM_EXTRA_ARGS.
+        defaults: values that the worker chose for options left unset.
+        origin: where the model was found, if the store looked for it.
+        commit: of the model's repository, if it was found by one.
+    """
+
+    vllm: Namespace
+    model_name: str
+    prefix: str = ""
+    given: frozenset[str] = frozenset()
+    extra: frozenset[str] = frozenset()
+    defaults: tuple[Default, ...] = ()
+    origin: str | None = None
+    commit: str | None = None
+
+    def with_options(self, **values: Any) -> Self:
+        """Return a copy in which some of vLLM's arguments have other values."""
+        options = copy.copy(self.vllm)
+        vars(options).update(values)
+        return replace(self, vllm=options)
+
+    def with_default(self, default: Default, value: Any) -> Self:
+        """Return a copy with a value that the worker chose, in place of an earlier default.
+
+        Args:
+            default: as the operator would have written it, with the reason.
+            value: the same for vLLM.
+        """
+        defaults = {each.name: each for each in (*self.defaults, default)}
+        changed = self.with_options(**{default.name.lower(): value})
+        return replace(changed, defaults=tuple(defaults.values()))

@@ -1,0 +1,36 @@
+"""How much memory the process may use."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from worker.engine.machine import available_memory, memory_limit
+
+# What version 1 of control groups says where there is no limit.
+NO_LIMIT = str(2**63 - 4096)
+
+
+@pytest.mark.parametrize("file", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_containers_limit_bounds_its_memory(tmp_path: Path, file: str) -> None:
+    limit = tmp_path / file
+    limit.parent.mkdir(exist_ok=True)
+    limit.write_text("4096\n")
+    assert memory_limit(tmp_path) == available_memory(tmp_path) == 4096
+
+
+@pytest.mark.parametrize(
+    ("file", "limit"), [("memory.max", "max"), ("memory/memory.limit_in_bytes", NO_LIMIT)]
+)
+def test_a_container_without_a_limit_has_what_the_machine_has(
+    tmp_path: Path, file: str, limit: str
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(f"{limit}\n")
+    physical = psutil.virtual_memory().total
+    assert memory_limit(tmp_path) == physical
+    assert 4096 < available_memory(tmp_path) < physical
+
+
+def test_a_machine_without_control_groups_has_its_physical_memory(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path / "none") == psutil.virtual_memory().total
