@@ -1,10 +1,10 @@
-"""A local RunPod Serverless platform: speaks HTTP only and knows nothing of the worker."""
+"""A local RunPod Serverless platform. It meets workers over HTTP only."""
 
 from emulator.faults import Action, Call, Fault, slow_link
-from emulator.job_queue import Queue
-from emulator.jobs import Chunk, Job, Status
 from emulator.options import ExpiredAs, FailedAs, LostAs, Options
 from emulator.server import Emulator
+from emulator.state.job import Chunk, Job, Status
+from emulator.state.job_queue import Queue
 
 __all__ = [
     "Action",

@@ -1,8 +1,8 @@
-"""What a developer can paste to try an endpoint."""
+"""Commands to paste, which try an endpoint."""
 
-from emulator.job_queue import Queue
+from emulator.state.job_queue import Queue
 
-_ASK_S = 10.0
+_MODEL_NAME_S = 10.0  # how long to wait for the model's name
 _QUESTION = "What does this worker do?"
 
 _TEMPLATE = """\
@@ -38,7 +38,7 @@ EOF
 
 
 def examples(*, api_url: str, endpoint: str, model: str | None, with_key: bool, python: str) -> str:
-    """Commands for a shell, for an endpoint at a URL; the key is named, never shown."""
+    """Return commands for a shell. The API key stays a variable's name: it is not printed."""
     url = f"{api_url}/{endpoint}"
     return _TEMPLATE.format(
         api_url=api_url,
@@ -54,8 +54,8 @@ def examples(*, api_url: str, endpoint: str, model: str | None, with_key: bool, 
     )
 
 
-async def ask_for_model(queue: Queue, wait_s: float = _ASK_S) -> str | None:
-    """The name of the model that the workers serve, where they speak OpenAI's API."""
+async def fetch_model_name(queue: Queue, wait_s: float = _MODEL_NAME_S) -> str | None:
+    """Return the name of the model that the workers serve; None if they have no OpenAI API."""
     job = queue.submit({"input": {"openai_route": "/v1/models", "openai_input": None}}, sync=True)
     if not await job.wait_ended(wait_s):
         queue.cancel(job)

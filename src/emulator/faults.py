@@ -1,4 +1,4 @@
-"""Faults on demand: what goes wrong between the platform and its workers, and for how long."""
+"""Faults on demand in the calls that workers make to the platform."""
 
 import time
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Call(StrEnum):
-    """A call that a worker makes."""
+    """A worker's call, without its prefix `job-`."""
 
     TAKE = "take"
     STOP = "stop"
@@ -20,15 +20,15 @@ class Call(StrEnum):
 class Action(StrEnum):
     """What happens to the call."""
 
-    DELAY = "delay"  # it counts from its arrival; its answer takes `delay_s`
-    STATUS = "status"  # it does nothing and is answered with `status`
-    RESET = "reset"  # it does nothing and its connection is reset
-    LOSE = "lose"  # it does what it should and its connection is reset: no acknowledgement
-    DUPLICATE = "duplicate"  # of a take: what it delivers is delivered once more
+    DELAY = "delay"  # it takes effect, and is answered after `delay_s`
+    STATUS = "status"  # it has no effect, and is answered with `status`
+    RESET = "reset"  # it has no effect, and its connection is reset
+    LOSE = "lose"  # it takes effect, and its connection is reset: no acknowledgement
+    DUPLICATE = "duplicate"  # for a take: its jobs are delivered once more
 
 
 class Fault(BaseModel):
-    """One thing that goes wrong: for some calls, for some seconds, or until it is cleared."""
+    """One fault: for a number of calls, for some seconds, or until it is cleared."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -51,13 +51,13 @@ class Fault(BaseModel):
 
 
 def slow_link(delay_s: float) -> tuple[Fault, ...]:
-    """What lets every POST of a worker take so long, until it is cleared."""
+    """Return the faults that delay every POST of a worker; none for a delay of 0."""
     posts = (Call.STREAM, Call.DONE) if delay_s else ()
     return tuple(Fault(on=call, do=Action.DELAY, delay_s=delay_s) for call in posts)
 
 
-class _Active:
-    """A fault and what is left of it."""
+class _ActiveFault:
+    """A fault, and for how long it still applies."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -73,25 +73,28 @@ class Faults:
     """The faults that are active now."""
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
-        self._active: list[_Active] = []
+        self._active: list[_ActiveFault] = []
         for fault in faults:
             self.add(fault)
 
     def add(self, fault: Fault) -> None:
-        self._active.append(_Active(fault))
+        self._active.append(_ActiveFault(fault))
 
     def clear(self) -> None:
         self._active.clear()
 
     def active(self) -> list[Fault]:
-        """Those with something left, each with the calls it has left."""
+        """Return the active faults, each with the number of calls that it has left."""
         self._active = [active for active in self._active if not active.over]
         return [
             active.fault.model_copy(update={"calls": active.calls_left}) for active in self._active
         ]
 
-    def meet(self, call: Call, *actions: Action) -> Fault | None:
-        """The first fault of these kinds that this call runs into; it has one call less then."""
+    def trigger(self, call: Call, *actions: Action) -> Fault | None:
+        """Return the first active fault of this call with one of the actions, and count the call.
+
+        None if there is none.
+        """
         for active in self._active:
             if active.fault.on is call and active.fault.do in actions and not active.over:
                 if active.calls_left is not None:

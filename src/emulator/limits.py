@@ -1,11 +1,11 @@
 """The platform's limits, as RunPod documents them."""
 
-_MEGABYTE = 1_000_000  # not documented as 2**20: the smaller one finds more
+_MEGABYTE = 1_000_000  # 2**20 is as likely; the smaller one finds more mistakes
 
 RUN_BYTES = 10 * _MEGABYTE
-RUNSYNC_BYTES = 20 * _MEGABYTE  # also a result's, as workers' logs show
+RUNSYNC_BYTES = 20 * _MEGABYTE  # of a result, too, as workers' logs show
 CHUNK_BYTES = 1 * _MEGABYTE
-# Bodies are read up to here before they are refused, so that a client gets to see the answer.
+# Larger bodies are read up to here before they are refused, or clients would not see the answer.
 READ_BYTES = 64 * _MEGABYTE
 
 WAIT_MS = (1_000, 300_000)  # the `wait` of /runsync

@@ -1,4 +1,4 @@
-"""What can be chosen about an emulator."""
+"""The options of an emulator."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,8 +10,8 @@ from emulator.faults import Fault
 class FailedAs(StrEnum):
     """The HTTP status an OpenAI client sees when its job failed.
 
-    What the real gateway answers for a FAILED job is not public, so this is a choice. The default
-    gives clients the status the worker meant; the others show how a client copes without it.
+    What the real gateway answers for a FAILED job is not public. The default passes on the status
+    that the worker meant; the others show how a client copes without it.
     """
 
     ERROR_CODE = "error-code"  # the `code` inside the job's error
@@ -22,8 +22,8 @@ class FailedAs(StrEnum):
 class LostAs(StrEnum):
     """What becomes of the jobs of a worker that exited while it ran them.
 
-    What the real platform does, and how soon, is not public, so this is a choice. By default a
-    caller learns at once what a developer wants to see.
+    What the real platform does, and how soon, is not public. The default shows a developer at once
+    what happened.
     """
 
     FAILED = "failed"
@@ -32,9 +32,9 @@ class LostAs(StrEnum):
 
 
 class ExpiredAs(StrEnum):
-    """What becomes of a job whose ttl is over before it ended.
+    """What becomes of a job whose ttl ends before the job does.
 
-    RunPod's documentation says both: that it is TIMED_OUT, and that it is deleted.
+    RunPod's documentation says both.
     """
 
     TIMED_OUT = "timed-out"
@@ -43,28 +43,28 @@ class ExpiredAs(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How an emulator behaves; the defaults follow the real platform where that is known."""
+    """How an emulator behaves. The defaults follow the real platform where it is documented."""
 
     endpoint: str = "local"
     host: str = "127.0.0.1"
     port: int = 0  # 0: any free one
     api_key: str | None = None  # None: callers need none, and any is accepted
     take_poll_s: float = 20.0  # how long job-take and job-stop hold a worker's request
-    stream_poll_s: float = 1.0  # how long /stream waits when nothing is there
-    runsync_wait_s: float = 90.0  # where the request names no `wait`
-    execution_timeout_s: float = 600.0  # where a job's policy says nothing else
+    stream_poll_s: float = 1.0  # how long /stream waits for a chunk
+    runsync_wait_s: float = 90.0  # for requests without `wait`
+    execution_timeout_s: float = 600.0  # for jobs whose policy has none
     ttl_s: float = 24 * 3600.0  # likewise
     run_retention_s: float = 30 * 60.0  # how long the result of /run is kept
-    runsync_retention_s: float = 60.0  # of /runsync and the gateway
-    webhook_retry_s: float = 10.0  # between two of a webhook's three attempts
+    runsync_retention_s: float = 60.0  # how long those of /runsync and the gateway are kept
+    webhook_retry_s: float = 10.0  # between two attempts
     failed_as: FailedAs = FailedAs.ERROR_CODE
     lost_as: LostAs = LostAs.FAILED
     expired_as: ExpiredAs = ExpiredAs.TIMED_OUT
-    # Whether the real gateway cancels is not public; without it, a closed browser tab would keep
+    # Whether the real gateway cancels is not public. Without it, a closed browser tab would keep
     # an engine busy.
     cancel_on_disconnect: bool = True
-    # The status for a request above the limits is not public. For a job's result it is 400, which
-    # workers' logs show; that a request's is the same is a choice.
+    # For requests above the limits. The real one is not public; for a job's result it is 400, as
+    # workers' logs show.
     oversize_status: int = 400
-    faults: tuple[Fault, ...] = ()  # from the beginning on
-    request_log: Path | None = None  # a line of JSON for each request is written to it
+    faults: tuple[Fault, ...] = ()  # active from the start
+    request_log: Path | None = None  # a file: one line of JSON per request

@@ -1,4 +1,4 @@
-"""What a caller may send beside a job's input: a webhook and a policy."""
+"""The body of /run and /runsync: an input, and optionally a webhook and a policy."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ def _within(bounds: tuple[int, int], alias: str) -> Any:
 
 
 class Policy(BaseModel):
-    """A job's own execution policy; None: the endpoint's."""
+    """A job's execution policy; None: the endpoint's default."""
 
     execution_timeout_ms: int | None = _within(EXECUTION_TIMEOUT_MS, "executionTimeout")
     ttl_ms: int | None = _within(TTL_MS, "ttl")
-    # Of scaling, which the emulator does not do.
+    # Checked only: it is about scaling, which the emulator does not do.
     low_priority: bool = Field(default=False, alias="lowPriority")
 
 
 class Payload(BaseModel):
-    """The body of /run and /runsync. What else it holds reaches the worker unchecked."""
+    """The checked keys of the body; all others reach the worker unchecked."""
 
     model_config = ConfigDict(extra="allow")
 

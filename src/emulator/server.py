@@ -1,4 +1,4 @@
-"""The emulator as a whole: one aiohttp server, one endpoint, one event loop."""
+"""The emulator: one endpoint, on one aiohttp server and one event loop."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -8,20 +8,20 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from yarl import URL
 
-from emulator.control import Control
 from emulator.faults import Faults
-from emulator.gateway import Gateway
-from emulator.job_queue import Queue
-from emulator.jobs import Job
+from emulator.http.control import Control
+from emulator.http.gateway import Gateway
+from emulator.http.public_api import PublicApi
+from emulator.http.request_log import log_requests, open_log
+from emulator.http.webhooks import Webhooks
+from emulator.http.wire import json_errors, require_key
+from emulator.http.worker_api import WorkerApi
 from emulator.limits import READ_BYTES
 from emulator.options import Options
-from emulator.public_api import PublicApi
-from emulator.request_log import logging_to, opened_log
-from emulator.webhooks import Webhooks
-from emulator.wire import json_errors, with_key
-from emulator.worker_api import WorkerApi
+from emulator.state.job import Job
+from emulator.state.job_queue import Queue
 
-# Long-polls never end by themselves in time: they are cut off.
+# Short, because long polls would not end in time: they are cut off.
 _SHUTDOWN_S = 0.05
 
 
@@ -36,7 +36,7 @@ class Emulator:
         self._running = AsyncExitStack()
 
     async def start(self) -> None:
-        """Serve from now on.
+        """Start serving.
 
         Raises:
             OSError: the port is taken, or the request log can't be written.
@@ -44,17 +44,15 @@ class Emulator:
         options = self.options
         middlewares: list[Middleware] = [json_errors]
         if options.request_log is not None:
-            log = self._running.enter_context(opened_log(options.request_log))
-            middlewares.insert(0, logging_to(log))
+            log = self._running.enter_context(open_log(options.request_log))
+            middlewares.insert(0, log_requests(log))
         webhooks = Webhooks(options.webhook_retry_s)
         self._running.push_async_callback(webhooks.close)
-        self.queue.on_end = webhooks.tell
-        # A closed connection cancels its handler: that is how a worker that went away, and a
-        # client that hung up, are noticed.
+        self.queue.on_end = webhooks.notify
         runner = web.AppRunner(
             self._app(middlewares),
             access_log=None,
-            handler_cancellation=True,
+            handler_cancellation=True,  # of a worker or client that hung up
             shutdown_timeout=_SHUTDOWN_S,
         )
         await runner.setup()
@@ -81,25 +79,25 @@ class Emulator:
         app = web.Application(middlewares=middlewares, client_max_size=READ_BYTES)
         endpoint = f"/v2/{options.endpoint}"
         for prefix, key, api in (
-            # A worker has another key, the one in its environment, which is not asked for here.
+            # Workers have a key of their own, in their environment, which is not checked.
             (endpoint, None, WorkerApi(queue, faults, options)),
             (endpoint, options.api_key, PublicApi(queue, options)),
             (endpoint, options.api_key, Gateway(queue, options)),
             ("", options.api_key, Control(queue, faults)),
         ):
             for route in api.routes():
-                handler = with_key(key, route.handler)
+                handler = require_key(key, route.handler)
                 app.router.add_route(route.method, prefix + route.path, handler)
         return app
 
     @property
     def root_url(self) -> str:
-        """Where the control routes are."""
+        """The URL below which the control routes are."""
         return str(URL.build(scheme="http", host=self.options.host, port=self._port))
 
     @property
     def api_url(self) -> str:
-        """What RunPod's own client calls the endpoint URL base."""
+        """The URL that RunPod's client calls the endpoint URL base."""
         return f"{self.root_url}/v2"
 
     @property
@@ -114,9 +112,9 @@ class Emulator:
         return self.queue.jobs[job_id]
 
     def worker_environ(self, worker: str = "worker-1") -> dict[str, str]:
-        """The variables that make the real SDK talk to this emulator."""
-        # `$ID` means the worker in the first and the job in the others. The SDK appends
-        # parameters with `&`, so each URL needs a `?` already.
+        """Return the variables that make the real SDK use this emulator."""
+        # The SDK replaces `$ID`: by the worker's id in the first, by the job's in the others. It
+        # appends parameters with `&`, so each URL needs a `?` already.
         return {
             "RUNPOD_WEBHOOK_GET_JOB": f"{self.url}/job-take/$ID?gpu=local",
             "RUNPOD_WEBHOOK_POST_STREAM": f"{self.url}/job-stream/$RUNPOD_POD_ID/$ID?gpu=local",

@@ -1,7 +1,7 @@
 """What the real SDK, as a process of its own, says on the wire.
 
 `RECORD=1 pytest tests/platform/test_sdk_protocol.py` writes the recording anew;
-tests/unit/test_emulator_protocol.py replays it against the emulator.
+tests/unit/emulator/http/test_protocol.py replays it against the emulator.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator import Emulator, Job, Options, slow_link
-from emulator.fleet import WorkerProcess
+from emulator.process import WorkerProcess
 from support import ROOT
 
 START_S = 90  # a cold start takes ten seconds on an idle machine

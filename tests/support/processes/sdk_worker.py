@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from emulator.fleet import WorkerProcess
+from emulator.process import WorkerProcess
 from support import ROOT
 
 COMMAND = (sys.executable, "-u", str(ROOT / "tests/platform/handlers/scripted.py"))

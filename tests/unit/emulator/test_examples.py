@@ -1,12 +1,12 @@
-"""What is printed to paste."""
+"""The examples that are printed for an endpoint."""
 
 from emulator import Emulator, Options
-from emulator.examples import ask_for_model
+from emulator.examples import fetch_model_name
 
 
 async def test_a_worker_that_does_not_tell_its_model_is_not_left_with_the_question() -> None:
     queue = Emulator().queue
-    assert await ask_for_model(queue, wait_s=0.01) is None
+    assert await fetch_model_name(queue, wait_s=0.01) is None
     (job,) = queue.jobs.values()
     assert job.status == "CANCELLED"
 

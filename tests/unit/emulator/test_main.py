@@ -1,4 +1,4 @@
-"""`python -m emulator` without workers, and its command line."""
+"""The command `python -m emulator`: without workers, and its options."""
 
 import re
 import shlex
@@ -12,14 +12,14 @@ import pytest
 
 import emulator
 from emulator import ExpiredAs, FailedAs, LostAs, slow_link
-from emulator.__main__ import options_of, read_command_line
+from emulator.command_line import read_command_line, to_options
 from emulator.options import Options
 
 SOURCE = Path(emulator.__file__).parents[1]
 
 
 def read(arguments: str) -> Options:
-    return options_of(read_command_line(shlex.split(arguments)), api_key=None)
+    return to_options(read_command_line(shlex.split(arguments)), api_key=None)
 
 
 def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
@@ -77,9 +77,9 @@ def test_every_option_that_the_documentation_names_is_there() -> None:
     page = (SOURCE.parent / "docs" / "endpoint.md").read_text()
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page)) - {"--help"}
     command = [sys.executable, "-m", "emulator", "--help"]
-    told = subprocess.run(command, cwd=SOURCE, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(command, cwd=SOURCE, check=True, capture_output=True, text=True).stdout
     assert len(named) > 8
-    assert {option for option in named if option not in told} == set()
+    assert {option for option in named if option not in listed} == set()
 
 
 def test_what_is_not_given_is_as_in_the_library() -> None:
@@ -91,8 +91,8 @@ def test_the_documented_port_is_the_default() -> None:
 
 
 def test_the_command_of_a_worker_keeps_its_own_options() -> None:
-    given = read_command_line(["--workers", "2", "--", "python", "-u", "src/handler.py"])
-    assert (given.workers, given.command) == (2, ["python", "-u", "src/handler.py"])
+    arguments = read_command_line(["--workers", "2", "--", "python", "-u", "src/handler.py"])
+    assert (arguments.workers, arguments.command) == (2, ["python", "-u", "src/handler.py"])
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,32 @@
-"""Jobs that are queued once more, and queues that are emptied."""
+"""Retries of jobs, and purges of the queue."""
 
 from collections.abc import Awaitable, Callable
 
 import pytest
-from support.processes.emulator_client import Client, serving
+from support.processes.emulator_client import Client, emulator_client
 
 Begin = Callable[[Client], Awaitable[str]]
 
 
 async def fail(client: Client) -> str:
-    job = await client.started({"prompt": "hi"})
-    await client.yields(job, "first")
-    await client.done(job, status="IN_PROGRESS", output="1/2")
-    await client.done(job, error="boom")
+    job = await client.start({"prompt": "hi"})
+    await client.post_chunk(job, "first")
+    await client.post_done(job, status="IN_PROGRESS", output="1/2")
+    await client.post_done(job, error="boom")
     return job
 
 
 async def time_out(client: Client) -> str:
-    job = await client.started({"prompt": "hi"})
-    await client.yields(job, "first")
-    assert (await client.ended(job))["status"] == "TIMED_OUT"
+    job = await client.start({"prompt": "hi"})
+    await client.post_chunk(job, "first")
+    assert (await client.wait_ended(job))["status"] == "TIMED_OUT"
     assert await client.get("/job-stop/w") == {"jobsToStop": [job]}
     return job
 
 
 async def complete(client: Client) -> str:
-    job = await client.started()
-    await client.done(job, output=1)
+    job = await client.start()
+    await client.post_done(job, output=1)
     return job
 
 
@@ -40,7 +40,7 @@ async def cancel(client: Client) -> str:
 async def test_a_job_that_failed_runs_again_under_its_id_and_what_it_gave_is_gone(
     end: Begin,
 ) -> None:
-    async with serving(execution_timeout_s=0.2) as client:
+    async with emulator_client(execution_timeout_s=0.2) as client:
         job = await end(client)
         queued = {"id": job, "status": "IN_QUEUE"}
         assert await client.request("POST", f"/retry/{job}") == (200, queued)
@@ -48,12 +48,12 @@ async def test_a_job_that_failed_runs_again_under_its_id_and_what_it_gave_is_gon
         assert await client.get("/job-take/w") == {"id": job, "input": {"prompt": "hi"}}
         running = await client.status(job)
         assert (running["status"], "output" in running) == ("IN_PROGRESS", False)
-        await client.yields(job, "second")
+        await client.post_chunk(job, "second")
         assert await client.get(f"/stream/{job}") == {
             "status": "IN_PROGRESS",
             "stream": [{"output": "second"}],
         }
-        await client.done(job, output=["second"])
+        await client.post_done(job, output=["second"])
         report = await client.status(job)
         assert (report["status"], report["output"]) == ("COMPLETED", ["second"])
         assert "error" not in report
@@ -63,13 +63,13 @@ async def test_a_job_that_failed_runs_again_under_its_id_and_what_it_gave_is_gon
     ("begin", "status"),
     [
         (Client.run, "IN_QUEUE"),
-        (Client.started, "IN_PROGRESS"),
+        (Client.start, "IN_PROGRESS"),
         (complete, "COMPLETED"),
         (cancel, "CANCELLED"),
     ],
 )
 async def test_only_a_job_that_failed_or_timed_out_is_retried(begin: Begin, status: str) -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         job = await begin(client)
         before = await client.status(job)
         code, answer = await client.request("POST", f"/retry/{job}")
@@ -79,19 +79,19 @@ async def test_only_a_job_that_failed_or_timed_out_is_retried(begin: Begin, stat
 
 
 async def test_a_retried_job_can_fail_and_be_retried_again() -> None:
-    async with serving() as client:
-        job = await client.started()
+    async with emulator_client() as client:
+        job = await client.start()
         for _ in range(3):
-            await client.done(job, error="boom")
+            await client.post_done(job, error="boom")
             assert (await client.status(job))["status"] == "FAILED"
             await client.post(f"/retry/{job}")
             assert (await client.get("/job-take/w"))["id"] == job
 
 
 async def test_a_purge_cancels_what_waits_and_leaves_the_rest_alone() -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         completed = await complete(client)
-        running = await client.started()
+        running = await client.start()
         cancelled = await cancel(client)
         waiting = [await client.run() for _ in range(2)]
         purged = {"removed": 2, "status": "completed"}
@@ -102,5 +102,5 @@ async def test_a_purge_cancels_what_waits_and_leaves_the_rest_alone() -> None:
         assert await client.request("GET", "/job-stop/w") == (204, None)
         assert await client.request("GET", "/job-take/w") == (204, None)
         assert await client.post("/purge-queue") == {"removed": 0, "status": "completed"}
-        await client.done(running, output=1)
+        await client.post_done(running, output=1)
         assert (await client.status(running))["status"] == "COMPLETED"

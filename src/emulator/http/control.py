@@ -1,4 +1,4 @@
-"""The developer's side, which the platform does not have: faults, signals, timings."""
+"""The control routes, which only the emulator has: faults, signals, timings."""
 
 import signal
 from typing import Any, Literal
@@ -8,13 +8,14 @@ from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ConfigDict
 
 from emulator.faults import Fault, Faults
-from emulator.job_queue import Queue, Worker
+from emulator.http.wire import find_job, parse_object, read_body, validate
 from emulator.limits import CHUNK_BYTES
-from emulator.wire import find_job, parse_object, read_body, validated
+from emulator.state.job_queue import Queue
+from emulator.state.worker import Worker
 
 
-class SignalOrder(BaseModel):
-    """The body of a request for a signal."""
+class SignalRequest(BaseModel):
+    """The body of /control/workers/…/signal."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -22,7 +23,7 @@ class SignalOrder(BaseModel):
 
 
 class Control:
-    """Lets a developer break things, and tells what happened."""
+    """Lets a developer cause faults, and see what happened."""
 
     def __init__(self, queue: Queue, faults: Faults) -> None:
         self._queue = queue
@@ -31,12 +32,12 @@ class Control:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/control/faults", self.list_faults),
-            web.post("/control/faults", _from_no_page(self.add_fault)),
-            web.delete("/control/faults", _from_no_page(self.clear_faults)),
+            web.post("/control/faults", _not_for_web_pages(self.add_fault)),
+            web.delete("/control/faults", _not_for_web_pages(self.clear_faults)),
             web.get("/control/jobs", self.list_jobs),
             web.get("/control/jobs/{job}", self.show_job),
             web.get("/control/workers", self.list_workers),
-            web.post("/control/workers/{worker}/signal", _from_no_page(self.signal_worker)),
+            web.post("/control/workers/{worker}/signal", _not_for_web_pages(self.signal_worker)),
         ]
 
     async def list_faults(self, request: web.Request) -> web.Response:
@@ -45,7 +46,7 @@ class Control:
 
     async def add_fault(self, request: web.Request) -> web.Response:
         body = await read_body(request, CHUNK_BYTES)
-        self._faults.add(validated(Fault, parse_object(body)))
+        self._faults.add(validate(Fault, parse_object(body)))
         return await self.list_faults(request)
 
     async def clear_faults(self, request: web.Request) -> web.Response:
@@ -53,7 +54,7 @@ class Control:
         return await self.list_faults(request)
 
     async def list_jobs(self, request: web.Request) -> web.Response:
-        """Every job's timings, with the number of its chunks in their place."""
+        """Answer with the timings of all jobs: of the chunks only their number."""
         jobs = [job.timings() for job in self._queue.jobs.values()]
         return web.json_response({"jobs": [{**job, "chunks": len(job["chunks"])} for job in jobs]})
 
@@ -69,13 +70,13 @@ class Control:
         if worker is None or worker.process is None:
             raise web.HTTPNotFound(text="no such worker is run by this endpoint")
         body = await read_body(request, CHUNK_BYTES)
-        order = validated(SignalOrder, parse_object(body))
-        worker.process.signal(signal.Signals[order.signal])
+        name = validate(SignalRequest, parse_object(body)).signal
+        worker.process.signal(signal.Signals[name])
         return web.json_response(_describe(worker))
 
 
-def _from_no_page(handler: Handler) -> Handler:
-    """A handler that does nothing for web pages, any of which could reach it through a browser."""
+def _not_for_web_pages(handler: Handler) -> Handler:
+    """Return a handler that refuses web pages: any page in a local browser could call it."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if "Origin" in request.headers:

@@ -1,4 +1,4 @@
-"""The emulator's HTTP sides, with a client of its own in the place of the SDK."""
+"""The routes for workers and for callers."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
-from support.processes.emulator_client import Client, serving
+from support.processes.emulator_client import Client, emulator_client
 
 from emulator import Emulator, slow_link
 
@@ -16,7 +16,7 @@ WAIT = "wait must be a whole number from 1000 to 300000"
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    async with serving() as client:
+    async with emulator_client() as client:
         yield client
 
 
@@ -25,7 +25,7 @@ def emulator(client: Client) -> Emulator:
     return client.emulator
 
 
-async def polls(emulator: Emulator, worker: str) -> None:
+async def wait_for_poll(emulator: Emulator, worker: str) -> None:
     assert await emulator.queue.arrived.wait_for(lambda: worker in emulator.queue.workers, 5)
 
 
@@ -54,9 +54,9 @@ async def test_an_empty_queue_answers_204_when_the_poll_is_over(client: Client) 
 
 
 async def test_a_long_poll_answers_as_soon_as_one_job_is_there() -> None:
-    async with serving(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=60) as client:
         polling = asyncio.create_task(client.get("/job-take-batch/w?batch_size=8"))
-        await polls(client.emulator, "w")
+        await wait_for_poll(client.emulator, "w")
         job_id = await client.run()
         assert [job["id"] for job in await polling] == [job_id]
 
@@ -69,9 +69,9 @@ async def test_a_batch_takes_as_many_as_there_are_up_to_its_size(client: Client)
 
 
 async def test_a_worker_that_hung_up_while_polling_gets_no_job() -> None:
-    async with serving(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=60) as client:
         polling = asyncio.create_task(client.get("/job-take/dead"))
-        await polls(client.emulator, "dead")
+        await wait_for_poll(client.emulator, "dead")
         polling.cancel()
         await asyncio.wait([polling])
         job_id = await client.run()
@@ -82,8 +82,8 @@ async def test_a_worker_that_hung_up_while_polling_gets_no_job() -> None:
 async def test_a_job_whose_taker_dies_during_the_hand_over_is_not_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The connection closes in the very moment in which the job arrives."""
-    async with serving(take_poll_s=60) as client:
+    """The connection closes at the moment when the job arrives."""
+    async with emulator_client(take_poll_s=60) as client:
         host, port = client.emulator.root_url.removeprefix("http://").split(":")
         for _ in range(20):
             _, writer = await asyncio.open_connection(host, int(port))
@@ -96,7 +96,7 @@ async def test_a_job_whose_taker_dies_during_the_hand_over_is_not_lost(
 
 
 async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it() -> None:
-    async with serving(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=60) as client:
         url = client.url("/job-take/w")
 
         def take() -> object:
@@ -104,17 +104,17 @@ async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it(
                 return json.load(answer)
 
         taking = asyncio.create_task(asyncio.to_thread(take))
-        await polls(client.emulator, "w")
+        await wait_for_poll(client.emulator, "w")
         job = client.emulator.queue.submit({"input": 1})
-        # The emulator is slow just after it has answered.
+        # The emulator is busy right after its answer.
         asyncio.get_running_loop().call_soon(time.sleep, 0.1)
         assert await taking == {"id": job.id, "input": 1}
         assert (await client.status(job.id))["status"] == "IN_PROGRESS"
 
 
 async def test_a_cancelled_job_is_told_to_its_worker_through_the_stop_channel() -> None:
-    async with serving(take_poll_s=60) as client:
-        job_id = await client.started()
+    async with emulator_client(take_poll_s=60) as client:
+        job_id = await client.start()
         polling = asyncio.create_task(client.get("/job-stop/w"))
         cancelled = await client.post(f"/cancel/{job_id}")
         assert cancelled["status"] == "CANCELLED"
@@ -148,46 +148,46 @@ async def test_a_stream_is_read_in_order_and_only_once(client: Client) -> None:
 
 
 async def test_reading_a_stream_waits_a_moment_for_the_next_chunk() -> None:
-    async with serving(stream_poll_s=60) as client:
+    async with emulator_client(stream_poll_s=60) as client:
         job_id = await client.run()
         reading = asyncio.create_task(client.get(f"/stream/{job_id}"))
         await client.get("/job-take/w")
-        await client.yields(job_id, "a")
+        await client.post_chunk(job_id, "a")
         assert (await reading)["stream"] == [{"output": "a"}]
 
 
 async def test_runsync_answers_when_the_job_is_done() -> None:
-    async with serving(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=60) as client:
         waiting = asyncio.create_task(client.post("/runsync", {"input": 1}))
         job = await client.get("/job-take/w")
-        await client.done(job["id"], error="boom")
+        await client.post_done(job["id"], error="boom")
         report = await waiting
     assert report["id"].startswith("sync-")
     assert (report["status"], report["error"]) == ("FAILED", "boom")
 
 
 async def test_runsync_answers_with_the_unfinished_job_when_the_wait_is_over() -> None:
-    async with serving(runsync_wait_s=0.02) as client:
+    async with emulator_client(runsync_wait_s=0.02) as client:
         report = await client.post("/runsync", {"input": 1})
     assert report == {"id": report["id"], "status": "IN_QUEUE"}
 
 
 async def test_runsync_waits_as_long_as_its_request_says() -> None:
-    async with serving(runsync_wait_s=0, take_poll_s=10) as client:
+    async with emulator_client(runsync_wait_s=0, take_poll_s=10) as client:
         waiting = asyncio.create_task(client.post("/runsync?wait=20000", {"input": 1}))
         job = await client.get("/job-take/w")
-        await client.done(job["id"], output=2)
+        await client.post_done(job["id"], output=2)
         assert (await waiting)["output"] == 2
 
 
 async def test_progress_shows_in_the_status_while_the_job_runs(client: Client) -> None:
-    job_id = await client.started()
+    job_id = await client.start()
     for progress in ("1/2", {"step": 2}):
-        answer = await client.done(job_id, status="IN_PROGRESS", output=progress)
+        answer = await client.post_done(job_id, status="IN_PROGRESS", output=progress)
         assert answer == (200, {})
         status = await client.status(job_id)
         assert (status["status"], status["output"]) == ("IN_PROGRESS", progress)
-    await client.done(job_id)
+    await client.post_done(job_id)
     status = await client.status(job_id)
     assert (status["status"], "output" in status) == ("COMPLETED", False)
 
@@ -203,7 +203,7 @@ async def test_the_status_tells_how_long_a_job_waited_and_ran_in_milliseconds(
     await client.get("/job-take/w")
     running = await client.status(job_id)
     await asyncio.sleep(0.02)
-    await client.done(job_id, output=1)
+    await client.post_done(job_id, output=1)
     report = await client.status(job_id)
     passed_ms = (loop.time() - begun) * 1000
     assert (running["workerId"], running["delayTime"]) == ("w", report["delayTime"])
@@ -241,17 +241,17 @@ async def test_the_status_tells_how_long_a_job_waited_and_ran_in_milliseconds(
 async def test_what_cannot_be_served_is_refused_as_json_that_says_why(
     client: Client, method: str, path: str, body: str | bytes, status: int, message: str
 ) -> None:
-    given_status, answer = await client.request(method, path, data=body)
-    assert given_status == status
+    code, answer = await client.request(method, path, data=body)
+    assert code == status
     assert message in answer["error"]
 
 
 async def test_a_slow_link_delays_the_workers_posts_but_not_what_they_say() -> None:
-    async with serving(faults=slow_link(0.1), stream_poll_s=10) as client:
-        job_id = await client.started()
+    async with emulator_client(faults=slow_link(0.1), stream_poll_s=10) as client:
+        job_id = await client.start()
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        posting = asyncio.create_task(client.yields(job_id, "a"))
+        posting = asyncio.create_task(client.post_chunk(job_id, "a"))
         assert (await client.get(f"/stream/{job_id}"))["stream"] == [{"output": "a"}]
         assert not posting.done()
         assert await posting == (200, {})
@@ -259,9 +259,9 @@ async def test_a_slow_link_delays_the_workers_posts_but_not_what_they_say() -> N
 
 
 async def test_stopping_does_not_wait_for_long_polls() -> None:
-    async with serving(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=60) as client:
         polling = asyncio.create_task(client.raw("GET", "/job-take/w"))
-        await polls(client.emulator, "w")
+        await wait_for_poll(client.emulator, "w")
         async with asyncio.timeout(5):
             await client.emulator.stop()
             assert await polling == b""

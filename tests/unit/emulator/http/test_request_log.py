@@ -1,4 +1,4 @@
-"""The request log: one line of JSON for each request."""
+"""The request log: one line of JSON per request."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes.emulator_client import eventually, serving
+from support.processes.emulator_client import emulator_client, eventually
 
 from emulator import Emulator, Options
 
@@ -18,17 +18,17 @@ def lines(log: Path) -> list[dict[str, Any]]:
 
 async def test_each_request_is_a_line_with_what_was_asked_and_answered(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
-    async with serving(request_log=log) as client:
+    async with emulator_client(request_log=log) as client:
         begun = time.time()
         await client.request("POST", "/run", data=b'{"input": "\xc3\xbc"}')
         await client.request("GET", "/status/nope?ttl=5")
         await client.request("POST", "/run", data=b"{")
         await client.request("GET", "/control/jobs")
-        # Written when it is answered, not only at the end.
+        # A line is written with its answer, not only at the end.
         answered = lines(log)
     assert lines(log) == answered
-    told = [(line["method"], line["path"], line["status"], line["bytes_in"]) for line in answered]
-    assert told == [
+    keys = ("method", "path", "status", "bytes_in")
+    assert [tuple(line[key] for key in keys) for line in answered] == [
         ("POST", "/v2/local/run", 200, 15),
         ("GET", "/v2/local/status/nope?ttl=5", 404, 0),
         ("POST", "/v2/local/run", 400, 1),
@@ -41,7 +41,7 @@ async def test_each_request_is_a_line_with_what_was_asked_and_answered(tmp_path:
 
 async def test_the_time_of_a_request_is_that_until_its_answer(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
-    async with serving(request_log=log, take_poll_s=0.1) as client:
+    async with emulator_client(request_log=log, take_poll_s=0.1) as client:
         arrived = time.time()
         await client.get("/job-take/w")
         (line,) = lines(log)
@@ -67,8 +67,8 @@ async def test_the_fault_that_a_request_met_is_noted(
     tmp_path: Path, method: str, path: str, fault: dict[str, Any]
 ) -> None:
     log = tmp_path / "requests.jsonl"
-    async with serving(request_log=log) as client:
-        job = await (client.run if method == "GET" else client.started)()
+    async with emulator_client(request_log=log) as client:
+        job = await (client.run if method == "GET" else client.start)()
         on = "take" if method == "GET" else "stream"
         await client.post("/control/faults", {"on": on, **fault})
         call = client.raw(method, path.format(job=job), {"output": "a"})
@@ -90,7 +90,7 @@ async def test_the_fault_that_a_request_met_is_noted(
 async def test_an_emulator_writes_its_log_anew(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     for _ in range(2):
-        async with serving(request_log=log) as client:
+        async with emulator_client(request_log=log) as client:
             await client.get("/health")
     assert len(lines(log)) == 1
 
@@ -104,21 +104,21 @@ async def test_a_log_that_cannot_be_written_keeps_the_emulator_from_starting(
 
 async def test_a_request_whose_caller_hung_up_is_a_line_too(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
-    async with serving(request_log=log, take_poll_s=60) as client:
+    async with emulator_client(request_log=log, take_poll_s=60) as client:
         asking = asyncio.create_task(client.get("/job-take/w"))
         workers = client.emulator.queue.workers
         await client.emulator.queue.arrived.wait_for(lambda: "w" in workers, 10)
         asking.cancel()
 
-        async def is_told() -> bool:
+        async def is_logged() -> bool:
             return '"status": 499' in log.read_text()
 
-        await eventually(is_told)
+        await eventually(is_logged)
 
 
 async def test_the_log_of_an_endpoint_whose_port_another_wants_too_stays(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
-    async with serving(request_log=log) as client:
+    async with emulator_client(request_log=log) as client:
         await client.get("/health")
         port = int(client.emulator.root_url.rpartition(":")[2])
         with pytest.raises(OSError, match="address already in use"):

@@ -1,10 +1,10 @@
-"""Who needs the endpoint's API key, and how it is given."""
+"""The endpoint's API key: which routes need it, and how it is sent."""
 
 import pytest
-from support.processes.emulator_client import Client, serving
+from support.processes.emulator_client import Client, emulator_client
 
 KEY = "secret"
-# A route each, and what it answers to those who may ask.
+# Method and path of every route, and its status for an authorized request.
 FOR_CALLERS = [
     ("POST", "/run", 400),
     ("POST", "/runsync", 400),
@@ -37,9 +37,11 @@ WRONG = [None, "", "Bearer", "Bearer ", "wrong", "Bearer wrong", "Bearer secret2
 Route = tuple[str, str, int]
 
 
-async def ask(client: Client, routes: list[Route], given: str | None) -> list[tuple[Route, object]]:
-    """What each route answers: its status in the place of the expected one, and the body."""
-    headers = {} if given is None else {"Authorization": given}
+async def call_routes(
+    client: Client, routes: list[Route], header: str | None
+) -> list[tuple[Route, object]]:
+    """Call the routes; return each with the status that it answered, and the body."""
+    headers = {} if header is None else {"Authorization": header}
     answers = []
     for method, path, _ in routes:
         status, answer = await client.request(method, path, headers=headers)
@@ -47,17 +49,17 @@ async def ask(client: Client, routes: list[Route], given: str | None) -> list[tu
     return answers
 
 
-@pytest.mark.parametrize("given", WRONG)
-async def test_a_caller_without_the_key_or_with_another_is_refused(given: str | None) -> None:
-    async with serving(api_key=KEY) as client:
-        for (method, path, status), answer in await ask(client, FOR_CALLERS, given):
+@pytest.mark.parametrize("header", WRONG)
+async def test_a_caller_without_the_key_or_with_another_is_refused(header: str | None) -> None:
+    async with emulator_client(api_key=KEY) as client:
+        for (method, path, status), answer in await call_routes(client, FOR_CALLERS, header):
             where = client.url(path).removeprefix(client.emulator.root_url)
             message = f"{method} {where}: the API key is missing or wrong"
             assert (status, answer) == (401, {"error": message})
 
 
 async def test_a_key_that_is_no_text_is_wrong_too() -> None:
-    async with serving(api_key=KEY) as client:
+    async with emulator_client(api_key=KEY) as client:
         answer = await client.raw("GET", "/health", headers=b"Authorization: Bearer \xff\r\n")
         assert answer.startswith(b"HTTP/1.1 401 ")
 
@@ -65,21 +67,21 @@ async def test_a_key_that_is_no_text_is_wrong_too() -> None:
 @pytest.mark.parametrize("key", [KEY, "clé"])
 @pytest.mark.parametrize("word", ["Bearer ", ""])
 async def test_the_key_is_taken_with_the_word_bearer_and_without(word: str, key: str) -> None:
-    async with serving(api_key=key) as client:
-        answers = await ask(client, FOR_CALLERS, word + key)
+    async with emulator_client(api_key=key) as client:
+        answers = await call_routes(client, FOR_CALLERS, word + key)
         assert [route for route, _ in answers] == FOR_CALLERS
 
 
-@pytest.mark.parametrize("given", [None, "Bearer local"])
-async def test_a_worker_needs_no_key(given: str | None) -> None:
-    async with serving(api_key=KEY) as client:
-        answers = await ask(client, FOR_WORKERS, given)
+@pytest.mark.parametrize("header", [None, "Bearer local"])
+async def test_a_worker_needs_no_key(header: str | None) -> None:
+    async with emulator_client(api_key=KEY) as client:
+        answers = await call_routes(client, FOR_WORKERS, header)
         assert [route for route, _ in answers] == FOR_WORKERS
 
 
-@pytest.mark.parametrize("given", [None, "Bearer any", "any"])
-async def test_where_no_key_is_set_nobody_needs_one_and_any_is_accepted(given: str | None) -> None:
-    async with serving() as client:
-        every = [*FOR_CALLERS, *FOR_WORKERS]
-        answers = await ask(client, every, given)
-        assert [route for route, _ in answers] == every
+@pytest.mark.parametrize("header", [None, "Bearer any", "any"])
+async def test_where_no_key_is_set_nobody_needs_one_and_any_is_accepted(header: str | None) -> None:
+    async with emulator_client() as client:
+        routes = [*FOR_CALLERS, *FOR_WORKERS]
+        answers = await call_routes(client, routes, header)
+        assert [route for route, _ in answers] == routes

@@ -1,22 +1,22 @@
-"""The side callers talk to: run, runsync, stream, status, cancel, retry, purge-queue, health."""
+"""The routes for callers: run, runsync, stream, status, cancel, retry, purge-queue, health."""
 
 from typing import Any
 
 from aiohttp import web
 
-from emulator.job_queue import Queue
-from emulator.jobs import Job, Status
-from emulator.limits import RUN_BYTES, RUNSYNC_BYTES, TTL_MS, WAIT_MS
-from emulator.options import Options
-from emulator.payload import Payload
-from emulator.wire import (
+from emulator.http.wire import (
     find_job,
     parse_object,
     read_body,
     read_number,
     refuse_when_closed,
-    validated,
+    validate,
 )
+from emulator.limits import RUN_BYTES, RUNSYNC_BYTES, TTL_MS, WAIT_MS
+from emulator.options import Options
+from emulator.payload import Payload
+from emulator.state.job import Job, Status
+from emulator.state.job_queue import Queue
 
 
 class PublicApi:
@@ -66,7 +66,7 @@ class PublicApi:
         return web.json_response(job.report())
 
     async def status_sync(self, request: web.Request) -> web.Response:
-        # Not in RunPod's documentation but for its rate limit; its JavaScript client calls it.
+        # RunPod documents only its rate limit; RunPod's JavaScript client calls it.
         job = find_job(self._queue, request)
         await job.wait_ended(self._read_wait(request))
         return web.json_response(job.report())
@@ -101,7 +101,7 @@ class PublicApi:
         raw = parse_object(body)
         if "input" not in raw:
             raise web.HTTPBadRequest(text="the body must have an `input`")
-        payload = validated(Payload, raw)
+        payload = validate(Payload, raw)
         refuse_when_closed(self._queue)
         webhook = None if payload.webhook is None else str(payload.webhook)
         return self._queue.submit(raw, payload.policy, webhook, sync=sync)

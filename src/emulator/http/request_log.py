@@ -1,4 +1,4 @@
-"""The request log: a line of JSON for each request."""
+"""The request log: one line of JSON per request."""
 
 import json
 import logging
@@ -10,32 +10,32 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-# Which fault on demand a request ran into.
+# The fault on demand that a request triggered.
 FAULT = web.RequestKey("fault", str)
 
 _CLIENT_CLOSED_REQUEST = 499
 
 
-def logging_to(log: logging.Logger) -> Middleware:
-    """A middleware that tells of each request once it is answered, or its caller hung up.
+def log_requests(log: logging.Logger) -> Middleware:
+    """Return a middleware that logs a request when it is answered or its caller hung up.
 
-    (aiohttp's own access log leaves the latter out.)
+    aiohttp's access log leaves out the latter.
     """
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
-        at, begun = time.time(), time.monotonic()
+        arrived, start = time.time(), time.monotonic()
         response: web.StreamResponse | None = None
         try:
             response = await handler(request)
             return response
         finally:
             line = {
-                "at": round(at, 6),  # Unix time of its arrival
+                "at": round(arrived, 6),  # Unix time
                 "method": request.method,
                 "path": request.path_qs,
                 "status": _CLIENT_CLOSED_REQUEST if response is None else response.status,
-                "ms": round((time.monotonic() - begun) * 1000, 3),
+                "ms": round((time.monotonic() - start) * 1000, 3),
                 "bytes_in": request.content_length or 0,
                 "bytes_out": 0 if response is None else _size(response),
             }
@@ -47,20 +47,21 @@ def logging_to(log: logging.Logger) -> Middleware:
 
 
 def _size(response: web.StreamResponse) -> int:
-    # Of a stream aiohttp knows only what was written, headers and all.
+    # For a stream aiohttp knows only all bytes written, headers included.
     return response.body_length if response.content_length is None else response.content_length
 
 
 @contextmanager
-def opened_log(path: Path) -> Iterator[logging.Logger]:
-    """A logger that writes a file anew. It belongs to one emulator, so it is in no tree.
+def open_log(path: Path) -> Iterator[logging.Logger]:
+    """Yield a logger that writes a new file.
 
     Raises:
         OSError: the file can't be written.
     """
     path.open("a").close()
-    # Emptied by the first request: not where the port is taken by whoever writes the file already.
+    # Emptied only by the first request: if the port is taken, another emulator may be writing it.
     handler = logging.FileHandler(path, mode="w", encoding="utf-8", delay=True)
+    # Not from the tree of loggers: it belongs to one emulator.
     logger = logging.Logger("emulator.requests")
     logger.addHandler(handler)
     try:

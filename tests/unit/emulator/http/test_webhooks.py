@@ -1,4 +1,4 @@
-"""A job's end, told to the URL that its caller named."""
+"""Webhooks: posts of a job's status object when it ends."""
 
 import asyncio
 import logging
@@ -10,32 +10,30 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from support.processes.emulator_client import Client, eventually, serving
+from support.processes.emulator_client import Client, emulator_client, eventually
 
 from emulator import Options
 
 
 class Receiver:
-    """Notes what is posted, and answers with one status after the other; the last one stays."""
+    """Records posts, and answers with one status after the other; the last one repeats."""
 
     def __init__(self, *statuses: int, port: int | None = None) -> None:
         self.statuses = list(statuses)
         self.posts: list[Any] = []
         app = web.Application()
-        app.router.add_post("/hook", self._note)
+        app.router.add_post("/hook", self._record)
         self.server = TestServer(app, port=port)
 
-    async def _note(self, request: web.Request) -> web.Response:
+    async def _record(self, request: web.Request) -> web.Response:
         self.posts.append(await request.json())
         return web.Response(status=self.statuses.pop(0) if self.statuses[1:] else self.statuses[0])
 
-    async def has(self, count: int) -> None:
-        """Wait for so many posts."""
-
-        async def are_there() -> bool:
+    async def wait_for_posts(self, count: int) -> None:
+        async def have_come() -> bool:
             return len(self.posts) >= count
 
-        await eventually(are_there)
+        await eventually(have_come)
 
     @property
     def url(self) -> str:
@@ -51,12 +49,12 @@ async def receiving(*statuses: int) -> AsyncIterator[Receiver]:
 
 async def complete(client: Client, job: str) -> None:
     await client.get("/job-take/w")
-    await client.done(job, output=["a"])
+    await client.post_done(job, output=["a"])
 
 
 async def fail(client: Client, job: str) -> None:
     await client.get("/job-take/w")
-    await client.done(job, error="boom")
+    await client.post_done(job, error="boom")
 
 
 async def cancel(client: Client, job: str) -> None:
@@ -69,7 +67,7 @@ async def purge(client: Client, job: str) -> None:
 
 async def time_out(client: Client, job: str) -> None:
     await client.get("/job-take/w")
-    await client.ended(job)
+    await client.wait_ended(job)
 
 
 async def expire(client: Client, job: str) -> None:
@@ -96,32 +94,32 @@ async def lose(client: Client, job: str) -> None:
 async def test_a_webhook_is_told_a_jobs_status_object_once_when_it_ends(
     end: Any, status: str
 ) -> None:
-    async with receiving(200) as receiver, serving(execution_timeout_s=0.1) as client:
+    async with receiving(200) as receiver, emulator_client(execution_timeout_s=0.1) as client:
         job = await client.run(webhook=receiver.url)
         await asyncio.sleep(0.02)
         assert receiver.posts == []
         await end(client, job)
-        await receiver.has(1)
+        await receiver.wait_for_posts(1)
         assert receiver.posts == [await client.status(job)]
         assert receiver.posts[0]["status"] == status
 
 
 async def test_the_end_of_a_runsync_job_is_told_to_its_webhook_too() -> None:
-    async with receiving(200) as receiver, serving(runsync_wait_s=0) as client:
+    async with receiving(200) as receiver, emulator_client(runsync_wait_s=0) as client:
         body = {"input": 1, "webhook": receiver.url}
         job = (await client.post("/runsync", body))["id"]
         await complete(client, job)
-        await receiver.has(1)
+        await receiver.wait_for_posts(1)
         assert receiver.posts[0]["output"] == ["a"]
 
 
 async def test_a_job_that_is_retried_tells_its_webhook_of_each_end() -> None:
-    async with receiving(200) as receiver, serving() as client:
+    async with receiving(200) as receiver, emulator_client() as client:
         job = await client.run(webhook=receiver.url)
         await fail(client, job)
         await client.post(f"/retry/{job}")
         await complete(client, job)
-        await receiver.has(2)
+        await receiver.wait_for_posts(2)
         assert {post["status"] for post in receiver.posts} == {"FAILED", "COMPLETED"}
 
 
@@ -138,10 +136,10 @@ async def test_a_job_that_is_retried_tells_its_webhook_of_each_end() -> None:
 async def test_a_webhook_is_tried_three_times_at_most_until_it_answers_200(
     caplog: pytest.LogCaptureFixture, statuses: list[int], posts: int
 ) -> None:
-    async with receiving(*statuses) as receiver, serving(webhook_retry_s=0.01) as client:
+    async with receiving(*statuses) as receiver, emulator_client(webhook_retry_s=0.01) as client:
         job = await client.run(webhook=receiver.url)
         await complete(client, job)
-        await receiver.has(posts)
+        await receiver.wait_for_posts(posts)
         await asyncio.sleep(0.03)
         assert receiver.posts == [await client.status(job)] * posts
     warned = [record.getMessage() for record in caplog.records if record.name == "emulator"]
@@ -150,12 +148,12 @@ async def test_a_webhook_is_tried_three_times_at_most_until_it_answers_200(
 
 
 async def test_attempts_are_as_far_apart_as_the_options_say() -> None:
-    async with receiving(500) as receiver, serving(webhook_retry_s=0.05) as client:
+    async with receiving(500) as receiver, emulator_client(webhook_retry_s=0.05) as client:
         loop = asyncio.get_running_loop()
         job = await client.run(webhook=receiver.url)
         begun = loop.time()
         await complete(client, job)
-        await receiver.has(3)
+        await receiver.wait_for_posts(3)
         assert loop.time() - begun >= 0.1
     assert Options().webhook_retry_s == 10
 
@@ -175,44 +173,44 @@ async def test_a_webhook_whose_connection_is_refused_is_tried_again(
     async def was_tried() -> bool:
         return "Retrying after exception" in caplog.text
 
-    async with serving(webhook_retry_s=0.1) as client:
+    async with emulator_client(webhook_retry_s=0.1) as client:
         with caplog.at_level(logging.DEBUG, "aiohttp_retry"):
             job = await client.run(webhook=f"http://127.0.0.1:{port}/hook")
             await complete(client, job)
             await eventually(was_tried)
         async with receiver.server:
-            await receiver.has(1)
+            await receiver.wait_for_posts(1)
 
 
 async def test_a_webhook_that_is_never_reached_is_given_up_and_that_is_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving(webhook_retry_s=0.01) as client:
+    async with emulator_client(webhook_retry_s=0.01) as client:
         job = await client.run(webhook=f"http://127.0.0.1:{unused_port()}/hook")
         await complete(client, job)
 
-        async def is_said() -> bool:
+        async def is_logged() -> bool:
             return f"the webhook of job {job} was not acknowledged: Cannot connect" in caplog.text
 
-        await eventually(is_said)
+        await eventually(is_logged)
         assert (await client.status(job))["status"] == "COMPLETED"
 
 
 async def test_stopping_gives_up_what_was_not_acknowledged() -> None:
-    async with receiving(500) as receiver, serving(webhook_retry_s=0.05) as client:
+    async with receiving(500) as receiver, emulator_client(webhook_retry_s=0.05) as client:
         job = await client.run(webhook=receiver.url)
         await complete(client, job)
-        await receiver.has(1)
+        await receiver.wait_for_posts(1)
         async with asyncio.timeout(5):
             await client.emulator.stop()
-        told = len(receiver.posts)
+        posts = len(receiver.posts)
         await asyncio.sleep(0.15)
-        assert len(receiver.posts) == told < 3
+        assert len(receiver.posts) == posts < 3
 
 
 async def test_an_emulator_that_was_stopped_tells_no_webhook_any_more() -> None:
-    async with receiving(200) as receiver, serving(execution_timeout_s=0.06) as client:
-        job = client.emulator.job(await client.started(webhook=receiver.url))
+    async with receiving(200) as receiver, emulator_client(execution_timeout_s=0.06) as client:
+        job = client.emulator.job(await client.start(webhook=receiver.url))
         await client.emulator.stop()
         assert await job.wait_ended(10)
         await asyncio.sleep(0.05)
@@ -221,7 +219,7 @@ async def test_an_emulator_that_was_stopped_tells_no_webhook_any_more() -> None:
 
 @pytest.mark.parametrize("webhook", ["nope", "ftp://example.com/hook", "http://", 5, ""])
 async def test_a_webhook_that_is_no_url_is_refused(webhook: object) -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         body = {"input": 1, "webhook": webhook}
         status, answer = await client.request("POST", "/run", json=body)
         assert (status, "/run: webhook: " in answer["error"]) == (400, True)
@@ -229,7 +227,7 @@ async def test_a_webhook_that_is_no_url_is_refused(webhook: object) -> None:
 
 
 async def test_a_redirect_acknowledges_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It would be followed as a GET, without the status object."""
+    """Following it would send a GET, without the status object."""
 
     async def redirect(request: web.Request) -> web.Response:
         raise web.HTTPFound("/elsewhere")
@@ -239,7 +237,7 @@ async def test_a_redirect_acknowledges_nothing(caplog: pytest.LogCaptureFixture)
 
     app = web.Application()
     app.add_routes([web.post("/hook", redirect), web.get("/elsewhere", accept)])
-    async with TestServer(app) as server, serving(webhook_retry_s=0.01) as client:
+    async with TestServer(app) as server, emulator_client(webhook_retry_s=0.01) as client:
         job = await client.run(webhook=str(server.make_url("/hook")))
         await complete(client, job)
 

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.processes.emulator_client import Client, serving
+from support.processes.emulator_client import Client, emulator_client
 
 from emulator import LostAs
 
 
-async def polling(client: Client, *paths: str) -> list[asyncio.Task[Any]]:
-    """Requests of as many workers, which are held."""
+async def start_polls(client: Client, *paths: str) -> list[asyncio.Task[Any]]:
+    """Start polls, each of another worker; return them when the emulator holds them all."""
     polls = [asyncio.create_task(client.request("GET", path)) for path in paths]
     workers = client.emulator.queue.workers
     await client.emulator.queue.arrived.wait_for(lambda: len(workers) == len(paths), 10)
@@ -20,8 +20,8 @@ async def polling(client: Client, *paths: str) -> list[asyncio.Task[Any]]:
 
 
 async def test_closing_releases_every_held_poll_at_once_without_a_job() -> None:
-    async with serving(take_poll_s=60) as client:
-        polls = await polling(
+    async with emulator_client(take_poll_s=60) as client:
+        polls = await start_polls(
             client, "/job-take/a", "/job-take-batch/b?batch_size=2", "/job-stop/c"
         )
         client.emulator.queue.close()
@@ -30,14 +30,14 @@ async def test_closing_releases_every_held_poll_at_once_without_a_job() -> None:
 
 
 async def test_a_closed_endpoint_hands_out_nothing_and_does_not_hold_polls_for_long() -> None:
-    async with serving(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=60) as client:
         job = await client.run()
         client.emulator.queue.close()
         async with asyncio.timeout(10):
             paths = ("/job-take/a", "/job-take-batch/b?batch_size=2", "/job-stop/c")
             polls = [client.request("GET", path) for path in paths]
             assert await asyncio.gather(*polls) == [(204, None)] * 3
-        # Its caller need not wait for what nobody will take any more.
+        # Its caller need not wait for a job that no worker will take.
         assert (await client.status(job))["status"] == "CANCELLED"
 
 
@@ -51,7 +51,7 @@ async def test_a_closed_endpoint_hands_out_nothing_and_does_not_hold_polls_for_l
     ],
 )
 async def test_a_closed_endpoint_refuses_new_jobs(method: str, path: str) -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         client.emulator.queue.close()
         status, answer = await client.request(method, path, json={"input": 1})
         assert status == 503
@@ -60,36 +60,36 @@ async def test_a_closed_endpoint_refuses_new_jobs(method: str, path: str) -> Non
 
 
 async def test_a_closed_endpoint_refuses_a_retry() -> None:
-    async with serving() as client:
-        job = await client.started()
-        await client.done(job, error="boom")
+    async with emulator_client() as client:
+        job = await client.start()
+        await client.post_done(job, error="boom")
         client.emulator.queue.close()
         status, _ = await client.request("POST", f"/retry/{job}")
         assert (status, (await client.status(job))["status"]) == (503, "FAILED")
 
 
 async def test_running_jobs_can_still_end_and_be_cancelled_on_a_closed_endpoint() -> None:
-    async with serving(take_poll_s=60) as client:
-        ends, is_cancelled = [await client.started() for _ in range(2)]
+    async with emulator_client(take_poll_s=60) as client:
+        ends, is_cancelled = [await client.start() for _ in range(2)]
         waiting = asyncio.create_task(client.post("/runsync", {"input": 1}))
         synced = (await client.get("/job-take/w"))["id"]
         client.emulator.queue.close()
-        await client.yields(ends, "a")
-        await client.done(ends, output=["a"])
+        await client.post_chunk(ends, "a")
+        await client.post_done(ends, output=["a"])
         report = await client.status(ends)
         assert (report["status"], report["output"]) == ("COMPLETED", ["a"])
         await client.post(f"/cancel/{is_cancelled}")
         assert await client.get("/job-stop/w") == {"jobsToStop": [is_cancelled]}
-        await client.done(synced, output=1)
+        await client.post_done(synced, output=1)
         assert (await waiting)["status"] == "COMPLETED"
 
 
-async def begin(client: Client) -> list[str]:
-    """Two jobs with a chunk each on worker w, one on another, and one that waits."""
-    jobs = [await client.started() for _ in range(2)]
+async def start_jobs(client: Client) -> list[str]:
+    """Start two jobs with a chunk each on worker w, and one on another; queue a fourth."""
+    jobs = [await client.start() for _ in range(2)]
     for job in jobs:
-        await client.yields(job, "a")
-        await client.done(job, status="IN_PROGRESS", output="half")
+        await client.post_chunk(job, "a")
+        await client.post_done(job, status="IN_PROGRESS", output="half")
     others = [await client.run() for _ in range(2)]
     assert (await client.get("/job-take/other"))["id"] == others[0]
     return [*jobs, *others]
@@ -104,8 +104,8 @@ def lose(client: Client) -> None:
 
 
 async def test_the_jobs_of_a_lost_worker_fail_with_its_name() -> None:
-    async with serving() as client:
-        jobs = await begin(client)
+    async with emulator_client() as client:
+        jobs = await start_jobs(client)
         lose(client)
         expected = ["FAILED", "FAILED", "IN_PROGRESS", "IN_QUEUE"]
         assert await statuses(client, jobs) == expected
@@ -119,26 +119,26 @@ async def test_the_jobs_of_a_lost_worker_fail_with_its_name() -> None:
 
 
 async def test_the_jobs_of_a_lost_worker_can_go_back_to_the_front_of_the_queue() -> None:
-    async with serving(lost_as=LostAs.REQUEUED) as client:
-        first, second, others, last = jobs = await begin(client)
+    async with emulator_client(lost_as=LostAs.REQUEUED) as client:
+        first, second, others, last = jobs = await start_jobs(client)
         lose(client)
         expected = ["IN_QUEUE", "IN_QUEUE", "IN_PROGRESS", "IN_QUEUE"]
         assert await statuses(client, jobs) == expected
         assert await client.status(first) == {"id": first, "status": "IN_QUEUE"}
         batch = await client.get("/job-take-batch/new?batch_size=9")
         assert [job["id"] for job in batch] == [first, second, last]
-        await client.yields(first, "b", worker="new")
-        await client.yields(first, "late", worker="w")
+        await client.post_chunk(first, "b", worker="new")
+        await client.post_chunk(first, "late", worker="w")
         stream = (await client.get(f"/stream/{first}"))["stream"]
         assert stream == [{"output": "a"}, {"output": "b"}]
         for job, worker in ((first, "new"), (others, "other")):
-            await client.done(job, worker, output=1)
+            await client.post_done(job, worker, output=1)
             assert (await client.status(job))["status"] == "COMPLETED"
 
 
 async def test_what_a_lost_worker_told_of_its_progress_is_gone_when_the_job_runs_again() -> None:
-    async with serving(lost_as=LostAs.REQUEUED) as client:
-        first, *_ = await begin(client)
+    async with emulator_client(lost_as=LostAs.REQUEUED) as client:
+        first, *_ = await start_jobs(client)
         lose(client)
         await client.get("/job-take/new")
         report = await client.status(first)
@@ -146,18 +146,18 @@ async def test_what_a_lost_worker_told_of_its_progress_is_gone_when_the_job_runs
 
 
 async def test_the_jobs_of_a_lost_worker_can_be_left_until_their_time_is_over() -> None:
-    async with serving(lost_as=LostAs.LEFT, execution_timeout_s=0.2) as client:
-        jobs = await begin(client)
+    async with emulator_client(lost_as=LostAs.LEFT, execution_timeout_s=0.2) as client:
+        jobs = await start_jobs(client)
         lose(client)
         expected = ["IN_PROGRESS", "IN_PROGRESS", "IN_PROGRESS", "IN_QUEUE"]
         assert await statuses(client, jobs) == expected
         for job in jobs[:3]:
-            assert (await client.ended(job))["status"] == "TIMED_OUT"
+            assert (await client.wait_ended(job))["status"] == "TIMED_OUT"
 
 
 async def test_a_lost_worker_is_initializing_again_and_is_not_told_of_old_cancels() -> None:
-    async with serving() as client:
-        job = await client.started()
+    async with emulator_client() as client:
+        job = await client.start()
         await client.post(f"/cancel/{job}")
         assert (await client.get("/health"))["workers"]["idle"] == 1
         lose(client)
@@ -166,7 +166,7 @@ async def test_a_lost_worker_is_initializing_again_and_is_not_told_of_old_cancel
 
 
 async def test_a_caller_who_waits_learns_at_once_that_the_worker_is_lost() -> None:
-    async with serving(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=60) as client:
         waiting = asyncio.create_task(client.post("/runsync", {"input": 1}))
         await client.get("/job-take/w")
         lose(client)
@@ -175,9 +175,9 @@ async def test_a_caller_who_waits_learns_at_once_that_the_worker_is_lost() -> No
 
 
 async def test_a_closed_endpoint_delivers_no_job_once_more() -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         fault = {"on": "take", "do": "duplicate", "calls": 1}
         await client.post("/control/faults", fault)
-        await client.started()
+        await client.start()
         client.emulator.queue.close()
         assert await client.request("GET", "/job-take/w") == (204, None)

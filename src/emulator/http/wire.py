@@ -1,4 +1,4 @@
-"""What the HTTP modules share: JSON objects in, JSON errors out."""
+"""Reading requests and writing errors: shared by all routes."""
 
 import hmac
 import re
@@ -9,15 +9,19 @@ from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from emulator.job_queue import Queue
-from emulator.jobs import Job
 from emulator.limits import READ_BYTES
+from emulator.state.job import Job
+from emulator.state.job_queue import Queue
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 async def read_body(request: web.Request, limit_bytes: int, oversize_status: int = 400) -> bytes:
-    """The body, or the platform's answer to one above a limit of its."""
+    """Return the body.
+
+    Raises:
+        web.HTTPBadRequest: it is unreadable, or larger than the limit (with `oversize_status`).
+    """
     try:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:
@@ -34,9 +38,13 @@ async def read_body(request: web.Request, limit_bytes: int, oversize_status: int
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """A body as a JSON object. Its content type is ignored: the SDK posts JSON as a form."""
+    """Parse a body, whatever its content type: the SDK posts JSON as a form.
+
+    Raises:
+        web.HTTPBadRequest: it is not a JSON object.
+    """
     try:
-        # Unlike Python's own, this parser refuses NaN, and nesting that nothing could print again.
+        # Unlike Python's own, this parser refuses NaN, and nesting too deep to serialize again.
         parsed = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from error
@@ -51,8 +59,8 @@ def refuse_when_closed(queue: Queue) -> None:
 
 
 def find_job(queue: Queue, request: web.Request) -> Job:
-    # By the path, never by X-Request-ID: the SDK sets that header on a session that concurrent
-    # jobs share, so it may name another job.
+    # By the path, not by X-Request-ID: the SDK sets that header on a session that concurrent jobs
+    # share, so it may name another job.
     job_id = request.match_info["job"]
     try:
         return queue.jobs[job_id]
@@ -61,45 +69,53 @@ def find_job(queue: Queue, request: web.Request) -> Job:
 
 
 def read_number(request: web.Request, key: str, bounds: tuple[int, int]) -> int | None:
-    """A whole number of the query; None where it is not given."""
+    """Read a whole number from the query; None if the key is absent.
+
+    Raises:
+        web.HTTPBadRequest: the value is something else, or not within the bounds.
+    """
     text = request.query.get(key)
     if text is None:
         return None
     least, most = bounds
-    # Short, because Python refuses to convert very long ones.
+    # At most 15 digits: Python refuses to convert very long numbers.
     if not (re.fullmatch("[0-9]{1,15}", text) and least <= int(text) <= most):
         raise web.HTTPBadRequest(text=f"{key} must be a whole number from {least} to {most}")
     return int(text)
 
 
-def validated(model: type[_Model], given: dict[str, Any]) -> _Model:
-    """An object of a body's, checked by its model."""
+def validate(model: type[_Model], body: dict[str, Any]) -> _Model:
+    """Return the body as an instance of the model.
+
+    Raises:
+        web.HTTPBadRequest: with all that is wrong.
+    """
     try:
-        return model.model_validate(given)
+        return model.model_validate(body)
     except ValidationError as error:
-        raise refusal(error) from error
+        raise web.HTTPBadRequest(text=describe(error)) from error
 
 
-def refusal(error: ValidationError) -> web.HTTPBadRequest:
-    """What a model says is wrong with a body."""
+def describe(error: ValidationError) -> str:
+    """Return the mistakes of a validation error in one line, each after the name of its field."""
     mistakes = [
         ": ".join(filter(None, (".".join(map(str, mistake["loc"])), mistake["msg"])))
         for mistake in error.errors(include_url=False, include_input=False)
     ]
-    return web.HTTPBadRequest(text="; ".join(mistakes))
+    return "; ".join(mistakes)
 
 
-def with_key(key: str | None, handler: Handler) -> Handler:
-    """A handler that answers 401 to those without the key; any caller may come where it is None."""
+def require_key(key: str | None, handler: Handler) -> Handler:
+    """Return a handler that answers 401 to requests without the key. None: no key is needed."""
     if key is None:
         return handler
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        # RunPod's documentation writes it both with and without the word.
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        # A header may hold bytes that are no text.
+        # RunPod's documentation has it both with and without "Bearer".
+        received = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        # A header may hold bytes that are not valid text.
         if not hmac.compare_digest(
-            given.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
+            received.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
         ):
             raise web.HTTPUnauthorized(text="the API key is missing or wrong")
         return await handler(request)
@@ -109,6 +125,7 @@ def with_key(key: str | None, handler: Handler) -> Handler:
 
 @web.middleware
 async def json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn HTTP errors into JSON: `{"error": "<method> <path>: <message>"}`."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -118,6 +135,5 @@ async def json_errors(request: web.Request, handler: Handler) -> web.StreamRespo
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
     except ConnectionError:
-        # The peer is gone: no failure of ours, and nobody is left to answer. aiohttp finds out
-        # quietly when it tries.
+        # The peer hung up, which is no error of the emulator's. Nothing is sent.
         return web.Response()

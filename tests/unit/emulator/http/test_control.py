@@ -1,4 +1,4 @@
-"""What a developer can ask an emulator: each job's timings, the workers."""
+"""The control routes: the timings of jobs, the workers."""
 
 import asyncio
 import itertools
@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 import pytest
-from support.processes.emulator_client import serving
+from support.processes.emulator_client import emulator_client
 
 
 async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_their_bytes() -> (
     None
 ):
-    async with serving() as client:
+    async with emulator_client() as client:
         begun = time.time()
         job = await client.run()
         queued: dict[str, Any] = {
@@ -34,27 +34,27 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
             await asyncio.sleep(0.01)
             await client.request("POST", f"/job-stream/w/{job}", data=body.encode())
         await asyncio.sleep(0.01)
-        await client.done(job, output=["a", "ü"])
+        await client.post_done(job, output=["a", "ü"])
         passed = time.time() - begun
-        told = await client.get(f"/control/jobs/{job}")
-    assert (told["id"], told["status"], told["worker"]) == (job, "COMPLETED", "w")
-    assert told["queued_at"] == timings["queued_at"]
-    first, second = told["chunks"]
-    assert told["first_chunk_s"] == first["at_s"]
+        final = await client.get(f"/control/jobs/{job}")
+    assert (final["id"], final["status"], final["worker"]) == (job, "COMPLETED", "w")
+    assert final["queued_at"] == timings["queued_at"]
+    first, second = final["chunks"]
+    assert final["first_chunk_s"] == first["at_s"]
     assert [first["bytes"], second["bytes"]] == [15, 18]
-    times = [0, told["taken_s"], first["at_s"], second["at_s"], told["done_s"]]
+    times = [0, final["taken_s"], first["at_s"], second["at_s"], final["done_s"]]
     steps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(steps) >= 0.0099
-    assert told["done_s"] <= passed + 0.1
+    assert final["done_s"] <= passed + 0.1
 
 
 async def test_all_jobs_are_listed_with_the_number_of_their_chunks() -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         assert await client.get("/control/jobs") == {"jobs": []}
-        done = await client.started()
+        done = await client.start()
         for output in "abc":
-            await client.yields(done, output)
-        await client.done(done, output=list("abc"))
+            await client.post_chunk(done, output)
+        await client.post_done(done, output=list("abc"))
         waiting = await client.run()
         jobs = (await client.get("/control/jobs"))["jobs"]
         assert [(job["id"], job["chunks"]) for job in jobs] == [(done, 3), (waiting, 0)]
@@ -63,10 +63,10 @@ async def test_all_jobs_are_listed_with_the_number_of_their_chunks() -> None:
 
 
 async def test_the_timings_of_a_retried_job_are_those_of_its_last_run() -> None:
-    async with serving() as client:
-        job = await client.started()
-        await client.yields(job, "a")
-        await client.done(job, error="boom")
+    async with emulator_client() as client:
+        job = await client.start()
+        await client.post_chunk(job, "a")
+        await client.post_done(job, error="boom")
         before = await client.get(f"/control/jobs/{job}")
         await client.post(f"/retry/{job}")
         after = await client.get(f"/control/jobs/{job}")
@@ -75,7 +75,7 @@ async def test_the_timings_of_a_retried_job_are_those_of_its_last_run() -> None:
 
 
 async def test_workers_are_listed_with_what_they_said() -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         assert await client.get("/control/workers") == {"workers": []}
         for _ in range(2):
             await client.get("/ping/sick?status=unhealthy")
@@ -98,7 +98,7 @@ async def test_workers_are_listed_with_what_they_said() -> None:
     ],
 )
 async def test_what_is_not_there_is_not_found(method: str, path: str, message: str) -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         await client.get("/ping/by-hand")
         body = json.dumps({"signal": "SIGTERM"})
         status, answer = await client.request(method, path, data=body)
@@ -111,7 +111,7 @@ async def test_what_is_not_there_is_not_found(method: str, path: str, message: s
 )
 async def test_a_web_page_can_break_nothing(method: str, path: str) -> None:
     """Any page open in a browser could send such a request."""
-    async with serving() as client:
+    async with emulator_client() as client:
         headers = {"Origin": "https://example.com"}
         body = json.dumps({"on": "take", "do": "reset"})
         status, _ = await client.request(method, f"/control/{path}", data=body, headers=headers)

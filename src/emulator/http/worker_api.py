@@ -1,4 +1,4 @@
-"""The side the worker talks to: job-take, job-stop, job-stream, job-done, ping."""
+"""The routes for workers: job-take, job-stop, job-stream, job-done, ping."""
 
 import asyncio
 import logging
@@ -11,25 +11,26 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from emulator.faults import Action, Call, Fault, Faults
-from emulator.job_queue import Queue, Worker
-from emulator.jobs import Job
+from emulator.http.request_log import FAULT
+from emulator.http.wire import find_job, parse_object, read_body, read_number
 from emulator.limits import CHUNK_BYTES, RUNSYNC_BYTES
 from emulator.options import Options
-from emulator.request_log import FAULT
-from emulator.signals import Signal
-from emulator.wire import find_job, parse_object, read_body, read_number
+from emulator.state.condition import Condition
+from emulator.state.job import Job
+from emulator.state.job_queue import Queue
+from emulator.state.worker import Worker
 
 log = logging.getLogger("emulator")
 
-# A chunk's limit holds for what the handler yielded; the SDK wraps it.
+# The SDK's wrapper around what the handler yielded: not counted in the limit of a chunk.
 _WRAPPER_BYTES = len('{"output": }')
-# How long an endpoint that is closing holds a worker's poll: the SDK polls again at once.
+# How long a closed endpoint holds a poll: the SDK polls again at once.
 _CLOSED_POLL_S = 0.1
-_MOST_JOBS = 100_000
+_MAX_BATCH = 100_000  # jobs
 
 
 class WorkerApi:
-    """Hands jobs to workers and takes what they post."""
+    """Hands jobs to workers, and receives their chunks and results."""
 
     def __init__(self, queue: Queue, faults: Faults, options: Options) -> None:
         self._queue = queue
@@ -47,16 +48,17 @@ class WorkerApi:
         ]
 
     def _faulty(self, call: Call, handler: Handler) -> Handler:
-        """A handler behind the faults that let a call do nothing."""
+        """Return a handler that first applies the faults that let a call have no effect."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            fault = self._meet(request, call, Action.STATUS, Action.RESET)
+            fault = self._trigger(request, call, Action.STATUS, Action.RESET)
             if fault is None:
                 try:
                     return await handler(request)
-                except web.HTTPException as refused:
-                    # The SDK logs a status at most, and the job may end as COMPLETED.
-                    log.warning("a worker's %s was refused: %s", request.raw_path, refused.text)
+                except web.HTTPException as error:
+                    # Logged here, since the SDK logs the status at most, and the job may even
+                    # end as COMPLETED.
+                    log.warning("a worker's %s was refused: %s", request.raw_path, error.text)
                     raise
             if fault.do is Action.RESET:
                 return _reset(request)
@@ -70,7 +72,7 @@ class WorkerApi:
         return await self._deliver_jobs(request, jobs, _as_taken(jobs[0]) if jobs else None)
 
     async def take_batch(self, request: web.Request) -> web.StreamResponse:
-        limit = read_number(request, "batch_size", (1, _MOST_JOBS)) or 1
+        limit = read_number(request, "batch_size", (1, _MAX_BATCH)) or 1
         jobs = await self._wait_for_jobs(request, limit)
         return await self._deliver_jobs(request, jobs, [_as_taken(job) for job in jobs])
 
@@ -92,25 +94,25 @@ class WorkerApi:
         chunk = parse_object(body)
         if "output" not in chunk:
             raise web.HTTPBadRequest(text="a stream post must carry `output`")
-        if self._queue.heeds(job, request.match_info["worker"]):
+        if self._queue.accepts_posts(job, request.match_info["worker"]):
             self._queue.add_chunk(job, chunk["output"], len(body))
         return await self._acknowledge(request, Call.STREAM)
 
     async def done(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
-        heeded = self._queue.heeds(job, request.match_info["worker"])
+        accepted = self._queue.accepts_posts(job, request.match_info["worker"])
         try:
             result = parse_object(await read_body(request, RUNSYNC_BYTES))
         except web.HTTPBadRequest:
-            # As on the platform: the worker is told, and the caller finds nothing.
-            if heeded:
+            # As on the platform: the worker gets the error, and the job ends without an output.
+            if accepted:
                 self._queue.complete(job, None)
             raise
-        if heeded:
-            self._end(job, result)
+        if accepted:
+            self._store(job, result)
         return await self._acknowledge(request, Call.DONE)
 
-    def _end(self, job: Job, result: dict[str, Any]) -> None:
+    def _store(self, job: Job, result: dict[str, Any]) -> None:
         if result.get("status") == "IN_PROGRESS":  # the SDK's progress_update
             self._queue.report_progress(job, result.get("output"))
         elif error := result.get("error"):
@@ -131,17 +133,17 @@ class WorkerApi:
         worker, queue = self._worker(request), self._queue
         if not worker.ready:
             worker.ready, worker.unhealthy = True, False
-            worker.changed.fire()
+            worker.changed.notify_all()
         await self._poll(queue.arrived, lambda: queue.has_waiting)
         return [] if queue.closed else queue.take(worker, limit)
 
-    async def _poll(self, signal: Signal, found: Callable[[], bool]) -> None:
-        """Hold a worker's request until there is something for it, or the poll is over."""
+    async def _poll(self, changed: Condition, found: Callable[[], bool]) -> None:
+        """Hold a worker's request until something is found, or the time of a poll is over."""
         queue = self._queue
         if queue.closed:
             await asyncio.sleep(_CLOSED_POLL_S)
         else:
-            await signal.wait_for(lambda: found() or queue.closed, self._options.take_poll_s)
+            await changed.wait_for(lambda: found() or queue.closed, self._options.take_poll_s)
 
     async def _deliver_jobs(
         self, request: web.Request, jobs: list[Job], body: Any
@@ -153,20 +155,20 @@ class WorkerApi:
         except (asyncio.CancelledError, ConnectionError):
             self._queue.give_back(jobs)
             raise
-        if self._meet(request, Call.TAKE, Action.DUPLICATE):
-            self._queue.deliver_again(jobs)
+        if self._trigger(request, Call.TAKE, Action.DUPLICATE):
+            self._queue.redeliver(jobs)
         return response
 
     async def _deliver(self, request: web.Request, call: Call, body: Any) -> web.StreamResponse:
         """Answer a poll.
 
         Raises:
-            ConnectionError: the worker is gone, so that what it was to get can be given back.
+            ConnectionError: the worker hung up, and got nothing.
         """
         await self._delay(request, call)
-        if self._meet(request, call, Action.LOSE):
+        if self._trigger(request, call, Action.LOSE):
             return _reset(request)
-        # A connection that was closed while the poll was held shows within two turns of the loop.
+        # A connection that was closed during the poll shows within two turns of the event loop.
         for _ in range(2):
             await asyncio.sleep(0)
         if request.transport is None or request.transport.is_closing():
@@ -174,19 +176,19 @@ class WorkerApi:
         return web.json_response(body)
 
     async def _acknowledge(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """Answer a post, which counts from its arrival: only the worker waits."""
+        """Answer a post. It has taken effect already: a delay is the worker's only."""
         await self._delay(request, call)
-        if self._meet(request, call, Action.LOSE):
+        if self._trigger(request, call, Action.LOSE):
             return _reset(request)
         return web.json_response({})
 
     async def _delay(self, request: web.Request, call: Call) -> None:
-        if fault := self._meet(request, call, Action.DELAY):
+        if fault := self._trigger(request, call, Action.DELAY):
             await asyncio.sleep(fault.delay_s)
 
-    def _meet(self, request: web.Request, call: Call, *actions: Action) -> Fault | None:
-        """The fault of these kinds that a request runs into, which the request log then tells."""
-        fault = self._faults.meet(call, *actions)
+    def _trigger(self, request: web.Request, call: Call, *actions: Action) -> Fault | None:
+        """Return the fault that the request triggers, if any, and note it for the request log."""
+        fault = self._faults.trigger(call, *actions)
         if fault is not None:
             request[FAULT] = fault.do
         return fault
@@ -197,9 +199,9 @@ def _as_taken(job: Job) -> dict[str, Any]:
 
 
 def _reset(request: web.Request) -> web.Response:
-    """Reset the connection; what is returned can't be sent any more."""
+    """Reset the connection; the response is for aiohttp only and never sent."""
     if request.transport is not None:
-        # No lingering: the peer sees a reset instead of an orderly end.
+        # Without lingering the peer sees a reset instead of an orderly end.
         connection = request.transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         request.transport.abort()

@@ -1,4 +1,4 @@
-"""A job: what the platform knows of it from the public request to its end."""
+"""A job, from the public request to its end."""
 
 import asyncio
 import time
@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from emulator.signals import Signal
+from emulator.state.condition import Condition
 
+# Seconds from time.monotonic to Unix time.
 _WALL_CLOCK = time.time() - time.monotonic()
 
 
 class Status(StrEnum):
-    """Where a job is in its life, in the platform's words."""
+    """The states of a job, by the platform's names."""
 
     IN_QUEUE = "IN_QUEUE"
     IN_PROGRESS = "IN_PROGRESS"
@@ -28,42 +29,38 @@ class Status(StrEnum):
 
 
 class Chunk(NamedTuple):
-    """What one yield of the handler sent, when it arrived (time.monotonic), and in how many bytes.
-
-    The bytes are those of the POST's body.
-    """
+    """One stream post: what one yield of the handler sent."""
 
     output: Any
-    at: float
-    size: int
+    at: float  # time.monotonic of its arrival
+    size: int  # bytes of the post's body
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job, with everything the worker posted for it. Times are those of time.monotonic."""
+    """One job, with everything the worker posted for it. Times (`*_at`) are time.monotonic's."""
 
     id: str
-    payload: dict[str, Any]  # the public request's body: input, and what else the caller sent
+    payload: dict[str, Any]  # the public request's body: `input`, and all else that it holds
     ttl_s: float  # from when it was queued to when it expires
     execution_timeout_s: float
-    retention_s: float  # how long it is kept once it ended
+    retention_s: float  # how long it is kept after its end
     webhook: str | None = None
     status: Status = Status.IN_QUEUE
-    worker: str | None = None  # who took it
-    progress: Any = None  # the last update that the handler sent while it ran
+    worker: str | None = None  # the id of the worker that took it
+    progress: Any = None  # the handler's last progress update
     chunks: list[Chunk] = field(default_factory=list)  # every stream post, in order
-    output: Any = None  # what the final post carried
+    output: Any = None  # of the final post
     error: str | None = None
     queued_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None
     ended_at: float | None = None
-    changed: Signal = field(default_factory=Signal)
-    # What happens next by itself: its time is up, or its retention is.
-    timer: asyncio.TimerHandle | None = None
+    changed: Condition = field(default_factory=Condition)
+    timer: asyncio.TimerHandle | None = None  # for its deadline, then for its retention
     attempt: int = 1
-    forget_at: float | None = None  # where a caller said so
-    delivered_again: bool = False  # on demand, so that two workers may run it
-    _read: int = 0  # chunks already handed out by read_chunks
+    forget_at: float | None = None  # set by a caller's ttl
+    redelivered: bool = False  # by a fault on demand: two workers may run it
+    _read: int = 0  # chunks already returned by read_chunks
 
     @property
     def ended(self) -> bool:
@@ -75,7 +72,7 @@ class Job:
 
     @property
     def deadline(self) -> float:
-        """When the platform gives it up, if it has not ended by then."""
+        """When it times out."""
         if self.started_at is None:
             return self.expires_at
         return min(self.expires_at, self.started_at + self.execution_timeout_s)
@@ -85,13 +82,13 @@ class Job:
         return self._read < len(self.chunks)
 
     def read_chunks(self) -> list[Chunk]:
-        """The chunks nobody has read yet: reading takes them, as on the platform."""
+        """Return the chunks not read before: reading consumes them, as on the platform."""
         unread = self.chunks[self._read :]
         self._read = len(self.chunks)
         return unread
 
     async def follow(self) -> AsyncGenerator[Chunk, None]:
-        """Every chunk from the first on, as it arrives, until the job ends. Takes nothing away."""
+        """Yield every chunk of this attempt as it arrives, until its end. Consumes none."""
         position, attempt = 0, self.attempt
 
         def news() -> bool:
@@ -107,9 +104,9 @@ class Job:
         return await self.changed.wait_for(lambda: self.ended, timeout_s)
 
     def reset(self) -> None:
-        """Make it a job that was just queued; its outputs are gone."""
+        """Turn it into a job that was just queued, without outputs."""
         self.attempt += 1
-        self.delivered_again, self.forget_at = False, None
+        self.redelivered, self.forget_at = False, None
         self.status = Status.IN_QUEUE
         self.worker = self.progress = self.output = self.error = None
         self.chunks, self._read = [], 0
@@ -117,7 +114,7 @@ class Job:
         self.started_at = self.ended_at = None
 
     def report(self) -> dict[str, Any]:
-        """The status object that /status, /runsync and webhooks carry."""
+        """Return the status object, as /status, /runsync and webhooks send it."""
         report: dict[str, Any] = {"id": self.id, "status": self.status}
         if self.worker is not None:
             report["workerId"] = self.worker
@@ -133,7 +130,7 @@ class Job:
         return report
 
     def timings(self) -> dict[str, Any]:
-        """When each thing happened, in seconds since the job was queued (Unix time)."""
+        """Return when each thing happened: Unix time for `queued_at`, else seconds since then."""
 
         def since(at: float | None) -> float | None:
             return None if at is None else round(at - self.queued_at, 6)

@@ -1,4 +1,4 @@
-"""The OpenAI gateway: turns what an OpenAI client sends into a job, and the job back into HTTP."""
+"""The OpenAI gateway: turns a request to OpenAI's API into a job, and its outputs into HTTP."""
 
 import asyncio
 import json
@@ -8,11 +8,11 @@ from typing import Any
 from aiohttp import web
 from pydantic_core import from_json
 
-from emulator.job_queue import Queue
-from emulator.jobs import Chunk, Job, Status
+from emulator.http.wire import parse_object, read_body, refuse_when_closed
 from emulator.limits import RUNSYNC_BYTES
 from emulator.options import FailedAs, Options
-from emulator.wire import parse_object, read_body, refuse_when_closed
+from emulator.state.job import Chunk, Job, Status
+from emulator.state.job_queue import Queue
 
 _CLIENT_CLOSED_REQUEST = 499
 _GATEWAY_TIMEOUT = 504
@@ -21,14 +21,14 @@ _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Contr
 
 
 class Gateway:
-    """Serves /openai/…: the path and the body reach the worker, headers and query do not."""
+    """Serves /openai/…. Path and body reach the worker; headers and query do not."""
 
     def __init__(self, queue: Queue, options: Options) -> None:
         self._queue = queue
         self._options = options
 
     def routes(self) -> list[web.RouteDef]:
-        # The method is not part of the job, so the worker could not tell a DELETE from a POST.
+        # No DELETE: a job does not hold the method, so the worker would take it for a POST.
         return [
             web.get("/openai/{path:.+}", self.answer),
             web.post("/openai/{path:.+}", self.answer),
@@ -51,7 +51,7 @@ class Gateway:
             raise
 
     async def _read(self, request: web.Request) -> dict[str, Any]:
-        # What the gateway's limit is, is not public; a job that waits for its answer is a sync one.
+        # The gateway's real limit is not public; its caller waits, as that of /runsync.
         body = await read_body(request, RUNSYNC_BYTES, self._options.oversize_status)
         return parse_object(body)
 
@@ -64,7 +64,7 @@ class Gateway:
             await response.prepare(request)
             events = _as_events(first)
             await response.write(events)
-            # Clients hang up at this event: the job ends by itself, and is not given up for it.
+            # Clients hang up after [DONE]. Reading on would notice that, and cancel the job.
             while not events.endswith(_LAST_EVENT) and (chunk := await anext(chunks, None)):
                 events = _as_events(chunk)
                 await response.write(events)
@@ -74,12 +74,12 @@ class Gateway:
         return response
 
     def _whole(self, job: Job) -> web.Response:
-        """The answer to a job that ended without streaming anything to this client."""
+        """Return the answer for a job of which nothing was streamed to the client."""
         if job.status is not Status.COMPLETED:
             body = _error_body(job)
             return web.json_response(body, status=self._error_status(body))
         outputs = [chunk.output for chunk in job.chunks]
-        # Not a generator: the output came with the final post. Several yields: all of them.
+        # Without chunks (the handler is no generator) the output came with the final post.
         output = outputs[0] if len(outputs) == 1 else outputs or job.output
         if isinstance(output, str):
             return web.Response(body=_as_bytes(output), content_type="text/plain", charset="utf-8")
@@ -99,8 +99,8 @@ class Gateway:
 
 
 def _as_events(chunk: Chunk) -> bytes:
-    # A string is SSE text already, whatever its framing; what the real gateway does with
-    # anything else is not public: here it becomes one event.
+    # A string is SSE text already, and passed on as it is. What the real gateway does with other
+    # outputs is not public: here each becomes one event.
     output = chunk.output
     return _as_bytes(output) if isinstance(output, str) else _as_event(output)
 
@@ -110,12 +110,12 @@ def _as_event(data: Any) -> bytes:
 
 
 def _as_bytes(text: str) -> bytes:
-    # JSON can carry half of a surrogate pair, which no encoding can.
+    # JSON can hold half a surrogate pair, which UTF-8 can't encode.
     return text.encode(errors="replace")
 
 
 def _error_body(job: Job) -> dict[str, Any]:
-    """The job's error, in OpenAI's shape: the worker's own words where it wrote them so."""
+    """Return the job's error in OpenAI's shape: the worker's own, if it has that shape."""
     if job.status is Status.CANCELLED:
         return _openai_error(f"job {job.id} was cancelled", "cancelled", _CLIENT_CLOSED_REQUEST)
     if job.status is Status.TIMED_OUT:

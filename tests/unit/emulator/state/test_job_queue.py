@@ -1,12 +1,12 @@
-"""The platform's state, without HTTP."""
+"""The queue and its jobs, without HTTP."""
 
 import asyncio
 
 import pytest
 
-from emulator.job_queue import Queue
-from emulator.jobs import Job, Status
-from emulator.signals import Signal
+from emulator.state.condition import Condition
+from emulator.state.job import Job, Status
+from emulator.state.job_queue import Queue
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def submit(queue: Queue, count: int) -> list[Job]:
 
 
 def start(queue: Queue) -> Job:
-    """A job in progress on worker w."""
+    """Queue a job and take it as worker w."""
     queue.submit({"input": {}})
     (job,) = queue.take(queue.worker("w"), 1)
     return job
@@ -71,7 +71,7 @@ async def test_of_two_waiting_takers_only_one_is_woken_for_one_job(queue: Queue)
 
 
 async def test_waiting_for_a_change_that_does_not_come_ends_with_the_time() -> None:
-    assert not await Signal().wait_for(lambda: False, 0.01)
+    assert not await Condition().wait_for(lambda: False, 0.01)
 
 
 async def test_reading_takes_chunks_away_and_the_record_keeps_them(queue: Queue) -> None:
@@ -100,7 +100,7 @@ async def test_following_a_job_shows_every_chunk_in_order_until_it_ends(queue: Q
     queue.add_chunk(job, 3)
     queue.complete(job, [1, 2, 3])
     assert await following == [1, 2, 3]
-    assert outputs(job) == [1, 2, 3]  # following took nothing away
+    assert outputs(job) == [1, 2, 3]  # following has consumed none
 
 
 async def test_a_completed_job_reports_its_output_and_times_in_milliseconds(queue: Queue) -> None:

@@ -1,24 +1,24 @@
-"""Waking those who wait for a change."""
+"""A condition variable for one event loop."""
 
 import asyncio
 from collections.abc import Callable
 
 
-class Signal:
-    """Wakes those who wait for a change. Costs nothing while nobody waits."""
+class Condition:
+    """Like ``asyncio.Condition``, without a lock and with a timeout. Free while nobody waits."""
 
     def __init__(self) -> None:
-        # A dict for its order: who waits longest is woken first.
+        # A dict for its order: the longest waiting is woken first.
         self._waiters: dict[asyncio.Future[None], None] = {}
 
-    def fire(self) -> None:
+    def notify_all(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
 
     async def wait_for(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until the predicate holds; False where the time is up first."""
+        """Wait until the predicate holds; return False if the timeout comes first."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):

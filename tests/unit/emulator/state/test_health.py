@@ -1,8 +1,8 @@
-"""What /health counts."""
+"""The counts of /health."""
 
 from typing import Any
 
-from support.processes.emulator_client import serving
+from support.processes.emulator_client import emulator_client
 
 from emulator import LostAs
 
@@ -18,12 +18,12 @@ def jobs(**counts: int) -> dict[str, int]:
 
 
 async def test_health_counts_jobs_and_workers() -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
         assert await client.get("/health") == {"jobs": jobs(), "workers": workers()}
         first, *_ = [await client.run() for _ in range(3)]
         for _ in range(2):
             await client.get("/job-take/w")
-        await client.done(first, output=1)
+        await client.post_done(first, output=1)
         await client.get("/ping/other")
         assert await client.get("/health") == {
             "jobs": jobs(completed=1, inProgress=1, inQueue=1),
@@ -32,19 +32,19 @@ async def test_health_counts_jobs_and_workers() -> None:
 
 
 async def test_jobs_that_ended_are_counted_even_when_they_are_forgotten() -> None:
-    async with serving(run_retention_s=0.02, execution_timeout_s=0.1) as client:
+    async with emulator_client(run_retention_s=0.02, execution_timeout_s=0.1) as client:
         for result in ({"output": 1}, {"error": "boom"}):
-            await client.done(await client.started(), **result)
-        await client.post(f"/cancel/{await client.started()}")
-        await client.forgotten(await client.started())
+            await client.post_done(await client.start(), **result)
+        await client.post(f"/cancel/{await client.start()}")
+        await client.wait_forgotten(await client.start())
         assert (await client.get("/health"))["jobs"] == jobs(completed=1, failed=2)
         assert await client.get("/control/jobs") == {"jobs": []}
 
 
 async def test_a_retry_and_a_job_queued_again_after_a_loss_count_as_retried() -> None:
-    async with serving(lost_as=LostAs.REQUEUED) as client:
-        job = await client.started()
-        await client.done(job, error="boom")
+    async with emulator_client(lost_as=LostAs.REQUEUED) as client:
+        job = await client.start()
+        await client.post_done(job, error="boom")
         await client.post(f"/retry/{job}")
         assert (await client.get("/health"))["jobs"] == jobs(failed=1, inQueue=1, retried=1)
         await client.get("/job-take/w")
@@ -53,7 +53,7 @@ async def test_a_retry_and_a_job_queued_again_after_a_loss_count_as_retried() ->
 
 
 async def test_a_worker_is_initializing_until_it_asks_for_a_job_and_then_idle_or_running() -> None:
-    async with serving() as client:
+    async with emulator_client() as client:
 
         async def seen() -> Any:
             return (await client.get("/health"))["workers"]
@@ -62,16 +62,16 @@ async def test_a_worker_is_initializing_until_it_asks_for_a_job_and_then_idle_or
         assert await seen() == workers(initializing=1)
         await client.get("/job-take/w")
         assert await seen() == workers(idle=1, ready=1)
-        job = await client.started()
+        job = await client.start()
         assert await seen() == workers(running=1)
-        await client.done(job)
+        await client.post_done(job)
         assert await seen() == workers(idle=1, ready=1)
 
 
 async def test_a_worker_that_was_unhealthy_before_its_first_request_for_a_job_is_so_no_more() -> (
     None
 ):
-    async with serving() as client:
+    async with emulator_client() as client:
         await client.get("/ping/w?status=unhealthy")
         assert (await client.get("/health"))["workers"] == workers(unhealthy=1)
         await client.get("/job-take/w")
@@ -79,8 +79,8 @@ async def test_a_worker_that_was_unhealthy_before_its_first_request_for_a_job_is
 
 
 async def test_a_worker_that_says_it_is_unhealthy_is_until_it_says_otherwise() -> None:
-    async with serving() as client:
-        await client.started()
+    async with emulator_client() as client:
+        await client.start()
         for path, seen in (
             ("/ping/w?status=unhealthy", workers(unhealthy=1)),
             ("/ping/w", workers(running=1)),

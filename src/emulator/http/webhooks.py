@@ -1,4 +1,4 @@
-"""Webhooks: a job's end, told to the URL that its caller named."""
+"""Webhooks: the status object of a job that ended, posted to the URL that its caller named."""
 
 import asyncio
 import logging
@@ -6,14 +6,14 @@ import logging
 import aiohttp
 from aiohttp_retry import ListRetry, RetryClient
 
-from emulator.jobs import Job
 from emulator.limits import WEBHOOK_ATTEMPTS
+from emulator.state.job import Job
 
 log = logging.getLogger("emulator")
 
 
 class Webhooks:
-    """Posts the status object of each job that asked for it."""
+    """Posts in the background; an answer other than 200 is tried again after `retry_s` seconds."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry = ListRetry(
@@ -24,14 +24,15 @@ class Webhooks:
         self._posts: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def tell(self, job: Job) -> None:
+    def notify(self, job: Job) -> None:
+        """Start the post for a job that ended, if it has a webhook."""
         if job.webhook is not None and not self._closed:
             post = asyncio.create_task(self._post(job, job.webhook))
             self._posts.add(post)
             post.add_done_callback(self._posts.discard)
 
     async def close(self) -> None:
-        """Give up what has not been delivered, and take nothing more."""
+        """Cancel the posts under way, and start no more."""
         self._closed = True
         for post in self._posts:
             post.cancel()
@@ -39,7 +40,7 @@ class Webhooks:
 
     async def _post(self, job: Job, url: str) -> None:
         try:
-            # A session of its own: webhooks are few, and each may go somewhere else.
+            # One session per post: webhooks are few, and each may go to another host.
             async with (
                 RetryClient(retry_options=self._retry) as client,
                 client.post(url, json=job.report(), allow_redirects=False) as answer,

@@ -1,6 +1,6 @@
-"""Replays what the real SDK was recorded saying: the emulator answers what it was answered then.
+"""Replays recorded requests of the real SDK: the emulator answers as in the recording.
 
-The recording is checked against the SDK itself in tests/platform/test_sdk_protocol.py.
+tests/platform/test_sdk_protocol.py checks that the SDK still sends them.
 """
 
 import json
@@ -18,14 +18,14 @@ Exchange = dict[str, Any]
 
 
 def shape(answer: Any) -> Any:
-    """An answer with every value replaced by its type; `input` is the caller's, kept whole."""
+    """Return the answer with every value replaced by its type, except for `input`."""
     if isinstance(answer, dict):
         return {k: v if k == "input" else shape(v) for k, v in answer.items()}
     return [shape(item) for item in answer] if isinstance(answer, list) else type(answer)
 
 
 def submit_recorded_jobs(emulator: Emulator, exchanges: list[Exchange]) -> dict[str, Job]:
-    """The jobs of the recorded take, by their recorded ids."""
+    """Queue the jobs of the recorded take; return them by their recorded ids."""
     taken = exchanges[0]["answer"]
     return {
         job["id"]: emulator.queue.submit({"input": job["input"]})

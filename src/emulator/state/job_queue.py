@@ -1,72 +1,40 @@
-"""The platform's state: the jobs of one endpoint, the queue they wait in, the workers. No HTTP."""
+"""The jobs and workers of one endpoint."""
 
 import asyncio
-import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
-from emulator.jobs import Chunk, Job, Status
 from emulator.options import ExpiredAs, LostAs, Options
 from emulator.payload import Policy
-from emulator.signals import Signal
-
-
-class Process(Protocol):
-    """A worker's container, as far as it can be reached from here."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def signal(self, number: signal.Signals) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class Worker:
-    """A worker the platform has heard of."""
-
-    id: str
-    ready: bool = False  # it has asked for a job since it was started
-    unhealthy: bool = False  # it said so, or exited before it was ready
-    starts: int = 0  # of its process, where the emulator started it
-    process: Process | None = None
-    stops: list[str] = field(default_factory=list)  # ids of cancelled jobs it must still be told
-    pings: int = 0
-    changed: Signal = field(default_factory=Signal)
-
-    def take_stops(self) -> list[str]:
-        stops, self.stops = self.stops, []
-        return stops
-
-    def add_stops(self, job_ids: list[str]) -> None:
-        self.stops.extend(job_ids)
-        self.changed.fire()
+from emulator.state.condition import Condition
+from emulator.state.job import Chunk, Job, Status
+from emulator.state.worker import Worker
 
 
 class Queue:
-    """All jobs of one endpoint, those that wait among them in order, and its workers.
+    """All jobs of one endpoint, in order while they wait, and its workers.
 
-    Every change is a plain call within one event loop: whoever looks sees a whole step.
+    Each change is one synchronous call on the event loop, so no caller sees half of it.
     """
 
     def __init__(self, options: Options | None = None) -> None:
         self.jobs: dict[str, Job] = {}
         self.workers: dict[str, Worker] = {}
-        self.arrived = Signal()  # of a job to take, or of a worker never heard of before
-        self.closed = False  # nothing is taken any more
+        self.arrived = Condition()  # a job to take, or a new worker; also notified by `close`
+        self.closed = False  # no job is handed out any more
         self.on_end: Callable[[Job], None] = lambda _: None
         self._options = options or Options()
         self._waiting: deque[Job] = deque()
-        self._again: deque[Job] = deque()  # to be delivered a second time
+        self._redeliveries: deque[Job] = deque()  # jobs in progress, to be delivered once more
         self._running: dict[str, Job] = {}
         self._counts: Counter[str] = Counter()
 
     @property
     def has_waiting(self) -> bool:
-        return bool(self._waiting or self._again)
+        return bool(self._waiting or self._redeliveries)
 
     def submit(
         self,
@@ -75,7 +43,7 @@ class Queue:
         webhook: str | None = None,
         sync: bool = False,
     ) -> Job:
-        """Queue a job; `sync` is one whose caller waits, whose result is kept for less long."""
+        """Queue a job. `sync`: the caller waits for the result, which is kept for less long."""
         options = self._options
         policy = policy or Policy()
         job = Job(
@@ -89,21 +57,21 @@ class Queue:
         self.jobs[job.id] = job
         self._waiting.append(job)
         self._set_timer(job)
-        self.arrived.fire()
+        self.arrived.notify_all()
         return job
 
     def worker(self, worker_id: str) -> Worker:
+        """Return the worker of this id; register it if it is new."""
         if worker_id not in self.workers:
             self.workers[worker_id] = Worker(worker_id)
-            self.arrived.fire()
+            self.arrived.notify_all()
         return self.workers[worker_id]
 
     def take(self, worker: Worker, limit: int) -> list[Job]:
-        """Hand the worker up to `limit` jobs: they are in progress from here on."""
-        again = [self._again.popleft() for _ in range(min(limit, len(self._again)))]
-        again = [job for job in again if job.status is Status.IN_PROGRESS]
-        count = min(limit - len(again), len(self._waiting))
-        taken = [self._waiting.popleft() for _ in range(count)]
+        """Return up to `limit` jobs for the worker: they are in progress from here on."""
+        redelivered = _popped(self._redeliveries, limit)
+        redelivered = [job for job in redelivered if job.status is Status.IN_PROGRESS]
+        taken = _popped(self._waiting, limit - len(redelivered))
         now = time.monotonic()
         for job in taken:
             job.status = Status.IN_PROGRESS
@@ -111,44 +79,44 @@ class Queue:
             job.started_at = now
             self._running[job.id] = job
             self._set_timer(job)
-            job.changed.fire()
-            if job.id in worker.stops:  # of an earlier attempt
+            job.changed.notify_all()
+            if job.id in worker.stops:  # from an earlier attempt
                 worker.stops.remove(job.id)
-        return again + taken
+        return redelivered + taken
 
     def give_back(self, jobs: list[Job]) -> None:
-        """Put jobs that never reached their worker back where they were: at the front."""
+        """Put jobs that never reached their worker back to the front of the queue."""
         for job in reversed(jobs):
-            if job.status is Status.IN_PROGRESS and not job.delivered_again:
+            if job.status is Status.IN_PROGRESS and not job.redelivered:
                 del self._running[job.id]
                 job.status = Status.IN_QUEUE
                 job.worker = job.started_at = job.progress = None
                 self._waiting.appendleft(job)
                 self._set_timer(job)
-                job.changed.fire()
-        self.arrived.fire()
+                job.changed.notify_all()
+        self.arrived.notify_all()
 
-    def deliver_again(self, jobs: list[Job]) -> None:
-        """Deliver jobs that are in progress already a second time."""
+    def redeliver(self, jobs: list[Job]) -> None:
+        """Deliver jobs that are already in progress a second time."""
         for job in jobs:
-            job.delivered_again = True
-        self._again.extend(jobs)
-        self.arrived.fire()
+            job.redelivered = True
+        self._redeliveries.extend(jobs)
+        self.arrived.notify_all()
 
-    def heeds(self, job: Job, worker_id: str) -> bool:
-        """Whether a worker's posts for a job count: it may be another's by now."""
-        return job.worker == worker_id or job.delivered_again
+    def accepts_posts(self, job: Job, worker_id: str) -> bool:
+        """Return whether the worker's posts for the job count: it may be another's by now."""
+        return job.worker == worker_id or job.redelivered
 
     def add_chunk(self, job: Job, output: Any, size: int = 0) -> None:
-        # A cancelled job's worker may still be posting: that is no news for anybody.
+        # The worker of a cancelled job may still be posting: its chunks are dropped.
         if job.status is Status.IN_PROGRESS:
             job.chunks.append(Chunk(output, time.monotonic(), size))
-            job.changed.fire()
+            job.changed.notify_all()
 
     def report_progress(self, job: Job, progress: Any) -> None:
         if job.status is Status.IN_PROGRESS:
             job.progress = progress
-            job.changed.fire()
+            job.changed.notify_all()
 
     def complete(self, job: Job, output: Any) -> None:
         if job.status is Status.IN_PROGRESS:
@@ -160,22 +128,22 @@ class Queue:
             self._end(job, Status.FAILED, error)
 
     def cancel(self, job: Job) -> None:
-        """End the job now; the worker that runs it is told through its stop channel."""
+        """End the job now; job-stop tells the worker that runs it."""
         self._give_up(job, Status.CANCELLED)
 
     def retry(self, job: Job) -> None:
-        """Queue a job that ended once more, under its id; what it gave is gone."""
+        """Queue a job that ended once more, under the same id and without its outputs."""
         self._counts["retried"] += 1
         job.reset()
         self._waiting.append(job)
         self._set_timer(job)
-        job.changed.fire()
-        self.arrived.fire()
+        job.changed.notify_all()
+        self.arrived.notify_all()
 
     def purge(self) -> int:
-        """Cancel all jobs that nobody has taken; return how many there were.
+        """Cancel all waiting jobs; return their number.
 
-        What the platform lets become of them is not public.
+        What the real platform does with them is not public.
         """
         waiting = list(self._waiting)
         for job in waiting:
@@ -183,12 +151,12 @@ class Queue:
         return len(waiting)
 
     def set_ttl(self, job: Job, seconds: float) -> None:
-        """Let the job expire, or its result be forgotten, in so many seconds from now."""
+        """Let the job expire, or its result be forgotten, this many seconds from now."""
         job.forget_at = time.monotonic() + seconds
         self._set_timer(job)
 
     def lose(self, worker: Worker) -> None:
-        """Do what the options say about the jobs of a worker whose process is gone."""
+        """Handle the jobs of a worker whose process is gone, as `lost_as` says."""
         worker.ready = False
         worker.process = None
         worker.stops.clear()
@@ -199,21 +167,21 @@ class Queue:
         elif self._options.lost_as is LostAs.REQUEUED:
             self._counts["retried"] += len(lost)
             for job in lost:
-                job.delivered_again = False
+                job.redelivered = False
             self.give_back(lost)
 
     def close(self) -> None:
-        """Hand out nothing more: cancel what waits, and wake whoever waits for a job."""
+        """Stop handing out jobs: cancel those that wait, and wake all held polls."""
         self.closed = True
         self.purge()
-        self.arrived.fire()
+        self.arrived.notify_all()
         for worker in self.workers.values():
-            worker.changed.fire()
+            worker.changed.notify_all()
 
     def health(self) -> dict[str, dict[str, int]]:
-        """What /health answers: those that ended are counted from the emulator's start on."""
+        """Return the body of /health. Jobs that ended are counted since the emulator's start."""
         busy = {job.worker for job in self._running.values()}
-        states = Counter(_state(worker, worker.id in busy) for worker in self.workers.values())
+        states = Counter(worker.state(busy=worker.id in busy) for worker in self.workers.values())
         counts = self._counts
         return {
             "jobs": {
@@ -226,7 +194,7 @@ class Queue:
             "workers": {
                 "idle": states["idle"],
                 "initializing": states["initializing"],
-                # What the platform counts here is not documented: those that could take a job.
+                # What the platform counts here is not documented: workers free to take a job.
                 "ready": states["idle"],
                 "running": states["running"],
                 "throttled": 0,
@@ -235,17 +203,17 @@ class Queue:
         }
 
     def _set_timer(self, job: Job) -> None:
-        """Let the next thing happen by itself: the job's deadline, or the end of its retention."""
+        """Set the timer of the job's deadline, or of the end of its retention."""
         if job.timer is not None:
             job.timer.cancel()
         if job.ended_at is None:
-            at, happens = job.deadline, self._time_out
+            at, action = job.deadline, self._time_out
         else:
-            at, happens = job.ended_at + job.retention_s, self._forget
+            at, action = job.ended_at + job.retention_s, self._forget
             if job.forget_at is not None and job.forget_at > job.ended_at:
                 at = job.forget_at
         delay = at - time.monotonic()
-        job.timer = asyncio.get_running_loop().call_later(delay, happens, job)
+        job.timer = asyncio.get_running_loop().call_later(delay, action, job)
 
     def _time_out(self, job: Job) -> None:
         expired = job.deadline == job.expires_at
@@ -260,7 +228,7 @@ class Queue:
         del self.jobs[job.id]
 
     def _give_up(self, job: Job, status: Status, error: str | None = None) -> None:
-        """End a job that no worker has ended."""
+        """End a job that its worker has not ended."""
         if job.status is Status.IN_QUEUE:
             self._waiting.remove(job)
         elif job.status is Status.IN_PROGRESS and job.worker is not None:
@@ -275,16 +243,12 @@ class Queue:
         job.error = error
         job.ended_at = time.monotonic()
         self._set_timer(job)
-        job.changed.fire()
+        job.changed.notify_all()
         self.on_end(job)
 
 
-def _state(worker: Worker, busy: bool) -> str:
-    if worker.unhealthy:
-        return "unhealthy"
-    if not worker.ready:
-        return "initializing"
-    return "running" if busy else "idle"
+def _popped(jobs: deque[Job], limit: int) -> list[Job]:
+    return [jobs.popleft() for _ in range(min(limit, len(jobs)))]
 
 
 def _seconds(milliseconds: int | None, default_s: float) -> float:

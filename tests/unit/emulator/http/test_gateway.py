@@ -1,4 +1,4 @@
-"""The OpenAI gateway, with a hand-written worker in the place of the SDK."""
+"""The OpenAI gateway, with a function in place of a worker."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 @asynccontextmanager
 async def served(act: Act, options: Options | None = None) -> AsyncIterator[Emulator]:
-    """An emulator with a worker that takes one job and acts on it."""
+    """Start an emulator, and a worker that takes one job and acts on it."""
     async with Emulator(options) as emulator:
 
         async def work() -> None:
@@ -107,7 +107,7 @@ async def test_a_stream_is_passed_on_byte_for_byte_as_it_arrives(
         async with http.post(f"{emulator.openai_url}/completions", json=body) as answer:
             assert answer.content_type == "text/event-stream"
             for gate, output in zip(gates, outputs, strict=True):
-                gate.set()  # the next chunk is not even made before this one was read
+                gate.set()  # no chunk is made before the client has read the one before
                 expected = output.encode()
                 assert await answer.content.readexactly(len(expected)) == expected
             assert await answer.content.read() == b""
@@ -285,7 +285,7 @@ async def test_a_stream_goes_on_where_its_job_is_queued_again(http: aiohttp.Clie
 async def test_what_is_no_text_reaches_the_client_as_good_as_it_can(
     http: aiohttp.ClientSession, stream: bool
 ) -> None:
-    """A worker can send half of a surrogate pair: JSON has a way to write it, UTF-8 has none."""
+    """A worker can send half of a surrogate pair: JSON can write it, UTF-8 can't."""
     async with (
         served(yielding("data: \ud83d\n\n")) as emulator,
         http.post(f"{emulator.openai_url}/completions", json={"stream": stream}) as answer,

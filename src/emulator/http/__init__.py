@@ -1,0 +1,1 @@
+"""The HTTP routes of the emulator, its request log and its webhooks."""
