@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from listed import Catalogue, Listed
-
-from worker.settings.table_row import LIBRARIES, SECTIONS
+from table import LIBRARIES, SECTIONS
 
 # Of the worker, in the name of its image.
 RELEASE = "0.1"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
+from table import ROWS, Row
 
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import IDLE, NEEDS, Options
@@ -14,7 +15,6 @@ from worker.engine.options.option import Option
 from worker.errors import SettingsError
 from worker.settings import Settings, history
 from worker.settings.names import ALIASES, OPPOSITES
-from worker.settings.table import ROWS, Row
 from worker.settings.values import text
 
 # What listings are made for, wherever they are made: they show nothing of this machine.

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from listed import Catalogue, Listed
+from table import LIBRARIES, SECTIONS, row
 
 from worker.engine.locations import find
 from worker.engine.machine import Machine
@@ -14,8 +15,6 @@ from worker.engine.options import IDLE, REFUSED
 from worker.engine.options.automatic import CPU_EXPORTS, GPU_SHARE, automatic
 from worker.settings import history
 from worker.settings.names import OF_OTHERS, OPPOSITES, REMOVED, SPECULATIVE, SPELLINGS, removed
-from worker.settings.table import row
-from worker.settings.table_row import LIBRARIES, SECTIONS
 
 INTRODUCTION = Path(__file__).with_name("settings.md")
 

@@ -10,12 +10,12 @@ import pytest
 from forms import ASKED_ELSEWHERE
 from listed import WORKERS, Catalogue
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from table import ROWS
 
 from worker import start
 from worker.engine.locations import find
 from worker.settings import Settings
 from worker.settings.names import ALIASES
-from worker.settings.table import ROWS
 from worker.settings.values import text
 
 Name = Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$")]

@@ -7,14 +7,13 @@ import vllm
 import vllm.envs
 from listed import GPU, Catalogue
 from packaging.version import Version
+from table import LIBRARIES, ROWS, Row
 
 from worker import start
 from worker.engine.machine import Machine
 from worker.engine.options import IDLE, NEEDS
 from worker.settings import Settings
 from worker.settings.names import ALIASES, FOR_LIBRARIES
-from worker.settings.table import ROWS, Row
-from worker.settings.table_row import LIBRARIES
 
 # The release that the list below is of.
 PINNED = "0.32"

@@ -16,7 +16,7 @@ from pydantic import (
 
 from worker.errors import Mistake, SettingsError
 from worker.settings.environment import EXPORTS, Default, export
-from worker.settings.table import example
+from worker.settings.examples import example
 from worker.settings.values import boolean, text, unfit
 
 # Of what is exported, what an operator may wonder about.
@@ -42,7 +42,8 @@ class Settings(BaseModel):
     """What the worker itself is told: field ``x`` is the environment variable ``X``.
 
     vLLM's own options are not listed here, since the installed vLLM's parser knows them
-    (``worker.engine.options``). What each is for stands in ``worker.settings.table``.
+    (``worker.engine.options``). What each is for stands in
+    ``builder/table``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

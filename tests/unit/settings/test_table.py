@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
+from table import LIBRARIES, ROWS, SECTIONS, Row, row
 
 from worker.settings import Settings
+from worker.settings.examples import EXAMPLES, example
 from worker.settings.names import ALIASES, FOR_LIBRARIES, REMOVED
-from worker.settings.table import ROWS, Row, example, row
-from worker.settings.table_row import LIBRARIES, SECTIONS
 
 NAMES = {each.name for each in ROWS}
 
@@ -23,6 +23,10 @@ def test_every_other_name_of_an_option_has_a_row() -> None:
 def test_every_variable_for_libraries_has_a_row_among_those_of_libraries() -> None:
     listed = {each.name for each in ROWS if each.section == LIBRARIES}
     assert FOR_LIBRARIES - listed == set()
+
+
+def test_every_example_is_of_a_row() -> None:
+    assert EXAMPLES.keys() - NAMES == set()
 
 
 def test_each_name_has_one_row() -> None:

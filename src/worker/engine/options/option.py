@@ -12,7 +12,8 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from worker.engine.locations import find
 from worker.engine.options.declared import field_of, fields_of, kind_of, literals, plugged
-from worker.settings import history, table
+from worker.settings import history
+from worker.settings.examples import example
 from worker.settings.values import BOOLEANS, adapters, boolean, items, scalar, text
 
 # Pairs as operators write them for an option that takes a JSON object: image=1,video=0.
@@ -93,8 +94,8 @@ class Option:
     @property
     def example(self) -> str | None:
         """A value that is accepted, as it may stand behind the name."""
-        if told := table.example(self.name):
-            return told
+        if shown := example(self.name):
+            return shown
         if self.choices:
             return self.default if self.default in self.choices else self.choices[0]
         if self.kind == "list":

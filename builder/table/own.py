@@ -1,6 +1,6 @@
 """The worker's own settings, its names for options of vLLM, and what libraries below it read."""
 
-from worker.settings.table_row import (
+from table.row import (
     LIBRARIES,
     LLM,
     OPENAI,
@@ -16,7 +16,6 @@ OWN_ROWS = (
         LLM,
         "Model",
         "Required: the model to serve, a repository on the hub (`owner/name`) or a directory.",
-        example="Qwen/Qwen3-0.6B",
         form=True,
     ),
     Row(
@@ -24,7 +23,6 @@ OWN_ROWS = (
         LLM,
         "Model revision",
         "Branch, tag or commit of the model's repository.",
-        example="main",
         form=True,
     ),
     Row(
@@ -48,7 +46,6 @@ OWN_ROWS = (
         LLM,
         "Embedding model",
         "An embedding model that is served beside the model, in an engine of its own.",
-        example="BAAI/bge-small-en-v1.5",
         form=True,
         advanced=True,
     ),
@@ -57,7 +54,6 @@ OWN_ROWS = (
         TOKENIZER,
         "Tokenizer",
         "Repository or directory of a tokenizer other than the model's own.",
-        example="Qwen/Qwen3-0.6B",
         form=True,
         advanced=True,
     ),
@@ -67,7 +63,6 @@ OWN_ROWS = (
         "Chat template",
         "A Jinja template, or the path of a file with one, that renders conversations in place of "
         "the tokenizer's.",
-        example="{% for message in messages %}{{ message.content }}{% endfor %}",
         form=True,
     ),
     Row(
@@ -115,7 +110,6 @@ OWN_ROWS = (
         "Served model name",
         "Names under which requests ask for the model, beside its own; several have commas "
         "between.",
-        example="my-model",
         form=True,
     ),
     Row(
@@ -130,7 +124,6 @@ OWN_ROWS = (
         OPENAI,
         "System prompt",
         "Text of a system message that opens every conversation without one.",
-        example="You are a helpful assistant.",
         form=True,
         advanced=True,
     ),
@@ -189,14 +182,12 @@ OWN_ROWS = (
         "Config file",
         "A YAML or JSON file of settings, which variables of the environment override; unset, "
         "`/vllm_config.yaml` is read where it exists.",
-        example="/runpod-volume/settings.yaml",
     ),
     Row(
         "VLLM_EXTRA_ARGS",
         SERVERLESS,
         "Extra arguments",
         "Options spelt as on the command line of vLLM's server; they win over every other source.",
-        example="--max-model-len 4096 --enable-lora",
         form=True,
         advanced=True,
     ),
@@ -209,62 +200,57 @@ OWN_ROWS = (
 )
 
 
-def _read_below(name: str, meaning: str, example: str = "") -> Row:
-    return Row(name, LIBRARIES, name, meaning, example)
+def _variable(name: str, meaning: str) -> Row:
+    return Row(name, LIBRARIES, name, meaning)
 
 
 LIBRARY_ROWS = (
-    _read_below(
+    _variable(
         "CUDA_VISIBLE_DEVICES",
         "Numbers of the GPUs that the worker may use, with commas between.",
-        "0,1",
     ),
-    _read_below("HF_ENDPOINT", "Address of another hub, such as a mirror."),
-    _read_below(
+    _variable("HF_ENDPOINT", "Address of another hub, such as a mirror."),
+    _variable(
         "HF_HOME",
         "Directory of Hugging Face's libraries, which downloads go to `hub` in; unset, it is in "
         "`BASE_PATH`, where that exists or is set.",
     ),
-    _read_below("HF_HUB_CACHE", "Directory of the downloads themselves, in place of that `hub`."),
-    _read_below("HUGGINGFACE_HUB_CACHE", "The former name of `HF_HUB_CACHE`."),
-    _read_below("HF_HUB_DISABLE_XET", "`1`: downloads over plain HTTP, without the hub's Xet."),
-    _read_below(
+    _variable("HF_HUB_CACHE", "Directory of the downloads themselves, in place of that `hub`."),
+    _variable("HUGGINGFACE_HUB_CACHE", "The former name of `HF_HUB_CACHE`."),
+    _variable("HF_HUB_DISABLE_XET", "`1`: downloads over plain HTTP, without the hub's Xet."),
+    _variable(
         "HF_HUB_OFFLINE",
         "`1`: the hub is not asked, the model must be on disk; `0`: libraries may ask it also when "
         "everything has been found.",
     ),
-    _read_below(
+    _variable(
         "HF_XET_HIGH_PERFORMANCE",
         "`1`: downloads through Xet use all of the network and the cores.",
     ),
-    _read_below("TRANSFORMERS_OFFLINE", "The same as `HF_HUB_OFFLINE`, for transformers."),
-    _read_below(
+    _variable("TRANSFORMERS_OFFLINE", "The same as `HF_HUB_OFFLINE`, for transformers."),
+    _variable(
         "OMP_NUM_THREADS",
         "Threads that compute without a GPU; unset, one core is left free.",
-        "4",
     ),
-    _read_below(
+    _variable(
         "RUNPOD_INIT_TIMEOUT",
         "Seconds that the platform grants a start before it takes the worker for unhealthy.",
-        "1200",
     ),
-    _read_below("RUNPOD_LOG_LEVEL", "Level of the SDK's log, `INFO` unless set.", "WARN"),
-    _read_below(
+    _variable("RUNPOD_LOG_LEVEL", "Level of the SDK's log, `INFO` unless set."),
+    _variable(
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
         "`1`: `MAX_MODEL_LEN` may exceed what the model's configuration allows.",
     ),
-    _read_below(
+    _variable(
         "VLLM_CPU_KVCACHE_SPACE",
         "GiB of memory for the KV cache without a GPU, 1 unless set.",
-        "4",
     ),
-    _read_below(
+    _variable(
         "VLLM_ENGINE_READY_TIMEOUT_S",
         "Seconds within which the engine must be ready, loading included, 600 unless set.",
-        "1800",
     ),
-    _read_below("VLLM_LOGGING_LEVEL", "Level of vLLM's log, `INFO` unless set.", "WARNING"),
-    _read_below(
+    _variable("VLLM_LOGGING_LEVEL", "Level of vLLM's log, `INFO` unless set."),
+    _variable(
         "VLLM_USE_DEEP_GEMM",
         "`0`: FP8 models do without DeepGEMM's kernels, which are compiled when first used.",
     ),

@@ -1,6 +1,6 @@
 """Options of vLLM about the model, its weights and its tokenizer."""
 
-from worker.settings.table_row import LLM, TOKENIZER, Row
+from table.row import LLM, TOKENIZER, Row
 
 MODEL_ROWS = (
     Row(
@@ -8,7 +8,6 @@ MODEL_ROWS = (
         LLM,
         "Context length",
         "Most tokens of a request, prompt and answer together; unset, what the model allows.",
-        example="16k",
         form=True,
     ),
     Row(
@@ -23,7 +22,6 @@ MODEL_ROWS = (
         LLM,
         "Quantization",
         "Method by which the weights are quantized; unset, what the model's configuration names.",
-        example="awq",
         form=True,
     ),
     Row(
@@ -31,7 +29,6 @@ MODEL_ROWS = (
         LLM,
         "KV cache data type",
         "Precision of the KV cache; `fp8` makes room for twice the tokens of 16 bits.",
-        example="fp8",
         form=True,
     ),
     Row(
@@ -39,7 +36,6 @@ MODEL_ROWS = (
         LLM,
         "Load format",
         "Form of the weights; `auto` takes safetensors where there are some.",
-        example="safetensors",
         form=True,
         advanced=True,
     ),
@@ -55,7 +51,6 @@ MODEL_ROWS = (
         LLM,
         "Seed",
         "Start of the random numbers of requests that bring no seed.",
-        example="42",
         form=True,
         advanced=True,
     ),
@@ -64,7 +59,6 @@ MODEL_ROWS = (
         LLM,
         "Download directory",
         "Directory that weights are downloaded to, in place of Hugging Face's cache.",
-        example="/models",
     ),
     Row(
         "GENERATION_CONFIG",
@@ -72,21 +66,18 @@ MODEL_ROWS = (
         "Generation config",
         "Where default sampling parameters come from: `auto` (the model's), `vllm` (none), or a "
         "directory; the raw path heeds it only where it is set.",
-        example="vllm",
     ),
     Row(
         "OVERRIDE_GENERATION_CONFIG",
         LLM,
         "Generation config overrides",
         "Default sampling parameters over those of `GENERATION_CONFIG`.",
-        example='{"temperature": 0.7}',
     ),
     Row(
         "HF_OVERRIDES",
         LLM,
         "Config overrides",
         "Keys of the model's `config.json` with other values.",
-        example='{"architectures": ["LlamaForCausalLM"]}',
     ),
     Row(
         "MODEL_IMPL",
@@ -112,14 +103,12 @@ MODEL_ROWS = (
         LLM,
         "Pooler",
         "How an embedding or pooling model makes one vector of many.",
-        example='{"pooling_type": "MEAN"}',
     ),
     Row(
         "MODEL_LOADER_EXTRA_CONFIG",
         LLM,
         "Loader",
         "What the loader of `LOAD_FORMAT` is told beside.",
-        example='{"enable_multithread_load": true}',
     ),
     Row(
         "DISABLE_SLIDING_WINDOW",
@@ -138,7 +127,6 @@ MODEL_ROWS = (
         TOKENIZER,
         "Tokenizer revision",
         "Branch, tag or commit of the tokenizer's repository.",
-        example="main",
         form=True,
         advanced=True,
     ),
@@ -159,7 +147,6 @@ MODEL_ROWS = (
         TOKENIZER,
         "Rendering threads",
         "Threads that render templates and tokenize prompts.",
-        example="4",
     ),
     Row(
         "CHAT_TEMPLATE_CONTENT_FORMAT",
@@ -173,7 +160,6 @@ MODEL_ROWS = (
         TOKENIZER,
         "Template variables",
         "Variables of the chat template, where a request does not set them.",
-        example='{"enable_thinking": false}',
     ),
     Row(
         "TRUST_REQUEST_CHAT_TEMPLATE",

@@ -1,6 +1,6 @@
 """Options of vLLM about requests and answers, adapters, media and speculation."""
 
-from worker.settings.table_row import LORA, MULTIMODAL, OPENAI, SERVERLESS, SPECULATIVE, Row
+from table.row import LORA, MULTIMODAL, OPENAI, SERVERLESS, SPECULATIVE, Row
 
 SERVING_ROWS = (
     Row(
@@ -15,7 +15,6 @@ SERVING_ROWS = (
         OPENAI,
         "Tool call parser",
         "Which of vLLM's parsers reads the model's tool calls; the log of a start hints at it.",
-        example="hermes",
         form=True,
     ),
     Row(
@@ -23,7 +22,6 @@ SERVING_ROWS = (
         OPENAI,
         "Reasoning parser",
         "Which of vLLM's parsers tells the model's reasoning from its answer.",
-        example="qwen3",
         form=True,
     ),
     Row(
@@ -49,7 +47,6 @@ SERVING_ROWS = (
         OPENAI,
         "Structured outputs",
         "How answers are held to a schema, a grammar or a choice.",
-        example='{"backend": "xgrammar"}',
     ),
     Row(
         "RETURN_TOKENS_AS_TOKEN_IDS",
@@ -80,7 +77,6 @@ SERVING_ROWS = (
         SERVERLESS,
         "Length of logged prompts",
         "Most characters, or token ids, of a prompt in the log; unset, all.",
-        example="100",
     ),
     Row(
         "LOG_ERROR_STACK",
@@ -102,7 +98,6 @@ SERVING_ROWS = (
         LORA,
         "Adapters",
         "Adapters that are served from the start: `name=path` each, or JSON objects.",
-        example='{"name": "sql", "path": "org/sql-lora"}',
         form=True,
         advanced=True,
     ),
@@ -111,14 +106,12 @@ SERVING_ROWS = (
         LORA,
         "Adapters a step",
         "Adapters that one step of the engine can use side by side.",
-        example="4",
     ),
     Row(
         "MAX_LORA_RANK",
         LORA,
         "Highest rank",
         "Highest rank that an adapter may have; higher ones take more memory.",
-        example="64",
         form=True,
         advanced=True,
     ),
@@ -127,7 +120,6 @@ SERVING_ROWS = (
         LORA,
         "Adapters in RAM",
         "Adapters that are kept in the machine's memory, at least `MAX_LORAS`; unset, as many.",
-        example="8",
     ),
     Row(
         "LORA_DTYPE",
@@ -146,7 +138,6 @@ SERVING_ROWS = (
         MULTIMODAL,
         "Media in a prompt",
         "Most images, videos and so on in one prompt.",
-        example="image=1,video=0",
         form=True,
         advanced=True,
     ),
@@ -161,35 +152,30 @@ SERVING_ROWS = (
         MULTIMODAL,
         "Media processor",
         "What the model's processor of media is told beside.",
-        example='{"max_pixels": 1003520}',
     ),
     Row(
         "MM_PROCESSOR_CACHE_GB",
         MULTIMODAL,
         "Media cache (GiB)",
         "GiB of the machine's memory in which processed media are kept; `0`: none.",
-        example="0",
     ),
     Row(
         "VIDEO_PRUNING_RATE",
         MULTIMODAL,
         "Pruning of videos",
         "Share of a video's tokens, below 1, that is left out.",
-        example="0.5",
     ),
     Row(
         "ALLOWED_LOCAL_MEDIA_PATH",
         MULTIMODAL,
         "Media on disk",
         "Directory from which requests may name media; unset, none.",
-        example="/runpod-volume/media",
     ),
     Row(
         "ALLOWED_MEDIA_DOMAINS",
         MULTIMODAL,
         "Media on the web",
         "The only hosts from which media are fetched; unset, all.",
-        example="example.com,images.example.com",
     ),
     Row(
         "SPECULATIVE_CONFIG",
@@ -197,7 +183,6 @@ SERVING_ROWS = (
         "Speculative decoding",
         "How tokens are guessed ahead, which the model then only confirms: a method, and what it "
         "needs.",
-        example='{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4}',
         form=True,
         advanced=True,
     ),

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from worker.settings.examples import EXAMPLES
+
 LLM = "LLM Settings"
 TOKENIZER = "Tokenizer Settings"
 SYSTEM = "System, GPU, and Tensor Parallelism Settings"
@@ -30,18 +32,21 @@ SECTIONS = (
 
 @dataclass(frozen=True)
 class Row:
-    """One setting as people are shown it: its section, a title, its meaning, and an example.
+    """One setting in the documentation and in the platform's forms.
 
-    Those worth a question are in the form of the platform's console (``form``), the rarer ones
-    (``advanced``) further down. ``since`` is the worker's release that brought a setting of its
-    own; vLLM's releases are looked up in the record of them.
+    ``form``: the form of the platform's console asks for it, an ``advanced`` one further down.
+    ``since`` is the release of the worker that brought a setting of its own.
     """
 
     name: str
     section: str
     title: str
     meaning: str
-    example: str = ""
     form: bool = False
     advanced: bool = False
     since: str = "0.1"
+
+    @property
+    def example(self) -> str:
+        """A value that the setting accepts; blank where the one of its type will do."""
+        return EXAMPLES.get(self.name, "")

@@ -1,6 +1,6 @@
 """Options of vLLM about the machine: its GPUs, its memory, and what they compute at once."""
 
-from worker.settings.table_row import SYSTEM, Row
+from table.row import SYSTEM, Row
 
 SYSTEM_ROWS = (
     Row(
@@ -9,7 +9,6 @@ SYSTEM_ROWS = (
         "GPU memory",
         "Share of each GPU's memory, from 0 to 1, for weights and KV cache; unset, it is 0.85 "
         "beside an embedding model, which then has 0.1.",
-        example="0.9",
         form=True,
     ),
     Row(
@@ -18,7 +17,6 @@ SYSTEM_ROWS = (
         "Tensor parallelism",
         "GPUs that every layer is split across; unset, all that the worker has, as far as the "
         "model's attention heads divide.",
-        example="2",
         form=True,
     ),
     Row(
@@ -46,14 +44,12 @@ SYSTEM_ROWS = (
         SYSTEM,
         "Executor",
         "What runs the processes of several GPUs; unset, vLLM decides.",
-        example="mp",
     ),
     Row(
         "MAX_NUM_SEQS",
         SYSTEM,
         "Sequences at once",
         "Most sequences that the engine computes at once; unset, vLLM decides by the GPU.",
-        example="256",
         form=True,
     ),
     Row(
@@ -61,14 +57,12 @@ SYSTEM_ROWS = (
         SYSTEM,
         "Tokens a step",
         "Most tokens that one step of the engine computes; unset, vLLM decides by the GPU.",
-        example="8192",
     ),
     Row(
         "MAX_NUM_QUEUED_REQS",
         SYSTEM,
         "Requests in the engine",
         "Most requests that wait or run in the engine; further ones fail with a retryable 503.",
-        example="500",
     ),
     Row(
         "ENABLE_PREFIX_CACHING",
@@ -91,7 +85,6 @@ SYSTEM_ROWS = (
         SYSTEM,
         "Block size",
         "Tokens in a block of the KV cache; unset, vLLM decides by the attention backend.",
-        example="16",
         form=True,
         advanced=True,
     ),
@@ -107,42 +100,36 @@ SYSTEM_ROWS = (
         SYSTEM,
         "Weights in RAM (GiB)",
         "GiB of weights, for each GPU, that stay in the machine's memory.",
-        example="10",
     ),
     Row(
         "KV_CACHE_MEMORY_BYTES",
         SYSTEM,
         "KV cache (bytes)",
         "Bytes of each GPU for the KV cache, in place of what `GPU_MEMORY_UTILIZATION` leaves.",
-        example="4G",
     ),
     Row(
         "KV_OFFLOADING_SIZE",
         SYSTEM,
         "KV cache in RAM (GiB)",
         "GiB of the machine's memory, over all GPUs, for blocks that the KV cache has no room for.",
-        example="16",
     ),
     Row(
         "MAX_PARALLEL_LOADING_WORKERS",
         SYSTEM,
         "Loading in batches",
         "How many GPUs' weights are loaded at the same time; vLLM ignores it at present.",
-        example="2",
     ),
     Row(
         "NUMA_BIND_NODES",
         SYSTEM,
         "NUMA nodes",
         "Numbers of the NUMA nodes that the processes of the GPUs are bound to, one for each GPU.",
-        example="0,1",
     ),
     Row(
         "NUM_GPU_BLOCKS_OVERRIDE",
         SYSTEM,
         "Blocks of the KV cache",
         "Number of blocks in the KV cache, in place of what fits.",
-        example="1024",
     ),
     Row(
         "DISABLE_CUSTOM_ALL_REDUCE",
@@ -157,14 +144,12 @@ SYSTEM_ROWS = (
         SYSTEM,
         "Attention backend",
         "Implementation of attention; unset, the first of vLLM's that suits GPU and model.",
-        example="FLASH_ATTN",
     ),
     Row(
         "OPTIMIZATION_LEVEL",
         SYSTEM,
         "Optimization level",
         "From 0, which starts fastest, to 3, which computes fastest.",
-        example="1",
     ),
     Row(
         "PERFORMANCE_MODE",
@@ -177,14 +162,12 @@ SYSTEM_ROWS = (
         SYSTEM,
         "Compilation",
         "How the model is compiled and CUDA graphs are captured.",
-        example='{"cudagraph_mode": "PIECEWISE"}',
     ),
     Row(
         "CUDAGRAPH_CAPTURE_SIZES",
         SYSTEM,
         "CUDA graph sizes",
         "Batch sizes that CUDA graphs are captured for; fewer sizes shorten the start.",
-        example="1,2,4,8",
     ),
     Row(
         "ASYNC_SCHEDULING",
@@ -203,7 +186,6 @@ SYSTEM_ROWS = (
         SYSTEM,
         "Tokens an output",
         "Tokens that the engine hands over at once; chunks are made of them.",
-        example="4",
     ),
     Row(
         "RAY_WORKERS_USE_NSIGHT",

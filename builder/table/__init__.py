@@ -1,0 +1,28 @@
+"""What each setting is for, in the words of the documentation: the source of all listings.
+
+Types, defaults and choices are not written here: ``Settings`` has those of the worker's own, and
+the installed vLLM's parser those of its options. Examples are in ``worker.settings.examples``.
+"""
+
+from table.model import MODEL_ROWS
+from table.own import LIBRARY_ROWS, OWN_ROWS
+from table.row import LIBRARIES, SECTIONS, Row
+from table.serving import SERVING_ROWS
+from table.system import SYSTEM_ROWS
+from worker.settings.names import plain
+
+__all__ = ["LIBRARIES", "ROWS", "SECTIONS", "Row", "row"]
+
+ROWS: tuple[Row, ...] = tuple(
+    sorted(
+        (*OWN_ROWS, *MODEL_ROWS, *SYSTEM_ROWS, *SERVING_ROWS, *LIBRARY_ROWS),
+        key=lambda row: SECTIONS.index(row.section),
+    )
+)
+
+_BY_NAME = {row.name: row for row in ROWS}
+
+
+def row(name: str) -> Row | None:
+    """Return a setting's row, by any of the setting's names; None where the table has none."""
+    return _BY_NAME.get(plain(name))
