@@ -15,10 +15,12 @@ from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import Head, Message
 from worker.engine import server as module
+from worker.engine.generation.sampling import VLLMS
 from worker.engine.options import Options
 from worker.engine.server import Server
 from worker.engine.translation import shows_media
 from worker.errors import InvalidInput, RefusedByEngine
+from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES
 
 CHAT = "/v1/chat/completions"
 
@@ -50,6 +52,17 @@ def test_the_keys_of_a_route_are_those_of_its_body(built: Server) -> None:
     assert chat is not None
     assert {"messages", "n", "temperature", "structured_outputs", "use_beam_search"} <= chat
     assert not chat & {"prompt", "best_of", "guided_json", "input"}
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_of_every_sampling_parameter_the_worker_knows_what_beam_search_makes_of_it(
+    built: Server, path: str
+) -> None:
+    parameters = (built.keys(path) or frozenset()) & VLLMS
+    # vLLM's server passes watermarking on, and the last one is only ever switched off.
+    others = {"n", "watermarking", "spaces_between_special_tokens"}
+    assert parameters - others <= BEAM_SEARCH_USES | BEAM_SEARCH_IGNORES.keys()
+    assert not BEAM_SEARCH_USES & BEAM_SEARCH_IGNORES.keys()
 
 
 def test_a_route_that_takes_several_shapes_has_the_keys_of_all(built: Server) -> None:

@@ -22,7 +22,7 @@ from worker.errors import (
     WorkerError,
     in_settings,
 )
-from worker.job.base import MOST_TOLD
+from worker.job.base import MOST_MISTAKES
 
 # What names a field or an index in pydantic's places; other parts name alternatives of a union.
 FIELD = re.compile(r"[a-z0-9_]+")
@@ -54,7 +54,7 @@ def wrong_shape(invalid: ValidationError | RequestValidationError) -> InvalidInp
             f"{place}: {error['msg']}"
         ] += 1
     # Of a type's alternatives each has its own complaint: what most of them say is told.
-    told = [lines.most_common(1)[0][0] for lines in wrong.values()][:MOST_TOLD]
+    told = [lines.most_common(1)[0][0] for lines in wrong.values()][:MOST_MISTAKES]
     return InvalidInput("; ".join(told), param=told[0].split(":")[0] if told else None)
 
 

@@ -1,10 +1,10 @@
-"""The one place that knows the shapes a job's input can have."""
+"""The shapes that a job's input can have, and how one is told from another."""
 
 from typing import Any
 
 from worker.errors import InvalidInput
 from worker.job import llm_engine
-from worker.job.base import Job, present
+from worker.job.base import Job, without_nulls
 from worker.job.llm_engine import LLMEngineJob
 from worker.job.openai import OpenAIJob
 from worker.job.raw import ListJob, RawJob
@@ -30,13 +30,13 @@ def parse_input(payload: Any) -> OpenAIJob | RawJob | ListJob:
     Raises:
         InvalidInput: naming the field, or showing the accepted shapes.
     """
-    given = present(payload) if isinstance(payload, dict) else {}
-    if given.get("format") == llm_engine.FORMAT:
-        del given["format"]
-        given = LLMEngineJob.read(given).spelled_out
-    shape = next((shape for shape in SHAPES if shape.marks & given.keys()), None)
+    values = without_nulls(payload) if isinstance(payload, dict) else {}
+    if values.get("format") == llm_engine.FORMAT:
+        del values["format"]
+        values = LLMEngineJob.read(values).as_raw
+    shape = next((shape for shape in SHAPES if shape.marks & values.keys()), None)
     if shape is None:
         raise InvalidInput(
             f"The input is none of the shapes that this worker takes; {ACCEPTED_INPUTS}"
         )
-    return shape.read(given)
+    return shape.read(values)

@@ -1,4 +1,4 @@
-"""What every shape of a job's input shares: its chunk keys, and how a wrong one is refused."""
+"""What all shapes of a job's input share: the chunk keys, and the messages of refusals."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -8,13 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worker.errors import InvalidInput
 
-# A message names no more mistakes than these, and of no key more characters.
-MOST_TOLD = 5
+# Bounds of a message: mistakes in it, and characters of a key.
+MOST_MISTAKES = 5
 LONGEST_KEY = 64
 
-# Parameters of this object are named without it, as vLLM names them.
+# Messages name its parameters after it, ``param`` names them alone, as vLLM does.
 SAMPLING = "sampling_params"
 
+# Amounts of pieces, a factor, milliseconds.
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -25,13 +26,14 @@ class Strict(BaseModel):
 
 
 class Job(Strict):
-    """A validated input. What may stand in every shape: how its stream is chunked.
+    """A validated input, with the keys that every shape may have: how its stream is chunked.
 
-    Of the three sizes 0 or null means the worker's default; of the delay null does, 0 is off.
+    For the three sizes, 0 or null is the worker's default; for the delay, null is, and 0 is off.
     """
 
-    # Keys of which each tells that an input has this shape, and other names for its keys.
+    # Keys that only inputs of this shape have: any of them is enough.
     marks: ClassVar[frozenset[str]]
+    # Other names that callers use for a field, by the field.
     other_names: ClassVar[Mapping[str, str]] = {}
 
     max_batch_size: Annotated[int, Field(ge=0)] | None = None
@@ -40,49 +42,77 @@ class Job(Strict):
     max_batch_delay_ms: Amount | None = None
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> Self:
-        """Validate an input without null values.
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Validate an input that has no null values.
 
         Raises:
-            InvalidInput: naming the first few fields that are wrong; never what stood there.
+            InvalidInput: naming the first few fields that are wrong, without their values.
         """
         try:
-            return cls.model_validate(given)
-        except ValidationError as invalid:
-            raise cls._refusal(invalid, given) from None
+            return cls.model_validate(values)
+        except ValidationError as error:
+            known = {*cls.model_fields, *cls.other_names.values()}
+            written = {ours: other for ours, other in cls.other_names.items() if other in values}
+            raise invalid_fields(error, known, written) from None
 
-    @classmethod
-    def _refusal(cls, invalid: ValidationError, given: Mapping[str, Any]) -> InvalidInput:
-        known = {*cls.model_fields, *cls.other_names.values()}
-        told, fields = [], []
-        for error in invalid.errors(include_input=False, include_url=False)[:MOST_TOLD]:
-            first, *rest = (str(part) for part in error["loc"] or ("input",))
-            # A caller is told of the name that the caller wrote.
-            other = cls.other_names.get(first, first)
-            fields.append(".".join((other if other in given else first, *rest)))
-            told.append(
-                unknown_key(fields[-1], known)
-                if error["type"] == "extra_forbidden"
-                else f"{fields[-1]}: {error['msg'].removeprefix('Value error, ')}"
-            )
-        return InvalidInput("; ".join(told), param=fields[0].removeprefix(f"{SAMPLING}."))
+
+def invalid_fields(
+    error: ValidationError,
+    known: Iterable[str] = (),
+    written: Mapping[str, str] | None = None,
+    holder: str = "",
+) -> InvalidInput:
+    """Return the error for what pydantic refuses: the fields by name, never their values.
+
+    Args:
+        error: pydantic's.
+        known: keys that an unknown one may have been meant to be.
+        written: the names that the caller wrote for fields, where they are others.
+        holder: the object that the fields stand in, which is named before them.
+    """
+    fields, messages = [], []
+    for mistake in error.errors(include_input=False, include_url=False)[:MOST_MISTAKES]:
+        parts = [str(part) for part in (*filter(None, [holder]), *mistake["loc"])] or ["input"]
+        parts[0] = (written or {}).get(parts[0], parts[0])
+        fields.append(".".join(parts))
+        messages.append(
+            unknown_key(fields[-1], known)
+            if mistake["type"] == "extra_forbidden"
+            else f"{fields[-1]}: {mistake['msg'].removeprefix('Value error, ')}"
+        )
+    return InvalidInput("; ".join(messages), param=fields[0].removeprefix(f"{SAMPLING}."))
+
+
+def invalid_param(name: str, message: str, holder: str, *, prefixed: bool = True) -> InvalidInput:
+    """Return the error for a sampling parameter.
+
+    Args:
+        name: the parameter's.
+        message: what is wrong with it.
+        holder: the object that holds it, which is named first; empty if it is a whole body.
+        prefixed: whether to name it in front of the message; else the message names it.
+    """
+    place = ".".join(filter(None, (holder, name if prefixed else "")))
+    return InvalidInput(f"{place}: {message}" if place else message, param=name)
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Refuse a key by name, with the nearest known one."""
+    """Return the message that refuses a key, with the nearest known one if any is near."""
     if len(key) > LONGEST_KEY:
         return f"unknown key {key[:LONGEST_KEY]!r}..."
     near = difflib.get_close_matches(key, list(known), n=1)
     return f"unknown key {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
 
 
-def present(given: Mapping[Any, Any]) -> dict[str, Any]:
+def without_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:
     """Leave out null values, which count as absent."""
-    return {str(key): value for key, value in given.items() if value is not None}
+    return {str(key): value for key, value in values.items() if value is not None}
 
 
-def opened(conversation: list[dict[str, Any]], system: str | None) -> list[dict[str, Any]]:
-    """Put the operator's words first, where a conversation has none of their kind."""
+def with_system_prompt(
+    conversation: list[dict[str, Any]], system: str | None
+) -> list[dict[str, Any]]:
+    """Prepend SYSTEM_PROMPT, unless the conversation has a system or developer message."""
     roles = {str(message.get("role")) for message in conversation}
     if system is None or roles & {"system", "developer"}:
         return conversation

@@ -1,23 +1,23 @@
-"""The form of Scale's LLM Engine, marked by ``"format": "llm_engine"``: its names and defaults."""
+"""The input of Scale's LLM Engine (``"format": "llm_engine"``), with its names and defaults."""
 
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from worker.job.base import Job
+from worker.job.base import SAMPLING, Job, without_nulls
 
 FORMAT = "llm_engine"
 
-# Theirs -> ours, inside sampling_params.
+# LLM Engine's names -> those in sampling_params.
 RENAMED = {"max_new_tokens": "max_tokens", "stop_sequences": "stop"}
-# What their client keeps to itself, though its users pass it like the rest.
-OF_THE_CLIENT = frozenset({"timeout", "request_headers"})
+# Arguments of LLM Engine's client that are not for the server.
+CLIENT_ONLY = frozenset({"timeout", "request_headers"})
 
 Penalty = Annotated[float, Field(ge=0, le=2)]
 
 
 class LLMEngineJob(Job):
-    """A completion, or a batch (v1) of them: ``prompts`` is what makes it one."""
+    """A completion (``prompt``), or a batch of them (``prompts``)."""
 
     prompt: str | None = None
     prompts: list[Any] | None = None
@@ -41,28 +41,24 @@ class LLMEngineJob(Job):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_the_clients(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in given.items() if key not in OF_THE_CLIENT}
+    def _drop_client_only(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if key not in CLIENT_ONLY}
 
     @model_validator(mode="after")
-    def _something_to_answer(self) -> Self:
+    def _needs_prompt(self) -> Self:
         if (self.prompt is None) == (self.prompts is None):
             raise ValueError("either a prompt or prompts")
         return self
 
     @property
-    def spelled_out(self) -> dict[str, Any]:
-        """The same in the worker's own raw form."""
-        named = {
-            name: value
-            for name in type(self).model_fields
-            if (value := getattr(self, name)) is not None
-        }
+    def as_raw(self) -> dict[str, Any]:
+        """The same input in the raw form."""
+        values = without_nulls({name: getattr(self, name) for name in type(self).model_fields})
         kept = {"prompt", "prompts", "model", "stream", "use_tqdm", *Job.model_fields}
         return {
-            **{name: value for name, value in named.items() if name in kept},
-            "sampling_params": {
-                RENAMED.get(name, name): value for name, value in named.items() if name not in kept
+            **{name: value for name, value in values.items() if name in kept},
+            SAMPLING: {
+                RENAMED.get(name, name): value for name, value in values.items() if name not in kept
             },
             "format": FORMAT,
         }

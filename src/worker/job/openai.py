@@ -1,4 +1,4 @@
-"""A request to vLLM's own server, as the platform's gateway sends it or spelled out."""
+"""A request to vLLM's own server, with the gateway's keys or with ours."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -15,23 +15,23 @@ class OpenAIJob(Job):
     """A route, a method and a body; vLLM checks the body."""
 
     marks: ClassVar[frozenset[str]] = frozenset({"openai_route", "route"})
-    # The platform's gateway's.
+    # The names that the platform's gateway has for them.
     other_names: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
 
     route: str
-    # None where the sender can't say, or did not: the route knows.
+    # None where the sender does not know it, as the gateway, or left it out: it is the route's.
     method: str | None = None
     body: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _spell_out(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Translate the gateway's keys."""
-        spelled = dict(given)
-        for ours, gateways in cls.other_names.items():
-            if gateways in spelled:
-                spelled[ours] = spelled.pop(gateways)
-        return spelled
+    def _rename(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Rename the gateway's keys."""
+        renamed = dict(values)
+        for name, other in cls.other_names.items():
+            if other in renamed:
+                renamed[name] = renamed.pop(other)
+        return renamed
 
     @property
     def path(self) -> str:
@@ -47,7 +47,7 @@ class OpenAIJob(Job):
 
     @property
     def stream(self) -> bool:
-        """Whether vLLM's server will take the body's ``stream`` for true: it knows many words."""
+        """Whether vLLM's server will read the body's ``stream`` as true: it knows many words."""
         if self.body is None:
             return False
         try:

@@ -1,4 +1,4 @@
-"""Prompts and conversations, straight to the engine: one, or a list of them."""
+"""Prompts and conversations for the engine itself: one, or a list of them."""
 
 from collections.abc import Mapping, Set
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -14,10 +14,10 @@ from pydantic import (
 )
 
 from worker.errors import InvalidInput
-from worker.job.base import SAMPLING, Job, present
-from worker.job.sampling import BESIDE, Sampling
+from worker.job.base import SAMPLING, Job, without_nulls
+from worker.job.sampling import OUTSIDE, Sampling, gathered
 
-# A job has at most 20 MB of input, and each prompt of a list is a request of its own.
+# Every prompt of a list is a request of its own; a job's input has at most 20 MB.
 MOST_PROMPTS = 10_000
 
 
@@ -32,7 +32,7 @@ class Message(BaseModel):
     @field_validator("content")
     @classmethod
     def _text_is_text(cls, content: Any) -> Any:
-        """Refuse a part that vLLM would pass over without a word to the caller."""
+        """Refuse a text part without its text, which vLLM would drop silently."""
         parts = content if isinstance(content, list) else []
         if any(part.get("type") == "text" and type(part.get("text")) is not str for part in parts):
             raise ValueError("a part of type text has its words under text, as a string")
@@ -49,7 +49,7 @@ class RawJob(Job):
     apply_chat_template: bool = False
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    # By default a turn of the assistant begins, unless the last message is to be continued.
+    # None begins a turn of the assistant, unless the last message is to be continued.
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     model: str | None = None
@@ -61,23 +61,19 @@ class RawJob(Job):
 
     @model_validator(mode="before")
     @classmethod
-    def _gather_sampling(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Move what stands beside ``sampling_params``, where other servers have it, into them."""
-        beside = given.keys() & BESIDE
-        params = given.get(SAMPLING, {})
-        if not beside or not isinstance(params, dict):
-            return given
-        params = present(params)
-        if twice := sorted(beside & params.keys()):
-            message = f"{twice[0]} stands in {SAMPLING} and beside them"
-            raise InvalidInput(message, param=twice[0])
-        rest = {key: value for key, value in given.items() if key not in beside}
-        return {**rest, SAMPLING: {**params, **{key: given[key] for key in beside}}}
+    def _gather_sampling(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Move parameters that stand next to ``sampling_params`` into them."""
+        outside = {key: value for key, value in values.items() if key in OUTSIDE}
+        params = values.get(SAMPLING, {})
+        if not outside or not isinstance(params, dict):
+            return values
+        rest = {key: value for key, value in values.items() if key not in outside}
+        return {**rest, SAMPLING: gathered(params, outside)}
 
     @field_validator("prompt", mode="before")
     @classmethod
     def _text_or_ids(cls, prompt: Any) -> Any:
-        """Say in one sentence what pydantic would say of each alternative."""
+        """Refuse it in one sentence: pydantic has one for every alternative."""
         ids = prompt if isinstance(prompt, list) else []
         if isinstance(prompt, str) or (ids and all(type(id_) is int and id_ >= 0 for id_ in ids)):
             return prompt
@@ -91,19 +87,19 @@ class RawJob(Job):
         return apply
 
     @model_validator(mode="after")
-    def _something_to_answer(self) -> Self:
+    def _needs_prompt(self) -> Self:
         if self.prompt is None and self.messages is None:
             raise ValueError("a prompt or messages")
         return self
 
     @property
     def streamed(self) -> bool:
-        """Whether the answer can come bit by bit: choices that are ranked come at the end."""
+        """Whether the answer comes piece by piece: ranked choices come all at once."""
         return self.stream and not self.sampling_params.ranked
 
     @property
     def conversation(self) -> list[dict[str, Any]] | None:
-        """The turns that the chat template renders; None if the prompt goes in as it is."""
+        """The messages for the chat template; None if the prompt is used as it is."""
         if self.messages is not None:
             return [message.model_dump(exclude_unset=True) for message in self.messages]
         if self.apply_chat_template:
@@ -112,54 +108,56 @@ class RawJob(Job):
 
 
 class ListJob(Job):
-    """Several prompts or conversations: one job, whose items are answered side by side."""
+    """Several prompts or conversations, answered concurrently."""
 
     marks: ClassVar[frozenset[str]] = frozenset({"prompts", "messages_list"})
 
-    # What holds for all items, with an empty prompt.
+    # What all items share, with an empty prompt.
     shared: InstanceOf[RawJob]
-    # Validated one by one: an item that is wrong fails alone, in its place.
+    # Validated one by one: an invalid item fails alone, in its place.
     items: tuple[InstanceOf[RawJob] | InstanceOf[InvalidInput], ...]
     stream: bool = False
     use_tqdm: bool | None = None
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> Self:
-        """Validate what holds for all items, which is refused for all, then each item.
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Validate what all items share, then every item.
 
         Raises:
-            InvalidInput: naming the field.
+            InvalidInput: naming a field that is wrong for all items.
         """
-        shared = dict(given)
-        key = _only(given.keys() & (cls.marks | RawJob.marks))
-        values, params = shared.pop(key), shared.pop(SAMPLING, {})
+        shared = dict(values)
+        key = _only(shared.keys() & (cls.marks | RawJob.marks))
+        prompts, params = shared.pop(key), shared.pop(SAMPLING, {})
         own = {"use_tqdm": shared.pop("use_tqdm", None), "stream": shared.pop("stream", False)}
-        if not isinstance(values, list) or not 0 < len(values) <= MOST_PROMPTS:
+        if not isinstance(prompts, list) or not 0 < len(prompts) <= MOST_PROMPTS:
             raise InvalidInput(f"{key}: a list of 1 to {MOST_PROMPTS:,} items", param=key)
-        if isinstance(params, list) and len(params) != len(values):
-            message = f"{SAMPLING}: {len(params)} of them for {len(values)} {key}"
+        if isinstance(params, list) and len(params) != len(prompts):
+            message = f"{SAMPLING}: {len(params)} of them for {len(prompts)} {key}"
             raise InvalidInput(message, param=SAMPLING)
-        own_params = isinstance(params, list)
-        common = RawJob.read({**shared, "prompt": "", **({} if own_params else {SAMPLING: params})})
-        if not own_params:
-            # Validated once, with what stood beside them.
-            shared = {name: value for name, value in shared.items() if name not in BESIDE}
-            params = [common.sampling_params] * len(values)
+        one_each = isinstance(params, list)
+        common = RawJob.read({**shared, "prompt": "", **({} if one_each else {SAMPLING: params})})
+        if not one_each:
+            # Validated once for all, with those that stood next to them.
+            shared = {name: value for name, value in shared.items() if name not in OUTSIDE}
+            params = [common.sampling_params] * len(prompts)
         item = {"prompts": "prompt", "messages_list": "messages"}[key]
-        pairs = zip(values, params, strict=True)
-        items = tuple(_item({**shared, item: value, SAMPLING: each}) for value, each in pairs)
+        items = tuple(
+            _item({**shared, item: prompt, SAMPLING: its_params})
+            for prompt, its_params in zip(prompts, params, strict=True)
+        )
         return super().read({**own, "shared": common, "items": items})
 
 
 def _only(keys: Set[str]) -> str:
     if len(keys) > 1:
-        told = " and ".join(sorted(keys))
-        raise InvalidInput(f"{told}: one of them, not more", param=min(keys))
+        names = " and ".join(sorted(keys))
+        raise InvalidInput(f"{names}: one of them, not more", param=min(keys))
     return next(iter(keys))
 
 
-def _item(given: Mapping[str, Any]) -> RawJob | InvalidInput:
+def _item(values: Mapping[str, Any]) -> RawJob | InvalidInput:
     try:
-        return RawJob.read(present(given))
+        return RawJob.read(without_nulls(values))
     except InvalidInput as error:
         return error

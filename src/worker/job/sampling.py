@@ -1,48 +1,55 @@
-"""Sampling parameters whose names outlived vLLM's own: checked here, translated to today's.
+"""Sampling parameters that vLLM's ``SamplingParams`` does not have, or has under another name.
 
-All others are vLLM's, and its ``SamplingParams`` checks them, in
-``worker.engine.generation.sampling``.
+They are checked here and translated. All others are vLLM's own, which
+``worker.engine.generation.sampling`` and vLLM's server check.
 """
 
-import json
-import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from worker.errors import InvalidInput
-from worker.job.base import SAMPLING, present
+from worker.job.base import SAMPLING, invalid_fields, invalid_param, without_nulls
+from worker.job.structured import GUIDED, GUIDED_OBJECTS, normalized
 
 # Every choice has its place in every yield, and a yield has a limit.
 MOST_CHOICES = 256
 
-Choices = Annotated[int, Field(ge=1, le=MOST_CHOICES)]
+ChoiceCount = Annotated[int, Field(ge=1, le=MOST_CHOICES)]
 
-# What an answer is held to is compiled while others wait: characters, and choices.
-LONGEST = {"json": 64_000, "regex": 10_000, "grammar": 50_000}
-MOST_CHOSEN_FROM = 1_000
-LEFT_RECURSION = re.compile(r"^\s*([\w-]+)\s*::=\s*(?:[^\n]*\|\s*)?\1(?![\w-])", re.MULTILINE)
-
-# What an answer can be held to, one at a time: vLLM's names.
-KINDS = frozenset({"json", "regex", "choice", "grammar", "json_object", "structural_tag"})
-PREFIX = "guided_"
-GUIDED = frozenset(PREFIX + name for name in (*KINDS, "whitespace_pattern"))
-# Objects that hold such names, with or without the prefix: vLLM's today, its former, TACO-LLM's.
-STRUCTURED = "structured_outputs"
-GUIDED_OBJECTS = frozenset({STRUCTURED, "guided_decoding", "guided_options_request"})
-
-# Gone from vLLM, and what replaces them; with or without the prefix.
-ONE_BACKEND = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
-REPLACED = {
-    "backend": ONE_BACKEND,
-    "decoding_backend": ONE_BACKEND,
-    "logits_processors": "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them",
-    "truncate_prompt_tokens": "vLLM does not cut prompts while it samples: send a shorter one",
+# vLLM's sampling parameters that its beam search uses: it ignores all others.
+BEAM_SEARCH_USES = frozenset(
+    """
+    ignore_eos include_stop_str_in_output logprobs max_tokens skip_special_tokens temperature
+    """.split()
+)
+# Keys of bodies on the OpenAI path that it ignores, each with the value that, like an empty one,
+# has no effect anyway.
+BEAM_SEARCH_IGNORES: dict[str, Any] = {
+    **dict.fromkeys(
+        """
+        allowed_token_ids bad_words frequency_penalty logit_bias logprob_token_ids min_p min_tokens
+        presence_penalty prompt_logprobs repetition_detection response_format
+        routed_experts_prompt_start seed stop stop_token_ids stream_interval structured_outputs
+        thinking_token_budget
+        """.split()
+    ),
+    "repetition_penalty": 1,
+    "top_k": -1,
+    "top_p": 1,
 }
 
-# What may also stand beside sampling_params, where other servers have it.
-BESIDE = GUIDED | GUIDED_OBJECTS | {"guided_decoding_backend", "return_token_log_probs"}
+# Parameters that may also stand next to sampling_params, where other servers have them.
+OUTSIDE = GUIDED | GUIDED_OBJECTS | {"guided_decoding_backend", "return_token_log_probs"}
 
 
 class Sampling(BaseModel):
@@ -50,28 +57,37 @@ class Sampling(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True)
 
-    n: Choices = 1
-    best_of: Choices | None = None
+    n: ChoiceCount = 1
+    best_of: ChoiceCount | None = None
     use_beam_search: bool = False
     length_penalty: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     early_stopping: Literal[False, "never"] = False
     return_token_log_probs: bool = False
 
+    @classmethod
+    def read(cls, params: Any, holder: str = SAMPLING) -> Self:
+        """Validate parameters; null values count as absent.
+
+        Args:
+            params: the object that holds them.
+            holder: its name in messages; empty if it is a request's whole body.
+
+        Raises:
+            InvalidInput: naming the parameter.
+        """
+        try:
+            return cls.model_validate(params, context=holder)
+        except ValidationError as error:
+            raise invalid_fields(error, holder=holder) from None
+
     @model_validator(mode="before")
     @classmethod
-    def _translate(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        named = present(given)
-        _refuse_replaced(named)
-        # A switch that is off holds an answer to nothing.
-        guided = [each for each in _guided(named) if each[1:] != ("json_object", False)]
-        _refuse_several(guided)
-        for name, kind, value in guided:
-            _refuse_bomb(name, kind, value)
-        rest = {key: value for key, value in named.items() if key not in GUIDED | GUIDED_OBJECTS}
-        structured = {name: value for _, name, value in guided}
-        return {**rest, STRUCTURED: structured} if structured else rest
+    def _translate(cls, params: Any, info: ValidationInfo) -> Any:
+        if not isinstance(params, dict):
+            return params
+        # As a field of a job it is validated without a context.
+        holder = SAMPLING if info.context is None else info.context
+        return normalized(without_nulls(params), holder)
 
     @field_validator("best_of")
     @classmethod
@@ -104,61 +120,59 @@ class Sampling(BaseModel):
 
     @property
     def ranked(self) -> bool:
-        """Whether choices must be compared first, so that nothing can be streamed before."""
+        """Whether choices are compared when all are complete, so that none can be streamed."""
         return self.use_beam_search or self.width > self.n
 
     @property
     def vllm(self) -> dict[str, Any]:
         """The parameters for vLLM's own class."""
-        given = self.model_extra or {}
-        # Of which tokens to tell them is said by one or the other.
-        told = {"logprobs": 0} if self.return_token_log_probs else {}
-        return given if "logprob_token_ids" in given else {**told, **given}
+        params = self.model_extra or {}
+        # logprobs and logprob_token_ids exclude each other.
+        asked = {"logprobs": 0} if self.return_token_log_probs else {}
+        return params if "logprob_token_ids" in params else {**asked, **params}
+
+    # Which of them go together, on both paths:
+
+    def refuse_stream(self, holder: str = SAMPLING) -> None:
+        """Refuse ranked choices in a stream.
+
+        Raises:
+            InvalidInput: naming the parameter that ranks them.
+        """
+        if self.ranked:
+            name = "use_beam_search" if self.use_beam_search else "best_of"
+            message = "what is compared comes when all of it is there: leave out stream"
+            raise invalid_param(name, message, holder)
+
+    def refuse_greedy(self, temperature: Any, holder: str = SAMPLING) -> None:
+        """Refuse several choices that would all be the same; a beam search has none that are.
+
+        Raises:
+            InvalidInput: naming the parameter that asks for several.
+        """
+        if temperature == 0 and self.width > 1 and not self.use_beam_search:
+            name = "n" if self.best_of is None else "best_of"
+            message = "greedy sampling (temperature 0) gives the same text every time"
+            raise invalid_param(name, message, holder)
+
+    def refuse_ignored(self, names: Sequence[str], holder: str = SAMPLING) -> None:
+        """Refuse parameters that a beam search ignores, though their values ask for something.
+
+        Raises:
+            InvalidInput: naming the first of them.
+        """
+        if self.use_beam_search and names:
+            raise invalid_param(names[0], "beam search does not heed it", holder)
 
 
-def _guided(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield what an answer is held to: the caller's name for it, vLLM's, and the value."""
-    for name in sorted(given.keys() & GUIDED):
-        yield name, name.removeprefix(PREFIX), given[name]
-    for holder in sorted(given.keys() & GUIDED_OBJECTS):
-        if not isinstance(given[holder], dict):
-            raise InvalidInput(f"{SAMPLING}.{holder}: an object", param=holder)
-        held = present(given[holder])
-        _refuse_replaced(held)
-        for name, value in held.items():
-            yield f"{holder}.{name}", name.removeprefix(PREFIX), value
+def gathered(params: Mapping[str, Any], outside: Mapping[str, Any]) -> dict[str, Any]:
+    """Move parameters that stand next to ``sampling_params`` into them.
 
-
-def _refuse_bomb(name: str, kind: str, value: Any) -> None:
-    """Refuse what would keep the engine's compiler, and whoever waits for it, busy for long."""
-    try:
-        text = value if isinstance(value, str) else json.dumps(value)
-    except RecursionError:
-        raise InvalidInput(f"{SAMPLING}.{name}: nested too deeply", param=name) from None
-    told, most = None, LONGEST.get(kind, LONGEST["json"])
-    if len(text) > most:
-        told = f"at most {most:,} characters"
-    elif kind == "choice" and isinstance(value, list) and len(value) > MOST_CHOSEN_FROM:
-        told = f"at most {MOST_CHOSEN_FROM:,} choices"
-    elif kind == "grammar" and (rule := LEFT_RECURSION.search(text)):
-        told = f"the rule {rule[1]!r} begins with itself and never ends"
-    if told:
-        raise InvalidInput(f"{SAMPLING}.{name}: {told}", param=name)
-
-
-def _refuse_several(guided: list[tuple[str, str, Any]]) -> None:
-    """Refuse several kinds, and several values of one thing."""
-    kinds = [name for name, kind, _ in guided if kind in KINDS]
-    if len(kinds) > 1:
-        message = f"an answer is held to one of {', '.join(kinds)}, not more"
-        raise InvalidInput(f"{SAMPLING}: {message}", param=kinds[0])
-    names: dict[str, str] = {}
-    for name, vllms, _ in guided:
-        if (other := names.setdefault(vllms, name)) != name:
-            raise InvalidInput(f"{SAMPLING}: {other} and {name} are the same", param=name)
-
-
-def _refuse_replaced(given: Mapping[str, Any]) -> None:
-    for name in given:
-        if told := REPLACED.get(name.removeprefix(PREFIX)):
-            raise InvalidInput(f"{SAMPLING}: {name} is gone: {told}", param=name)
+    Raises:
+        InvalidInput: one stands in both places.
+    """
+    params = without_nulls(params)
+    if twice := sorted(outside.keys() & params.keys()):
+        message = f"{twice[0]} stands in {SAMPLING} and beside them"
+        raise InvalidInput(message, param=twice[0])
+    return {**params, **outside}

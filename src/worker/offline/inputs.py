@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from worker.engine.locations import find
-from worker.job import RawJob
 from worker.job.base import unknown_key
-from worker.job.sampling import STRUCTURED
+from worker.job.sampling import Sampling, gathered
+from worker.job.structured import STRUCTURED
 from worker.settings import Settings
 from worker.settings.names import SPECULATIVE, SPELLINGS, removed
 
@@ -50,10 +50,8 @@ def sampling(params: Params, guided: Any) -> Any:
     """Read parameters as a job's would be; vLLM's own object is taken as it is."""
     held = guided if guided is None or isinstance(guided, dict) else vars(guided)
     if params is None or isinstance(params, dict):
-        beside = {} if held is None else {"guided_options_request": held}
-        return RawJob.read(
-            {"prompt": "", "sampling_params": params or {}, **beside}
-        ).sampling_params
+        outside = {} if held is None else {"guided_options_request": held}
+        return Sampling.read(gathered(params or {}, outside))
     if not isinstance(params, find("SamplingParams")):
         raise TypeError(f"sampling_params: a dict, or vLLM's SamplingParams, not {params!r}")
     if held is not None:

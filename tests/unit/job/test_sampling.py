@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 from support.tables.sampling_jobs import every_place, job, placed, refusal, sampling
 
+from worker.errors import InvalidInput
+from worker.job.sampling import Sampling
+
 # How many choices, and out of how many:
 
 
@@ -89,6 +92,26 @@ def test_all_that_is_wrong_is_told_and_the_first_is_the_param() -> None:
     assert error.param == "n"
     assert "sampling_params.n: " in error.message
     assert "sampling_params.best_of: " in error.message
+
+
+@pytest.mark.parametrize(
+    ("params", "separator", "message"),
+    [
+        ({"n": 0}, ".", "n: Input should be greater than or equal to 1"),
+        ({"guided_json": "x" * 64_001}, ".", "guided_json: at most 64,000 characters"),
+        ({"guided_decoding": 5}, ".", "guided_decoding: an object"),
+        ({"guided_json": {}, "guided_regex": ""}, ": ", "an answer is held to one of guided_json"),
+        ({"backend": "x"}, ": ", "backend is gone: "),
+    ],
+)
+def test_a_message_names_the_object_that_holds_the_parameters_if_there_is_one(
+    params: dict[str, Any], separator: str, message: str
+) -> None:
+    for holder, prefix in (("sampling_params", f"sampling_params{separator}"), ("", "")):
+        with pytest.raises(InvalidInput) as caught:
+            Sampling.read(params, holder)
+        assert caught.value.message.startswith(prefix + message)
+        assert caught.value.param in params
 
 
 # Beam search:

@@ -10,7 +10,7 @@ from worker.engine.locations import find
 from worker.engine.translation import shows_media, translated, wrong_shape
 from worker.errors import InvalidInput, RefusedByEngine
 from worker.job import RawJob
-from worker.job.base import opened
+from worker.job.base import with_system_prompt
 
 NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
@@ -63,7 +63,7 @@ class Prompts:
     def conversation(self, job: RawJob) -> list[dict[str, Any]] | None:
         """Return the turns that the chat template renders, if a job is a conversation."""
         turns = job.conversation
-        return None if turns is None else opened(turns, self._system)
+        return None if turns is None else with_system_prompt(turns, self._system)
 
     async def complete(self, prompt: Any) -> Any:
         """Turn a text, token ids or one of vLLM's prompt dicts into its ``EngineInput``.

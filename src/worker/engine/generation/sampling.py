@@ -10,8 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from worker.engine.locations import find
 from worker.errors import InvalidInput
-from worker.job.base import MOST_TOLD, SAMPLING, unknown_key
-from worker.job.sampling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED, Sampling
+from worker.job.base import MOST_MISTAKES, SAMPLING, unknown_key
+from worker.job.sampling import BEAM_SEARCH_USES, Sampling
+from worker.job.structured import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
 
 SamplingParams = find("SamplingParams")
 OutputKind = find("RequestOutputKind")
@@ -38,16 +39,11 @@ NESTED = {
     )
 }
 
-# What vLLM's beam search heeds; of the temperature only that there is no chance in it.
-BEAM = frozenset(
-    """
-    ignore_eos include_stop_str_in_output logprobs max_tokens skip_special_tokens temperature
-    """.split()
-)
 # Tokens that may come at once in a stream: splitting their text takes time with their square.
 MOST_SPLIT = 256
 
-CERTAIN = (0, SamplingParams().temperature)
+# Temperatures that a beam search takes, though it has none: greedy sampling's and the default.
+BEAM_TEMPERATURES = (0, SamplingParams().temperature)
 
 _adapter = TypeAdapter(SamplingParams)
 
@@ -91,14 +87,11 @@ def plan(asked: Sampling, defaults: Mapping[str, Any], *, streamed: bool) -> Pla
         message = f"at most {MOST_SPLIT} in a stream"
         raise InvalidInput(f"{SAMPLING}.stream_interval: {message}", param="stream_interval")
     beam = asked.use_beam_search
-    if asked.width > 1 and not beam and given.get("temperature", defaults.get("temperature")) == 0:
-        name = "n" if asked.best_of is None else "best_of"
-        message = "greedy sampling (temperature 0) gives the same text every time"
-        raise InvalidInput(f"{SAMPLING}.{name}: {message}", param=name)
+    asked.refuse_greedy(given.get("temperature", defaults.get("temperature")))
     params = _params({**defaults, **given, "n": 1 if beam else asked.width})
     params.output_kind = OutputKind.DELTA if streamed else OutputKind.FINAL_ONLY
     if beam:
-        _refuse_sampling(params, given)
+        _refuse_for_beams(asked, params)
     elif asked.ranked and params.num_logprobs is None:
         # Choices are ranked by the log probabilities of their own tokens.
         params.logprobs = 0
@@ -179,19 +172,18 @@ def _first_word(message: str) -> str | None:
     return word if word in KNOWN else None
 
 
-def _refuse_sampling(params: Any, given: Mapping[str, Any]) -> None:
-    """Refuse what vLLM's beam search would pass over."""
-    default = SamplingParams()
-    for name in given:
-        if name not in BEAM and getattr(params, name) != getattr(default, name):
-            raise InvalidInput(f"{SAMPLING}.{name}: beam search does not heed it", param=name)
-    if given.get("temperature", 0) not in CERTAIN:
+def _refuse_for_beams(asked: Sampling, params: Any) -> None:
+    """Refuse what vLLM's beam search would ignore."""
+    default, given = SamplingParams(), asked.vllm
+    ignored = [name for name in given if getattr(params, name) != getattr(default, name)]
+    asked.refuse_ignored([name for name in ignored if name not in BEAM_SEARCH_USES])
+    if given.get("temperature", 0) not in BEAM_TEMPERATURES:
         message = "there is no chance in beam search: leave it out, or 0"
         raise InvalidInput(f"{SAMPLING}.temperature: {message}", param="temperature")
 
 
 def _refuse_unknown(where: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    if unknown := sorted(given.keys() - known)[:MOST_TOLD]:
+    if unknown := sorted(given.keys() - known)[:MOST_MISTAKES]:
         names = KNOWN if known is VLLMS else known
         told = "; ".join(unknown_key(name, names) for name in unknown)
         raise InvalidInput(f"{where}: {told}", param=unknown[0])

@@ -10,9 +10,10 @@ from typing import Any
 
 from worker.engine import Engine
 from worker.errors import InvalidInput
-from worker.job import OpenAIJob, RawJob
-from worker.job.base import SAMPLING, opened, present, unknown_key
-from worker.job.sampling import BESIDE, REPLACED, STRUCTURED, Sampling
+from worker.job import OpenAIJob
+from worker.job.base import unknown_key, with_system_prompt, without_nulls
+from worker.job.sampling import BEAM_SEARCH_IGNORES, OUTSIDE, Sampling
+from worker.job.structured import REPLACED, STRUCTURED
 from worker.routes.openai.ranking import Ranking
 from worker.settings import Settings
 
@@ -38,19 +39,10 @@ DENIED = {
 
 # Parameters that are checked, and some translated, as the raw path's are.
 SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
-    BESIDE - {"return_token_log_probs"}
+    OUTSIDE - {"return_token_log_probs"}
 )
 # Of those, what vLLM's server does not take.
 OURS = SAMPLED - {"n", "use_beam_search", "length_penalty", STRUCTURED}
-
-# What vLLM's beam search passes over in silence, and values that ask for nothing, as empty ones do.
-NO_BEAMS = frozenset(
-    """
-    top_k top_p min_p seed stop stop_token_ids min_tokens presence_penalty frequency_penalty
-    repetition_penalty logit_bias bad_words allowed_token_ids structured_outputs response_format
-    """.split()
-)
-NEUTRAL = {"top_k": -1, "top_p": 1, "repetition_penalty": 1}
 
 # Names that vLLM has dropped altogether, refused with what to do instead.
 GONE = REPLACED.keys() - {"truncate_prompt_tokens"}
@@ -86,7 +78,7 @@ def prepared(
     Raises:
         InvalidInput: naming the parameter.
     """
-    body = present(job.body or {})
+    body = without_nulls(job.body or {})
     known = engine.keys(path) or frozenset()
     _refuse_denied(body)
     _refuse_long(body)
@@ -151,7 +143,7 @@ def _conversation(messages: Any, role: dict[str, str], system: str | None) -> An
         messages = [{"role": "user", "content": messages}]
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         return messages
-    return opened([{**role, **message} for message in messages], system)
+    return with_system_prompt([{**role, **message} for message in messages], system)
 
 
 def _readable(item: Any) -> Any:
@@ -194,7 +186,7 @@ def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:
     Raises:
         InvalidInput: a value is refused, or has no effect.
     """
-    asked = _checked({name: body[name] for name in body.keys() & (SAMPLED | GONE)})
+    asked = Sampling.read({name: body[name] for name in body.keys() & (SAMPLED | GONE)}, holder="")
     for name in OURS:
         body.pop(name, None)
     if body.get("echo") and "logprobs" in body and "" in _prompts(body):
@@ -205,36 +197,22 @@ def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:
         body[STRUCTURED] = structured
     if not asked.ranked:
         return None
-    named = "use_beam_search" if asked.use_beam_search else "best_of"
     if stream:
-        message = "what is compared comes when all of it is there: leave out stream"
-        raise InvalidInput(f"{named}: {message}", param=named)
-    if asked.use_beam_search:
-        _refuse_sampling(body)
-    elif body.get("temperature") == 0:
-        message = "greedy sampling (temperature 0) gives the same text every time"
-        raise InvalidInput(f"best_of: {message}", param="best_of")
+        asked.refuse_stream(holder="")
+    asked.refuse_greedy(body.get("temperature"), holder="")
+    asked.refuse_ignored(_ignored(body), holder="")
     return Ranking.begin(body, asked)
 
 
-def _refuse_sampling(body: dict[str, Any]) -> None:
-    for name in sorted(body.keys() & NO_BEAMS):
-        if body[name] and body[name] != NEUTRAL.get(name):
-            raise InvalidInput(f"{name}: beam search does not heed it", param=name)
+def _ignored(body: dict[str, Any]) -> list[str]:
+    """Return the parameters that a beam search ignores, and whose values ask for something."""
+    names = sorted(body.keys() & BEAM_SEARCH_IGNORES.keys())
+    return [name for name in names if body[name] and body[name] != BEAM_SEARCH_IGNORES[name]]
 
 
 def _prompts(body: dict[str, Any]) -> list[Any]:
     prompt = body.get("prompt")
     return prompt if isinstance(prompt, list) else [prompt]
-
-
-def _checked(given: dict[str, Any]) -> Sampling:
-    try:
-        return RawJob.read({"prompt": "", SAMPLING: given}).sampling_params
-    except InvalidInput as refused:
-        # Here they stand at the top.
-        message = refused.message.replace(f"{SAMPLING}: ", "").replace(f"{SAMPLING}.", "")
-        raise InvalidInput(message, param=refused.param) from None
 
 
 def _refuse_private(structured: dict[str, Any]) -> None:

@@ -214,7 +214,14 @@ async def test_the_likeliest_choice_is_what_a_job_yields() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("top_p", 0.5), ("top_k", 1), ("seed", 1), ("presence_penalty", 1), ("stop", ["a"])],
+    [
+        ("top_p", 0.5),
+        ("top_k", 1),
+        ("seed", 1),
+        ("presence_penalty", 1),
+        ("stop", ["a"]),
+        ("prompt_logprobs", 1),
+    ],
 )
 def test_what_a_beam_search_would_pass_over_is_refused(ask: Ask, name: str, value: Any) -> None:
     told, param = refusal(ask, COMPLETIONS, use_beam_search=True, **{name: value})
