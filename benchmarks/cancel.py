@@ -37,18 +37,18 @@ def payload(raw: bool, stream: bool) -> dict[str, Any]:
 
 def probe() -> None:
     """Be the worker, and print when (time.monotonic) the engine's count changes."""
-    with handler.started("runpod") as (engine, settings):
+    with handler.started("runpod") as (engines, settings):
 
         def watch(count: int = 0) -> None:
             while True:
-                if (now := engine.unfinished_requests) != count:  # type: ignore[attr-defined]  # the real engine's own
+                if (now := engines.main.unfinished_requests) != count:  # type: ignore[attr-defined]  # the real engine's own
                     count = now
                     # One write, on a line of its own whatever the SDK is printing.
                     os.write(1, f"\ncount {count} {time.monotonic()}\n".encode())
                 time.sleep(0.0005)
 
         threading.Thread(target=watch, daemon=True).start()
-        handler.serve(engine, settings)
+        handler.serve(engines, settings)
 
 
 class Counts:

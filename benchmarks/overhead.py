@@ -215,6 +215,7 @@ if __name__ == "__main__":
     parser.add_argument("--model", default=str(ROOT / ".models" / "demo"))
     arguments = parser.parse_args()
     os.environ.update(ENVIRON, MODEL_NAME=arguments.model)
-    with handler.started() as (engine, settings):
-        good = asyncio.run(main(Bench(engine, Worker(engine, settings)), arguments))
+    with handler.started() as (engines, settings):
+        bench = Bench(engines.main, Worker(engines, settings))
+        good = asyncio.run(main(bench, arguments))
     sys.exit(0 if good else 1)

@@ -24,7 +24,6 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import handler  # noqa: E402 - found by the line above
 from emulator import Emulator, Job, Options, Status, slow_link  # noqa: E402 - likewise
-from worker.engine import Delta, Engine  # noqa: E402 - likewise
+from worker.engine import Delta, Engine, Engines, Model  # noqa: E402 - likewise
 from worker.job import RawJob  # noqa: E402 - likewise
 from worker.settings import Settings  # noqa: E402 - likewise
 
@@ -121,15 +120,8 @@ class PacedEngine:
     def __init__(self) -> None:
         # Of the real engine's kind, and in a thread of its own as well.
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self.died: Future[None] = Future()
-        self.dead = False
-        self.slots = 1
+        self.model = Model(("paced",), 1, "none", frozenset({"generate"}))
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
-
-    async def check(self, job: RawJob) -> None: ...
-
-    def keys(self, _: str) -> frozenset[str]:
-        return frozenset()
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         tokens, pace_s = paces(job)
@@ -149,7 +141,7 @@ def probe() -> None:
     # Not from the environment: what is measured does not depend on this shell.
     settings = Settings(model_name="paced")
     settings.export()
-    handler.serve(cast(Engine, PacedEngine()), settings)
+    handler.serve(Engines(cast(Engine, PacedEngine())), settings)
 
 
 class Bench:

@@ -12,12 +12,13 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn
 
 from worker import doctor, local, start
 from worker.app import Worker
-from worker.engine import Engine
+from worker.engine import Engines, Model
 from worker.errors import SettingsError, WorkerError
 from worker.phases import phase
 from worker.settings import Settings
@@ -49,16 +50,16 @@ def main() -> int:
             prefetch()
             leave(0)
         if command.serve:
-            with started("worker.serve") as (engine, settings):
-                serve_http(engine, settings, command.host, command.port)
+            with started("worker.serve") as (engines, settings):
+                serve_http(engines, settings, command.host, command.port)
                 leave(0)
         if command.rp_serve_api or platform_around():
-            with started("runpod") as (engine, settings):
-                serve(engine, settings)
+            with started("runpod") as (engines, settings):
+                serve(engines, settings)
                 leave(0)
         job = local.read_job(command.test_input)
-        with started() as (engine, settings):
-            leave(asyncio.run(local.answer(Worker(engine, settings), job)))
+        with started() as (engines, settings):
+            leave(asyncio.run(local.answer(Worker(engines, settings), job)))
     except WorkerError as error:
         sys.stderr.write(f"{error.message}\n")
         return 1
@@ -112,8 +113,8 @@ def prefetch() -> None:
 
 
 @contextlib.contextmanager
-def started(*also_import: str) -> Iterator[tuple[Engine, Settings]]:
-    """Read the settings and start the engine; stop it on leaving.
+def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
+    """Read the settings and start the engines; stop them on leaving.
 
     Args:
         also_import: modules to import while the engine starts.
@@ -130,11 +131,11 @@ def started(*also_import: str) -> Iterator[tuple[Engine, Settings]]:
 
     with launch.launched(
         given.settings, given.arguments, also_import, given.embedder, given.compiled
-    ) as engine:
-        yield engine, given.settings
+    ) as engines:
+        yield engines, given.settings
 
 
-def serve(engine: Engine, settings: Settings) -> None:
+def serve(engines: Engines, settings: Settings) -> None:
     """Take jobs from the platform until it stops the worker, or the engine dies."""
     with phase("sdk"):
         # The SDK reads the environment when it is imported, and a local run does without it.
@@ -154,18 +155,18 @@ def serve(engine: Engine, settings: Settings) -> None:
             await rp_http.send_result(session, update, job)
 
     # The SDK's own test API has no place for progress.
-    worker = Worker(engine, settings, report if platform_around() else None)
+    worker = Worker(engines, settings, report if platform_around() else None)
 
     async def engine_answers() -> None:
-        async for chunk in worker.handle(fitness_job(engine)):
+        async for chunk in worker.handle(fitness_job(engines.main.model)):
             if "error" in chunk:
                 raise RuntimeError(chunk["error"])
 
     runpod.serverless.register_fitness_check(engine_answers)
     # The SDK offers no way to stop taking jobs at once; its take function is looked up by name.
-    rp_scale.get_job = take_until_death(rp_scale.get_job, engine)
+    rp_scale.get_job = take_until_death(rp_scale.get_job, engines.died)
     jobs_left = worker_state.JobsProgress().get_job_count
-    threading.Thread(target=leave_after_death, args=(engine, jobs_left), daemon=True).start()
+    threading.Thread(target=leave_after_death, args=(engines.died, jobs_left), daemon=True).start()
     runpod.serverless.start(
         {
             "handler": worker.handle,
@@ -176,12 +177,12 @@ def serve(engine: Engine, settings: Settings) -> None:
     )
 
 
-def serve_http(engine: Engine, settings: Settings, host: str, port: int) -> None:
+def serve_http(engines: Engines, settings: Settings, host: str, port: int) -> None:
     """Answer HTTP until a signal ends it, or the engine dies."""
     # A worker of the platform's queue does without it.
     from worker.serve import server  # noqa: PLC0415 - see above
 
-    running = server(engine, settings, host, port)
+    running = server(engines, settings, host, port)
     for number in (signal.SIGTERM, signal.SIGINT):
         # The server's own handler waits for requests that run, then raises the signal again.
         signal.signal(number, lambda *_: leave(0))
@@ -189,25 +190,31 @@ def serve_http(engine: Engine, settings: Settings, host: str, port: int) -> None
     def requests_left() -> int:
         return len(running.server_state.tasks)
 
-    threading.Thread(target=leave_after_death, args=(engine, requests_left), daemon=True).start()
+    threading.Thread(
+        target=leave_after_death, args=(engines.died, requests_left), daemon=True
+    ).start()
     running.run()
 
 
-def fitness_job(engine: Engine) -> dict[str, Any]:
-    """Ask for a token, or of a model that generates none, which has been warmed up, how it is."""
+def fitness_job(model: Model) -> dict[str, Any]:
+    """Return a job that asks for a token; for a model that generates none, one for its health."""
     # By its id, because there may be no tokenizer.
     token = {"prompt": [0], "sampling_params": {"max_tokens": 1}}
-    generates = engine.keys("/v1/completions") is not None
-    return {"id": "fitness-check", "input": token if generates else {"route": "/health"}}
+    return {
+        "id": "fitness-check",
+        "input": token if "generate" in model.tasks else {"route": "/health"},
+    }
 
 
-def take_until_death(take: Callable[..., Awaitable[Any]], engine: Engine) -> Callable[..., Any]:
-    """Wrap the SDK's job-take: when the engine dies, hang up, so that no job arrives any more."""
+def take_until_death(
+    take: Callable[..., Awaitable[Any]], death: Future[None]
+) -> Callable[..., Any]:
+    """Wrap the SDK's job-take: when an engine dies, hang up, so that no job arrives any more."""
     died: asyncio.Future[None] | None = None
 
     async def take_while_alive(*args: Any) -> Any:
         nonlocal died
-        died = died or asyncio.wrap_future(engine.died)
+        died = died or asyncio.wrap_future(death)
         taking = asyncio.ensure_future(take(*args))
         try:
             await asyncio.wait({taking, died}, return_when=asyncio.FIRST_COMPLETED)
@@ -225,9 +232,9 @@ def take_until_death(take: Callable[..., Awaitable[Any]], engine: Engine) -> Cal
     return take_while_alive
 
 
-def leave_after_death(engine: Engine, jobs_left: Callable[[], int]) -> None:
-    """Wait for the engine's death, let what the jobs failed with be sent, and exit."""
-    engine.died.result()
+def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
+    """Wait for an engine's death, let what the jobs failed with be sent, and exit."""
+    died.result()
     deadline = time.monotonic() + FAREWELL_S
     while jobs_left() and time.monotonic() < deadline:
         time.sleep(0.05)

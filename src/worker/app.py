@@ -2,36 +2,33 @@
 
 import contextlib
 import json
-import logging
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from worker.bridge import Stream, at_end_of_task
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
-from worker.engine import Engine
-from worker.errors import AnswerTooLarge, EngineDead, InternalError, WorkerError
+from worker.engine import Engines
+from worker.errors import AnswerTooLarge, WorkerError, defects_hidden
 from worker.job import Job, parse_input
 from worker.progress import Report, reported
 from worker.routes import answer
 from worker.routes.answer import Answer, json_size
 from worker.settings import Settings
 
-log = logging.getLogger(__name__)
-
 
 class Worker:
-    """Answers jobs with one engine. Any number at once; each on the loop of its caller."""
+    """Answers jobs with its engines. Any number at once; each on the loop of its caller."""
 
     def __init__(
         self,
-        engine: Engine,
+        engines: Engines,
         settings: Settings,
         report: Report | None = None,
         limit: float = YIELD_LIMIT_BYTES,
     ) -> None:
         """``limit`` is what a yield may have: in bytes, as JSON."""
-        self._engine = engine
+        self._engines = engines
         self._settings = settings
         self._report = report
         self._limit = limit
@@ -46,28 +43,21 @@ class Worker:
         render_error = None
         beside: Mapping[str, Any] = {}
         try:
-            parsed = parse_input(job.get("input"))
-            reply = answer(parsed, request_id, self._engine, self._settings)
-            beside = reply.beside_error
-            async with (
-                reported(job, reply.progress, self._report),
-                contextlib.aclosing(self._yields(parsed, reply)) as yields,
-            ):
-                async for chunk in yields:
-                    yield chunk
-                    render_error = reply.render_error
-        except Exception as error:  # noqa: BLE001 - the SDK would send the traceback to the caller
-            known = error if isinstance(error, WorkerError) else self._defect(request_id)
-            body = {**beside, **known.body(request_id)}
+            # The SDK would send the traceback of a defect to the caller.
+            with defects_hidden(request_id):
+                parsed = parse_input(job.get("input"))
+                reply = answer(parsed, request_id, self._engines, self._settings)
+                beside = reply.beside_error
+                async with (
+                    reported(job, reply.progress, self._report),
+                    contextlib.aclosing(self._yields(parsed, reply)) as yields,
+                ):
+                    async for chunk in yields:
+                        yield chunk
+                        render_error = reply.render_error
+        except WorkerError as error:
+            body = {**beside, **error.body(request_id)}
             yield render_error(body) if render_error else _failure(body)
-
-    def _defect(self, request_id: str) -> WorkerError:
-        """Log an exception that nobody expected; its caller learns only that it happened."""
-        if self._engine.dead:
-            return EngineDead()
-        log.exception("request %s met a defect", request_id)
-        beside = self._engine.beside
-        return EngineDead() if beside and beside.dead else InternalError()
 
     async def _yields(self, job: Job, reply: Answer[Any]) -> AsyncGenerator[Any, None]:
         with self._opened(reply) as stream:
@@ -94,7 +84,7 @@ class Worker:
     @contextlib.contextmanager
     def _opened(self, reply: Answer[Any]) -> Iterator[Stream[Piece[Any]]]:
         """Begin an answer; end it with this block, or with the job's task, whichever is first."""
-        stream = Stream(reply.pieces, self._engine.loop)
+        stream = Stream(reply.pieces, self._engines.loop)
         with at_end_of_task(stream.cancel):
             yield stream
 

@@ -17,11 +17,14 @@ WorkerError
 """
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 # Characters: a message may quote what was sent, and a yield has a limit.
 LONGEST_MESSAGE = 2_000
@@ -189,6 +192,18 @@ class SettingsError(WorkerError):
         if warnings:
             lines += ["\nBeside these:", *warnings]
         super().__init__("\n  ".join(lines).replace("\n  \n", "\n"))
+
+
+@contextlib.contextmanager
+def defects_hidden(request_id: str) -> Iterator[None]:
+    """Log any other exception than a ``WorkerError``, and raise ``InternalError`` instead."""
+    try:
+        yield
+    except WorkerError:
+        raise
+    except Exception as error:
+        log.exception("request %s met a defect", request_id)
+        raise InternalError from error
 
 
 @contextlib.contextmanager

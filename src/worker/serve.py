@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from worker.app import Worker
 from worker.asgi import Message
-from worker.engine import Engine
+from worker.engine import Engines
 from worker.errors import (
     EngineDead,
     InvalidInput,
@@ -56,12 +56,12 @@ class Refused(RequestError):
 class Service:
     """The ASGI app: any path is a route of ``Worker.handle``, the one way to the engine."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
+    def __init__(self, engines: Engines, settings: Settings) -> None:
+        self._engines = engines
         self._key = settings.serve_api_key
         # A yield's limit, and decoded events, are for the platform's queue alone.
         as_text = settings.model_copy(update={"raw_openai_output": True})
-        self._worker = Worker(engine, as_text, limit=math.inf)
+        self._worker = Worker(engines, as_text, limit=math.inf)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -108,7 +108,7 @@ class Service:
                 raise Unauthorized
         if request.method not in METHODS:
             raise WrongMethod(f"{request.method} {path}: only GET and POST are taken.")
-        if path == PING and self._engine.dead:
+        if path == PING and self._engines.main.dead:
             raise EngineDead
 
     async def _answer(
@@ -196,7 +196,7 @@ async def _send_events(
     await send({"type": "http.response.body"})
 
 
-def server(engine: Engine, settings: Settings, host: str, port: int) -> uvicorn.Server:
+def server(engines: Engines, settings: Settings, host: str, port: int) -> uvicorn.Server:
     """Return a server that has not begun. Its port opens when it runs.
 
     There is no time in which it would answer that it is still starting: the engine is forked
@@ -205,7 +205,7 @@ def server(engine: Engine, settings: Settings, host: str, port: int) -> uvicorn.
     if host not in LOOPBACK and settings.serve_api_key is None:
         log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
     config = uvicorn.Config(
-        Service(engine, settings),
+        Service(engines, settings),
         host=host,
         port=port,
         lifespan="off",

@@ -30,14 +30,19 @@ def test_a_module_has_at_most_300_lines() -> None:
     assert [name for name in long if not name.startswith(TABLES)] == []
 
 
-def test_the_worker_has_one_broad_except() -> None:
+# What they catch: any defect, whose traceback no caller may see; whatever fails when the engine has
+# died, at the border to vLLM.
+BROAD_EXCEPTS = {"src/worker/errors.py": 1, "src/worker/engine/translation.py": 1}
+
+
+def test_the_worker_has_few_broad_excepts() -> None:
     broad = re.compile(r"^\s*except( Exception| BaseException|:)", re.MULTILINE)
     found = {
         name: len(broad.findall(source))
         for name, source in SOURCES.items()
         if name.startswith("src/worker/")
     }
-    assert {name: count for name, count in found.items() if count} == {"src/worker/app.py": 1}
+    assert {name: count for name, count in found.items() if count} == BROAD_EXCEPTS
 
 
 def test_every_suppressed_rule_has_its_reason_beside_it() -> None:

@@ -3,6 +3,7 @@
 import inspect
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import vllm
@@ -11,7 +12,9 @@ from vllm.exceptions import VLLMValidationError
 from worker.engine import options, translation
 from worker.engine.generation import sampling
 from worker.engine.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
-from worker.errors import EngineDead, RefusedByEngine, SettingsError, WorkerError
+from worker.errors import EngineBusy, EngineDead, RefusedByEngine, SettingsError, WorkerError
+
+ALIVE = SimpleNamespace(errored=False)
 
 
 def test_the_installed_vllm_is_the_environments_own() -> None:
@@ -75,10 +78,16 @@ def test_a_dead_engine_is_worth_a_retry() -> None:
 
 
 def test_a_defect_is_not_taken_for_a_refusal() -> None:
-    with pytest.raises(KeyError), translation.translated():
+    with pytest.raises(KeyError), translation.translated(ALIVE):
         raise KeyError("defect")
-    with pytest.raises(WorkerError), translation.translated():
+    with pytest.raises(WorkerError), translation.translated(ALIVE):
         raise ValueError("refused")
+
+
+@pytest.mark.parametrize("error", [KeyError("defect"), ValueError("refused"), EngineBusy("full")])
+def test_whatever_goes_wrong_when_the_engine_is_dead_is_its_death(error: Exception) -> None:
+    with pytest.raises(EngineDead), translation.translated(SimpleNamespace(errored=True)):
+        raise error
 
 
 def test_the_parameters_kept_from_callers_exist_or_belong_to_another_release() -> None:

@@ -19,7 +19,7 @@ from worker.engine.generation.sampling import VLLMS
 from worker.engine.options import Options
 from worker.engine.server import Server
 from worker.engine.translation import shows_media
-from worker.errors import InvalidInput, RefusedByEngine
+from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES
 
 CHAT = "/v1/chat/completions"
@@ -29,7 +29,7 @@ CHAT = "/v1/chat/completions"
 def built() -> Server:
     """The server of a model that generates, around no engine."""
     arguments = Options().parse({"MODEL": "org/name"}).vllm
-    return Server(SimpleNamespace(model_config=None), arguments, ("generate",))
+    return Server(SimpleNamespace(model_config=None, errored=False), arguments, ("generate",))
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def server(built: Server) -> Iterator[Server]:
     """The same, for tests that put another app in the place of vLLM's."""
     app = built._app
     yield built
-    built._app = app
+    built._app, built._client.errored = app, False
 
 
 async def answer(server: Server, path: str, body: Mapping[str, Any] | None) -> list[Any]:
@@ -135,6 +135,33 @@ async def test_what_no_json_or_core_can_hold_is_refused(
 
 def test_characters_are_sent_as_they_are() -> None:
     assert module._encoded({"prompt": "é😀"}) == '{"prompt": "é😀"}'.encode()
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        replying("{}"),
+        replying('{"error": {"message": "no"}}', status=500),
+        replying('data: {"error": {"message": "no"}}\n\n', media_type="text/event-stream"),
+    ],
+    ids=["answer", "error", "stream"],
+)
+async def test_whatever_a_dead_engine_answers_is_its_death(server: Server, app: Any) -> None:
+    server._app, server._client.errored = app, True
+    with pytest.raises(EngineDead):
+        await answer(server, "/version", None)
+
+
+async def test_an_engine_can_die_in_the_middle_of_a_stream(server: Server) -> None:
+    server._app = replying("data: 1\n\n", "data: 2\n\n", media_type="text/event-stream")
+    parts = server.call("/v1/completions", {}, "job-1")
+    assert [await anext(parts), await anext(parts)] == [
+        Head(200, "text/event-stream"),
+        b"data: 1\n\n",
+    ]
+    server._client.errored = True
+    with pytest.raises(EngineDead):
+        await anext(parts)
 
 
 IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}

@@ -10,6 +10,7 @@ import pytest
 from support.processes.offline_scripts import embed, generate, ids, scripts  # noqa: F401 - fixtures
 
 from worker.app import Worker
+from worker.engine import Engines
 from worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,13 +34,16 @@ def engine(settings: Settings) -> "Iterator[InProcessEngine]":
     from worker.engine import launch, options  # noqa: PLC0415 - see above
 
     environ = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024"}
-    with launch.launched(settings, options.Options().parse(environ)) as running:
-        yield running
+    from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
+
+    with launch.launched(settings, options.Options().parse(environ)) as engines:
+        assert isinstance(engines.main, InProcessEngine)
+        yield engines.main
 
 
 @pytest.fixture
 def worker(engine: "InProcessEngine", settings: Settings) -> Worker:
-    return Worker(engine, settings)
+    return Worker(Engines(engine), settings)
 
 
 @pytest.fixture

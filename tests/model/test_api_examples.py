@@ -11,6 +11,7 @@ from support.tables.api_examples import Block, Example, blocks, events, examples
 
 from worker import asgi
 from worker.app import Worker
+from worker.engine import Engines
 from worker.errors import EngineDead
 from worker.routes.openai import ROUTES, forward
 from worker.routes.openai.bodies import CHAT, DENIED
@@ -27,7 +28,7 @@ async def test_a_job_is_answered_as_it_is_shown(
     example: Example, engine: "InProcessEngine", demo_model: Path
 ) -> None:
     environ = {"MODEL_NAME": str(demo_model), "DEFAULT_BATCH_MAX_DELAY_MS": "0"}
-    worker = Worker(engine, Settings.from_env({**environ, **example.settings}))
+    worker = Worker(Engines(engine), Settings.from_env({**environ, **example.settings}))
     job = {"id": "job-1", "input": example.payload}
     example.check([chunk async for chunk in worker.handle(job)])
 

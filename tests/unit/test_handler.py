@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ async def test_jobs_are_taken_while_the_engine_lives(engine: ScriptedEngine) -> 
     async def take(*args: Any) -> list[Any]:
         return [*args, "job"]
 
-    assert await take_until_death(take, engine)("session", 2) == ["session", 2, "job"]
+    assert await take_until_death(take, engine.died)("session", 2) == ["session", 2, "job"]
 
 
 async def test_a_failing_take_fails_as_the_sdk_expects(engine: ScriptedEngine) -> None:
@@ -28,7 +29,7 @@ async def test_a_failing_take_fails_as_the_sdk_expects(engine: ScriptedEngine) -
         raise ConnectionError("refused")
 
     with pytest.raises(ConnectionError, match="refused"):
-        await take_until_death(take, engine)()
+        await take_until_death(take, engine.died)()
 
 
 async def test_the_death_of_the_engine_hangs_up_a_waiting_take(engine: ScriptedEngine) -> None:
@@ -40,7 +41,7 @@ async def test_the_death_of_the_engine_hangs_up_a_waiting_take(engine: ScriptedE
         finally:
             hung_up.set()
 
-    taking = asyncio.create_task(take_until_death(take, engine)())
+    taking = asyncio.create_task(take_until_death(take, engine.died)())
     await asyncio.sleep(0.01)
     assert not hung_up.is_set()
     engine.died.set_result(None)
@@ -61,20 +62,15 @@ async def test_a_take_that_the_sdk_gives_up_is_given_up(engine: ScriptedEngine) 
             given_up.set()
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(take_until_death(take, engine)(), 0.01)
+        await asyncio.wait_for(take_until_death(take, engine.died)(), 0.01)
     async with asyncio.timeout(2):
         await given_up.wait()
 
 
 async def test_the_fitness_check_asks_for_what_the_model_can_do() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
-        answered = [chunk async for chunk in worker(engine).handle(fitness_job(engine))]
+        answered = [chunk async for chunk in worker(engine).handle(fitness_job(engine.model))]
         assert answered[0]["choices"][0]["tokens"] == ["a"]
-        embeds: Any = EmbeddingEngine()
-        told = [chunk async for chunk in worker(engine).handle(fitness_job(embeds))]
+        engine.model = replace(engine.model, tasks=frozenset({"embed"}))
+        told = [chunk async for chunk in worker(engine).handle(fitness_job(engine.model))]
         assert told[0]["status"] == "ok"
-
-
-class EmbeddingEngine:
-    def keys(self, path: str) -> frozenset[str] | None:
-        return frozenset({"input"}) if path == "/v1/embeddings" else None

@@ -201,7 +201,7 @@ class Uneven(ScriptedEngine):
 
 
 def told_worker(engine: ScriptedEngine, platform: Platform) -> Worker:
-    return Worker(engine, settings(), report=platform.report)
+    return Worker(engine.engines, settings(), report=platform.report)
 
 
 def given(**keys: Any) -> dict[str, Any]:
@@ -295,6 +295,6 @@ async def test_of_a_single_prompt_there_is_no_progress_to_tell(stream: bool) -> 
 
 async def test_without_a_platform_that_listens_a_list_is_answered_all_the_same() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
-        worker = Worker(engine, settings())
+        worker = Worker(engine.engines, settings())
         yields = [chunk async for chunk in worker.handle(given(prompts=["Hi"], use_tqdm=True))]
     assert [list(chunk) for chunk in yields] == [["outputs"]]

@@ -26,7 +26,7 @@ KEY = {"SERVE_API_KEY": "sk-right"}
 
 
 def client(engine: ScriptedEngine, **environ: str) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(Service(engine, settings(**environ)))
+    transport = httpx.ASGITransport(Service(engine.engines, settings(**environ)))
     return httpx.AsyncClient(transport=transport, base_url="http://worker")
 
 
@@ -203,7 +203,7 @@ class Call:
         self._body: bytes | None = json.dumps(body).encode()
         headers = [(b"content-type", b"application/json")]
         scope = {"type": "http", "method": "POST", "path": CHAT, "headers": headers}
-        service = Service(engine, settings())
+        service = Service(engine.engines, settings())
         self.task = asyncio.create_task(service(scope, self._receive, self.sent.put))
 
     async def _receive(self) -> dict[str, Any]:
@@ -289,7 +289,7 @@ async def test_a_client_that_leaves_before_its_body_is_whole_asks_nothing() -> N
             sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": CHAT, "headers": []}
-        await Service(engine, settings())(scope, receive, send)
+        await Service(engine.engines, settings())(scope, receive, send)
         assert sent == []
         assert engine.asked == []
 
@@ -301,5 +301,5 @@ async def test_a_client_that_leaves_before_its_body_is_whole_asks_nothing() -> N
 def test_listening_beyond_this_machine_without_a_key_is_warned_of(
     host: str, environ: dict[str, str], warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server(ScriptedEngine(), settings(**environ), host, 8000)
+    server(ScriptedEngine().engines, settings(**environ), host, 8000)
     assert ("SERVE_API_KEY" in caplog.text) is warns

@@ -1,12 +1,12 @@
-"""The engine as the rest of the worker sees it. vLLM is imported in this package and nowhere else.
+"""The engines as the rest of the worker sees them. vLLM is imported in this package only.
 
-Nothing here imports vLLM on its own: that takes seconds, and the settings come first.
+This module itself does not import vLLM: that takes seconds, and the settings are read first.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -17,11 +17,12 @@ from worker.job import RawJob
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one choice of an answer has grown by.
+    """New output of one choice.
 
-    Streaming, it holds one token (none, if only the end is told); otherwise a whole choice.
-    ``logprobs`` and ``token_ids`` are in step with its tokens, ``prompt_logprobs`` with the
-    prompt's, of which the first has none; each only where asked for.
+    In a stream it holds one token, or none if only the end is reported; otherwise the whole
+    choice. ``logprobs`` and ``token_ids`` have one entry for each of its tokens,
+    ``prompt_logprobs`` one for each token of the prompt (the first is None). They are None unless
+    the job asked for them.
     """
 
     index: int
@@ -37,25 +38,30 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What callers are told of a loaded model.
+    """A loaded model.
 
-    ``names`` are those it is served by, the first of which stands in answers; ``max_model_len``
-    is in tokens; ``temperature`` and ``max_new_tokens`` are the model's own defaults, if it has
-    some.
+    Args:
+        names: what it is served as; answers show the first.
+        max_model_len: prompt and answer together, in tokens.
+        device: vLLM's device type: "cuda", "cpu".
+        tasks: vLLM's supported tasks: "generate", "embed", "score" and so on.
+        temperature: the model's own default, from its generation_config.
+        max_new_tokens: likewise.
     """
 
     names: tuple[str, ...]
     max_model_len: int
     device: str
+    tasks: frozenset[str]
     temperature: float | None = None
     max_new_tokens: int | None = None
 
 
 class Engine(Protocol):
-    """One model, loaded: raw generation, and vLLM's own server, called in process.
+    """One loaded model: generation on the raw path, and vLLM's own server, called in process.
 
-    Its coroutines and generators belong to ``loop``; ``died`` resolves when the engine is gone for
-    good.
+    Its coroutines and generators run on ``loop``. Whatever fails while the engine is dead raises
+    ``EngineDead``.
     """
 
     @property
@@ -65,71 +71,93 @@ class Engine(Protocol):
     def loop(self) -> asyncio.AbstractEventLoop: ...
 
     @property
-    def beside(self) -> "Engine | None":
-        """An embedder in the same worker, on the same loop; if it is gone for good, both are."""
+    def dead(self) -> bool:
+        """True while the engine can't answer: for good, or until it has been started again."""
+
+    @property
+    def slots(self) -> int:
+        """How many requests the engine runs at once; further ones wait in its queue."""
 
     @property
     def metrics(self) -> CollectorRegistry:
-        """What vLLM counts of this engine alone."""
+        """vLLM's metrics of this engine alone."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
         """The OpenAPI document of vLLM's server."""
 
     def keys(self, path: str) -> frozenset[str] | None:
-        """The keys that vLLM's server knows in a body for a path; None where it has no such path.
+        """Return the keys that vLLM's server knows in the body of a request to a path.
 
-        That depends on what the model can do.
+        Returns None if it has no such path: which it has depends on the model's tasks.
         """
 
     def call(
         self, path: str, body: Mapping[str, Any] | None, request_id: str
     ) -> AsyncGenerator[Head | bytes, None]:
-        """Ask vLLM's server; without a body, by GET. Closing the generator aborts the request.
+        """Yield the answer of vLLM's server: one ``Head``, then the body in parts.
+
+        Closing the generator aborts the request.
+
+        Args:
+            path: without a query string.
+            body: None sends a GET instead of a POST.
+            request_id: passed on as the request's id.
 
         Raises:
-            WorkerError: the request is refused, or the engine is dead; a status of 400 or more
-                says the same.
+            WorkerError: the request is refused, or the engine is dead. A refusal can also be an
+                answer with a status of 400 or more, or an error event in a stream.
         """
-
-    @property
-    def died(self) -> "Future[None]": ...
-
-    @property
-    def dead(self) -> bool:
-        """Whether the engine can't answer now; known here before ``died`` tells it."""
-
-    async def check(self, job: RawJob) -> None:
-        """Refuse what is wrong with a job whatever its prompt is.
-
-        Raises:
-            WorkerError: its sampling parameters are refused, or it names what is not served.
-        """
-
-    async def adapters_on_volume(self) -> list[str]:
-        """The names of the adapters on the network volume that can be asked for, sorted."""
-
-    async def adopt(self, name: str) -> None:
-        """See to it that the adapter of a name is served, as the volume has it now.
-
-        Raises:
-            WorkerError: there is none of that name, or it is broken.
-        """
-
-    async def unload(self, name: str) -> None:
-        """Free what a loaded adapter holds.
-
-        Raises:
-            WorkerError: none of that name is loaded.
-        """
-
-    @property
-    def slots(self) -> int:
-        """How many requests the engine runs at once; further ones wait in its queue."""
 
     def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
-        """Answer a raw job; closing the generator aborts the request.
+        """Yield the answer to a raw job; closing the generator aborts the request.
 
         Raises:
             WorkerError: the request is refused, or the engine is dead.
         """
+
+    async def check(self, job: RawJob) -> None:
+        """Check everything of a job but its prompt.
+
+        Raises:
+            WorkerError: its sampling parameters are refused, or its model or adapter is unknown.
+        """
+
+    async def adapters_on_volume(self) -> list[str]:
+        """Return the names of the adapters on the network volume, sorted."""
+
+    async def adopt(self, name: str) -> None:
+        """Load the adapter of a name, as it is on the volume now, unless it is loaded already.
+
+        Raises:
+            WorkerError: there is no such adapter, or it is broken.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Unload an adapter.
+
+        Raises:
+            WorkerError: no adapter of that name is loaded, or it can't be unloaded.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The engines of a worker, on one event loop: the model's, and perhaps an embedder's.
+
+    ``died`` resolves when one of them is dead and is not started again: the worker has to exit.
+    """
+
+    main: Engine
+    embedder: Engine | None = None
+    died: "Future[None]" = field(default_factory=Future)
+
+    def __iter__(self) -> Iterator[Engine]:
+        """Yield the model's engine first."""
+        yield self.main
+        if self.embedder is not None:
+            yield self.embedder
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.main.loop

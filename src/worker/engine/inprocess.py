@@ -1,7 +1,6 @@
 """The running engine: vLLM's AsyncLLM in this process, on an event loop of its own."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
@@ -10,14 +9,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from worker.asgi import Head
-from worker.engine import Delta, Engine, Model
+from worker.engine import Delta, Model
 from worker.engine.adapters import Adapters, check_given
 from worker.engine.arguments import EngineArguments
 from worker.engine.generation import Generation
 from worker.engine.generation.prompts import Prompts
 from worker.engine.options import REFUSALS
 from worker.engine.server import Server
-from worker.errors import EngineDead
+from worker.engine.translation import translated
 from worker.job import RawJob
 from worker.settings import Settings
 
@@ -42,12 +41,21 @@ class InProcessEngine:
         arguments: EngineArguments,
         settings: Settings,
         loop: asyncio.AbstractEventLoop,
+        died: Future[None],
         start_again: Callable[[], Started] | None = None,
     ) -> None:
-        """``start_again`` is called in a thread of its own when the engine can't go on."""
+        """Take a started client; ``open`` makes the engine ready.
+
+        Args:
+            started: vLLM's client, and its metrics.
+            arguments: vLLM's.
+            settings: the worker's.
+            loop: where the engine runs.
+            died: resolved when the engine is dead and is not started again; engines share it.
+            start_again: called in a thread when the engine has died.
+        """
         self.loop = loop
-        self.beside: Engine | None = None
-        self.died: Future[None] = Future()
+        self._died = died
         self._client, self.metrics = started
         self._arguments = arguments
         self._settings = settings
@@ -58,7 +66,7 @@ class InProcessEngine:
         """Build vLLM's server around the engine and begin to watch it; call on its loop."""
         await self._take((self._client, self.metrics))
         watch = asyncio.create_task(self._watch())
-        watch.add_done_callback(lambda ended: None if ended.cancelled() else self.tell_death())
+        watch.add_done_callback(lambda ended: None if ended.cancelled() else self._give_up())
         self._watchers.append(watch)
         if not self._settings.disable_log_stats:
             self._watchers.append(asyncio.create_task(self._log_stats()))
@@ -81,6 +89,7 @@ class InProcessEngine:
             names=tuple(arguments.vllm.served_model_name),
             max_model_len=client.model_config.max_model_len,
             device=client.vllm_config.device_config.device_type,
+            tasks=frozenset(tasks),
             temperature=own.get("temperature"),
             max_new_tokens=own.get("max_tokens"),
         )
@@ -109,8 +118,6 @@ class InProcessEngine:
         self, path: str, body: Mapping[str, Any] | None, request_id: str
     ) -> AsyncGenerator[Head | bytes, None]:
         """See ``Engine.call``."""
-        if self.dead:
-            raise EngineDead
         return self._server.call(path, body, request_id)
 
     @property
@@ -122,11 +129,9 @@ class InProcessEngine:
         """How many requests hold a slot in the engine, on either path."""
         return int(self._client.output_processor.get_num_unfinished_requests())
 
-    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+    def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         """See ``Engine.generate``."""
-        async with contextlib.aclosing(self.generation.deltas(job, request_id)) as deltas:
-            async for delta in deltas:
-                yield delta
+        return self.generation.deltas(job, request_id)
 
     async def check(self, job: RawJob) -> None:
         """See ``Engine.check``."""
@@ -138,11 +143,13 @@ class InProcessEngine:
 
     async def adopt(self, name: str) -> None:
         """See ``Engine.adopt``."""
-        await self.generation.prompts.named(name, "model")
+        with translated(self._client):
+            await self.generation.prompts.named(name, "model")
 
     async def unload(self, name: str) -> None:
         """See ``Engine.unload``."""
-        await self._adapters.unload(name)
+        with translated(self._client):
+            await self._adapters.unload(name)
 
     async def _watch(self) -> None:
         """Start the engine again when it can't go on, or tell the rest of the worker."""
@@ -161,10 +168,9 @@ class InProcessEngine:
                 break
             log.info("the engine of %s is back", self.model.names[0])
 
-    def tell_death(self) -> None:
-        """Say that the engine, or the one beside it, is gone for good; on its loop."""
-        if not self.died.done():
-            self.died.set_result(None)
+    def _give_up(self) -> None:
+        if not self._died.done():
+            self._died.set_result(None)
 
     async def _log_stats(self) -> None:
         while True:

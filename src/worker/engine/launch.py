@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ import uvloop
 from pydantic import ValidationError
 
 from worker.asgi import Head
+from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
 from worker.engine.compile_key import of_configurations, of_models
 from worker.engine.inprocess import InProcessEngine, Started
@@ -74,8 +76,8 @@ def launched(
     also_import: Sequence[str] = (),
     embedder: EngineArguments | None = None,
     compiled: Compiled | None = None,
-) -> Iterator[InProcessEngine]:
-    """Start the engine and warm it up; stop it on leaving. Call on the main thread.
+) -> Iterator[Engines]:
+    """Start the engines and warm them up; stop them on leaving. Call on the main thread.
 
     Args:
         settings: the worker's.
@@ -95,17 +97,14 @@ def launched(
             _started(each, also_import if each is configured[-1] else None) for each in configured
         ]
     with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
+        died: Future[None] = Future()
         engines = []
         for (final, _), started in zip(configured, all_started, strict=True):
             again = None if embedder is None else partial(_started_again, final)
-            engine = InProcessEngine(started, final, settings, loop, again)
+            engine = InProcessEngine(started, final, settings, loop, died, again)
             stack.callback(_close, engine)
             _make_ready(engine, final)
             engines.append(engine)
-        main = engines[0]
-        for beside in engines[1:]:
-            main.beside = beside
-            beside.died.add_done_callback(lambda _: main.tell_death())
         for (final, _), (client, _) in zip(configured, all_started, strict=True):
             log.info(summary(final, client.vllm_config, settings.max_concurrency))
             log.info("chosen: %s", "; ".join(map(str, defaults(final))))
@@ -114,7 +113,7 @@ def launched(
         # What vLLM and its imports hold, half a million objects, is there to stay: looking
         # through it again and again would halt every stream for a third of a second.
         gc.freeze()
-        yield main
+        yield Engines(engines[0], None if embedder is None else engines[1], died)
 
 
 def _close(engine: InProcessEngine) -> None:
@@ -285,9 +284,9 @@ async def warm_up(engine: InProcessEngine) -> None:
     """
     generation = engine.generation
     greeting = generation.prompts.greeting
-    if not generation.generates:
-        # A model that only classifies or scores has no text of its own to be tried on.
-        if generation.embeds:
+    if "generate" not in engine.model.tasks:
+        # There is no request that every model for classification or scoring takes.
+        if "embed" in engine.model.tasks:
             prompt = await generation.prompts.render(RawJob.read(greeting))
             await generation.embed(prompt, "warm-up")
         return

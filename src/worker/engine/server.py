@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from worker import asgi
 from worker.engine.locations import find
 from worker.engine.translation import shows_media, translate, translated
-from worker.errors import RefusedByEngine, WorkerError
+from worker.errors import EngineDead, RefusedByEngine, WorkerError
 
 # Loggers that quote parts of messages, and addresses of images with whatever tokens are in them.
 # The second is the first's name before vLLM 0.32.
@@ -78,12 +78,16 @@ class Server:
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
         """See ``Engine.call``."""
         try:
-            with translated(shows_media=body is not None and shows_media(body.get("messages"))):
+            media = body is not None and shows_media(body.get("messages"))
+            with translated(self._client, shows_media=media):
                 data = b"" if body is None else _encoded(body)
                 method = "GET" if body is None else "POST"
                 request = asgi.Request(method, path, data, request_id)
                 async with contextlib.aclosing(asgi.call(self._app, request)) as parts:
                     async for part in parts:
+                        # vLLM's server would answer 500, or end a stream with an error event.
+                        if self._client.errored:
+                            raise EngineDead
                         yield part
         except RefusedByEngine as refused:
             told = body if body and path != RESPONSES else {}

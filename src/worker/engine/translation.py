@@ -98,17 +98,14 @@ TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
 )
 
 
-KNOWN = (WRAPPER, *(class_ for class_, _ in TABLE))
-
-
 def translate(error: Exception) -> WorkerError | None:
-    """Return the worker's error for one of vLLM's; None for one that is a defect."""
+    """Return the worker's error for one of vLLM's; None if the error is a defect."""
     if isinstance(error, WRAPPER) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return next((make(error) for class_, make in TABLE if isinstance(error, class_)), None)
 
 
-# What fetching and decoding an image raises, beside what vLLM translates itself.
+# What fetching and decoding an image raises, besides what vLLM translates itself.
 MEDIA_ERRORS = (
     aiohttp.ClientError,
     DecompressionBombError,
@@ -119,21 +116,24 @@ LONGEST_TOLD = 200  # characters: some quote the image
 
 
 @contextlib.contextmanager
-def translated(*, shows_media: bool = False) -> Iterator[None]:
-    """Raise vLLM's exceptions as the worker's; a defect passes as it is.
+def translated(client: Any, *, shows_media: bool = False) -> Iterator[None]:
+    """Raise vLLM's exceptions as the worker's; a defect passes unchanged.
 
     Args:
-        shows_media: whether the request holds what can fail to be fetched or decoded.
+        client: vLLM's AsyncLLM. If it is dead, whatever is raised becomes ``EngineDead``.
+        shows_media: whether the request holds media, which can fail to be fetched or decoded.
     """
     try:
         yield
-    except KNOWN as error:
-        raise (translate(error) or error) from error
-    except MEDIA_ERRORS as error:
-        if not shows_media:
+    except Exception as error:
+        if client.errored:
+            raise EngineDead from error
+        if (known := translate(error)) is not None:
+            raise known from error
+        if not shows_media or not isinstance(error, MEDIA_ERRORS):
             raise
-        told = str(error)[:LONGEST_TOLD]
-        raise InvalidInput(f"A part of the messages could not be loaded: {told}") from error
+        message = str(error)[:LONGEST_TOLD]
+        raise InvalidInput(f"A part of the messages could not be loaded: {message}") from error
 
 
 def shows_media(conversation: Any) -> bool:

@@ -87,11 +87,14 @@ class LLM:
         refuse_unknown(engine_args, read.options)
         # Only now is vLLM there.
         from worker.engine import launch  # noqa: PLC0415 - see above
+        from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
 
         stack = contextlib.ExitStack()
-        self._engine = stack.enter_context(
+        engines = stack.enter_context(
             launch.launched(read.settings, read.arguments, compiled=read.compiled)
         )
+        assert isinstance(engines.main, InProcessEngine)  # for the type checker
+        self._engine = engines.main
         self._numbers = itertools.count()
         # Also at the end of the process, which would wait for the engine's otherwise.
         self.close = weakref.finalize(self, stack.close)

@@ -2,19 +2,16 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
-from worker.engine import Engine
-from worker.errors import AnswerTooLarge, EngineDead, InternalError, WorkerError
+from worker.engine import Engine, Engines
+from worker.errors import AnswerTooLarge, EngineDead, WorkerError, defects_hidden
 from worker.job import ListJob, RawJob
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS, EACH
 from worker.settings import Settings
-
-log = logging.getLogger(__name__)
 
 # From so many prompts on, progress is told without being asked for.
 LONG = 100
@@ -26,8 +23,8 @@ FULL = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
 Result = tuple[int, dict[str, Any]]
 
 
-def answer(job: ListJob, request_id: str, engine: Engine, _: Settings) -> Answer[Result]:
-    total, done = len(job.items), 0
+def answer(job: ListJob, request_id: str, engines: Engines, _: Settings) -> Answer[Result]:
+    engine, total, done = engines.main, len(job.items), 0
 
     async def result(index: int, room: asyncio.Semaphore) -> Piece[Result]:
         nonlocal done
@@ -62,13 +59,18 @@ def answer(job: ListJob, request_id: str, engine: Engine, _: Settings) -> Answer
 async def _result(
     item: RawJob | WorkerError, request_id: str, engine: Engine
 ) -> tuple[dict[str, Any], int]:
-    """Answer one item, and tell its size; what is wrong with it stands in its place."""
-    if isinstance(item, WorkerError):
-        found: Any = item
-    else:
-        (found,) = await asyncio.gather(_answer(item, request_id, engine), return_exceptions=True)
-    if isinstance(found, Exception):
-        found = _error(found, engine, request_id).body(request_id)
+    """Answer one item; return its result, or its error in the same place, and the size of it.
+
+    Raises:
+        EngineDead: the whole job fails, since another worker can answer all of it.
+    """
+    try:
+        with defects_hidden(request_id):
+            found = await _answer(item, request_id, engine)
+    except EngineDead:
+        raise
+    except WorkerError as error:
+        found = error.body(request_id)
     if (size := json_size(found)) > ROOM_BYTES:
         told = (
             f"This result has {size:,} bytes and one yield holds {ROOM_BYTES:,}: "
@@ -79,21 +81,12 @@ async def _result(
     return found, size
 
 
-async def _answer(item: RawJob, request_id: str, engine: Engine) -> dict[str, Any]:
+async def _answer(item: RawJob | WorkerError, request_id: str, engine: Engine) -> dict[str, Any]:
+    if isinstance(item, WorkerError):
+        raise item
     dialect = DIALECTS[item.format](item, request_id)
     async with contextlib.aclosing(engine.generate(item, request_id)) as deltas:
         return dialect.item([delta async for delta in deltas])
-
-
-def _error(error: Exception, engine: Engine, request_id: str) -> WorkerError:
-    """Make the item's error of what was raised; a dead engine fails the whole job."""
-    if engine.dead or isinstance(error, EngineDead):
-        # Another worker can answer all of it.
-        raise EngineDead from error
-    if isinstance(error, WorkerError):
-        return error
-    log.error("request %s met a defect", request_id, exc_info=error)
-    return InternalError()
 
 
 def _item(results: list[Result]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 
 from worker.chunking import ROOM_BYTES, Piece
-from worker.engine import Delta, Engine
+from worker.engine import Delta, Engines
 from worker.job import RawJob
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS
@@ -18,11 +18,11 @@ from worker.settings import Settings
 DETAILS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
-def answer(job: RawJob, request_id: str, engine: Engine, _: Settings) -> Answer[Delta]:
+def answer(job: RawJob, request_id: str, engines: Engines, _: Settings) -> Answer[Delta]:
     dialect = DIALECTS[job.format](job, request_id)
 
     async def pieces() -> AsyncGenerator[Piece[Delta], None]:
-        async with contextlib.aclosing(engine.generate(job, request_id)) as deltas:
+        async with contextlib.aclosing(engines.main.generate(job, request_id)) as deltas:
             async for delta in deltas:
                 for piece in _pieces(delta, ROOM_BYTES if job.streamed else math.inf):
                     yield piece

@@ -4,22 +4,20 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.models.lora import MOST_RANK
 
+from worker.engine import Engine
 from worker.errors import WorkerError
 from worker.job import RawJob
 from worker.settings import Settings
-
-if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
 
 # More than the tests have loaded at once, or vLLM would confuse them on a CPU.
 SLOTS = 16
 
 
-async def do(engine: "InProcessEngine", asked: dict[str, Any]) -> Any:
+async def do(engine: Engine, asked: dict[str, Any]) -> Any:
     if "job" in asked:
         job = RawJob.read(asked["job"])
         return "".join([delta.text async for delta in engine.generate(job, asked["id"])])
@@ -35,7 +33,7 @@ async def do(engine: "InProcessEngine", asked: dict[str, Any]) -> Any:
     return None
 
 
-async def answer(engine: "InProcessEngine", asked: dict[str, Any]) -> None:
+async def answer(engine: Engine, asked: dict[str, Any]) -> None:
     try:
         told = {"told": await do(engine, asked)}
     except WorkerError as error:
@@ -57,9 +55,9 @@ def main(model: str, volume: Path) -> None:
         "MAX_LORAS": str(SLOTS),
     }
     arguments = options.Options().parse(environ)
-    with launch.launched(settings, arguments) as engine:
+    with launch.launched(settings, arguments) as engines:
         running = [
-            asyncio.run_coroutine_threadsafe(answer(engine, json.loads(line)), engine.loop)
+            asyncio.run_coroutine_threadsafe(answer(engines.main, json.loads(line)), engines.loop)
             for line in sys.stdin
         ]
         for answering in running:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from worker.app import Worker
+from worker.engine import Engines
 from worker.errors import WorkerError
 from worker.settings import Settings
 
@@ -32,7 +33,7 @@ def refusal(call: Callable[[], Any]) -> dict[str, Any]:
 
 def raw(llm: Any, payload: dict[str, Any]) -> list[Any]:
     """Return all yields of a job on the engine of an `LLM`."""
-    worker = Worker(llm._engine, Settings.from_env({"MODEL_NAME": "demo"}))
+    worker = Worker(Engines(llm._engine), Settings.from_env({"MODEL_NAME": "demo"}))
 
     async def handle() -> list[Any]:
         return [chunk async for chunk in worker.handle({"id": "x", "input": payload})]

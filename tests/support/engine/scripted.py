@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from support.engine.server import CHAT, event, joined, replying, server
 from worker import asgi
 from worker.app import Worker
 from worker.asgi import App
-from worker.engine import Delta, Engine, Model
+from worker.engine import Delta, Engine, Engines, Model
 from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
 from worker.settings import Settings
@@ -73,8 +73,8 @@ class ScriptedEngine:
     """
 
     slots = 256
-    beside: Engine | None = None
-    model = Model(names=("demo",), max_model_len=1024, device="cpu")
+    embedder: Engine | None = None
+    model = Model(("demo",), 1024, "cpu", tasks=frozenset({"generate"}))
     bodies: Mapping[str, frozenset[str]] = KEYS
     schema: Mapping[str, Any] = {"paths": {}, "components": {"schemas": {}}}
 
@@ -107,6 +107,11 @@ class ScriptedEngine:
         self.loop.close()
 
     @property
+    def engines(self) -> Engines:
+        """Those of a worker: this one is the model's."""
+        return Engines(self, self.embedder, self.died)
+
+    @property
     def dead(self) -> bool:
         return self._dead
 
@@ -128,9 +133,12 @@ class ScriptedEngine:
         data = b"" if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "POST"
         request = asgi.Request(method, path, data, request_id)
-        async with contextlib.aclosing(asgi.call(self.app, request)) as parts:
-            async for part in parts:
-                yield part
+        with self._failures_of_dead():
+            async with contextlib.aclosing(asgi.call(self.app, request)) as parts:
+                async for part in parts:
+                    if self.dead:
+                        raise EngineDead
+                    yield part
 
     async def check(self, job: RawJob) -> None: ...
 
@@ -146,13 +154,14 @@ class ScriptedEngine:
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         self.asked.append(job)
-        async with contextlib.aclosing(self.play(request_id)) as deltas:
-            if job.stream:
-                async for delta in deltas:
-                    yield delta
-            else:
-                for whole in joined([delta async for delta in deltas]):
-                    yield whole
+        with self._failures_of_dead():
+            async with contextlib.aclosing(self.play(request_id)) as deltas:
+                if job.stream:
+                    async for delta in deltas:
+                        yield delta
+                else:
+                    for whole in joined([delta async for delta in deltas]):
+                        yield whole
 
     async def play(self, request_id: str) -> AsyncGenerator[Delta, None]:
         assert asyncio.get_running_loop() is self.loop, "the engine is used on its own loop only"
@@ -170,6 +179,16 @@ class ScriptedEngine:
             raise
         finally:
             self.generating.remove(request_id)
+
+    @contextlib.contextmanager
+    def _failures_of_dead(self) -> Iterator[None]:
+        """Raise whatever fails while the engine is dead as its death, as the real one does."""
+        try:
+            yield
+        except Exception as error:
+            if self.dead:
+                raise EngineDead from error
+            raise
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -202,7 +221,7 @@ def settings(**environ: str) -> Settings:
 
 
 def worker(engine: ScriptedEngine, **environ: str) -> Worker:
-    return Worker(engine, settings(**environ))
+    return Worker(engine.engines, settings(**environ))
 
 
 def chat(*, stream: bool, **keys: Any) -> dict[str, Any]:

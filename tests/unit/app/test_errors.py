@@ -176,7 +176,7 @@ async def test_a_defect_is_logged_with_its_traceback_and_the_request(
 ) -> None:
     with ScriptedEngine(LookupError("inside")) as engine:
         await yields_of(engine, raw(stream=False))
-    (record,) = [record for record in caplog.records if record.name == "worker.app"]
+    (record,) = [record for record in caplog.records if record.name == "worker.errors"]
     assert (record.levelno, record.getMessage()) == (logging.ERROR, "request job-1 met a defect")
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], LookupError)

@@ -33,7 +33,7 @@ AnswerTo = Callable[[Any], Answer[Any]]
 def answer_to() -> Iterator[AnswerTo]:
     """Make an answer that does not begin."""
     with ScriptedEngine() as engine:
-        yield lambda payload: answer(parse_input(payload), "job-1", engine, settings())
+        yield lambda payload: answer(parse_input(payload), "job-1", engine.engines, settings())
         assert engine.asked == []
 
 

@@ -198,7 +198,7 @@ class Adapters:
         if request is not None:
             self._models.lora_requests[name] = request
         if before is not None:
-            with translated():
+            with translated(self._client):
                 await self._client.remove_lora(before.lora_int_id)
 
     def _remove_unused(self) -> None:

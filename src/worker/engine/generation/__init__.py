@@ -33,20 +33,11 @@ class Generation:
         self._defaults = defaults
         self._planned: tuple[Any, bool, Plan] | None = None
 
-    @property
-    def generates(self) -> bool:
-        """Whether the model generates text; else it embeds, or scores."""
-        return "generate" in self._tasks
-
-    @property
-    def embeds(self) -> bool:
-        return "embed" in self._tasks
-
     async def deltas(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         """Answer a raw job: see ``Engine.generate``."""
         planned = self.plan(job.sampling_params, streamed=job.streamed)
         try:
-            with translated():
+            with translated(self._client):
                 adapter = await self.prompts.adapter(job)
                 prompt = await self.prompts.render(job)
         except RefusedByEngine as refused:
@@ -68,13 +59,13 @@ class Generation:
         Raises:
             WorkerError: a parameter is refused.
         """
-        if not self.generates:
+        if "generate" not in self._tasks:
             raise InvalidInput("This worker's model does not generate text")
         # The items of a list share theirs. They are frozen; vLLM's own object can have changed.
         job = isinstance(params, Sampling)
         if job and self._planned and self._planned[0] is params and self._planned[1] == streamed:
             return self._planned[2]
-        with translated():
+        with translated(self._client):
             planned = plan(params, self._defaults, streamed=streamed) if job else as_given(params)
         if self._tokenizer is None:
             _refuse_text(planned)
@@ -84,7 +75,7 @@ class Generation:
     async def check(self, job: RawJob) -> None:
         """See ``Engine.check``."""
         self.plan(job.sampling_params, streamed=job.streamed)
-        with translated():
+        with translated(self._client):
             await self.prompts.adapter(job)
 
     async def load(self, adapter: Any) -> Any:
@@ -93,7 +84,7 @@ class Generation:
         Raises:
             WorkerError: it can't be loaded, or there is none.
         """
-        with translated():
+        with translated(self._client):
             named = isinstance(adapter, str)
             return await (self.prompts.named if named else self.prompts.load)(adapter)
 
@@ -103,7 +94,7 @@ class Generation:
         Raises:
             WorkerError: the prompt is refused.
         """
-        with translated():
+        with translated(self._client):
             return await render()
 
     async def complete(self, prompt: Any, planned: Plan, request_id: str, adapter: Any) -> Any:
@@ -123,7 +114,7 @@ class Generation:
         Raises:
             WorkerError: the request is refused, or the engine is dead.
         """
-        with translated():
+        with translated(self._client):
             params = find("PoolingParams")(task="embed")
             outputs = self._client.encode(prompt, params, request_id, lora_request=adapter)
             async with contextlib.aclosing(outputs):
@@ -138,7 +129,7 @@ class Generation:
         Raises:
             WorkerError: the request is refused, or the engine is dead.
         """
-        with translated():
+        with translated(self._client):
             begin = self._search if planned.beam_width else self._sample
             async with contextlib.aclosing(begin(prompt, planned, request_id, adapter)) as outputs:
                 async for output in outputs:

@@ -25,6 +25,7 @@ class Prompts:
         self, client: Any, state: Any, adapters: Adapters, system: str | None = None
     ) -> None:
         """``system`` opens conversations that have no system message."""
+        self._client = client
         self._model_config = client.model_config
         self._renderer = client.renderer
         self._chats = state.online_renderer
@@ -104,7 +105,7 @@ class Prompts:
             )
         except ValidationError as invalid:
             raise wrong_shape(invalid) from None
-        with translated(shows_media=shows_media(conversation)):
+        with translated(self._client, shows_media=shows_media(conversation)):
             rendered = await self._chats.render_chat(request)
         _, (prompt,) = _unless_refused(rendered)
         return prompt

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.chunking import Piece
-from worker.engine import Engine
+from worker.engine import Engines
 from worker.errors import UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer
@@ -26,13 +26,13 @@ class Route:
 
     method: str
     path: str
-    own: Callable[[OpenAIJob, str, Engine, Settings], Awaitable[Any]] | None = None
+    own: Callable[[OpenAIJob, str, Engines, Settings], Awaitable[Any]] | None = None
 
 
-async def openapi(_: OpenAIJob, __: str, engine: Engine, ___: Settings) -> dict[str, Any]:
+async def openapi(_: OpenAIJob, __: str, engines: Engines, ___: Settings) -> dict[str, Any]:
     """Describe ``ROUTES``: those of vLLM's server in its own words, the others in a line."""
     # Each takes a second or two when it is first asked for.
-    documents = [await asyncio.to_thread(getattr, each, "schema") for each in own.both(engine)]
+    documents = [await asyncio.to_thread(getattr, each, "schema") for each in engines]
     served = {route.path: route for route in ROUTES.values()}
     lines = {path: _in_a_line(route) for path, route in served.items() if route.own}
     described = {path: told for each in documents for path, told in each["paths"].items()}
@@ -87,7 +87,7 @@ ROUTES = {
 }
 
 
-def answer(job: OpenAIJob, request_id: str, engine: Engine, settings: Settings) -> Answer[Any]:
+def answer(job: OpenAIJob, request_id: str, engines: Engines, settings: Settings) -> Answer[Any]:
     """Answer a request to one of ``ROUTES``.
 
     Raises:
@@ -100,11 +100,11 @@ def answer(job: OpenAIJob, request_id: str, engine: Engine, settings: Settings) 
         raise WrongMethod(f"{route.path} takes {route.method}.")
     if route.own is None:
         body = (job.body or {}) if route.method == "POST" else None
-        return forward.answer(job, route.path, body, request_id, engine, settings)
+        return forward.answer(job, route.path, body, request_id, engines, settings)
     answering = route.own
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        yield Piece(await answering(job, request_id, engine, settings), weight=1, size=0)
+        yield Piece(await answering(job, request_id, engines, settings), weight=1, size=0)
 
     return Answer(stream=False, pieces=pieces, render=lambda values: values[0])
 

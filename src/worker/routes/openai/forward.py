@@ -10,9 +10,8 @@ from typing import Any
 
 from worker.asgi import Head
 from worker.chunking import Piece
-from worker.engine import Engine
+from worker.engine import Engine, Engines
 from worker.errors import (
-    EngineDead,
     InternalError,
     RefusedByEngine,
     UnknownRoute,
@@ -50,20 +49,20 @@ def answer(
     path: str,
     body: dict[str, Any] | None,
     request_id: str,
-    engine: Engine,
+    engines: Engines,
     settings: Settings,
 ) -> Answer[Any]:
     """Forward a request; ``path`` is where vLLM's server has its route."""
     stream = job.stream and path in STREAMED
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        target = _serving(path, body, engine)
+        target = _serving(path, body, engines)
         asked = Asked(body)
         if body is not None:
             asked = prepared(job, path, target, request_id, settings)
             await _find_model(asked.body, target)
         async with contextlib.aclosing(target.call(path, asked.body, request_id)) as parts:
-            async for value in _values(parts, target, request_id):
+            async for value in _values(parts, request_id):
                 # The closing mark holds no data: it has no place in a list of decoded events.
                 if settings.raw_openai_output or value != DONE:
                     told = asked.kept(value)
@@ -84,22 +83,21 @@ def answer(
     )
 
 
-def _serving(path: str, body: dict[str, Any] | None, engine: Engine) -> Engine:
+def _serving(path: str, body: dict[str, Any] | None, engines: Engines) -> Engine:
     """Choose the engine that has a route, and of several the one of the model that is named.
 
     Raises:
         UnknownRoute: none has it.
     """
-    both = (engine, engine.beside) if engine.beside else (engine,)
-    able = [each for each in both if each.keys(path) is not None]
+    able = [engine for engine in engines if engine.keys(path) is not None]
     if not able:
-        names = ", ".join(each.model.names[0] for each in both)
+        names = ", ".join(engine.model.names[0] for engine in engines)
         told = f"{path}: this is nothing that {names} can do."
-        if engine.keys(CHAT) is not None and engine.beside is None:
+        if "generate" in engines.main.model.tasks and engines.embedder is None:
             told += " A model that embeds can be served beside it: set EMBEDDING_MODEL_NAME."
         raise UnknownRoute(told)
     name = (body or {}).get("model")
-    return next((each for each in able if name in each.model.names), able[0])
+    return next((engine for engine in able if name in engine.model.names), able[0])
 
 
 async def _find_model(body: Mapping[str, Any] | None, engine: Engine) -> None:
@@ -114,7 +112,7 @@ async def _find_model(body: Mapping[str, Any] | None, engine: Engine) -> None:
 
 
 async def _values(
-    parts: AsyncGenerator[Head | bytes, None], engine: Engine, request_id: str
+    parts: AsyncGenerator[Head | bytes, None], request_id: str
 ) -> AsyncGenerator[Any, None]:
     """Yield whole SSE events of a stream, or the one body of any other answer.
 
@@ -127,7 +125,7 @@ async def _values(
         held: list[str] = []
         async for event in _events(parts):
             if event.startswith(ERROR_EVENTS):
-                raise _refusal(_error_in(event), None, engine, request_id)
+                raise _refusal(_error_in(event), None, request_id)
             held.append(event)
             if not event.startswith(OPENINGS):
                 for each in held:
@@ -140,7 +138,7 @@ async def _values(
     if head.status >= 400:
         told = json.loads(body)
         error = told.get("error") or {"message": told.get("detail")}
-        raise _refusal(error, head.status, engine, request_id)
+        raise _refusal(error, head.status, request_id)
     yield json.loads(body) if head.media_type == "application/json" else body.decode()
 
 
@@ -156,12 +154,8 @@ async def _events(parts: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[s
         yield rest.decode()
 
 
-def _refusal(
-    error: dict[str, Any], status: int | None, engine: Engine, request_id: str
-) -> WorkerError:
+def _refusal(error: dict[str, Any], status: int | None, request_id: str) -> WorkerError:
     """Make the worker's error of what vLLM's server says, or its web framework below it."""
-    if engine.dead:
-        return EngineDead()
     # Anthropic's shape has no code.
     code = status or error.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR
     message = in_settings(REFUSED_VALUE.sub("", error["message"]))

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
 
-from worker.engine import Engine
+from worker.engine import Engine, Engines
 from worker.errors import EngineDead, InvalidInput, UnknownRoute
 from worker.job import OpenAIJob
 from worker.routes.openai.bodies import CHAT_TEMPERATURE
@@ -19,28 +19,30 @@ PLATFORM_URL = "https://api.runpod.ai/v2/{}/openai/v1"
 NOT_STARTED = {"status": "not started", "message": "You need to start the service first."}
 
 
-async def models(_: OpenAIJob, request_id: str, engine: Engine, __: Settings) -> dict[str, Any]:
+async def models(_: OpenAIJob, request_id: str, engines: Engines, __: Settings) -> dict[str, Any]:
     """List the models that callers can name: of each engine, and its adapters.
 
     Raises:
         EngineDead: there is no engine left to ask.
     """
-    if all(each.dead for each in both(engine)):
+    # An embedder that is being started again has none.
+    alive = [engine for engine in engines if not engine.dead]
+    if not alive:
         raise EngineDead
-    cards = [card for each in both(engine) for card in await _cards(each, request_id)]
+    cards = [card for engine in alive for card in await _cards(engine, request_id)]
     return {"object": "list", "data": cards}
 
 
-async def model(job: OpenAIJob, request_id: str, engine: Engine, settings: Settings) -> Any:
+async def model(job: OpenAIJob, request_id: str, engines: Engines, settings: Settings) -> Any:
     """Describe one of ``models``.
 
     Raises:
         UnknownRoute: there is none of that name.
     """
     name = job.path.removeprefix(MODEL_PREFIX)
-    listed = await models(job, request_id, engine, settings)
+    listed = await models(job, request_id, engines, settings)
     card = next((card for card in listed["data"] if card["id"] == name), None)
-    if card is None and any(each.dead for each in both(engine)):
+    if card is None and any(engine.dead for engine in engines):
         raise EngineDead
     if card is None:
         served = ", ".join(card["id"] for card in listed["data"])
@@ -48,38 +50,38 @@ async def model(job: OpenAIJob, request_id: str, engine: Engine, settings: Setti
     return card
 
 
-async def unload_adapter(job: OpenAIJob, _: str, engine: Engine, __: Settings) -> dict[str, Any]:
+async def unload_adapter(job: OpenAIJob, _: str, engines: Engines, __: Settings) -> dict[str, Any]:
     """Forget an adapter until it is named again; one whose directory is gone stays forgotten."""
     name = (job.body or {}).get("lora_name")
     if not isinstance(name, str):
         raise InvalidInput("lora_name: the name of an adapter", param="lora_name")
-    await engine.unload(name)
+    await engines.main.unload(name)
     return {"unloaded": name}
 
 
-async def health(_: OpenAIJob, __: str, engine: Engine, ___: Settings) -> dict[str, Any]:
+async def health(_: OpenAIJob, __: str, engines: Engines, ___: Settings) -> dict[str, Any]:
     """Tell whether the model answers, and how each engine is.
 
     Raises:
         EngineDead: it does not.
     """
-    if engine.dead:
+    if engines.main.dead:
         raise EngineDead
-    states = {each.model.names[0]: "starting" if each.dead else "ready" for each in both(engine)}
+    states = {each.model.names[0]: "starting" if each.dead else "ready" for each in engines}
     return {"status": "ok", "models": states}
 
 
-async def metrics(_: OpenAIJob, __: str, engine: Engine, ___: Settings) -> str:
+async def metrics(_: OpenAIJob, __: str, engines: Engines, ___: Settings) -> str:
     """Return what is counted, of the process and of each engine, in Prometheus' text format."""
-    registries = [REGISTRY, *(each.metrics for each in both(engine))]
+    registries = [REGISTRY, *(engine.metrics for engine in engines)]
     return generate_latest(_Merged(registries)).decode()
 
 
-async def status(_: OpenAIJob, __: str, engine: Engine, settings: Settings) -> dict[str, Any]:
+async def status(_: OpenAIJob, __: str, engines: Engines, settings: Settings) -> dict[str, Any]:
     """Tell what is served, in the words of the Model Serving API."""
-    if engine.dead:
+    if engines.main.dead:
         return NOT_STARTED
-    told, endpoint = engine.model, settings.runpod_endpoint_id
+    told, endpoint = engines.main.model, settings.runpod_endpoint_id
     temperature = CHAT_TEMPERATURE if told.temperature is None else told.temperature
     return {
         "status": "running",
@@ -108,19 +110,8 @@ class _Merged:
         yield from families.values()
 
 
-def both(engine: Engine) -> Iterator[Engine]:
-    yield engine
-    if engine.beside is not None:
-        yield engine.beside
-
-
 async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
-    """Return vLLM's cards of an engine's models, and such cards of adapters that wait on disk.
-
-    An embedder that is being started again has none.
-    """
-    if engine.dead:
-        return []
+    """Return vLLM's cards of an engine's models, and such cards of adapters that wait on disk."""
     async with contextlib.aclosing(engine.call("/v1/models", None, request_id)) as parts:
         body = b"".join([part async for part in parts if isinstance(part, bytes)])
     # Where an adapter lies is none of a caller's business.

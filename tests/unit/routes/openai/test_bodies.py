@@ -58,7 +58,7 @@ def prepare(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Prepare:
 def test_a_request_without_a_model_is_for_the_one_that_is_served(
     prepare: Prepare, engine: ScriptedEngine, body: dict[str, Any]
 ) -> None:
-    engine.model = Model(names=("first", "second"), max_model_len=1, device="cpu")
+    engine.model = Model(("first", "second"), 1, "cpu", frozenset({"generate"}))
     assert prepare(COMPLETIONS, body)["model"] == "first"
 
 

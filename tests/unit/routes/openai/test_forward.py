@@ -40,10 +40,10 @@ def engine() -> Iterator[ScriptedEngine]:
 def beside(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
     """An embedder beside the engine."""
     with ScriptedEngine() as embedder:
-        embedder.model = Model(names=("minilm", "org/minilm"), max_model_len=512, device="cpu")
+        embedder.model = Model(("minilm", "org/minilm"), 512, "cpu", frozenset({"embed"}))
         keys = frozenset({"model", "input", "prompt"})
         embedder.bodies = {EMBEDDINGS: keys, "/tokenize": keys}
-        engine.beside = embedder
+        engine.embedder = embedder
         yield embedder
 
 
@@ -105,7 +105,7 @@ async def test_what_neither_engine_can_do_names_both(engine: ScriptedEngine) -> 
 async def test_a_model_that_does_not_generate_needs_no_other_beside_it(
     engine: ScriptedEngine,
 ) -> None:
-    engine.bodies = {}
+    engine.model, engine.bodies = Model(("demo",), 512, "cpu", frozenset({"embed"})), {}
     error = failure(await yields_of(engine, payload(CHAT)))
     assert error["message"] == f"{CHAT}: this is nothing that demo can do."
 

@@ -32,8 +32,8 @@ def engine() -> Iterator[ScriptedEngine]:
 def beside(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
     """An embedder beside the engine."""
     with ScriptedEngine(app=listing(card("org/minilm"))) as embedder:
-        embedder.model = Model(names=("org/minilm", "e"), max_model_len=512, device="cpu")
-        engine.beside = embedder
+        embedder.model = Model(("org/minilm", "e"), 512, "cpu", frozenset({"embed"}))
+        engine.embedder = embedder
         yield embedder
 
 
@@ -141,7 +141,7 @@ async def test_health_tells_how_each_engine_is(
 
 
 async def test_the_status_has_the_keys_of_the_model_serving_api(engine: ScriptedEngine) -> None:
-    engine.model = Model(("demo", "d"), 1024, "cuda", temperature=0.2, max_new_tokens=99)
+    engine.model = Model(("demo", "d"), 1024, "cuda", frozenset({"generate"}), 0.2, 99)
     environ = {"RUNPOD_ENDPOINT_ID": "abc123", "SYSTEM_PROMPT": "Be brief."}
     assert await got(engine, "/chat", **environ) == {
         "status": "running",
@@ -158,7 +158,7 @@ async def test_the_status_has_the_keys_of_the_model_serving_api(engine: Scripted
 async def test_the_status_tells_what_nobody_set(
     engine: ScriptedEngine, temperature: float | None, samples: bool
 ) -> None:
-    engine.model = Model(("demo",), 1024, "cpu", temperature)
+    engine.model = Model(("demo",), 1024, "cpu", frozenset({"generate"}), temperature)
     told = await got(engine, "/v1/chat")
     assert (told["do_sample"], told["max_new_tokens"]) == (samples, 1024)
     assert (told["llm_serving_url"], told["system_prompt"]) == (None, None)
