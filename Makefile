@@ -102,7 +102,7 @@ format: $(INSTALLED) ## Format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-listings: $(INSTALLED) ## Write what is made of the table of settings: the platform's forms, and two pages of docs/
+listings: $(INSTALLED) ## Write what is made of the table of settings: the platform's forms, and docs/settings.md
 	@PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore $(BIN)/python builder/listings.py
 
 bench: $(INSTALLED) demo ## Measure the emulator, a cancel, cold start, streams on slow links, LLM.generate, the overhead of jobs, and starts beside a download

@@ -1,4 +1,4 @@
-"""What listings say of a setting beside its meaning: type, choices, default, and since when."""
+"""What listings say of a setting besides its meaning: type, choices and default."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from worker.engine.options import IDLE, NEEDS, Options
 from worker.engine.options.automatic import GPU_SHARE, automatic
 from worker.engine.options.option import Option
 from worker.errors import SettingsError
-from worker.settings import Settings, history
+from worker.settings import Settings
 from worker.settings.names import ALIASES, OPPOSITES
 from worker.settings.values import text
 
@@ -37,7 +37,6 @@ class Listed:
     name: str
     kind: str
     default: str
-    since: str
     choices: tuple[str, ...] = ()
     row: Row | None = None
 
@@ -59,11 +58,11 @@ class Catalogue:
                 yield _own(row, fields[row.name])
             elif row.name in ALIASES:
                 option = self._option(ALIASES[row.name])
-                yield replace(option, name=row.name, since=row.since, row=row)
+                yield replace(option, name=row.name, row=row)
             elif row.name in self.options.names:
                 yield replace(self._option(row.name), row=row)
             else:
-                yield Listed(row.name, "", "", "", row=row)
+                yield Listed(row.name, "", "", row=row)
 
     def others(self) -> Iterator[tuple[str, Listed]]:
         """Yield the options that the table leaves to vLLM's documentation, by their group."""
@@ -96,23 +95,14 @@ class Catalogue:
         option = self.options[name]
         kind = "any text" if _is_open(option) and not self.refused(name) else option.kind
         default = self._chosen.get(name, "" if name in self._by_gpus else option.default)
-        return Listed(name, kind, default, _since(name), option.choices)
+        return Listed(name, kind, default, option.choices)
 
 
 def _own(row: Row, field: FieldInfo) -> Listed:
     kind = _KINDS.get(field.annotation, "text")
     default = "" if field.is_required() else text(field.default)
-    return Listed(row.name, kind, default, row.since, row=row)
+    return Listed(row.name, kind, default, row=row)
 
 
 def _is_open(option: Option) -> bool:
     return option.kind == "text" and not option.choices
-
-
-def _since(name: str) -> str:
-    lifetime = history.option(name)
-    if lifetime is None:
-        return ""
-    if lifetime.first == history.oldest():
-        return f"vLLM {'.'.join(lifetime.first.split('.')[:2])} or earlier"
-    return f"vLLM {lifetime.first}"

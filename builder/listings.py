@@ -1,4 +1,4 @@
-"""Writes what is listed of the settings: the platform's forms, and two pages of the documentation.
+"""Writes the files that list settings: the platform's forms, and a page of the documentation.
 
 ``python builder/listings.py`` writes the files into the repository; with ``--check`` it compares
 them, names those that differ, and exits with 1 if any does.
@@ -29,7 +29,6 @@ def listings() -> dict[str, str]:
         "worker-config.json": _json(forms.console()),
         ".runpod/hub.json": _json(forms.hub()),
         "docs/settings.md": pages.settings(catalogue, release),
-        "docs/architectures.md": pages.architectures(release),
     }
 
 

@@ -35,7 +35,6 @@ class Row:
     """One setting in the documentation and in the platform's forms.
 
     ``form``: the form of the platform's console asks for it, an ``advanced`` one further down.
-    ``since`` is the release of the worker that brought a setting of its own.
     """
 
     name: str
@@ -44,7 +43,6 @@ class Row:
     meaning: str
     form: bool = False
     advanced: bool = False
-    since: str = "0.1"
 
     @property
     def example(self) -> str:

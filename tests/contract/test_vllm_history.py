@@ -1,66 +1,77 @@
-"""The record of what each release of vLLM had, held to the one that is installed."""
+"""The record of vLLM's releases, held to the installed one, and how it is brought up to date."""
 
-import argparse
-import json
-from collections.abc import Callable
+import re
 from typing import get_args
 
 import pytest
-import vllm
+import vllm_history
 from packaging.version import Version
-from vllm import ModelRegistry
-from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
-from vllm.model_executor.model_loader import LoadFormats
+from support import ROOT
+from vllm_history import Release
 
-from worker.engine.locations import find
 from worker.settings import history
-from worker.settings.history import Lifetime
+from worker.settings.history import Kind
 
-INSTALLED = Version(Version(vllm.__version__).public)
-LISTED = "DISTRIBUTED_EXECUTOR_BACKEND", "DTYPE", "KV_CACHE_DTYPE", "TOKENIZER_MODE"
-# vLLM 0.27 to 0.31 spelled it otherwise: the record has no gaps.
-CAME_BACK = {"ExaoneMoEForCausalLM"}
+INSTALLED = vllm_history.installed()
+VERSION = Version(INSTALLED.version)
 
 
-def parser_actions() -> list[argparse.Action]:
-    parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
-    return [action for action in parser._actions if action.dest != "help"]
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_nothing_that_the_installed_vllm_has_is_recorded_as_removed(kind: Kind) -> None:
+    removals = {name: history.removal(kind, name) for name in INSTALLED.names[kind]}
+    removed = {
+        name
+        for name, removal in removals.items()
+        if removal and Version(removal.first_without) <= VERSION
+    }
+    assert removed == set()
 
 
-def options() -> set[str]:
-    flags = {flag for action in parser_actions() for flag in action.option_strings}
-    return {
-        flag.removeprefix("--").replace("-", "_").upper()
-        for flag in flags
-        if flag.startswith("--") and f"--{flag.removeprefix('--no-')}" not in flags - {flag}
+@pytest.mark.parametrize("kind", ["options", "architectures"])
+def test_what_later_releases_brought_is_there_from_its_first_release_on(kind: Kind) -> None:
+    added = history.record()["added"][kind]
+    expected = {name for name, first in added.items() if Version(first) <= VERSION}
+    assert expected == added.keys() & set(INSTALLED.names[kind])
+
+
+def test_where_the_installed_vllm_differs_from_the_page_of_settings_the_record_says_so() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text()
+    _, others = page.split("## All other options of vLLM")
+    others, _ = others.split("## In newer releases of vLLM only")
+    listed, installed = (
+        set(re.findall(r"^\| `(\w+)`", others, re.M)),
+        set(INSTALLED.names["options"]),
+    )
+    assert listed
+    assert listed - installed <= history.record()["added"]["options"].keys()
+    unlisted = {name for name in installed if f"`{name}`" not in page}
+    assert unlisted <= history.record()["removed"]["options"].keys()
+
+
+def release(version: str, *options: str) -> Release:
+    return Release(version, {"options": [*options], "choices": [*options], "architectures": []})
+
+
+def test_the_same_release_changes_nothing() -> None:
+    assert vllm_history.update(history.record(), INSTALLED, INSTALLED) == history.record()
+
+
+def test_what_a_release_removed_and_brought_is_added_to_the_record() -> None:
+    record = {
+        "removed": {"options": {"OLD": "0.8.0 0.9.0"}, "choices": {}},
+        "added": {"options": {}},
+    }
+    before, after = release("0.9.0", "DROPPED", "KEPT"), release("0.10.0", "KEPT", "NEW")
+    assert vllm_history.update(record, before, after) == {
+        "removed": {
+            "options": {"OLD": "0.8.0 0.9.0", "DROPPED": "0.9.0 0.10.0"},
+            "choices": {"DROPPED": "0.9.0 0.10.0"},
+        },
+        "added": {"options": {"NEW": "0.10.0"}},
     }
 
 
-def choices() -> set[str]:
-    listed = {action.dest.upper(): action.choices or action.metavar for action in parser_actions()}
-    known = {name: listed[name] for name in LISTED}
-    known |= {"QUANTIZATION": QUANTIZATION_METHODS, "LOAD_FORMAT": get_args(LoadFormats)}
-    return {f"{name}={choice}" for name, values in known.items() for choice in values or ()}
-
-
-def architectures() -> set[str]:
-    return set(ModelRegistry.get_supported_archs())
-
-
-def was_there(lifetime: Lifetime) -> bool:
-    begun = Version(lifetime.first) <= INSTALLED
-    return begun and (lifetime.gone is None or Version(lifetime.gone) > INSTALLED)
-
-
-@pytest.mark.parametrize("section", [options, choices, architectures])
-def test_the_record_has_what_the_installed_vllm_has_and_no_more(
-    section: Callable[[], set[str]],
-) -> None:
-    record = json.loads(history.RECORD.read_text())[section.__name__]
-    recorded = {name for name, span in record.items() if was_there(Lifetime(*span.split()))}
-    assert recorded - CAME_BACK == section() - CAME_BACK
-
-
-def test_every_option_that_can_be_set_is_found_by_its_name() -> None:
-    names = {action.dest.upper() for action in parser_actions() if action.option_strings}
-    assert {name for name in names if not history.option(name)} == set()
+def test_what_comes_back_is_no_longer_recorded_as_removed() -> None:
+    record = {"removed": {"options": {"BACK": "0.8.0 0.9.0"}, "choices": {}}, "added": {}}
+    updated = vllm_history.update(record, release("0.9.0"), release("0.10.0", "BACK"))
+    assert updated["removed"]["options"] == {}

@@ -101,11 +101,12 @@ def architecture(model: Model) -> Iterator[Finding]:
 
 def _unsupported(names: Sequence[str]) -> Finding:
     text = f"the installed vLLM does not know {', '.join(names)}"
-    lifetimes = [life for name in names if (life := history.architecture(name))]
-    if gone := [life.last for life in lifetimes if life.last]:
-        change = f"take an image with vLLM {gone[0]}, the last release known to have it"
-    elif lifetimes:
-        change = f"take an image with vLLM {lifetimes[0].first} or a later one"
+    removals = [each for name in names if (each := history.removal("architectures", name))]
+    later = [first for name in names if (first := history.first_release("architectures", name))]
+    if removals:
+        change = f"take an image with vLLM {removals[0].last}, the last release known to have it"
+    elif later:
+        change = f"take an image with vLLM {later[0]} or a later one"
     else:
         change = "take another model, or an image with a vLLM that knows it"
     return Finding(Level.FAIL, "architecture", text, change)
@@ -119,10 +120,10 @@ def quantization(model: Model) -> Iterator[Finding]:
     if knows_quantization(method):
         yield Finding(Level.OK, "quantization", method)
         return
-    life = history.choice("QUANTIZATION", method)
+    removal = history.removal("choices", f"QUANTIZATION={method}")
     # Some go by another name in vLLM, which finds out by itself.
-    level = Level.FAIL if life and life.last and method not in _RENAMED else Level.WARN
-    known = f"; vLLM {life.last} had it" if life and life.last else ""
+    level = Level.FAIL if removal and method not in _RENAMED else Level.WARN
+    known = f"; vLLM {removal.last} had it" if removal else ""
     text = f"the checkpoint is quantised by {method}, which the installed vLLM does not list{known}"
     yield Finding(level, "quantization", text, "take a checkpoint that is quantised by another")
 

@@ -1,66 +1,52 @@
-"""Which releases of vLLM had an option, a choice or an architecture.
+"""What releases of vLLM have removed, and what only newer ones have, for messages.
 
-``builder/vllm_history.py`` makes the record, from some of vLLM's releases rather than all of them.
+``builder/vllm_history.py`` keeps the record, which is of some of vLLM's releases rather than all.
 """
 
 import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 RECORD = Path(__file__).with_name("history.json")
 
+Kind = Literal["options", "choices", "architectures"]
+
 
 @dataclass(frozen=True)
-class Lifetime:
-    """From the first release seen with something to the last one, if it has gone since."""
+class Removal:
+    """The last release seen with something, and the first one seen without it."""
 
-    first: str
-    last: str | None = None
-
-    @property
-    def gone(self) -> str | None:
-        """The first release seen without it."""
-        if self.last is None:
-            return None
-        releases = _record()["releases"]
-        after: str = releases[releases.index(self.last) + 1]
-        return after
+    last: str
+    first_without: str
 
     @property
-    def since(self) -> str | None:
+    def since(self) -> str:
         """The series of releases (0.18) without it: not every release was looked at."""
-        return self.gone and ".".join(self.gone.split(".")[:2])
+        return ".".join(self.first_without.split(".")[:2])
 
 
-def option(name: str) -> Lifetime | None:
-    """Look up an option of vLLM's server by its name as a variable (``SWAP_SPACE``)."""
-    return _lifetime("options", name)
+def removal(kind: Kind, name: str) -> Removal | None:
+    """Return when vLLM removed something, or None if it is not known to have.
+
+    Args:
+        kind: what it is.
+        name: of an option as a variable (``SWAP_SPACE``), of a choice with its option before it
+            (``QUANTIZATION=aqlm``), of an architecture as a model's config.json has it.
+    """
+    releases = record()["removed"][kind].get(name)
+    return Removal(*releases.split()) if releases else None
 
 
-def choice(option: str, value: str) -> Lifetime | None:
-    """Look up a value of an option whose choices are recorded (``QUANTIZATION``, ``awq``)."""
-    return _lifetime("choices", f"{option}={value}")
-
-
-def architecture(name: str) -> Lifetime | None:
-    """Look up a model's architecture, as its configuration names it (``LlamaForCausalLM``)."""
-    return _lifetime("architectures", name)
-
-
-def oldest() -> str:
-    """Tell the oldest release seen: what it had may be older still."""
-    release: str = _record()["releases"][0]
-    return release
-
-
-def _lifetime(section: str, name: str) -> Lifetime | None:
-    releases = _record()[section].get(name)
-    return Lifetime(*releases.split()) if releases else None
+def first_release(kind: Literal["options", "architectures"], name: str) -> str | None:
+    """Return the first release seen with an option or an architecture that older ones lack."""
+    first: str | None = record()["added"][kind].get(name)
+    return first
 
 
 @cache
-def _record() -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(RECORD.read_text())
-    return record
+def record() -> dict[str, Any]:
+    """Read the record: ``removed`` ("LAST FIRST_WITHOUT") and ``added`` ("FIRST"), by kind."""
+    content: dict[str, Any] = json.loads(RECORD.read_text())
+    return content

@@ -180,11 +180,10 @@ def plain(name: str) -> str:
 
 def removed(name: str) -> str | None:
     """Say since when a setting is without effect, and what to use instead."""
-    lifetime = history.option(name)
-    gone = lifetime and lifetime.since
-    if name not in REMOVED and not gone:
+    removal = history.removal("options", name)
+    if name not in REMOVED and not removal:
         return None
-    since = f"vLLM has had no such option since {gone}" if gone else ""
+    since = f"vLLM has had no such option since {removal.since}" if removal else ""
     return "; ".join(filter(None, (since, REMOVED.get(name))))
 
 
@@ -235,8 +234,8 @@ def unheeded(
             warnings.append(f"{name} has no effect: {bare} holds for both engines")
         elif why := removed(bare) or removed(name.removeprefix("VLLM_")):
             warnings.append(f"{name} has no effect: {why}")
-        elif later := history.option(bare):
-            warnings.append(f"{name} has no effect: vLLM has it from {later.first} on")
+        elif first := history.first_release("options", bare):
+            warnings.append(f"{name} has no effect: vLLM has it from {first} on")
         elif right := upper if upper in settings else meant(name, likely):
             warnings.append(f"{name} is not a setting: did you mean {right}?")
     return sorted(warnings)

@@ -167,10 +167,10 @@ class Option:
         return written or plugged() or bool({value, value.upper()} & {*self.choices})
 
     def _gone(self, value: str) -> str:
-        lifetime = history.choice(self.name, value)
-        if not (lifetime and lifetime.since):
+        removal = history.removal("choices", f"{self.name}={value}")
+        if not removal:
             return ""
-        told = f"vLLM has had no {value} since {lifetime.since}"
+        told = f"vLLM has had no {value} since {removal.since}"
         if self.name == "QUANTIZATION":
             told += "; use a model that is quantized otherwise, which its own files tell vLLM"
         return told
