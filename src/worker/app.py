@@ -11,7 +11,7 @@ from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, WorkerError, defects_hidden
 from worker.job import Job, parse_input
-from worker.progress import Report, reported
+from worker.progress import Report, reporting
 from worker.routes import answer
 from worker.routes.answer import Answer, json_size
 from worker.settings import Settings
@@ -49,7 +49,7 @@ class Worker:
                 reply = answer(parsed, request_id, self._engines, self._settings)
                 beside = reply.beside_error
                 async with (
-                    reported(job, reply.progress, self._report),
+                    reporting(job, reply.progress, self._report),
                     contextlib.aclosing(self._yields(parsed, reply)) as yields,
                 ):
                     async for chunk in yields:

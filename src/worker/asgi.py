@@ -1,16 +1,10 @@
-"""Calls an ASGI app in process, streaming the answer, and disconnects as a client would."""
+"""Calls of an ASGI app in this process, with a streamed answer and a client's disconnect."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
 
-Message = MutableMapping[str, Any]
-App = Callable[
-    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
-    Awaitable[None],
-]
-
+from starlette.types import ASGIApp, Message, Scope
 
 # asyncio keeps only weak references to tasks, and a disconnected call outlives its caller.
 _running: set[asyncio.Future[None]] = set()
@@ -18,7 +12,7 @@ _running: set[asyncio.Future[None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request to an app in this process; ``path`` carries no query string."""
+    """An HTTP request; ``path`` has no query string."""
 
     method: str
     path: str
@@ -26,7 +20,7 @@ class Request:
     request_id: str = ""
 
     @property
-    def scope(self) -> Message:
+    def scope(self) -> Scope:
         headers = [
             (b"host", b"worker"),
             (b"content-type", b"application/json"),
@@ -52,14 +46,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What comes before the body: the status and the media type, without parameters."""
+    """The status of an answer and its media type, without parameters."""
 
     status: int
     media_type: str
 
 
 class _Connection:
-    """The two ends of one call: what the app receives, and what it sends."""
+    """The app's end of a call: what it receives, and what it sends."""
 
     def __init__(self, body: bytes) -> None:
         self._to_app: list[Message] = [
@@ -71,7 +65,7 @@ class _Connection:
     async def receive(self) -> Message:
         if self._to_app:
             return self._to_app.pop()
-        # vLLM listens here for a client that leaves: nothing may come until one does.
+        # vLLM waits here for the client to disconnect: nothing else may come.
         await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
@@ -84,19 +78,19 @@ class _Connection:
     def end(self, task: asyncio.Future[None]) -> None:
         _running.discard(task)
         self.parts.put_nowait(None)
-        # Looked at here so that asyncio reports no failure that comes after the disconnect.
+        # Retrieved, so that asyncio does not log a failure after the disconnect.
         if not task.cancelled():
             task.exception()
 
 
-async def call(app: App, request: Request) -> AsyncGenerator[Head | bytes, None]:
+async def call(app: ASGIApp, request: Request) -> AsyncGenerator[Head | bytes, None]:
     """Yield the head of the app's answer, then its body, part by part.
 
-    Closing the generator disconnects: the app runs in a task of its own that is told, never
-    cancelled, because vLLM forgets to abort an unstreamed request whose task is cancelled.
+    Closing the generator disconnects. The app runs in a task of its own, which is never cancelled:
+    vLLM does not abort an unstreamed request whose task is cancelled.
 
     Raises:
-        Exception: what the app let escape.
+        Exception: what the app raised.
     """
     connection = _Connection(request.body)
     task = asyncio.ensure_future(app(request.scope, connection.receive, connection.send))

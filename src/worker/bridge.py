@@ -1,4 +1,4 @@
-"""Carries a stream from the engine's event loop to the SDK's, and a cancel back."""
+"""A stream from the engine's event loop to the SDK's, and its cancellation back."""
 
 import asyncio
 import contextlib
@@ -10,16 +10,16 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """One answer on its way between the loops.
+    """One answer, from one loop to the other.
 
-    A task on the engine's loop iterates the source; the reader's loop is woken once for as much as
-    it waits for, not once an item: to wake another thread costs more than the item itself.
+    A task on the engine's loop iterates the source. The reader's loop is woken once for all items
+    that it waits for: to wake another thread costs more than an item.
     """
 
     def __init__(
         self, source: Callable[[], AsyncGenerator[T, None]], engine_loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Begin to iterate ``source()`` on the engine's loop; call on the reader's loop."""
+        """Start to iterate ``source()`` on the engine's loop; call on the reader's loop."""
         self._source = source
         self._engine_loop = engine_loop
         self._reader_loop = asyncio.get_running_loop()
@@ -34,23 +34,23 @@ class Stream(Generic[T]):
         engine_loop.call_soon_threadsafe(self._start)
 
     async def read(self, patience: float | None = None, enough: int = 1) -> list[T] | None:
-        """Return what has piled up, which may be nothing yet; None at the end.
+        """Return the items that have arrived, if any; None at the end.
 
         Args:
-            patience: the longest to wait, in seconds.
+            patience: the longest to wait, in seconds; None: until there are enough.
             enough: how many items to wait for.
 
         Raises:
-            Exception: whatever the source raised, after the items that came before it.
+            Exception: what the source raised, after all its items were returned.
         """
-        # Set before the items are counted: one that comes in between sees it, and signals.
+        # Set before the items are counted, so that one that arrives in between signals.
         self._enough = enough
         if len(self._items) < enough and not self._ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     await self._arrived.wait()
         self._arrived.clear()
-        # Cleared before the items are taken: an item that comes in between signals once more.
+        # Cleared before the items are taken, so that one that arrives in between signals again.
         self._signalled = False
         ended = self._ended
         items = [self._items.popleft() for _ in range(len(self._items))]
@@ -102,10 +102,10 @@ class Stream(Generic[T]):
 
 @contextlib.contextmanager
 def at_end_of_task(call: Callable[[], None]) -> Iterator[None]:
-    """Call with the end of this block, or of the task that runs it, whichever is first.
+    """Call at the end of this block, and at the end of the task that runs it.
 
-    A cancelled job's task is usually suspended in the SDK's POST: the generator is dropped
-    without being closed, and no ``finally`` of ours runs for as long as the SDK keeps it.
+    The task of a cancelled job is usually suspended in the SDK's POST: the generator is dropped
+    without being closed, and none of its ``finally`` blocks runs while the SDK keeps it.
     """
     task = asyncio.current_task()
     assert task is not None  # for the type checker: a coroutine runs in a task

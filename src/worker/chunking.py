@@ -1,4 +1,4 @@
-"""What one yield holds: pieces of an answer in, chunks out. Pure: no I/O, no clock of its own."""
+"""Pieces of an answer in, chunks out: one chunk a yield. Pure: no I/O, no clock of its own."""
 
 import math
 import time
@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# The platform refuses a stream chunk above 1 MB. What a yield wraps around its pieces (keys,
-# usage, finish reasons) is counted by this reserve.
+# The platform refuses a stream chunk above 1 MB. The reserve is for what a yield has besides its
+# pieces: keys, usage, finish reasons.
 YIELD_LIMIT_BYTES = 1_000_000
 ENVELOPE_BYTES = 50_000
 ROOM_BYTES = YIELD_LIMIT_BYTES - ENVELOPE_BYTES
@@ -17,10 +17,10 @@ ROOM_BYTES = YIELD_LIMIT_BYTES - ENVELOPE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[T]):
-    """The smallest part of an answer that travels on its own: a token's text, an SSE event.
+    """The smallest part of an answer that is sent on its own: a token's text, an SSE event.
 
-    ``weight`` is what it counts for (tokens, events), ``size`` its bytes as JSON, ``born`` when it
-    was produced (``time.monotonic``, seconds).
+    ``weight`` is in tokens or events, ``size`` in bytes as JSON; ``born`` is when it was produced
+    (``time.monotonic``, seconds).
     """
 
     value: T
@@ -33,7 +33,7 @@ class Piece(Generic[T]):
 class ChunkPolicy:
     """How chunks grow: ``smallest x growth^k`` pieces up to ``largest``, none waiting too long.
 
-    ``max_delay`` is in seconds; 0 lets pieces wait for as long as a chunk takes to fill.
+    ``max_delay`` is in seconds; with 0, pieces wait until a chunk is full.
     """
 
     largest: int
@@ -47,7 +47,7 @@ class ChunkPolicy:
 
 
 class Chunker(Generic[T]):
-    """Gathers the pieces of one stream into the chunks that its policy asks for."""
+    """Gathers the pieces of one stream into chunks, as its policy says."""
 
     def __init__(self, policy: ChunkPolicy) -> None:
         self._policy = policy
@@ -57,6 +57,7 @@ class Chunker(Generic[T]):
         self._size = 0
 
     def add(self, pieces: list[Piece[T]]) -> None:
+        """Append pieces in the stream's order. One above ``ROOM_BYTES`` gets a chunk of its own."""
         self._waiting.extend(pieces)
         self._weight += sum(piece.weight for piece in pieces)
         self._size += sum(piece.size for piece in pieces)
@@ -66,27 +67,27 @@ class Chunker(Generic[T]):
         return self._emit(self._limit(now)) if self._full or now >= self._deadline else []
 
     def wait(self, now: float) -> float | None:
-        """Say in how many seconds a chunk will be due if nothing more comes; None: never."""
+        """Return the seconds until a chunk is due if no further piece comes; None: never."""
         if self._full:
             return 0.0
         return None if self._deadline == math.inf else max(0.0, self._deadline - now)
 
     @property
     def missing(self) -> int:
-        """How many pieces are worth waiting for: they fill the chunk if each weighs 1.
+        """How many pieces to wait for: so many fill the chunk if they weigh 1 each.
 
-        They may weigh more, or be large: one at a time where no bound would end the wait.
+        1 if nothing else bounds the wait, since pieces may weigh more, or be large.
         """
         if self._deadline == math.inf:
             return 1
         return max(1, math.ceil(self._target - self._weight))
 
     def flush(self, now: float) -> list[T]:
-        """Return the next chunk of what is left, the stream having ended; then an empty list."""
+        """Return the next chunk after the stream has ended, or an empty list if none is left."""
         return self._emit(self._limit(now))
 
     def _limit(self, now: float) -> float:
-        """How much a chunk may hold: what waited too long behind a slow yield all goes at once."""
+        """The most that a chunk may weigh: all that waited too long behind a slow yield."""
         return self._policy.largest if now >= self._deadline else self._target
 
     @property
@@ -95,13 +96,13 @@ class Chunker(Generic[T]):
 
     @property
     def _deadline(self) -> float:
-        """When the oldest waiting piece has waited for as long as it may."""
+        """When the oldest waiting piece will have waited for ``max_delay``."""
         if not self._waiting or not self._policy.max_delay:
             return math.inf
         return self._waiting[0].born + self._policy.max_delay
 
     def _emit(self, limit: float) -> list[T]:
-        """Take pieces until they weigh ``limit``; the first one always, however large."""
+        """Take pieces until they weigh ``limit``: the first one always, however large."""
         chunk: list[T] = []
         weight = size = 0
         while self._waiting and weight < limit:

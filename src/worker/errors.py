@@ -1,19 +1,19 @@
-"""The error tree: each error knows its HTTP status and whether a retry can help.
+"""The error tree: every error has an HTTP status, and says whether a retry can help.
 
 WorkerError
-├─ SettingsError         the worker does not start: every mistake, listed
-├─ RequestError          the caller can mend it
+├─ SettingsError         the worker does not start: all mistakes in its settings
+├─ RequestError          the caller can correct it
 │  ├─ InvalidInput       400
 │  ├─ Unauthorized       401
 │  ├─ UnknownRoute       404
 │  ├─ WrongMethod        405
 │  └─ AnswerTooLarge     413
-├─ EngineError           the caller can't
-│  ├─ StartFailed        the worker does not start: what vLLM said
+├─ EngineError           the caller can't correct it
+│  ├─ StartFailed        the worker does not start: vLLM's message
 │  ├─ EngineBusy         503, retryable
 │  ├─ EngineDead         503, retryable: this worker is about to be replaced
 │  └─ InternalError      500
-└─ RefusedByEngine       vLLM's own verdict on a request, with its status and type
+└─ RefusedByEngine       vLLM refuses the request, with its own message and status
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-# Characters: a message may quote what was sent, and a yield has a limit.
+# Characters: a message may quote the request, and a yield has a limit.
 LONGEST_MESSAGE = 2_000
 
 
 class WorkerError(Exception):
-    """What a job fails with. The message is for the caller: no path, credential or prompt in it."""
+    """The error of a job. Its message is for the caller: no path, credential or prompt in it."""
 
     status: int = 500
     retryable = False
@@ -48,7 +48,7 @@ class WorkerError(Exception):
         return words if words.endswith("Error") else f"{words}Error"
 
     def body(self, request_id: str | None = None) -> dict[str, Any]:
-        """Render the error in OpenAI's shape; ``code`` is the HTTP status."""
+        """Return the error in OpenAI's shape; ``code`` is the HTTP status."""
         return {
             "error": {
                 "message": _postable(self.message),
@@ -61,22 +61,22 @@ class WorkerError(Exception):
         }
 
 
-# vLLM's options, as its messages name them.
+# An option of vLLM in one of its messages.
 _FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)+)")
 
 
 def in_settings(message: str) -> str:
-    """Name vLLM's options as an operator of the worker sets them."""
+    """Replace vLLM's options in a message by settings: --max-model-len by MAX_MODEL_LEN."""
     return _FLAG.sub(lambda flag: flag[1].replace("-", "_").upper(), message)
 
 
 def _postable(text: str) -> str:
-    """Cut a text; half of a surrogate pair, which it may quote, no POST can carry."""
+    """Return a text that a POST can carry: cut, and without halves of surrogate pairs."""
     return text[:LONGEST_MESSAGE].encode(errors="replace").decode()
 
 
 class RequestError(WorkerError):
-    """The caller can mend it."""
+    """The caller can correct it."""
 
 
 class InvalidInput(RequestError):
@@ -86,7 +86,7 @@ class InvalidInput(RequestError):
 
 
 class Unauthorized(RequestError):
-    """The server has a key, and the request does not carry it."""
+    """The server has a key, and the request does not have it."""
 
     status = 401
 
@@ -101,23 +101,23 @@ class UnknownRoute(RequestError):
 
 
 class WrongMethod(RequestError):
-    """The route takes another method."""
+    """The route has another method."""
 
     status = 405
 
 
 class AnswerTooLarge(RequestError):
-    """The answer does not fit one yield, and nothing may split it."""
+    """The answer does not fit one yield and can't be split."""
 
     status = 413
 
 
 class EngineError(WorkerError):
-    """The caller can't mend it."""
+    """The caller can't correct it."""
 
 
 class StartFailed(EngineError):
-    """The worker does not start: what vLLM said."""
+    """The worker does not start; the message is vLLM's."""
 
 
 class EngineBusy(EngineError):
@@ -151,7 +151,7 @@ class InternalError(EngineError):
 
 
 class RefusedByEngine(WorkerError):
-    """vLLM's own verdict on a request, with the status and the parameter that it gave."""
+    """vLLM refuses a request; message, status and parameter are its own."""
 
     def __init__(self, message: str, *, status: int, param: str | None = None) -> None:
         super().__init__(message, param=param)
@@ -161,10 +161,10 @@ class RefusedByEngine(WorkerError):
 
 @dataclass(frozen=True)
 class Mistake:
-    """One setting that is wrong: its name, what the operator wrote, what is accepted instead.
+    """A wrong setting: its name, its value, and what is accepted instead.
 
-    ``value`` is None where the setting is missing, and masked where it is a secret. ``example`` is
-    a value that is accepted.
+    ``value`` is None if the setting is missing, and masked if it is a secret. ``example`` is an
+    accepted value.
     """
 
     name: str
@@ -179,9 +179,9 @@ class Mistake:
 
 
 class SettingsError(WorkerError):
-    """The worker does not start: all mistakes in its settings, told at once.
+    """The worker does not start: all mistakes in its settings in one message.
 
-    With ``warnings``, what is set without effect, which may be part of a mistake.
+    ``warnings`` are of settings that have no effect, which may be part of a mistake.
     """
 
     def __init__(self, mistakes: list[Mistake], warnings: Sequence[str] = ()) -> None:
@@ -208,7 +208,7 @@ def defects_hidden(request_id: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def collected(mistakes: list[Mistake]) -> Iterator[None]:
-    """Add the mistakes of a block to the list, so that several blocks tell theirs at once."""
+    """Add a block's mistakes to the list, so that those of several blocks are raised together."""
     try:
         yield
     except SettingsError as error:

@@ -1,4 +1,4 @@
-"""Answers one job with no platform around, and shows every yield: a first run, or a quick look."""
+"""One job without a platform: every yield is printed. For a first run, or a quick look."""
 
 import json
 import sys
@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def read_job(text: str | None) -> dict[str, Any]:
-    """Read the job to answer: the text, else the test input file here or in the repository.
+    """Read a job from a text, or else from test_input.json, here or in the repository.
 
     Raises:
-        InvalidInput: it is no JSON, or none of the inputs that the worker takes.
+        InvalidInput: it is no JSON, or no input that the worker accepts.
     """
     source = "--test_input"
     if text is None:
@@ -35,13 +35,13 @@ def read_job(text: str | None) -> dict[str, Any]:
         raise InvalidInput(f"{source} holds broken JSON: {broken}") from None
     if not isinstance(job, dict) or "input" not in job:
         raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')
-    # Checked before the engine starts, so that a mistake costs no cold start.
+    # Checked before the engine starts: a mistake costs no cold start.
     parse_input(job["input"])
     return {"id": "local", **job}
 
 
 async def answer(worker: Worker, job: dict[str, Any]) -> int:
-    """Answer the job on standard output; return the exit status."""
+    """Print the job's yields and its text; return the exit status."""
     texts = []
     async for chunk in worker.handle(job):
         sys.stdout.write(json.dumps(chunk, ensure_ascii=False) + "\n")
@@ -62,7 +62,7 @@ def _failed(error: dict[str, Any]) -> int:
 
 
 def events_of(chunk: Any) -> list[dict[str, Any]]:
-    """Decode one yield of either path; a text that is no stream (metrics) holds no events."""
+    """Return the decoded events of a yield; a text that is no stream (metrics) has none."""
     if isinstance(chunk, str):
         data = [line.removeprefix("data: ") for line in chunk.split("\n")]
         return [json.loads(line) for line in data if line.startswith("{")]
@@ -70,7 +70,7 @@ def events_of(chunk: Any) -> list[dict[str, Any]]:
 
 
 def text_of(event: dict[str, Any]) -> str:
-    """Find the generated text of any form: the first choice's; of a list, a line each."""
+    """Return the text in an event of any form: the first choice's; of a list, a line an item."""
     results = [event["result"]] if "result" in event else event.get("outputs")
     if results is not None:
         return "".join(f"{text_of(result)}\n" for result in results)

@@ -1,4 +1,4 @@
-"""Tells the platform how far a long job has come, while it runs and never after."""
+"""Progress of a long job, reported to the platform while the job runs and never after."""
 
 import asyncio
 import contextlib
@@ -10,44 +10,44 @@ from worker.bridge import at_end_of_task
 
 log = logging.getLogger(__name__)
 
-# Seconds between two updates of a job, at least.
+# The shortest time between two updates of a job.
 INTERVAL_S = 1.0
 
-# Hands one job's progress to the platform.
+# Sends a job's progress to the platform: the job as the platform handed it, and the progress.
 Report = Callable[[dict[str, Any], Any], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def reported(
+async def reporting(
     job: dict[str, Any], progress: Callable[[], Any] | None, report: Report | None
 ) -> AsyncIterator[None]:
-    """Report a job's progress while the block runs: at once, then whatever has changed.
+    """Report a job's progress while the block runs: at once, then at every change.
 
-    On leaving, an update that is on its way is waited for: none may arrive after the result.
+    Leaving the block waits for an update that is being sent: none may arrive after the result.
     """
     if progress is None or report is None:
         yield
         return
     over = asyncio.Event()
-    telling = asyncio.create_task(_tell(job, progress, report, over))
+    reporter = asyncio.create_task(_report_changes(job, progress, report, over))
     try:
         with at_end_of_task(over.set):
             yield
     finally:
-        # An update that failed is no reason for the job to fail.
-        await asyncio.wait({telling})
-        if not telling.cancelled() and (error := telling.exception()):
+        # An update that fails does not fail the job.
+        await asyncio.wait({reporter})
+        if not reporter.cancelled() and (error := reporter.exception()):
             log.warning("a job's progress could not be told: %r", error)
 
 
-async def _tell(
+async def _report_changes(
     job: dict[str, Any], progress: Callable[[], Any], report: Report, over: asyncio.Event
 ) -> None:
-    told = None
+    reported = None
     while not over.is_set():
-        if (now := progress()) != told:
-            await report(job, now)
-            told = now
+        if (current := progress()) != reported:
+            await report(job, current)
+            reported = current
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INTERVAL_S):
                 await over.wait()

@@ -13,9 +13,9 @@ from typing import Any
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Message
 
 from worker.app import Worker
-from worker.asgi import Message
 from worker.engine import Engines
 from worker.errors import (
     EngineDead,

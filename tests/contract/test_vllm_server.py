@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field
+from starlette.types import Message
 from support.engine.scripted import replying
 from vllm.exceptions import VLLMValidationError
 
-from worker.asgi import Head, Message
+from worker.asgi import Head
 from worker.engine import server as module
 from worker.engine.generation.sampling import VLLMS
 from worker.engine.options import Options

@@ -8,9 +8,10 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from starlette.types import Message
 from support.engine.scripted import until
 
-from worker.asgi import Head, Message, Request, call
+from worker.asgi import Head, Request, call
 
 POST = Request("POST", "/v1/completions", b'{"prompt": "Hi"}', "job-1")
 

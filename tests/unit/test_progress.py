@@ -14,7 +14,7 @@ from worker import progress
 from worker.app import Worker
 from worker.engine import Delta
 from worker.job import RawJob
-from worker.progress import reported
+from worker.progress import reporting
 
 JOB = {"id": "job-1"}
 SHORT = 0.01
@@ -56,14 +56,14 @@ def always_new() -> Callable[[], int]:
 
 async def test_the_first_update_is_told_at_once() -> None:
     platform = Platform()
-    async with reported(JOB, lambda: "begun", platform.report):
+    async with reporting(JOB, lambda: "begun", platform.report):
         assert await until(lambda: platform.told == ["begun"], 5)
 
 
 async def test_what_has_not_changed_is_not_told_again() -> None:
     platform = Platform()
     now = {"done": 0}
-    async with reported(JOB, lambda: dict(now), platform.report):
+    async with reporting(JOB, lambda: dict(now), platform.report):
         await asyncio.sleep(A_WHILE)
         now["done"] = 1
         assert await until(lambda: len(platform.told) == 2, 5)
@@ -75,7 +75,7 @@ async def test_what_has_not_changed_is_not_told_again() -> None:
 async def test_updates_keep_their_distance(lasts: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.05)
     platform = Platform(lasts=lasts)
-    async with reported(JOB, always_new(), platform.report):
+    async with reporting(JOB, always_new(), platform.report):
         assert await until(lambda: len(platform.told) == 4, 5)
     gaps = [after - before for before, after in itertools.pairwise(platform.times)]
     assert min(gaps) > 0.045
@@ -83,7 +83,7 @@ async def test_updates_keep_their_distance(lasts: float, monkeypatch: pytest.Mon
 
 async def test_nothing_is_told_after_the_block() -> None:
     platform = Platform()
-    async with reported(JOB, always_new(), platform.report):
+    async with reporting(JOB, always_new(), platform.report):
         assert await until(lambda: len(platform.told) > 1, 5)
     assert await platform.hears_no_more()
 
@@ -92,13 +92,13 @@ async def test_the_end_does_not_wait_for_the_next_update(monkeypatch: pytest.Mon
     monkeypatch.setattr(progress, "INTERVAL_S", 100.0)
     platform = Platform()
     async with asyncio.timeout(5):
-        async with reported(JOB, always_new(), platform.report):
+        async with reporting(JOB, always_new(), platform.report):
             assert await until(lambda: platform.arrived == 1, 5)
 
 
 async def test_an_update_on_its_way_is_waited_for() -> None:
     platform = Platform(lasts=0.1)
-    async with reported(JOB, always_new(), platform.report):
+    async with reporting(JOB, always_new(), platform.report):
         assert await until(lambda: len(platform.told) == 1, 5)
         assert platform.arrived == 0
     assert platform.arrived == 1
@@ -109,7 +109,7 @@ async def test_a_failure_goes_through_and_ends_the_updates() -> None:
     platform = Platform()
 
     async def fail() -> None:
-        async with reported(JOB, always_new(), platform.report):
+        async with reporting(JOB, always_new(), platform.report):
             assert await until(lambda: len(platform.told) > 1, 5)
             raise ValueError("wrong")
 
@@ -124,20 +124,20 @@ async def test_an_update_that_fails_is_logged_and_fails_nothing(
     async def report(_: dict[str, Any], __: Any) -> None:
         raise TimeoutError("nobody there")
 
-    async with reported(JOB, always_new(), report):
+    async with reporting(JOB, always_new(), report):
         await asyncio.sleep(0)
     assert "nobody there" in caplog.text
 
 
 async def test_where_nobody_listens_or_nothing_is_told_there_are_no_updates() -> None:
     platform = Platform()
-    async with reported(JOB, None, platform.report), reported(JOB, always_new(), None):
+    async with reporting(JOB, None, platform.report), reporting(JOB, always_new(), None):
         await asyncio.sleep(A_WHILE)
     assert platform.told == []
 
 
 async def answer(platform: Platform) -> AsyncGenerator[str, None]:
-    async with reported(JOB, always_new(), platform.report):
+    async with reporting(JOB, always_new(), platform.report):
         yield "first"
         yield "second"
 
@@ -164,7 +164,7 @@ async def test_a_task_cancelled_within_the_block_ends_the_updates() -> None:
     platform = Platform(lasts=SHORT)
 
     async def run() -> None:
-        async with reported(JOB, always_new(), platform.report):
+        async with reporting(JOB, always_new(), platform.report):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(run())

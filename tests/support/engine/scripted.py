@@ -12,11 +12,11 @@ from typing import Any, Self
 
 import uvloop
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from support.engine.server import CHAT, event, joined, replying, server
 from worker import asgi
 from worker.app import Worker
-from worker.asgi import App
 from worker.engine import Delta, Engine, Engines, Model
 from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
@@ -78,11 +78,11 @@ class ScriptedEngine:
     bodies: Mapping[str, frozenset[str]] = KEYS
     schema: Mapping[str, Any] = {"paths": {}, "components": {"schemas": {}}}
 
-    def __init__(self, *script: Step, app: App | None = None) -> None:
+    def __init__(self, *script: Step, app: ASGIApp | None = None) -> None:
         self.script = script
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.died: Future[None] = Future()
-        self.app: App = app or server(self)
+        self.app: ASGIApp = app or server(self)
         self.metrics = CollectorRegistry()
         self.adapters: list[str] = []
         self.asked: list[RawJob | dict[str, Any]] = []

@@ -10,8 +10,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message
 
-from worker.asgi import App, Message
 from worker.engine import Delta
 from worker.errors import RefusedByEngine, WorkerError
 
@@ -73,7 +73,7 @@ def server(engine: Player) -> Starlette:
     )
 
 
-def replying(*parts: str, status: int = 200, media_type: str = "application/json") -> App:
+def replying(*parts: str, status: int = 200, media_type: str = "application/json") -> ASGIApp:
     """An app that says the same to everybody, in just these parts; it runs on any loop."""
     headers = [(b"content-type", media_type.encode())]
 

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Message
 from support.engine.scripted import (
     HANG,
     ScriptedEngine,
@@ -18,7 +19,6 @@ from support.engine.scripted import (
     yields_of,
 )
 
-from worker.asgi import App, Message
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
 
 EXACT = {"max_batch_delay_ms": 0}
@@ -252,7 +252,7 @@ async def test_a_worker_answers_after_a_failure(payload: dict[str, Any]) -> None
     assert "fine" in json.dumps(yields)
 
 
-def responding(body: dict[str, Any], status: int) -> App:
+def responding(body: dict[str, Any], status: int) -> ASGIApp:
     async def app(_: Message, receive: Any, send: Any) -> None:
         await receive()
         headers = [(b"content-type", b"application/json")]
@@ -262,7 +262,7 @@ def responding(body: dict[str, Any], status: int) -> App:
     return app
 
 
-def failing_with(error: Exception) -> App:
+def failing_with(error: Exception) -> ASGIApp:
     async def app(_: Message, receive: Any, __: Any) -> None:
         await receive()
         raise error

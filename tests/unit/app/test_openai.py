@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.types import ASGIApp, Message
 from support.engine.scripted import (
     CHAT,
     ScriptedEngine,
@@ -21,14 +22,12 @@ from support.engine.scripted import (
     yields_of,
 )
 
-from worker.asgi import App, Message
-
 EXACT = {"max_batch_delay_ms": 0}
 DECODED = {"RAW_OPENAI_OUTPUT": "0"}
 ODD = "a\u2028b\u2029c\x85d\x0be\r\nf😀"  # all that Python takes for the end of a line, and more
 
 
-def serving(*parts: bytes, media_type: str = "text/event-stream", status: int = 200) -> App:
+def serving(*parts: bytes, media_type: str = "text/event-stream", status: int = 200) -> ASGIApp:
     """An app that sends a body in just these parts, whatever it is asked."""
     headers = [(b"content-type", media_type.encode())]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp, Message
 from support.engine.scripted import (
     ScriptedEngine,
     chat,
@@ -16,7 +17,6 @@ from support.engine.scripted import (
     yields_of,
 )
 
-from worker.asgi import App, Message
 from worker.engine import Delta
 from worker.errors import InvalidInput, UnknownRoute
 from worker.job import parse_input
@@ -37,7 +37,7 @@ def answer_to() -> Iterator[AnswerTo]:
         assert engine.asked == []
 
 
-def replying(body: bytes, status: int = 200, media_type: bytes = b"application/json") -> App:
+def replying(body: bytes, status: int = 200, media_type: bytes = b"application/json") -> ASGIApp:
     """An app that says the same to everybody; it runs on any loop."""
     headers = [(b"content-type", media_type)]
 
