@@ -41,13 +41,13 @@ class Worker:
         """
         request_id = str(job.get("id", ""))
         render_error = None
-        beside: Mapping[str, Any] = {}
+        error_keys: Mapping[str, Any] = {}
         try:
             # The SDK would send the traceback of a defect to the caller.
             with defects_hidden(request_id):
                 parsed = parse_input(job.get("input"))
                 reply = answer(parsed, request_id, self._engines, self._settings)
-                beside = reply.beside_error
+                error_keys = reply.error_keys
                 async with (
                     reporting(job, reply.progress, self._report),
                     contextlib.aclosing(self._yields(parsed, reply)) as yields,
@@ -56,7 +56,7 @@ class Worker:
                         yield chunk
                         render_error = reply.render_error
         except WorkerError as error:
-            body = {**beside, **error.body(request_id)}
+            body = {**error_keys, **error.body(request_id)}
             yield render_error(body) if render_error else _failure(body)
 
     async def _yields(self, job: Job, reply: Answer[Any]) -> AsyncGenerator[Any, None]:

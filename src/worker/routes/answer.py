@@ -1,4 +1,4 @@
-"""What a route makes of a job: where the pieces come from, and what a yield of them looks like."""
+"""An answer: where the pieces of it come from, and how yields of them are rendered."""
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -9,30 +9,35 @@ from worker.chunking import ChunkPolicy, Piece
 
 T = TypeVar("T")
 
-# json.dumps with an argument would make another each time.
+# json.dumps with an argument builds a new encoder at every call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """One call of the engine, not yet begun.
+    """One call of the engine, not yet started.
 
-    ``pieces`` is called, iterated and closed on the engine's loop. ``render`` makes one yield of
-    some pieces' values, ``render_error`` the last yield of a stream that breaks after it began;
-    without it the job fails, though its stream had begun. ``beside_error`` are keys that stand
-    beside ``error`` in what it fails with. ``policy`` is for answers that are cut
-    in a way of their own; ``progress`` says how far an answer has come that is worth telling.
+    Args:
+        stream: whether it is yielded in chunks; otherwise it is one yield.
+        pieces: called, iterated and closed on the engine's loop.
+        render: makes one yield of the values of some pieces.
+        render_error: makes the last yield of a stream that breaks, of an error's body. Without it
+            a stream that breaks fails the job.
+        error_keys: keys that stand next to ``error`` in an error's body: ``{"type": "error"}``.
+        policy: how the answer is chunked, where the job's chunk keys do not apply.
+        progress: returns how many items are done: ``{"done": 3, "total": 200}``. None is reported
+            without it.
     """
 
     stream: bool
     pieces: Callable[[], AsyncGenerator[Piece[T], None]]
     render: Callable[[list[T]], Any]
     render_error: Callable[[dict[str, Any]], Any] | None = None
-    beside_error: Mapping[str, Any] = field(default_factory=dict)
+    error_keys: Mapping[str, Any] = field(default_factory=dict)
     policy: ChunkPolicy | None = None
     progress: Callable[[], dict[str, int]] | None = None
 
 
 def json_size(value: Any) -> int:
-    """Count the bytes of a value in the POST that carries it, and of the comma behind it."""
+    """Return the bytes of a value in a POST, with the comma behind it."""
     return len(_encode(value).encode(errors="replace")) + 2

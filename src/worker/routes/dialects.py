@@ -1,4 +1,4 @@
-"""What a raw answer looks like: in the worker's own form, or in LLM Engine's."""
+"""The two forms of raw answers: the worker's own, and LLM Engine's."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -7,27 +7,28 @@ from worker.chunking import ChunkPolicy
 from worker.engine import Delta
 from worker.job import RawJob
 
-# One event a token.
-EACH = ChunkPolicy(largest=1, smallest=1, growth=1, max_delay=0)
+# Every piece is a chunk of its own.
+ONE_BY_ONE = ChunkPolicy(largest=1, smallest=1, growth=1, max_delay=0)
 
 
 class Dialect(Protocol):
-    """One answer, as far as it has come: each call of ``grow`` renders what is new."""
+    """One answer while it grows."""
 
     @property
     def policy(self) -> ChunkPolicy | None:
-        """How to cut the answer, where that is not the job's to say."""
+        """How the answer is chunked, where the job's chunk keys do not apply."""
 
-    def grow(self, deltas: list[Delta]) -> dict[str, Any]: ...
+    def grow(self, deltas: list[Delta]) -> dict[str, Any]:
+        """Return one yield: the output that is new since the last one."""
 
     def item(self, deltas: list[Delta]) -> dict[str, Any]:
-        """Render a whole answer that stands in a list."""
+        """Return a whole answer as an item of a list."""
 
 
-class Choices:
+class RawDialect:
     """The worker's own form: ``n`` choices of tokens, and the usage.
 
-    Yields hold what is new, but the usage so far; the last one also tells how each choice ended.
+    A yield has the new tokens and the usage so far; the last one also has the finish reasons.
     """
 
     policy: ChunkPolicy | None = None
@@ -45,13 +46,13 @@ class Choices:
             choice = choices[delta.index]
             choice["tokens"].append(delta.text)
             self._output_tokens += delta.tokens
-            for place, key in (
+            for holder, key in (
                 (choice, "logprobs"),
                 (choice, "token_ids"),
                 (whole, "prompt_logprobs"),
             ):
                 if (new := getattr(delta, key)) is not None:
-                    place.setdefault(key, []).extend(new)
+                    holder.setdefault(key, []).extend(new)
             if delta.finish_reason:
                 self._ends[delta.index] = {
                     "finish_reason": delta.finish_reason,
@@ -68,8 +69,8 @@ class Choices:
         return self.grow(deltas)
 
 
-class Completion:
-    """LLM Engine's form: one text; streaming, each event counts the tokens so far."""
+class LLMEngineDialect:
+    """LLM Engine's form: one text, and how many tokens there are so far."""
 
     def __init__(self, job: RawJob, request_id: str) -> None:
         self._request_id = request_id
@@ -77,7 +78,7 @@ class Completion:
         self._log_probs = job.sampling_params.return_token_log_probs
         self._output_tokens = 0
         # An event has room for one token's log probability.
-        self.policy = EACH if self._log_probs else None
+        self.policy = ONE_BY_ONE if self._log_probs else None
 
     def grow(self, deltas: list[Delta]) -> dict[str, Any]:
         self._output_tokens += sum(delta.tokens for delta in deltas)
@@ -103,6 +104,6 @@ class Completion:
 
 
 DIALECTS: dict[str, Callable[[RawJob, str], Dialect]] = {
-    "raw": Choices,
-    "llm_engine": Completion,
+    "raw": RawDialect,
+    "llm_engine": LLMEngineDialect,
 }

@@ -1,4 +1,4 @@
-"""Lists of prompts: each item a request of its own, all at once in the engine."""
+"""Lists of prompts: every item is a request of its own, and many run at once."""
 
 import asyncio
 import contextlib
@@ -10,16 +10,16 @@ from worker.engine import Engine, Engines
 from worker.errors import AnswerTooLarge, EngineDead, WorkerError, defects_hidden
 from worker.job import ListJob, RawJob
 from worker.routes.answer import Answer, json_size
-from worker.routes.dialects import DIALECTS, EACH
+from worker.routes.dialects import DIALECTS, ONE_BY_ONE
 from worker.settings import Settings
 
-# From so many prompts on, progress is told without being asked for.
+# Lists of so many prompts or more report their progress by default.
 LONG = 100
 
 # As many results as one yield has room for.
 FULL = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
 
-# The place of an item in the list, and its result.
+# An item's index in the list, and its result.
 Result = tuple[int, dict[str, Any]]
 
 
@@ -35,7 +35,7 @@ def answer(job: ListJob, request_id: str, engines: Engines, _: Settings) -> Answ
 
     async def pieces() -> AsyncGenerator[Piece[Result], None]:
         await engine.check(job.shared)
-        # Enough to keep the engine full; all the rest would stand in its queue before other jobs.
+        # Enough to keep the engine full: more would wait in its queue, in front of other jobs.
         room = asyncio.Semaphore(2 * engine.slots)
         tasks = [asyncio.create_task(result(index, room)) for index in range(total)]
         try:
@@ -46,13 +46,13 @@ def answer(job: ListJob, request_id: str, engines: Engines, _: Settings) -> Answ
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    tells_progress = total >= LONG if job.use_tqdm is None else job.use_tqdm
+    reports_progress = total >= LONG if job.use_tqdm is None else job.use_tqdm
     return Answer(
         stream=True,
         pieces=pieces,
         render=_item if job.stream else _outputs,
-        policy=EACH if job.stream else FULL,
-        progress=(lambda: {"done": done, "total": total}) if tells_progress else None,
+        policy=ONE_BY_ONE if job.stream else FULL,
+        progress=(lambda: {"done": done, "total": total}) if reports_progress else None,
     )
 
 
@@ -95,6 +95,6 @@ def _item(results: list[Result]) -> dict[str, Any]:
 
 
 def _outputs(results: list[Result]) -> dict[str, Any]:
-    """Render results in order; a yield that is not the first says where it goes on."""
+    """Return one yield of results in order; every one but the first has the index it begins at."""
     first = results[0][0]
     return {**({"index": first} if first else {}), "outputs": [found for _, found in results]}

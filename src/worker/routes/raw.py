@@ -1,4 +1,4 @@
-"""The raw path: a prompt or a conversation, straight to the engine."""
+"""The raw path: a prompt or a conversation for the engine itself."""
 
 import contextlib
 import math
@@ -14,7 +14,8 @@ from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS
 from worker.settings import Settings
 
-# What makes a delta large; what is in step stays so.
+# Fields that are split when a delta is too large for one yield: those in one tuple at the same
+# index.
 DETAILS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
@@ -35,7 +36,10 @@ def _size(delta: Delta, names: Iterable[str] = tuple(chain(*DETAILS))) -> int:
 
 
 def _pieces(delta: Delta, room: float) -> Iterator[Piece[Delta]]:
-    """Halve what is largest until each part has room; a character and a position stay whole."""
+    """Halve the largest fields until every part fits ``room``, in bytes.
+
+    A character or a token's log probabilities are never split.
+    """
     size = _size(delta)
     largest = {}
     if size > room:
@@ -45,9 +49,9 @@ def _pieces(delta: Delta, room: float) -> Iterator[Piece[Delta]]:
     if not half:
         yield Piece(delta, weight=delta.tokens, size=size)
         return
-    # What comes first holds nothing else: the rest of the delta goes with the second half.
-    alone = Delta(delta.index, "", tokens=0, prompt_tokens=delta.prompt_tokens)
-    first = replace(alone, **{name: part[:half] for name, part in largest.items()})
+    # The other fields go with the second half.
+    empty = Delta(delta.index, "", tokens=0, prompt_tokens=delta.prompt_tokens)
+    first = replace(empty, **{name: part[:half] for name, part in largest.items()})
     second = replace(delta, **{name: part[half:] for name, part in largest.items()})
     yield from _pieces(first, room)
     yield from _pieces(second, room)

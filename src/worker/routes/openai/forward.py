@@ -79,7 +79,7 @@ def answer(
         render=render,
         render_error=lambda error: render(_last_events(path, error, settings)),
         # What Anthropic's clients tell an error by.
-        beside_error={"type": "error"} if path.startswith(MESSAGES) else {},
+        error_keys={"type": "error"} if path.startswith(MESSAGES) else {},
     )
 
 

@@ -22,8 +22,8 @@ def completion_choice(index: int, *logprobs: float | None) -> dict[str, Any]:
     return {"index": index, "text": f"text {index}", "logprobs": told}
 
 
-def sampled(n: int, width: int, *, tells_logprobs: bool = True) -> Ranking:
-    return Ranking(n, width, ranked=False, tells_logprobs=tells_logprobs)
+def sampled(n: int, width: int, *, shows_logprobs: bool = True) -> Ranking:
+    return Ranking(n, width, ranked=False, shows_logprobs=shows_logprobs)
 
 
 def texts(answer: dict[str, Any]) -> list[str]:
@@ -87,7 +87,7 @@ def test_an_answer_of_no_token_is_the_likeliest() -> None:
 
 def test_beams_keep_the_order_that_they_come_in() -> None:
     choices = [{**completion_choice(index), "logprobs": None} for index in range(6)]
-    ranking = Ranking(n=2, width=3, ranked=True, tells_logprobs=False)
+    ranking = Ranking(n=2, width=3, ranked=True, shows_logprobs=False)
     told = ranking.best({"choices": choices})
     assert texts(told) == ["text 0", "text 1", "text 3", "text 4"]
     assert [choice["index"] for choice in told["choices"]] == [0, 1, 2, 3]
@@ -97,7 +97,7 @@ def test_beams_keep_the_order_that_they_come_in() -> None:
 def test_log_probabilities_are_for_those_who_asked_for_them(make: Any) -> None:
     answer = {"choices": [make(0, -1.0), make(1, -0.5)]}
     (asked,) = sampled(1, 2).best(answer)["choices"]
-    (unasked,) = sampled(1, 2, tells_logprobs=False).best(answer)["choices"]
+    (unasked,) = sampled(1, 2, shows_logprobs=False).best(answer)["choices"]
     assert asked == make(1, -0.5) | {"index": 0}
     assert unasked == asked | {"logprobs": None}
 
@@ -129,7 +129,7 @@ def test_all_choices_are_asked_for_and_what_they_are_ranked_by(
     body: dict[str, Any], logprobs: Any, tells: bool
 ) -> None:
     ranking = Ranking.begin(body, Sampling(n=2, best_of=5))
-    assert ranking == Ranking(n=2, width=5, ranked=False, tells_logprobs=tells)
+    assert ranking == Ranking(n=2, width=5, ranked=False, shows_logprobs=tells)
     assert body["n"] == 5
     assert (body["logprobs"], type(body["logprobs"])) == (logprobs, type(logprobs))
 
@@ -138,5 +138,5 @@ def test_all_choices_are_asked_for_and_what_they_are_ranked_by(
 def test_beams_need_no_log_probabilities(best_of: int | None, width: int) -> None:
     body: dict[str, Any] = {"prompt": ""}
     ranking = Ranking.begin(body, Sampling(n=2, best_of=best_of, use_beam_search=True))
-    assert (ranking, body["n"]) == (Ranking(2, width, ranked=True, tells_logprobs=False), width)
+    assert (ranking, body["n"]) == (Ranking(2, width, ranked=True, shows_logprobs=False), width)
     assert "logprobs" not in body

@@ -141,7 +141,7 @@ def test_where_nothing_is_sampled_side_by_side_the_names_are_unknown(ask: Ask, p
 def test_more_choices_than_are_wanted_are_ranked(ask: Ask) -> None:
     asked = ask(COMPLETIONS, prompt="", n=2, best_of=4)
     assert asked.body == {"prompt": "", "model": "demo", "n": 4, "logprobs": 0}
-    assert asked.ranking == Ranking(2, 4, ranked=False, tells_logprobs=False)
+    assert asked.ranking == Ranking(2, 4, ranked=False, shows_logprobs=False)
 
 
 def test_choices_that_are_all_wanted_are_not(ask: Ask) -> None:
@@ -153,7 +153,7 @@ def test_beams_are_asked_for_in_vllms_words(ask: Ask) -> None:
     given = {"use_beam_search": True, "length_penalty": 0.5}
     asked = ask(COMPLETIONS, n=1, best_of=3, early_stopping="never", **given)
     assert asked.body == {"model": "demo", "n": 3, **given}
-    assert asked.ranking == Ranking(1, 3, ranked=True, tells_logprobs=False)
+    assert asked.ranking == Ranking(1, 3, ranked=True, shows_logprobs=False)
 
 
 @pytest.mark.parametrize("named", ["best_of", "use_beam_search"])
