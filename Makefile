@@ -12,7 +12,7 @@ NODE_CLIENT := .clients/node/installed
 # Another vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
-# Of the commands, not the one that is run in .venv; of the model's tests, not those of its making.
+# Without the command that runs in .venv, and the tests of how the demo model is made.
 SEAM_TESTS := tests/contract/test_vllm*.py tests/contract/test_commands.py tests/settings tests/model \
 	--ignore=tests/model/test_demo_model.py --deselect=tests/contract/test_commands.py::test_make_run
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
@@ -20,15 +20,15 @@ MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
 WORKERS ?= 1
 LOGS ?= .endpoint/$(PORT)
-# More for the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md).
+# Options of the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md).
 OPTIONS ?=
 # The image, and its tag: stable or dev (docs/deploy.md), or a version.
 IMAGE ?= llm-worker
 TAG ?= dev
-# What builds it: the first of these that works here.
+# The tool that builds it: the first of these that works here.
 BUILDER ?= $(shell for tool in docker podman buildah; do \
 	$$tool info >/dev/null 2>&1 && echo $$tool && break; done)
-# Arguments of its build, which takes those that are set: make image MODEL_NAME=org/name.
+# Build arguments, passed on where they are set: make image MODEL_NAME=org/name.
 BUILD_ARGUMENTS := VLLM_VERSION WORKER_CUDA_VERSION BASE_IMAGE MODEL_NAME MODEL_REVISION \
 	TOKENIZER_NAME TOKENIZER_REVISION QUANTIZATION BASE_PATH HF_ENDPOINT
 TORCH := $(shell sed -n 's/^torch==/torch==/p' builder/requirements-cpu.txt)
@@ -37,19 +37,23 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	$$python -c 'import sys, venv; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' \
 	2>/dev/null && echo $$python && break; done)
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Without its warnings about locations in its configuration that it ignores; all others show.
+PIP := -m pip --disable-pip-version-check 2> >(sed -u '/^WARNING: .* is ignored/d' >&2)
+# Noise on a machine without a GPU: vLLM's progress bars, and warnings of torch and of Python.
+QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} \
+	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
 .PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-image fuzz check format listings bench clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 install: $(INSTALLED) ## Make .venv (2.4 GB, a few minutes the first time)
 
 run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=... for another model)
-	@MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
-		PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py
+	@$(QUIET) MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
+		$(BIN)/python -u src/handler.py
 
 doctor: $(INSTALLED) demo ## Say whether the worker would start, and what to change (MODEL_NAME=..., any setting)
 	@MODEL_NAME=$(MODEL_NAME) PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py --check
@@ -58,11 +62,11 @@ prefetch: $(INSTALLED) ## Download a model to the volume, without a GPU (MODEL_N
 	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py --prefetch
 
 endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
-	@MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
+	@$(QUIET) MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
 serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
-	@MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
+	@$(QUIET) MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
 
 image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a model inside)
 	@test -n "$(BUILDER)" || { echo "Docker, podman or buildah is needed to build an image"; exit 1; }
@@ -89,7 +93,7 @@ test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests of what meets vLLM with
 test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in for vLLM's (needs buildah; two minutes)
 	@$(BIN)/python -m pytest tests/image
 
-fuzz: $(INSTALLED) demo $(FUZZ) ## Send what schemathesis makes up to the HTTP server (.fuzz, 100 MB; ten minutes)
+fuzz: $(INSTALLED) demo $(FUZZ) ## Send requests that schemathesis generates to the HTTP server (.fuzz, 100 MB; ten minutes)
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py
 
 check: $(INSTALLED) ## Check format, lint, types and architecture
@@ -98,14 +102,14 @@ check: $(INSTALLED) ## Check format, lint, types and architecture
 	@$(BIN)/mypy
 	@PYTHONPATH=src $(BIN)/lint-imports --no-cache --no-logo
 
-format: $(INSTALLED) ## Format the code and mend what the linter can
+format: $(INSTALLED) ## Format the code, and fix what the linter can fix
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-listings: $(INSTALLED) ## Write what is made of the table of settings: the platform's forms, and docs/settings.md
+listings: $(INSTALLED) ## Write the platform's forms and docs/settings.md from the table of settings
 	@PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore $(BIN)/python builder/listings.py
 
-bench: $(INSTALLED) demo ## Measure the emulator, a cancel, cold start, streams on slow links, LLM.generate, the overhead of jobs, and starts beside a download
+bench: $(INSTALLED) demo ## Run the benchmarks: emulator, cancel, starts, slow links, LLM.generate, overhead of jobs
 	@$(BIN)/python benchmarks/emulator_speed.py
 	@$(BIN)/python benchmarks/cancel.py
 	@$(BIN)/python benchmarks/cold_start.py
@@ -119,36 +123,36 @@ clean: ## Remove the environment, the demo model and the tools' caches
 
 .PHONY: demo
 demo: $(INSTALLED)
-	@test "$(MODEL_NAME)" != "$(DEMO_MODEL)" || $(BIN)/python builder/demo_model.py $(DEMO_MODEL)
+	@test "$(MODEL_NAME)" != "$(DEMO_MODEL)" || \
+		HF_HUB_DISABLE_PROGRESS_BARS=1 $(BIN)/python builder/demo_model.py $(DEMO_MODEL)
 
 $(INSTALLED): builder/requirements-cpu.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with its venv module is needed: make PYTHON=/path/to/it"; exit 1; }
 	@echo "==> 1/3 Making .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv
 	@echo "==> 2/3 Installing $(TORCH), 200 MB"
-	@$(PIP) install --no-deps --quiet $(TORCH) 2>/dev/null || \
+	@$(BIN)/python $(PIP) install --no-deps --quiet $(TORCH) 2>/dev/null || \
 		{ echo "    not where pip looks: trying $(TORCH_INDEX)"; \
-		$(PIP) install --no-deps --retries 1 --timeout 15 --index-url $(TORCH_INDEX) $(TORCH); }
+		$(BIN)/python $(PIP) install --no-deps --retries 1 --timeout 15 --index-url $(TORCH_INDEX) $(TORCH); }
 	@echo "==> 3/3 Installing vLLM and what it needs, 2 GB: a minute or two"
-	@$(PIP) install --no-deps --progress-bar off -r builder/requirements-cpu.txt | \
+	@$(BIN)/python $(PIP) install --no-deps --progress-bar off -r builder/requirements-cpu.txt | \
 		sed -un 's/^Collecting \([^ ]*\).*/    \1/p; s/^Installing collected.*/    unpacking .../p'
 	@touch $@
 
 $(CLIENTS): $(INSTALLED) tests/clients/requirements.txt
 	@echo "==> Making .clients: half a minute"
 	@$(BIN)/python -m venv .clients
-	@.clients/bin/python -m pip --disable-pip-version-check install --no-deps --no-compile --quiet \
+	@.clients/bin/python $(PIP) install --no-deps --no-compile --quiet \
 		-r tests/clients/requirements.txt
 	@touch $@
 
 $(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
 	@echo "==> Making .fuzz: half a minute"
 	@$(BIN)/python -m venv .fuzz
-	@.fuzz/bin/python -m pip --disable-pip-version-check install --no-compile --quiet \
-		-r tests/fuzz/requirements.txt
+	@.fuzz/bin/python $(PIP) install --no-compile --quiet -r tests/fuzz/requirements.txt
 	@touch $@
 
-# Copied there, so that node_modules stays out of tests/.
+# In a copy, so that node_modules stays out of tests/.
 $(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock.json
 	@if command -v npm >/dev/null; then \
 		mkdir -p $(@D); cp tests/clients/package*.json $(@D); \
@@ -156,13 +160,13 @@ $(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock
 		touch $@; \
 	else echo "==> No npm: the tests of the Node client are skipped"; fi
 
-# Only what differs is installed there; the rest is found in .venv, which its own packages precede.
-# The link is made last, or pip would take .venv's for installed.
+# Only what differs is installed there; the rest is imported from .venv, after its own packages.
+# The link is made last, or pip would take the packages of .venv for installed.
 .vllm/%/installed: $(INSTALLED) tests/vllm-releases/%.txt
 	@echo "==> Making .vllm/$*: a minute"
 	@rm -rf $(@D)
 	@$(BIN)/python -m venv --without-pip $(@D)
-	@$(PIP) --python $(@D)/bin/python install --no-deps --quiet \
+	@$(BIN)/python $(PIP) --python $(@D)/bin/python install --no-deps --quiet \
 		-r tests/vllm-releases/$*.txt
 	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 		$(BIN)/python -c "$$packages" >"$$($(@D)/bin/python -c "$$packages")/rest.pth"
