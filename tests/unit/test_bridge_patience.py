@@ -19,19 +19,21 @@ def engine_loop() -> Iterator[asyncio.AbstractEventLoop]:
 async def test_a_reader_waits_for_enough_or_until_its_patience_ends(
     engine_loop: asyncio.AbstractEventLoop,
 ) -> None:
-    go_on = threading.Event()
+    waits, go_on = threading.Event(), threading.Event()
 
     async def source() -> AsyncGenerator[int, None]:
         yield 0
         yield 1
-        await asyncio.to_thread(go_on.wait, 5)
+        waits.set()
+        await asyncio.to_thread(go_on.wait, 60)
         yield 2
         yield 3
 
     stream = Stream(source, engine_loop)
+    assert await asyncio.to_thread(waits.wait, 60)
     assert await stream.read(0.05, enough=3) == [0, 1]
     asyncio.get_running_loop().call_later(0.05, go_on.set)
-    assert await stream.read(5, enough=2) == [2, 3]
+    assert await stream.read(60, enough=2) == [2, 3]
 
 
 async def test_the_end_comes_to_a_reader_that_waits_for_more(

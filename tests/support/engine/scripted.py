@@ -29,9 +29,10 @@ __all__ = [
     "replying",
 ]  # for those who import what plays the script from here
 
-# One thing that the engine does: grow an answer, wait for so many seconds, or fail. A script that
-# begins with RefusedByEngine refuses the request; with EngineDead the whole engine dies.
-Step = Delta | float | Exception
+# One thing that the engine does: grow an answer, wait for so many seconds or for an event of its
+# loop, or fail. A script that begins with RefusedByEngine refuses the request; with EngineDead the
+# whole engine dies.
+Step = Delta | float | asyncio.Event | Exception
 
 HANG: float = math.inf
 
@@ -172,6 +173,8 @@ class ScriptedEngine:
                     yield step
                 elif isinstance(step, float):
                     await self._pause(step)
+                elif isinstance(step, asyncio.Event):
+                    await step.wait()
                 else:
                     self._fail(step)
         except (GeneratorExit, asyncio.CancelledError):
@@ -260,9 +263,9 @@ def texts_in(events: Iterable[Any]) -> list[str]:  # of chat events; others say 
     return [item["choices"][0]["delta"]["content"] for item in events if "choices" in item]
 
 
-async def until(condition: Callable[[], bool], within: float) -> bool:
-    """Whether a condition on what other threads do comes true in so many seconds."""
-    deadline = time.monotonic() + within
+async def until(condition: Callable[[], bool]) -> bool:
+    """Wait until a condition on what other threads do holds; return False if it never does."""
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         await asyncio.sleep(0.001)
     return condition()

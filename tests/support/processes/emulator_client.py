@@ -2,23 +2,41 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 
 from emulator import Emulator, Options
 
 SHORT_POLLS: dict[str, Any] = {"take_poll_s": 0.02, "stream_poll_s": 0.02}
 
 
+class Clock:
+    """The time of an emulator and its event loop, in seconds, which a test can set forward."""
+
+    def __init__(self) -> None:
+        self._real = time.monotonic
+        self._passed = 0.0
+
+    def __call__(self) -> float:
+        return self._real() + self._passed
+
+    def let_pass(self, seconds: float) -> None:
+        """Let what is due by then happen at once."""
+        self._passed += seconds
+
+
 class Client:
     """A caller and a worker, over HTTP. An answer is (status, JSON); an empty body is None."""
 
-    def __init__(self, session: aiohttp.ClientSession, emulator: Emulator) -> None:
+    def __init__(self, session: aiohttp.ClientSession, emulator: Emulator, clock: Clock) -> None:
         self.session = session
         self.emulator = emulator
+        self.let_pass = clock.let_pass
 
     def url(self, path: str) -> str:
         """Return the URL of a route, given below the endpoint's URL, or of a control route."""
@@ -101,15 +119,18 @@ class Client:
 @asynccontextmanager
 async def emulator_client(**options: Any) -> AsyncIterator[Client]:
     """Start an emulator, whose polls are short by default, and yield its client."""
-    async with (
-        Emulator(Options(**{**SHORT_POLLS, **options})) as emulator,
-        aiohttp.ClientSession() as session,
-    ):
-        yield Client(session, emulator)
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", clock)
+        async with (
+            Emulator(Options(**{**SHORT_POLLS, **options})) as emulator,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout()) as session,
+        ):
+            yield Client(session, emulator, clock)
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until the condition holds, 10 seconds at most."""
-    async with asyncio.timeout(10):
+    """Wait until the condition holds, a minute at most."""
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.005)

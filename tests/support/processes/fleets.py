@@ -87,7 +87,7 @@ async def running_fleet(
 ) -> AsyncIterator[RunningFleet]:
     """Start a fleet of `count` workers, at an emulator with these options."""
     announced: list[str] = []
-    async with emulator_client(**{"take_poll_s": 60, **options}) as client:
+    async with emulator_client(**{"take_poll_s": 600, **options}) as client:
         environ = {"OF_THE_ENDPOINT": "yes"}
         async with Fleet(client.emulator, command, environ, logs, announced.append) as fleet:
             fleet.start(count)

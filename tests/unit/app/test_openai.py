@@ -18,6 +18,7 @@ from support.engine.scripted import (
     failure,
     texts_in,
     tokens,
+    until,
     worker,
     yields_of,
 )
@@ -148,10 +149,10 @@ async def test_a_last_event_without_its_end_is_not_lost() -> None:
 async def test_a_slow_consumer_gets_everything_in_order_in_few_yields() -> None:
     texts = [f" {number}" for number in range(150)]
     got = []
-    with ScriptedEngine(*tokens(*texts, pause=0.001)) as engine:
+    with ScriptedEngine(*tokens(*texts)) as engine:
         async for chunk in worker(engine).handle({"id": "j", "input": chat(stream=True)}):
             got.append(chunk)
-            await asyncio.sleep(0.05)
+            assert await until(lambda: not engine.generating)
     events = [events_in(chunk) for chunk in got]
     assert texts_in(item for chunk in events for item in chunk) == texts
     assert len(got) <= 8

@@ -86,7 +86,7 @@ sys.exit(starts)
         assert running.announced.count("    start") == 3
         one, two, three = await running.workers()
         assert [worker["unhealthy"] for worker in (one, two, three)] == [True, False, False]
-        assert (one["starts"], two["starts"], one["pid"]) == (2, 2, None)
+        assert (one["starts"], one["pid"]) == (2, None)
         assert (await running.client.get("/health"))["workers"]["unhealthy"] == 1
 
 
@@ -141,7 +141,7 @@ async def test_a_fleet_runs_until_the_event(tmp_path: Path) -> None:
         await running.fleet.ready.wait()
         assert not keeping.done()
         event.set()
-        await asyncio.wait_for(keeping, 10)
+        await asyncio.wait_for(keeping, 60)
         (worker,) = await running.workers()
         assert process_state(worker["pid"]) is not None
 

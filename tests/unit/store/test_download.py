@@ -226,7 +226,7 @@ def test_the_newest_is_waited_for_although_there_is_an_older_one(
         waiting.start()
         waiting.join(0.4)
         assert waiting.is_alive()
-    waiting.join(10)
+    waiting.join(60)
     same(found[0], later)
 
 
@@ -263,7 +263,7 @@ def test_of_many_one_downloads(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert len({each.place for each in found}) == 1
     assert len(found) == len(threads)
     assert all(on.hub.most_often(NAME, path) == 1 for path in paths(on.source))
@@ -278,10 +278,12 @@ def test_who_waits_tells_how_far_the_owner_is(
     with Leases(on.folder / ".worker").taken(lambda: (3_000_000, 9_000_000)):
         waiting = threading.Thread(target=lambda: found.append(on.obtain()))
         waiting.start()
-        waiting.join(0.4)
-        assert waiting.is_alive()
+        while "another worker" not in caplog.text:
+            waiting.join(0.05)
+            assert waiting.is_alive()
+        waiting.join(0.2)
         assert on.hub.requests == []
-    waiting.join(10)
+    waiting.join(60)
     assert f"{NAME}: another worker downloads it: 3.00MB of 9.00MB" in caplog.text
     assert caplog.text.count("another worker") == 1
     same(found[0], on.source)

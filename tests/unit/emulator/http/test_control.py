@@ -27,7 +27,7 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
         }
         timings = await client.get(f"/control/jobs/{job}")
         assert timings == {**queued, "queued_at": timings["queued_at"]}
-        assert abs(timings["queued_at"] - begun) < 5
+        assert abs(timings["queued_at"] - begun) < 60
         await asyncio.sleep(0.01)
         await client.get("/job-take/w")
         for body in ('{"output": "a"}', '{"output":  "ü" }'):

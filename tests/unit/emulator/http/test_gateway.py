@@ -57,7 +57,7 @@ async def hang(emulator: Emulator, job: Job) -> None:
 
 
 async def only_job(emulator: Emulator) -> Job:
-    await emulator.queue.arrived.wait_for(lambda: bool(emulator.queue.jobs), 5)
+    await emulator.queue.arrived.wait_for(lambda: bool(emulator.queue.jobs), 60)
     (job,) = emulator.queue.jobs.values()
     return job
 
@@ -186,7 +186,7 @@ async def test_a_client_that_hangs_up_cancels_its_job_unless_told_otherwise(
             (await asking).close()
         asking.cancel()
         await asyncio.wait([asking])
-        await job.wait_ended(5 if cancel else 0.1)
+        await job.wait_ended(60 if cancel else 0.1)
         assert job.status is status
         assert emulator.queue.worker("w").take_stops() == ([job.id] if cancel else [])
 

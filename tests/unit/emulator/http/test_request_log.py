@@ -35,7 +35,7 @@ async def test_each_request_is_a_line_with_what_was_asked_and_answered(tmp_path:
         ("GET", "/control/jobs", 200, 0),
     ]
     assert all(line["bytes_out"] > 0 and line["ms"] >= 0 for line in answered)
-    assert all(begun - 5 < line["at"] < time.time() + 5 for line in answered)
+    assert all(begun - 60 < line["at"] < time.time() + 60 for line in answered)
     assert "fault" not in json.dumps(answered)
 
 
@@ -104,10 +104,10 @@ async def test_a_log_that_cannot_be_written_keeps_the_emulator_from_starting(
 
 async def test_a_request_whose_caller_hung_up_is_a_line_too(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
-    async with emulator_client(request_log=log, take_poll_s=60) as client:
+    async with emulator_client(request_log=log, take_poll_s=600) as client:
         asking = asyncio.create_task(client.get("/job-take/w"))
         workers = client.emulator.queue.workers
-        await client.emulator.queue.arrived.wait_for(lambda: "w" in workers, 10)
+        await client.emulator.queue.arrived.wait_for(lambda: "w" in workers, 60)
         asking.cancel()
 
         async def is_logged() -> bool:

@@ -26,7 +26,7 @@ def emulator(client: Client) -> Emulator:
 
 
 async def wait_for_poll(emulator: Emulator, worker: str) -> None:
-    assert await emulator.queue.arrived.wait_for(lambda: worker in emulator.queue.workers, 5)
+    assert await emulator.queue.arrived.wait_for(lambda: worker in emulator.queue.workers, 60)
 
 
 async def test_a_job_goes_from_the_caller_to_the_worker_and_back(client: Client) -> None:
@@ -54,7 +54,7 @@ async def test_an_empty_queue_answers_204_when_the_poll_is_over(client: Client) 
 
 
 async def test_a_long_poll_answers_as_soon_as_one_job_is_there() -> None:
-    async with emulator_client(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=600) as client:
         polling = asyncio.create_task(client.get("/job-take-batch/w?batch_size=8"))
         await wait_for_poll(client.emulator, "w")
         job_id = await client.run()
@@ -69,7 +69,7 @@ async def test_a_batch_takes_as_many_as_there_are_up_to_its_size(client: Client)
 
 
 async def test_a_worker_that_hung_up_while_polling_gets_no_job() -> None:
-    async with emulator_client(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=600) as client:
         polling = asyncio.create_task(client.get("/job-take/dead"))
         await wait_for_poll(client.emulator, "dead")
         polling.cancel()
@@ -83,7 +83,7 @@ async def test_a_job_whose_taker_dies_during_the_hand_over_is_not_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The connection closes at the moment when the job arrives."""
-    async with emulator_client(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=600) as client:
         host, port = client.emulator.root_url.removeprefix("http://").split(":")
         for _ in range(20):
             _, writer = await asyncio.open_connection(host, int(port))
@@ -96,7 +96,7 @@ async def test_a_job_whose_taker_dies_during_the_hand_over_is_not_lost(
 
 
 async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it() -> None:
-    async with emulator_client(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=600) as client:
         url = client.url("/job-take/w")
 
         def take() -> object:
@@ -113,7 +113,7 @@ async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it(
 
 
 async def test_a_cancelled_job_is_told_to_its_worker_through_the_stop_channel() -> None:
-    async with emulator_client(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=600) as client:
         job_id = await client.start()
         polling = asyncio.create_task(client.get("/job-stop/w"))
         cancelled = await client.post(f"/cancel/{job_id}")
@@ -157,7 +157,7 @@ async def test_reading_a_stream_waits_a_moment_for_the_next_chunk() -> None:
 
 
 async def test_runsync_answers_when_the_job_is_done() -> None:
-    async with emulator_client(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=600) as client:
         waiting = asyncio.create_task(client.post("/runsync", {"input": 1}))
         job = await client.get("/job-take/w")
         await client.post_done(job["id"], error="boom")
@@ -247,21 +247,19 @@ async def test_what_cannot_be_served_is_refused_as_json_that_says_why(
 
 
 async def test_a_slow_link_delays_the_workers_posts_but_not_what_they_say() -> None:
-    async with emulator_client(faults=slow_link(0.1), stream_poll_s=10) as client:
+    async with emulator_client(faults=slow_link(60), stream_poll_s=10) as client:
         job_id = await client.start()
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
         posting = asyncio.create_task(client.post_chunk(job_id, "a"))
         assert (await client.get(f"/stream/{job_id}"))["stream"] == [{"output": "a"}]
         assert not posting.done()
+        client.let_pass(60)
         assert await posting == (200, {})
-        assert loop.time() - begun >= 0.1
 
 
 async def test_stopping_does_not_wait_for_long_polls() -> None:
-    async with emulator_client(take_poll_s=60) as client:
+    async with emulator_client(take_poll_s=600) as client:
         polling = asyncio.create_task(client.raw("GET", "/job-take/w"))
         await wait_for_poll(client.emulator, "w")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await client.emulator.stop()
             assert await polling == b""

@@ -6,6 +6,8 @@ from support.processes.emulator_client import emulator_client
 
 from emulator import LostAs
 
+LONG_S = 600.0
+
 
 def workers(**counts: int) -> dict[str, int]:
     kinds = ("idle", "initializing", "ready", "running", "throttled", "unhealthy")
@@ -32,11 +34,15 @@ async def test_health_counts_jobs_and_workers() -> None:
 
 
 async def test_jobs_that_ended_are_counted_even_when_they_are_forgotten() -> None:
-    async with emulator_client(run_retention_s=0.02, execution_timeout_s=0.1) as client:
+    async with emulator_client(run_retention_s=LONG_S, execution_timeout_s=LONG_S) as client:
         for result in ({"output": 1}, {"error": "boom"}):
             await client.post_done(await client.start(), **result)
         await client.post(f"/cancel/{await client.start()}")
-        await client.wait_forgotten(await client.start())
+        timed_out = await client.start()
+        client.let_pass(LONG_S)
+        await client.wait_ended(timed_out)
+        client.let_pass(LONG_S)
+        await client.wait_forgotten(timed_out)
         assert (await client.get("/health"))["jobs"] == jobs(completed=1, failed=2)
         assert await client.get("/control/jobs") == {"jobs": []}
 

@@ -53,7 +53,7 @@ async def test_a_job_cancelled_while_its_hand_over_failed_is_not_given_back(queu
 
 
 async def test_a_waiting_taker_is_woken_by_a_job(queue: Queue) -> None:
-    waiting = asyncio.create_task(queue.arrived.wait_for(lambda: queue.has_waiting, 5))
+    waiting = asyncio.create_task(queue.arrived.wait_for(lambda: queue.has_waiting, 60))
     await asyncio.sleep(0)
     submit(queue, 1)
     assert await waiting

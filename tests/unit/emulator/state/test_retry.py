@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from support.processes.emulator_client import Client, emulator_client
 
+LONG_S = 600.0
+
 Begin = Callable[[Client], Awaitable[str]]
 
 
@@ -19,6 +21,7 @@ async def fail(client: Client) -> str:
 async def time_out(client: Client) -> str:
     job = await client.start({"prompt": "hi"})
     await client.post_chunk(job, "first")
+    client.let_pass(LONG_S)
     assert (await client.wait_ended(job))["status"] == "TIMED_OUT"
     assert await client.get("/job-stop/w") == {"jobsToStop": [job]}
     return job
@@ -40,7 +43,7 @@ async def cancel(client: Client) -> str:
 async def test_a_job_that_failed_runs_again_under_its_id_and_what_it_gave_is_gone(
     end: Begin,
 ) -> None:
-    async with emulator_client(execution_timeout_s=0.2) as client:
+    async with emulator_client(execution_timeout_s=LONG_S) as client:
         job = await end(client)
         queued = {"id": job, "status": "IN_QUEUE"}
         assert await client.request("POST", f"/retry/{job}") == (200, queued)

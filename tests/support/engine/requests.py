@@ -1,0 +1,25 @@
+"""What vLLM counts of the requests of a real engine."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from worker.engine.inprocess import InProcessEngine
+
+
+async def until_idle(engine: "InProcessEngine") -> None:
+    """Wait until no request holds a slot."""
+    async with asyncio.timeout(60):
+        while engine.unfinished_requests:
+            await asyncio.sleep(0.01)
+
+
+def ended_by_length(engine: "InProcessEngine") -> float:
+    """Return how many requests have generated all the tokens they could: none was aborted."""
+    return sum(
+        sample.value
+        for metric in engine.metrics.collect()
+        for sample in metric.samples
+        if sample.name == "vllm:request_success_total"
+        and sample.labels["finished_reason"] == "length"
+    )

@@ -1,0 +1,90 @@
+"""Commands that run in the background, each in a session of its own, with their output in a file."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import ROOT
+
+# Seconds; ends a test that hangs, and no other: nothing that is waited for here takes a tenth of
+# it on an idle machine with two cores.
+HUNG_S = 300.0
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        TimeoutError: it never does.
+    """
+    deadline = time.monotonic() + HUNG_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Background:
+    """A command that runs, or has ended."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for_output(self, text: str, times: int = 1) -> None:
+        """Wait until a text has been printed; fail if the command ends without it."""
+
+        def printed() -> bool:
+            return self.output.count(text) >= times
+
+        wait_until(lambda: printed() or self.process.poll() is not None)
+        assert printed(), self.output
+
+    def ended(self) -> int:
+        """Wait for the end, and return the exit status."""
+        return self.process.wait(HUNG_S)
+
+    def session(self) -> list[int]:
+        """Find the processes of its session that still run."""
+        command = ["ps", "-o", "stat=,pid=", "-g", str(self.process.pid)]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False)
+        states = [line.split() for line in listed.stdout.splitlines()]
+        return [int(pid) for state, pid in states if not state.startswith("Z")]
+
+    def kill(self) -> None:
+        """End all of its processes, as with a container that is taken away."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextmanager
+def background(
+    command: Sequence[str | Path], environ: Mapping[str, str], log: Path, stdout: Path | None = None
+) -> Iterator[Background]:
+    """Start a command in the repository's root; leaving kills what still runs of it.
+
+    Args:
+        command: with its arguments.
+        environ: the whole environment.
+        log: the file for its output.
+        stdout: a file of its own for the standard output.
+    """
+    with log.open("ab") as errors, (stdout or log).open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environ, stdout=output, stderr=errors, start_new_session=True
+        )
+    running = Background(process, log)
+    try:
+        yield running
+    finally:
+        running.kill()
