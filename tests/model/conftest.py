@@ -1,12 +1,12 @@
 """One real engine, in this process, for all tests of this folder."""
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.engine.requests import until_idle
 from support.processes.offline_scripts import embed, generate, ids, scripts  # noqa: F401 - fixtures
 
 from worker.app import Worker
@@ -61,7 +61,4 @@ async def no_slot_left_behind(request: pytest.FixtureRequest) -> AsyncGenerator[
     """Every test of the engine leaves it idle, by the engine's own count."""
     yield
     if "engine" in request.fixturenames:
-        running: InProcessEngine = request.getfixturevalue("engine")
-        async with asyncio.timeout(1):
-            while running.unfinished_requests:
-                await asyncio.sleep(0.01)
+        await until_idle(request.getfixturevalue("engine"))

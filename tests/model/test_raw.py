@@ -1,14 +1,21 @@
 """The raw path on the real engine."""
 
+import asyncio
 import json
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from demo_model import DIALOGUES, PASSAGE
 
 from worker.app import Worker
+from worker.engine import Delta
+from worker.job import RawJob
+from worker.settings import Settings
+
+if TYPE_CHECKING:
+    from worker.engine.inprocess import InProcessEngine
 
 Ask = Callable[..., Awaitable[list[Any]]]
 
@@ -75,22 +82,37 @@ async def test_chunk_sizes_of_a_job_win_over_the_settings(ask: Ask) -> None:
     assert [chunk["usage"]["output"] for chunk in chunks] == [2, 5, 10, 16, 22, 23]
 
 
+class Pausing:
+    """The engine, whose answers are read only once they are complete: vLLM merges what waits."""
+
+    def __init__(self, engine: "InProcessEngine") -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+        async with aclosing(self._engine.generate(job, request_id)) as deltas:
+            yield await anext(deltas)
+            while self._engine.unfinished_requests:
+                await asyncio.sleep(0.01)
+            async for delta in deltas:
+                yield delta
+
+
 async def test_outputs_that_vllm_merges_are_still_counted_and_cut_token_by_token(
-    ask: Ask, worker: Worker, engine: Any
+    ask: Ask, engine: "InProcessEngine", settings: Settings
 ) -> None:
-    (whole,) = await ask(messages=QUESTION, sampling_params=LONG)
-    handled = worker.handle(
-        {"id": "job-1", "input": {"messages": QUESTION, "sampling_params": LONG, "stream": True}}
-    )
-    chunks = []
-    async for chunk in handled:
-        chunks.append(chunk)
-        # While its loop stands still, the engine goes on: vLLM merges what it could not hand over.
-        engine.loop.call_soon_threadsafe(time.sleep, 0.1)
+    params = {**LONG, "max_tokens": 250}
+    (whole,) = await ask(messages=QUESTION, sampling_params=params)
+    pausing: Any = Pausing(engine)
+    payload = {"messages": QUESTION, "sampling_params": params, "stream": True}
+    handled = Worker(pausing, settings).handle({"id": "job-1", "input": payload})
+    chunks = [chunk async for chunk in handled]
     assert joined(chunks) == joined([whole])
     sizes = [len(chunk["choices"][0]["tokens"]) for chunk in chunks]
-    assert sizes[:6] == [1, 3, 9, 27, 50, 50]
-    assert chunks[-1]["usage"]["output"] == sum(sizes) == 700
+    assert sizes == [1, 3, 9, 27, 50, 50, 50, 50, 10]
+    assert chunks[-1]["usage"]["output"] == sum(sizes) == 250
 
 
 async def test_the_text_before_a_stop_string_is_returned_with_the_reason(ask: Ask) -> None:
