@@ -10,7 +10,7 @@ import pytest
 from demo_model import DIALOGUES, PASSAGE
 
 from worker.app import Worker
-from worker.engine import Delta
+from worker.engine import Delta, Engines
 from worker.job import RawJob
 from worker.settings import Settings
 
@@ -107,7 +107,7 @@ async def test_outputs_that_vllm_merges_are_still_counted_and_cut_token_by_token
     (whole,) = await ask(messages=QUESTION, sampling_params=params)
     pausing: Any = Pausing(engine)
     payload = {"messages": QUESTION, "sampling_params": params, "stream": True}
-    handled = Worker(pausing, settings).handle({"id": "job-1", "input": payload})
+    handled = Worker(Engines(pausing), settings).handle({"id": "job-1", "input": payload})
     chunks = [chunk async for chunk in handled]
     assert joined(chunks) == joined([whole])
     sizes = [len(chunk["choices"][0]["tokens"]) for chunk in chunks]

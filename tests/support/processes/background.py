@@ -1,4 +1,4 @@
-"""Commands that run in the background, each in a session of its own, with their output in a file."""
+"""Commands in the background: each in a session of its own, its output in a file."""
 
 import os
 import signal
