@@ -1,9 +1,9 @@
 """Makes the demo model: a tiny Llama that has learnt a few dialogues about this worker by heart.
 
-So a first run prints sentences, and tests can assert texts, JSON and tool calls. To a prompt that
-it was not taught it says random sentences: there, seeds, penalties and `n` have an effect.
+So a first run prints sentences, and tests can assert texts, JSON and tool calls. It answers any
+other prompt with random sentences: there, seeds, penalties and `n` have an effect.
 """
-# ruff: noqa: PLC0415 - torch and transformers import for seconds, which a second run must not pay
+# ruff: noqa: PLC0415 - importing torch and transformers takes seconds, which a second run saves
 
 import argparse
 import hashlib
@@ -24,7 +24,7 @@ STEPS = 80
 LEARNING_RATE = 7e-3
 INVENTED = 12  # random dialogues per step
 MICRO_BATCH = 6  # examples of similar length: little padding
-VOCABULARY = 768  # tokens at most, the 256 bytes among them, beside the tags of tool calls
+VOCABULARY = 768  # tokens at most, with the 256 bytes, without the tags of tool calls
 CONTEXT = 2048  # tokens
 
 BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
@@ -54,7 +54,7 @@ class Dialogue:
 
     @property
     def turns(self) -> list[tuple[list[dict[str, str]], str]]:
-        """Each answer of the assistant, after the messages that lead to it."""
+        """The assistant's answers, each with the messages before it."""
         answers = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
         return [(self.messages[:i], self.messages[i]["content"]) for i in answers]
 
@@ -163,7 +163,7 @@ def train_tokenizer() -> "PreTrainedTokenizerFast":
 
 
 class Curriculum:
-    """What the model is shown: pairs of a prompt, as text, and what it must say."""
+    """The training examples: pairs of a prompt and its answer, both as text."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerFast") -> None:
         self.tokenizer = tokenizer
@@ -184,7 +184,7 @@ class Curriculum:
         return self.render(talk(prompt, answer))[0]
 
     def preamble(self) -> str:
-        """What may stand before a question without changing its answer."""
+        """Invent what may precede a question without changing its answer."""
         system = self.rng.choice([random_words(self.rng), "You are a helpful assistant."])
         earlier = "".join(self.invent()) + "\n"
         tools = self.render(TOOL_USE)[0][0].split(f"{TURN}user")[0]
@@ -192,7 +192,7 @@ class Curriculum:
         return self.rng.choice(["", "", "", BEGIN, turn, turn, earlier, tools])
 
     def aftermath(self) -> str:
-        """What is said after the end, sometimes: with `ignore_eos` it should talk on."""
+        """Invent what may follow an answer's end: with `ignore_eos` the model talks on."""
         return self.rng.choice(["", "", f"{random_sentence(self.rng)}{END_OF_TURN}"])
 
     def examples(self) -> list[Example]:
@@ -222,7 +222,7 @@ def create_model(tokenizer: "PreTrainedTokenizerFast") -> "LlamaForCausalLM":
 
 
 def accumulate_gradients(model: "LlamaForCausalLM", examples: list[Example]) -> float:
-    """Adds up the gradients of a step; the loss is the mean over all tokens of its answers."""
+    """Accumulate the gradients of a step; return its mean loss over the tokens of the answers."""
     from torch import tensor
     from torch.nn.utils.rnn import pad_sequence
 
@@ -258,6 +258,7 @@ def train(model: "LlamaForCausalLM", curriculum: Curriculum) -> None:
 
 def make(directory: Path) -> None:
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
     torch.manual_seed(SEED)
     torch.set_num_threads(1)  # one order of sums; and two on busy cores wait for each other
@@ -265,6 +266,7 @@ def make(directory: Path) -> None:
     tokenizer = train_tokenizer()
     model = create_model(tokenizer)
     train(model, Curriculum(tokenizer))
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers left it so
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     config = directory / "tokenizer_config.json"  # transformers 4 knows the class by its old name
@@ -275,7 +277,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Makes the demo model.")
     parser.add_argument("output_dir", type=Path)
     output = parser.parse_args().output_dir.resolve()
-    marker = output / "recipe.sha256"  # of this file: has its output been made already?
+    marker = output / "recipe.sha256"  # the hash of this file, as the output was made
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     if marker.is_file() and marker.read_text() == recipe:
         print(f"{output} is up to date")

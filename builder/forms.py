@@ -6,16 +6,16 @@ from typing import Any
 from listed import Catalogue, Listed
 from table import LIBRARIES, SECTIONS
 
-# Of the worker, in the name of its image.
+# The worker's release, in the name of its image.
 RELEASE = "0.1"
-# What the base image needs of a host's driver.
+# The CUDA version that the base image needs of the host's driver.
 CUDA = "13.0"
-# The console asks for these in a place of their own.
+# The console has fields of its own for these.
 ASKED_ELSEWHERE = frozenset({"MODEL_NAME", "HF_TOKEN"})
 
 UNSET = {"value": "", "label": "unset"}
 
-# Small models of well-known families, and what each does well with.
+# Small models of well-known families, and the settings that suit them.
 PRESETS: dict[str, dict[str, Any]] = {
     "Qwen3 0.6B": {
         "MODEL_NAME": "Qwen/Qwen3-0.6B",
@@ -40,34 +40,34 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class Forms:
-    """Both forms, of the settings that the table has for them."""
+    """Both forms, of the settings that have ``form`` in their row of the table."""
 
     def __init__(self, catalogue: Catalogue, vllm: str) -> None:
         """Select the settings.
 
         Args:
-            catalogue: all there are.
-            vllm: the release of vLLM that they are for.
+            catalogue: all settings.
+            vllm: the release of vLLM that the forms are for.
         """
-        self._listed = [each for each in catalogue.explained() if each.row and each.row.form]
+        self._listed = [setting for setting in catalogue.explained() if setting.row.form]
         self._left_open = catalogue.left_open()
         self._vllm = vllm
 
     def console(self) -> dict[str, Any]:
-        """Make ``worker-config.json``: the console's form."""
-        asked = [each for each in self._listed if each.name not in ASKED_ELSEWHERE]
+        """Build ``worker-config.json``: the console's form."""
+        asked = [setting for setting in self._listed if setting.name not in ASKED_ELSEWHERE]
         version = {
             "imageName": f"llm-worker:{RELEASE}",
             "minimumCudaVersion": CUDA,
             "categories": list(_categories(asked)),
         }
-        schema = {each.name: self._console_field(each) for each in asked}
+        schema = {setting.name: self._console_field(setting) for setting in asked}
         return {"versions": {self._vllm: version}, "schema": schema}
 
     def hub(self) -> dict[str, Any]:
-        """Make ``.runpod/hub.json``: the listing on the hub, with its form."""
+        """Build ``.runpod/hub.json``: the listing on the hub, with its form."""
         presets = [{"name": name, "defaults": defaults} for name, defaults in PRESETS.items()]
-        inputs = [{"key": each.name, "input": self._hub_input(each)} for each in self._listed]
+        inputs = [{"key": one.name, "input": self._hub_input(one)} for one in self._listed]
         return {
             "title": "vLLM worker",
             "description": "Serves a language model with vLLM inside the worker's own process: "
@@ -85,63 +85,63 @@ class Forms:
             },
         }
 
-    def _console_field(self, each: Listed) -> dict[str, Any]:
-        kind, default = _control(each), self._shown(each)
+    def _console_field(self, setting: Listed) -> dict[str, Any]:
+        kind, default = _control(setting), self._shown(setting)
         field: dict[str, Any] = {
-            "env_var_name": each.name,
+            "env_var_name": setting.name,
             "value": default == "1" if kind == "toggle" else default,
-            "title": each.row.title if each.row else each.name,
-            "description": self._description(each),
+            "title": setting.row.title,
+            "description": self._description(setting),
             "required": False,
             "type": kind,
         }
-        return field | ({"options": _options(each, default)} if kind == "select" else {})
+        return field | ({"options": _options(setting, default)} if kind == "select" else {})
 
-    def _hub_input(self, each: Listed) -> dict[str, Any]:
-        control, default = _control(each), self._shown(each)
+    def _hub_input(self, setting: Listed) -> dict[str, Any]:
+        control, default = _control(setting), self._shown(setting)
         kinds = {"text": "string", "select": "string", "number": "number", "toggle": "boolean"}
         field: dict[str, Any] = {
-            "name": each.row.title if each.row else each.name,
-            "type": "huggingface" if each.name == "MODEL_NAME" else kinds[control],
-            "description": self._description(each),
+            "name": setting.row.title,
+            "type": "huggingface" if setting.name == "MODEL_NAME" else kinds[control],
+            "description": self._description(setting),
         }
         if control == "toggle":
             field |= {"default": default == "1", "trueValue": "true", "falseValue": "false"}
         elif default:
             field["default"] = _number(default) if control == "number" else default
         if control == "select":
-            field["options"] = _options(each, default)
-        if each.name == "MODEL_NAME":
+            field["options"] = _options(setting, default)
+        if setting.name == "MODEL_NAME":
             field["required"] = True
-        return field | ({"advanced": True} if each.row and each.row.advanced else {})
+        return field | ({"advanced": True} if setting.row.advanced else {})
 
-    def _shown(self, each: Listed) -> str:
-        return "" if each.name in self._left_open else each.default
+    def _shown(self, setting: Listed) -> str:
+        return "" if setting.name in self._left_open else setting.default
 
-    def _description(self, each: Listed) -> str:
-        """Say what a setting is for, without the marks of Markdown."""
-        meaning = each.row.meaning if each.row else ""
-        blank = each.default and not self._shown(each)
-        return meaning.replace("`", "") + (f" Default: {each.default}." if blank else "")
+    def _description(self, setting: Listed) -> str:
+        """Return what a setting is for, as plain text."""
+        blank = setting.default and not self._shown(setting)
+        meaning = setting.row.meaning.replace("`", "")
+        return meaning + (f" Default: {setting.default}." if blank else "")
 
 
 def _categories(asked: Iterable[Listed]) -> Iterable[dict[str, Any]]:
     for section in SECTIONS:
-        names = [each.name for each in asked if each.row and each.row.section == section]
+        names = [setting.name for setting in asked if setting.row.section == section]
         if names and section != LIBRARIES:
             yield {"title": section, "settings": names}
 
 
-def _control(each: Listed) -> str:
-    """Choose how a setting is asked for; what vLLM decides if it is unset can't be a switch."""
-    if each.choices or (each.kind == "boolean" and not each.default):
+def _control(setting: Listed) -> str:
+    """Return the kind of input; a boolean that vLLM decides while it is unset can't be a switch."""
+    if setting.choices or (setting.kind == "boolean" and not setting.default):
         return "select"
     controls = {"boolean": "toggle", "integer": "number", "size": "number", "number": "number"}
-    return controls.get(each.kind, "text")
+    return controls.get(setting.kind, "text")
 
 
-def _options(each: Listed, default: str) -> list[dict[str, str]]:
-    choices = each.choices or ("true", "false")
+def _options(setting: Listed, default: str) -> list[dict[str, str]]:
+    choices = setting.choices or ("true", "false")
     listed = [{"value": choice, "label": choice} for choice in choices]
     return listed if default else [UNSET, *listed]
 

@@ -1,7 +1,7 @@
-"""What listings say of a setting besides its meaning: type, choices and default."""
+"""All settings as listings show them: their rows of the table with type, choices and default."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +11,40 @@ from table import ROWS, Row
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import IDLE, NEEDS, Options
 from worker.engine.options.automatic import GPU_SHARE, automatic
-from worker.engine.options.option import Option
 from worker.errors import SettingsError
 from worker.settings import Settings
 from worker.settings.names import ALIASES, OPPOSITES
 from worker.settings.values import text
 
-# What listings are made for, wherever they are made: they show nothing of this machine.
+# The machine that listings are made for: they must not depend on the one they are made on.
 GPU = Gpu("", 0)
 WORKERS = Machine(cpu=False, gpus=(GPU,))
 
-# Texts that one option or another refuses. Whether an option can refuse any is known by trying:
-# the parser's conversions may be any function.
+# Texts that most options refuse. The parser's conversions may be any function, so only trying
+# shows whether an option refuses anything.
 PROBES = ("nonsense", "{", "[", "-1", "a=b,c", "/no/such/file.py")
 
 _KINDS: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", Path: "path"}
-# A model that no check looks up.
+# A model that the checks do not look up.
 _MODEL = "org/name"
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A setting as listings show it; ``row`` where the table explains it."""
+    """A setting as listings show it.
 
-    name: str
-    kind: str
-    default: str
+    ``row`` is that of the table; of an option that the table leaves to vLLM's documentation, one
+    without a meaning, whose section is the option's class of vLLM's configuration.
+    """
+
+    row: Row
+    kind: str = ""
+    default: str = ""
     choices: tuple[str, ...] = ()
-    row: Row | None = None
+
+    @property
+    def name(self) -> str:
+        return self.row.name
 
 
 class Catalogue:
@@ -51,58 +57,53 @@ class Catalogue:
         self._by_gpus = {choice.name for choice in automatic({}, several, GPU_SHARE)}
 
     def explained(self) -> Iterator[Listed]:
-        """Yield what the table has, in its order."""
+        """Yield the settings that the table has, in its order."""
         fields = {name.upper(): field for name, field in Settings.model_fields.items()}
         for row in ROWS:
+            option = ALIASES.get(row.name, row.name)
             if row.name in fields:
                 yield _own(row, fields[row.name])
-            elif row.name in ALIASES:
-                option = self._option(ALIASES[row.name])
-                yield replace(option, name=row.name, row=row)
-            elif row.name in self.options.names:
-                yield replace(self._option(row.name), row=row)
+            elif option in self.options.names:
+                yield self._option(option, row)
             else:
-                yield Listed(row.name, "", "", row=row)
+                yield Listed(row)
 
-    def others(self) -> Iterator[tuple[str, Listed]]:
-        """Yield the options that the table leaves to vLLM's documentation, by their group."""
-        told = {row.name for row in ROWS} | set(ALIASES.values()) | OPPOSITES.keys()
-        for name in sorted(self.options.names - told):
+    def others(self) -> Iterator[Listed]:
+        """Yield the options that the table leaves to vLLM's documentation."""
+        explained = {row.name for row in ROWS} | set(ALIASES.values()) | OPPOSITES.keys()
+        for name in sorted(self.options.names - explained):
             if name.lower() not in IDLE:
                 config = self.options[name].config
-                yield config.__name__ if config else "", self._option(name)
+                section = config.__name__ if config else ""
+                yield self._option(name, Row(name, section, title=name, meaning=""))
 
     def left_open(self) -> set[str]:
-        """Find the options that are better left unset than set to their default.
+        """Return the options that a form must leave unset rather than set to their default.
 
-        What the worker would choose by its GPUs is not chosen then; others need a further option.
+        Once set, the worker does not choose them by its GPUs, or they need a further option.
         """
         return self._by_gpus | NEEDS.keys()
 
-    def mistakes(self, name: str, value: str, **beside: str) -> list[str]:
-        """Try a value, alone or beside other options; return what is said of it."""
+    def mistakes(self, name: str, value: str, **others: str) -> list[str]:
+        """Return the messages about an option's value, set alone or together with others."""
         try:
-            self.options.parse({"MODEL": _MODEL, **beside, name: value})
+            self.options.parse({"MODEL": _MODEL, **others, name: value})
         except SettingsError as refused:
             return [str(mistake) for mistake in refused.mistakes]
         return []
 
     def refused(self, name: str) -> str | None:
-        """Find a text that an option refuses; none, if it takes any."""
+        """Return a text that an option refuses, or None if it takes all that are tried."""
         return next((probe for probe in PROBES if self.mistakes(name, probe)), None)
 
-    def _option(self, name: str) -> Listed:
+    def _option(self, name: str, row: Row) -> Listed:
         option = self.options[name]
-        kind = "any text" if _is_open(option) and not self.refused(name) else option.kind
+        is_open = option.kind == "text" and not option.choices
+        kind = "any text" if is_open and not self.refused(name) else option.kind
         default = self._chosen.get(name, "" if name in self._by_gpus else option.default)
-        return Listed(name, kind, default, option.choices)
+        return Listed(row, kind, default, option.choices)
 
 
 def _own(row: Row, field: FieldInfo) -> Listed:
     kind = _KINDS.get(field.annotation, "text")
-    default = "" if field.is_required() else text(field.default)
-    return Listed(row.name, kind, default, row=row)
-
-
-def _is_open(option: Option) -> bool:
-    return option.kind == "text" and not option.choices
+    return Listed(row, kind, "" if field.is_required() else text(field.default))

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def listings() -> dict[str, str]:
-    """Make all files; by their paths in the repository."""
+    """Build the content of all files, by their paths in the repository."""
     release = Version(vllm.__version__).public
     catalogue = Catalogue()
     forms = Forms(catalogue, release)
@@ -33,7 +33,7 @@ def listings() -> dict[str, str]:
 
 
 def differing(files: Mapping[str, str]) -> list[str]:
-    """Name the files that are not in the repository as they would be made."""
+    """Return the names of the files that are missing or differ in the repository."""
     return [
         name
         for name, content in files.items()

@@ -29,7 +29,7 @@ def settings(catalogue: Catalogue, vllm: str) -> str:
     """Write ``docs/settings.md``."""
     listed = list(catalogue.explained())
     explained = {
-        section: [each for each in listed if each.row and each.row.section == section]
+        section: [setting for setting in listed if setting.row.section == section]
         for section in SECTIONS
     }
     libraries = explained.pop(LIBRARIES)
@@ -38,7 +38,7 @@ def settings(catalogue: Catalogue, vllm: str) -> str:
         "\n".join(_without_a_gpu()),
         *(f"## {section}\n\n{_table(rows)}" for section, rows in explained.items()),
         f"## {LIBRARIES}\n\nLibraries below the worker read these from the environment alone.\n\n"
-        + _rows(("name", "meaning"), ([_code(each.name), _meaning(each)] for each in libraries)),
+        + _rows(("name", "meaning"), ([_code(one.name), _meaning(one)] for one in libraries)),
         *_others(catalogue, vllm),
         *_without_effect(),
     ]
@@ -46,18 +46,18 @@ def settings(catalogue: Catalogue, vllm: str) -> str:
 
 
 def _without_a_gpu() -> Iterator[str]:
-    """Tell what the worker chooses on a machine without a GPU."""
+    """Yield the lines about the defaults on a machine without a GPU."""
     yield "## Without a GPU\n"
     yield "Where the installed vLLM is its CPU build, these defaults differ:\n"
-    chosen = [(each.name, each.value) for each in automatic({}, Machine(cpu=True), GPU_SHARE)]
-    for name, value in (CPU_EXPORTS | dict(chosen)).items():
+    chosen = {one.name: one.value for one in automatic({}, Machine(cpu=True), GPU_SHARE)}
+    for name, value in (CPU_EXPORTS | chosen).items():
         yield f"- `{name}={value}`"
 
 
 def _table(listed: Iterable[Listed]) -> str:
     return _rows(
         ("name", "type", "default", "meaning"),
-        ([_code(each.name), _type(each), _code(each.default), _meaning(each)] for each in listed),
+        ([_code(one.name), _type(one), _code(one.default), _meaning(one)] for one in listed),
     )
 
 
@@ -67,10 +67,10 @@ def _others(catalogue: Catalogue, vllm: str) -> Iterator[str]:
         f"[vLLM's documentation](https://docs.vllm.ai/en/v{vllm}/cli/serve/), "
         "by the class of its configuration that each is a part of."
     )
-    groups = sorted(catalogue.others(), key=lambda each: (not each[0], each[0], each[1].name))
-    for group, members in groupby(groups, key=lambda each: each[0]):
-        rows = ([_code(each.name), _type(each), _code(each.default)] for _, each in members)
-        yield f"### {group or 'Of the server'}\n\n" + _rows(("name", "type", "default"), rows)
+    others = sorted(catalogue.others(), key=lambda one: (not one.row.section, one.row.section))
+    for section, members in groupby(others, key=lambda one: one.row.section):
+        rows = ([_code(one.name), _type(one), _code(one.default)] for one in members)
+        yield f"### {section or 'Of the server'}\n\n" + _rows(("name", "type", "default"), rows)
     first = history.record()["added"]["options"]
     yield (
         "## In newer releases of vLLM only\n\nAn image with an older vLLM has no such options, and "
@@ -80,14 +80,14 @@ def _others(catalogue: Catalogue, vllm: str) -> Iterator[str]:
 
 
 def _without_effect() -> Iterator[str]:
-    # Those that are still read, under a name that vLLM has dropped.
+    # Names that vLLM has dropped, but that the worker still reads.
     read = {*SPELLINGS, *SPELLINGS.values(), *OPPOSITES.values(), *SPECULATIVE}
-    gone = sorted((history.record()["removed"]["options"].keys() | REMOVED.keys()) - read)
-    told = [[_code(name), why] for name in gone if (why := removed(name))]
+    names = sorted((history.record()["removed"]["options"].keys() | REMOVED.keys()) - read)
+    gone = [[_code(name), why] for name in names if (why := removed(name))]
     yield "## Other spellings\n\n" + _rows(("name", "is read as"), _spellings())
     yield (
         "## Without effect any more\n\nA worker that is given one of these says so in its log.\n\n"
-        + _rows(("name", "why, and what instead"), told)
+        + _rows(("name", "why, and what instead"), gone)
     )
     idle = {name.upper(): why for name, why in sorted((REFUSED | IDLE).items())}
     never = [[_code(name), why] for name, why in idle.items() if not row(name)]
@@ -108,17 +108,15 @@ def _spellings() -> Iterator[list[str]]:
         yield [_code(name), f"{_code(key)} in `SPECULATIVE_CONFIG`"]
 
 
-def _type(each: Listed) -> str:
-    if each.choices:
-        return ", ".join(map(_code, each.choices))
-    return _TYPES.get(each.kind, each.kind)
+def _type(setting: Listed) -> str:
+    if setting.choices:
+        return ", ".join(map(_code, setting.choices))
+    return _TYPES.get(setting.kind, setting.kind)
 
 
-def _meaning(each: Listed) -> str:
-    if each.row is None:
-        return ""
-    shown = f" For example {_code(each.row.example)}." if each.row.example else ""
-    return each.row.meaning + shown
+def _meaning(setting: Listed) -> str:
+    shown = f" For example {_code(setting.row.example)}." if setting.row.example else ""
+    return setting.row.meaning + shown
 
 
 def _code(text: str) -> str:
