@@ -29,7 +29,7 @@ def headings(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_the_page_explains_each_reason_for_which_a_model_can_not_be_had(reason: Reason) -> None:
-    told = unavailable(Wanted("org/name"), reason).told.removeprefix("org/name: ")
+    told = unavailable(Wanted("org/name"), reason).problem.removeprefix("org/name: ")
     assert f"| `{told}` |" in PAGE.read_text()
 
 

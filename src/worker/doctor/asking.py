@@ -71,4 +71,4 @@ class Asked:
 
 def _unavailable(why: Unavailable) -> Finding:
     topic = "access" if why.reason in _ACCESS else "model"
-    return Finding(Level.FAIL, topic, why.told, why.remedy)
+    return Finding(Level.FAIL, topic, why.problem, why.remedy)

@@ -1,7 +1,7 @@
-"""Models on the disk: where they lie, whether they are complete, and how they get there.
+"""Models on the disk: where they lie, whether they are complete, and how they are downloaded.
 
-What looks on the disk imports no library of the hub's, which would read the environment, and a
-start that finds everything needs none.
+What this package exports imports no huggingface_hub, which reads the environment when it is
+imported; a start that finds everything on the disk needs none.
 """
 
 from worker.store.places import BakedModel, Places

@@ -1,4 +1,4 @@
-"""Models that lie on a disk: what is there, and whether that looks complete."""
+"""Models in directories: which files they have, and whether these look complete."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from worker.store.snapshot import File, Kind, Origin, Snapshot, Wanted
 
 
 def described(wanted: Wanted, origin: Origin, place: Path, commit: str | None = None) -> Snapshot:
-    """Describe a model in a directory."""
+    """Describe the model in a directory, by its files, its config and its headers."""
     found = dict(_found(place))
     index = files.indexed(text(found.get(INDEX)))
     named = files.weights_of(found, index, wanted)
@@ -35,10 +35,10 @@ def described(wanted: Wanted, origin: Origin, place: Path, commit: str | None = 
 
 
 def lacks(place: Path, wanted: Wanted) -> str | None:
-    """Say what a directory that nobody vouches for lacks, by its looks."""
+    """Return why a directory without a manifest can't be loaded, or None."""
     found = described(wanted, Origin.DIRECTORY, place)
     weights = [file.name for file in found.weights]
-    # Where there is no index, or it came before what it names.
+    # Names of shards say how many there are, in place of an index, or of shards that it names.
     if lacking := [*found.lacking, *files.shards_lacking(weights)]:
         return f"{lacking[0]} is missing"
     if found.damaged:
@@ -52,12 +52,15 @@ def lacks(place: Path, wanted: Wanted) -> str | None:
 
 
 def nothing(wanted: Wanted) -> str:
-    """Say that there is nothing to load."""
+    """Return the message for a directory without anything to load."""
     return f"there is no {'tokenizer' if wanted.kind is Kind.TOKENIZER else 'model'} in it"
 
 
 def counted(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
-    """Count the elements of weights, if their format tells; and say what is damaged."""
+    """Return the number of elements of weights by type, and what is damaged.
+
+    Both are None for formats other than safetensors.
+    """
     if not paths or any(path.suffix != ".safetensors" for path in paths):
         return None, None
     try:
@@ -67,12 +70,12 @@ def counted(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
 
 
 def text(path: Path | None) -> str:
-    """Read a text; of a file that is not there, an empty one."""
+    """Return the text of a file; an empty one, if there is no file."""
     return path.read_text(errors="replace") if path and path.is_file() else ""
 
 
 def _found(place: Path) -> Iterator[tuple[str, Path]]:
     for path in place.rglob("*"):
-        # Not what a link leads to that leads nowhere.
+        # Dangling links are skipped.
         if path.is_file():
             yield path.relative_to(place).as_posix(), path

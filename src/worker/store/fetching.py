@@ -1,4 +1,8 @@
-"""What is wanted: found on the disk at once, or obtained by a process of its own meanwhile."""
+"""Obtains what is wanted: what is on the disk at once, the rest through a child process.
+
+The child is ``python -m worker.store.download``. It gets an ``Order`` on standard input, and writes
+a ``Reply`` to standard output, both as JSON.
+"""
 
 import contextlib
 import signal
@@ -18,23 +22,18 @@ from worker.store.resolve import Found, resolve
 from worker.store.snapshot import Origin, Wanted
 
 _SOURCES = Path(__file__).parents[2]
-# For the hub's libraries, where the operator left them unset.
+# Variables of the child that the operator may override.
 _DEFAULTS = {
-    # That for large files would ask an address that is dead for minutes, before they are
-    # downloaded in the other way.
-    "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "3",
-    "HF_XET_CLIENT_RETRY_BASE_DELAY": "1s",
-    "HF_XET_CLIENT_READ_TIMEOUT": "10s",
-    # Before its first request, the other one would find out who might be running it.
+    # Otherwise huggingface_hub first asks the hub for a list of coding agents, to report its own.
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-# How long a process may take to hand its lease back.
-_FAREWELL_S = 2.0
+# Seconds that a child has to release its leases before it is killed.
+_GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be obtained, and whether the hub is asked for what is there already."""
+    """What the child is to obtain; ``newest`` as in ``download.obtain``."""
 
     wanted: list[Wanted]
     places: Places
@@ -42,35 +41,35 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Where everything was found; or why something can't be had."""
+class Reply:
+    """Where everything was found, in the order's order; or why something is unavailable."""
 
     found: list[Found]
     reason: Reason | None = None
-    told: str = ""
+    problem: str = ""
     remedy: str = ""
 
 
 ORDER = TypeAdapter(Order)
-ANSWER = TypeAdapter(Answer)
+REPLY = TypeAdapter(Reply)
 
 _running: "weakref.WeakSet[Fetching]" = weakref.WeakSet()
 
 
 def end_all() -> None:
-    """End all downloads of this process, so that others may go on with them at once."""
+    """End all downloads of this process, so that other workers can continue them at once."""
     for fetching in tuple(_running):
         fetching.end()
 
 
 class Fetching:
-    """Begins to obtain what is wanted; starts no thread.
+    """Looks on the disk, and starts a child for what is missing; starts no thread.
 
     Args:
         wanted: directories and repositories.
         places: where they may lie.
-        environ: of the process that downloads.
-        newest: the hub is asked whether what is on the volume is still the newest.
+        environ: environment of the child.
+        newest: ask the hub whether what is on the volume is still the newest.
     """
 
     def __init__(
@@ -80,75 +79,75 @@ class Fetching:
         environ: Mapping[str, str],
         newest: bool = False,
     ) -> None:
-        looked = [resolve(each, places) for each in wanted]
-        there = [each for each in looked if isinstance(each, Found)]
-        # Only what was downloaded may have a newer state.
-        settled = [each for each in there if not (newest and each.origin is Origin.VOLUME)]
-        self._found = {each.wanted: each for each in settled}
-        missing = [each for each in wanted if each not in self._found]
-        self._child = _started(Order(missing, places, newest), environ) if missing else None
+        looked = [resolve(one, places) for one in wanted]
+        found = [one for one in looked if isinstance(one, Found)]
+        # Only what was downloaded can have a newer commit.
+        settled = [one for one in found if not (newest and one.origin is Origin.VOLUME)]
+        self._found = {one.wanted: one for one in settled}
+        missing = [one for one in wanted if one not in self._found]
+        self._child = _start_child(Order(missing, places, newest), environ) if missing else None
         _running.add(self)
 
     def result(self) -> dict[Wanted, Found]:
-        """Wait until everything is there, and return where.
+        """Wait for the child, if there is one; return where everything is.
 
         Raises:
-            Unavailable: something can't be had.
-            StartFailed: the download ended before it was done.
+            Unavailable: something is unavailable.
+            StartFailed: the child ended without a reply.
         """
         child = self._child
         if child and child.stdout:
             content = child.stdout.read()
             self.close()
             try:
-                answer = ANSWER.validate_json(content)
+                reply = REPLY.validate_json(content)
             except ValidationError:
-                raise StartFailed(_ended(child.returncode)) from None
-            if answer.reason:
-                raise Unavailable(answer.reason, answer.told, answer.remedy)
-            self._found |= {each.wanted: each for each in answer.found}
+                raise StartFailed(_cause(child.returncode)) from None
+            if reply.reason:
+                raise Unavailable(reply.reason, reply.problem, reply.remedy)
+            self._found |= {one.wanted: one for one in reply.found}
         return self._found
 
     def close(self) -> None:
-        """End the download, if it is still going on, and give back what it took."""
+        """End the child, if it still runs, and release what it took."""
         self.end()
         child, self._child = self._child, None
         if child and child.stdout:
             child.stdout.close()
 
     def end(self) -> None:
-        """End the download; also out of a signal's handler, while ``result`` reads."""
+        """End the child. Safe in a signal handler while ``result`` blocks."""
         child = self._child
         if child is None:
             return
         if child.stdin:
             child.stdin.close()
         try:
-            child.wait(_FAREWELL_S)
+            child.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
 
 
-def _started(order: Order, environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+def _start_child(order: Order, environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     path = [str(_SOURCES), environ.get("PYTHONPATH", "")]
     child = subprocess.Popen(
-        # Of the current directory nothing is imported.
+        # -P: nothing is imported from the current directory.
         [sys.executable, "-P", "-m", "worker.store.download"],
         env={**_DEFAULTS, **environ, "PYTHONPATH": ":".join(filter(None, path))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    # Has it ended already, whoever waits for its answer will see.
+    # If the child has ended already, `result` says so.
     with contextlib.suppress(BrokenPipeError):
         if child.stdin:
-            # It stays open: the end of it is the end of whoever wants something.
+            # It stays open: the child ends when it is closed, by whatever ends this process.
             child.stdin.write(ORDER.dump_json(order) + b"\n")
             child.stdin.flush()
     return child
 
 
-def _ended(status: int) -> str:
+def _cause(status: int) -> str:
     if status == -signal.SIGKILL:
         return "The download was killed before it was complete: perhaps there is too little memory."
     return f"The download ended before it was complete (status {status}): the log says why."

@@ -1,4 +1,4 @@
-"""What the headers of safetensors files on a disk say: types and counts, none of the numbers."""
+"""Reads the headers of safetensors files: how many elements there are of each type."""
 
 import json
 from collections import Counter
@@ -6,23 +6,23 @@ from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
-# A header is preceded by its length, eight bytes, little end first.
+# Before the header stands its length, little endian.
 _LENGTH_BYTES = 8
-# The format's own limit; what claims more is no header.
+# The format's own limit.
 _LONGEST_BYTES = 100_000_000
-# What comes of reading something else as one.
+# What parsing raises where there is no safetensors header.
 _NO_HEADER = (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
 
 class Unreadable(ValueError):
-    """A file is no safetensors file, or only a part of one."""
+    """A file is no safetensors file, or is cut off."""
 
 
 def tensors(files: Iterable[Path]) -> Counter[str]:
-    """Count the elements in several files by the format's name of their type (F32, BF16, ...).
+    """Count the elements in files by the format's names of types (F32, BF16, ...).
 
     Raises:
-        Unreadable: a file is not what its name says.
+        Unreadable: a file is no safetensors file, or is cut off.
     """
     total: Counter[str] = Counter()
     for file in files:

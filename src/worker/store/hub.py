@@ -1,42 +1,47 @@
-"""What the hub says of a model, and why it does not: nothing of it is kept on the disk."""
+"""Asks the hub about a model, and translates its errors. Writes nothing to the cache."""
 
 import errno
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import backoff
 from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 
 from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
-from worker.store.places import HASH, Places, folder, folders
+from worker.store.places import HASH, Places, repository_folder, repository_folders
 from worker.store.refusals import Reason, WrongChecksumError, unavailable
 from worker.store.resolve import Found, resolve
 from worker.store.snapshot import File, Origin, Snapshot, Wanted
 
-# Which of the hub's HTTP libraries it is depends on the hub's release.
+log = getLogger(__name__)
+T = TypeVar("T")
+
+# Which HTTP library's error it is depends on the release of huggingface_hub.
 HTTPError: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # for its own use
 
-# What a header can carry.
-_TOKEN = re.compile(r"[!-~]*")
-# How long an answer may take to begin.
+# Seconds until the hub begins to answer.
 PATIENCE_S = 4.0
-# Headers of shards asked for at once.
-_AT_ONCE = 16
-# Of more shards the headers are not asked for: that would take longer than they are worth.
+_TRIES = 4
+# The characters that an HTTP header can carry.
+_TOKEN = re.compile(r"[!-~]*")
+# Headers of safetensors files read at once, and the most that are read at all.
+_PARALLEL_HEADERS = 16
 _MOST_HEADERS = 64
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A repository at a commit: all its files, by name, under the name that it has today."""
+    """A repository's files at a commit, by name; ``name`` is the repository's current one."""
 
     name: str
     commit: str
@@ -45,22 +50,22 @@ class Listing:
 
 
 def listing(api: HfApi, wanted: Wanted, patience_s: float = PATIENCE_S) -> Listing:
-    """Ask for the files of a repository, and for the commit that its revision has now.
+    """Return the commit that a revision has now, and its files.
 
     Raises:
-        Exception: what ``failures_told`` tells.
+        Exception: what ``translated`` translates.
     """
     if not api.endpoint.isprintable():
-        # The HTTP library's own error for it is no kind of any other.
+        # The HTTP library raises an error of no common kind for it.
         raise ValueError("no address")
     info = api.model_info(
         wanted.model, revision=wanted.revision, files_metadata=True, timeout=patience_s
     )
-    siblings = [each for each in info.siblings or () if files.inside(each.rfilename)]
-    listed = {each.rfilename: _file(each) for each in siblings}
-    hashes = [str(info.sha), *(str(each.blob) for each in listed.values())]
+    siblings = [sibling for sibling in info.siblings or () if files.inside(sibling.rfilename)]
+    listed = {sibling.rfilename: _file(sibling) for sibling in siblings}
+    hashes = [str(info.sha), *(str(file.blob) for file in listed.values())]
     if not all(map(HASH.fullmatch, hashes)):
-        # Files on the disk are called by them.
+        # They become names of files on the disk.
         raise ValueError("no hashes")
     return Listing(info.id, str(info.sha), listed, bool(info.gated))
 
@@ -71,7 +76,7 @@ def locate(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snaps
     Args:
         wanted: the model.
         places: where it may lie.
-        endpoint: another hub's address than the library's own.
+        endpoint: address of another hub than the library's own.
 
     Raises:
         Unavailable: the model is neither on the disk nor on the hub, or the hub refuses it.
@@ -80,31 +85,31 @@ def locate(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snaps
     if isinstance(found, Found):
         described = disk.described(wanted, found.origin, found.place, found.commit)
     else:
-        described = _ask(wanted, places, endpoint)
+        described = _described(wanted, places, endpoint)
     return replace(described, passed=found.passed)
 
 
-def _ask(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
-    """Describe a model as the hub has it, and which of its files are not in a cache yet."""
+def _described(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
+    """Describe a model as the hub has it, and which of its files the cache lacks."""
     api = HfApi(endpoint=endpoint)
-    with failures_told(wanted):
+    with translated(wanted):
         listed = listing(api, wanted)
-        asked = _Asked(api, wanted, listed.commit, places)
-        # A gated repository lists its files to anybody: only reading one shows who may.
-        config = files.json_object(asked.text(CONFIG, listed.files))
-        index = files.indexed(asked.text(INDEX, listed.files))
+        commit = _Commit(api, wanted, listed.commit, places)
+        # Everybody may list a gated repository's files: reading one shows who has access.
+        config = files.json_object(commit.text(CONFIG, listed.files))
+        index = files.indexed(commit.text(INDEX, listed.files))
         named = files.weights(listed.files, index, wanted.load_format)
         weights = tuple(listed.files[name] for name in named if name in listed.files)
-        tensors, damaged = asked.counted(weights)
+        tensors, damaged = commit.counted(weights)
         others = tuple(listed.files[name] for name in files.others(listed.files, wanted.code))
         return Snapshot(
             model=wanted.model,
             origin=Origin.DOWNLOAD,
-            place=folder(places.cache(wanted), wanted.model),
+            place=repository_folder(places.cache(wanted), wanted.model),
             commit=listed.commit,
             weights=weights,
             others=others,
-            missing=asked.missing(weights + others),
+            missing=commit.missing(weights + others),
             lacking=tuple(name for name in named if name not in listed.files),
             config=config,
             tensors=tensors,
@@ -113,7 +118,33 @@ def _ask(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
         )
 
 
-# The most specific first: what is gated counts as not found, too.
+def retry(call: Callable[[], T], failure: type[Exception], permanent: Callable[[Any], bool]) -> T:
+    """Return what a call returns; call again after a failure, with growing pauses, up to 4 times.
+
+    Args:
+        call: takes no arguments.
+        failure: the exception to try again after.
+        permanent: returns whether such an exception would only come again.
+
+    Raises:
+        Exception: the last failure, or any other.
+    """
+
+    def log_failure(details: Any) -> None:
+        log.warning("%s; tried again in %.1f s", details["exception"], details["wait"])
+
+    retrying = backoff.on_exception(
+        backoff.expo,
+        failure,
+        max_tries=_TRIES,
+        giveup=permanent,
+        on_backoff=log_failure,
+        logger=None,
+    )
+    return retrying(call)()
+
+
+# The most specific first: GatedRepoError is a RepositoryNotFoundError.
 _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
     (errors.HFValidationError, Reason.NOT_A_REPOSITORY),
     (errors.OfflineModeIsEnabled, Reason.OFFLINE),
@@ -126,8 +157,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def failures_told(wanted: Wanted) -> Iterator[None]:
-    """Tell why the hub, or the disk, refuses.
+def translated(wanted: Wanted) -> Iterator[None]:
+    """Translate errors of the hub and of the disk.
 
     Raises:
         Unavailable: in place of what was raised.
@@ -135,12 +166,12 @@ def failures_told(wanted: Wanted) -> Iterator[None]:
     try:
         yield
     except (HTTPError, OSError, ValueError) as error:
-        # Values are wrong in what makes no address or no header, and in answers that are no JSON.
+        # ValueError: no address, no header, or an answer that is no JSON.
         reason = _reason(error)
-        told = [getattr(error, name, None) for name in ("strerror", "filename")]
         of_disk = reason in (Reason.NO_SPACE, Reason.UNWRITABLE, Reason.WRONG_CHECKSUM)
-        detail = ": ".join(str(each) for each in told if each)
-        raise unavailable(wanted, reason, detail if of_disk else "") from error
+        parts = [getattr(error, name, None) for name in ("strerror", "filename")]
+        detail = ": ".join(str(part) for part in parts if part) if of_disk else ""
+        raise unavailable(wanted, reason, detail) from error
 
 
 def _reason(error: Exception) -> Reason:
@@ -153,7 +184,7 @@ def _reason(error: Exception) -> Reason:
     return Reason.TOKEN_MISSING if found is Reason.NO_ACCESS and not get_token() else found
 
 
-# Where the hub names no reason.
+# For answers without an error code of the hub's.
 _BY_STATUS: dict[int, Reason] = {
     HTTPStatus.FORBIDDEN: Reason.NO_ACCESS,
     HTTPStatus.NOT_FOUND: Reason.MISSING,
@@ -166,7 +197,7 @@ _BY_STATUS: dict[int, Reason] = {
 def _reason_by_status(status: int) -> Reason:
     if status == HTTPStatus.UNAUTHORIZED:
         return Reason.BAD_TOKEN
-    # What no header can carry is not even sent.
+    # A request with such a token is not even sent.
     if not _TOKEN.fullmatch(get_token() or ""):
         return Reason.ODD_TOKEN
     if status in _BY_STATUS:
@@ -175,7 +206,7 @@ def _reason_by_status(status: int) -> Reason:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Commit:
     """One commit of a repository on the hub, and what the cache has of it."""
 
     api: HfApi
@@ -184,10 +215,10 @@ class _Asked:
     places: Places
 
     def text(self, name: str, listed: Mapping[str, File]) -> str:
-        """Read a small file; without one, nothing."""
+        """Return the text of a small file; an empty one, if the repository doesn't have it."""
         if name not in listed:
             return ""
-        if path := self._kept(name):
+        if path := self._cached(name):
             return path.read_text(errors="replace")
         with tempfile.TemporaryDirectory() as folder:
             copy = hf_hub_download(
@@ -201,27 +232,27 @@ class _Asked:
             return Path(copy).read_text(errors="replace")
 
     def missing(self, needed: tuple[File, ...]) -> tuple[File, ...]:
-        """Select what is to be downloaded: neither in this snapshot nor in an older one."""
+        """Return the files to download: those that the cache has of no commit."""
 
-        def kept(file: File) -> bool:
-            blobs = [each / "blobs" / (file.blob or "?") for each in self._folders()]
-            return bool(self._kept(file.name)) or any(blob.is_file() for blob in blobs)
+        def cached(file: File) -> bool:
+            blobs = [folder / "blobs" / (file.blob or "?") for folder in self._folders()]
+            return bool(self._cached(file.name)) or any(blob.is_file() for blob in blobs)
 
-        return tuple(file for file in needed if not kept(file))
+        return tuple(file for file in needed if not cached(file))
 
     def counted(self, weights: tuple[File, ...]) -> tuple[Counter[str] | None, str | None]:
-        """Count the elements of weights, out of the cache where they are there."""
-        kept = [self._kept(file.name) for file in weights]
-        if all(kept):
-            return disk.counted([path for path in kept if path])
+        """Return the number of elements by type, and what is damaged, as ``disk.counted`` does."""
+        cached = [self._cached(file.name) for file in weights]
+        if all(cached):
+            return disk.counted([path for path in cached if path])
         of_another_format = not all(file.name.endswith(".safetensors") for file in weights)
         if of_another_format or len(weights) > _MOST_HEADERS:
             return None, None
         total: Counter[str] = Counter()
         try:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                for counted in pool.map(self._header, weights):
-                    total.update(counted)
+            with ThreadPoolExecutor(_PARALLEL_HEADERS) as pool:
+                for counts in pool.map(self._header, weights):
+                    total.update(counts)
         except (errors.SafetensorsParsingError, errors.NotASafetensorsRepoError):
             return None, None
         return total, None
@@ -232,14 +263,15 @@ class _Asked:
         )
         return {str(dtype): count for dtype, count in metadata.parameter_count.items()}
 
-    def _kept(self, name: str) -> Path | None:
-        paths = [each / "snapshots" / self.commit / name for each in self._folders()]
+    def _cached(self, name: str) -> Path | None:
+        paths = [folder / "snapshots" / self.commit / name for folder in self._folders()]
         return next((path for path in paths if path.is_file()), None)
 
     def _folders(self) -> list[Path]:
-        return folders(self.places.cache(self.wanted), self.wanted.model)
+        return repository_folders(self.places.cache(self.wanted), self.wanted.model)
 
 
 def _file(sibling: Any) -> File:
+    """Convert a file of huggingface_hub's listing."""
     blob = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
     return File(sibling.rfilename, sibling.size or 0, blob)

@@ -1,4 +1,4 @@
-"""What a complete snapshot consists of: written when the last file is there, and held to later."""
+"""Manifests: the files of a complete snapshot. Written after the last of them."""
 
 import os
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from worker.store.snapshot import File
 
 @dataclass(frozen=True)
 class Manifest:
-    """All files that a repository has at a commit, by their names, on the disk or not."""
+    """All files that a repository has at a commit, downloaded or not."""
 
     model: str
     commit: str
@@ -27,7 +27,7 @@ _BEGUN = ".begun"
 
 
 def read(folder: Path, commit: str) -> Manifest | None:
-    """Read what is known of a commit; nothing, if its download has not been completed.
+    """Read the manifest of a commit; None, if there is none that can be read.
 
     Args:
         folder: of the repository, in a cache.
@@ -40,32 +40,32 @@ def read(folder: Path, commit: str) -> Manifest | None:
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Say that a commit's download is complete; the last thing to be written."""
+    """Mark a commit's download as complete."""
     replace(_path(folder, manifest.commit), _JSON.dump_json(manifest, indent=1))
 
 
 def begin(folder: Path, commit: str) -> None:
-    """Say that a commit is being downloaded: until its manifest is there, it is not complete."""
+    """Mark a commit as incomplete until it has a manifest."""
     path = _path(folder, commit).with_suffix(_BEGUN)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
 def begun(folder: Path, commit: str) -> bool:
-    """Tell whether a commit was put there by a download of the worker's own, all of it or not."""
+    """Return whether a worker has begun to download a commit; it may have completed it."""
     path = _path(folder, commit)
     return path.exists() or path.with_suffix(_BEGUN).exists()
 
 
 def forget(folder: Path) -> None:
-    """Forget what was begun, where nothing has come of it."""
+    """Remove the marks of downloads that were begun, for a repository without any files."""
     for path in (folder / STATE / _FOLDER).glob(f"*{_BEGUN}"):
         path.unlink(missing_ok=True)
     (folder / STATE / _FOLDER).rmdir()
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file so that whoever reads it sees the old content or the new one, never a part."""
+    """Write a file atomically: readers see the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:

@@ -9,13 +9,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from worker.store.snapshot import Origin, Wanted
 
-# The platform puts the model that is chosen in its console there, in the layout of the hub's cache.
+# The cache, in the hub's layout, to which the platform downloads a model chosen in its console.
 PLATFORM = Path("/runpod-volume/huggingface-cache/hub")
 
-# What commits and blobs are called, SHA-1 or SHA-256: a name that leads nowhere else.
+# Names of commits and blobs, SHA-1 or SHA-256: safe as parts of a path.
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
-# What is known of a repository beyond the hub's own layout.
+# The worker's own folder in a repository's: manifests and leases.
 STATE = ".worker"
 
 
@@ -31,7 +31,7 @@ class BakedModel:
 
 @dataclass(frozen=True)
 class _Image:
-    """The part of the image's manifest that names its models; the rest are their settings."""
+    """The part of the image's manifest that lists its models; the rest are settings."""
 
     models: tuple[BakedModel, ...] = ()
 
@@ -41,12 +41,12 @@ _IMAGE = TypeAdapter(_Image)
 
 @dataclass(frozen=True)
 class Places:
-    """Where to look.
+    """The places that are searched.
 
     Args:
-        volume: a cache in the hub's layout, which downloads go to.
+        volume: cache in the hub's layout, to which the worker downloads.
         platform: the same, but filled by the platform.
-        baked: what the image holds.
+        baked: the models in the image.
     """
 
     volume: Path
@@ -58,25 +58,26 @@ class Places:
         return wanted.download_dir or self.volume
 
     def caches(self, wanted: Wanted) -> Iterator[tuple[Origin, Path]]:
-        """Yield the caches in which a model may lie, in the order in which they are looked at."""
+        """Yield the caches in which a model may lie, in the order in which they are searched."""
         if self.platform != self.cache(wanted):
             yield Origin.PLATFORM, self.platform
         yield Origin.VOLUME, self.cache(wanted)
 
 
 def baked_models(manifest: Path) -> tuple[BakedModel, ...]:
-    """Read which models are in the image; none, if the file is missing or names none."""
+    """Read which models are in the image; none, if the file is missing or lists none."""
     try:
         return _IMAGE.validate_json(manifest.read_bytes()).models
     except (OSError, ValidationError):
         return ()
 
 
-def folder(cache: Path, model: str) -> Path:
+def repository_folder(cache: Path, model: str) -> Path:
     """Return the folder of a repository in a cache."""
     return cache / "--".join(["models", *model.split("/")])
 
 
-def folders(cache: Path, model: str) -> list[Path]:
-    """Return the folders that a repository may lie in; the platform may use lower case."""
-    return [*dict.fromkeys([folder(cache, model), folder(cache, model.lower())])]
+def repository_folders(cache: Path, model: str) -> list[Path]:
+    """Return the folders that a repository may lie in: the platform may use lower case."""
+    names = dict.fromkeys([model, model.lower()])
+    return [repository_folder(cache, name) for name in names]

@@ -1,4 +1,4 @@
-"""Why a model can't be had: what is wrong, and which setting would change it."""
+"""Why a model is unavailable, as an error that names the setting to change."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from worker.store.snapshot import Wanted
 
 
 class Reason(StrEnum):
-    """Why a model can't be had."""
+    """Why a model is unavailable."""
 
     NOT_A_REPOSITORY = "not a repository"
     MISSING = "missing"
@@ -27,23 +27,26 @@ class Reason(StrEnum):
 
 
 class WrongChecksumError(OSError):
-    """A file is not what the hub has announced."""
+    """A file that the hub has sent is not the one that it had announced."""
 
 
 class Unavailable(StartFailed):
-    """A model can't be had: ``told`` is why, ``remedy`` what can be done."""
+    """A model is neither on the disk nor to be downloaded.
 
-    def __init__(self, reason: Reason, told: str, remedy: str) -> None:
-        super().__init__(f"{told}: {remedy}")
+    ``problem`` names the model and says what is wrong, ``remedy`` what can be done.
+    """
+
+    def __init__(self, reason: Reason, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}: {remedy}")
         self.reason = reason
-        self.told = told
+        self.problem = problem
         self.remedy = remedy
 
 
 _WRITABLE = "attach a volume that can be written to, or set BASE_PATH to another directory"
 
-# What is wrong, and what can be done; {setting} names the model, {revision} its revision.
-_TOLD = {
+# Problem and remedy. {setting} is the setting that names the model, {revision} its revision's.
+_MESSAGES = {
     Reason.NOT_A_REPOSITORY: (
         "neither a directory nor a repository's name",
         "set {setting} to owner/name, or to the whole path of a directory",
@@ -99,18 +102,19 @@ _TOLD = {
 
 
 def unavailable(wanted: Wanted, reason: Reason, detail: str = "") -> Unavailable:
-    """Tell why a model can't be had, and what can be done.
+    """Build the error for a model.
 
     Args:
         wanted: the model.
-        reason: names the message.
-        detail: what is known beyond it.
+        reason: chooses the message.
+        detail: added to the problem, in brackets.
     """
-    told, remedy = _TOLD[reason]
+    problem, remedy = _MESSAGES[reason]
     setting = wanted.setting
-    # Of a draft model it is a part of the same setting.
     revision = setting.replace("_NAME", "_REVISION")
-    revision = f"the revision in {setting}" if revision == setting else revision
+    if revision == setting:
+        # Draft models and adapters have no setting for the revision alone.
+        revision = f"the revision in {setting}"
     more = f" ({detail})" if detail else ""
     remedy = remedy.format(setting=setting, revision=revision)
-    return Unavailable(reason, f"{wanted}: {told}{more}", remedy)
+    return Unavailable(reason, f"{wanted}: {problem}{more}", remedy)

@@ -1,7 +1,7 @@
-"""Finds what is on the disk already: the first place that has it, all of it, wins.
+"""Finds what is on the disk: the first place that has all of it wins. The hub is not asked.
 
-The hub is not asked. What a cache holds counts only if it is complete: by its manifest where the
-worker has downloaded it, by its looks where the platform, or the hub's own library, has.
+A snapshot in a cache must be complete: by its manifest if a worker has downloaded it, by its files
+if the platform or huggingface_hub has.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from worker.store import disk, files, manifest
 from worker.store.files import INDEX
-from worker.store.places import HASH, BakedModel, Places, folders
+from worker.store.places import HASH, BakedModel, Places, repository_folders
 from worker.store.snapshot import Origin, Wanted
 
 DEFAULT_REVISION = "main"
@@ -19,7 +19,7 @@ DEFAULT_REVISION = "main"
 
 @dataclass(frozen=True)
 class Found:
-    """A directory with all that is wanted; ``passed`` says why earlier places were passed over."""
+    """The directory with all that is wanted; ``passed`` says why earlier places won't do."""
 
     wanted: Wanted
     place: Path
@@ -38,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True)
 class NotFound:
-    """Nothing on the disk will do; ``passed`` says why, place by place."""
+    """No place has all that is wanted; ``passed`` says why, place by place."""
 
     wanted: Wanted
     passed: tuple[str, ...]
@@ -49,7 +49,7 @@ class _PassedOverError(Exception):
 
 
 def resolve(wanted: Wanted, places: Places) -> Found | NotFound:
-    """Look for a model on the disk, place by place."""
+    """Search the disk for what is wanted, place by place."""
     passed: list[str] = []
     for origin, look in _looks(wanted, places):
         try:
@@ -81,32 +81,32 @@ def _directory(model: str) -> Path | None:
         path = Path(model).expanduser()
         return path if path.is_dir() else None
     except (OSError, RuntimeError):
-        # Too long for a name, or of the home of nobody who is known.
+        # The name is too long, or the home of an unknown user.
         return None
 
 
 def _baked(wanted: Wanted, places: Places) -> tuple[Path, str]:
-    for each in places.baked:
-        if each.model != wanted.model or not _same_revision(wanted.revision, each):
+    for baked in places.baked:
+        if baked.model != wanted.model or not _same_revision(wanted.revision, baked):
             continue
-        if not each.place.is_dir():
-            # Built to where a volume is mounted now.
-            raise _PassedOverError(f"{each.place} is gone, or hidden by what is mounted over it")
-        if lacks := _lacks(each.place.parents[1], each.place, each.commit, wanted):
+        if not baked.place.is_dir():
+            # A volume may be mounted where the image has it.
+            raise _PassedOverError(f"{baked.place} is gone, or hidden by what is mounted over it")
+        if lacks := _lacks(baked.place.parents[1], baked.place, baked.commit, wanted):
             raise _PassedOverError(lacks)
-        return each.place, each.commit
-    held = ", ".join(f"{each.model}@{each.revision or each.commit}" for each in places.baked)
+        return baked.place, baked.commit
+    held = ", ".join(f"{baked.model}@{baked.revision or baked.commit}" for baked in places.baked)
     raise _PassedOverError(f"it holds {held}")
 
 
 def _same_revision(wanted: str | None, baked: BakedModel) -> bool:
-    named = (wanted or DEFAULT_REVISION) == (baked.revision or DEFAULT_REVISION)
-    return named or wanted == baked.commit
+    same_name = (wanted or DEFAULT_REVISION) == (baked.revision or DEFAULT_REVISION)
+    return same_name or wanted == baked.commit
 
 
 def _cached(wanted: Wanted, cache: Path) -> tuple[Path, str]:
     lacks = f"it does not have {wanted.model}"
-    for folder in folders(cache, wanted.model):
+    for folder in repository_folders(cache, wanted.model):
         if not folder.is_dir():
             continue
         commit = commit_of(folder, wanted.revision)
@@ -121,27 +121,28 @@ def _cached(wanted: Wanted, cache: Path) -> tuple[Path, str]:
 
 
 def commit_of(folder: Path, revision: str | None) -> str | None:
-    """Return the commit that a revision had when it was downloaded; the hub's may be newer."""
+    """Return the commit that a revision had when it was downloaded, if its snapshot exists."""
     revision = revision or DEFAULT_REVISION
     if not files.inside(revision):
         return None
     ref = folder / "refs" / revision
     commit = ref.read_text(errors="replace").strip() if ref.is_file() else revision
-    there = HASH.fullmatch(commit) and (folder / "snapshots" / commit).is_dir()
-    return commit if there else None
+    exists = HASH.fullmatch(commit) and (folder / "snapshots" / commit).is_dir()
+    return commit if exists else None
 
 
 def _lacks(folder: Path, place: Path, commit: str, wanted: Wanted) -> str | None:
-    """Say what a snapshot lacks."""
-    if known := manifest.read(folder, commit):
-        return _unlike(place, known, wanted)
+    """Return why a snapshot can't be loaded, or None."""
+    if complete := manifest.read(folder, commit):
+        return _difference(place, complete, wanted)
     if manifest.begun(folder, commit):
         return f"the download of commit {commit[:12]} has not been completed"
     return disk.lacks(place, wanted)
 
 
-def _unlike(place: Path, known: manifest.Manifest, wanted: Wanted) -> str | None:
-    sizes = {file.name: file.size for file in known.files}
+def _difference(place: Path, complete: manifest.Manifest, wanted: Wanted) -> str | None:
+    """Return how a snapshot differs from its manifest, in the files that are loaded; or None."""
+    sizes = {file.name: file.size for file in complete.files}
     index = files.indexed(disk.text(place / INDEX))
     names = files.needed(sizes, index, wanted)
     if not files.loadable(names, wanted):

@@ -1,4 +1,4 @@
-"""What is known of a model without loading it."""
+"""The store's nouns: what is wanted, files of a repository, and a model as it is described."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Origin(StrEnum):
-    """Where a model comes from, in the order in which it is looked for."""
+    """Where a model comes from, in the order in which the places are searched."""
 
     DIRECTORY = "directory"
     BAKED = "image"
@@ -18,28 +18,28 @@ class Origin(StrEnum):
 
 
 class Kind(StrEnum):
-    """What is loaded of a repository."""
+    """Which part of a repository is loaded."""
 
     MODEL = "model"
     TOKENIZER = "tokenizer"
     ADAPTER = "adapter"
-    # Which another repository names.
+    # Python files that another repository's configuration refers to.
     CODE = "code"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the settings name: a directory or a repository, of which the files are to be on disk.
+    """A directory or a repository that is to be loaded, and how.
 
     Args:
         model: a directory, or a repository's name.
-        revision: branch, tag or commit; the repository's main branch.
+        revision: branch, tag or commit; None is the main branch.
         load_format: vLLM's option.
-        download_dir: holds the downloads, in place of the hub's cache on the volume.
-        kind: what of the repository is loaded.
+        download_dir: cache for downloads, in place of the volume's.
+        kind: which part of the repository is loaded.
         code: whether code of the repository may run, and is thus loaded, too.
         by_name: whether libraries look for it by its name, in their own cache.
-        setting: the name of the setting, for messages.
+        setting: name of the setting that wants it, for messages.
     """
 
     model: str
@@ -52,14 +52,14 @@ class Wanted:
     setting: str = field(default="MODEL_NAME", compare=False)
 
     def __str__(self) -> str:
-        told = f"{self.model}@{self.revision}" if self.revision else self.model
+        text = f"{self.model}@{self.revision}" if self.revision else self.model
         # A message stays one line.
-        return told if told.isprintable() else repr(told)
+        return text if text.isprintable() else repr(text)
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a repository; ``size`` in bytes, ``blob`` its name in the hub's cache."""
+    """A file of a repository; ``size`` in bytes, ``blob`` the hash that names its content."""
 
     name: str
     size: int
@@ -68,12 +68,16 @@ class File:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One state of a model's repository, or a directory: what vLLM loads of it, and its shape.
+    """A commit of a model's repository, or a directory: its files, and what they say of it.
 
-    ``missing`` are the files that are yet to be downloaded, ``lacking`` the names of weights that
-    its index promises and nobody has. ``tensors`` counts elements by the safetensors' name of
-    their type; it is None where the weights don't say. ``damaged`` says which weights on the disk
-    can't be read. ``passed`` says why it was not found in places that come before its own.
+    Args:
+        place: the directory; of a model on the hub, its folder in the cache.
+        weights, others: the files that vLLM loads.
+        missing: those of them that are not downloaded yet.
+        lacking: names of weights that the index lists, but that exist neither here nor on the hub.
+        tensors: number of elements by the safetensors' name of their type; None if unknown.
+        damaged: says which weights on the disk can't be read.
+        passed: says why places that come before its own were passed over.
     """
 
     model: str

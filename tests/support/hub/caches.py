@@ -16,7 +16,7 @@ from support.hub.server import Hub, blob, commit, hub
 from worker.store import File, Found, NotFound, Places, Unavailable, Wanted, resolve
 from worker.store.download import obtain
 from worker.store.manifest import Manifest, write
-from worker.store.places import folder as folder_of
+from worker.store.places import repository_folder
 
 NAME = "org/name"
 WANTED = Wanted(NAME)
@@ -65,7 +65,7 @@ def cached(
         revision: that leads to it.
         listed: with the manifest that a worker writes.
     """
-    folder, sha = folder_of(cache, name), commit(source)
+    folder, sha = repository_folder(cache, name), commit(source)
     snapshot = folder / "snapshots" / sha
     for path in paths(source):
         kept = folder / "blobs" / blob(source / path)
@@ -115,7 +115,7 @@ class On(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        return folder_of(self.places.volume, NAME)
+        return repository_folder(self.places.volume, NAME)
 
     def obtain(self, wanted: Wanted = WANTED, newest: bool = False) -> Found:
         return obtain(wanted, self.places, self.hub.endpoint, newest)

@@ -1,7 +1,7 @@
-"""How the hub on loopback sends files: byte for byte on record, slowly, wrongly or not to the end.
+"""How the hub on loopback sends files: recorded to the byte, and with faults if a test sets some.
 
-What is on record has been handed to the system. Of a connection that broke, the last of it may
-never have reached the client.
+Recorded bytes have been handed to the system. If the connection broke, the last of them may never
+have reached the client.
 """
 
 import asyncio
@@ -15,10 +15,12 @@ from pathlib import Path
 
 from aiohttp import ClientConnectionError, web
 
-# Sent at once at most, in bytes.
+# The most bytes sent at once; on a throttled line, the most seconds' worth of them. That much lost
+# time is made up for.
 PIECE = 64 * 1024
-# Sent at once at most, in seconds of a throttled line; and as much lost time is made up for.
 PIECE_S = 0.02
+# Seconds between two looks at whether a stalled file may go on.
+STALL_LOOK_S = 0.02
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Sent:
 
 @dataclass
 class Files:
-    """What was sent of files, and what is wrong with the way they are sent."""
+    """What was sent of files, and the faults with which they are sent."""
 
     sent: list[Sent] = field(default_factory=list)
     # In bytes per second, of all connections together.
@@ -43,9 +45,15 @@ class Files:
     cuts: int | None = None
     # Paths of files whose last byte is sent wrong.
     wrong: set[str] = field(default_factory=set)
-    # Whoever asks for a range gets the whole file.
+    # Paths of files of which answers stop in the middle while the connection stays open.
+    stalled: set[str] = field(default_factory=set)
+    # Paths of files that are answered with a status alone.
+    statuses: dict[str, int] = field(default_factory=dict)
+    # Requests for more bytes at once are answered with 400, as the hub's are for very large files.
+    longest: int | None = None
+    # Requests for a range are answered with the whole file.
     ignores_ranges: bool = False
-    # When the line is free again, on the monotonic clock.
+    # When the throttled line is free again, on the monotonic clock.
     _free: float = 0.0
 
     def transferred(self, repository: str, path: str) -> int:
@@ -53,7 +61,7 @@ class Files:
         return sum(sent.end - sent.start for sent in self._of(repository, path))
 
     def most_often(self, repository: str, path: str) -> int:
-        """Tell how often that byte of a file was sent that was sent most often."""
+        """Return how often the byte of a file was sent that was sent most often."""
         steps: Counter[int] = Counter()
         for sent in self._of(repository, path):
             steps[sent.start] += 1
@@ -66,18 +74,21 @@ class Files:
     async def send(
         self, request: web.Request, repository: str, file: Path, headers: dict[str, str]
     ) -> web.StreamResponse:
-        """Answer with what the request asks for of a file."""
-        response, asked = self._begun(request, file, headers)
+        """Answer with the requested range of a file, or with all of it."""
+        path = request.match_info["path"]
+        if path in self.statuses:
+            return web.Response(status=self.statuses[path])
+        response, asked = self._response(request, file, headers)
         await response.prepare(request)
         if asked and request.method != "HEAD":
-            sent = Sent(repository, request.match_info["path"], asked.start, asked.start)
+            sent = Sent(repository, path, asked.start, asked.start)
             self.sent.append(sent)
-            # The client may go away: what it was sent until then is on record.
+            # If the client goes away, what was sent until then is on record.
             with file.open("rb") as content, suppress(ConnectionError, ClientConnectionError):
                 await self._stream(response, request, content, asked, sent)
         return response
 
-    def _begun(
+    def _response(
         self, request: web.Request, file: Path, headers: dict[str, str]
     ) -> tuple[web.StreamResponse, range]:
         asked = whole = range(file.stat().st_size)
@@ -87,6 +98,9 @@ class Files:
             place = f"{asked[0]}-{asked[-1]}" if asked else "*"
             response.headers["Content-Range"] = f"bytes {place}/{len(whole)}"
             response.set_status(206 if asked else 416)
+        if self.longest is not None and len(asked) > self.longest:
+            response.set_status(400)
+            asked = range(0)
         response.content_length = len(asked)
         return response, asked
 
@@ -101,14 +115,18 @@ class Files:
         transport = request.transport
         if transport is None:
             return
-        # What the system does not take is waited for: it would be lost with the connection.
+        # Nothing is buffered here: it would be lost with the connection.
         transport.set_write_buffer_limits(0)
         content.seek(asked.start)
         end = self._end(asked)
         while sent.end < end:
-            size = await self._turn(end - sent.end)
+            limit = (asked.start + end) // 2 if sent.path in self.stalled else end
+            size = await self._turn(limit - sent.end)
             if transport.is_closing():
                 return
+            if not size:
+                await asyncio.sleep(STALL_LOOK_S)
+                continue
             piece = bytearray(content.read(size))
             if sent.path in self.wrong and not content.peek():
                 piece[-1] ^= 1
@@ -119,7 +137,7 @@ class Files:
             transport.abort()
 
     def _end(self, asked: range) -> int:
-        """Tell where an answer ends: before what was asked for, if it is to be cut."""
+        """Return where an answer ends: before the end of what was requested, if it is to be cut."""
         if self.cut_after is None or self.cuts == 0 or len(asked) <= self.cut_after:
             return asked.stop
         if self.cuts is not None:
@@ -127,10 +145,10 @@ class Files:
         return asked.start + self.cut_after
 
     async def _turn(self, left: int) -> int:
-        """Wait until the line is free for the next piece, and tell how large that is."""
+        """Wait until the line is free for the next piece; return the piece's size in bytes."""
         rate = self.throttle
         if rate is None:
-            # A fast client is never waited for: others take their turn, and its end is noticed.
+            # A fast client never blocks the write: let others take their turn, and see it close.
             await asyncio.sleep(0)
             return min(left, PIECE)
         size = min(left, PIECE, max(1, int(rate * PIECE_S)))

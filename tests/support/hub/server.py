@@ -1,7 +1,7 @@
 """A small Hugging Face hub on loopback: enough of its HTTP for the real client library.
 
-It serves directories faithfully (listings, hashes, ranges, commits), guards gated and private
-repositories as the real one does, and can be told to fail, to hang, and to send files badly.
+It serves directories (listings, hashes, ranges, commits), guards gated and private repositories as
+the real one does, and fails, hangs and sends files badly where a test says so.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from aiohttp import web
 
 from support.hub.files import Files
 
-# Who may read everything, and who has not been granted a gated repository.
+# Tokens: of a user who may read everything, and of one without access to gated repositories.
 MEMBER = "hf_member"
 STRANGER = "hf_stranger"
 
-# The hub keeps what is at least this large, in bytes, or of these types, in its large file storage.
+# Files of at least so many bytes, or of these types, are in the hub's large file storage.
 LARGE = 10 * 1024 * 1024
 LARGE_TYPES = (".safetensors", ".bin", ".pt", ".gguf")
 
@@ -34,7 +34,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Repository:
-    """A model: a directory for each revision, and who may read it."""
+    """A model: a directory for each revision, and its guards."""
 
     revisions: dict[str, Path]
     gated: bool = False
@@ -48,23 +48,21 @@ class Repository:
 
 @dataclass
 class Hub(Files):
-    """A running hub: what it has, what it was asked, and what is wrong with it."""
+    """A running hub: its repositories, the requests it got, and its faults."""
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     # Method, path, and the range asked for.
     requests: list[tuple[str, str, str]] = field(default_factory=list)
-    # Every request is answered with it, if it is set.
+    # The status that every request is answered with, if it is set.
     status: int | None = None
-    # The next requests are answered with these, one each.
+    # Statuses for the next requests, one each.
     faults: list[int] = field(default_factory=list)
     # New names of models by their old ones.
     moved: dict[str, str] = field(default_factory=dict)
-    # Large files are on another host, which must not learn anybody's token.
+    # Large files are on another host, which must not get a token.
     redirects: bool = False
     # The token that came with each request to that host.
     tokens_elsewhere: list[str | None] = field(default_factory=list)
-    # Large files are to be had from this address, too, by the hub's own protocol for them.
-    xet: str | None = None
     # No request is answered while it is set.
     hangs: bool = False
     endpoint: str = ""
@@ -75,7 +73,7 @@ class Hub(Files):
         return self.repositories[name]
 
     def clear(self) -> None:
-        """Forget what was asked and sent."""
+        """Forget the requests and what was sent."""
         self.requests.clear()
         self.sent.clear()
         self.tokens_elsewhere.clear()
@@ -89,7 +87,6 @@ class Hub(Files):
         app.router.add_get(model + "/tree/{revision}/{path:.+}", self._tree)
         app.router.add_post(model + "/paths-info/{revision}", self._paths)
         app.router.add_get("/{owner}/{name}/resolve/{revision}/{path:.+}", self._file)
-        app.router.add_get("/xet-token", self._xet_token)
         app.router.add_get("/elsewhere/{owner}/{name}/{revision}/{path:.+}", self._elsewhere)
         return app
 
@@ -101,7 +98,7 @@ class Hub(Files):
         if self.status:
             return web.Response(status=self.status)
         if self.faults:
-            # The client library waits for a second longer than it is told.
+            # The client library waits for one second more.
             return web.Response(status=self.faults.pop(0), headers={"Retry-After": "0"})
         if address := self._new_address(request.path_qs):
             return web.Response(status=307, headers={"Location": address})
@@ -120,7 +117,7 @@ class Hub(Files):
             refuse(401, None, INVALID)
         repository = self.repositories.get(full_name(request))
         if repository is None or (repository.private and token != MEMBER):
-            # Whoever is not known is not told that it does not exist.
+            # Anonymous callers don't learn whether it exists.
             refuse(404 if token else 401, "RepoNotFound", "Repository not found")
         return repository
 
@@ -149,8 +146,8 @@ class Hub(Files):
         folder = self._folder(request)
         form = await request.post() if request.content_type != "application/json" else None
         wanted = form.getall("paths", []) if form else (await request.json())["paths"]
-        there = [path for path in paths(folder) if path in wanted]
-        return web.json_response([entry(folder, path) for path in there])
+        existing = [path for path in paths(folder) if path in wanted]
+        return web.json_response([entry(folder, path) for path in existing])
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         repository, folder = self._repository(request), self._folder(request)
@@ -165,22 +162,15 @@ class Hub(Files):
         if large(file):
             headers["X-Linked-Etag"] = headers["ETag"]
             headers["X-Linked-Size"] = str(file.stat().st_size)
-            if self.xet:
-                headers["X-Xet-Hash"] = blob(file)
-                headers["X-Xet-Refresh-Route"] = f"{self.endpoint}/xet-token"
             if self.redirects:
                 place = f"/elsewhere/{full_name(request)}/{commit(folder)}/{path}"
                 address = request.url.with_host("localhost").with_path(place)
                 return web.Response(status=302, headers={**headers, "Location": str(address)})
         return await self.send(request, full_name(request), file, headers)
 
-    async def _xet_token(self, _: web.Request) -> web.StreamResponse:
-        headers = {"X-Xet-Cas-Url": self.xet or "", "X-Xet-Access-Token": "for xet"}
-        return web.Response(headers={**headers, "X-Xet-Token-Expiration": str(2**40)})
-
     async def _elsewhere(self, request: web.Request) -> web.StreamResponse:
         self.tokens_elsewhere.append(bearer(request))
-        # Whoever has the address may read: no token is asked for.
+        # The address itself is the permission: no token is needed.
         folder = self.repositories[full_name(request)].find(request.match_info["revision"])
         return await self.send(request, full_name(request), folder / request.match_info["path"], {})
 
@@ -215,13 +205,14 @@ def hub() -> Iterator[Hub]:
 def refuse(
     status: int, code: str | None, message: str, headers: dict[str, str] | None = None
 ) -> NoReturn:
-    told = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
+    """Raise the answer of a refusal, with the headers by which the client library knows it."""
+    named = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
     types: dict[int, type[web.HTTPError]] = {
         401: web.HTTPUnauthorized,
         403: web.HTTPForbidden,
         404: web.HTTPNotFound,
     }
-    raise types[status](headers={**told, **(headers or {})}, text=message)
+    raise types[status](headers={**named, **(headers or {})}, text=message)
 
 
 def full_name(request: web.Request) -> str:
@@ -238,7 +229,7 @@ def paths(folder: Path) -> list[str]:
 
 
 def commit(folder: Path) -> str:
-    """Name a state of a directory as git names a commit: it changes with every file."""
+    """Return a hash of a directory's files and their content, in the form of a git commit's."""
     state = [(path, blob(folder / path)) for path in paths(folder)]
     return hashlib.sha1(repr(state).encode(), usedforsecurity=False).hexdigest()
 
@@ -254,7 +245,7 @@ def blob(path: Path) -> str:
 
 @cache
 def hashed(path: Path, changed: int, size: int) -> str:
-    """Name a file's content: SHA-256 of a large file, git's own hash of any other."""
+    """Return the hub's hash of a file: SHA-256 of a large one, git's hash of any other."""
     if large(path):
         with path.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -263,10 +254,10 @@ def hashed(path: Path, changed: int, size: int) -> str:
 
 
 def storage(file: Path) -> dict[str, Any]:
-    """Describe a file's place in the large file storage, if it is there."""
+    """Return what listings say of a file's place in the large file storage, if it is there."""
     size = file.stat().st_size
-    known = {"oid": blob(file), "sha256": blob(file), "size": size, "pointerSize": 134}
-    return {"lfs": known} if large(file) else {}
+    pointer = {"oid": blob(file), "sha256": blob(file), "size": size, "pointerSize": 134}
+    return {"lfs": pointer} if large(file) else {}
 
 
 def sibling(folder: Path, path: str) -> dict[str, Any]:

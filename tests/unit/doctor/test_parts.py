@@ -22,7 +22,7 @@ def judgement(**settings: str) -> Finding:
     try:
         return judged(part, locate(part.wanted, Places(Path("/nowhere"))))
     except Unavailable as why:
-        return judged(part, Finding(Level.FAIL, "model", why.told, why.remedy))
+        return judged(part, Finding(Level.FAIL, "model", why.problem, why.remedy))
 
 
 def only_part(**settings: str) -> Part:

@@ -249,7 +249,7 @@ def test_offline_nothing_is_asked(on: On, monkeypatch: pytest.MonkeyPatch) -> No
     assert on.obtain(newest=True).place == first.place
     refused = on.refused(replace(WANTED, revision="v2"))
     assert refused.reason is Reason.OFFLINE
-    assert "volume: it does not have revision v2" in refused.told
+    assert "volume: it does not have revision v2" in refused.problem
     assert on.hub.requests == []
 
 

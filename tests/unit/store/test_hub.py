@@ -237,7 +237,7 @@ def test_a_private_model_is_like_none(
 def test_a_revision_that_is_not_there_is_told(served: Hub) -> None:
     refused = refusal(served, revision="v9")
     assert refused.reason is Reason.REVISION_MISSING
-    assert refused.told.startswith("org/name@v9: ")
+    assert refused.problem.startswith("org/name@v9: ")
 
 
 def test_what_is_no_name_of_a_repository_is_told(served: Hub) -> None:

@@ -225,6 +225,37 @@ def test_a_hub_may_send_the_whole_file_to_whoever_has_a_part(served: Hub) -> Non
     assert sent(served) == [(0, len(CONTENT))]
 
 
+def test_a_stalled_file_stops_in_the_middle_until_it_is_let_go(served: Hub) -> None:
+    served.stalled = {LARGE}
+    with ThreadPoolExecutor() as pool:
+        getting = pool.submit(get, served)
+        deadline = time.monotonic() + 20
+        while served.transferred(NAME, LARGE) < len(CONTENT) // 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert (served.transferred(NAME, LARGE), getting.done()) == (len(CONTENT) // 2, False)
+        served.stalled = set()
+        assert getting.result(20) == CONTENT
+    assert sent(served) == [(0, len(CONTENT))]
+
+
+def test_a_file_can_be_answered_with_a_status(served: Hub) -> None:
+    served.statuses[LARGE] = 404
+    with pytest.raises(errors.HfHubHTTPError) as raised:
+        get(served)
+    assert raised.value.response.status_code == 404
+    assert served.sent == []
+
+
+def test_more_bytes_at_once_than_allowed_are_refused(served: Hub) -> None:
+    served.longest = 10
+    with pytest.raises(errors.BadRequestError):
+        get(served)
+    assert part(served, "5-14") == CONTENT[5:15]
+    assert sent(served) == [(5, 15)]
+
+
 def test_large_files_may_be_on_a_host_that_gets_no_token(served: Hub, cache: Path) -> None:
     served.redirects, served.repositories[NAME].gated = True, True
     for path in (LARGE, SMALL):

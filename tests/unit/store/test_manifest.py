@@ -10,7 +10,7 @@ from support.hub.server import commit
 
 from worker.store import Kind, Places, Wanted, manifest
 from worker.store.manifest import read, write
-from worker.store.places import folder as folder_of
+from worker.store.places import repository_folder
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def places(tmp_path: Path) -> Places:
 def test_what_lies_beside_a_started_download_is_not_trusted(places: Places, source: Path) -> None:
     snapshot = cached(places.volume, source)
     assert found(WANTED, places).place == snapshot
-    manifest.begin(folder_of(places.volume, NAME), commit(source))
+    manifest.begin(repository_folder(places.volume, NAME), commit(source))
     told = f"volume: the download of commit {commit(source)[:12]} has not been completed"
     assert told in passed(WANTED, places)
 
@@ -36,7 +36,7 @@ def test_a_manifest_that_can_not_be_read_counts_as_none(
     places: Places, source: Path, content: str
 ) -> None:
     cached(places.volume, source, listed=True)
-    folder = folder_of(places.volume, NAME)
+    folder = repository_folder(places.volume, NAME)
     (folder / ".worker" / "manifests" / f"{commit(source)}.json").write_text(content)
     assert read(folder, commit(source)) is None
     assert "has not been completed" in passed(WANTED, places)
@@ -45,7 +45,7 @@ def test_a_manifest_that_can_not_be_read_counts_as_none(
 def test_a_manifest_vouches_for_its_own_commit_only(places: Places, tmp_path: Path) -> None:
     old = cached(places.volume, model(tmp_path / "old"), revision="old", listed=True)
     new = cached(places.volume, model(tmp_path / "new", SHARDS))
-    manifest.begin(folder_of(places.volume, NAME), new.name)
+    manifest.begin(repository_folder(places.volume, NAME), new.name)
     assert "has not been completed" in passed(WANTED, places)
     assert found(replace(WANTED, revision="old"), places).place == old
 
@@ -54,7 +54,7 @@ def test_a_download_that_was_begun_casts_no_doubt_on_another_commit(
     places: Places, source: Path
 ) -> None:
     snapshot = cached(places.platform, source)
-    manifest.begin(folder_of(places.platform, NAME), "0" * 40)
+    manifest.begin(repository_folder(places.platform, NAME), "0" * 40)
     assert found(WANTED, places).place == snapshot
 
 
@@ -160,7 +160,7 @@ def test_a_manifest_is_written_whole_or_not_at_all(
         raise OSError(28, "full")
 
     cached(places.volume, source, listed=True)
-    folder = folder_of(places.volume, NAME)
+    folder = repository_folder(places.volume, NAME)
     known = read(folder, commit(source))
     assert known
     with monkeypatch.context() as patched:
@@ -175,7 +175,7 @@ def test_who_reads_a_manifest_sees_one_of_them_and_never_a_mixture(
     places: Places, source: Path
 ) -> None:
     cached(places.volume, source, listed=True)
-    folder = folder_of(places.volume, NAME)
+    folder = repository_folder(places.volume, NAME)
     known = read(folder, commit(source))
     assert known
     (path,) = (folder / ".worker" / "manifests").iterdir()

@@ -49,9 +49,9 @@ def nothing_trusted(on: On, wanted: Wanted = WANTED) -> None:
 def test_every_reason_is_told_with_what_can_be_done(reason: Reason) -> None:
     told = unavailable(Wanted("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
     assert isinstance(told, StartFailed)
-    assert told.told.startswith("a/b: ")
-    assert told.told.endswith(" (why)")
-    assert told.message == f"{told.told}: {told.remedy}"
+    assert told.problem.startswith("a/b: ")
+    assert told.problem.endswith(" (why)")
+    assert told.message == f"{told.problem}: {told.remedy}"
     assert "{" not in told.message
 
 
@@ -154,7 +154,7 @@ def test_an_index_that_promises_too_much_is_told(on: On, tmp_path: Path) -> None
     on.hub.add(NAME, source)
     refused = on.refused()
     assert refused.reason is Reason.NO_FILES
-    assert "(../x.safetensors, lost.safetensors)" in refused.told
+    assert "(../x.safetensors, lost.safetensors)" in refused.problem
     assert [each.path for each in on.hub.sent] == [INDEX]
     nothing_trusted(on)
 
@@ -208,7 +208,7 @@ def test_room_is_looked_for_before_anything_large_is_sent(
     refused = on.refused()
     assert refused.reason is Reason.NO_SPACE
     assert f"40.1kB are to be downloaded to {on.places.volume}, where 40.0kB are free" in (
-        refused.told
+        refused.problem
     )
     assert on.hub.sent == []
     nothing_trusted(on)
@@ -232,7 +232,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told(
         patched.setattr(os, "fsync", full)
         refused = on.refused()
     assert (refused.reason, "BASE_PATH" in refused.remedy) == (Reason.NO_SPACE, True)
-    assert os.strerror(number) in refused.told
+    assert os.strerror(number) in refused.problem
     nothing_trusted(on)
     same(on.obtain(), on.source)
 
@@ -244,7 +244,7 @@ def test_a_place_that_can_not_be_written_to_is_told(on: On, kind: str) -> None:
         volume.touch() if kind == "file" else volume.symlink_to(volume)
     refused = on.refused()
     assert refused.reason is Reason.UNWRITABLE
-    assert str(volume) in refused.told
+    assert str(volume) in refused.problem
     assert "BASE_PATH" in refused.remedy
     volume.unlink()
     same(on.obtain(), on.source)

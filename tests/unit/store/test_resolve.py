@@ -12,7 +12,7 @@ from support.hub.caches import INDEX, NAME, SHARDS, WANTED, WEIGHTS, cached, fou
 from support.hub.server import commit
 
 from worker.store import Found, Origin, Places, Wanted
-from worker.store.places import folder as folder_of
+from worker.store.places import repository_folder
 
 SOURCES = ROOT / "src"
 
@@ -112,7 +112,7 @@ def test_without_a_revision_it_is_main_and_never_the_last_one(
     places: Places, revisions: dict[str, Path]
 ) -> None:
     assert found(WANTED, places).place == revisions["main"]
-    (folder_of(places.platform, NAME) / "refs" / "main").unlink()
+    (repository_folder(places.platform, NAME) / "refs" / "main").unlink()
     assert "it does not have revision main" in passed(WANTED, places)
 
 
@@ -126,7 +126,7 @@ def test_a_revision_that_is_not_there_is_passed_over(
 
 def test_a_revision_does_not_lead_out_of_the_refs(places: Places, source: Path) -> None:
     snapshot = cached(places.platform, source)
-    (folder_of(places.platform, NAME) / "elsewhere").write_text(snapshot.name)
+    (repository_folder(places.platform, NAME) / "elsewhere").write_text(snapshot.name)
     wanted = replace(WANTED, revision="../elsewhere")
     assert "it does not have revision ../elsewhere" in passed(wanted, places)
 
@@ -135,13 +135,14 @@ def test_a_revision_does_not_lead_out_of_the_refs(places: Places, source: Path) 
 def test_a_ref_that_leads_nowhere_is_passed_over(
     places: Places, revisions: dict[str, Path], content: str
 ) -> None:
-    (folder_of(places.platform, NAME) / "refs" / "main").write_bytes(content.encode("latin-1"))
+    ref = repository_folder(places.platform, NAME) / "refs" / "main"
+    ref.write_bytes(content.encode("latin-1"))
     assert "it does not have revision main" in passed(WANTED, places)
 
 
 def test_a_ref_may_end_in_a_line_break(places: Places, source: Path) -> None:
     snapshot = cached(places.platform, source)
-    (folder_of(places.platform, NAME) / "refs" / "main").write_text(f"{snapshot.name}\n")
+    (repository_folder(places.platform, NAME) / "refs" / "main").write_text(f"{snapshot.name}\n")
     assert found(WANTED, places).place == snapshot
 
 
@@ -179,7 +180,7 @@ def test_files_outside_of_the_snapshot_are_never_looked_for(places: Places, sour
 @pytest.mark.parametrize("of_folder", [True, False])
 def test_a_loop_of_links_is_passed_over(places: Places, source: Path, of_folder: bool) -> None:
     snapshot = cached(places.volume, source, listed=True)
-    loop = folder_of(places.platform, NAME) if of_folder else snapshot / WEIGHTS
+    loop = repository_folder(places.platform, NAME) if of_folder else snapshot / WEIGHTS
     loop.parent.mkdir(parents=True, exist_ok=True)
     loop.unlink(missing_ok=True)
     loop.symlink_to(loop)

@@ -23,10 +23,21 @@ from support.hub.caches import (
 )
 from support.hub.server import commit
 
-from worker.store import BakedModel, Found, Kind, Origin, Places, Reason, Wanted, manifest, resolve
+from worker.store import (
+    BakedModel,
+    Found,
+    Kind,
+    Origin,
+    Places,
+    Reason,
+    Wanted,
+    download,
+    manifest,
+    resolve,
+)
 from worker.store.download.transfer import Transfer
 from worker.store.hub import listing
-from worker.store.places import folder
+from worker.store.places import repository_folder
 
 
 @pytest.fixture
@@ -82,7 +93,7 @@ def test_a_folder_in_lower_case_is_completed_rather_than_doubled(on: On) -> None
     on.hub.add("Org/Name", on.source)
     lower = cached(on.places.volume, on.source)
     (lower / "tokenizer.json").unlink()
-    manifest.begin(folder(on.places.volume, NAME), lower.name)
+    manifest.begin(repository_folder(on.places.volume, NAME), lower.name)
     there = on.obtain(Wanted("Org/Name"))
     assert there.place == lower
     assert [each.name for each in on.places.volume.iterdir()] == ["models--org--name"]
@@ -113,7 +124,11 @@ def test_code_is_where_the_libraries_look_for_it_or_nowhere(tmp_path: Path) -> N
     assert found(code, places).origin is Origin.VOLUME
 
 
-def test_what_looks_whole_is_not_while_a_download_of_ours_has_not_ended(on: On) -> None:
+def test_what_looks_whole_is_not_while_a_download_of_ours_has_not_ended(
+    on: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The smallest file comes last, after all others.
+    monkeypatch.setattr(download, "PARALLEL", 1)
     on.hub.wrong = {"tokenizer.json"}
     assert on.refused().reason is Reason.WRONG_CHECKSUM
     wanted = replace(WANTED, revision=commit(on.source))

@@ -1,7 +1,7 @@
-"""Obtains what another process wants: JSON comes in, JSON goes out, and the log is its own.
+"""Obtains what another process wants: reads an ``Order``, downloads, writes a ``Reply``.
 
-It is a process of its own because a download has threads, and the engine's core is to be forked
-before any thread exists. It ends when whoever asked does.
+This is a process of its own because downloads have threads, and the engine's core is forked before
+any thread exists. It ends when its standard input is closed, thus also when its parent ends.
 """
 
 import logging
@@ -14,37 +14,37 @@ from typing import NoReturn
 
 from worker.store import Unavailable
 from worker.store.download import lease, obtain
-from worker.store.fetching import ANSWER, ORDER, Answer
+from worker.store.fetching import ORDER, REPLY, Reply
 
 log = logging.getLogger("worker.store")
 
 
 def main() -> None:
-    """Read what is wanted from standard input, and write where it lies to standard output."""
+    """Read the order, obtain what it wants, write the reply, and end the process."""
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("worker").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: leave())
-    # Ctrl-C reaches both: the other one decides.
+    # Ctrl-C reaches the parent, too, which decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = ORDER.validate_json(sys.stdin.buffer.readline())
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    for cache in {order.places.cache(each) for each in order.wanted}:
+    for cache in {order.places.cache(wanted) for wanted in order.wanted}:
         warn_of_own_disk(cache)
     try:
-        found = [obtain(each, order.places, newest=order.newest) for each in order.wanted]
-        answer = Answer(found)
+        found = [obtain(wanted, order.places, newest=order.newest) for wanted in order.wanted]
+        reply = Reply(found)
     except Unavailable as why:
-        answer = Answer([], why.reason, why.told, why.remedy)
-    sys.stdout.buffer.write(ANSWER.dump_json(answer))
+        reply = Reply([], why.reason, why.problem, why.remedy)
+    sys.stdout.buffer.write(REPLY.dump_json(reply))
     sys.stdout.flush()
-    # Threads of a download that failed may still wait for the hub.
+    # Threads of a failed download may still wait for the hub.
     os._exit(0)
 
 
 def warn_of_own_disk(cache: Path) -> None:
-    """Say so if a cache is where no other worker will find what is downloaded."""
-    there = next(each for each in (cache, *cache.absolute().parents) if each.exists())
-    if there.stat().st_dev == Path("/").stat().st_dev:
+    """Warn if a cache is on the container's disk, where no other worker finds it."""
+    existing = next(path for path in (cache, *cache.absolute().parents) if path.exists())
+    if existing.stat().st_dev == Path("/").stat().st_dev:
         log.warning("%s is no network volume: each worker downloads for itself", cache)
 
 
@@ -54,6 +54,7 @@ def leave_with_parent() -> None:
 
 
 def leave() -> NoReturn:
+    """Release all leases and end the process, whatever its threads wait for."""
     lease.release_all()
     os._exit(1)
 

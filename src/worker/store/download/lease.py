@@ -1,9 +1,9 @@
-"""Lets exactly one of many workers that share a volume do something, by files alone.
+"""Leases: of many workers that share a volume, exactly one holds one at a time.
 
-Locks on a network disk can't be trusted; that a file is created once can. A lease is a file that
-its owner rewrites again and again. Whoever waits and sees no change for a while takes over, by
-creating the file of the next attempt. Clocks of different machines are not compared, and a pause
-of the whole machine counts for nothing: only looks without a change are counted.
+Locks on a network disk can't be trusted, exclusive creation of a file can. A lease is a numbered
+file that its owner rewrites every few seconds. A worker that sees no change for a while takes over
+by creating the file of the next number. No clocks are compared, neither of two machines nor of one
+that was paused: only looks without a change are counted.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 _PREFIX = "lease-"
 
-# How often an owner says that it lives, and how often others look.
+# Seconds between two heartbeats of an owner, and between two looks of the others.
 BEAT_S = 2.0
 LOOK_S = 1.0
 # Looks without a change after which an owner counts as dead.
@@ -28,7 +28,7 @@ PATIENCE = 15
 
 @dataclass(frozen=True)
 class Claim:
-    """What stands in a lease: whose it is, and how far its owner has come, in bytes."""
+    """The content of a lease: its owner, and the owner's progress in bytes."""
 
     owner: str
     host: str
@@ -41,25 +41,25 @@ class Claim:
 
 _JSON = TypeAdapter(Claim)
 
-# What this process holds.
+# The leases that this process holds.
 _held: set["Lease"] = set()
 
 
 def release_all() -> None:
-    """Let others have at once what this process holds: it is about to end."""
+    """Release all leases of this process, which is about to end."""
     for lease in tuple(_held):
         lease.release()
 
 
 class Lease:
-    """Held by this process, and kept alive by a thread, until ``release``.
+    """A lease that this process holds, kept alive by a thread until ``release``.
 
-    ``lost`` is set when another worker has taken it over: what is being done is then to end.
+    ``lost`` is set when another worker has taken over: the work that it protects must end.
 
     Args:
-        path: of the file, which this process has just created.
+        path: the file, which this process has just created.
         attempt: its number.
-        progress: returns the bytes that are done, and those that there are.
+        progress: returns the bytes that are done, and those of the whole.
     """
 
     def __init__(self, path: Path, attempt: int, progress: Callable[[], tuple[int, int]]) -> None:
@@ -70,53 +70,53 @@ class Lease:
         self._owner = uuid4().hex
         self._beat = 0
         self._ended = threading.Event()
-        self._say()
+        self._write()
         _held.add(self)
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._keep_alive, name="lease", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
-        """Let others have it at once."""
+        """Let another worker take the lease at once."""
         self._ended.set()
         _held.discard(self)
         with contextlib.suppress(OSError):
-            if self._ours():
+            if self._is_mine():
                 self._path.unlink(missing_ok=True)
 
-    def _ours(self) -> bool:
-        """Tell whether nobody has taken over; who had may be done, and numbers begin again."""
+    def _is_mine(self) -> bool:
+        """Return whether no other worker has taken over, since then or with the same number."""
         newest = _newest(self._path.parent) == self.attempt
         return newest and self._owner.encode() in self._path.read_bytes()
 
-    def _keep(self) -> None:
+    def _keep_alive(self) -> None:
         while not self._ended.wait(BEAT_S):
             try:
-                if not self._ours():
+                if not self._is_mine():
                     break
-                self._say()
+                self._write()
             except OSError:
-                # What can't be written now, others will take over.
+                # If it lasts, another worker takes over.
                 continue
         if not self._ended.is_set():
             self.lost.set()
 
-    def _say(self) -> None:
+    def _write(self) -> None:
         self._beat += 1
         done, total = self._progress()
         claim = Claim(
             self._owner, socket.gethostname(), os.getpid(), self.attempt, self._beat, done, total
         )
-        # In place: whoever opens the file anew sees it, also on a network disk.
+        # In place: a reader that opens the file anew sees it, also on a network disk.
         with self._path.open("r+b") as opened:
             opened.write(_JSON.dump_json(claim))
             opened.truncate()
 
 
 class Leases:
-    """The leases in a directory, as one worker sees them; asked again and again until it has one.
+    """The leases in a directory, as one worker sees them while it waits for its own.
 
     Args:
-        directory: made if it is not there.
+        directory: created if it doesn't exist.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -126,7 +126,7 @@ class Leases:
 
     @contextlib.contextmanager
     def taken(self, progress: Callable[[], tuple[int, int]]) -> Iterator[Lease | None]:
-        """Take the lease if nobody who lives has it; release it on leaving.
+        """Take the lease for the block, or yield None if a living owner has it.
 
         Raises:
             OSError: the directory can't be written to.
@@ -141,13 +141,13 @@ class Leases:
         try:
             path.open("xb").close()
         except (FileExistsError, FileNotFoundError):
-            # Another one was faster: with taking it, or with tidying up.
+            # Another worker was faster: it took the lease, or removed the empty directory.
             yield None
             return
         try:
             lease = Lease(path, attempt, progress)
         except OSError:
-            # A full disk has room for the file, but not for what is to stand in it.
+            # A full disk has room for the file, but not for its content.
             path.unlink(missing_ok=True)
             raise
         try:
@@ -157,7 +157,7 @@ class Leases:
             lease.release()
 
     def look(self) -> Claim | None:
-        """See what the owner says, once every ``LOOK_S``; nothing, if there is no owner."""
+        """Return the owner's claim, if there is one. To be called every ``LOOK_S`` seconds."""
         attempt = _newest(self._directory)
         try:
             content = (self._directory / f"{_PREFIX}{attempt}").read_bytes()
@@ -174,13 +174,13 @@ class Leases:
             return None
 
     def _dead(self, attempt: int) -> bool:
-        """Tell whether this attempt's owner, and not one before it, was waited for in vain."""
+        """Return whether the owner of this attempt, not of an earlier one, was silent too long."""
         seen = self._seen is not None and self._seen[0] == attempt
         return seen and self._unchanged >= PATIENCE
 
 
 def _newest(directory: Path) -> int:
-    """Return the number of the newest attempt; 0, if there is none."""
+    """Return the number of the newest lease; 0, if there is none."""
     numbers = [path.name.removeprefix(_PREFIX) for path in directory.glob(f"{_PREFIX}*")]
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 

@@ -1,4 +1,4 @@
-"""How far a download has come, as lines that a log can show and as what its lease says."""
+"""The progress of a download: logged as lines, and read by its lease."""
 
 import contextlib
 import logging
@@ -12,15 +12,15 @@ log = logging.getLogger(__name__)
 
 
 def size(count: float) -> str:
-    """Write a number of bytes, in powers of ten as the hub does."""
+    """Format a number of bytes in powers of ten, as the hub's pages do: 1.50MB."""
     return str(tqdm.format_sizeof(count, "B"))
 
 
 class Meter:
-    """Counts the bytes that are there, whoever has brought them.
+    """Logs how many bytes are on the disk, whichever worker has downloaded them.
 
     Args:
-        name: of what is downloaded.
+        name: of what is downloaded, for the log.
     """
 
     INTERVAL_S = 5.0
@@ -31,16 +31,16 @@ class Meter:
         self._done: Callable[[], int] = int
 
     def read(self) -> tuple[int, int]:
-        """Return the bytes that are there, and those that there will be."""
+        """Return the bytes on the disk, and those of the whole."""
         return self._done(), self._total
 
     @contextlib.contextmanager
     def of(self, total: int, done: Callable[[], int]) -> Iterator[None]:
-        """Log how far it has come, until the block ends; then, what it took.
+        """Log the progress while the block runs; then, if it doesn't raise, the time it took.
 
         Args:
-            total: bytes, with those that are there already.
-            done: returns the bytes that are there.
+            total: bytes, including those that are on the disk already.
+            done: returns the bytes that are on the disk.
         """
         self._total, self._done = total, done
         ended = threading.Event()
@@ -59,8 +59,8 @@ class Meter:
             thread.join()
         if total > before:
             elapsed = time.monotonic() - begun
-            told = size(total - before), elapsed, size((total - before) / elapsed)
-            log.info("%s: %s downloaded in %.1f s, %s/s", self._name, *told)
+            came, rate = size(total - before), size((total - before) / elapsed)
+            log.info("%s: %s downloaded in %.1f s, %s/s", self._name, came, elapsed, rate)
 
 
 def _line(done: int, total: int, before: int, begun: float) -> str:

@@ -1,4 +1,4 @@
-"""A file that is being downloaded: it grows from where it was left, hashed as the hub does."""
+"""A partially downloaded file: it is continued, and hashed as the hub hashes it."""
 
 import hashlib
 import io
@@ -9,25 +9,28 @@ from typing import Any
 from worker.store.refusals import WrongChecksumError
 from worker.store.snapshot import File
 
-# Blobs of the hub's large file storage are called by their SHA-256, others by git's hash.
+# Blobs of the hub's large file storage are named by their SHA-256, others by git's hash.
 _SHA256_DIGITS = 64
 _PIECE_BYTES = 1 << 20
 
 
 class Stopped(Exception):
-    """This process is to write no more."""
+    """This process must not write any more: another worker has taken over, or a file failed."""
 
 
-class Growing(io.FileIO):
-    """A file that is being downloaded: it grows from where it was left, hashed as it does.
+class Partial(io.FileIO):
+    """The file that a download is written to; opened at its end, with the hash of its content.
 
-    Bytes are written to where they belong, not to the end: two workers that both believe to be
-    the only one would write the same.
+    Bytes are written to their own place, not appended by the system: two workers that both believe
+    they hold the lease write the same bytes to the same places.
 
     Args:
-        path: made if it is not there.
-        file: what it is to become.
-        stop: when it is set, nothing more is written.
+        path: created if it doesn't exist.
+        file: what it becomes. A file that is larger is begun anew.
+        stop: nothing more is written once it is set.
+
+    Raises:
+        Stopped: ``stop`` is set.
     """
 
     def __init__(self, path: Path, file: File, stop: threading.Event) -> None:
@@ -42,11 +45,11 @@ class Growing(io.FileIO):
         self._hash = hashed(self, file)
 
     def write(self, chunk: Any, /) -> int:
-        """Append, all of it.
+        """Append all of a chunk; return its length.
 
         Raises:
-            Stopped: another worker does it.
-            WrongChecksumError: it is more than was announced.
+            Stopped: ``stop`` is set.
+            WrongChecksumError: the file would become larger than announced.
         """
         if self._stop.is_set():
             raise Stopped
@@ -60,10 +63,10 @@ class Growing(io.FileIO):
         return len(chunk)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Begin again, where the server does.
+        """Cut the file, and begin its hash anew.
 
         Raises:
-            Stopped: another worker does it.
+            Stopped: ``stop`` is set.
         """
         if self._stop.is_set():
             raise Stopped
@@ -73,21 +76,16 @@ class Growing(io.FileIO):
         return length
 
     def digest(self) -> str:
-        """Return what the hub would call the content."""
+        """Return the hub's name for the content so far."""
         return str(self._hash.hexdigest())
 
 
 def hashed(opened: io.FileIO, file: File) -> Any:
-    """Hash what is there of a file, from where it stands, as the hub does."""
-    if large(file):
+    """Read an opened file to its end; return its hash, of the kind that names the blob."""
+    if len(str(file.blob)) == _SHA256_DIGITS:
         digest = hashlib.sha256()
     else:
         digest = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
     while piece := opened.read(_PIECE_BYTES):
         digest.update(piece)
     return digest
-
-
-def large(file: File) -> bool:
-    """Tell whether a file is in the hub's large file storage."""
-    return len(str(file.blob)) == _SHA256_DIGITS

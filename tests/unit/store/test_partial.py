@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from worker.store import File
-from worker.store.download.growing import Growing, Stopped
+from worker.store.download.partial import Partial, Stopped
 from worker.store.refusals import WrongChecksumError
 
 FILE = File("config.json", 10, "0" * 40)
@@ -19,24 +19,24 @@ def stop() -> threading.Event:
 
 def test_who_was_overtaken_empties_nothing(tmp_path: Path, stop: threading.Event) -> None:
     path = tmp_path / "blob"
-    with Growing(path, FILE, stop) as growing:
-        growing.write(b"0123456789")
+    with Partial(path, FILE, stop) as partial:
+        partial.write(b"0123456789")
         stop.set()
         with pytest.raises(Stopped):
-            growing.truncate(0)
+            partial.truncate(0)
     assert path.read_bytes() == b"0123456789"
 
 
 def test_who_was_overtaken_makes_nothing(tmp_path: Path, stop: threading.Event) -> None:
     stop.set()
     with pytest.raises(Stopped):
-        Growing(tmp_path / "blob", FILE, stop)
+        Partial(tmp_path / "blob", FILE, stop)
     assert not (tmp_path / "blob").exists()
 
 
 def test_more_than_was_announced_is_not_written(tmp_path: Path, stop: threading.Event) -> None:
-    with Growing(tmp_path / "blob", FILE, stop) as growing:
-        growing.write(b"01234567")
+    with Partial(tmp_path / "blob", FILE, stop) as partial:
+        partial.write(b"01234567")
         with pytest.raises(WrongChecksumError):
-            growing.write(b"89a")
+            partial.write(b"89a")
     assert (tmp_path / "blob").read_bytes() == b"01234567"

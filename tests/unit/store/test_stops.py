@@ -1,0 +1,147 @@
+"""What ends a download at once, also while a connection sends nothing: a failure, a lost lease.
+
+That a process ends at once when it is told to is tested in test_fetching.py.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+from support.hub.caches import NAME, SHARDS, On, hub_and_volume, model, same
+from support.hub.server import blob
+
+from worker.store import Reason, Unavailable, download
+from worker.store.download import lease
+
+STALLED, OTHER = SHARDS
+FAILS = "tokenizer.json"
+# Seconds: a busy machine needs some of them, and a read would not time out in them.
+SLACK_S = 60
+
+
+@pytest.fixture
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
+    """A hub that stops in the middle of a shard, and a client that waits for more for hours."""
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10_000)
+    with hub_and_volume(tmp_path, monkeypatch) as both:
+        source = model(tmp_path / "shards", SHARDS)
+        both.hub.add(NAME, source)
+        both.hub.stalled = {STALLED}
+        yield both._replace(source=source)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor()
+    yield pool
+    # A download that didn't end waits for the hub, which ends after this.
+    pool.shutdown(wait=False)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SLACK_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def stored(on: On, name: str) -> Path:
+    """Return where a file's content lies once all of it is there."""
+    return on.folder / "blobs" / blob(on.source / name)
+
+
+def partial(on: On, name: str) -> Path:
+    return stored(on, name).with_suffix(".partial")
+
+
+def has_begun(on: On, name: str) -> bool:
+    return partial(on, name).exists() and partial(on, name).stat().st_size > 0
+
+
+def wrong_checksum(on: On, _: pytest.MonkeyPatch) -> None:
+    on.hub.wrong = {FAILS}
+
+
+def not_found(on: On, _: pytest.MonkeyPatch) -> None:
+    on.hub.statuses[FAILS] = 404
+
+
+def full_disk(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+@pytest.mark.parametrize(
+    ("fail", "reason"),
+    [
+        (wrong_checksum, Reason.WRONG_CHECKSUM),
+        (not_found, Reason.MISSING),
+        (full_disk, Reason.NO_SPACE),
+    ],
+)
+def test_the_failure_of_a_file_ends_another_one_that_is_stalled(
+    on: On,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    fail: Callable[[On, pytest.MonkeyPatch], None],
+    reason: Reason,
+) -> None:
+    with monkeypatch.context() as patched:
+        fail(on, patched)
+        why = pool.submit(on.obtain).exception(SLACK_S)
+    assert isinstance(why, Unavailable)
+    assert why.reason is reason
+    assert not [*(on.folder / ".worker").glob("lease-*")]
+
+
+def test_after_a_failure_finished_files_are_not_sent_again_and_stalled_ones_continued(
+    on: On, pool: ThreadPoolExecutor
+) -> None:
+    on.hub.stalled, on.hub.wrong = {STALLED, FAILS}, {FAILS}
+    first = pool.submit(on.obtain)
+    wait_until(lambda: stored(on, OTHER).exists() and stored(on, "config.json").exists())
+    wait_until(lambda: has_begun(on, STALLED))
+    on.hub.stalled = {STALLED}
+    assert isinstance(first.exception(SLACK_S), Unavailable)
+    had = partial(on, STALLED).stat().st_size
+
+    on.hub.clear()
+    on.hub.stalled, on.hub.wrong = set(), set()
+    same(pool.submit(on.obtain).result(SLACK_S), on.source)
+    assert {sent.path for sent in on.hub.sent} == {STALLED, FAILS}
+    assert [sent.start for sent in on.hub.sent if sent.path == STALLED] == [had]
+
+
+def test_a_lost_lease_ends_a_download_that_is_stalled(
+    on: On,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    monkeypatch.setattr(download, "LOOK_S", 0.05)
+    overtaken = pool.submit(on.obtain)
+    wait_until(lambda: stored(on, OTHER).exists() and has_begun(on, STALLED))
+    leases = on.folder / ".worker"
+    (leases / "lease-2").touch()
+    other = lease.Lease(leases / "lease-2", 2, lambda: (0, 0))
+    (leases / "lease-1").unlink()
+    wait_until(lambda: f"{NAME}: another worker downloads it" in caplog.text)
+    had = partial(on, STALLED).stat().st_size
+
+    # The thread that was left behind gets the rest now, and must not write it.
+    on.hub.stalled = set()
+    wait_until(lambda: on.hub.transferred(NAME, STALLED) == (on.source / STALLED).stat().st_size)
+    assert partial(on, STALLED).stat().st_size == had
+    on.hub.clear()
+    other.release()
+    same(overtaken.result(SLACK_S), on.source)
+    assert [sent.start for sent in on.hub.sent if sent.path == STALLED] == [had]
+    assert OTHER not in {sent.path for sent in on.hub.sent}
