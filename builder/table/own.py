@@ -217,7 +217,11 @@ LIBRARY_ROWS = (
     ),
     _variable("HF_HUB_CACHE", "Directory of the downloads themselves, in place of that `hub`."),
     _variable("HUGGINGFACE_HUB_CACHE", "The former name of `HF_HUB_CACHE`."),
-    _variable("HF_HUB_DISABLE_XET", "`1`: downloads over plain HTTP, without the hub's Xet."),
+    _variable(
+        "HF_HUB_DISABLE_XET",
+        "`1`: what libraries download themselves comes without the hub's Xet, as what the worker "
+        "downloads always does.",
+    ),
     _variable(
         "HF_HUB_OFFLINE",
         "`1`: the hub is not asked, the model must be on disk; `0`: libraries may ask it also when "
@@ -225,7 +229,8 @@ LIBRARY_ROWS = (
     ),
     _variable(
         "HF_XET_HIGH_PERFORMANCE",
-        "`1`: downloads through Xet use all of the network and the cores.",
+        "`1`: what libraries download themselves through Xet uses all of the network and the "
+        "cores; what the worker downloads never comes through Xet.",
     ),
     _variable("TRANSFORMERS_OFFLINE", "The same as `HF_HUB_OFFLINE`, for transformers."),
     _variable(

@@ -12,8 +12,7 @@ from worker.settings.environment import process_environ
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import Given, options_of
 from worker.settings.values import adapters, directory, says
-from worker.store import Found, Kind, Wanted
-from worker.store.disk import text
+from worker.store import Found, Kind, Wanted, disk
 from worker.store.files import CONFIG, CONFIGS, code_elsewhere, json_object
 
 # Where they stand among the extra arguments, vLLM's parser is to say first what is meant.
@@ -185,7 +184,7 @@ def elsewhere(found: Found, given: Given) -> Iterator[Wanted]:
     wanted = found.wanted
     # Nobody asks a draft for the model that it was made for.
     if wanted.kind is Kind.MODEL and wanted.setting.endswith("MODEL_NAME"):
-        yield from _models_elsewhere(wanted, json_object(text(found.place / CONFIG)))
+        yield from _models_elsewhere(wanted, json_object(disk.text(found.place / CONFIG)))
     if wanted.code:
         prefix = EMBEDDER if wanted.setting.startswith(EMBEDDER) else ""
         yield from _code_elsewhere(found, _options(given, prefix).get("CODE_REVISION"))
@@ -218,7 +217,7 @@ def _code_elsewhere(found: Found, revision: str | None) -> Iterator[Wanted]:
     for name in CONFIGS:
         # vLLM hands the revision on to some of the libraries that load code, never for tokenizers.
         revisions = {None} if name.startswith("tokenizer") else dict.fromkeys((None, revision))
-        for repository in sorted(code_elsewhere(text(found.place / name))):
+        for repository in sorted(code_elsewhere(disk.text(found.place / name))):
             for each in revisions:
                 yield Wanted(
                     repository,
