@@ -218,7 +218,7 @@ def test_a_process_that_ends_hands_all_back(tmp_path: Path, taken: Take) -> None
 def go_on(owner: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an owner that has been still beat again."""
     monkeypatch.setattr(lease, "BEAT_S", 0.02)
-    threading.Thread(target=owner._keep, daemon=True).start()
+    threading.Thread(target=owner.keep_alive, daemon=True).start()
 
 
 def overtaken(directory: Path, taken: Take) -> Lease:

@@ -72,7 +72,7 @@ class Lease:
         self._ended = threading.Event()
         self._write()
         _held.add(self)
-        self._thread = threading.Thread(target=self._keep_alive, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self.keep_alive, name="lease", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
@@ -88,7 +88,8 @@ class Lease:
         newest = _newest(self._path.parent) == self.attempt
         return newest and self._owner.encode() in self._path.read_bytes()
 
-    def _keep_alive(self) -> None:
+    def keep_alive(self) -> None:
+        """Rewrite the lease every ``BEAT_S`` seconds, until it is released or lost."""
         while not self._ended.wait(BEAT_S):
             try:
                 if not self._is_mine():
