@@ -1,14 +1,13 @@
-"""Measures the start of a worker that downloads its model: is it as long as the longer of two?
+"""Measures the start of a worker that downloads its model while it imports vLLM.
 
     python benchmarks/download.py [--rounds 3] [--model .models/demo]
 
-A worker downloads while it imports vLLM. So from its start to its first token it should take
-max(download, import), and what the engine takes to start. The hub is on loopback; the download is
-made as long as half an import, an import, and two, by a limit on what the hub sends in a second.
-The repository is the model, and a file beside it that is downloaded, and that nobody reads.
+The time to the first token should be max(download, import), plus the start of the engine. The hub
+is on loopback; a limit on its bytes per second makes the download as long as half an import, one
+import, and two. The repository is the model, and a file that is downloaded but not read.
 
-Import and engine start are those of the same worker on a volume that was filled before, with the
-hub there and with the hub gone. The sides alternate; the medians' ratios count, not the seconds.
+Import and engine start are measured with the same worker on a volume that was filled before, with
+the hub up and down. The kinds of starts alternate; the medians' ratios count, not the seconds.
 """
 
 import argparse
@@ -34,10 +33,10 @@ from support.hub.server import Hub, hub  # noqa: E402 - found by the line above
 NAME = "org/model"
 HANDLER = (sys.executable, "-u", "src/handler.py")
 ANSWER = (*HANDLER, "--test_input", '{"input": {"prompt": "Hi", "stream": true}}')
-# Downloaded for its ending; a model has no file of this name.
+# Downloaded for its suffix; no model has a file of this name.
 PADDING = "padding.json"
 PADDING_BYTES = 20_000_000
-# Of an import's time.
+# Lengths of downloads, as multiples of an import's time.
 LENGTHS = (0.5, 1.0, 2.0)
 LIMIT_S = 180
 IMPORT = re.compile(r"start-up: import +([0-9.]+) s")
@@ -71,16 +70,16 @@ def boot(served: Hub, base: Path, vllm_cache: Path) -> Boot:
         took = time.monotonic() - begun
         process.communicate(timeout=LIMIT_S)
         log.seek(0)
-        told = log.read()
-        assert answered.startswith(b"{"), told
-        found = IMPORT.search(told)
-        assert found, told
+        text = log.read()
+        assert answered.startswith(b"{"), text
+        found = IMPORT.search(text)
+        assert found, text
         return Boot(took, float(found[1]))
 
 
 @contextmanager
 def repository(model: Path) -> Iterator[tuple[Hub, int]]:
-    """Serve a model, and a file beside it; with the bytes that a worker downloads."""
+    """Serve a model and the padding; yield the hub and the bytes that a worker downloads."""
     with tempfile.TemporaryDirectory() as folder, hub() as served:
         files = Path(folder) / "files"
         shutil.copytree(model, files, ignore=shutil.ignore_patterns("*.sha256"))
@@ -90,12 +89,12 @@ def repository(model: Path) -> Iterator[tuple[Hub, int]]:
 
 
 class Sides:
-    """What is compared, each by a boot.
+    """The kinds of starts that are compared.
 
     Args:
         served: the hub.
-        size: of the repository, in bytes.
-        folder: for volumes.
+        size: bytes of the repository.
+        folder: where volumes are created.
     """
 
     def __init__(self, served: Hub, size: int, folder: Path) -> None:
@@ -107,7 +106,7 @@ class Sides:
         self._numbers = iter(range(1000))
 
     def filled(self, status: int | None = None) -> Boot:
-        """Start from a volume; the hub, if it were asked, would answer with the status."""
+        """Start from a filled volume. The hub would answer with the status, if one is given."""
         self._served.clear()
         self._served.throttle, self._served.status = None, status
         measured = boot(self._served, self._filled, self._folder / "vllm")
@@ -115,7 +114,7 @@ class Sides:
         return measured
 
     def empty(self, download_s: float) -> Boot:
-        """Start from nothing, with a hub that takes so long to send everything."""
+        """Start from an empty volume, with a hub that takes so long to send everything."""
         base = self._folder / str(next(self._numbers))
         base.mkdir()
         self._served.throttle = self._size / download_s
@@ -150,15 +149,15 @@ def main() -> None:
 def report(
     up: list[Boot], down: list[Boot], empty: dict[str, list[Boot]], lengths: dict[str, float]
 ) -> None:
-    """Print the medians, and those of how a boot compares to the others of its round."""
-    print(f"import           {median(each.import_ for each in up):6.2f} s")
+    """Print the medians, also of ratios within a round."""
+    print(f"import           {median(start.import_ for start in up):6.2f} s")
     print(f"engine and token {median(map(engine, up)):6.2f} s")
-    second = median(each.first_token for each in up)
-    gone = median(each.first_token for each in down)
+    second = median(start.first_token for start in up)
+    gone = median(start.first_token for start in down)
     print(f"from a volume, hub up       {second:6.2f} s")
     print(f"from a volume, hub down     {gone:6.2f} s  {gone / second:.2f} x hub up")
     for name, boots in empty.items():
-        took = median(each.first_token for each in boots)
+        took = median(start.first_token for start in boots)
         ideal = against(1, lengths[name], boots, up)
         allowed = against(1.1, lengths[name], boots, up)
         print(f"download of {name:13} {took:6.2f} s  {ideal:.2f} x max(download, import) + engine")
@@ -167,7 +166,7 @@ def report(
 
 
 def against(factor: float, download_s: float, boots: list[Boot], up: list[Boot]) -> float:
-    """Compare boots that download with the longer of two things, times a factor, and the engine."""
+    """Return the median ratio of starts to factor * max(download, import) + engine."""
     return median(
         one.first_token / (factor * max(download_s, other.import_) + engine(other))
         for one, other in zip(boots, up, strict=True)

@@ -1,6 +1,6 @@
-"""Put a model inside the image: its files, and the one that tells the worker of them.
+"""Puts a model into the image: downloads its files, and writes a manifest for the worker.
 
-The Dockerfile runs it where MODEL_NAME is given. A token is found where the hub's library looks.
+The Dockerfile runs this if MODEL_NAME is set. huggingface_hub finds the token by itself.
 """
 
 import argparse
@@ -14,11 +14,11 @@ from worker.errors import StartFailed
 from worker.store import Found, Kind, Places, Reason, Unavailable, Wanted, disk
 from worker.store.download import obtain
 
-# Where the worker looks for it (BAKED in worker.settings.sources): where nothing is mounted.
+# The path that the worker reads (BAKED in worker.settings.sources): nothing is mounted there.
 MANIFEST = Path("/local_model_args.json")
-# Where the platform mounts a network volume.
+# The mount point of network volumes.
 VOLUME = Path("/runpod-volume")
-# What a token may help with.
+# Reasons that a token may change.
 OF_ACCESS = {
     Reason.MISSING,
     Reason.TOKEN_MISSING,
@@ -29,7 +29,7 @@ OF_ACCESS = {
 
 
 def main() -> int:
-    """Download what is wanted, and write the manifest; return the status."""
+    """Download what is wanted, and write the manifest; return the exit status."""
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("worker").setLevel(logging.INFO)
     command = read_command_line()
@@ -44,8 +44,8 @@ def main() -> int:
         if isinstance(error, Unavailable) and error.reason in OF_ACCESS:
             print("While building, HF_TOKEN is given as a secret: --secret id=HF_TOKEN")
         return 1
-    # What is a directory of the base image has no commit, and needs nobody to look for it.
-    models = [described(each) for each in obtained if each.commit]
+    # A directory of the base image has no commit, and is found without the manifest.
+    models = [described(found) for found in obtained if found.commit]
     manifest = {"settings": settings(command), "models": models}
     command.manifest.write_text(json.dumps(manifest, indent=2) + "\n")
     print(f"The worker is told by {command.manifest}")
@@ -63,7 +63,7 @@ def read_command_line() -> Namespace:
 
 
 def everything_wanted(command: Namespace) -> list[Wanted]:
-    """List what is downloaded: with code, since whether it is trusted is decided at run time."""
+    """Return what is downloaded: code, too, since only the worker knows whether it is trusted."""
     wanted = [Wanted(command.model, command.revision or None, code=True)]
     if command.tokenizer or command.tokenizer_revision:
         wanted.append(
@@ -79,10 +79,10 @@ def everything_wanted(command: Namespace) -> list[Wanted]:
 
 
 def obtain_whole(wanted: Wanted, places: Places) -> Found:
-    """Obtain a model, and look at it once more: an image without weights shall not come to be.
+    """Obtain a model, and check its files: an image without weights must not be built.
 
     Raises:
-        StartFailed: it can't be had, or can't be loaded.
+        StartFailed: it is unavailable, or can't be loaded.
     """
     found = obtain(wanted, places)
     if lacks := disk.lacks(found.place, wanted):
@@ -92,15 +92,15 @@ def obtain_whole(wanted: Wanted, places: Places) -> Found:
 
 
 def settings(command: Namespace) -> dict[str, str]:
-    """Name what the worker is to be set to, as its environment would."""
-    given = {
+    """Return the worker's settings for this model."""
+    values = {
         "MODEL_NAME": command.model,
         "MODEL_REVISION": command.revision,
         "TOKENIZER_NAME": command.tokenizer,
         "TOKENIZER_REVISION": command.tokenizer_revision,
         "QUANTIZATION": command.quantization,
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in values.items() if value}
 
 
 def described(found: Found) -> dict[str, str | None]:

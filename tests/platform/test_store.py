@@ -1,4 +1,4 @@
-"""Many workers, one volume: one downloads, the others wait, and whoever ends hands over."""
+"""Many workers with one volume: one downloads, the others wait, and one that ends hands over."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Disks that are full, or can't be written to, or lead nowhere: told in a line, and mended."""
+"""Disks that are full or read-only, and dangling links: one line each, and the next start works."""
 
 import shutil
 import subprocess
@@ -53,7 +53,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, left: int = 0) -> Path:
-    """Take what room there is on a disk, but for so many bytes."""
+    """Fill a disk but for so many bytes; return the file that fills it."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as opened, suppress(OSError):
         while shutil.disk_usage(disk).free > left:

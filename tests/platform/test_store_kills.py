@@ -1,4 +1,4 @@
-"""A worker may die at any moment of a download: what it leaves is never trusted, and not lost."""
+"""Workers that are killed during a download: what they leave is continued, and not trusted."""
 
 import re
 import signal
@@ -47,10 +47,10 @@ THROTTLE = 6_000_000
 
 @dataclass
 class Round:
-    """One volume: a worker dies at a moment of its download, and another one starts.
+    """One volume, on which a worker is killed during its download, and another one starts.
 
-    ``moment`` is the part of the bytes that are sent by then; what it is beyond all of them are
-    seconds. ``trusted`` is what a worker would load of what the dead one has left.
+    ``moment`` is when: the part of the bytes that are sent; above 1, seconds after the last byte.
+    ``trusted`` are the files that a worker would load of what the dead one has left.
     """
 
     wanted: Wanted
@@ -78,7 +78,7 @@ def served(source: Path) -> Iterator[Hub]:
 def dead(
     served: Hub, source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Any]]:
-    """Let workers die in all ways at once: then, for a quarter of a minute, others only wait."""
+    """Run all scenarios side by side: in each, others wait 15 s for the dead worker."""
     ways: dict[str, Callable[[], object]] = {
         "rounds": lambda: all_rounds(served, source, tmp_path_factory.mktemp("volumes")),
         "replaced": lambda: replaced(source, tmp_path_factory.mktemp("volume")),
@@ -93,7 +93,7 @@ def rounds(dead: Callable[[str], list[Round]]) -> list[Round]:
 
 
 def all_rounds(served: Hub, source: Path, folder: Path) -> list[Round]:
-    """Go through all rounds, side by side."""
+    """Run all rounds, side by side."""
     moments = Random(155)
     begun = []
     for number in range(ROUNDS):
@@ -104,37 +104,37 @@ def all_rounds(served: Hub, source: Path, folder: Path) -> list[Round]:
     served.throttle = THROTTLE
     kill_all(begun, environ, served, source)
     served.throttle = None
-    for each in begun:
-        assert each.fetching
-        each.place = each.fetching.result()[each.wanted].place
+    for trial in begun:
+        assert trial.fetching
+        trial.place = trial.fetching.result()[trial.wanted].place
     return begun
 
 
 def kill_all(rounds: list[Round], environ: dict[str, str], served: Hub, source: Path) -> None:
     """Start a download for each round, kill it when its moment has come, and start another one."""
-    running = [(each, downloading(each, environ)) for each in rounds]
+    running = [(trial, downloading(trial, environ)) for trial in rounds]
 
     def kill_who_is_due() -> bool:
-        for each, process in tuple(running):
-            each.sent = sent(served, each.wanted.model)
-            if each.sent >= min(each.moment, 1) * size(source):
-                time.sleep(max(0, each.moment - 1))
-                each.killed = process.poll() is None
+        for trial, process in tuple(running):
+            trial.sent = sent(served, trial.wanted.model)
+            if trial.sent >= min(trial.moment, 1) * size(source):
+                time.sleep(max(0, trial.moment - 1))
+                trial.killed = process.poll() is None
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
-                each.sent = sent(served, each.wanted.model)
-                # Even by whoever knows the commit, and needs nobody to say that it is there.
-                left = resolve(replace(each.wanted, revision=commit(source)), each.places)
-                each.trusted = contents(left.place) if isinstance(left, Found) else None
-                each.fetching = Fetching([each.wanted], each.places, environ)
-                running.remove((each, process))
+                trial.sent = sent(served, trial.wanted.model)
+                # By the commit, which needs no ref.
+                left = resolve(replace(trial.wanted, revision=commit(source)), trial.places)
+                trial.trusted = contents(left.place) if isinstance(left, Found) else None
+                trial.fetching = Fetching([trial.wanted], trial.places, environ)
+                running.remove((trial, process))
         return not running
 
     wait_until(kill_who_is_due)
 
 
-def downloading(each: Round, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
-    """Start what a worker starts to download."""
+def downloading(trial: Round, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Start the child process that downloads, as a worker does."""
     process = subprocess.Popen(
         [sys.executable, "-m", "worker.store.download"],
         env={**environ, "PYTHONPATH": str(ROOT / "src")},
@@ -143,14 +143,14 @@ def downloading(each: Round, environ: dict[str, str]) -> "subprocess.Popen[bytes
         stderr=subprocess.DEVNULL,
     )
     assert process.stdin
-    process.stdin.write(ORDER.dump_json(Order([each.wanted], each.places)) + b"\n")
+    process.stdin.write(ORDER.dump_json(Order([trial.wanted], trial.places)) + b"\n")
     process.stdin.flush()
     return process
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """A worker that died while two others waited: how it went on."""
+    """What happened after a worker was killed while two others waited."""
 
     after_s: float
     statuses: list[int]
@@ -185,7 +185,7 @@ def replaced(source: Path, base: Path) -> Replaced:
 
 
 def test_they_died_at_moments_all_over_the_download(rounds: list[Round], source: Path) -> None:
-    parts = [each.sent / size(source) for each in rounds if each.killed]
+    parts = [trial.sent / size(source) for trial in rounds if trial.killed]
     assert len(parts) > ROUNDS / 2
     assert [part for part in parts if part < 0.4]
     assert [part for part in parts if part > 0.7]
@@ -194,29 +194,29 @@ def test_they_died_at_moments_all_over_the_download(rounds: list[Round], source:
 def test_what_a_dead_worker_leaves_is_trusted_only_if_it_is_complete(
     rounds: list[Round], source: Path
 ) -> None:
-    trusted = [each.trusted for each in rounds if each.trusted is not None]
+    trusted = [trial.trusted for trial in rounds if trial.trusted is not None]
     assert len(trusted) < ROUNDS
     assert all(left == contents(source) for left in trusted)
 
 
 def test_the_next_start_completes_it_to_the_byte(rounds: list[Round], source: Path) -> None:
     right = contents(source)
-    assert all(contents(each.place) == right for each in rounds)
+    assert all(contents(trial.place) == right for trial in rounds)
 
 
 def test_no_byte_is_sent_more_than_once_more_than_needed(
     rounds: list[Round], served: Hub, source: Path
 ) -> None:
-    for each in rounds:
+    for trial in rounds:
         for name in contents(source):
-            assert served.most_often(each.wanted.model, name) <= 2
+            assert served.most_often(trial.wanted.model, name) <= 2
 
 
 def test_what_a_dead_worker_has_brought_is_not_sent_again(
     rounds: list[Round], served: Hub, source: Path
 ) -> None:
-    again = [sent(served, each.wanted.model) / size(source) - 1 for each in rounds]
-    # But for what was on its way.
+    again = [sent(served, trial.wanted.model) / size(source) - 1 for trial in rounds]
+    # Only the bytes on their way are lost.
     assert sum(again) / ROUNDS < 0.2
 
 

@@ -1,4 +1,4 @@
-"""Why a model can't be had: one line that names the setting to change, and nothing left behind."""
+"""Why a model is unavailable: one line with the setting to change, and nothing left behind."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -36,9 +36,9 @@ def closed_port() -> str:
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is wrong with the hub, or with the settings; what is said of it; and its end.
+    """A fault of the hub or of the settings, and how it is mended.
 
-    ``settings`` are replaced by those of ``mended``.
+    ``named`` are words of the message, ``mended`` the settings of the start afterwards.
     """
 
     named: tuple[str, ...]
@@ -112,7 +112,7 @@ TROUBLES = {
 
 @dataclass(frozen=True)
 class Tried:
-    """A start in trouble, what it left for others to find, and what one printed afterwards."""
+    """A start in trouble, what it left on the volume, and the start after it was mended."""
 
     ran: Ran
     left: Found | NotFound
@@ -129,7 +129,7 @@ def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tried(
     source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Tried]]:
-    """Get into all troubles, each with a hub and a volume of its own, and out of them."""
+    """Run all troubles side by side, each with its own hub and volume."""
 
     def start(trouble: Trouble) -> Tried:
         base = tmp_path_factory.mktemp("volume")
@@ -141,7 +141,9 @@ def tried(
             mended = assert_prefetched(served, source, base, **trouble.mended)
         return Tried(ran, left, held, mended)
 
-    with side_by_side({name: partial(start, each) for name, each in TROUBLES.items()}) as result:
+    with side_by_side(
+        {name: partial(start, trouble) for name, trouble in TROUBLES.items()}
+    ) as result:
         yield result
 
 
@@ -165,4 +167,4 @@ def test_a_model_that_has_another_name_now_is_downloaded_and_the_name_told(
         served.moved[NAME] = "org/new"
         ran = assert_prefetched(served, source, tmp_path)
         assert f"{NAME} is called org/new now: set MODEL_NAME to that" in ran.stderr
-        assert len(served.sent) == len({each.path for each in served.sent})
+        assert len(served.sent) == len({part.path for part in served.sent})

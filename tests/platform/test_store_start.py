@@ -1,4 +1,4 @@
-"""Whole workers that start from the hub, and from a volume while the hub is gone."""
+"""Whole workers that start from the hub, and from a volume while the hub is down."""
 
 import json
 import shutil
@@ -30,13 +30,13 @@ class OwnConfig(LlamaConfig):
     model_type = "own"
 """
 
-# What they say beside the worker's own log.
+# Silences vLLM and Python's warnings, so that only the worker's log is left.
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 
 
 @pytest.fixture(scope="module")
 def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that can be loaded, in a repository of which all is loaded."""
+    """A repository of the demo model, with nothing in it that isn't loaded."""
     folder = tmp_path_factory.mktemp("source") / "files"
     return shutil.copytree(demo_model, folder, ignore=shutil.ignore_patterns("recipe.*"))
 
@@ -47,10 +47,10 @@ def passes(
 ) -> Iterator[Callable[[str], None]]:
     """Run the checks of this module, two at a time: each takes a core for ten seconds."""
 
-    def check(each: Callable[[Path, Path], None]) -> Callable[[], None]:
-        return lambda: each(source, tmp_path_factory.mktemp("volume"))
+    def in_new_volume(check: Callable[[Path, Path], None]) -> Callable[[], None]:
+        return lambda: check(source, tmp_path_factory.mktemp("volume"))
 
-    with side_by_side({name: check(each) for name, each in CHECKS.items()}) as result:
+    with side_by_side({name: in_new_volume(check) for name, check in CHECKS.items()}) as result:
         yield result
 
 

@@ -79,12 +79,12 @@ class Fetching:
         environ: Mapping[str, str],
         newest: bool = False,
     ) -> None:
-        looked = [resolve(one, places) for one in wanted]
-        found = [one for one in looked if isinstance(one, Found)]
+        results = [resolve(item, places) for item in wanted]
+        found = [result for result in results if isinstance(result, Found)]
         # Only what was downloaded can have a newer commit.
-        settled = [one for one in found if not (newest and one.origin is Origin.VOLUME)]
-        self._found = {one.wanted: one for one in settled}
-        missing = [one for one in wanted if one not in self._found]
+        settled = [result for result in found if not (newest and result.origin is Origin.VOLUME)]
+        self._found = {result.wanted: result for result in settled}
+        missing = [item for item in wanted if item not in self._found]
         self._child = _start_child(Order(missing, places, newest), environ) if missing else None
         _running.add(self)
 
@@ -105,7 +105,7 @@ class Fetching:
                 raise StartFailed(_cause(child.returncode)) from None
             if reply.reason:
                 raise Unavailable(reply.reason, reply.problem, reply.remedy)
-            self._found |= {one.wanted: one for one in reply.found}
+            self._found |= {found.wanted: found for found in reply.found}
         return self._found
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""A hub on loopback, and repositories, caches and downloads of its models."""
+"""A hub on loopback, model repositories and caches for it, and workers that download from it."""

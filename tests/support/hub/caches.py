@@ -1,4 +1,4 @@
-"""Small repositories of models for tests of the store, and caches in the hub's layout."""
+"""Small model repositories, and caches in the hub's layout, for tests of the store."""
 
 import json
 import os
@@ -23,12 +23,12 @@ WANTED = Wanted(NAME)
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
-# In bytes, of a file of weights.
+# Bytes of the tensor in a file of weights.
 DATA = 40_000
 
 
 def safetensors(seed: int = 0, data: int = DATA) -> bytes:
-    """Make a file as its format wants it, with one tensor in it."""
+    """Return the content of a safetensors file with one random tensor of so many bytes."""
     tensor = {"dtype": "F32", "shape": [data // 4], "data_offsets": [0, data]}
     header = json.dumps({"a": tensor}).encode()
     content = random.Random(seed).randbytes(data)
@@ -36,7 +36,7 @@ def safetensors(seed: int = 0, data: int = DATA) -> bytes:
 
 
 def model(folder: Path, weights: Sequence[str] = (WEIGHTS,)) -> Path:
-    """Make a model's repository, with an index if there are several files of weights."""
+    """Create a model's repository, with an index if there are several files of weights."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["Llama"]}')
     (folder / "tokenizer.json").write_text('{"version": "1.0"}')
@@ -48,7 +48,7 @@ def model(folder: Path, weights: Sequence[str] = (WEIGHTS,)) -> Path:
 
 
 def paths(folder: Path) -> list[str]:
-    """Name all files of a folder."""
+    """Return the paths of all files in a folder, relative to it, sorted."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
@@ -56,14 +56,14 @@ def paths(folder: Path) -> list[str]:
 def cached(
     cache: Path, source: Path, name: str = NAME, revision: str = "main", listed: bool = False
 ) -> Path:
-    """Put a repository into a cache, as the hub's own library would; return its snapshot.
+    """Put a repository into a cache, as huggingface_hub does; return its snapshot.
 
     Args:
         cache: in the hub's layout.
         source: holds the files.
         name: of the repository.
-        revision: that leads to it.
-        listed: with the manifest that a worker writes.
+        revision: a branch or tag that points to it.
+        listed: whether to add the manifest that a worker writes.
     """
     folder, sha = repository_folder(cache, name), commit(source)
     snapshot = folder / "snapshots" / sha
@@ -85,25 +85,25 @@ def cached(
 
 
 def of_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the hub's library have neither the developer's cache nor their token."""
+    """Keep the developer's cache and token from huggingface_hub."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
 
 
 def found(wanted: Wanted, places: Places) -> Found:
-    """Look for something that is on the disk."""
-    there = resolve(wanted, places)
-    assert isinstance(there, Found), there.passed
-    return there
+    """Resolve something that is on the disk."""
+    result = resolve(wanted, places)
+    assert isinstance(result, Found), result.passed
+    return result
 
 
 def passed(wanted: Wanted, places: Places) -> str:
-    """Look for something that is not on the disk; return why no place will do."""
-    there = resolve(wanted, places)
-    assert isinstance(there, NotFound), there
-    assert there.wanted == wanted
-    return "; ".join(there.passed)
+    """Resolve something that is not on the disk; return why the places were passed over."""
+    result = resolve(wanted, places)
+    assert isinstance(result, NotFound), result
+    assert result.wanted == wanted
+    return "; ".join(result.passed)
 
 
 class On(NamedTuple):
@@ -134,7 +134,7 @@ class On(NamedTuple):
 
 @contextmanager
 def hub_and_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
-    """Run a hub that is asked again at once, and have an empty volume beside it."""
+    """Run a hub with a repository, next to an empty volume; retries come after 10 ms."""
     of_nobody(folder, monkeypatch)
     monkeypatch.setattr(backoff, "expo", lambda: backoff.constant([0.01] * 9))
     source = model(folder / "source")
@@ -144,6 +144,6 @@ def hub_and_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On
 
 
 def same(found: Found, source: Path) -> None:
-    """Hold what was downloaded to the source."""
+    """Check that what was downloaded has the source's content."""
     for path in paths(found.place):
         assert (found.place / path).read_bytes() == (source / path).read_bytes(), path

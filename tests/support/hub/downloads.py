@@ -23,11 +23,11 @@ from worker.store import Found, NotFound, Places, Wanted, resolve
 from worker.store.files import INDEX
 
 NAME = "org/model"
-# What the environment of every worker here holds, and no output may.
+# A token that no output may show.
 TOKEN = "hf_canary"
 PREFETCH = (*HANDLER, "--prefetch")
 ANSWER = (*HANDLER, "--test_input", '{"input": {"prompt": "Hi", "stream": true}}')
-# In bytes per second: slow enough to be caught in the middle, and to stay there.
+# Bytes per second: slow enough to act in the middle of a download, and to keep it there.
 SLOWLY = 300_000
 HARDLY = 10_000
 # An idle machine takes a second or two; one that is busy with other tests takes several times that.
@@ -35,7 +35,7 @@ SLACK_S = 60
 
 
 def repository(folder: Path, demo: Path, shards: int = 3, size: int = 700_000) -> Path:
-    """Make the files of a repository: the demo model's, but for weights that are random."""
+    """Create a repository: the demo model's files, with random weights."""
     shutil.copytree(demo, folder, ignore=shutil.ignore_patterns("model.safetensors", "recipe.*"))
     names = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
     tensor = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
@@ -49,16 +49,16 @@ def repository(folder: Path, demo: Path, shards: int = 3, size: int = 700_000) -
 
 @contextmanager
 def hub_with(source: Path) -> Iterator[Hub]:
-    """Run a hub that has one repository."""
+    """Run a hub with one repository."""
     with hub() as running:
         running.add(NAME, source)
         yield running
 
 
 def environ(served: Hub, base: Path, **settings: str) -> dict[str, str]:
-    """Make the environment of a worker with a volume."""
-    told = {"MODEL_NAME": NAME, "BASE_PATH": str(base), "HF_ENDPOINT": served.endpoint}
-    return {**HOME, **told, **settings}
+    """Return the environment of a worker with a volume."""
+    fixed = {"MODEL_NAME": NAME, "BASE_PATH": str(base), "HF_ENDPOINT": served.endpoint}
+    return {**HOME, **fixed, **settings}
 
 
 def cache(base: Path) -> Path:
@@ -66,7 +66,7 @@ def cache(base: Path) -> Path:
 
 
 def state(base: Path) -> Path:
-    """Where the leases and the manifests of the repository lie."""
+    """Return the folder of the repository's leases and manifests."""
     return cache(base) / f"models--{NAME.replace('/', '--')}" / ".worker"
 
 
@@ -75,12 +75,12 @@ def leases(base: Path) -> list[str]:
 
 
 def found(base: Path, revision: str | None = None) -> Found | NotFound:
-    """Look for the repository on the volume, as the next worker to start would."""
+    """Resolve the repository on the volume, as the next worker to start would."""
     return resolve(Wanted(NAME, revision), Places(cache(base)))
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Tell the files of a directory, each by a hash of what it holds."""
+    """Return a hash of each file in a directory, by its relative path."""
     paths = [path for path in folder.rglob("*") if not path.is_dir()]
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -97,8 +97,8 @@ def sent_once(served: Hub, source: Path) -> bool:
 
 
 def sent(served: Hub, repository: str = NAME) -> int:
-    """Count the bytes sent of a repository."""
-    return sum(each.end - each.start for each in served.sent if each.repository == repository)
+    """Return the number of bytes sent of a repository."""
+    return sum(part.end - part.start for part in served.sent if part.repository == repository)
 
 
 def size(source: Path) -> int:
@@ -106,7 +106,7 @@ def size(source: Path) -> int:
 
 
 def assert_refused(ran: Ran, *named: str) -> None:
-    """See that a start ended with one line beside the log, which says these things."""
+    """Check that a start ended with one line besides the log, which has all these words."""
     printed = ran.stdout + ran.stderr
     assert ran.returncode == 1, printed
     assert "Traceback" not in printed
@@ -117,12 +117,12 @@ def assert_refused(ran: Ran, *named: str) -> None:
 
 
 def assert_prefetched(served: Hub, source: Path, base: Path, **settings: str) -> Ran:
-    """See that a prefetch does all that is to be done."""
+    """Check that a prefetch downloads the repository, and leaves no lease."""
     ran = run(environ(served, base, **settings), *PREFETCH)
     assert ran.returncode == 0, ran.stderr
-    there = found(base, settings.get("MODEL_REVISION"))
-    assert isinstance(there, Found), there
-    assert contents(there.place) == contents(source)
+    result = found(base, settings.get("MODEL_REVISION"))
+    assert isinstance(result, Found), result
+    assert contents(result.place) == contents(source)
     assert leases(base) == []
     return ran
 
@@ -172,7 +172,7 @@ def started(command: tuple[str, ...], environ: dict[str, str], output: Path) -> 
 
 
 def hold(served: Hub, source: Path) -> None:
-    """Let a quarter of the repository come; of the rest, hardly anything."""
+    """Wait until a quarter of the repository has been sent; send hardly anything from then on."""
     served.throttle = SLOWLY
     wait_until(lambda: sent(served) > size(source) / 4)
     served.throttle = HARDLY
@@ -190,7 +190,7 @@ def assert_ends(worker: Started, base: Path) -> None:
 
 
 def left_behind(base: str) -> list[int]:
-    """The processes that have a volume in their environment."""
+    """Return the ids of processes that have a volume in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -210,7 +210,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 @contextmanager
 def mounted(place: Path, size: int) -> Iterator[Path]:
-    """Mount a disk in memory of so many bytes; skip the test where that is not to be had."""
+    """Mount a disk in memory of so many bytes; skip the test where that is not possible."""
     place.mkdir()
     options = ["-o", f"size={size}"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A model in the image: it wins over every cache, unless it is another one, or hidden."""
+"""A model in the image wins over every cache, unless it is another one, or hidden."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ def baked(tmp_path: Path, source: Path) -> BakedModel:
 
 @pytest.fixture
 def places(tmp_path: Path, baked: BakedModel, source: Path) -> Places:
-    """An image with a model, and a volume that has it, too."""
+    """An image and a volume with the same model."""
     cached(tmp_path / "volume", source, revision="v1", listed=True)
     return Places(tmp_path / "volume", tmp_path / "platform", (baked,))
 
@@ -73,8 +73,8 @@ def test_without_a_revision_both_mean_main(
     places: Places, baked: BakedModel, revision: str | None
 ) -> None:
     for named in (None, "main"):
-        there = replace(places, baked=(replace(baked, revision=named),))
-        found = resolve(replace(WANTED, revision=revision), there)
+        image = replace(places, baked=(replace(baked, revision=named),))
+        found = resolve(replace(WANTED, revision=revision), image)
         assert isinstance(found, Found)
         assert found.origin is Origin.BAKED
 
@@ -83,20 +83,20 @@ def test_without_a_revision_both_mean_main(
     "wanted", [WANTED, replace(WANTED, revision="v2"), replace(AT_V1, model="org/other")]
 )
 def test_another_revision_or_model_than_the_images_is_said(places: Places, wanted: object) -> None:
-    there = resolve(wanted, places)  # type: ignore[arg-type]  # what pytest hands over has no type
-    assert isinstance(there, NotFound)
-    assert there.passed[0] == f"image: it holds {NAME}@v1"
+    result = resolve(wanted, places)  # type: ignore[arg-type]  # what pytest hands over has no type
+    assert isinstance(result, NotFound)
+    assert result.passed[0] == f"image: it holds {NAME}@v1"
 
 
 def test_of_several_models_in_the_image_the_right_one_is_taken(
     places: Places, baked: BakedModel
 ) -> None:
     others = (replace(baked, model="org/other"), replace(baked, revision="v2"))
-    there = resolve(AT_V1, replace(places, baked=(*others, baked)))
-    assert isinstance(there, Found)
-    assert there.place == baked.place
-    told = resolve(replace(WANTED, revision="v9"), replace(places, baked=(*others, baked)))
-    assert told.passed[0] == f"image: it holds org/other@v1, {NAME}@v2, {NAME}@v1"
+    result = resolve(AT_V1, replace(places, baked=(*others, baked)))
+    assert isinstance(result, Found)
+    assert result.place == baked.place
+    result = resolve(replace(WANTED, revision="v9"), replace(places, baked=(*others, baked)))
+    assert result.passed[0] == f"image: it holds org/other@v1, {NAME}@v2, {NAME}@v1"
 
 
 def test_an_image_hidden_by_a_mount_is_named(places: Places, baked: BakedModel) -> None:

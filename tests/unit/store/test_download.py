@@ -1,4 +1,4 @@
-"""What is downloaded of a repository, and what the cache then says: once, whole, and no more."""
+"""Which files of a repository are downloaded, and what the cache has afterwards."""
 
 import json
 import logging
@@ -68,7 +68,7 @@ def test_only_what_is_loaded_is_downloaded(on: On) -> None:
     before = paths(on.source)
     on.add([*CLUTTER, *LOADED, *CODE])
     assert paths(on.obtain().place) == sorted([*before, *LOADED])
-    assert {each.path for each in on.hub.sent} == {*before, *LOADED}
+    assert {part.path for part in on.hub.sent} == {*before, *LOADED}
 
 
 def test_code_is_downloaded_once_it_is_trusted(on: On) -> None:
@@ -77,7 +77,7 @@ def test_code_is_downloaded_once_it_is_trusted(on: On) -> None:
     on.hub.clear()
     found = on.obtain(replace(WANTED, code=True))
     assert {*CODE} <= {*paths(found.place)}
-    assert {each.path for each in on.hub.sent} == {*CODE}
+    assert {part.path for part in on.hub.sent} == {*CODE}
 
 
 def test_a_tokenizer_comes_without_weights_and_the_model_later_with_them(on: On) -> None:
@@ -85,13 +85,13 @@ def test_a_tokenizer_comes_without_weights_and_the_model_later_with_them(on: On)
     assert paths(found.place) == ["config.json", "tokenizer.json"]
     on.hub.clear()
     assert on.obtain().place == found.place
-    assert [each.path for each in on.hub.sent] == [WEIGHTS]
+    assert [part.path for part in on.hub.sent] == [WEIGHTS]
 
 
 def test_each_file_is_sent_once(on: On, tmp_path: Path) -> None:
     on.hub.add(NAME, model(tmp_path / "shards", SHARDS))
     found = on.obtain()
-    assert sorted(each.path for each in on.hub.sent) == paths(found.place)
+    assert sorted(part.path for part in on.hub.sent) == paths(found.place)
     for path in paths(found.place):
         assert on.hub.transferred(NAME, path) == (found.place / path).stat().st_size
         assert on.hub.most_often(NAME, path) == 1
@@ -102,14 +102,14 @@ def test_names_of_the_same_content_share_it(on: On) -> None:
     found = on.obtain()
     same(found, on.source)
     assert {"added_tokens.json", "tokenizer.json"} <= {*paths(found.place)}
-    assert len([each for each in on.hub.sent if "token" in each.path]) == 1
+    assert len([part for part in on.hub.sent if "token" in part.path]) == 1
 
 
 def test_the_layout_is_that_of_the_hubs_own_library(on: On) -> None:
     found = on.obtain()
     on.hub.clear()
-    there = sorted(path.name for path in on.folder.iterdir())
-    assert there == [".worker", "blobs", "refs", "snapshots"]
+    names = sorted(path.name for path in on.folder.iterdir())
+    assert names == [".worker", "blobs", "refs", "snapshots"]
     assert all((found.place / path).is_symlink() for path in paths(found.place))
     endpoint, cache = on.hub.endpoint, on.places.volume
     assert snapshot_download(NAME, cache_dir=cache, endpoint=endpoint) == str(found.place)
@@ -132,7 +132,7 @@ def test_no_lease_and_no_part_of_a_file_is_left(on: On) -> None:
     left.parent.mkdir(parents=True)
     left.write_text("of another commit")
     on.obtain()
-    assert [each.name for each in (on.folder / ".worker").iterdir()] == ["manifests"]
+    assert [path.name for path in (on.folder / ".worker").iterdir()] == ["manifests"]
     assert [*(on.folder / "blobs").glob("*.partial")] == []
 
 
@@ -178,8 +178,8 @@ def test_what_is_missing_or_cut_is_repaired_and_the_rest_left_alone(
     again = on.obtain()
     assert again.passed[1].startswith("volume: ")
     same(again, source)
-    # Of the configuration only the name was gone.
-    assert {each.path for each in on.hub.sent} == {weights[0]}
+    # The configuration's blob was still there.
+    assert {part.path for part in on.hub.sent} == {weights[0]}
 
 
 def test_an_index_may_have_been_cut(on: On, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_two_commits_share_what_did_not_change(on: On, tmp_path: Path) -> None:
     new = on.obtain(newest=True)
     assert (new.origin, new.commit) == (Origin.DOWNLOAD, commit(later))
     same(new, later)
-    assert [each.path for each in on.hub.sent] == ["config.json"]
+    assert [part.path for part in on.hub.sent] == ["config.json"]
     assert on.obtain().commit == commit(later)
 
 
@@ -253,7 +253,7 @@ def test_offline_nothing_is_asked(on: On, monkeypatch: pytest.MonkeyPatch) -> No
     assert on.hub.requests == []
 
 
-# Others want it, too:
+# Several workers:
 
 
 def test_of_many_one_downloads(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ def test_of_many_one_downloads(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len({each.place for each in found}) == 1
+    assert len({one.place for one in found}) == 1
     assert len(found) == len(threads)
     assert all(on.hub.most_often(NAME, path) == 1 for path in paths(on.source))
 
@@ -296,8 +296,8 @@ def test_a_log_shows_how_far_it_is(
     monkeypatch.setattr(Meter, "INTERVAL_S", 0.05)
     on.hub.throttle = 100_000
     on.obtain()
-    lines = [each.message for each in caplog.records if " of " in each.message]
+    lines = [record.message for record in caplog.records if " of " in record.message]
     assert len(lines) > 1
-    assert all(each.startswith(f"{NAME}: ") and each.endswith(" left") for each in lines)
-    assert any("of 40.1kB (" in each and "B/s, 00:0" in each for each in lines), lines
+    assert all(line.startswith(f"{NAME}: ") and line.endswith(" left") for line in lines)
+    assert any("of 40.1kB (" in line and "B/s, 00:0" in line for line in lines), lines
     assert f"{NAME}: 40.1kB downloaded in " in caplog.text

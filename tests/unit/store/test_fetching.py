@@ -87,7 +87,7 @@ def test_for_what_is_on_the_disk_no_process_is_started(
     monkeypatch.setattr(module, "_start_child", lambda *_: started.append(_))
     with begun(on, WANTED, Wanted(str(on.source))) as fetching:
         found = fetching.result()
-    assert [(each.place, each.origin) for each in found.values()] == [
+    assert [(model.place, model.origin) for model in found.values()] == [
         (snapshot, Origin.VOLUME),
         (on.source, Origin.DIRECTORY),
     ]
@@ -108,7 +108,7 @@ def test_another_process_says_where_everything_is(on: On) -> None:
     assert model.passed[1] == f"volume: it does not have {NAME}"
     assert found[TOKENIZER].place == place
     same(model, on.source)
-    # Nor is the hub asked who might be asking.
+    # The hub was not asked for its list of coding agents.
     assert all(NAME in path for _, path, _ in on.hub.requests)
 
 
@@ -151,8 +151,8 @@ def test_a_log_tells_of_a_disk_that_is_no_volume(on: On, capfd: pytest.CaptureFi
     with begun(on) as fetching:
         fetching.result()
     here = on.places.volume.stat().st_dev == Path("/").stat().st_dev
-    told = f"{on.places.volume} is no network volume: each worker downloads for itself"
-    assert (told in capfd.readouterr().err) is here
+    warning = f"{on.places.volume} is no network volume: each worker downloads for itself"
+    assert (warning in capfd.readouterr().err) is here
 
 
 def test_a_download_that_is_killed_is_told(on: On) -> None:
@@ -179,8 +179,8 @@ def test_all_downloads_end_together(on: On) -> None:
         end_all()
         assert not Path(f"/proc/{pid}").exists()
         assert handed_back(on)
-        for each in (one, other):
-            each.close()
+        for fetching in (one, other):
+            fetching.close()
 
 
 def test_a_download_that_is_told_to_stop_hands_back_what_it_holds(on: On) -> None:

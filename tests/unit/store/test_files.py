@@ -1,4 +1,4 @@
-"""Which files of a model count, and what their headers say."""
+"""Which files of a model are loaded, and how headers of safetensors files are read."""
 
 import json
 from collections import Counter
@@ -180,7 +180,7 @@ def test_an_index_does_not_lead_out_of_the_models_directory(tmp_path: Path, abso
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A safetensors file as its own library writes it, with a tensor of no dimension."""
+    """A safetensors file written by safetensors itself, also with a scalar."""
     import torch  # noqa: PLC0415 - only this needs it, and it takes seconds
 
     held = {
@@ -225,7 +225,7 @@ def test_a_directory_is_described_as_it_is(file: Path) -> None:
     (file.parent / "config.json").write_text('{"model_type": "llama"}')
     found = locate(Wanted(str(file.parent)), NOWHERE)
     assert found.origin is Origin.DIRECTORY
-    assert [each.name for each in found.weights] == ["model.safetensors"]
+    assert [file.name for file in found.weights] == ["model.safetensors"]
     assert found.weights_size == file.stat().st_size
     assert found.config == {"model_type": "llama"}
     assert found.tensors == {"BF16": 15, "F32": 8, "I32": 4}
@@ -237,7 +237,7 @@ def test_a_directory_tells_which_weights_it_lacks(file: Path) -> None:
     (file.parent / "model.safetensors.index.json").write_text(json.dumps(INDEX))
     found = locate(Wanted(str(file.parent)), NOWHERE)
     assert found.lacking == (SHARDS[1],)
-    assert [each.name for each in found.weights] == [SHARDS[0]]
+    assert [file.name for file in found.weights] == [SHARDS[0]]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the store learns of a model from the hub and its cache, with the hub's own library."""
+"""How a model on the hub is described, with the real huggingface_hub."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def running() -> Iterator[Hub]:
 
 @pytest.fixture
 def served(running: Hub, folder: Path) -> Iterator[Hub]:
-    """A hub that serves the folder, and nothing is wrong with it."""
+    """A hub without faults that serves the folder."""
     running.add(NAME, folder)
     running.requests.clear()
     yield running
@@ -71,8 +71,8 @@ def refusal(served: Hub, model: str = NAME, revision: str | None = None) -> Unav
 def test_a_model_on_the_hub_is_to_be_downloaded(served: Hub, folder: Path) -> None:
     found = find(served)
     assert (found.origin, found.commit) == (Origin.DOWNLOAD, commit(folder))
-    assert [each.name for each in found.weights] == ["model.safetensors"]
-    assert "tokenizer.json" in [each.name for each in found.others]
+    assert [file.name for file in found.weights] == ["model.safetensors"]
+    assert "tokenizer.json" in [file.name for file in found.others]
     assert found.missing == found.weights + found.others
     assert found.config["architectures"] == ["LlamaForCausalLM"]
 
@@ -101,7 +101,7 @@ def test_shards_are_those_of_the_index(served: Hub, folder: Path) -> None:
     index = {"weight_map": {"a": shard, "b": "model-lost.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     found = find(served)
-    assert [each.name for each in found.weights] == [shard]
+    assert [file.name for file in found.weights] == [shard]
     assert found.lacking == ("model-lost.safetensors",)
 
 
@@ -120,8 +120,8 @@ def test_only_what_the_cache_lacks_is_downloaded(served: Hub) -> None:
     found = find(served)
     assert found.origin is Origin.DOWNLOAD
     assert found.passed[1] == "volume: config.json is missing"
-    assert "model.safetensors" not in [each.name for each in found.missing]
-    assert "config.json" in [each.name for each in found.missing]
+    assert "model.safetensors" not in [file.name for file in found.missing]
+    assert "config.json" in [file.name for file in found.missing]
 
 
 def test_what_did_not_change_since_an_older_commit_is_not_downloaded(
@@ -130,7 +130,7 @@ def test_what_did_not_change_since_an_older_commit_is_not_downloaded(
     download(served)
     (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["New"]}')
     found = find(served, revision=commit(folder))
-    assert [each.name for each in found.missing] == ["config.json"]
+    assert [file.name for file in found.missing] == ["config.json"]
     assert found.config["architectures"] == ["New"]
 
 
@@ -140,7 +140,7 @@ def test_code_is_to_be_downloaded_where_it_may_run(
 ) -> None:
     (folder / "own.py").write_text("")
     found = locate(Wanted(NAME, code=trusted), places(), served.endpoint)
-    assert ("own.py" in [each.name for each in found.others]) is trusted
+    assert ("own.py" in [file.name for file in found.others]) is trusted
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_of_a_repository_no_file_is_looked_for_outside_of_it(served: Hub, folder
     index = {"weight_map": {"a": "../../x.safetensors", "b": 5, "c": "model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     found = find(served)
-    assert [each.name for each in found.weights] == ["model.safetensors"]
+    assert [file.name for file in found.weights] == ["model.safetensors"]
     assert found.lacking == ("../../x.safetensors",)
 
 

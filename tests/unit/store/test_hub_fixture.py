@@ -1,4 +1,4 @@
-"""The hub that other tests rely on keeps a faithful record, and is as bad as it is told to be."""
+"""The hub on loopback records exactly what it sends, and has the faults that tests set."""
 
 import random
 import time
@@ -51,7 +51,7 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the library keep what came before a cut: by default it drops up to 10 MiB."""
+    """Make the library keep what came before a cut: by default it drops up to 10 MiB."""
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
 
 
@@ -60,7 +60,7 @@ def address(served: Hub, path: str = LARGE) -> str:
 
 
 def get(served: Hub, have: bytes = b"") -> bytes:
-    """Have the library fetch the large file, or what is missing of it."""
+    """Fetch the large file, or the rest of it, with the library."""
     file = BytesIO(have)
     file.seek(len(have))
     http_get(address(served), file, resume_size=len(have))
@@ -76,7 +76,7 @@ def part(served: Hub, asked: str, token: str = "") -> bytes:
 
 
 def sent(served: Hub) -> list[tuple[int, int]]:
-    return [(each.start, each.end) for each in served.sent]
+    return [(part.start, part.end) for part in served.sent]
 
 
 def test_what_is_downloaded_is_on_record_to_the_byte(served: Hub, cache: Path) -> None:
@@ -122,15 +122,15 @@ def test_what_a_file_is_can_be_asked_without_it(
     served: Hub, folder: Path, path: str, redirects: bool
 ) -> None:
     served.redirects = redirects
-    told = get_hf_file_metadata(address(served, path), token=False)
-    assert (told.etag, told.size) == (blob(folder / path), (folder / path).stat().st_size)
-    assert told.commit_hash == commit(folder)
+    metadata = get_hf_file_metadata(address(served, path), token=False)
+    assert (metadata.etag, metadata.size) == (blob(folder / path), (folder / path).stat().st_size)
+    assert metadata.commit_hash == commit(folder)
     assert served.sent == []
 
 
 def test_a_large_file_is_named_for_its_sha256(served: Hub) -> None:
-    told = get_hf_file_metadata(address(served), token=False)
-    assert told.etag == sha256(CONTENT).hexdigest()
+    metadata = get_hf_file_metadata(address(served), token=False)
+    assert metadata.etag == sha256(CONTENT).hexdigest()
 
 
 def test_all_connections_share_a_throttled_line(served: Hub) -> None:
@@ -138,7 +138,7 @@ def test_all_connections_share_a_throttled_line(served: Hub) -> None:
     begun = time.monotonic()
     with ThreadPoolExecutor() as pool:
         assert list(pool.map(get, [served, served])) == [CONTENT, CONTENT]
-    # Each for itself would have needed half of it.
+    # One alone takes half of that.
     assert time.monotonic() - begun > 2 * len(CONTENT) / served.throttle * 0.9
 
 
@@ -195,7 +195,7 @@ def test_a_renamed_model_is_found_by_its_old_name(
     api = HfApi(endpoint=served.endpoint, token=False)
     info = api.model_info(old, files_metadata=True)
     assert (info.id, info.sha) == (NAME, commit(folder))
-    assert [each.size for each in info.siblings or ()] == [2, len(CONTENT)]
+    assert [sibling.size for sibling in info.siblings or ()] == [2, len(CONTENT)]
     copy = hf_hub_download(old, LARGE, endpoint=served.endpoint, cache_dir=cache, token=False)
     assert Path(copy).read_bytes() == CONTENT
 

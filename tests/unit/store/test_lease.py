@@ -1,4 +1,4 @@
-"""Of many that want a lease exactly one has it, and nobody has it for longer than they live."""
+"""Of many workers exactly one holds a lease, and no dead one keeps it."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let owners be too slow to say anything."""
+    """Let owners write no heartbeat."""
     monkeypatch.setattr(lease, "BEAT_S", 3600.0)
 
 
@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def taken() -> Iterator[Callable[[Leases], Lease | None]]:
-    """Take leases that last until the test ends."""
+    """Take leases until the test ends."""
     with ExitStack() as stack:
         yield lambda leases: stack.enter_context(leases.taken(lambda: (5, 9)))
 
@@ -47,7 +47,7 @@ def files(directory: Path) -> list[str]:
 
 
 def left_behind(directory: Path, attempt: int = 1, content: bytes | None = None) -> None:
-    """Put there what a dead owner has left."""
+    """Create the lease that a dead owner has left."""
     directory.mkdir(exist_ok=True)
     claim = TypeAdapter(Claim).dump_json(Claim("dead", "host", 1, attempt, 7, 5, 9))
     path = directory / f"lease-{attempt}"
@@ -60,7 +60,7 @@ def look_in_vain(leases: Leases, times: int = PATIENCE + 1) -> None:
 
 
 def changed(file: Path, before: bytes) -> bytes:
-    """Wait until a file holds something else than before; return what it holds."""
+    """Wait until a file has another content; return it."""
     deadline = time.monotonic() + 60
     while (content := file.read_bytes()) == before:
         assert time.monotonic() < deadline
@@ -69,7 +69,7 @@ def changed(file: Path, before: bytes) -> bytes:
 
 
 def taken_at_once(every: list[Leases]) -> list[int | None]:
-    """Let all try at the same moment; tell the attempts of those that have got it."""
+    """Let all try at the same moment; return the attempt of each, None where it got no lease."""
     begin, end = threading.Barrier(len(every)), threading.Barrier(len(every))
 
     def take(leases: Leases) -> int | None:
@@ -85,7 +85,7 @@ def taken_at_once(every: list[Leases]) -> list[int | None]:
 def test_exactly_one_of_many_gets_it(directory: Path) -> None:
     for _ in range(20):
         attempts = taken_at_once([Leases(directory) for _ in range(MANY)])
-        assert [each for each in attempts if each] == [1]
+        assert [attempt for attempt in attempts if attempt] == [1]
 
 
 def test_an_owner_says_who_it_is_and_how_far_it_has_come(directory: Path, taken: Take) -> None:
@@ -142,10 +142,10 @@ def test_a_dead_owner_is_waited_for_as_long_as_is_said(directory: Path, taken: T
 def test_of_several_who_wait_one_takes_over(directory: Path) -> None:
     left_behind(directory, attempt=9)
     waiting = [Leases(directory) for _ in range(MANY)]
-    for each in waiting:
-        look_in_vain(each)
+    for leases in waiting:
+        look_in_vain(leases)
     attempts = taken_at_once(waiting)
-    assert [each for each in attempts if each] == [10]
+    assert [attempt for attempt in attempts if attempt] == [10]
 
 
 def test_whoever_has_taken_over_is_waited_for_anew(directory: Path, taken: Take) -> None:
@@ -207,16 +207,16 @@ def test_a_failure_releases_it(directory: Path) -> None:
 @pytest.mark.usefixtures("_still")
 def test_a_process_that_ends_hands_all_back(tmp_path: Path, taken: Take) -> None:
     directories = [tmp_path / "a", tmp_path / "b"]
-    assert all(taken(Leases(each)) for each in directories)
+    assert all(taken(Leases(directory)) for directory in directories)
     lease.release_all()
-    assert [files(each) for each in directories] == [[], []]
+    assert [files(directory) for directory in directories] == [[], []]
 
 
-# An owner that was too slow:
+# Owners that were too slow:
 
 
 def go_on(owner: Lease, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an owner that has been still beat again."""
+    """Start the heartbeat of an owner that had none."""
     monkeypatch.setattr(lease, "BEAT_S", 0.02)
     threading.Thread(target=owner.keep_alive, daemon=True).start()
 
@@ -275,7 +275,7 @@ def test_a_beat_that_can_not_be_written_is_made_up_for(directory: Path, taken: T
     path = directory / "lease-1"
     aside = directory / "aside"
     path.rename(aside)
-    # A folder, of which the number counts, but which nobody can write to.
+    # A folder has the same number, but can't be written to.
     path.mkdir()
     assert not mine.lost.wait(0.2)
     path.rmdir()
@@ -284,7 +284,7 @@ def test_a_beat_that_can_not_be_written_is_made_up_for(directory: Path, taken: T
     assert not mine.lost.is_set()
 
 
-# A directory that can't be had:
+# Directories that can't be written to:
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "loop"])

@@ -1,4 +1,4 @@
-"""A snapshot is complete by its manifest, for what is wanted of it; else by its looks."""
+"""Whether a snapshot is complete: by its manifest, in the files that are wanted of it."""
 
 import os
 from dataclasses import replace
@@ -27,8 +27,8 @@ def test_what_lies_beside_a_started_download_is_not_trusted(places: Places, sour
     snapshot = cached(places.volume, source)
     assert found(WANTED, places).place == snapshot
     manifest.begin(repository_folder(places.volume, NAME), commit(source))
-    told = f"volume: the download of commit {commit(source)[:12]} has not been completed"
-    assert told in passed(WANTED, places)
+    why = f"volume: the download of commit {commit(source)[:12]} has not been completed"
+    assert why in passed(WANTED, places)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": "org/name"}'])
@@ -116,7 +116,7 @@ def test_weights_of_the_format_that_is_asked_for_are_missed(
     assert f"{lacking} is missing" in passed(wanted, places)
 
 
-# Other kinds, other places:
+# Other kinds and places:
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -1,4 +1,4 @@
-"""How far a download has come, in lines that a log can show."""
+"""The log lines of a download's progress."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ def _lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def watched(done: list[int], total: int, caplog: pytest.LogCaptureFixture) -> Meter:
-    """Watch a download until a few lines have been written."""
+    """Run a meter until it has logged a few lines."""
     counts = chain(done, repeat(done[-1]))
     meter = Meter("org/name")
     with meter.of(total, lambda: next(counts)):

@@ -1,4 +1,4 @@
-"""A file that is being downloaded, by a process that may have been overtaken."""
+"""Partial files, also of a worker whose lease another one has taken over."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A model that can't be had: each cause has its own words, and nothing is left to be trusted."""
+"""Why a model is unavailable: each reason has its message, and nothing that is left counts."""
 
 import errno
 import json
@@ -39,7 +39,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
 
 
 def nothing_trusted(on: On, wanted: Wanted = WANTED) -> None:
-    """See that a later start would not believe in what is left, and could begin at once."""
+    """Check that what is left counts for nothing, and that no lease is held."""
     assert isinstance(resolve(wanted, on.places), NotFound)
     assert not [*on.folder.glob(".worker/lease-*")]
     assert not [*on.folder.glob(".worker/manifests/*.json")]
@@ -47,12 +47,12 @@ def nothing_trusted(on: On, wanted: Wanted = WANTED) -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_is_told_with_what_can_be_done(reason: Reason) -> None:
-    told = unavailable(Wanted("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
-    assert isinstance(told, StartFailed)
-    assert told.problem.startswith("a/b: ")
-    assert told.problem.endswith(" (why)")
-    assert told.message == f"{told.problem}: {told.remedy}"
-    assert "{" not in told.message
+    error = unavailable(Wanted("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
+    assert isinstance(error, StartFailed)
+    assert error.problem.startswith("a/b: ")
+    assert error.problem.endswith(" (why)")
+    assert error.message == f"{error.problem}: {error.remedy}"
+    assert "{" not in error.message
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_without_weights_there_is_nothing_to_load(on: On) -> None:
     assert not on.places.volume.exists()
     assert on.refused(replace(WANTED, load_format="pt")).reason is Reason.NO_FILES
     assert on.obtain(replace(WANTED, load_format="dummy"))
-    # What is there of it now is no model still.
+    # Its configuration alone is on the disk by now.
     assert on.refused().reason is Reason.NO_FILES
 
 
@@ -155,7 +155,7 @@ def test_an_index_that_promises_too_much_is_told(on: On, tmp_path: Path) -> None
     refused = on.refused()
     assert refused.reason is Reason.NO_FILES
     assert "(../x.safetensors, lost.safetensors)" in refused.problem
-    assert [each.path for each in on.hub.sent] == [INDEX]
+    assert [part.path for part in on.hub.sent] == [INDEX]
     nothing_trusted(on)
 
 
@@ -278,7 +278,7 @@ def test_what_another_one_has_just_completed_is_not_asked_for(
     on: On, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Late(Leases):
-        """Had by another worker between the look at the disk and now."""
+        """Taken when another worker has just completed the download."""
 
         def __init__(self, directory: Path) -> None:
             super().__init__(directory)

@@ -1,4 +1,4 @@
-"""What is found on the disk, what is passed over, and why: no hub is asked, nothing is written."""
+"""Which place a model is found in, and why others are passed over."""
 
 import json
 import subprocess
@@ -37,10 +37,10 @@ def test_the_volume_is_next_and_says_why_the_platform_was_passed_over(
     places: Places, source: Path
 ) -> None:
     snapshot = cached(places.volume, source, listed=True)
-    there = found(WANTED, places)
-    assert (there.place, there.origin) == (snapshot, Origin.VOLUME)
-    assert there.passed == (f"platform's cache: it does not have {NAME}",)
-    assert str(there) == (
+    model = found(WANTED, places)
+    assert (model.place, model.origin) == (snapshot, Origin.VOLUME)
+    assert model.passed == (f"platform's cache: it does not have {NAME}",)
+    assert str(model) == (
         f"{NAME} from the volume, commit {commit(source)[:12]}: {snapshot}; "
         f"passed over: platform's cache: it does not have {NAME}"
     )
@@ -86,7 +86,7 @@ def test_the_exact_name_comes_before_lower_case(places: Places, tmp_path: Path) 
 
 @pytest.fixture
 def revisions(places: Places, tmp_path: Path) -> dict[str, Path]:
-    """Snapshots of three states, of which the newest is nobody's main one."""
+    """Snapshots of three revisions; main is not the newest."""
     made = {}
     for number, revision in enumerate(["v1", "main", "refs/pr/7"]):
         state = model(tmp_path / f"state{number}")
@@ -104,8 +104,8 @@ def test_a_revision_is_found_by_its_ref(
 
 def test_a_revision_is_found_by_its_commit(places: Places, revisions: dict[str, Path]) -> None:
     for snapshot in revisions.values():
-        there = found(replace(WANTED, revision=snapshot.name), places)
-        assert (there.place, there.commit) == (snapshot, snapshot.name)
+        model = found(replace(WANTED, revision=snapshot.name), places)
+        assert (model.place, model.commit) == (snapshot, snapshot.name)
 
 
 def test_without_a_revision_it_is_main_and_never_the_last_one(
@@ -120,8 +120,8 @@ def test_without_a_revision_it_is_main_and_never_the_last_one(
 def test_a_revision_that_is_not_there_is_passed_over(
     places: Places, revisions: dict[str, Path], revision: str
 ) -> None:
-    told = passed(replace(WANTED, revision=revision), places)
-    assert f"platform's cache: it does not have revision {revision}" in told
+    why = passed(replace(WANTED, revision=revision), places)
+    assert f"platform's cache: it does not have revision {revision}" in why
 
 
 def test_a_revision_does_not_lead_out_of_the_refs(places: Places, source: Path) -> None:
@@ -205,8 +205,8 @@ def test_a_volume_that_is_no_directory_is_passed_over(source: Path, volume: str)
         place.touch()
     else:
         place.symlink_to(place)
-    there = Places(place, source.parent / "platform")
-    assert "volume: it does not have" in passed(WANTED, there)
+    unreadable = Places(place, source.parent / "platform")
+    assert "volume: it does not have" in passed(WANTED, unreadable)
 
 
 def test_looking_imports_nothing_of_the_hubs_and_none_of_the_engines() -> None:

@@ -1,4 +1,4 @@
-"""Single files on bad lines: continued where they were left, checked, and never taken on trust."""
+"""Single files over bad connections: continued, checked, and linked into the snapshot."""
 
 import shutil
 import threading
@@ -33,7 +33,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
 
 
 def partial(on: On, content: bytes, name: str = WEIGHTS) -> Path:
-    """Put there what an earlier download has left of a file."""
+    """Create the partial file of an earlier download."""
     path = on.folder / "blobs" / f"{blob(on.source / name)}.partial"
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -41,7 +41,7 @@ def partial(on: On, content: bytes, name: str = WEIGHTS) -> Path:
 
 
 def sent(on: On, name: str = WEIGHTS) -> list[tuple[int, int]]:
-    return [(each.start, each.end) for each in on.hub.sent if each.path == name]
+    return [(part.start, part.end) for part in on.hub.sent if part.path == name]
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
@@ -99,7 +99,7 @@ def test_after_a_cut_nothing_is_sent_again(on: On) -> None:
     same(on.obtain(), on.source)
     ranges = sent(on)
     assert (ranges[0][0], ranges[-1][1], len(ranges)) == (0, SIZE, 3)
-    # The last of what was sent before a cut may not have come.
+    # The last bytes before a cut may not have arrived.
     assert all(before[0] < after[0] <= before[1] for before, after in pairwise(ranges))
 
 
@@ -134,7 +134,7 @@ def test_a_checksum_that_stays_wrong_is_told_and_leaves_nothing_to_trust(on: On,
     assert len(sent(on, name)) == 2
     assert isinstance(resolve(WANTED, on.places), NotFound)
     left = [path.name for path in on.folder.glob("blobs/*")]
-    assert not [each for each in left if each.startswith(blob(on.source / name))]
+    assert not [path for path in left if path.startswith(blob(on.source / name))]
     assert not [*on.folder.glob(".worker/manifests/*.json")]
     on.hub.wrong = set()
     same(on.obtain(), on.source)
@@ -167,7 +167,7 @@ def test_another_host_learns_no_token(on: On, monkeypatch: pytest.MonkeyPatch) -
     assert set(on.hub.tokens_elsewhere) == {None}
 
 
-# A disk without links:
+# Disks without links:
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_where_there_are_no_links_a_file_is_known_by_its_content(on: On, content
     (found.place / "config.json").unlink()
     on.hub.clear()
     same(on.obtain(), on.source)
-    assert {each.path for each in on.hub.sent} == {WEIGHTS, "config.json"}
+    assert {part.path for part in on.hub.sent} == {WEIGHTS, "config.json"}
 
 
 def test_a_link_to_something_else_is_replaced(on: On, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What downloads do to what lies on the volume already, and what they leave when they fail."""
+"""What downloads do with existing files on the volume, and what they leave when they fail."""
 
 import shutil
 import threading
@@ -94,10 +94,10 @@ def test_a_folder_in_lower_case_is_completed_rather_than_doubled(on: On) -> None
     lower = cached(on.places.volume, on.source)
     (lower / "tokenizer.json").unlink()
     manifest.begin(repository_folder(on.places.volume, NAME), lower.name)
-    there = on.obtain(Wanted("Org/Name"))
-    assert there.place == lower
-    assert [each.name for each in on.places.volume.iterdir()] == ["models--org--name"]
-    assert [each.path for each in on.hub.sent] == []
+    model = on.obtain(Wanted("Org/Name"))
+    assert model.place == lower
+    assert [path.name for path in on.places.volume.iterdir()] == ["models--org--name"]
+    assert [part.path for part in on.hub.sent] == []
 
 
 @pytest.mark.parametrize(
