@@ -30,9 +30,13 @@ def test_a_module_has_at_most_300_lines() -> None:
     assert [name for name in long if not name.startswith(TABLES)] == []
 
 
-# What they catch: any defect, whose traceback no caller may see; whatever fails when the engine has
-# died, at the border to vLLM.
-BROAD_EXCEPTS = {"src/worker/errors.py": 1, "src/worker/engine/translation.py": 1}
+# What they catch: defects, whose traceback no caller may see; whatever fails in a dead engine; what
+# vLLM raises for a failed call of its core, which is a plain Exception.
+BROAD_EXCEPTS = {
+    "src/worker/engine/adapters/__init__.py": 1,
+    "src/worker/engine/translation.py": 1,
+    "src/worker/errors.py": 1,
+}
 
 
 def test_the_worker_has_few_broad_excepts() -> None:

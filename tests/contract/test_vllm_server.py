@@ -24,13 +24,14 @@ from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES
 
 CHAT = "/v1/chat/completions"
+CLIENT: Any = SimpleNamespace(model_config=None, errored=False)
 
 
 @pytest.fixture(scope="module")
 def built() -> Server:
     """The server of a model that generates, around no engine."""
     arguments = Options().parse({"MODEL": "org/name"}).vllm
-    return Server(SimpleNamespace(model_config=None, errored=False), arguments, ("generate",))
+    return Server(CLIENT, arguments, ("generate",))
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def server(built: Server) -> Iterator[Server]:
     """The same, for tests that put another app in the place of vLLM's."""
     app = built._app
     yield built
-    built._app, built._client.errored = app, False
+    built._app, CLIENT.errored = app, False
 
 
 async def answer(server: Server, path: str, body: Mapping[str, Any] | None) -> list[Any]:
@@ -83,8 +84,8 @@ def test_a_key_may_have_two_names() -> None:
     class Second(BaseModel):
         c: int
 
-    assert set(module._fields(Annotated[First | Second, Field()])) == {"a", "b", "bee", "c"}
-    assert set(module._fields(None)) == set()
+    assert set(module._keys(Annotated[First | Second, Field()])) == {"a", "b", "bee", "c"}
+    assert set(module._keys(None)) == set()
 
 
 def test_the_document_describes_what_the_keys_are_of(built: Server) -> None:
@@ -148,7 +149,7 @@ def test_characters_are_sent_as_they_are() -> None:
     ids=["answer", "error", "stream"],
 )
 async def test_whatever_a_dead_engine_answers_is_its_death(server: Server, app: Any) -> None:
-    server._app, server._client.errored = app, True
+    server._app, CLIENT.errored = app, True
     with pytest.raises(EngineDead):
         await answer(server, "/version", None)
 
@@ -160,7 +161,7 @@ async def test_an_engine_can_die_in_the_middle_of_a_stream(server: Server) -> No
         Head(200, "text/event-stream"),
         b"data: 1\n\n",
     ]
-    server._client.errored = True
+    CLIENT.errored = True
     with pytest.raises(EngineDead):
         await anext(parts)
 

@@ -43,7 +43,7 @@ CONVERSATIONS: list[dict[str, Any]] = [
 
 
 async def ids_of(engine: "InProcessEngine", **given: Any) -> list[int]:
-    prompt = await engine.generation.prompts.render(RawJob.read(given))
+    prompt = await engine.generation.prompts.render_job(RawJob.read(given))
     ids: list[int] = prompt["prompt_token_ids"]
     return ids
 

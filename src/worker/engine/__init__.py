@@ -60,7 +60,7 @@ class Model:
 class Engine(Protocol):
     """One loaded model: generation on the raw path, and vLLM's own server, called in process.
 
-    Its coroutines and generators run on ``loop``. Whatever fails while the engine is dead raises
+    Its coroutines and generators run on ``loop``. What fails because the engine is dead raises
     ``EngineDead``.
     """
 

@@ -6,17 +6,17 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from worker.asgi import Head
 from worker.engine import Delta, Model
-from worker.engine.adapters import Adapters, check_given
+from worker.engine.adapters import Adapters
+from worker.engine.adapters.files import check_lora_modules
 from worker.engine.arguments import EngineArguments
 from worker.engine.generation import Generation
-from worker.engine.generation.prompts import Prompts
 from worker.engine.options import REFUSALS
+from worker.engine.protocols import Client
 from worker.engine.server import Server
-from worker.engine.translation import translated
 from worker.job import RawJob
 from worker.settings import Settings
 
@@ -25,11 +25,28 @@ log = logging.getLogger(__name__)
 WATCH_INTERVAL_S = 0.1
 STATS_INTERVAL_S = 10.0
 
-# How often an engine that can be started again may die.
-MOST_LIVES = 5
+# How often an engine is started again.
+MOST_RESTARTS = 5
 
-# vLLM's client of a core, and what is counted of it.
-Started = tuple[Any, CollectorRegistry]
+# A client, and its metrics.
+Started = tuple[Client, CollectorRegistry]
+
+# The prefix of vLLM's metrics.
+METRICS = "vllm:"
+
+
+def take_metrics() -> CollectorRegistry:
+    """Move the metrics that vLLM has just registered into a registry of their own.
+
+    The next engine of this process would unregister them: vLLM expects to be the only one.
+    """
+    registry = CollectorRegistry()
+    # There is no public way to list collectors; vLLM looks here, too.
+    for collector in list(REGISTRY._collector_to_names):
+        if getattr(collector, "_name", "").startswith(METRICS):
+            REGISTRY.unregister(collector)
+            registry.register(collector)
+    return registry
 
 
 class InProcessEngine:
@@ -44,7 +61,7 @@ class InProcessEngine:
         died: Future[None],
         start_again: Callable[[], Started] | None = None,
     ) -> None:
-        """Take a started client; ``open`` makes the engine ready.
+        """Take a started client; ``open`` has to be called next.
 
         Args:
             started: vLLM's client, and its metrics.
@@ -64,27 +81,33 @@ class InProcessEngine:
 
     async def open(self) -> None:
         """Build vLLM's server around the engine and begin to watch it; call on its loop."""
-        await self._take((self._client, self.metrics))
+        await self._use((self._client, self.metrics))
         watch = asyncio.create_task(self._watch())
         watch.add_done_callback(lambda ended: None if ended.cancelled() else self._give_up())
         self._watchers.append(watch)
         if not self._settings.disable_log_stats:
             self._watchers.append(asyncio.create_task(self._log_stats()))
 
-    async def _take(self, started: Started) -> None:
-        """Make everything that is made of vLLM's client, and from then on use it."""
+    async def _use(self, started: Started) -> None:
+        """Build everything that depends on vLLM's client, and use it from then on."""
         client, self.metrics = started
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
-        check_given(arguments.vllm.lora_modules or (), client)
+        check_lora_modules(arguments.vllm.lora_modules or (), client.vllm_config)
         server = Server(client, arguments.vllm, tasks)
         await server.open()
         adapters = Adapters(settings.base_path, client, server.state)
-        prompts = Prompts(client, server.state, adapters, settings.system_prompt)
+        # From the model's generation_config; it applies to the raw path only if it was asked for.
         own = client.model_config.get_diff_sampling_param()
         applies = arguments.given & {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
-        defaults = {"max_tokens": settings.default_max_tokens, **(own if applies else {})}
-        self.generation = Generation(client, server, prompts, tasks, defaults)
+        self.generation = Generation(
+            client,
+            server,
+            adapters,
+            tasks=tasks,
+            defaults={"max_tokens": settings.default_max_tokens, **(own if applies else {})},
+            system_prompt=settings.system_prompt,
+        )
         self.model = Model(
             names=tuple(arguments.vllm.served_model_name),
             max_model_len=client.model_config.max_model_len,
@@ -93,7 +116,7 @@ class InProcessEngine:
             temperature=own.get("temperature"),
             max_new_tokens=own.get("max_tokens"),
         )
-        self._server, self._adapters, self._client = server, adapters, client
+        self._server, self._client = server, client
 
     async def close(self) -> None:
         """Stop the engine and its processes; call on the engine's loop."""
@@ -126,7 +149,7 @@ class InProcessEngine:
 
     @property
     def unfinished_requests(self) -> int:
-        """How many requests hold a slot in the engine, on either path."""
+        """How many requests hold a slot in the engine, on both paths together."""
         return int(self._client.output_processor.get_num_unfinished_requests())
 
     def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
@@ -139,21 +162,19 @@ class InProcessEngine:
 
     async def adapters_on_volume(self) -> list[str]:
         """See ``Engine.adapters_on_volume``."""
-        return await self._adapters.names()
+        return await self.generation.adapters.names_on_volume()
 
     async def adopt(self, name: str) -> None:
         """See ``Engine.adopt``."""
-        with translated(self._client):
-            await self.generation.prompts.named(name, "model")
+        await self.generation.adapters.get(name, "model")
 
     async def unload(self, name: str) -> None:
         """See ``Engine.unload``."""
-        with translated(self._client):
-            await self._adapters.unload(name)
+        await self.generation.adapters.unload(name)
 
     async def _watch(self) -> None:
-        """Start the engine again when it can't go on, or tell the rest of the worker."""
-        for _ in range(MOST_LIVES):
+        """Start the engine again whenever it dies; return when that is not possible any more."""
+        for _ in range(MOST_RESTARTS):
             while not self.dead:  # noqa: ASYNC110 - vLLM offers nothing to wait for
                 await asyncio.sleep(WATCH_INTERVAL_S)
             if self._start_again is None:
@@ -161,10 +182,10 @@ class InProcessEngine:
             log.error("the engine of %s died: it is started again", self.model.names[0])
             try:
                 await asyncio.to_thread(self._client.shutdown)
-                await self._take(await asyncio.to_thread(self._start_again))
+                await self._use(await asyncio.to_thread(self._start_again))
             except REFUSALS as error:
-                told = f"the engine of {self.model.names[0]} does not start again: {error}"
-                log.error(told)  # noqa: TRY400 - vLLM's own log has the traceback
+                message = f"the engine of {self.model.names[0]} does not start again: {error}"
+                log.error(message)  # noqa: TRY400 - vLLM's own log has the traceback
                 break
             log.info("the engine of %s is back", self.model.names[0])
 

@@ -24,10 +24,9 @@ from worker.asgi import Head
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
 from worker.engine.compile_key import of_configurations, of_models
-from worker.engine.inprocess import InProcessEngine, Started
+from worker.engine.inprocess import InProcessEngine, Started, take_metrics
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.machine import machine
-from worker.engine.metrics import set_aside
 from worker.engine.options import REFUSALS
 from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.engine.options.hints import hints
@@ -212,7 +211,7 @@ def _client(configured: _Configured) -> Started:
         client = find("AsyncLLM").from_vllm_config(
             configured.config, enable_log_requests=log_requests
         )
-        return client, set_aside()
+        return client, take_metrics()
 
 
 def _prepare_cpu() -> None:
@@ -287,7 +286,7 @@ async def warm_up(engine: InProcessEngine) -> None:
     if "generate" not in engine.model.tasks:
         # There is no request that every model for classification or scoring takes.
         if "embed" in engine.model.tasks:
-            prompt = await generation.prompts.render(RawJob.read(greeting))
+            prompt = await generation.prompts.render_job(RawJob.read(greeting))
             await generation.embed(prompt, "warm-up")
         return
     one_token = {"max_tokens": 1, "stream": True}

@@ -1,7 +1,7 @@
-"""Where vLLM keeps the names that the worker uses: the one place to mend when a release moves one.
+"""The modules of vLLM's names that the worker uses: when a release moves one, mend its row here.
 
-Each row names the modules to try, newest first. Modules are imported on use, so that start-up
-pays for each no earlier than it must.
+Each row lists the modules to try, newest first. A module is imported on first use, to keep the
+start fast.
 """
 
 import importlib
@@ -64,26 +64,26 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "validate_parsed_serve_args": _SERVE_ARGUMENTS,
 }
 
-# Names that some known release does without.
+# Names that some supported release lacks.
 OPTIONAL = frozenset({"RetryableRequestError"})
 
 
 class MovedName(ImportError):
-    """An installed vLLM no longer has a name where any known release had it."""
+    """The installed vLLM has a name in none of the known modules."""
 
 
 def find(name: str) -> Any:
-    """Return vLLM's ``name`` from the first of its locations that has it.
+    """Return vLLM's ``name`` from the first of its modules that has it.
 
     Raises:
-        MovedName: with the places that were tried, for whoever mends the row.
+        MovedName: listing the modules that were tried.
     """
-    for place in LOCATIONS[name]:
+    for location in LOCATIONS[name]:
         try:
-            module = importlib.import_module(place)
+            module = importlib.import_module(location)
         except ModuleNotFoundError as missing:
-            # A module that vLLM itself misses is another matter, and told as such.
-            if not place.startswith(missing.name or "?"):
+            # A dependency of vLLM's that is missing is a different error.
+            if not location.startswith(missing.name or "?"):
                 raise
         else:
             if hasattr(module, name):
@@ -93,7 +93,7 @@ def find(name: str) -> Any:
 
 
 def optional(name: str) -> tuple[Any, ...]:
-    """Return one of the ``OPTIONAL`` names; nothing, where the installed vLLM has none."""
+    """Return one of the ``OPTIONAL`` names, or () if the installed vLLM lacks it."""
     try:
         return (find(name),)
     except MovedName:

@@ -1,4 +1,4 @@
-"""vLLM's own server: its app, built around an engine and called in this process."""
+"""vLLM's own server: its FastAPI app, built around a client and called in this process."""
 
 import contextlib
 import json
@@ -16,51 +16,58 @@ from starlette.exceptions import HTTPException
 
 from worker import asgi
 from worker.engine.locations import find
+from worker.engine.protocols import Client
 from worker.engine.translation import shows_media, translate, translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
 
-# Loggers that quote parts of messages, and addresses of images with whatever tokens are in them.
-# The second is the first's name before vLLM 0.32.
-TALKATIVE = ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils", "vllm.connections")
-# How vLLM names what it refuses a prompt for that is too long, and where it counts one that is not.
+# Loggers that quote messages, or the URLs of images, which can hold credentials. The second is the
+# first's name before vLLM 0.32.
+QUOTING_LOGGERS = ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils", "vllm.connections")
+# A logger that prints a traceback for every refusal.
+TRACEBACK_LOGGER = "vllm.entrypoints.anthropic.api_router"
+# The parameters that vLLM names when a prompt is too long.
 TOO_LONG = {"input_tokens", "input_text"}
 TOKENIZE = "/tokenize"
-# Whose prompts are made of more than their text.
+# Its prompts can't be counted: they hold more than the body shows, such as earlier responses.
 RESPONSES = "/v1/responses"
-# Bytes. Counting takes time: of a longer prompt it is not told how long it is.
+# Bytes of the longest prompt whose tokens are counted for a message: counting takes time.
 MOST_COUNTED = 1_000_000
-# One that prints the traceback of whatever it refuses.
-ALARMED = "vllm.entrypoints.anthropic.api_router"
 
 
 class Server:
-    """Belongs to the loop of its engine."""
+    """Use on the engine's loop.
 
-    def __init__(self, client: Any, arguments: Namespace, tasks: Any) -> None:
+    Args:
+        client: vLLM's.
+        arguments: vLLM's.
+        tasks: vLLM's supported tasks.
+    """
+
+    def __init__(self, client: Client, arguments: Namespace, tasks: tuple[str, ...]) -> None:
         self._client = client
         self._arguments = arguments
         self._tasks = tasks
         self._app = find("build_app")(arguments, tasks, client.model_config)
         _let_errors_out(self._app)
-        for name in TALKATIVE:
+        for name in QUOTING_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        logging.getLogger(ALARMED).addFilter(_is_defect)
-        self._keys = dict(_bodies(self._app))
+        logging.getLogger(TRACEBACK_LOGGER).addFilter(_is_defect)
+        self._keys = dict(_body_keys(self._app))
 
     @property
     def state(self) -> Any:
-        """What vLLM's routes work with."""
+        """The state of vLLM's app: the objects that its routes use."""
         return self._app.state
 
     async def open(self) -> None:
-        """Make what the routes work with; some of it may be on disk, and wrong.
+        """Build the app's state.
 
         Raises:
-            Exception: vLLM's own.
+            Exception: vLLM's own: a chat template or an adapter on the disk can be broken.
         """
         arguments = _without_path(self._arguments)
         await find("init_app_state")(self._client, self.state, arguments, self._tasks)
-        # vLLM's launcher would put its HTTP server here; error paths expect one.
+        # vLLM's launcher puts its HTTP server here, and error paths use it.
         self.state.server = SimpleNamespace(should_exit=False)
 
     def keys(self, path: str) -> frozenset[str] | None:
@@ -90,18 +97,21 @@ class Server:
                             raise EngineDead
                         yield part
         except RefusedByEngine as refused:
-            told = body if body and path != RESPONSES else {}
-            raise await self.measured(refused, told) from refused
+            prompt = body if body and path != RESPONSES else {}
+            raise await self.measured(refused, prompt) from refused
 
     async def measured(self, refused: RefusedByEngine, body: Mapping[str, Any]) -> WorkerError:
-        """Say of a prompt that is too long how long it is: vLLM counts no further than it must."""
-        told = {"prompt": body.get("prompt", body.get("input"))}
+        """Return the refusal of a prompt that is too long with its number of tokens.
+
+        vLLM does not count them all. Any other refusal is returned unchanged.
+        """
+        prompt = {"prompt": body.get("prompt", body.get("input"))}
         if body.get("messages") is not None:
-            told = {key: body[key] for key in ("messages", "tools") if body.get(key) is not None}
-        text = "messages" in told or isinstance(told["prompt"], str)
-        if refused.param not in TOO_LONG or not text or len(_encoded(told)) > MOST_COUNTED:
+            prompt = {key: body[key] for key in ("messages", "tools") if body.get(key) is not None}
+        is_text = "messages" in prompt or isinstance(prompt["prompt"], str)
+        if refused.param not in TOO_LONG or not is_text or len(_encoded(prompt)) > MOST_COUNTED:
             return refused
-        request = asgi.Request("POST", TOKENIZE, _encoded(told))
+        request = asgi.Request("POST", TOKENIZE, _encoded(prompt))
         async with contextlib.aclosing(asgi.call(self._app, request)) as parts:
             answer = json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
         return RefusedByEngine(
@@ -118,44 +128,51 @@ def _is_defect(record: logging.LogRecord) -> bool:
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    """Encode a body; what no JSON can hold (half of a surrogate pair, NaN) is refused here."""
-    # And what the engine's core could not be sent, which vLLM would notice too late.
+    """Encode a body as JSON.
+
+    Raises:
+        ValueError: it holds half of a surrogate pair or NaN.
+        OverflowError: an integer has more than 64 bits.
+    """
+    # vLLM would notice too late that its core can't be sent a value.
     msgspec.msgpack.encode(body)
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _bodies(app: Any) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield the paths of a FastAPI app, and the keys of the bodies that it takes there."""
+def _body_keys(app: Any) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield each path of a FastAPI app with the keys that its body can have."""
     for route in app.routes:
         if hasattr(route, "body_field"):
-            shape = route.body_field and route.body_field.field_info.annotation
-            yield route.path, frozenset(_fields(shape))
+            annotation = route.body_field and route.body_field.field_info.annotation
+            yield route.path, frozenset(_keys(annotation))
 
 
-def _fields(shape: Any) -> Iterator[str]:
-    if typing.get_origin(shape) in (typing.Annotated, typing.Union, types.UnionType):
-        for alternative in typing.get_args(shape):
-            yield from _fields(alternative)
-    for name, field in getattr(shape, "model_fields", {}).items():
+def _keys(annotation: Any) -> Iterator[str]:
+    if typing.get_origin(annotation) in (typing.Annotated, typing.Union, types.UnionType):
+        for alternative in typing.get_args(annotation):
+            yield from _keys(alternative)
+    for name, field in getattr(annotation, "model_fields", {}).items():
         yield name
         if field.alias:
             yield field.alias
 
 
 def _let_errors_out(app: Any) -> None:
-    """Let exceptions leave a FastAPI app: they are told in one place, as on the raw path."""
-    refusals = app.exception_handlers.items()
+    """Remove an app's exception handlers: exceptions are translated as on the raw path.
+
+    Those of the framework's own HTTP errors stay.
+    """
     app.exception_handlers = {
         error: handler
-        for error, handler in refusals
+        for error, handler in app.exception_handlers.items()
         if isinstance(error, type) and issubclass(error, HTTPException)
     }
-    # vLLM has built the stack already, and it keeps the handlers it was built with.
+    # vLLM has built the middleware stack already, with the handlers of that time.
     app.middleware_stack = app.build_middleware_stack()
 
 
 def _without_path(arguments: Namespace) -> Namespace:
-    """Let /v1/models call a model in a local directory by its name there, not by its path."""
+    """Replace a local directory's path, which /v1/models would show, by the model's name."""
     if not Path(arguments.model).is_dir():
         return arguments
     return Namespace(**vars(arguments) | {"model": arguments.served_model_name[-1]})

@@ -1,4 +1,4 @@
-"""vLLM's exceptions become the worker's, once, at this border."""
+"""vLLM's exceptions and refusals, translated to the worker's errors in one place."""
 
 import contextlib
 import re
@@ -14,6 +14,7 @@ from PIL.Image import DecompressionBombError
 from pydantic import ValidationError
 
 from worker.engine.locations import find, optional
+from worker.engine.protocols import Client
 from worker.errors import (
     EngineBusy,
     EngineDead,
@@ -24,7 +25,7 @@ from worker.errors import (
 )
 from worker.job.base import MOST_MISTAKES
 
-# What names a field or an index in pydantic's places; other parts name alternatives of a union.
+# Names and indexes in pydantic's locations; other parts are labels of a union's alternatives.
 FIELD = re.compile(r"[a-z0-9_]+")
 TYPES = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
@@ -46,31 +47,31 @@ def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:
 
 
 def wrong_shape(invalid: ValidationError | RequestValidationError) -> InvalidInput:
-    """Tell which fields are wrong, never what they held."""
+    """Return the error for a body of the wrong shape: its message names fields, not values."""
     wrong: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for error in invalid.errors():
         place, of_alternative = _place(error["loc"])
-        wrong[place.rpartition(".")[0] if of_alternative else place][
-            f"{place}: {error['msg']}"
-        ] += 1
-    # Of a type's alternatives each has its own complaint: what most of them say is told.
-    told = [lines.most_common(1)[0][0] for lines in wrong.values()][:MOST_MISTAKES]
-    return InvalidInput("; ".join(told), param=told[0].split(":")[0] if told else None)
+        field = place.rpartition(".")[0] if of_alternative else place
+        wrong[field][f"{place}: {error['msg']}"] += 1
+    # Each alternative of a union complains: the most common complaint is kept.
+    messages = [lines.most_common(1)[0][0] for lines in wrong.values()][:MOST_MISTAKES]
+    param = messages[0].split(":")[0] if messages else None
+    return InvalidInput("; ".join(messages), param=param)
 
 
 def _place(location: tuple[int | str, ...]) -> tuple[str, bool]:
-    """Name a field, and tell whether it is one of several alternatives of a type."""
+    """Return a field's path, and whether it is inside an alternative of a union."""
     parts = [str(part) for part in location]
-    # FastAPI begins with where it looked.
+    # FastAPI's locations begin with the part of the request.
     parts = parts[1:] if parts[:1] == ["body"] else parts
     named = [part for part in parts if FIELD.fullmatch(part) and part not in TYPES]
     return ".".join(named), len(named) < len(parts)
 
 
-# What vLLM's engine raises in place of anything that it does not know.
+# vLLM's engine raises this with an unexpected exception as its cause.
 WRAPPER: type[Exception] = find("EngineGenerateError")
 
-# Most specific first; what vLLM's own server answers to each is what the worker answers.
+# Most specific first. The worker answers as vLLM's own server would.
 TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
     (find("EngineDeadError"), lambda _: EngineDead()),
     *(
@@ -90,7 +91,7 @@ TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
     (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
     (ValidationError, wrong_shape),
     (RequestValidationError, wrong_shape),
-    # What vLLM has not given a class of its own yet.
+    # Refusals for which vLLM has no class of its own yet.
     (ValueError, lambda error: InvalidInput(_message(error))),
     (TypeError, lambda error: InvalidInput(_message(error))),
     (OverflowError, lambda _: InvalidInput("An integer has more than 64 bits.")),
@@ -112,11 +113,11 @@ MEDIA_ERRORS = (
     OSError,
     RuntimeError,
 )
-LONGEST_TOLD = 200  # characters: some quote the image
+LONGEST_REASON = 200  # characters: some quote the image
 
 
 @contextlib.contextmanager
-def translated(client: Any, *, shows_media: bool = False) -> Iterator[None]:
+def translated(client: Client, *, shows_media: bool = False) -> Iterator[None]:
     """Raise vLLM's exceptions as the worker's; a defect passes unchanged.
 
     Args:
@@ -132,13 +133,25 @@ def translated(client: Any, *, shows_media: bool = False) -> Iterator[None]:
             raise known from error
         if not shows_media or not isinstance(error, MEDIA_ERRORS):
             raise
-        message = str(error)[:LONGEST_TOLD]
+        message = str(error)[:LONGEST_REASON]
         raise InvalidInput(f"A part of the messages could not be loaded: {message}") from error
 
 
 def shows_media(conversation: Any) -> bool:
-    """Tell whether messages hold more than text."""
+    """Return whether messages hold more than text."""
     messages = conversation if isinstance(conversation, list) else []
     contents = [message.get("content") for message in messages if isinstance(message, dict)]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return any(isinstance(part, dict) and part.get("type") != "text" for part in parts)
+
+
+def accepted(answer: Any) -> Any:
+    """Return what a part of vLLM's server answered, unless that is an error.
+
+    Raises:
+        RefusedByEngine: for an ``ErrorResponse``, which vLLM returns instead of raising.
+    """
+    if isinstance(answer, find("ErrorResponse")):
+        error = answer.error
+        raise RefusedByEngine(error.message, status=error.code, param=error.param)
+    return answer

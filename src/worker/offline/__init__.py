@@ -1,4 +1,4 @@
-"""``LLM``: the worker's engine for a script of one's own, with no platform around it."""
+"""``LLM``: the worker's engine for scripts, without the platform."""
 
 import asyncio
 import contextlib
@@ -11,14 +11,15 @@ from typing import Any, Self, TypeVar
 from tqdm import tqdm
 
 from worker import start
+from worker.engine.protocols import EngineInput
 from worker.job import RawJob
 from worker.offline.inputs import (
     Params,
-    each,
-    listed,
-    once,
-    refuse_unknown,
-    sampling,
+    check_known,
+    convert_distinct,
+    one_per_prompt,
+    prompt_list,
+    sampling_params_of,
     warn_once,
 )
 from worker.settings.values import text
@@ -27,18 +28,18 @@ T = TypeVar("T")
 
 
 class LLM:
-    """One model for many prompts at once, with the settings, the engine and the path of a worker.
-
-    Args:
-        model: a directory, or a repository on the Hugging Face hub.
-        engine_args: every other setting of the worker and option of vLLM, by its lower-case name.
+    """One model for many prompts at once, with a worker's settings, engine and raw path.
 
     The engine runs until ``close()``, the end of a ``with`` block or of the process.
 
+    Args:
+        model: a directory, or a repository on the Hugging Face hub.
+        engine_args: any other setting of the worker or option of vLLM, by its lower-case name.
+
     Raises:
-        SettingsError: all wrong values at once.
-        StartFailed: with what vLLM said.
-        TypeError: an argument that neither the worker nor the installed vLLM has.
+        SettingsError: listing all wrong values.
+        StartFailed: with vLLM's message.
+        TypeError: neither the worker nor the installed vLLM has such an argument.
     """
 
     def __init__(  # noqa: PLR0913 - the documented signature
@@ -61,14 +62,14 @@ class LLM:
         disable_custom_all_reduce: bool = False,
         **engine_args: Any,
     ) -> None:
-        given = {
+        values = {
             "model_name": model,
             "tokenizer_name": tokenizer,
             "tokenizer_mode": tokenizer_mode,
             "skip_tokenizer_init": skip_tokenizer_init,
             "trust_remote_code": trust_remote_code,
             "tensor_parallel_size": tensor_parallel_size,
-            # Unset, the type is the model's own, or one that any CPU can compute with.
+            # Unset, it is the model's own, or one that any CPU can compute with.
             "dtype": None if dtype == "auto" else dtype,
             "quantization": quantization,
             "revision": revision,
@@ -78,14 +79,14 @@ class LLM:
             "cpu_offload_gb": cpu_offload_gb,
             "enforce_eager": enforce_eager,
             "disable_custom_all_reduce": disable_custom_all_reduce,
-            # Whoever calls ``chat`` is no stranger.
+            # Who calls ``chat`` is the operator.
             "trust_request_chat_template": True,
             **engine_args,
         }
-        environ = {name.upper(): text(value) for name, value in given.items()}
+        environ = {name.upper(): text(value) for name, value in values.items()}
         read = start.ready(environ)
-        refuse_unknown(engine_args, read.options)
-        # Only now is vLLM there.
+        check_known(engine_args, read.options)
+        # vLLM can be imported only now.
         from worker.engine import launch  # noqa: PLC0415 - see above
         from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
 
@@ -96,7 +97,7 @@ class LLM:
         assert isinstance(engines.main, InProcessEngine)  # for the type checker
         self._engine = engines.main
         self._numbers = itertools.count()
-        # Also at the end of the process, which would wait for the engine's otherwise.
+        # Also called when the process exits, which would otherwise wait for the engine's threads.
         self.close = weakref.finalize(self, stack.close)
 
     def __enter__(self) -> Self:
@@ -121,28 +122,30 @@ class LLM:
             prompts: one or several; each a text, a list of token ids, or one of vLLM's dicts.
             sampling_params: one for all, or one for each prompt.
             prompt_token_ids: the prompts as ids, the way older code passes them.
-            use_tqdm: whether to show a bar.
+            use_tqdm: whether to show a progress bar.
             lora_request: one for all, or one (or None) for each prompt: vLLM's ``LoRARequest``, or
                 the name of an adapter in ``lora_modules``.
-            prompt_adapter_request: gone from vLLM; a warning says so.
-            guided_options_request: what the texts are held to (``guided_json`` and so on).
+            prompt_adapter_request: has no effect but a warning: vLLM has dropped it.
+            guided_options_request: constrains the texts (``guided_json`` and so on).
 
         Returns:
             vLLM's ``RequestOutput``s in the order of the prompts.
 
         Raises:
-            ValueError: lists of different lengths.
-            WorkerError: a prompt or a parameter that is refused.
+            ValueError: the lists have different lengths.
+            WorkerError: a prompt or a parameter is refused.
         """
         if prompt_adapter_request is not None:
             warn_once("prompt_adapter_request", "vLLM has no prompt adapters any more")
-        given = prompts if prompt_token_ids is None else prompt_token_ids
-        if given is None:
+        values = prompts if prompt_token_ids is None else prompt_token_ids
+        if values is None:
             raise TypeError("generate: prompts, or prompt_token_ids")
-        complete = self._engine.generation.prompts.complete
-        rendering = [partial(complete, prompt) for prompt in listed(given)]
-        return self._answers(
-            rendering, sampling_params, lora_request, use_tqdm, guided_options_request
+        return self._complete(
+            self._renderings(values),
+            sampling_params,
+            lora_request,
+            use_tqdm,
+            guided_options_request,
         )
 
     def chat(  # noqa: PLR0913 - the documented signature
@@ -163,20 +166,20 @@ class LLM:
         Args:
             messages: as in OpenAI's API, images included.
             sampling_params: one for all, or one for each conversation.
-            use_tqdm: whether to show a bar.
+            use_tqdm: whether to show a progress bar.
             lora_request: as in ``generate``.
-            chat_template: a Jinja template in place of the model's own.
+            chat_template: a Jinja template to use instead of the model's own.
             add_generation_prompt: whether the template begins a turn of the assistant.
             tools: functions that the template shows to the model.
-            chat_template_kwargs: values for the template.
-            continue_final_message: whether to go on with the last message.
+            chat_template_kwargs: variables for the template.
+            continue_final_message: whether the answer continues the last message.
 
         Returns:
             vLLM's ``RequestOutput``s in the order of the conversations.
 
         Raises:
-            ValueError: lists of different lengths.
-            WorkerError: a message or a parameter that is refused.
+            ValueError: the lists have different lengths.
+            WorkerError: a message or a parameter is refused.
         """
         conversations = messages if messages and isinstance(messages[0], list) else [messages]
         shared = {
@@ -186,72 +189,71 @@ class LLM:
             "continue_final_message": continue_final_message,
         }
         jobs = [RawJob.read({"messages": conversation, **shared}) for conversation in conversations]
-        chats = [
-            partial(self._engine.generation.prompts.render, job, chat_template) for job in jobs
-        ]
-        return self._answers(chats, sampling_params, lora_request, use_tqdm)
+        render = self._engine.generation.prompts.render_job
+        renderings = [partial(render, job, chat_template) for job in jobs]
+        return self._complete(renderings, sampling_params, lora_request, use_tqdm)
 
     def embed(self, prompts: Any, use_tqdm: bool = True, lora_request: Any = None) -> list[Any]:
-        """Embed prompts with a model that does (``runner="pooling"``, where it can do both).
+        """Embed prompts with an embedding model (``runner="pooling"`` if it also generates).
 
         Returns:
             vLLM's ``EmbeddingRequestOutput``s in the order of the prompts; the vector of each is
             ``outputs.embedding``, a list of floats.
 
         Raises:
-            WorkerError: a prompt that is refused, or a model that does not embed.
+            WorkerError: a prompt is refused, or the model does not embed.
         """
-        rendering = [
-            partial(self._engine.generation.prompts.complete, prompt) for prompt in listed(prompts)
-        ]
-        adapters = self._adapters(lora_request, len(rendering))
+        renderings = self._renderings(prompts)
+        adapters = self._load_adapters(lora_request, len(renderings))
         calls = [
             partial(self._engine.generation.embed, prompt, self._request_id(), adapter)
-            for prompt, adapter in zip(self._rendered(rendering), adapters, strict=True)
+            for prompt, adapter in zip(self._run(renderings), adapters, strict=True)
         ]
         return self._run(calls, use_tqdm)
 
-    def _answers(
+    def _renderings(self, prompts: Any) -> list[Callable[[], Awaitable[EngineInput]]]:
+        render = self._engine.generation.prompts.render_prompt
+        return [partial(render, prompt) for prompt in prompt_list(prompts)]
+
+    def _complete(
         self,
-        rendering: Sequence[Callable[[], Awaitable[Any]]],
+        renderings: Sequence[Callable[[], Awaitable[EngineInput]]],
         sampling_params: Params | Sequence[Params] | None,
         lora_request: Any,
         use_tqdm: bool,
         guided: Any = None,
     ) -> list[Any]:
-        params = each(sampling_params, len(rendering), "sampling_params")
-        plans = once(params, lambda one: self._engine.generation.plan(sampling(one, guided)))
-        adapters = self._adapters(lora_request, len(rendering))
+        generation = self._engine.generation
+        params = one_per_prompt(sampling_params, len(renderings), "sampling_params")
+        plans = convert_distinct(
+            params, lambda value: generation.plan(sampling_params_of(value, guided))
+        )
+        adapters = self._load_adapters(lora_request, len(renderings))
+        # All prompts are rendered before the first request: the engine then begins with full steps.
+        prompts = self._run(renderings)
         calls = [
-            partial(self._engine.generation.complete, prompt, planned, self._request_id(), adapter)
-            for prompt, planned, adapter in zip(
-                self._rendered(rendering), plans, adapters, strict=True
-            )
+            partial(generation.complete, prompt, planned, self._request_id(), adapter)
+            for prompt, planned, adapter in zip(prompts, plans, adapters, strict=True)
         ]
         return self._run(calls, use_tqdm)
 
-    def _rendered(self, rendering: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-        """Render all prompts before the first is asked: the engine then begins with full steps."""
-        return self._run(
-            [partial(self._engine.generation.rendered, render) for render in rendering], False
-        )
+    def _load_adapters(self, lora_request: Any, count: int) -> list[Any]:
+        """Return vLLM's request of a loaded adapter, or None, for each prompt."""
+        adapters = self._engine.generation.adapters
 
-    def _adapters(self, lora_request: Any, count: int) -> list[Any]:
-        """Load the adapters, and return one for each prompt."""
+        def load(request: Any) -> Any:
+            if not request:
+                return None
+            loading = adapters.get if isinstance(request, str) else adapters.load
+            return self._run([partial(loading, request)])[0]
 
-        def load(adapter: Any) -> Any:
-            return (
-                adapter
-                and self._run([partial(self._engine.generation.load, adapter)], use_tqdm=False)[0]
-            )
-
-        return once(each(lora_request, count, "lora_request"), load)
+        return convert_distinct(one_per_prompt(lora_request, count, "lora_request"), load)
 
     def _request_id(self) -> str:
         return f"offline-{next(self._numbers)}"
 
-    def _run(self, calls: Sequence[Callable[[], Awaitable[T]]], use_tqdm: bool) -> list[T]:
-        """Run all calls at once on the engine's loop; the first failure ends the others."""
+    def _run(self, calls: Sequence[Callable[[], Awaitable[T]]], use_tqdm: bool = False) -> list[T]:
+        """Run all calls at once on the engine's loop; the first failure cancels the others."""
 
         async def run() -> list[T]:
             with tqdm(total=len(calls), desc="Processed prompts", disable=not use_tqdm) as bar:
@@ -274,5 +276,5 @@ class LLM:
         try:
             return future.result()
         finally:
-            # Left by Ctrl-C, the engine would go on.
+            # After Ctrl-C the engine would go on.
             future.cancel()

@@ -20,15 +20,15 @@ from support.models.lora import (
     renamed,
 )
 
-from worker.engine.adapters import COPIES, Adapters, _remove_left_behind
+from worker.engine.adapters import COPIES, Adapters, _remove_copies_of_ended_processes
 from worker.engine.adapters.files import (
     BrokenAdapter,
+    adapter_names,
+    adapter_version,
     base_shapes,
-    check,
-    check_given,
+    check_adapter,
+    check_lora_modules,
     check_shapes,
-    look,
-    names,
 )
 
 LORA_CONFIG = SimpleNamespace(max_lora_rank=MOST_RANK)
@@ -79,8 +79,8 @@ def client(model: Path, lora_config: Any = LORA_CONFIG) -> Any:
 @pytest.mark.parametrize("name", ["good", "Good-2.1_x", "7b", "a" * 128])
 def test_an_adapter_is_found_by_its_name(adapter: Path, name: str) -> None:
     adapter.rename(adapter.with_name(name))
-    assert None not in (look(adapter.parent, name) or [None])
-    assert names(adapter.parent) == [name]
+    assert None not in (adapter_version(adapter.parent, name) or [None])
+    assert adapter_names(adapter.parent) == [name]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_an_adapter_is_found_by_its_name(adapter: Path, name: str) -> None:
     ],
 )
 def test_a_name_with_more_than_letters_digits_and_dots_is_none(adapter: Path, name: str) -> None:
-    assert look(adapter.parent, name.format(adapter.parent)) is None
+    assert adapter_version(adapter.parent, name.format(adapter.parent)) is None
 
 
 @pytest.mark.parametrize("linked", [".", CONFIG, WEIGHTS])
@@ -110,45 +110,45 @@ def test_a_link_out_of_the_directory_is_not_followed(adapter: Path, linked: str)
     outside = adapter.parent.parent / "outside"
     (adapter / linked).rename(outside)
     (adapter.parent / "good" if linked == "." else adapter / linked).symlink_to(outside)
-    assert look(adapter.parent, "good") is None
-    assert names(adapter.parent) == []
+    assert adapter_version(adapter.parent, "good") is None
+    assert adapter_names(adapter.parent) == []
 
 
 def test_a_link_to_another_adapter_is_one(adapter: Path) -> None:
     (adapter.parent / "latest").symlink_to("good")
-    assert look(adapter.parent, "latest") == look(adapter.parent, "good")
+    assert adapter_version(adapter.parent, "latest") == adapter_version(adapter.parent, "good")
 
 
 def test_links_in_a_circle_are_no_adapter(adapter: Path) -> None:
     (adapter.parent / "circle").symlink_to("circle")
-    assert look(adapter.parent, "circle") is None
-    assert names(adapter.parent) == ["good"]
+    assert adapter_version(adapter.parent, "circle") is None
+    assert adapter_names(adapter.parent) == ["good"]
 
 
 @pytest.mark.parametrize("missing", [CONFIG, WEIGHTS])
 def test_an_adapter_that_lacks_a_file_is_found_but_not_listed(adapter: Path, missing: str) -> None:
     (adapter / missing).unlink()
-    assert None in (look(adapter.parent, "good") or ())
-    assert names(adapter.parent) == []
+    assert None in (adapter_version(adapter.parent, "good") or ())
+    assert adapter_names(adapter.parent) == []
 
 
 def test_without_a_directory_there_are_no_adapters(tmp_path: Path) -> None:
-    assert names(tmp_path / "adapters") == []
-    assert look(tmp_path / "adapters", "good") is None
+    assert adapter_names(tmp_path / "adapters") == []
+    assert adapter_version(tmp_path / "adapters", "good") is None
 
 
 @pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
 def test_a_changed_file_is_another_version(adapter: Path, file: str) -> None:
-    before = look(adapter.parent, "good")
+    before = adapter_version(adapter.parent, "good")
     (adapter / file).write_bytes((adapter / file).read_bytes() + b" ")
-    assert look(adapter.parent, "good") != before
+    assert adapter_version(adapter.parent, "good") != before
 
 
 # Files
 
 
 def test_a_good_adapter_passes(adapter: Path, model: Path) -> None:
-    check(adapter, LORA_CONFIG, shapes_of(model))
+    check_adapter(adapter, LORA_CONFIG, shapes_of(model))
 
 
 @pytest.mark.parametrize("keys", [{"use_rslora": True}, {"rank_pattern": {}}, {"unknown": [1]}])
@@ -156,7 +156,7 @@ def test_settings_that_change_nothing_of_the_shapes_pass(
     adapter: Path, model: Path, keys: dict[str, Any]
 ) -> None:
     configured(**keys)(adapter)
-    check(adapter, LORA_CONFIG, shapes_of(model))
+    check_adapter(adapter, LORA_CONFIG, shapes_of(model))
 
 
 @pytest.mark.parametrize("kind", sorted(BROKEN.keys() - {"no-config", "no-weights", "pickled"}))
@@ -164,14 +164,14 @@ def test_a_broken_adapter_is_told_without_its_path(adapter: Path, model: Path, k
     change, told = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter) as caught:
-        check(adapter, LORA_CONFIG, shapes_of(model))
+        check_adapter(adapter, LORA_CONFIG, shapes_of(model))
     assert told in str(caught.value)
     assert str(adapter.parent) not in str(caught.value)
 
 
 def test_modules_that_the_models_files_name_otherwise_pass(adapter: Path, model: Path) -> None:
     renamed("model.layers", "language_model.layers")(adapter)
-    check(adapter, LORA_CONFIG, shapes_of(model))
+    check_adapter(adapter, LORA_CONFIG, shapes_of(model))
 
 
 # Shapes
@@ -224,7 +224,9 @@ def test_a_model_that_is_neither_here_nor_on_the_hub_has_no_known_shapes() -> No
 
 def test_good_adapters_may_be_given_at_the_start(adapter: Path, model: Path) -> None:
     local = SimpleNamespace(name="good", path=str(adapter))
-    check_given([local, SimpleNamespace(name="hub", path="owner/adapter")], client(model))
+    check_lora_modules(
+        [local, SimpleNamespace(name="hub", path="owner/adapter")], client(model).vllm_config
+    )
 
 
 @pytest.mark.parametrize("kind", ["broken-json", "a-small", "no-config"])
@@ -235,15 +237,15 @@ def test_a_broken_adapter_given_at_the_start_is_told_by_name(
     change(adapter)
     given = [SimpleNamespace(name="mine", path=str(adapter))]
     with pytest.raises(BrokenAdapter, match="LORA_MODULES: mine: ") as caught:
-        check_given(given, client(model))
+        check_lora_modules(given, client(model).vllm_config)
     assert told in str(caught.value)
 
 
 def test_adapters_given_at_the_start_need_lora_enabled(adapter: Path, model: Path) -> None:
     given = [SimpleNamespace(name="mine", path=str(adapter))]
     with pytest.raises(BrokenAdapter, match="ENABLE_LORA=1"):
-        check_given(given, client(model, None))
-    check_given([], client(model, None))
+        check_lora_modules(given, client(model, None).vllm_config)
+    check_lora_modules([], client(model, None).vllm_config)
 
 
 @pytest.mark.parametrize(("lora_config", "warnings"), [(None, 1), (LORA_CONFIG, 0)])
@@ -264,5 +266,5 @@ def test_copies_of_processes_that_are_no_more_are_removed(
     mine, left = tmp_path / f"{COPIES}{os.getpid()}-a", tmp_path / f"{COPIES}{nobody}-a"
     for folder in (mine, left):
         (folder / "adapter").mkdir(parents=True)
-    _remove_left_behind()
+    _remove_copies_of_ended_processes()
     assert (mine.exists(), left.exists()) == (True, False)

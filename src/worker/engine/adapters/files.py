@@ -1,8 +1,8 @@
-"""The files of a LoRA adapter: where they may lie, and whether vLLM would compute with them.
+"""The files of a LoRA adapter: which names lead to them, and checks of what they hold.
 
-vLLM refuses some broken adapters itself. Others it loads, and then answers wrongly: matrices that
-are too small are filled up with zeros, a layer that the model has not is passed over, and what is
-not a number spreads to the requests of others.
+vLLM refuses some broken adapters itself. It loads others and then answers wrongly: it pads matrices
+that are too small with zeros, ignores a layer that the model does not have, and lets NaN spread to
+other requests.
 """
 
 import contextlib
@@ -23,21 +23,21 @@ CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TENSOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")
 NUMBER = re.compile(r"\d+")
-# safetensors' types of numbers that stand for one weight each; others may hold several packed.
+# safetensors' types with one weight in each number; others may pack several.
 FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
-# When each file was written, its size, and which file it is; None for one that is missing.
+# Each file's modification time in ns, size in bytes and inode; None for one that is missing.
 Version = tuple[tuple[int, int, int] | None, ...]
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 
 
 class BrokenAdapter(ValueError):
-    """What is wrong with an adapter, without its path."""
+    """An adapter is broken; the message says how, without its path."""
 
 
 class _Config(BaseModel):
-    """The types of what vLLM computes with; which features it has, it says itself."""
+    """The types of the keys that vLLM computes with; vLLM checks for features it lacks."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -48,18 +48,19 @@ class _Config(BaseModel):
     alpha_pattern: dict[str, FiniteFloat] | None = None
 
 
-def names(root: Path) -> list[str]:
-    """Return the names of the adapters under a directory that have both files."""
-    found = []
+def adapter_names(root: Path) -> list[str]:
+    """Return the names of the adapters under a directory that have both files, sorted."""
+    names = []
     with contextlib.suppress(OSError):
         for folder in root.iterdir():
             with contextlib.suppress(OSError):
-                if (version := look(root, folder.name)) is not None and None not in version:
-                    found.append(folder.name)
-    return sorted(found)
+                version = adapter_version(root, folder.name)
+                if version is not None and None not in version:
+                    names.append(folder.name)
+    return sorted(names)
 
 
-def look(root: Path, name: str) -> Version | None:
+def adapter_version(root: Path, name: str) -> Version | None:
     """Return the version of an adapter's files; None if there is no such directory under ``root``.
 
     Raises:
@@ -78,19 +79,24 @@ def look(root: Path, name: str) -> Version | None:
     return tuple(stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-def check_given(modules: Sequence[Any], client: Any) -> None:
-    """Check the adapters in local directories that the worker is to serve from its start.
+def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
+    """Check the adapters of LORA_MODULES that lie in local directories.
+
+    Args:
+        modules: vLLM's ``LoRAModulePath``s.
+        vllm_config: vLLM's.
 
     Raises:
         BrokenAdapter: naming the first that is broken.
     """
-    config = client.vllm_config
-    if modules and config.lora_config is None:
+    if not modules:
+        return
+    if vllm_config.lora_config is None:
         raise BrokenAdapter("LORA_MODULES needs ENABLE_LORA=1")
-    base = base_shapes(config.model_config, config.load_config.download_dir) if modules else {}
+    base = base_shapes(vllm_config.model_config, vllm_config.load_config.download_dir)
     for module in modules:
         try:
-            _check_local(Path(module.path).expanduser(), config.lora_config, base)
+            _check_local(Path(module.path).expanduser(), vllm_config.lora_config, base)
         except BrokenAdapter as broken:
             raise BrokenAdapter(f"LORA_MODULES: {module.name}: {broken}") from None
 
@@ -99,11 +105,11 @@ def _check_local(folder: Path, lora_config: Any, base: Shapes) -> None:
     if folder.is_absolute() and not (folder / CONFIG).is_file():
         raise BrokenAdapter(f"there is no {CONFIG} in {folder}")
     if (folder / WEIGHTS).is_file():
-        check(folder, lora_config, base)
+        check_adapter(folder, lora_config, base)
 
 
-def check(folder: Path, lora_config: Any, base: Shapes) -> None:
-    """Check an adapter's files: what vLLM passes over would give wrong answers, or NaN to all.
+def check_adapter(folder: Path, lora_config: Any, base: Shapes) -> None:
+    """Check an adapter's files.
 
     Args:
         folder: holds both files.
@@ -111,17 +117,17 @@ def check(folder: Path, lora_config: Any, base: Shapes) -> None:
         base: shapes of the model's weights, as ``base_shapes`` returns them.
 
     Raises:
-        BrokenAdapter: what is wrong.
+        BrokenAdapter: vLLM would refuse it, or answer wrongly with it.
     """
     try:
         config = _Config.model_validate_json((folder / CONFIG).read_bytes())
         find("PEFTHelper").from_dict(config.model_dump()).validate_legal(lora_config)
     except ValidationError as invalid:
-        told = [
+        messages = [
             ": ".join([*map(str, error["loc"]), error["msg"]])
             for error in invalid.errors(include_input=False, include_url=False)
         ]
-        raise BrokenAdapter(f"{CONFIG}: {'; '.join(told)}") from None
+        raise BrokenAdapter(f"{CONFIG}: {'; '.join(messages)}") from None
     except (TypeError, ValueError) as error:
         raise BrokenAdapter(f"{CONFIG}: {error}") from None
     try:
@@ -132,21 +138,21 @@ def check(folder: Path, lora_config: Any, base: Shapes) -> None:
 
 
 def check_shapes(shapes: Shapes, rank: int | None, base: Shapes) -> None:
-    """Check that an adapter's matrices fit each other, and the weights that they are added to.
+    """Check that an adapter's matrices fit each other and the model's weights.
 
     Args:
-        shapes: of the adapter's tensors.
-        rank: of all of them, if it is the same.
-        base: shapes of the model's tensors; what is not known of them is not checked.
+        shapes: of the adapter's tensors, by name.
+        rank: of all of them; None if they differ.
+        base: shapes of the model's tensors, by name; those that are missing are not checked.
 
     Raises:
-        BrokenAdapter: the first that does not fit.
+        BrokenAdapter: naming the first matrix that does not fit.
     """
     if not shapes:
         raise BrokenAdapter(f"{WEIGHTS} holds no tensors")
     modules: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
     for tensor, shape in shapes.items():
-        # What is named otherwise, vLLM refuses or knows; for experts there are several layouts.
+        # vLLM judges other names itself; experts have several layouts.
         if (match := TENSOR.fullmatch(tensor)) and ".experts" not in tensor:
             modules[match[1]][match[2]] = shape
     known = {name.rpartition(".")[0] for name in base}
@@ -160,11 +166,11 @@ def check_shapes(shapes: Shapes, rank: int | None, base: Shapes) -> None:
 
 
 def base_shapes(model_config: Any, cache: str | None) -> dict[str, Shape]:
-    """Return the shapes of a model's tensors, () for packed ones; {} if they lie elsewhere.
+    """Return the shapes of a model's tensors by name, () for packed ones; {} if none are found.
 
     Args:
         model_config: vLLM's.
-        cache: where the hub's files are kept, if not in the usual place.
+        cache: the hub's cache directory, if not the default one.
     """
     shapes = {}
     folder = _model_folder(model_config, cache)
@@ -181,7 +187,7 @@ def _model_folder(model_config: Any, cache: str | None) -> Path | None:
     model = model_config.model
     if Path(model).is_dir():
         return Path(model)
-    with contextlib.suppress(ValueError):  # no name of a repository
+    with contextlib.suppress(ValueError):  # not a repository's name
         config = try_to_load_from_cache(model, "config.json", cache, model_config.revision)
         return Path(config).parent if isinstance(config, str) else None
     return None
@@ -207,16 +213,16 @@ def _check_parts(module: str, parts: Mapping[str, Shape], rank: int | None) -> N
         raise BrokenAdapter(f"{module} has a tensor of shape {list(wrong[0])}: no matrix")
     (rank_a, _), (_, rank_b) = parts["A"], parts["B"]
     if rank_a != rank_b or rank not in {None, rank_a}:
-        told = f"lora_A has {rank_a} rows and lora_B {rank_b} columns"
-        raise BrokenAdapter(f"{module}: {told}, but r is {rank or 'one number'}")
+        found = f"lora_A has {rank_a} rows and lora_B {rank_b} columns"
+        raise BrokenAdapter(f"{module}: {found}, but r is {rank or 'one number'}")
 
 
 def _check_fit(module: str, parts: Mapping[str, Shape], weight: Shape) -> None:
     shape = parts["B"][0], parts["A"][1]
-    # Embeddings, and some models' linear layers, are kept the other way round.
+    # Embeddings, and some models' linear layers, are stored transposed.
     if weight not in {shape, shape[::-1]}:
-        told = f"is for a weight of {_size(shape)}, the model's has {_size(weight)}"
-        raise BrokenAdapter(f"{module} {told}")
+        message = f"is for a weight of {_size(shape)}, the model's has {_size(weight)}"
+        raise BrokenAdapter(f"{module} {message}")
 
 
 def _size(shape: Shape) -> str:

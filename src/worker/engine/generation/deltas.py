@@ -1,34 +1,36 @@
-"""Takes vLLM's outputs apart into deltas."""
+"""vLLM's outputs: ranked, and taken apart into deltas."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from worker.engine import Delta
 from worker.engine.generation.sampling import MOST_SPLIT, Plan
+from worker.engine.protocols import CompletionOutput, Logprob, RequestOutput
 
-# What a tokenizer decodes the beginning of a character to.
+# The text of an incomplete character.
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
-# As vLLM's server tells what has no probability at all.
+# How vLLM's server writes a probability of zero.
 LEAST_LOGPROB = -9999.0
 
 
 def deltas(
-    output: Any, decode: Callable[[list[int]], str] | None, ids: bool = False
+    output: RequestOutput, decode: Callable[[list[int]], str] | None, ids: bool = False
 ) -> Iterator[Delta]:
-    """Yield what one ``RequestOutput`` brings.
+    """Yield the deltas of one output.
 
     Args:
-        output: vLLM merges the outputs of several engine steps into one if nobody was there to
-            take them, so a delta of its can hold several tokens.
-        decode: the tokenizer's, to yield one delta a token; None: one delta a choice.
-        ids: whether to tell the tokens' ids.
+        output: can hold several tokens of a choice even in a stream: vLLM merges the outputs of
+            engine steps that nobody has taken yet.
+        decode: the tokenizer's: one delta a token. With None, one delta a choice.
+        ids: whether deltas hold the tokens' ids.
     """
-    prompt_ids = output.prompt_token_ids or ()
-    told = output.prompt_logprobs
-    # Each choice brings the prompt's once more.
-    of_prompt = {0: [None, *_positions(prompt_ids[1:], told[1:])]} if told else {}
+    prompt_ids = output.prompt_token_ids or []
+    of_prompt: dict[int, list[dict[str, Any] | None]] = {}
+    # Every choice repeats those of the prompt: the first delta of choice 0 gets them.
+    if output.prompt_logprobs:
+        of_prompt[0] = [None, *_positions(prompt_ids[1:], output.prompt_logprobs[1:])]
     for choice in output.outputs:
         token_ids = list(choice.token_ids)
         positions = _positions(token_ids, choice.logprobs or ())
@@ -47,35 +49,34 @@ def deltas(
             )
 
 
-def best(output: Any, planned: Plan, tokenizer: Any, ends: set[int]) -> Any:
-    """Keep the best choices of a ``RequestOutput`` that holds all of them, and number them.
+def keep_best(output: RequestOutput, planned: Plan, tokenizer: Any, end_tokens: set[int]) -> None:
+    """Drop all but the best choices of a complete answer, and renumber them, in place.
 
     Args:
-        output: its choices are changed.
-        planned: how they came about.
-        tokenizer: the model's; a beam search has one.
-        ends: tokens that end a text; vLLM's beam search heeds only one of them.
+        output: holds all choices.
+        planned: how they were generated.
+        tokenizer: the model's; only a beam search needs it.
+        end_tokens: end a text; vLLM's beam search knows only one of them.
     """
     choices = list(output.outputs)
     if not planned.beam_width:  # a beam search has ranked them itself
-        choices.sort(key=lambda choice: choice.cumulative_logprob, reverse=True)
+        choices.sort(key=lambda choice: choice.cumulative_logprob or 0.0, reverse=True)
     output.outputs = choices[: planned.n]
     special = planned.params.skip_special_tokens
     for index, choice in enumerate(output.outputs):
         choice.index = index
         if planned.beam_width and not planned.params.ignore_eos:
-            _cut(choice, ends, partial(tokenizer.decode, skip_special_tokens=special))
-        if not planned.tells_logprobs:
+            _cut(choice, end_tokens, partial(tokenizer.decode, skip_special_tokens=special))
+        if not planned.returns_logprobs:
             choice.logprobs = None
         elif planned.beam_width:
             choice.logprobs = [
                 _likeliest(candidates, chosen, planned.params.logprobs, tokenizer.decode)
-                for chosen, candidates in zip(choice.token_ids, choice.logprobs, strict=False)
+                for chosen, candidates in zip(choice.token_ids, choice.logprobs or (), strict=False)
             ]
-    return output
 
 
-def _cut(choice: Any, ends: set[int], decode: Callable[[list[int]], str]) -> None:
+def _cut(choice: CompletionOutput, ends: set[int], decode: Callable[[list[int]], str]) -> None:
     """End a choice where sampling would have ended it."""
     ids = list(choice.token_ids)
     place = next((place for place, id_ in enumerate(ids) if id_ in ends), None)
@@ -85,13 +86,13 @@ def _cut(choice: Any, ends: set[int], decode: Callable[[list[int]], str]) -> Non
 
 
 def _likeliest(
-    candidates: dict[int, Any], chosen: int, count: int, decode: Callable[[list[int]], str]
-) -> dict[int, Any]:
-    """Keep of what a beam search has looked at what was asked for, and the chosen token."""
+    candidates: Mapping[int, Logprob], chosen: int, count: int, decode: Callable[[list[int]], str]
+) -> dict[int, Logprob]:
+    """Keep the chosen token and the ``count`` best candidates: beam search reports more."""
     kept = {
         id_: logprob
         for id_, logprob in candidates.items()
-        if id_ == chosen or count < 0 or logprob.rank <= count
+        if id_ == chosen or count < 0 or (logprob.rank or 0) <= count
     }
     for id_, logprob in kept.items():
         logprob.decoded_token = decode([id_])
@@ -101,10 +102,10 @@ def _likeliest(
 def _parts(
     text: str, ids: list[int], decode: Callable[[list[int]], str] | None
 ) -> Iterator[tuple[str, slice]]:
-    """Split a text into the shares of its tokens; together they are the text, whatever happens.
+    """Split a text among its tokens; the parts joined are always the whole text.
 
-    The text of a first token can belong to a character that began before ``ids``: then some text
-    is counted to a neighbour, but none is lost and no character is split.
+    The first token can end a character that began before ``ids``. Then some text goes to the next
+    token, but none is lost and no character is split.
     """
     start = 0
     if decode is not None and len(ids) <= MOST_SPLIT:
@@ -119,7 +120,7 @@ def _parts(
 
 
 def _positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, Any]]:
-    """Say what was chosen at each position, and what else was likely, most likely first."""
+    """Render the chosen token of each position, and all candidates, the likeliest first."""
     return [
         {
             **_candidate(chosen, candidates[chosen]),
@@ -132,7 +133,7 @@ def _positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, A
     ]
 
 
-def _candidate(id_: int, logprob: Any) -> dict[str, Any]:
-    # What structured output rules out is minus infinity, which JSON does not know.
+def _candidate(id_: int, logprob: Logprob) -> dict[str, Any]:
+    # Tokens that structured output excludes have minus infinity, which JSON does not have.
     value = max(logprob.logprob, LEAST_LOGPROB)
     return {"token": logprob.decoded_token, "id": id_, "logprob": value}

@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.engine.scripted import CHAT, ScriptedEngine, failure, replying, yields_of
 
 from worker.engine import Model
-from worker.engine.metrics import set_aside
 from worker.routes.openai import ROUTES
 
 
@@ -209,21 +208,6 @@ async def test_the_processs_own_counts_are_told_too(engine: ScriptedEngine) -> N
         assert "worker_test_total 0.0" in await got(engine, "/metrics")
     finally:
         REGISTRY.unregister(counter)
-
-
-def test_what_vllm_counts_of_an_engine_is_set_aside() -> None:
-    set_aside()  # what importing vLLM may have left there
-    vllms, other = Counter("vllm:asked", "Requests."), Counter("vllm_test", "Another's.")
-    vllms.inc()
-    try:
-        assert REGISTRY.get_sample_value("vllm:asked_total") == 1
-        apart = set_aside()
-        assert REGISTRY.get_sample_value("vllm:asked_total") is None
-        assert REGISTRY.get_sample_value("vllm_test_total") == 0
-        assert [family.name for family in apart.collect()] == ["vllm:asked"]
-    finally:
-        REGISTRY.unregister(other)
-    assert list(set_aside().collect()) == []
 
 
 # The document:

@@ -1,0 +1,120 @@
+"""The parts of vLLM's objects that this package uses, since vLLM's own classes are Any to mypy.
+
+``tests/contract/test_vllm_protocols.py`` checks that the installed vLLM's classes have them.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+# A rendered prompt: one of vLLM's dicts; most hold ``prompt_token_ids``.
+EngineInput = Mapping[str, Any]
+
+
+class Logprob(Protocol):
+    """One candidate token at one position."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+class CompletionOutput(Protocol):
+    """One choice of an answer, whole or what it has grown by."""
+
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    cumulative_logprob: float | None
+    # One mapping for each token: candidates by token id.
+    logprobs: Iterable[Mapping[int, Logprob]] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+class RequestOutput(Protocol):
+    """What vLLM's engine yields for a request."""
+
+    prompt_token_ids: list[int] | None
+    # The first position has none.
+    prompt_logprobs: Sequence[Any] | None
+    outputs: list[CompletionOutput]
+
+
+class LoRARequest(Protocol):
+    """An adapter as vLLM's engine is asked for it."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+class Tokenizer(Protocol):
+    """The model's tokenizer."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str: ...
+
+
+class Renderer(Protocol):
+    """Tokenizes prompts."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    async def render_cmpl_async(self, prompts: Any) -> Sequence[EngineInput]: ...
+
+
+class Models(Protocol):
+    """The models and adapters of vLLM's server (``OpenAIServingModels``)."""
+
+    # The adapters that are loaded, by name.
+    lora_requests: dict[str, LoRARequest]
+    lora_resolvers: list[Any]
+    lora_id_counter: Any
+    base_model_paths: list[Any]
+
+    def is_base_model(self, model_name: str) -> bool: ...
+
+    async def resolve_lora(self, lora_name: str) -> Any: ...
+
+    async def load_lora_adapter(self, request: Any) -> Any: ...
+
+
+class Client(Protocol):
+    """vLLM's client of one engine core (``AsyncLLM``)."""
+
+    vllm_config: Any
+    model_config: Any
+    output_processor: Any
+
+    @property
+    def renderer(self) -> Renderer: ...
+
+    @property
+    def errored(self) -> bool: ...
+
+    def generate(
+        self,
+        prompt: EngineInput,
+        sampling_params: Any,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]: ...
+
+    def encode(
+        self,
+        prompt: EngineInput,
+        pooling_params: Any,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+    ) -> AsyncGenerator[Any, None]: ...
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool: ...
+
+    async def remove_lora(self, lora_id: int) -> bool: ...
+
+    async def get_supported_tasks(self) -> tuple[str, ...]: ...
+
+    async def do_log_stats(self) -> None: ...
+
+    def shutdown(self) -> None: ...
