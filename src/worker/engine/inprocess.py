@@ -174,10 +174,10 @@ class InProcessEngine:
 
     async def _watch(self) -> None:
         """Start the engine again whenever it dies; return when that is not possible any more."""
-        for _ in range(MOST_RESTARTS):
+        for restarts in range(MOST_RESTARTS + 1):
             while not self.dead:  # noqa: ASYNC110 - vLLM offers nothing to wait for
                 await asyncio.sleep(WATCH_INTERVAL_S)
-            if self._start_again is None:
+            if self._start_again is None or restarts == MOST_RESTARTS:
                 break
             log.error("the engine of %s died: it is started again", self.model.names[0])
             try:

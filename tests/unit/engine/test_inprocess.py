@@ -1,0 +1,75 @@
+"""An engine in this process: its metrics, and how often it is started again. No core is started."""
+
+import asyncio
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter
+from support.engine.scripted import settings
+
+from worker.engine import Model
+from worker.engine.inprocess import MOST_RESTARTS, InProcessEngine, Started, take_metrics
+
+
+def test_what_vllm_counts_of_an_engine_is_set_aside() -> None:
+    take_metrics()  # those that importing vLLM may have registered
+    vllms, other = Counter("vllm:asked", "Requests."), Counter("vllm_test", "Another's.")
+    vllms.inc()
+    try:
+        assert REGISTRY.get_sample_value("vllm:asked_total") == 1
+        apart = take_metrics()
+        assert REGISTRY.get_sample_value("vllm:asked_total") is None
+        assert REGISTRY.get_sample_value("vllm_test_total") == 0
+        assert [family.name for family in apart.collect()] == ["vllm:asked"]
+    finally:
+        REGISTRY.unregister(other)
+    assert list(take_metrics().collect()) == []
+
+
+class Watched(InProcessEngine):
+    """Has a client, and nothing that is built around one."""
+
+    model = Model(("demo",), 1024, "cpu", frozenset())
+
+    async def _use(self, started: Started) -> None:
+        self._client, _ = started
+
+
+def client(*, dead: bool) -> Started:
+    fake: Any = SimpleNamespace(errored=dead, shutdown=lambda: None)
+    return fake, CollectorRegistry()
+
+
+async def watched(restarts: list[bool] | None) -> tuple[bool, list[bool]]:
+    """Open an engine that is dead; return whether it is given up, and the restarts left.
+
+    Args:
+        restarts: whether each next client is dead, the last first; None: it is not restarted.
+    """
+    died: Future[None] = Future()
+    again = None if restarts is None else lambda: client(dead=restarts.pop())
+    loop = asyncio.get_running_loop()
+    arguments: Any = None
+    engine = Watched(client(dead=True), arguments, settings(), loop, died, again)
+    await engine.open()
+    for _ in range(50):
+        if died.done():
+            break
+        await asyncio.sleep(0.05)
+    await engine.close()
+    return died.done(), restarts or []
+
+
+async def test_an_engine_that_is_not_started_again_is_given_up_when_it_dies() -> None:
+    assert await watched(None) == (True, [])
+
+
+@pytest.mark.parametrize("deaths", [0, MOST_RESTARTS - 1])
+async def test_an_engine_that_comes_back_is_not_given_up(deaths: int) -> None:
+    assert await watched([False, *[True] * deaths]) == (False, [])
+
+
+async def test_an_engine_is_started_again_only_so_often() -> None:
+    assert await watched([False, *[True] * MOST_RESTARTS]) == (True, [False])
