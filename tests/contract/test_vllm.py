@@ -1,4 +1,4 @@
-"""What the worker needs of the installed vLLM: a release that moved something fails here first."""
+"""The names and behaviours of vLLM that the worker relies on: new releases fail here first."""
 
 import inspect
 import sys
@@ -18,7 +18,7 @@ ALIVE = SimpleNamespace(errored=False)
 
 
 def test_the_installed_vllm_is_the_environments_own() -> None:
-    # That of `make test-vllm` also finds .venv's packages, after its own.
+    # The environment of `make test-vllm` finds .venv's packages, too, after its own.
     assert Path(vllm.__file__).is_relative_to(sys.prefix)
 
 
@@ -66,15 +66,15 @@ def test_every_error_of_vllms_has_a_translation_or_is_a_defect_on_purpose() -> N
 
 def test_an_error_is_told_by_its_message_without_the_refused_value() -> None:
     error = VLLMValidationError("too long", parameter="prompt", value="a secret")
-    told = translation.translate(error)
-    assert isinstance(told, RefusedByEngine)
-    assert (told.status, told.param, told.message) == (400, "prompt", "too long")
+    translated = translation.translate(error)
+    assert isinstance(translated, RefusedByEngine)
+    assert (translated.status, translated.param, translated.message) == (400, "prompt", "too long")
 
 
 def test_a_dead_engine_is_worth_a_retry() -> None:
-    told = translation.translate(find("EngineDeadError")())
-    assert isinstance(told, EngineDead)
-    assert (told.status, told.retryable) == (503, True)
+    translated = translation.translate(find("EngineDeadError")())
+    assert isinstance(translated, EngineDead)
+    assert (translated.status, translated.retryable) == (503, True)
 
 
 def test_a_defect_is_not_taken_for_a_refusal() -> None:
@@ -91,14 +91,14 @@ def test_whatever_goes_wrong_when_the_engine_is_dead_is_its_death(error: Excepti
 
 
 def test_the_parameters_kept_from_callers_exist_or_belong_to_another_release() -> None:
-    # 0.30 lacks two of them; a misspelt one would also lack its row in docs/api.md.
+    # 0.30 lacks two; a misspelling would also lack its row in docs/api.md.
     unknown = sampling.INTERNAL - set(sampling.SamplingParams.__struct_fields__)
     assert len(unknown) <= 2, vllm.__version__
 
 
 def test_the_options_kept_from_operators_exist_or_belong_to_another_release() -> None:
     dests = {action.dest for action in options.Options()._parser._actions}
-    # 0.33 dropped one of them; more than that is a misspelling.
+    # 0.33 dropped one; more are misspellings.
     assert len(options.DENIED - dests) <= 1, vllm.__version__
 
 
@@ -133,7 +133,7 @@ class TestOptions:
         ]
 
     @pytest.mark.parametrize(
-        ("name", "value", "told"),
+        ("name", "value", "advice"),
         [
             ("MAX_MODEL_LEN", "abc", "a whole number, or one such as 16k"),
             ("GPU_MEMORY_UTILIZATION", "2", "a number, above 0, at most 1"),
@@ -144,14 +144,14 @@ class TestOptions:
         ],
     )
     def test_a_wrong_value_is_refused_with_what_is_accepted(
-        self, name: str, value: str, told: str
+        self, name: str, value: str, advice: str
     ) -> None:
         with pytest.raises(SettingsError) as refused:
             options.Options().parse({name: value})
         (mistake,) = refused.value.mistakes
         # JSON can hold keys to other services: its value is not repeated.
         assert (mistake.name, mistake.value) == (name, "{...}" if value[0] == "{" else value)
-        assert told in mistake.advice
+        assert advice in mistake.advice
 
     def test_all_mistakes_are_told_at_once(self) -> None:
         with pytest.raises(SettingsError) as refused:

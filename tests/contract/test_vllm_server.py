@@ -1,4 +1,4 @@
-"""vLLM's server as the worker builds and calls it; no engine is started."""
+"""vLLM's server as the worker builds and calls it, without an engine."""
 
 import asyncio
 import json
@@ -29,14 +29,14 @@ CLIENT: Any = SimpleNamespace(model_config=None, errored=False)
 
 @pytest.fixture(scope="module")
 def built() -> Server:
-    """The server of a model that generates, around no engine."""
+    """The server of a model that generates text."""
     arguments = Options().parse({"MODEL": "org/name"}).vllm
     return Server(CLIENT, arguments, ("generate",))
 
 
 @pytest.fixture
 def server(built: Server) -> Iterator[Server]:
-    """The same, for tests that put another app in the place of vLLM's."""
+    """The same, for tests that replace vLLM's app."""
     app = built._app
     yield built
     built._app, CLIENT.errored = app, False
@@ -46,7 +46,7 @@ async def answer(server: Server, path: str, body: Mapping[str, Any] | None) -> l
     return [part async for part in server.call(path, body, "job-1")]
 
 
-# What its routes take:
+# The keys of its routes:
 
 
 def test_the_keys_of_a_route_are_those_of_its_body(built: Server) -> None:
@@ -89,20 +89,20 @@ def test_a_key_may_have_two_names() -> None:
 
 
 def test_the_document_describes_what_the_keys_are_of(built: Server) -> None:
-    told = built.schema
-    assert "post" in told["paths"][CHAT]
-    described = told["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+    document = built.schema
+    assert "post" in document["paths"][CHAT]
+    described = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert set(described) <= (built.keys(CHAT) or set())
 
 
 def test_a_model_in_a_directory_is_listed_by_its_name_there(tmp_path: Path) -> None:
-    told = Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).vllm
-    assert module._without_path(told).model == tmp_path.name
-    told = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).vllm
-    assert module._without_path(told) is told
+    arguments = Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).vllm
+    assert module._without_path(arguments).model == tmp_path.name
+    arguments = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).vllm
+    assert module._without_path(arguments) is arguments
 
 
-# How it is asked:
+# Calls:
 
 
 async def test_an_error_leaves_vllms_app_as_the_workers(built: Server) -> None:
@@ -119,7 +119,7 @@ async def test_what_its_framework_refuses_is_an_answer(built: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("\ud83d", "A text holds half of a surrogate pair: no character."),
         (float("nan"), "Out of range float values are not JSON compliant"),
@@ -128,11 +128,11 @@ async def test_what_its_framework_refuses_is_an_answer(built: Server) -> None:
     ids=["surrogate", "nan", "integer"],
 )
 async def test_what_no_json_or_core_can_hold_is_refused(
-    built: Server, value: Any, told: str
+    built: Server, value: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
         await answer(built, "/tokenize", {"prompt": value})
-    assert caught.value.message.startswith(told)
+    assert caught.value.message.startswith(message)
 
 
 def test_characters_are_sent_as_they_are() -> None:
@@ -176,8 +176,8 @@ async def test_an_image_that_can_not_be_loaded_is_the_callers(server: Server) ->
     server._app = app
     with pytest.raises(InvalidInput) as caught:
         await answer(server, CHAT, IMAGE)
-    told = "A part of the messages could not be loaded: no image "
-    assert caught.value.message == told + "x" * (200 - len("no image "))
+    message = "A part of the messages could not be loaded: no image "
+    assert caught.value.message == message + "x" * (200 - len("no image "))
     with pytest.raises(OSError, match="no image"):
         await answer(server, CHAT, {"messages": [{"role": "user", "content": "Hi"}]})
     with pytest.raises(OSError, match="no image"):
@@ -202,7 +202,7 @@ def test_a_conversation_shows_media_if_a_part_is_no_text(messages: Any, shows: b
     assert shows_media(messages) is shows
 
 
-# What it logs:
+# Its log:
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_conversation_shows_media_if_a_part_is_no_text(messages: Any, shows: b
 def test_what_is_refused_is_not_logged_with_a_traceback(
     built: Server, error: BaseException, defect: bool
 ) -> None:
-    assert built is not None  # which is what adds the filter
+    assert built is not None  # it adds the filter
     log = logging.getLogger("vllm.entrypoints.anthropic.api_router")
     record = log.makeRecord(log.name, logging.ERROR, "", 0, "x", (), (type(error), error, None))
     assert bool(log.filter(record)) is defect
@@ -235,7 +235,7 @@ def test_what_is_no_error_is_logged_and_what_quotes_messages_is_not(built: Serve
 
 
 class Long:
-    """Refuses everything for its length, and counts it."""
+    """Refuses every prompt as too long, and counts its tokens."""
 
     def __init__(self, param: str = "input_tokens") -> None:
         self.param = param
@@ -249,8 +249,8 @@ class Long:
         async def again() -> Message:
             return {}
 
-        told = json.dumps({"count": 5000, "max_model_len": 1024, "tokens": []})
-        await replying(told[:9], told[9:])(scope, again, send)
+        body = json.dumps({"count": 5000, "max_model_len": 1024, "tokens": []})
+        await replying(body[:9], body[9:])(scope, again, send)
 
 
 async def refused(server: Server, app: Any, path: str, body: Any) -> str:

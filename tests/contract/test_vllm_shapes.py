@@ -1,4 +1,4 @@
-"""How a body of the wrong shape is refused: which fields are wrong, never what they held."""
+"""Refusals of bodies of the wrong shape: they name fields, never their values."""
 
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -25,7 +25,7 @@ class Shape(BaseModel):
     more: tuple[int, int, int, int, int, int] = (1, 2, 3, 4, 5, 6)
 
 
-def told_of(value: Any, of: Any = Shape) -> InvalidInput:
+def refusal_of(value: Any, of: Any = Shape) -> InvalidInput:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(of).validate_python(value)
     return wrong_shape(caught.value)
@@ -48,13 +48,13 @@ def test_whatever_is_sent_its_fields_are_named_and_its_values_are_not(value: Any
     try:
         Shape.model_validate(value)
     except ValidationError as invalid:
-        told = wrong_shape(invalid)
-        lines = told.message.split("; ")
+        refusal = wrong_shape(invalid)
+        lines = refusal.message.split("; ")
         assert 1 <= len(lines) <= 5
         places = [line.split(": ")[0] for line in lines]
         assert {place.split(".")[0] for place in places} <= set(Shape.model_fields)
-        assert told.param == places[0]
-        assert SECRET not in told.message
+        assert refusal.param == places[0]
+        assert SECRET not in refusal.message
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_whatever_is_sent_its_fields_are_named_and_its_values_are_not(value: Any
     ],
 )
 def test_a_field_is_told_once(value: Any, message: str) -> None:
-    assert told_of(value).message == message
+    assert refusal_of(value).message == message
 
 
 def test_of_a_types_alternatives_what_most_of_them_say_is_told() -> None:
@@ -91,19 +91,19 @@ def test_of_a_types_alternatives_what_most_of_them_say_is_told() -> None:
     class Holder(BaseModel):
         held: First | Second
 
-    assert told_of({"held": {}}, Holder).message == "held.kind: Field required"
+    assert refusal_of({"held": {}}, Holder).message == "held.kind: Field required"
 
 
 def test_no_more_than_five_mistakes_are_told() -> None:
-    told = told_of({"one": 1, "many": [], "more": ["x"] * 6}).message.split("; ")
-    assert [line.split(":")[0] for line in told] == [f"more.{place}" for place in range(5)]
+    messages = refusal_of({"one": 1, "many": [], "more": ["x"] * 6}).message.split("; ")
+    assert [line.split(":")[0] for line in messages] == [f"more.{place}" for place in range(5)]
 
 
 def test_where_the_body_is_looked_for_is_not_told() -> None:
     class Request(BaseModel):
         body: Shape
 
-    assert told_of({"body": {"many": []}}, Request).param == "one"
+    assert refusal_of({"body": {"many": []}}, Request).param == "one"
     with (
         pytest.raises(InvalidInput, match=r"^one: Field required$"),
         translated(SimpleNamespace(errored=False)),

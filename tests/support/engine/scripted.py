@@ -1,4 +1,4 @@
-"""What unit tests put in place of the parts that take seconds, or that can't be made to fail."""
+"""A scripted engine for unit tests: for timing and faults that the real one can't produce."""
 
 import asyncio
 import contextlib
@@ -27,24 +27,23 @@ __all__ = [
     "event",
     "joined",
     "replying",
-]  # for those who import what plays the script from here
+]  # re-exported from support.engine.server
 
-# One thing that the engine does: grow an answer, wait for so many seconds or for an event of its
-# loop, or fail. A script that begins with RefusedByEngine refuses the request; with EngineDead the
-# whole engine dies.
+# One step of the engine: new output, a pause in seconds or for an event of its loop, or a failure.
+# RefusedByEngine as the first step refuses the request; EngineDead kills the whole engine.
 Step = Delta | float | asyncio.Event | Exception
 
 HANG: float = math.inf
 
-# What bodies may hold, by path.
-_ASKED = {"model", "stream", "temperature"}
-_SAMPLED = _ASKED | {"n", "max_tokens", "logprobs", "structured_outputs"}
+# The keys of bodies, by path.
+_COMMON = {"model", "stream", "temperature"}
+_SAMPLED = _COMMON | {"n", "max_tokens", "logprobs", "structured_outputs"}
 _SAMPLED |= {"use_beam_search", "length_penalty"}
 KEYS = {
     CHAT: frozenset({"messages", "tools", "chat_template_kwargs", *_SAMPLED}),
     "/v1/completions": frozenset({"prompt", "echo", *_SAMPLED}),
-    "/v1/responses": frozenset({"input", "instructions", "request_id", *_ASKED}),
-    "/v1/messages": frozenset({"messages", "system", *_ASKED}),
+    "/v1/responses": frozenset({"input", "instructions", "request_id", *_COMMON}),
+    "/v1/messages": frozenset({"messages", "system", *_COMMON}),
     "/v1/messages/count_tokens": frozenset({"messages", "system", "model"}),
     "/tokenize": frozenset({"messages", "prompt", "model"}),
     "/version": frozenset[str](),
@@ -56,7 +55,7 @@ PROMPT_TOKENS = 3
 def tokens(
     *texts: str, index: int = 0, pause: float = 0.0, finish: str | None = "stop"
 ) -> list[Step]:
-    """Script one choice, token by token, with so many seconds before each but the first."""
+    """Script one choice, token by token, with a pause in seconds before each but the first."""
     steps: list[Step] = []
     for place, text in enumerate(texts, 1):
         if pause and place > 1:
@@ -67,10 +66,10 @@ def tokens(
 
 
 class ScriptedEngine:
-    """Satisfies ``worker.engine.Engine`` by playing a script, the same one for every request.
+    """Satisfies ``worker.engine.Engine`` by playing the same script for every request.
 
-    As with the real one, all of it runs on an event loop in a thread of its own, while the engine
-    is entered. ``app`` plays the script too, as vLLM's server would, unless it is another one.
+    As the real engine does, it runs on an event loop in a thread of its own, while the context
+    manager is open. ``app`` stands for vLLM's server, and by default plays the script, too.
     """
 
     slots = 256
@@ -109,18 +108,19 @@ class ScriptedEngine:
 
     @property
     def engines(self) -> Engines:
-        """Those of a worker: this one is the model's."""
+        """The engines of a worker, with this one as the model's."""
         return Engines(self, self.embedder, self.died)
 
     @property
     def dead(self) -> bool:
         return self._dead
 
-    def mark_dead(self) -> None:  # but let whoever uses the engine find out
+    def mark_dead(self) -> None:
+        """Be dead, but end no request and don't resolve ``died``."""
         self._dead = True
 
     def die(self) -> None:
-        """Stop going on, from any thread; what is being generated fails at once."""
+        """Die, from any thread: running requests fail at once."""
         self.mark_dead()
         self.loop.call_soon_threadsafe(self._death.set)
         self.died.set_result(None)
@@ -185,7 +185,7 @@ class ScriptedEngine:
 
     @contextlib.contextmanager
     def _failures_of_dead(self) -> Iterator[None]:
-        """Raise whatever fails while the engine is dead as its death, as the real one does."""
+        """Raise ``EngineDead`` for whatever fails while the engine is dead, as in the real one."""
         try:
             yield
         except Exception as error:
@@ -207,7 +207,7 @@ class ScriptedEngine:
 
 
 async def _settle() -> None:
-    """Cancel what still runs on the loop, so that it can be closed in silence."""
+    """Cancel the loop's tasks, so that closing it warns of nothing."""
     loop = asyncio.get_running_loop()
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
@@ -216,7 +216,7 @@ async def _settle() -> None:
     await loop.shutdown_asyncgens()
 
 
-# What tests do with an engine:
+# Helpers of tests:
 
 
 def settings(**environ: str) -> Settings:
@@ -228,7 +228,7 @@ def worker(engine: ScriptedEngine, **environ: str) -> Worker:
 
 
 def chat(*, stream: bool, **keys: Any) -> dict[str, Any]:
-    """A chat completion, as the platform's gateway hands it over."""
+    """Return the input of a chat completion, as the platform's gateway sends it."""
     messages = [{"role": "user", "content": "Hi"}]
     return {"openai_route": CHAT, "openai_input": {"messages": messages, "stream": stream}, **keys}
 
@@ -238,13 +238,13 @@ def raw(*, stream: bool, **keys: Any) -> dict[str, Any]:
 
 
 async def yields_of(engine: ScriptedEngine, payload: Any, **environ: str) -> list[Any]:
-    """Everything that a worker yields for a job."""
+    """Return all yields of a job."""
     job = {"id": "job-1", "input": payload}
     return [chunk async for chunk in worker(engine, **environ).handle(job)]
 
 
 def failure(yields: list[Any]) -> dict[str, Any]:
-    """What a job failed with, by a last yield that holds nothing else."""
+    """Return the error that a job failed with: its last yield holds nothing else."""
     assert yields, "the job yielded nothing"
     assert list(yields[-1]) == ["error"]
     assert not any("error" in chunk for chunk in yields[:-1] if isinstance(chunk, dict))
@@ -253,13 +253,14 @@ def failure(yields: list[Any]) -> dict[str, Any]:
 
 
 def events_in(text: str) -> list[Any]:
-    """The data of an SSE text that must consist of whole events; the closing mark as it is."""
+    """Return the decoded data of an SSE text, which must consist of whole events."""
     assert text.endswith("\n\n"), f"not whole events: {text[-80:]!r}"
     data = [line.removeprefix("data: ") for line in text.removesuffix("\n\n").split("\n\n")]
     return [item if item == "[DONE]" else json.loads(item) for item in data]
 
 
-def texts_in(events: Iterable[Any]) -> list[str]:  # of chat events; others say nothing
+def texts_in(events: Iterable[Any]) -> list[str]:
+    """Return the texts of chat events; other events are skipped."""
     return [item["choices"][0]["delta"]["content"] for item in events if "choices" in item]
 
 
