@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,9 +228,10 @@ class _Download:
         if sum(map(transfer.stored, ordered)) < total:
             manifest.begin(self._folder, transfer.commit)
         pool = ThreadPoolExecutor(PARALLEL)
-        pending = {pool.submit(transfer.get, file) for file in ordered}
+        pending: set[Future[None]] = set()
         try:
             with self._meter.of(total, lambda: sum(map(transfer.stored, ordered))):
+                pending = {pool.submit(transfer.get, file) for file in ordered}
                 while pending:
                     if self._stop.is_set():
                         raise Stopped
