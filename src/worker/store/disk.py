@@ -9,17 +9,17 @@ from worker.store.files import CONFIG, INDEX
 from worker.store.snapshot import File, Kind, Origin, Snapshot, Wanted
 
 
-def described(wanted: Wanted, origin: Origin, place: Path, commit: str | None = None) -> Snapshot:
+def describe(wanted: Wanted, origin: Origin, place: Path, commit: str | None = None) -> Snapshot:
     """Describe the model in a directory, by its files, its config and its headers."""
     found = dict(_found(place))
-    index = files.indexed(text(found.get(INDEX)))
+    index = files.files_in_index(text(found.get(INDEX)))
     named = files.weights_of(found, index, wanted)
     weights = [name for name in named if name in found]
 
     def listed(names: list[str]) -> tuple[File, ...]:
         return tuple(File(name, found[name].stat().st_size) for name in names)
 
-    tensors, damaged = counted([found[name] for name in weights])
+    tensors, damaged = count_elements([found[name] for name in weights])
     return Snapshot(
         model=wanted.model,
         origin=origin,
@@ -36,7 +36,7 @@ def described(wanted: Wanted, origin: Origin, place: Path, commit: str | None = 
 
 def lacks(place: Path, wanted: Wanted) -> str | None:
     """Return why a directory without a manifest can't be loaded, or None."""
-    found = described(wanted, Origin.DIRECTORY, place)
+    found = describe(wanted, Origin.DIRECTORY, place)
     weights = [file.name for file in found.weights]
     # Names of shards say how many there are, in place of an index, or of shards that it names.
     if lacking := [*found.lacking, *files.shards_lacking(weights)]:
@@ -45,18 +45,18 @@ def lacks(place: Path, wanted: Wanted) -> str | None:
         return found.damaged
     names = [file.name for file in (*found.weights, *found.others)]
     if not files.loadable(names, wanted):
-        return nothing(wanted)
+        return nothing_to_load(wanted)
     if wanted.kind is Kind.MODEL and not found.config:
         return f"{CONFIG} is missing"
     return None
 
 
-def nothing(wanted: Wanted) -> str:
+def nothing_to_load(wanted: Wanted) -> str:
     """Return the message for a directory without anything to load."""
     return f"there is no {'tokenizer' if wanted.kind is Kind.TOKENIZER else 'model'} in it"
 
 
-def counted(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
+def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
     """Return the number of elements of weights by type, and what is damaged.
 
     Both are None for formats other than safetensors.
@@ -64,7 +64,7 @@ def counted(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
     if not paths or any(path.suffix != ".safetensors" for path in paths):
         return None, None
     try:
-        return headers.tensors(paths), None
+        return headers.count_elements(paths), None
     except headers.Unreadable as error:
         return None, str(error)
 

@@ -144,7 +144,7 @@ def code_elsewhere(configuration: str) -> set[str]:
     return {name.partition("--")[0] for name in names if isinstance(name, str) and "--" in name}
 
 
-def indexed(index: str) -> Sequence[str]:
+def files_in_index(index: str) -> Sequence[str]:
     """Return the names of the files in the text of a ``model.safetensors.index.json``, sorted."""
     weight_map = json_object(index).get("weight_map")
     values = weight_map.values() if isinstance(weight_map, dict) else ()

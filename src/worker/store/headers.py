@@ -18,7 +18,7 @@ class Unreadable(ValueError):
     """A file is no safetensors file, or is cut off."""
 
 
-def tensors(files: Iterable[Path]) -> Counter[str]:
+def count_elements(files: Iterable[Path]) -> Counter[str]:
     """Count the elements in files by the format's names of types (F32, BF16, ...).
 
     Raises:
@@ -26,11 +26,11 @@ def tensors(files: Iterable[Path]) -> Counter[str]:
     """
     total: Counter[str] = Counter()
     for file in files:
-        total += _tensors(file)
+        total += _count(file)
     return total
 
 
-def _tensors(file: Path) -> Counter[str]:
+def _count(file: Path) -> Counter[str]:
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")

@@ -83,13 +83,13 @@ def locate(wanted: Wanted, places: Places, endpoint: str | None = None) -> Snaps
     """
     found = resolve(wanted, places)
     if isinstance(found, Found):
-        described = disk.described(wanted, found.origin, found.place, found.commit)
+        described = disk.describe(wanted, found.origin, found.place, found.commit)
     else:
-        described = _described(wanted, places, endpoint)
+        described = _describe(wanted, places, endpoint)
     return replace(described, passed=found.passed)
 
 
-def _described(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
+def _describe(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot:
     """Describe a model as the hub has it, and which of its files the cache lacks."""
     api = HfApi(endpoint=endpoint)
     with translated(wanted):
@@ -97,10 +97,10 @@ def _described(wanted: Wanted, places: Places, endpoint: str | None) -> Snapshot
         commit = _Commit(api, wanted, listed.commit, places)
         # Everybody may list a gated repository's files: reading one shows who has access.
         config = files.json_object(commit.text(CONFIG, listed.files))
-        index = files.indexed(commit.text(INDEX, listed.files))
+        index = files.files_in_index(commit.text(INDEX, listed.files))
         named = files.weights(listed.files, index, wanted.load_format)
         weights = tuple(listed.files[name] for name in named if name in listed.files)
-        tensors, damaged = commit.counted(weights)
+        tensors, damaged = commit.count_elements(weights)
         others = tuple(listed.files[name] for name in files.others(listed.files, wanted.code))
         return Snapshot(
             model=wanted.model,
@@ -240,11 +240,11 @@ class _Commit:
 
         return tuple(file for file in needed if not cached(file))
 
-    def counted(self, weights: tuple[File, ...]) -> tuple[Counter[str] | None, str | None]:
-        """Return the number of elements by type, and what is damaged, as ``disk.counted`` does."""
+    def count_elements(self, weights: tuple[File, ...]) -> tuple[Counter[str] | None, str | None]:
+        """Return what ``disk.count_elements`` does, from headers on the hub if need be."""
         cached = [self._cached(file.name) for file in weights]
         if all(cached):
-            return disk.counted([path for path in cached if path])
+            return disk.count_elements([path for path in cached if path])
         of_another_format = not all(file.name.endswith(".safetensors") for file in weights)
         if of_another_format or len(weights) > _MOST_HEADERS:
             return None, None

@@ -44,14 +44,14 @@ def write(folder: Path, manifest: Manifest) -> None:
     replace(_path(folder, manifest.commit), _JSON.dump_json(manifest, indent=1))
 
 
-def begin(folder: Path, commit: str) -> None:
+def mark_begun(folder: Path, commit: str) -> None:
     """Mark a commit as incomplete until it has a manifest."""
     path = _path(folder, commit).with_suffix(_BEGUN)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
-def begun(folder: Path, commit: str) -> bool:
+def was_begun(folder: Path, commit: str) -> bool:
     """Return whether a worker has begun to download a commit; it may have completed it."""
     path = _path(folder, commit)
     return path.exists() or path.with_suffix(_BEGUN).exists()

@@ -135,7 +135,7 @@ def _lacks(folder: Path, place: Path, commit: str, wanted: Wanted) -> str | None
     """Return why a snapshot can't be loaded, or None."""
     if complete := manifest.read(folder, commit):
         return _difference(place, complete, wanted)
-    if manifest.begun(folder, commit):
+    if manifest.was_begun(folder, commit):
         return f"the download of commit {commit[:12]} has not been completed"
     return disk.lacks(place, wanted)
 
@@ -143,10 +143,10 @@ def _lacks(folder: Path, place: Path, commit: str, wanted: Wanted) -> str | None
 def _difference(place: Path, complete: manifest.Manifest, wanted: Wanted) -> str | None:
     """Return how a snapshot differs from its manifest, in the files that are loaded; or None."""
     sizes = {file.name: file.size for file in complete.files}
-    index = files.indexed(disk.text(place / INDEX))
+    index = files.files_in_index(disk.text(place / INDEX))
     names = files.needed(sizes, index, wanted)
     if not files.loadable(names, wanted):
-        return disk.nothing(wanted)
+        return disk.nothing_to_load(wanted)
     for name in names:
         path = place / name
         if not path.is_file():

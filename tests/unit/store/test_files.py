@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from worker.store import Kind, Origin, Places, Wanted
 from worker.store.files import (
-    indexed,
+    files_in_index,
     inside,
     json_object,
     loadable,
@@ -18,7 +18,7 @@ from worker.store.files import (
     shards_lacking,
     weights,
 )
-from worker.store.headers import Unreadable, tensors
+from worker.store.headers import Unreadable, count_elements
 from worker.store.hub import locate
 
 NOWHERE = Places(Path("/no volume"), Path("/no cache"))
@@ -57,11 +57,11 @@ def test_no_weights_are_loaded_for_a_dummy() -> None:
 
 def test_what_is_not_in_the_index_is_not_loaded() -> None:
     names = [*SHARDS, "model.safetensors", "adapter.safetensors"]
-    assert weights(names, indexed(json.dumps(INDEX))) == SHARDS
+    assert weights(names, files_in_index(json.dumps(INDEX))) == SHARDS
 
 
 def test_what_only_the_index_names_is_named() -> None:
-    assert weights(SHARDS[:1], indexed(json.dumps(INDEX))) == SHARDS
+    assert weights(SHARDS[:1], files_in_index(json.dumps(INDEX))) == SHARDS
 
 
 def test_configurations_and_tokenizers_are_loaded_beside() -> None:
@@ -145,12 +145,12 @@ def test_there_is_something_to_load_or_not(name: str, wanted: Wanted, enough: bo
 @pytest.mark.parametrize("text", ["", "[1]", "{", "null"])
 def test_what_is_no_json_object_says_nothing(text: str) -> None:
     assert json_object(text) == {}
-    assert list(indexed(text)) == []
+    assert list(files_in_index(text)) == []
 
 
 @pytest.mark.parametrize("weight_map", [{"a": 5}, {"a": ["x"]}, {"a": None}, [], "x", 1])
 def test_an_index_without_names_names_nothing(weight_map: object) -> None:
-    assert list(indexed(json.dumps({"weight_map": weight_map}))) == []
+    assert list(files_in_index(json.dumps({"weight_map": weight_map}))) == []
 
 
 def test_json_nested_too_deep_says_nothing() -> None:
@@ -194,13 +194,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_elements_are_counted_by_type(file: Path) -> None:
-    assert tensors([file, file]) == Counter({"BF16": 30, "F32": 16, "I32": 8})
+    assert count_elements([file, file]) == Counter({"BF16": 30, "F32": 16, "I32": 8})
 
 
 def test_a_file_that_is_cut_off_is_told(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(Unreadable, match=r"model.safetensors is cut off"):
-        tensors([file])
+        count_elements([file])
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_file_that_is_cut_off_is_told(file: Path) -> None:
 def test_a_file_that_is_something_else_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(Unreadable, match="no safetensors file"):
-        tensors([tmp_path / "model.safetensors"])
+        count_elements([tmp_path / "model.safetensors"])
 
 
 @pytest.mark.parametrize("offsets", [[], [0], [0, "5"], [0, None], "ab", {}, None])
@@ -218,7 +218,7 @@ def test_a_header_of_odd_offsets_is_told(tmp_path: Path, offsets: object) -> Non
     header = json.dumps({"a": entry}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(Unreadable, match="no safetensors file"):
-        tensors([tmp_path / "model.safetensors"])
+        count_elements([tmp_path / "model.safetensors"])
 
 
 def test_a_directory_is_described_as_it_is(file: Path) -> None:

@@ -26,7 +26,7 @@ def places(tmp_path: Path) -> Places:
 def test_what_lies_beside_a_started_download_is_not_trusted(places: Places, source: Path) -> None:
     snapshot = cached(places.volume, source)
     assert found(WANTED, places).place == snapshot
-    manifest.begin(repository_folder(places.volume, NAME), commit(source))
+    manifest.mark_begun(repository_folder(places.volume, NAME), commit(source))
     why = f"volume: the download of commit {commit(source)[:12]} has not been completed"
     assert why in passed(WANTED, places)
 
@@ -45,7 +45,7 @@ def test_a_manifest_that_can_not_be_read_counts_as_none(
 def test_a_manifest_vouches_for_its_own_commit_only(places: Places, tmp_path: Path) -> None:
     old = cached(places.volume, model(tmp_path / "old"), revision="old", listed=True)
     new = cached(places.volume, model(tmp_path / "new", SHARDS))
-    manifest.begin(repository_folder(places.volume, NAME), new.name)
+    manifest.mark_begun(repository_folder(places.volume, NAME), new.name)
     assert "has not been completed" in passed(WANTED, places)
     assert found(replace(WANTED, revision="old"), places).place == old
 
@@ -54,7 +54,7 @@ def test_a_download_that_was_begun_casts_no_doubt_on_another_commit(
     places: Places, source: Path
 ) -> None:
     snapshot = cached(places.platform, source)
-    manifest.begin(repository_folder(places.platform, NAME), "0" * 40)
+    manifest.mark_begun(repository_folder(places.platform, NAME), "0" * 40)
     assert found(WANTED, places).place == snapshot
 
 

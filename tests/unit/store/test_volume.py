@@ -93,7 +93,7 @@ def test_a_folder_in_lower_case_is_completed_rather_than_doubled(on: On) -> None
     on.hub.add("Org/Name", on.source)
     lower = cached(on.places.volume, on.source)
     (lower / "tokenizer.json").unlink()
-    manifest.begin(repository_folder(on.places.volume, NAME), lower.name)
+    manifest.mark_begun(repository_folder(on.places.volume, NAME), lower.name)
     model = on.obtain(Wanted("Org/Name"))
     assert model.place == lower
     assert [path.name for path in on.places.volume.iterdir()] == ["models--org--name"]

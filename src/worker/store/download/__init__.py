@@ -196,7 +196,7 @@ class _Download:
         # The index says which weights there are.
         first = [listed.files[INDEX]] if INDEX in listed.files else []
         self._fetch(transfer, first)
-        index = files.indexed(disk.text(transfer.path(INDEX))) if first else []
+        index = files.files_in_index(disk.text(transfer.path(INDEX))) if first else []
         names = files.needed(listed.files, index, self._wanted)
         absent = [name for name in names if name not in listed.files]
         if absent or not files.loadable(names, self._wanted):
@@ -226,7 +226,7 @@ class _Download:
         ordered = sorted(needed, key=lambda file: -file.size)
         total = sum(file.size for file in ordered)
         if sum(map(transfer.stored, ordered)) < total:
-            manifest.begin(self._folder, transfer.commit)
+            manifest.mark_begun(self._folder, transfer.commit)
         pool = ThreadPoolExecutor(PARALLEL)
         pending: set[Future[None]] = set()
         try:

@@ -42,7 +42,7 @@ class Partial(io.FileIO):
         self._stop = stop
         if path.stat().st_size > file.size:
             super().truncate(0)
-        self._hash = hashed(self, file)
+        self._hash = hash_rest(self, file)
 
     def write(self, chunk: Any, /) -> int:
         """Append all of a chunk; return its length.
@@ -72,7 +72,7 @@ class Partial(io.FileIO):
             raise Stopped
         length = super().truncate(size)
         self.seek(0)
-        self._hash = hashed(self, self._file)
+        self._hash = hash_rest(self, self._file)
         return length
 
     def digest(self) -> str:
@@ -80,7 +80,7 @@ class Partial(io.FileIO):
         return str(self._hash.hexdigest())
 
 
-def hashed(opened: io.FileIO, file: File) -> Any:
+def hash_rest(opened: io.FileIO, file: File) -> Any:
     """Read an opened file to its end; return its hash, of the kind that names the blob."""
     if len(str(file.blob)) == _SHA256_DIGITS:
         digest = hashlib.sha256()

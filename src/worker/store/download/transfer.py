@@ -21,7 +21,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
 )
 
 from worker.store import hub
-from worker.store.download.partial import Partial, Stopped, hashed
+from worker.store.download.partial import Partial, Stopped, hash_rest
 from worker.store.refusals import WrongChecksumError
 from worker.store.snapshot import File
 
@@ -109,7 +109,7 @@ class Transfer:
             return path.resolve().name == file.blob
         # The disk has no links.
         with io.FileIO(path) as opened:
-            return bool(hashed(opened, file).hexdigest() == file.blob)
+            return bool(hash_rest(opened, file).hexdigest() == file.blob)
 
     def _download(self, file: File) -> None:
         partial, blob = self._partial(file), self._blob(file)

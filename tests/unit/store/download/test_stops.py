@@ -4,7 +4,6 @@ That a process ends at once when it is told to is tested in test_fetching.py.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,14 +12,13 @@ import pytest
 from huggingface_hub import constants
 from support.hub.caches import NAME, SHARDS, On, hub_and_volume, model, same
 from support.hub.server import blob
+from support.processes.background import HUNG_S, wait_until
 
 from worker.store import Reason, Unavailable, download
 from worker.store.download import lease
 
 STALLED, OTHER = SHARDS
 FAILS = "tokenizer.json"
-# Seconds: a busy machine needs some of them, and a read would not time out in them.
-SLACK_S = 60
 
 
 @pytest.fixture
@@ -40,13 +38,6 @@ def pool() -> Iterator[ThreadPoolExecutor]:
     yield pool
     # A download that didn't end waits for the hub, which ends after this.
     pool.shutdown(wait=False)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SLACK_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def stored(on: On, name: str) -> Path:
@@ -94,7 +85,7 @@ def test_the_failure_of_a_file_ends_another_one_that_is_stalled(
 ) -> None:
     with monkeypatch.context() as patched:
         fail(on, patched)
-        why = pool.submit(on.obtain).exception(SLACK_S)
+        why = pool.submit(on.obtain).exception(HUNG_S)
     assert isinstance(why, Unavailable)
     assert why.reason is reason
     assert not [*(on.folder / ".worker").glob("lease-*")]
@@ -108,12 +99,12 @@ def test_after_a_failure_finished_files_are_not_sent_again_and_stalled_ones_cont
     wait_until(lambda: stored(on, OTHER).exists() and stored(on, "config.json").exists())
     wait_until(lambda: has_begun(on, STALLED))
     on.hub.stalled = {STALLED}
-    assert isinstance(first.exception(SLACK_S), Unavailable)
+    assert isinstance(first.exception(HUNG_S), Unavailable)
     had = partial(on, STALLED).stat().st_size
 
     on.hub.clear()
     on.hub.stalled, on.hub.wrong = set(), set()
-    same(pool.submit(on.obtain).result(SLACK_S), on.source)
+    same(pool.submit(on.obtain).result(HUNG_S), on.source)
     assert {sent.path for sent in on.hub.sent} == {STALLED, FAILS}
     assert [sent.start for sent in on.hub.sent if sent.path == STALLED] == [had]
 
@@ -142,6 +133,6 @@ def test_a_lost_lease_ends_a_download_that_is_stalled(
     assert partial(on, STALLED).stat().st_size == had
     on.hub.clear()
     other.release()
-    same(overtaken.result(SLACK_S), on.source)
+    same(overtaken.result(HUNG_S), on.source)
     assert [sent.start for sent in on.hub.sent if sent.path == STALLED] == [had]
     assert OTHER not in {sent.path for sent in on.hub.sent}
