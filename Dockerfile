@@ -2,12 +2,12 @@
 # as environment variables of the endpoint; MODEL_NAME is the one it needs. Given as an argument of
 # the build, it puts that model inside the image.
 
-# The version names the CUDA, too, if it is not the usual one: 0.32.0-cu129.
+# The version also names the CUDA, if it is not the usual one: 0.32.0-cu129.
 ARG VLLM_VERSION=0.32.0
 ARG BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}
 FROM ${BASE_IMAGE}
 
-# Images of earlier workers were chosen by it. What it asks for would not come, so it is refused.
+# It chose the image of earlier workers. It has no effect here, so it is refused.
 ARG WORKER_CUDA_VERSION
 RUN test -z "${WORKER_CUDA_VERSION}" || { \
     echo "WORKER_CUDA_VERSION=${WORKER_CUDA_VERSION} chooses nothing: the image of vLLM brings" \
@@ -16,19 +16,19 @@ RUN test -z "${WORKER_CUDA_VERSION}" || { \
     exit 1; \
     }
 
-# For the processes that vLLM starts: the worker's own Python is told by -u below. What the SDK
-# must find in the environment, the worker itself sets (EXPORTS in src/worker/settings/environment.py), so
-# that it runs in the same way outside this image.
+# For the processes that vLLM starts; the worker's own Python has -u below. What the SDK must find
+# in the environment, the worker sets itself (EXPORTS in src/worker/settings/environment.py), so that
+# it runs in the same way outside this image.
 ENV PYTHONUNBUFFERED=1
 
 COPY builder/requirements.txt /tmp/requirements.txt
-# The import fails the build, not the first start, should a package that the SDK needs be missing.
+# The import fails the build, not the first start, if a package that the SDK needs is missing.
 RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python; \
     python -m pip install --no-deps --no-cache-dir -r /tmp/requirements.txt \
     && python -c "import runpod"
 
-# The model, if one is given, lies below the source, so that a change there downloads nothing again:
-# of the source, only what downloads is copied before.
+# The model, if one is given, is in a layer below the source, so that a change of the source downloads
+# nothing again: only the code that downloads is copied before it.
 COPY src/worker/__init__.py src/worker/errors.py /src/worker/
 COPY src/worker/store/ /src/worker/store/
 COPY builder/bake_model.py /tmp/bake_model.py
@@ -39,9 +39,9 @@ ARG TOKENIZER_REVISION
 ARG QUANTIZATION
 # Not where a network volume is mounted: that would hide the model.
 ARG BASE_PATH=/models
-# Of another hub than Hugging Face's own, while building.
+# Another hub than Hugging Face's own, while building.
 ARG HF_ENDPOINT
-# The token is there in this step only, in no layer and not in the history.
+# The token exists in this step only, in no layer and not in the history.
 RUN --mount=type=secret,id=HF_TOKEN \
     test -z "${MODEL_NAME}" || { \
     export PYTHONPATH=/src PYTHONDONTWRITEBYTECODE=1 \
@@ -55,7 +55,7 @@ RUN --mount=type=secret,id=HF_TOKEN \
 
 COPY src/ /src/
 
-# What is released has its own version: make image TAG=...
+# A release has its own version: make image TAG=...
 LABEL org.opencontainers.image.title="vLLM worker for RunPod Serverless" \
     org.opencontainers.image.description="Takes jobs from RunPod's queue and answers them with vLLM" \
     org.opencontainers.image.licenses="MIT" \

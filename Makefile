@@ -87,7 +87,7 @@ test-unit: $(INSTALLED) ## Run the tests that need no engine (half a minute)
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 340 MB)
 	@$(BIN)/python -m pytest tests/clients
 
-test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests of what meets vLLM with another (VLLM=0.31.0; .vllm, 600 MB)
+test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
 	@$(OTHER_VLLM)/bin/python -m pytest -m "not slow" $(SEAM_TESTS)
 
 test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in for vLLM's (needs buildah; two minutes)

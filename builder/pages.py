@@ -37,7 +37,7 @@ def settings(catalogue: Catalogue, vllm: str) -> str:
         INTRODUCTION.read_text().replace("{vllm}", vllm).rstrip(),
         "\n".join(_without_a_gpu()),
         *(f"## {section}\n\n{_table(rows)}" for section, rows in explained.items()),
-        f"## {LIBRARIES}\n\nLibraries below the worker read these from the environment alone.\n\n"
+        f"## {LIBRARIES}\n\nThe worker's libraries read these, from the environment alone.\n\n"
         + _rows(("name", "meaning"), ([_code(one.name), _meaning(one)] for one in libraries)),
         *_others(catalogue, vllm),
         *_without_effect(),
@@ -63,9 +63,9 @@ def _table(listed: Iterable[Listed]) -> str:
 
 def _others(catalogue: Catalogue, vllm: str) -> Iterator[str]:
     yield (
-        "## All other options of vLLM\n\nWhat they mean stands in "
+        "## All other options of vLLM\n\nTheir meaning is in "
         f"[vLLM's documentation](https://docs.vllm.ai/en/v{vllm}/cli/serve/), "
-        "by the class of its configuration that each is a part of."
+        "by the class of its configuration that an option belongs to."
     )
     others = sorted(catalogue.others(), key=lambda one: (not one.row.section, one.row.section))
     for section, members in groupby(others, key=lambda one: one.row.section):
@@ -94,7 +94,7 @@ def _without_effect() -> Iterator[str]:
     others = ", ".join(_code(name) for name in sorted(OF_OTHERS))
     yield (
         "## Not taken\n\nOptions that vLLM's server has, but that do nothing in a worker. "
-        "Variables that others may have set for themselves are passed over without a word: "
+        "Variables that others may have set for themselves are ignored silently: "
         f"{others}.\n\n" + _rows(("name", "why"), never)
     )
 

@@ -65,7 +65,7 @@ MODEL_ROWS = (
         LLM,
         "Generation config",
         "Where default sampling parameters come from: `auto` (the model's), `vllm` (none), or a "
-        "directory; the raw path heeds it only where it is set.",
+        "directory; the raw path uses it only where it is set.",
     ),
     Row(
         "OVERRIDE_GENERATION_CONFIG",
@@ -108,7 +108,7 @@ MODEL_ROWS = (
         "MODEL_LOADER_EXTRA_CONFIG",
         LLM,
         "Loader",
-        "What the loader of `LOAD_FORMAT` is told beside.",
+        "Further options of the loader that `LOAD_FORMAT` names.",
     ),
     Row(
         "DISABLE_SLIDING_WINDOW",
@@ -134,7 +134,7 @@ MODEL_ROWS = (
         "TOKENIZER_MODE",
         TOKENIZER,
         "Tokenizer mode",
-        "Implementation of the tokenizer; `auto` knows by the model's files.",
+        "Implementation of the tokenizer; `auto` chooses by the model's files.",
     ),
     Row(
         "SKIP_TOKENIZER_INIT",

@@ -45,7 +45,7 @@ OWN_ROWS = (
         "EMBEDDING_MODEL_NAME",
         LLM,
         "Embedding model",
-        "An embedding model that is served beside the model, in an engine of its own.",
+        "An embedding model that is served together with the model, in an engine of its own.",
         form=True,
         advanced=True,
     ),
@@ -69,7 +69,7 @@ OWN_ROWS = (
         "DEFAULT_BATCH_SIZE",
         STREAMING,
         "Largest chunk",
-        "Most tokens that one chunk of a stream holds; larger chunks take fewer calls of the "
+        "Most tokens that one chunk of a stream holds; larger chunks need fewer calls to the "
         "platform.",
         form=True,
     ),
@@ -108,8 +108,7 @@ OWN_ROWS = (
         "OPENAI_SERVED_MODEL_NAME_OVERRIDE",
         OPENAI,
         "Served model name",
-        "Names under which requests ask for the model, beside its own; several have commas "
-        "between.",
+        "Further names by which requests may ask for the model, separated by commas.",
         form=True,
     ),
     Row(
@@ -187,7 +186,7 @@ OWN_ROWS = (
         "VLLM_EXTRA_ARGS",
         SERVERLESS,
         "Extra arguments",
-        "Options spelt as on the command line of vLLM's server; they win over every other source.",
+        "Options as on the command line of vLLM's server; they win over every other source.",
         form=True,
         advanced=True,
     ),
@@ -207,7 +206,7 @@ def _variable(name: str, meaning: str) -> Row:
 LIBRARY_ROWS = (
     _variable(
         "CUDA_VISIBLE_DEVICES",
-        "Numbers of the GPUs that the worker may use, with commas between.",
+        "Numbers of the GPUs that the worker may use, separated by commas.",
     ),
     _variable("HF_ENDPOINT", "Address of another hub, such as a mirror."),
     _variable(

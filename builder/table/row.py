@@ -1,4 +1,4 @@
-"""A row of the table of settings, and the sections that rows stand in."""
+"""A row of the table of settings, and the sections of the table."""
 
 from dataclasses import dataclass
 

@@ -21,7 +21,7 @@ SERVING_ROWS = (
         "REASONING_PARSER",
         OPENAI,
         "Reasoning parser",
-        "Which of vLLM's parsers tells the model's reasoning from its answer.",
+        "Which of vLLM's parsers separates the model's reasoning from its answer.",
         form=True,
     ),
     Row(
@@ -58,7 +58,7 @@ SERVING_ROWS = (
         "ENABLE_PROMPT_TOKENS_DETAILS",
         OPENAI,
         "Cached tokens in usage",
-        "`usage` tells how many of the prompt's tokens the prefix cache had.",
+        "`usage` says how many of the prompt's tokens came from the prefix cache.",
     ),
     Row(
         "ENABLE_FORCE_INCLUDE_USAGE",
@@ -82,7 +82,7 @@ SERVING_ROWS = (
         "LOG_ERROR_STACK",
         SERVERLESS,
         "Traces in the log",
-        "Without effect: the worker tells and logs errors itself.",
+        "Without effect: the worker reports and logs errors itself.",
     ),
     Row(
         "ENABLE_LORA",
@@ -151,7 +151,7 @@ SERVING_ROWS = (
         "MM_PROCESSOR_KWARGS",
         MULTIMODAL,
         "Media processor",
-        "What the model's processor of media is told beside.",
+        "Further arguments of the model's processor of media.",
     ),
     Row(
         "MM_PROCESSOR_CACHE_GB",

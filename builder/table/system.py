@@ -8,7 +8,7 @@ SYSTEM_ROWS = (
         SYSTEM,
         "GPU memory",
         "Share of each GPU's memory, from 0 to 1, for weights and KV cache; unset, it is 0.85 "
-        "beside an embedding model, which then has 0.1.",
+        "with an embedding model, which then has 0.1.",
         form=True,
     ),
     Row(
