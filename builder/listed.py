@@ -8,9 +8,12 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from table import ROWS, Row
 
+from worker.engine.gpus import GPU_SHARE
 from worker.engine.machine import Gpu, Machine
-from worker.engine.options import IDLE, NEEDS, Options
-from worker.engine.options.automatic import GPU_SHARE, automatic
+from worker.engine.options import Options
+from worker.engine.options.automatic import automatic
+from worker.engine.options.combinations import NEEDS
+from worker.engine.options.excluded import IDLE
 from worker.errors import SettingsError
 from worker.settings import Settings
 from worker.settings.names import ALIASES, OPPOSITES

@@ -23,7 +23,8 @@ from worker.errors import SettingsError, WorkerError
 from worker.phases import phase
 from worker.settings import Settings
 from worker.settings.environment import platform_around, process_environ
-from worker.settings.sources import gathered
+from worker.settings.sources import gather
+from worker.start.bootstrap import Bootstrap
 from worker.start.repositories import Repositories
 from worker.store import fetching
 
@@ -98,17 +99,16 @@ def read_command_line() -> Namespace:
 
 
 def prefetch() -> None:
-    """Fill the volume with what the settings name, in its newest state; needs no GPU.
+    """Download what the settings name in its newest state; needs no GPU.
 
     Raises:
-        SettingsError: it is not clear what to download, or where to.
-        StartFailed: it can't be downloaded.
+        SettingsError: the settings don't say what to download, or where to.
+        StartFailed: something can't be found or downloaded.
     """
-    given = gathered(process_environ())
-    if given.mistakes:
-        raise SettingsError([*given.mistakes])
-    Settings.from_env(given.values)
-    for found in Repositories(given, newest=True).fetched():
+    bootstrap = Bootstrap.of(gather(process_environ()))
+    if bootstrap.mistakes:
+        raise SettingsError([*bootstrap.mistakes])
+    for found in Repositories(bootstrap, newest=True).prefetch():
         log.info("found: %s", found)
 
 
@@ -120,19 +120,19 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
         also_import: modules to import while the engine starts.
 
     Raises:
-        SettingsError: the mistakes in the worker's own settings and in vLLM's, all at once.
+        SettingsError: all mistakes in the settings.
         StartFailed: vLLM could not start.
     """
-    given = start.ready(offline=True)
-    for warning in given.warnings:
+    ready = start.ready(offline=True)
+    for warning in ready.warnings:
         log.warning(warning)
-    # Only now is vLLM there.
+    # It imports vLLM, which reads variables that were just written.
     from worker.engine import launch  # noqa: PLC0415 - see above
 
     with launch.launched(
-        given.settings, given.arguments, also_import, given.embedder, given.compiled
+        ready.settings, ready.engines, also_import, ready.compile_cache
     ) as engines:
-        yield engines, given.settings
+        yield engines, ready.settings
 
 
 def serve(engines: Engines, settings: Settings) -> None:

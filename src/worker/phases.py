@@ -1,4 +1,4 @@
-"""Start-up phases, logged with their seconds."""
+"""The phases of a start, logged with their seconds."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Log how long a phase of the start took, if it ended well."""
+    """Log how long a phase took, unless it fails."""
     begun = time.monotonic()
     yield
     log.info("start-up: %-8s %5.2f s", name, time.monotonic() - begun)

@@ -7,8 +7,8 @@ import pytest
 from listed import WORKERS
 from pydantic import BaseModel, ConfigDict, Field
 from support import ROOT
+from support.settings import read_settings
 
-from worker import start
 from worker.job import OpenAIJob, RawJob, parse_input
 from worker.routes.openai import ROUTES
 
@@ -83,7 +83,7 @@ def test_the_hub_tries_both_forms_of_a_job_on_routes_that_there_are(trial: Trial
 
 
 def test_the_settings_that_the_hub_tries_start_without_a_warning(trial: Trial) -> None:
-    assert start.read(environ(trial), WORKERS).warnings == ()
+    assert read_settings(environ(trial), WORKERS).warnings == ()
 
 
 def test_the_hub_tries_a_model_that_it_proposes(trial: Trial, listed: dict[str, Any]) -> None:

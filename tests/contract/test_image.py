@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from support import ROOT
 from support.hub.server import Hub, hub
 
-from worker.settings.sources import BAKED, gathered
+from worker.settings.sources import BAKED, gather
 from worker.store import Found, Origin, Places, Wanted, resolve
 from worker.store.places import baked_models
 
@@ -196,7 +196,7 @@ def test_what_stands_below_the_model_is_enough_to_download_it_and_tell_of_it(
     ran = downloader("--model", "acme/whole", "--quantization", "awq", "--revision", "")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     manifest = tmp_path / "manifest.json"
-    assert gathered({}, manifest).values == {"MODEL_NAME": "acme/whole", "QUANTIZATION": "awq"}
+    assert gather({}, manifest).values == {"MODEL_NAME": "acme/whole", "QUANTIZATION": "awq"}
     models.clear()
     places = Places(tmp_path / "volume", tmp_path / "platform", baked_models(manifest))
     found = resolve(Wanted("acme/whole"), places)

@@ -9,9 +9,9 @@ import pytest
 from forms import ASKED_ELSEWHERE
 from listed import WORKERS, Catalogue
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from support.settings import read_settings
 from table import ROWS
 
-from worker import start
 from worker.settings import Settings
 from worker.settings.names import ALIASES
 from worker.settings.values import text
@@ -180,28 +180,23 @@ def test_every_name_in_the_forms_is_a_setting(hub: Hub) -> None:
     assert names - own - ALIASES.keys() - Catalogue().options.names == set()
 
 
-def without_notes(read: start.Start) -> dict[str, Any]:
-    """What an engine is started with, but for how it came about."""
-    return vars(read.arguments.vllm)
-
-
 def test_a_form_that_is_sent_as_it_stands_changes_nothing(console: Console, hub: Hub) -> None:
     model = {"MODEL_NAME": "org/model"}
-    bare = start.read(model, WORKERS)
+    bare = read_settings(model, WORKERS)
     shown: dict[str, Any] = {name: asked.value for name, asked in console.asked.items()}
     asked_by_hub = {each.key: each.input.default for each in hub.config.env}
     for form in (shown, asked_by_hub):
         filled = {name: text(value) for name, value in form.items()} | model
-        sent = start.read(filled, WORKERS)
+        sent = read_settings(filled, WORKERS)
         assert sent.settings == bare.settings
-        assert without_notes(sent) == without_notes(bare)
+        assert sent.arguments.vllm == bare.arguments.vllm
         assert sent.warnings == ()
 
 
 def test_a_form_leaves_an_embedding_model_its_share(console: Console) -> None:
     shown = {name: text(asked.value) for name, asked in console.asked.items()}
     models = {"MODEL_NAME": "org/model", "EMBEDDING_MODEL_NAME": "org/embedder"}
-    assert start.read(shown | models, WORKERS).arguments.vllm.gpu_memory_utilization == 0.85
+    assert read_settings(shown | models, WORKERS).arguments.vllm.gpu_memory_utilization == 0.85
 
 
 def test_every_choice_of_a_form_is_accepted(console: Console) -> None:
@@ -214,7 +209,7 @@ def test_every_choice_of_a_form_is_accepted(console: Console) -> None:
 def test_every_preset_starts_without_a_warning(hub: Hub) -> None:
     for preset in hub.config.presets:
         environ = {name: text(value) for name, value in preset.defaults.items()}
-        assert start.read(environ, WORKERS).warnings == (), preset.name
+        assert read_settings(environ, WORKERS).warnings == (), preset.name
 
 
 # The pages:
@@ -234,7 +229,7 @@ def test_the_page_has_every_setting_with_the_default_that_the_code_has(
     for name, field in fields.items():
         told = "" if field.is_required() else text(field.default)
         assert rows[name][1].strip("`") == told, name
-    bare = vars(start.read({"MODEL_NAME": "org/model"}, WORKERS).arguments.vllm)
+    bare = vars(read_settings({"MODEL_NAME": "org/model"}, WORKERS).arguments.vllm)
     assert rows["GPU_MEMORY_UTILIZATION"][1] == f"`{bare['gpu_memory_utilization']}`"
     assert rows["TENSOR_PARALLEL_SIZE"][1] == ""  # as many as there are GPUs
     options = Catalogue().options

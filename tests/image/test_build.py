@@ -30,10 +30,10 @@ SAID = ("title", "description", "licenses", "version")
 RESOLVE = """
 import pathlib, sys
 sys.path.insert(0, "/src")
-from worker.settings.sources import BAKED, gathered
+from worker.settings.sources import BAKED, gather
 from worker.store import Kind, Places, Wanted, resolve
 from worker.store.places import baked_models
-given = gathered({}).values
+given = gather({}).values
 places = Places(pathlib.Path("/none"), baked=baked_models(BAKED))
 model = Wanted(given["MODEL_NAME"], given["MODEL_REVISION"])
 tokenizer = Wanted(given["TOKENIZER_NAME"], kind=Kind.TOKENIZER)

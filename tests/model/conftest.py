@@ -36,7 +36,7 @@ def engine(settings: Settings) -> "Iterator[InProcessEngine]":
     environ = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024"}
     from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
 
-    with launch.launched(settings, options.Options().parse(environ)) as engines:
+    with launch.launched(settings, [options.Options().parse(environ)]) as engines:
         assert isinstance(engines.main, InProcessEngine)
         yield engines.main
 

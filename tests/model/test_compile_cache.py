@@ -83,7 +83,7 @@ class Configuration:
 def key(*told: str, on: Machine = CPU) -> str:
     from worker.engine import compile_key  # noqa: PLC0415 - imports vLLM, which takes seconds
 
-    return compile_key.of_configurations([Configuration(each) for each in told], on)
+    return compile_key.key_of_engines([Configuration(each) for each in told], on)
 
 
 def test_a_key_can_be_read_and_is_a_files_name() -> None:
@@ -134,6 +134,6 @@ def test_kernels_for_a_cpu_are_kept_for_one_that_can_do_the_same(
 def test_models_have_a_key_before_their_configuration_is_read() -> None:
     from worker.engine import compile_key  # noqa: PLC0415 - likewise
 
-    keys = [compile_key.of_models(models) for models in (["a"], ["b"], ["a", "b"])]
+    keys = [compile_key.key_of_models(models) for models in (["a"], ["b"], ["a", "b"])]
     assert len(set(keys)) == len(keys)
     assert all(name.startswith("vllm-0.") for name in keys)

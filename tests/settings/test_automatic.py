@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.settings import read_settings
 
 from worker import start
 from worker.engine.locations import find
@@ -20,7 +21,7 @@ def gpus(count: int) -> Machine:
 
 
 def read(on: Machine, **settings: str) -> start.Start:
-    return start.read({"MODEL_NAME": "org/model", **settings}, on=on)
+    return read_settings({"MODEL_NAME": "org/model", **settings}, on)
 
 
 def chosen(on: Machine, **settings: str) -> dict[str, str]:

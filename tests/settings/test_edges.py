@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.settings import read_settings
 
 from worker import start
 from worker.engine.machine import Gpu, Machine
@@ -15,7 +16,7 @@ def gpus(count: int) -> Machine:
 
 
 def read(on: Machine | None = None, /, **settings: str) -> start.Start:
-    return start.read({"MODEL_NAME": "org/model", **settings}, on=on or gpus(1))
+    return read_settings({"MODEL_NAME": "org/model", **settings}, on or gpus(1))
 
 
 def refused(on: Machine | None = None, /, **settings: str) -> SettingsError:
@@ -27,7 +28,7 @@ def refused(on: Machine | None = None, /, **settings: str) -> SettingsError:
 # What is told:
 
 
-def test_what_is_heeded_is_told_in_order_and_as_the_operator_spelt_it() -> None:
+def test_what_is_accepted_is_told_in_order_and_as_the_operator_spelt_it() -> None:
     settings = {
         "TOKENIZER_NAME": "org/words",
         "MODEL_REVISION": "v2",
@@ -37,7 +38,7 @@ def test_what_is_heeded_is_told_in_order_and_as_the_operator_spelt_it() -> None:
         "EMBEDDING_REVISION": "v3",
         "PATH": "/bin",
     }
-    told = read(**settings).heeded
+    told = read(**settings).accepted
     assert told == tuple(sorted({*settings, "MODEL_NAME"} - {"PATH"}))
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from support.settings import read_settings
 from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, Row, placed
 
-from worker import start
 from worker.engine.machine import Gpu, Machine
 from worker.errors import SettingsError
 
@@ -18,7 +18,7 @@ def gpus(count: int) -> Machine:
 
 def refused(on: Machine, **settings: str) -> SettingsError:
     with pytest.raises(SettingsError) as caught:
-        start.read({"MODEL_NAME": "org/model", **settings}, on=on)
+        read_settings({"MODEL_NAME": "org/model", **settings}, on)
     return caught.value
 
 
@@ -56,12 +56,12 @@ def test_an_example_is_one_that_would_be_accepted(name: str, value: str, told: s
     (mistake,) = refused(gpus(4), **{name: value}, **beside).mistakes
     if mistake.example is not None:
         accepted = {"MODEL_NAME": "org/model", **beside, name: mistake.example}
-        assert start.read(accepted, on=gpus(4)).settings.model_name == "org/model", told
+        assert read_settings(accepted, gpus(4)).settings.model_name == "org/model", told
 
 
 @pytest.mark.parametrize("name", TYPOS)
 def test_a_misspelt_name_is_warned_about_with_the_one_that_was_meant(name: str) -> None:
-    told = start.read({"MODEL_NAME": "org/model", name: SECRET}, on=gpus(1)).warnings
+    told = read_settings({"MODEL_NAME": "org/model", name: SECRET}, gpus(1)).warnings
     assert told == (f"{name} is not a setting: did you mean {TYPOS[name]}?",)
 
 
@@ -142,7 +142,7 @@ def test_a_share_of_memory_in_the_extra_arguments_leaves_room_for_the_embedder()
     ],
 )
 def test_what_is_set_without_effect_is_warned_about(settings: dict[str, str], told: str) -> None:
-    (warning,) = start.read({"MODEL_NAME": "org/model", **settings}, on=gpus(1)).warnings
+    (warning,) = read_settings({"MODEL_NAME": "org/model", **settings}, gpus(1)).warnings
     assert warning.startswith(told)
 
 
@@ -150,7 +150,7 @@ def test_what_is_set_without_effect_is_warned_about(settings: dict[str, str], to
 def test_a_setting_of_the_embedder_has_an_effect_or_a_warning_but_not_both(name: str) -> None:
     value = "0" if name.startswith("DISABLE") else "1"
     settings = {"EMBEDDING_MODEL_NAME": "org/e", f"EMBEDDING_{name}": value}
-    told = start.read({"MODEL_NAME": "org/model", **settings}, on=gpus(1))
+    told = read_settings({"MODEL_NAME": "org/model", **settings}, gpus(1))
     assert told.embedder is not None
     assert told.embedder.vllm.enable_log_requests is (told.warnings == ())
     assert told.arguments.vllm.enable_log_requests is False

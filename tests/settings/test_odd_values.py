@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.settings import read_settings
 
 from worker import start
 from worker.engine.machine import Gpu, Machine
@@ -11,12 +12,12 @@ from worker.errors import SettingsError
 
 def refused(*on: Machine, **environ: str) -> str:
     with pytest.raises(SettingsError) as caught:
-        start.read({"MODEL_NAME": "org/model", **environ}, *on)
+        read_settings({"MODEL_NAME": "org/model", **environ}, *on)
     return caught.value.message
 
 
 def read(**environ: str) -> start.Start:
-    return start.read({"MODEL_NAME": "org/model", **environ})
+    return read_settings({"MODEL_NAME": "org/model", **environ})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_value_that_is_no_settings_may_be_a_secret(tmp_path: Path) -> None:
 def test_a_config_file_as_vllms_documentation_has_it_is_taken(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("model: org/model\nhost: 127.0.0.1\nport: 6379\nuvicorn-log-level: info")
-    told = start.read({"VLLM_CONFIG_FILE": str(file)})
+    told = read_settings({"VLLM_CONFIG_FILE": str(file)})
     assert [warning.split()[0] for warning in told.warnings] == [
         "HOST",
         "PORT",

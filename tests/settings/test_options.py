@@ -7,11 +7,12 @@ import vllm
 import vllm.envs
 from listed import GPU, Catalogue
 from packaging.version import Version
+from support.settings import read_settings
 from table import LIBRARIES, ROWS, Row
 
-from worker import start
 from worker.engine.machine import Machine
-from worker.engine.options import IDLE, NEEDS
+from worker.engine.options.combinations import NEEDS
+from worker.engine.options.excluded import IDLE
 from worker.settings import Settings
 from worker.settings.names import ALIASES, FOR_LIBRARIES
 
@@ -108,5 +109,5 @@ def test_an_example_of_the_table_starts_and_has_an_effect(row: Row, tmp_path: Pa
     if row.name == "VLLM_CONFIG_FILE":
         value = str(tmp_path / "settings.yaml")
         Path(value).write_text("seed: 1")
-    told = start.read({"MODEL_NAME": "org/model", **beside, row.name: value}, MACHINE)
+    told = read_settings({"MODEL_NAME": "org/model", **beside, row.name: value}, MACHINE)
     assert told.warnings == () or row.name.lower() in IDLE

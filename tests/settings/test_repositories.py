@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from support.settings import read_settings
 
-from worker import start
-from worker.settings.sources import gathered
-from worker.start.needs import named, needed
-from worker.start.repositories import placed
+from worker.settings.sources import gather
+from worker.start.needs import wanted_by_arguments, wanted_by_settings
+from worker.start.repositories import with_directories
 from worker.store import Found, Origin, Wanted
 
 NOTHING = Path("/no such file")
@@ -45,11 +45,9 @@ CASES: list[dict[str, str]] = [
 
 def both(environ: dict[str, str]) -> tuple[list[Wanted], list[Wanted]]:
     """Name what is wanted, by the settings and by vLLM's arguments."""
-    told = start.read({"MODEL_NAME": "org/model", **environ})
-    of_vllm = needed(told.arguments)
-    if told.embedder:
-        of_vllm += needed(told.embedder)
-    return named(gathered({"MODEL_NAME": "org/model", **environ}, NOTHING)), of_vllm
+    told = read_settings({"MODEL_NAME": "org/model", **environ})
+    of_vllm = [wanted for engine in told.engines for wanted in wanted_by_arguments(engine)]
+    return wanted_by_settings(gather({"MODEL_NAME": "org/model", **environ}, NOTHING)), of_vllm
 
 
 @pytest.mark.parametrize("environ", CASES, ids=str)
@@ -61,9 +59,10 @@ def test_the_settings_name_what_vllm_needs(environ: dict[str, str]) -> None:
 
 def test_adapters_are_put_where_vllm_reads_them() -> None:
     environ = {"MODEL_NAME": "org/model", "ENABLE_LORA": "1"}
-    told = start.read({**environ, "LORA_MODULES": json.dumps(ADAPTERS)}).arguments
-    found = {each: Found(each, Path("/c") / each.model, Origin.VOLUME) for each in needed(told)}
-    changed, used = placed(told, found)
+    told = read_settings({**environ, "LORA_MODULES": json.dumps(ADAPTERS)}).arguments
+    wanted = wanted_by_arguments(told)
+    found = {each: Found(each, Path("/c") / each.model, Origin.VOLUME) for each in wanted}
+    changed, used = with_directories(told, found)
     assert len(used) == 3
     assert [each.path for each in changed.vllm.lora_modules] == ["/c/org/a", "/c/org/b"]
     assert changed.vllm.model == "/c/org/model"

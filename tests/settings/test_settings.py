@@ -13,6 +13,7 @@ import pytest
 import vllm.envs
 from pydantic import SecretStr
 from support import ROOT
+from support.settings import read_settings
 
 from worker import start
 from worker.engine.machine import Gpu, Machine
@@ -223,7 +224,7 @@ def _environ(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def read(**settings: str) -> start.Start:
     """Read settings from the process's environment, as a worker with four cards does."""
     os.environ.update({"MODEL_NAME": "org/model", **settings})
-    return start.read(on=Machine(cpu=False, gpus=(Gpu("card", 80 << 30),) * 4))
+    return read_settings(os.environ, Machine(cpu=False, gpus=(Gpu("card", 80 << 30),) * 4))
 
 
 def effect(of: Any, path: str) -> Any:

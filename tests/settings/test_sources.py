@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 from worker import start
 from worker.engine.machine import Gpu, Machine
 from worker.errors import SettingsError
-from worker.settings.sources import gathered
+from worker.settings.sources import gather
+from worker.start.bootstrap import Bootstrap
 
 GPU = Machine(cpu=False, gpus=(Gpu("card", 80 << 30),))
 
@@ -22,16 +22,16 @@ Read = Callable[..., start.Start]
 
 
 @pytest.fixture
-def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
-    config, baked = tmp_path / "config.yaml", tmp_path / "baked.json"
+def read(tmp_path: Path) -> Read:
     # The real one lies in the root of an image.
-    monkeypatch.setattr(start, "gathered", partial(gathered, baked=baked))
+    config, baked = tmp_path / "config.yaml", tmp_path / "baked.json"
 
     def read(file: str = "", image: dict[str, Any] | None = None, **environ: str) -> start.Start:
         config.write_text(file)
         if image is not None:
             baked.write_text(json.dumps(image))
-        return start.read({"VLLM_CONFIG_FILE": str(config), **environ}, on=GPU)
+        given = gather({"VLLM_CONFIG_FILE": str(config), **environ}, baked)
+        return start.read(Bootstrap.of(given), GPU)
 
     return read
 

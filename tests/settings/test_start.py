@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from support.settings import read_settings
 
 from worker import start
 from worker.engine.launch import with_fitting_tensor_parallel_size
@@ -24,7 +25,7 @@ def parsed(**environ: str) -> Namespace:
 
 
 def read(**environ: str) -> start.Start:
-    return start.read({"MODEL_NAME": "org/model", **environ})
+    return read_settings({"MODEL_NAME": "org/model", **environ})
 
 
 def test_a_worker_with_one_model_has_no_embedder() -> None:
@@ -73,7 +74,7 @@ GPU = Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),))
 
 def test_on_a_gpu_each_engine_has_its_share() -> None:
     def shares(**environ: str) -> tuple[float, float]:
-        both = start.read({"MODEL_NAME": "org/model", **environ}, GPU)
+        both = read_settings({"MODEL_NAME": "org/model", **environ}, GPU)
         embedders = both.embedder.vllm.gpu_memory_utilization if both.embedder else 0
         return both.arguments.vllm.gpu_memory_utilization, embedders
 

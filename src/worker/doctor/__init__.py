@@ -18,11 +18,10 @@ from worker import start
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.engine.arguments import EngineArguments
 from worker.errors import SettingsError, WorkerError
-from worker.settings import Settings
 from worker.settings.environment import export, process_environ
 from worker.settings.names import EMBEDDER
-from worker.settings.sources import Given, gathered
-from worker.start.repositories import LOCATING
+from worker.settings.sources import gather
+from worker.start.bootstrap import Bootstrap
 
 if TYPE_CHECKING:
     # Imported only once what the hub's library and vLLM read is in the environment.
@@ -65,9 +64,9 @@ class _Read:
 
 def examine() -> Iterator[Finding]:
     """Look at everything, all of it, whatever is found."""
-    given = gathered(process_environ())
-    asked = _asked(given)
-    read = _read()
+    bootstrap = Bootstrap.of(gather(process_environ()))
+    asked = _asked(bootstrap)
+    read = _read(bootstrap)
     yield from read.findings
     if isinstance(asked, Finding):
         yield asked
@@ -75,15 +74,15 @@ def examine() -> Iterator[Finding]:
         yield from _models(asked, read)
 
 
-def _read() -> _Read:
+def _read(bootstrap: Bootstrap) -> _Read:
     environ = process_environ()
     try:
-        read = start.read()
+        read = start.read(bootstrap)
     except SettingsError as error:
         return _without(error)
     except WorkerError as error:
         return _Read(None, environ, [Finding(Level.FAIL, "vLLM", error.message)])
-    accepted = Finding(Level.OK, "settings", f"{', '.join(read.heeded)}: accepted")
+    accepted = Finding(Level.OK, "settings", f"{', '.join(read.accepted)}: accepted")
     return _Read(read, environ, [accepted, *_without_effect(read.warnings)])
 
 
@@ -97,7 +96,7 @@ def _without(error: SettingsError) -> _Read:
     # An import that failed is not tried again: what is left of it would only confuse.
     if "worker.engine.options" in sys.modules:
         with contextlib.suppress(WorkerError):
-            read = start.read(rest)
+            read = start.read(Bootstrap.of(gather(rest)))
     if read:
         told = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=told)
@@ -108,12 +107,9 @@ def _without_effect(warnings: Sequence[str]) -> list[Finding]:
     return [Finding(Level.WARN, "settings", each) for each in warnings]
 
 
-def _asked(given: Given) -> "Asked | Finding | None":
+def _asked(bootstrap: Bootstrap) -> "Asked | Finding | None":
     """Begin to look for the models; not, if it is not clear which, or there is no way to."""
-    values = {name: given.values[name] for name in LOCATING if name in given.values}
-    try:
-        Settings.from_env(values).export()
-    except SettingsError:
+    if bootstrap.settings is None:
         return None
     export(_QUIET)
     try:
@@ -121,17 +117,17 @@ def _asked(given: Given) -> "Asked | Finding | None":
     except ValueError as error:
         text = f"the hub's library can't be imported: {error}"
         return Finding(Level.FAIL, "hub", text, "mend HF_ENDPOINT, or what else is set for it")
-    return Asked(given)
+    return Asked(bootstrap.given)
 
 
 def _models(asked: "Asked", read: _Read) -> Iterator[Finding]:
     # They import vLLM.
     from worker.doctor import checks, fit  # noqa: PLC0415 - see above
     from worker.doctor.parts import judged, parts  # noqa: PLC0415 - see above
-    from worker.engine.machine import Machine, machine  # noqa: PLC0415 - see above
+    from worker.engine.machine import Machine, this_machine  # noqa: PLC0415 - see above
 
     found: list[Model] = []
-    on = machine() if read.start else Machine(cpu=False)
+    on = this_machine() if read.start else Machine(cpu=False)
     engines = _engines(read.start)
     beside = {prefix: parts(each) if each else [] for prefix, each in engines.items()}
     for part in chain(*beside.values()):

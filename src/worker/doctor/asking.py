@@ -7,7 +7,7 @@ from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
 from worker.settings.sources import Given
-from worker.start.needs import found_by_store, named, needed
+from worker.start.needs import found_by_store, wanted_by_arguments, wanted_by_settings
 from worker.start.repositories import places
 from worker.store import Kind, Reason, Snapshot, Unavailable, Wanted
 from worker.store.hub import locate
@@ -28,7 +28,9 @@ class Asked:
         self._pool = ThreadPoolExecutor()
         self._pending: dict[Wanted, tuple[Future[Snapshot], float]] = {}
         self._places = places(process_environ())
-        self._models = {each.setting: each for each in named(given) if each.kind is Kind.MODEL}
+        self._models = {
+            each.setting: each for each in wanted_by_settings(given) if each.kind is Kind.MODEL
+        }
         for wanted in self._models.values():
             self.begin(wanted)
 
@@ -47,7 +49,7 @@ class Asked:
                 they can't be made.
         """
         meant = self._models.get(f"{prefix}MODEL_NAME")
-        wanted = meant if arguments is None else needed(arguments)[0]
+        wanted = meant if arguments is None else wanted_by_arguments(arguments)[0]
         return None if wanted is None else self.result(wanted)
 
     def result(self, wanted: Wanted) -> Snapshot | Finding:

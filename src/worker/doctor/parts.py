@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from worker.doctor.findings import Finding, Level
 from worker.engine.adapters.files import CONFIG, WEIGHTS
 from worker.engine.arguments import EngineArguments
-from worker.start.needs import needed
+from worker.start.needs import wanted_by_arguments
 from worker.store import Kind, Origin, Snapshot, Wanted
 from worker.store.files import loadable
 
@@ -24,7 +24,7 @@ def parts(arguments: EngineArguments) -> list[Part]:
     names = {module.path: module.name for module in arguments.vllm.lora_modules or ()}
     return [
         Part(each.kind, names.get(each.model, each.setting), each)
-        for each in needed(arguments)
+        for each in wanted_by_arguments(arguments)
         if each.kind is not Kind.MODEL
     ]
 

@@ -1,4 +1,4 @@
-"""What compiled code depends on, as a name: the same on each worker that can use it."""
+"""Keys of compiled code: equal on all workers that can use the same code."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ import vllm.envs
 from worker.engine.machine import Machine
 
 CPUS = Path("/proc/cpuinfo")
-# As x86 and Arm list what a processor can do.
-_ABILITIES = ("flags", "Features")
+# The fields with the features of a processor, on x86 and on Arm.
+_FEATURES = ("flags", "Features")
 
 
-def of_models(models: Sequence[str]) -> str:
-    """Name what vLLM knows of models before it has read their configuration.
+def key_of_models(models: Sequence[str]) -> str:
+    """Return the key of what vLLM knows about models before it reads their configurations.
 
     Args:
         models: directories or repositories.
@@ -28,41 +28,40 @@ def of_models(models: Sequence[str]) -> str:
     return _name([], [platform.python_version(), *models])
 
 
-def of_configurations(configurations: Sequence[Any], on: Machine) -> str:
-    """Name what is compiled for engines.
+def key_of_engines(configurations: Sequence[Any], machine: Machine) -> str:
+    """Return the key of the code that is compiled for engines.
 
-    vLLM looks its cache up by hashes of the same things. They hold the path of the model, so a copy
-    of it in another directory is another model.
+    vLLM's own cache uses hashes of the same things. They contain the path of the model, so the same
+    model in another directory has another key.
 
     Args:
         configurations: vLLM's, as ``create_engine_config`` makes them, before an engine starts.
-        on: what the engines run on.
+        machine: what the engines run on.
     """
-    torch_is = f"torch-{torch.__version__}"
-    gpus = [gpu.name for gpu in on.gpus]
-    machine = f"{len(gpus)}x-{'-'.join(dict.fromkeys(gpus))}" if gpus else "cpu"
-    # Kernels for a CPU are compiled for the very one; those for a GPU do not care.
-    abilities = _abilities(CPUS.read_text()) if on.cpu and CPUS.is_file() else ""
+    gpus = [gpu.name for gpu in machine.gpus]
+    devices = f"{len(gpus)}x-{'-'.join(dict.fromkeys(gpus))}" if gpus else "cpu"
+    # Code for a CPU is compiled for its exact features; on a GPU the CPU doesn't matter.
+    features = _features(CPUS.read_text()) if machine.cpu and CPUS.is_file() else ""
     variables = vllm.envs.compile_factors()
     return _name(
-        [torch_is, machine],
+        [f"torch-{torch.__version__}", devices],
         [
             platform.python_version(),
-            abilities,
+            features,
             json.dumps(variables, sort_keys=True, default=str),
             *(configuration.compute_hash() for configuration in configurations),
         ],
     )
 
 
-def _name(told: Sequence[str], hashed: Sequence[str]) -> str:
-    """Make a file's name that can be read, and is another one for everything that is another."""
-    words = [f"vllm-{vllm.__version__}", *told]
+def _name(shown: Sequence[str], hashed: Sequence[str]) -> str:
+    """Build a readable, unique file name: the words, then a hash of everything."""
+    words = [f"vllm-{vllm.__version__}", *shown]
     digest = hashlib.sha256(json.dumps([*words, *hashed]).encode()).hexdigest()[:16]
     return "_".join([*(re.sub(r"[^\w.+-]+", "-", word) for word in words), digest])
 
 
-def _abilities(cpus: str) -> str:
-    """Read what the first processor can do; all of a machine can do the same."""
+def _features(cpus: str) -> str:
+    """Return the features of the first processor; all of a machine have the same."""
     lines = (line.partition(":") for line in cpus.splitlines())
-    return next((told.strip() for name, _, told in lines if name.strip() in _ABILITIES), "")
+    return next((value.strip() for name, _, value in lines if name.strip() in _FEATURES), "")

@@ -14,9 +14,9 @@ from worker.engine.adapters import Adapters
 from worker.engine.adapters.files import check_lora_modules
 from worker.engine.arguments import EngineArguments
 from worker.engine.generation import Generation
-from worker.engine.options import REFUSALS
 from worker.engine.protocols import Client
 from worker.engine.server import Server
+from worker.engine.translation import START_ERRORS
 from worker.job import RawJob
 from worker.settings import Settings
 
@@ -183,7 +183,7 @@ class InProcessEngine:
             try:
                 await asyncio.to_thread(self._client.shutdown)
                 await self._use(await asyncio.to_thread(self._start_again))
-            except REFUSALS as error:
+            except START_ERRORS as error:
                 message = f"the engine of {self.model.names[0]} does not start again: {error}"
                 log.error(message)  # noqa: TRY400 - vLLM's own log has the traceback
                 break

@@ -1,7 +1,8 @@
-"""From settings to a warm engine: the one way to start it, in the one order that is safe and fast.
+"""Starts engines, from their arguments to answers on both paths.
 
-The engine's core is forked from the main thread before any thread exists, out of a process that
-has imported vLLM once; then its client moves to an event loop in a thread of its own.
+The order is what makes it safe and fast: the cores are forked from the main thread before any
+thread exists, out of a process that has imported vLLM; then their clients move to an event loop in
+a thread of its own.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import importlib
 import logging
 import os
 import threading
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -23,16 +25,16 @@ from pydantic import ValidationError
 from worker.asgi import Head
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
-from worker.engine.compile_key import of_configurations, of_models
+from worker.engine.compile_key import key_of_engines, key_of_models
 from worker.engine.inprocess import InProcessEngine, Started, take_metrics
 from worker.engine.locations import LOCATIONS, find
-from worker.engine.machine import machine
-from worker.engine.options import REFUSALS
+from worker.engine.machine import this_machine
 from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.engine.options.hints import hints
 from worker.engine.options.option import reasons
 from worker.engine.options.read_ahead import with_load_strategy
 from worker.engine.summary import defaults, summary
+from worker.engine.translation import START_ERRORS
 from worker.errors import StartFailed, in_settings
 from worker.job import RawJob
 from worker.phases import phase
@@ -41,28 +43,28 @@ from worker.settings.environment import Default, is_set, overwrite
 
 log = logging.getLogger("worker")
 
-# One start at a time: the next one would take away what vLLM has begun to count.
+# Held while a core starts: the next start would take away the metrics that vLLM registers.
 _starting = threading.Lock()
 
 # How long the loop may take to stop the engine's processes.
 CLOSE_TIMEOUT_S = 15.0
 
 
-class Compiled(Protocol):
-    """What was compiled in earlier starts, for a key that names all that it depends on."""
+class CodeCache(Protocol):
+    """Code that was compiled in earlier starts, by a key of everything that it depends on."""
 
     def restore_models(self, key: str) -> bool:
-        """Bring back what is known of models; before their configuration is made."""
+        """Restore what vLLM knows about models; before they are configured."""
 
     def restore(self, key: str) -> bool:
-        """Bring back what was compiled; before a core starts."""
+        """Restore compiled code; before a core starts."""
 
     def publish(self) -> object:
         """Keep what this start has added, in the background."""
 
 
 class _Configured(NamedTuple):
-    """vLLM's configuration of an engine, and the arguments that it was made of."""
+    """An engine's final arguments, and the configuration that vLLM made of them."""
 
     arguments: EngineArguments
     config: Any
@@ -71,48 +73,47 @@ class _Configured(NamedTuple):
 @contextlib.contextmanager
 def launched(
     settings: Settings,
-    arguments: EngineArguments,
+    engines: Sequence[EngineArguments],
     also_import: Sequence[str] = (),
-    embedder: EngineArguments | None = None,
-    compiled: Compiled | None = None,
+    compile_cache: CodeCache | None = None,
 ) -> Iterator[Engines]:
     """Start the engines and warm them up; stop them on leaving. Call on the main thread.
 
     Args:
         settings: the worker's.
-        arguments: vLLM's.
+        engines: the arguments of the model's engine, then of an embedder's if there is to be one.
         also_import: modules that will be needed, to be imported while the last core starts.
-        embedder: vLLM's for an embedder beside the model, if there is to be one.
-        compiled: of earlier starts.
+        compile_cache: of earlier starts.
 
     Raises:
-        StartFailed: with what vLLM said, and no traceback.
+        StartFailed: with vLLM's message, and no traceback.
     """
-    several = [arguments] if embedder is None else [arguments, embedder]
-    # Every core before the first thread.
-    with _failures_told(arguments):
-        configured = _all_configured(several, compiled)
-        all_started = [
-            _started(each, also_import if each is configured[-1] else None) for each in configured
+    # All cores are started before the first thread.
+    with _start_failures(engines[0]):
+        configured = _configure_all(engines, compile_cache)
+        clients = [
+            _start_core(each, also_import if each is configured[-1] else None)
+            for each in configured
         ]
     with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
         died: Future[None] = Future()
-        engines = []
-        for (final, _), started in zip(configured, all_started, strict=True):
-            again = None if embedder is None else partial(_started_again, final)
-            engine = InProcessEngine(started, final, settings, loop, died, again)
+        running = []
+        for (arguments, _), started in zip(configured, clients, strict=True):
+            # A worker with one engine is replaced by the platform instead.
+            again = partial(_restart_core, arguments) if len(engines) > 1 else None
+            engine = InProcessEngine(started, arguments, settings, loop, died, again)
             stack.callback(_close, engine)
-            _make_ready(engine, final)
-            engines.append(engine)
-        for (final, _), (client, _) in zip(configured, all_started, strict=True):
-            log.info(summary(final, client.vllm_config, settings.max_concurrency))
-            log.info("chosen: %s", "; ".join(map(str, defaults(final))))
-        if compiled:
-            compiled.publish()
-        # What vLLM and its imports hold, half a million objects, is there to stay: looking
-        # through it again and again would halt every stream for a third of a second.
+            _make_ready(engine, arguments)
+            running.append(engine)
+        for (arguments, _), (client, _) in zip(configured, clients, strict=True):
+            log.info(summary(arguments, client.vllm_config, settings.max_concurrency))
+            log.info("chosen: %s", "; ".join(map(str, defaults(arguments))))
+        if compile_cache:
+            compile_cache.publish()
+        # vLLM and its imports hold half a million objects permanently: each full garbage collection
+        # would halt every stream for a third of a second.
         gc.freeze()
-        yield Engines(engines[0], None if embedder is None else engines[1], died)
+        yield Engines(running[0], running[1] if len(running) > 1 else None, died)
 
 
 def _close(engine: InProcessEngine) -> None:
@@ -120,70 +121,75 @@ def _close(engine: InProcessEngine) -> None:
 
 
 def _make_ready(engine: InProcessEngine, arguments: EngineArguments) -> None:
-    with phase("app"), _failures_told(arguments):
+    with phase("app"), _start_failures(arguments):
         _run(engine.loop, engine.open())
-    with phase("warm-up"), _failures_told(arguments):
+    with phase("warm-up"), _start_failures(arguments):
         _run(engine.loop, warm_up(engine))
 
 
 @contextlib.contextmanager
-def _failures_told(arguments: EngineArguments) -> Iterator[None]:
-    """Tell what vLLM raises for a model, or for settings, that it can't start with."""
+def _start_failures(arguments: EngineArguments) -> Iterator[None]:
+    """Raise what vLLM raises for a model or settings that it can't start with as StartFailed."""
     try:
         yield
-    except REFUSALS as error:
-        # Pydantic's own words repeat values, and point to pages about itself.
-        told = reasons(error) if isinstance(error, ValidationError) else str(error)
+    except START_ERRORS as error:
+        # Pydantic's own text repeats values, and refers to pages about pydantic.
+        text = reasons(error) if isinstance(error, ValidationError) else str(error)
         raise StartFailed(
-            f"vLLM could not start {arguments.model_name}: {in_settings(told)}"
+            f"vLLM could not start {arguments.model_name}: {in_settings(text)}"
         ) from error
 
 
-def _all_configured(
-    several: Sequence[EngineArguments], compiled: Compiled | None
+def _configure_all(
+    engines: Sequence[EngineArguments], compile_cache: CodeCache | None
 ) -> list[_Configured]:
-    """Make vLLM's configurations, with what earlier starts have found out and compiled."""
-    if compiled:
-        compiled.restore_models(of_models([each.vllm.model for each in several]))
-    configured = [_configured(each) for each in several]
-    if compiled:
-        compiled.restore(of_configurations([each.config for each in configured], machine()))
+    """Make vLLM's configurations, and restore what earlier starts have compiled for them."""
+    if compile_cache:
+        compile_cache.restore_models(key_of_models([each.vllm.model for each in engines]))
+    configured = [_configure(arguments) for arguments in engines]
+    if compile_cache:
+        compile_cache.restore(key_of_engines([each.config for each in configured], this_machine()))
     return configured
 
 
-def _started(configured: _Configured, also_import: Sequence[str] | None) -> Started:
+def _start_core(configured: _Configured, also_import: Sequence[str] | None) -> Started:
     """Start an engine's core by a fork of this process, while it has one thread.
 
-    With ``also_import``, threads may begin once the core is forked.
+    Args:
+        configured: the engine.
+        also_import: modules to import in a thread once the core is forked; None if another core is
+            to be forked after this one.
     """
     with phase("engine"):
         if find("current_platform").is_cpu():
             _prepare_cpu()
-        # Several cores are forked one after the other: no thread may begin between them.
+        # With data parallelism several cores are forked, and no thread may begin between them.
         if also_import is not None and configured.config.parallel_config.data_parallel_size == 1:
             _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
         return _client(configured)
 
 
-def _started_again(arguments: EngineArguments) -> Started:
-    """Start the core of an engine that died once more, in a process that is full of threads.
+def _restart_core(arguments: EngineArguments) -> Started:
+    """Start a new core for an engine that died, in a process that has threads by now.
 
     Raises:
-        Exception: one of vLLM's ``REFUSALS``.
+        Exception: one of ``START_ERRORS``.
     """
-    # A fork would copy locks that other threads hold. What it would inherit is in the environment.
+    # A fork would copy locks that other threads hold. A spawned core gets the number of threads,
+    # which a forked one inherits, from the environment.
     overwrite("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     if find("current_platform").is_cpu() and not is_set("OMP_NUM_THREADS"):
         overwrite("OMP_NUM_THREADS", str(torch.get_num_threads()))
-    return _client(_configured(arguments))
+    return _client(_configure(arguments))
 
 
-def _configured(arguments: EngineArguments) -> _Configured:
+def _configure(arguments: EngineArguments) -> _Configured:
+    """Complete an engine's arguments by what its model's files say, and make the configuration."""
     with phase("weights"):
-        # Before the configuration, which looks parsers up by their names.
-        _import_plugins(arguments)
-        # Finds the model and reads its configuration; the core reads the weights themselves.
+        # First, because the configuration looks parsers up by name.
+        _import_plugins(arguments.vllm)
         final = with_fitting_tensor_parallel_size(with_load_strategy(arguments))
+        # Reads the model's configuration; the core will read the weights.
         engine_args = find("AsyncEngineArgs").from_cli_args(final.vllm)
         config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
     for hint in hints(final.vllm):
@@ -215,10 +221,10 @@ def _client(configured: _Configured) -> Started:
 
 
 def _prepare_cpu() -> None:
-    # vLLM's CPU backend has just asked for a fresh interpreter: a second import of vLLM.
+    # vLLM's CPU backend has just chosen to spawn, which means to import vLLM once more.
     overwrite("VLLM_WORKER_MULTIPROC_METHOD", "fork")
-    # The core inherits this, and keeps it. OpenMP's threads spin while they wait for each other:
-    # with one on every core, whatever else runs (this process, a client) makes them a hundred
+    # The core inherits the number of threads. OpenMP's threads spin while they wait for each other:
+    # with one for each CPU, anything else that runs (this process, a client) makes them a hundred
     # times slower.
     if not is_set("OMP_NUM_THREADS"):
         torch.set_num_threads(max(1, torch.get_num_threads() - 1))
@@ -227,13 +233,13 @@ def _prepare_cpu() -> None:
 def _import_while_core_starts(modules: Sequence[str]) -> None:
     """Import modules in a thread that begins right after the next fork.
 
-    The core takes seconds to start, and this process would only wait. Before the fork a thread
-    would be dangerous: what it holds, the child would find held for ever.
+    This process would only wait for the core, which takes seconds to start. A thread before the
+    fork would be dangerous: a lock that it holds then stays locked in the child.
     """
     pending, parent = list(modules), os.getpid()
 
     def begin() -> None:
-        # The hook can't be taken back: it also runs at later forks, and in the child's.
+        # The hook can't be removed: it also runs at later forks, and at those of the child.
         if pending and os.getpid() == parent:
             names, pending[:] = tuple(pending), []
             threading.Thread(target=_import_all, args=(names,), name="import").start()
@@ -243,19 +249,17 @@ def _import_while_core_starts(modules: Sequence[str]) -> None:
 
 def _import_all(modules: Sequence[str]) -> None:
     for module in modules:
-        # Whoever needs the module imports it again, and then a failure is told where it matters.
+        # The import that needs the module will raise the error again.
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
 
 
-def _import_plugins(arguments: EngineArguments) -> None:
-    """Load parser plugins, which vLLM's launcher, not its app, does."""
-    if arguments.vllm.tool_parser_plugin:
-        find("ToolParserManager").import_tool_parser(arguments.vllm.tool_parser_plugin)
-    if arguments.vllm.reasoning_parser_plugin:
-        find("ReasoningParserManager").import_reasoning_parser(
-            arguments.vllm.reasoning_parser_plugin
-        )
+def _import_plugins(options: Namespace) -> None:
+    """Load parser plugins, as vLLM's launcher does, which the worker doesn't use."""
+    if options.tool_parser_plugin:
+        find("ToolParserManager").import_tool_parser(options.tool_parser_plugin)
+    if options.reasoning_parser_plugin:
+        find("ReasoningParserManager").import_reasoning_parser(options.reasoning_parser_plugin)
 
 
 @contextlib.contextmanager
@@ -276,7 +280,7 @@ def _run(loop: asyncio.AbstractEventLoop, step: Any, timeout: float | None = Non
 
 
 async def warm_up(engine: InProcessEngine) -> None:
-    """Answer on both paths, so that the first job finds everything built.
+    """Answer a request on both paths, so that everything is built before the first job.
 
     Raises:
         StartFailed: a path does not answer.

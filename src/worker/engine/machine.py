@@ -1,4 +1,7 @@
-"""What the machine has: GPUs, asked of the driver, so that no CUDA context is created; memory."""
+"""What the machine has: GPUs and memory.
+
+GPUs are looked up in the driver, so that no CUDA context is created.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One graphics card; ``memory`` in bytes."""
+    """A GPU; ``memory`` in bytes."""
 
     name: str
     memory: int
@@ -25,14 +28,14 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What engines can be started on; ``cpu`` is whether the installed vLLM is its CPU build."""
+    """What engines run on. ``cpu``: the installed vLLM is its CPU build."""
 
     cpu: bool
     gpus: tuple[Gpu, ...] = ()
 
 
-def machine() -> Machine:
-    """Look at this machine; GPUs that ``CUDA_VISIBLE_DEVICES`` hides do not count.
+def this_machine() -> Machine:
+    """Return what this machine has, without GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
 
     Raises:
         StartFailed: vLLM finds nothing to run on.
@@ -42,14 +45,11 @@ def machine() -> Machine:
         raise StartFailed("vLLM finds no GPU on this machine, and is not its CPU build")
     if platform.is_cpu():
         return Machine(cpu=True)
-    every = range(platform.device_count())
-    return Machine(
-        cpu=False,
-        gpus=tuple(
-            Gpu(platform.get_device_name(each), platform.get_device_total_memory(each))
-            for each in every
-        ),
+    gpus = (
+        Gpu(platform.get_device_name(number), platform.get_device_total_memory(number))
+        for number in range(platform.device_count())
     )
+    return Machine(cpu=False, gpus=tuple(gpus))
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int:

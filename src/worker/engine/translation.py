@@ -99,6 +99,18 @@ TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
 )
 
 
+# What vLLM raises for settings, or for a model, that it can't start with.
+START_ERRORS = (
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    find("VLLMError"),
+)
+
+
 def translate(error: Exception) -> WorkerError | None:
     """Return the worker's error for one of vLLM's; None if the error is a defect."""
     if isinstance(error, WRAPPER) and isinstance(error.__cause__, Exception):

@@ -1,4 +1,7 @@
-"""The environment variables that vLLM reads itself."""
+"""The environment variables that vLLM reads itself.
+
+Apart from ``options``: importing that may fail because of one of these variables.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,7 +14,13 @@ NAMES = frozenset(vllm.envs.environment_variables)
 
 
 def wrong(given: Mapping[str, str]) -> Iterator[Mistake]:
-    """Find those that are set, but to what vLLM can't read; it would tell one, by a traceback."""
+    """Find variables of the process with values that vLLM can't read.
+
+    vLLM itself would report one of them, with a traceback.
+
+    Args:
+        given: variables that are set.
+    """
     for name in sorted(given.keys() & NAMES):
         try:
             getattr(vllm.envs, name)

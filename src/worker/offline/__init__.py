@@ -92,7 +92,7 @@ class LLM:
 
         stack = contextlib.ExitStack()
         engines = stack.enter_context(
-            launch.launched(read.settings, read.arguments, compiled=read.compiled)
+            launch.launched(read.settings, [read.arguments], compile_cache=read.compile_cache)
         )
         assert isinstance(engines.main, InProcessEngine)  # for the type checker
         self._engine = engines.main

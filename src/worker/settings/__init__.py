@@ -19,42 +19,39 @@ from worker.settings.environment import EXPORTS, Default, export
 from worker.settings.examples import example
 from worker.settings.values import boolean, text, unfit
 
-# Of what is exported, what an operator may wonder about.
-_WHY = {
+# Exported variables that an operator may wonder about, with the reason of each value.
+_REASONS = {
     "RUNPOD_LOG_LEVEL": "the SDK's own DEBUG prints every answer",
     "HF_HOME": "in BASE_PATH",
 }
 
 
-def _fit(model: str) -> str:
-    if told := unfit(model):
-        raise ValueError(told)
+def _check_model(model: str) -> str:
+    if reason := unfit(model):
+        raise ValueError(reason)
     return model
 
 
-Model = Annotated[str, AfterValidator(_fit)]
+ModelName = Annotated[str, AfterValidator(_check_model)]
 Flag = Annotated[bool, BeforeValidator(boolean)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Settings(BaseModel):
-    """What the worker itself is told: field ``x`` is the environment variable ``X``.
+    """The worker's own settings: field ``x`` is the environment variable ``X``.
 
-    vLLM's own options are not listed here, since the installed vLLM's parser knows them
-    (``worker.engine.options``). What each is for stands in
-    ``builder/table``.
+    vLLM's options are not listed here, since the installed vLLM's parser knows them
+    (``worker.engine.options``). ``builder/table`` describes all settings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    model_name: Model
-    embedding_model_name: Model | None = None
     base_path: Path = Path("/runpod-volume")
     compile_cache: Flag = True
     hf_token: SecretStr | None = None
     serve_api_key: SecretStr | None = None
-    # The platform's own, of the endpoint that this worker belongs to.
+    # Set by the platform: the endpoint that this worker belongs to.
     runpod_endpoint_id: str | None = None
     max_concurrency: Count = 300
     default_batch_size: Count = 50
@@ -67,7 +64,11 @@ class Settings(BaseModel):
     system_prompt: str | None = None
     disable_log_stats: Flag = True
     disable_log_requests: Flag = True
-    # Read before all others: where they are, and what comes after them (worker.settings.sources).
+
+    # Only checked here. They are read from the text of all settings, which has them earlier: the
+    # models by worker.start.needs and vLLM's parser, the other two by worker.settings.sources.
+    model_name: ModelName
+    embedding_model_name: ModelName | None = None
     vllm_config_file: Path | None = None
     vllm_extra_args: str | None = None
 
@@ -78,34 +79,44 @@ class Settings(BaseModel):
         Raises:
             SettingsError: all mistakes at once.
         """
-        given = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
+        texts = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
         try:
-            return cls.model_validate({name: value for name, value in given.items() if value})
+            return cls.model_validate({name: value for name, value in texts.items() if value})
         except ValidationError as invalid:
-            raise SettingsError(
-                [cls._mistake(error, given) for error in invalid.errors()]
-            ) from None
+            mistakes = [cls._mistake(error, texts) for error in invalid.errors()]
+            raise SettingsError(mistakes) from None
 
     @classmethod
-    def _mistake(cls, error: Any, given: Mapping[str, str]) -> Mistake:
-        field = str(error["loc"][0])
+    def _mistake(cls, error: Any, texts: Mapping[str, str]) -> Mistake:
+        name = str(error["loc"][0])
         if error["type"] == "missing":
-            return Mistake(field.upper(), None, "it is required", example(field.upper()))
-        about = cls.model_fields[field]
-        secret = about.annotation == SecretStr | None
+            return Mistake(name.upper(), None, "it is required", example(name.upper()))
+        field = cls.model_fields[name]
+        secret = field.annotation == SecretStr | None
         advice = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-        default = None if about.is_required() else text(about.default)
-        shown = example(field.upper()) or default or None
-        return Mistake(field.upper(), "***" if secret else given[field], advice, shown)
+        default = None if field.is_required() else text(field.default)
+        accepted = example(name.upper()) or default or None
+        return Mistake(name.upper(), "***" if secret else texts[name], advice, accepted)
+
+    def idle(self) -> dict[str, str]:
+        """Return the reasons why settings have no effect next to others, by name."""
+        constant = f"every chunk holds DEFAULT_BATCH_SIZE={self.default_batch_size} tokens"
+        if self.default_min_batch_size >= self.default_batch_size:
+            reason = f"it is not below DEFAULT_BATCH_SIZE, so {constant}"
+            return {"DEFAULT_MIN_BATCH_SIZE": reason}
+        if 0 < self.default_batch_size_growth_factor <= 1:
+            reason = f"it is not above 1, so {constant}"
+            return {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": reason}
+        return {}
 
     def export(self, environ: MutableMapping[str, str] | None = None) -> list[Default]:
-        """Write what the SDK and Hugging Face's libraries read from the environment themselves.
+        """Write variables that the SDK and Hugging Face's libraries read, where they are unset.
 
-        The hub's cache lies where the platform puts its own cached models, if there is a volume,
-        or if it is said where else to put it.
+        The hub's cache is in BASE_PATH, where the platform puts its own cached models, if that
+        directory exists or is set.
 
         Returns:
-            What an operator would have had to set for something else.
+            The values that an operator may want to know of.
         """
         values = dict(EXPORTS)
         if self.hf_token:
@@ -113,4 +124,8 @@ class Settings(BaseModel):
         if self.base_path.is_dir() or "base_path" in self.model_fields_set:
             values["HF_HOME"] = str(self.base_path / "huggingface-cache")
         written = export(values) if environ is None else export(values, environ)
-        return [Default(name, written[name], why) for name, why in _WHY.items() if name in written]
+        return [
+            Default(name, written[name], reason)
+            for name, reason in _REASONS.items()
+            if name in written
+        ]

@@ -1,11 +1,14 @@
-"""What settings are called: other spellings of theirs, names that have gone, and near misses."""
+"""The names of settings: aliases and removed ones, and checks of the names that are set."""
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
+from worker.errors import Mistake
 from worker.settings import history
 
-# Settings that hand their value to an option of vLLM under another name.
+# Settings whose value goes to an option of vLLM that has another name.
 ALIASES = {
     "MODEL_NAME": "MODEL",
     "MODEL_REVISION": "REVISION",
@@ -15,7 +18,7 @@ ALIASES = {
     "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "SERVED_MODEL_NAME",
 }
 
-# What a setting may also be called: names of vLLM's own, and of workers before this one.
+# Other names of settings: vLLM's own, and those of earlier workers.
 SPELLINGS = {option: name for name, option in ALIASES.items()} | {
     "MIN_BATCH_SIZE": "DEFAULT_MIN_BATCH_SIZE",
     "BATCH_SIZE_GROWTH_FACTOR": "DEFAULT_BATCH_SIZE_GROWTH_FACTOR",
@@ -24,10 +27,10 @@ SPELLINGS = {option: name for name, option in ALIASES.items()} | {
     "VLLM_ATTENTION_BACKEND": "ATTENTION_BACKEND",
 }
 
-# What is called by the opposite of its name.
+# Aliases with the opposite meaning: ENABLE_X=1 is DISABLE_X=0.
 OPPOSITES = {"ENABLE_LOG_REQUESTS": "DISABLE_LOG_REQUESTS"}
 
-# Variables that once made up SPECULATIVE_CONFIG, and its keys.
+# Variables that were replaced by SPECULATIVE_CONFIG, and its keys.
 SPECULATIVE = {
     "SPECULATIVE_METHOD": "method",
     "SPECULATIVE_MODEL": "model",
@@ -54,7 +57,7 @@ _SPECULATIVE = "set it in SPECULATIVE_CONFIG"
 _NO_SERVER = "the engine runs inside the worker, and there is no server to reach"
 _BUILD = "the image is built with one version of each library, which vLLM's release decides"
 
-# Accepted without effect: what does its work today.
+# Settings that are accepted without effect, and what replaces them.
 REMOVED = {
     "API_KEY": "the platform checks keys; SERVE_API_KEY is the key with --serve",
     "CALCULATE_KV_SCALES": "scales of an FP8 KV cache are read from the checkpoint",
@@ -118,7 +121,7 @@ REMOVED = {
     "WORKER_USE_RAY": _RAY,
 }
 
-# Read by libraries below the worker, which operators set beside its own settings.
+# Variables of libraries that operators set together with settings.
 FOR_LIBRARIES = frozenset(
     """
     CUDA_VISIBLE_DEVICES HF_ENDPOINT HF_HOME HF_HUB_CACHE HF_HUB_DISABLE_XET HF_HUB_OFFLINE
@@ -127,10 +130,10 @@ FOR_LIBRARIES = frozenset(
     """.split()
 )
 
-# Options of vLLM's that a worker does not take; others set variables of these names, too.
+# Options of vLLM that a worker does not take; other programs use variables of these names, too.
 OF_OTHERS = frozenset({"CONFIG", "HELP", "HOST", "MODEL_TAG", "PORT"})
 
-# What people write for a setting whose name is not near.
+# Common wrong names that are not similar to the right one.
 MEANT = {
     "BATCH_SIZE": "DEFAULT_BATCH_SIZE",
     "CONTEXT_LENGTH": "MAX_MODEL_LEN",
@@ -161,17 +164,17 @@ MEANT = {
     "VLLM_CONFIG": "VLLM_CONFIG_FILE",
 }
 
-# A name at least this close to a known one is a misspelling (difflib's ratio, 0 to 1).
+# A name at least this similar to a known one is a misspelling (difflib's ratio, 0 to 1).
 NEAR_MISS = 0.86
 
 _PREFIXES = ("HF_", "RUNPOD_", "VLLM_")
 
-# What stands before the names of an embedder's settings.
+# Prefix of the names of an embedder's settings.
 EMBEDDER = "EMBEDDING_"
 
 
 def plain(name: str) -> str:
-    """Give a setting its one name, whichever of its spellings was used."""
+    """Return the canonical name of a setting, given any of its names."""
     bare = name.removeprefix(EMBEDDER)
     if bare in SPELLINGS:
         return name.removesuffix(bare) + SPELLINGS[bare]
@@ -179,7 +182,7 @@ def plain(name: str) -> str:
 
 
 def removed(name: str) -> str | None:
-    """Say since when a setting is without effect, and what to use instead."""
+    """Return since when a setting has no effect and what replaces it; None if it never was one."""
     removal = history.removal("options", name)
     if name not in REMOVED and not removal:
         return None
@@ -188,7 +191,7 @@ def removed(name: str) -> str | None:
 
 
 def meant(name: str, names: Iterable[str]) -> str | None:
-    """Find the setting that a name which is none was probably meant to be."""
+    """Guess which setting an unknown name was meant to be."""
     names = set(names)
     if name in MEANT:
         return MEANT[name]
@@ -199,43 +202,75 @@ def meant(name: str, names: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
-def unheeded(
-    given: Iterable[str],
-    own: Collection[str],
-    options: Iterable[str],
-    idle: Mapping[str, str],
-    libraries: Iterable[str] = (),
-) -> list[str]:
-    """Say of each variable that has no effect, but was meant to have one, what to write instead.
+@dataclass(frozen=True)
+class Names:
+    """The names that settings have in this worker, with the installed vLLM.
 
-    Args:
-        given: the names of variables that are set.
-        own: the names of the worker's own settings.
-        options: the names of vLLM's options.
-        idle: why some settings have no effect, by name.
-        libraries: names that libraries below the worker read.
+    Attributes:
+        own: of the worker's own settings.
+        options: of vLLM's options.
+        idle: of settings that have no effect, each with the reason.
+        variables: that vLLM reads itself.
     """
-    given = set(given)
-    of_engines = {*options, *ALIASES, *SPELLINGS, *SPECULATIVE} - {*own} | ALIASES.keys()
-    embedders = {EMBEDDER + name for name in of_engines}
-    settings = of_engines | embedders | OPPOSITES.keys() | {*own}
-    of_libraries = FOR_LIBRARIES | {*libraries}
-    known = settings | of_libraries
-    # Other variables of libraries have many neighbours that are none of ours.
-    likely = settings | {name for name in of_libraries if name.startswith(_PREFIXES)}
-    warnings = [f"{name} has no effect: {idle[name]}" for name in given & idle.keys()]
-    if f"{EMBEDDER}MODEL_NAME" not in map(plain, given):
-        unused = embedders & given
-        warnings += [f"{name} has no effect without {EMBEDDER}MODEL_NAME" for name in unused]
-    for name in given - known - idle.keys() - OF_OTHERS:
+
+    own: frozenset[str]
+    options: frozenset[str]
+    idle: Mapping[str, str]
+    variables: frozenset[str] = frozenset()
+
+    @cached_property
+    def settings(self) -> set[str]:
+        """Names of all settings, in any spelling."""
+        return {*self._of_engines, *self._embedders, *OPPOSITES, *self.own}
+
+    @cached_property
+    def _of_engines(self) -> set[str]:
+        """Names of settings that each engine has, in any spelling."""
+        return {*self.options, *SPELLINGS, *SPECULATIVE} - self.own | ALIASES.keys()
+
+    @cached_property
+    def _embedders(self) -> set[str]:
+        return {EMBEDDER + name for name in self._of_engines}
+
+    def without_effect(self, given: Iterable[str]) -> list[str]:
+        """Warn of variables that look like settings but have no effect, with what to set instead.
+
+        Args:
+            given: the names of variables that are set.
+        """
+        given = set(given)
+        warnings = [f"{name} has no effect: {self.idle[name]}" for name in given & self.idle.keys()]
+        if f"{EMBEDDER}MODEL_NAME" not in map(plain, given):
+            unused = self._embedders & given
+            warnings += [f"{name} has no effect without {EMBEDDER}MODEL_NAME" for name in unused]
+        known = self.settings.union(FOR_LIBRARIES, self.variables, self.idle, OF_OTHERS)
+        warnings += filter(None, map(self._unknown, given - known))
+        return sorted(warnings)
+
+    def _unknown(self, name: str) -> str | None:
+        """Return a warning of an unknown variable; None if it has nothing to do with the worker."""
         bare = name.removeprefix(EMBEDDER)
         upper = name.strip("-").replace("-", "_").upper()
-        if bare != name and bare in own:
-            warnings.append(f"{name} has no effect: {bare} holds for both engines")
-        elif why := removed(bare) or removed(name.removeprefix("VLLM_")):
-            warnings.append(f"{name} has no effect: {why}")
-        elif first := history.first_release("options", bare):
-            warnings.append(f"{name} has no effect: vLLM has it from {first} on")
-        elif right := upper if upper in settings else meant(name, likely):
-            warnings.append(f"{name} is not a setting: did you mean {right}?")
-    return sorted(warnings)
+        if bare != name and bare in self.own:
+            return f"{name} has no effect: {bare} holds for both engines"
+        if why := removed(bare) or removed(name.removeprefix("VLLM_")):
+            return f"{name} has no effect: {why}"
+        if first := history.first_release("options", bare):
+            return f"{name} has no effect: vLLM has it from {first} on"
+        # Other variables of libraries resemble many names that are not settings.
+        libraries = {each for each in FOR_LIBRARIES | self.variables if each.startswith(_PREFIXES)}
+        right = upper if upper in self.settings else meant(name, self.settings | libraries)
+        return right and f"{name} is not a setting: did you mean {right}?"
+
+    def unknown_in_files(self, names: Iterable[str]) -> Iterator[Mistake]:
+        """Check the names that files set: unlike the environment, a file is for the worker only."""
+        known = {*self.own, *self.options, *ALIASES, *SPECULATIVE}
+        known |= {EMBEDDER + name for name in known} | OF_OTHERS | self.idle.keys()
+        for name in set(names) - known:
+            if name in FOR_LIBRARIES:
+                yield Mistake(name, "...", "only the environment can set it")
+            elif not removed(name):
+                right = meant(name, known)
+                advice = f"no setting: did you mean {right}?" if right else "no setting"
+                # The value may be anything, also a secret.
+                yield Mistake(name, "...", advice)

@@ -1,4 +1,4 @@
-"""Where settings come from, and which wins: a config file, a baked model, the environment."""
+"""The sources of settings: the environment, then a baked model's file, then a config file."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ from worker.errors import Mistake, SettingsError, collected
 from worker.settings.names import ALIASES, EMBEDDER, OPPOSITES, SPECULATIVE, plain
 from worker.settings.values import hidden, masked, opposite, same, says, scalar, shown, text
 
-# Written when a model is put into the image.
+# The file that describes a model in the image, written when the image is built.
 BAKED = Path("/local_model_args.json")
 CONFIG_FILE = "VLLM_CONFIG_FILE"
 DEFAULT_CONFIG_FILE = Path("/vllm_config.yaml")
@@ -23,11 +23,14 @@ EXTRA_EXAMPLE = "'--max-model-len 4096 --enable-lora'"
 
 @dataclass(frozen=True)
 class Given:
-    """What is set: texts by the settings' names, each as the strongest source has it.
+    """All settings that are set, as text.
 
-    ``written`` is how the operator spelt a name, ``files`` the file that a value stands in, for
-    those that are not in the environment; ``extra`` the words of VLLM_EXTRA_ARGS. ``mistakes`` are
-    files that can't be read, and spellings of one setting that differ.
+    Attributes:
+        values: by canonical name, from the source that wins.
+        written: the operator's spelling of each name.
+        files: the file that a value comes from, for those that are not from the environment.
+        extra: the words of VLLM_EXTRA_ARGS.
+        mistakes: files that can't be read, and two spellings of a setting with different values.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -37,40 +40,38 @@ class Given:
     mistakes: tuple[Mistake, ...] = ()
 
     def options(self, prefix: str = "") -> dict[str, str]:
-        """Select what may be options of vLLM's, by the options' own names.
+        """Return what may be options of vLLM, by the options' own names.
 
         Args:
-            prefix: of the names to look at, which the selected ones are without.
+            prefix: of an engine's settings; it is removed from the names.
         """
         bare = {
             name.removeprefix(prefix): value
             for name, value in self.values.items()
             if name.startswith(prefix)
         }
-        # The worker's setting, for each engine.
+        # The worker's setting holds for every engine.
         if says(self.values.get("DISABLE_LOG_REQUESTS"), False):
             bare["ENABLE_LOG_REQUESTS"] = "1"
         return {ALIASES.get(name, name): value for name, value in bare.items()}
 
-    def told(self, mistake: Mistake) -> Mistake:
-        """Say a mistake in the operator's spelling, and where it stands."""
+    def as_written(self, mistake: Mistake) -> Mistake:
+        """Return a mistake with the operator's spelling of the name, and the file it is in."""
         name = plain(mistake.name)
-        spelt = self.written.get(name, name)
+        written = self.written.get(name, name)
         place = f"(in {self.files[name]}) " if name in self.files else ""
-        told = replace(mistake, name=spelt, advice=f"{place}{mistake.advice}")
-        if "SPECULATIVE_" in spelt and spelt != name:
-            # Made of several variables, none of which can hold what the whole does.
-            return replace(told, value=self.values[name], example=None)
-        return told
+        found = replace(mistake, name=written, advice=f"{place}{mistake.advice}")
+        if "SPECULATIVE_" in written and written != name:
+            # Joined from several variables: an example of the whole fits none of them.
+            return replace(found, value=self.values[name], example=None)
+        return found
 
 
-def gathered(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
-    """Gather what is set: a baked model over the config file, the environment over both.
-
-    Blank values count as unset.
+def gather(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
+    """Gather the settings from all sources; blank values count as unset.
 
     Args:
-        environ: the variables that are set.
+        environ: the environment variables.
         baked: the file that describes a model in the image.
     """
     mistakes: list[Mistake] = []
@@ -81,8 +82,8 @@ def gathered(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
     with collected(mistakes):
         extra = _words(environ.get(EXTRA_ARGS, ""))
     for source, variables in _sources(environ, extra, baked, mistakes):
-        for name, (spelt, value) in _plainly(variables, mistakes).items():
-            values[name], written[name] = value, spelt
+        for name, (spelling, value) in _by_canonical_name(variables, mistakes).items():
+            values[name], written[name] = value, spelling
             files.pop(name, None)
             if source:
                 files[name] = source
@@ -95,63 +96,77 @@ def gathered(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
 def _sources(
     environ: Mapping[str, str], extra: Sequence[str], baked: Path, mistakes: list[Mistake]
 ) -> Iterator[tuple[Path | None, Mapping[str, str]]]:
-    chosen = environ.get(CONFIG_FILE, "").strip()
-    config = Path(chosen) if chosen else DEFAULT_CONFIG_FILE
-    for name, file, wanted in ((CONFIG_FILE, config, bool(chosen)), ("", baked, False)):
-        if wanted or file.is_file():
-            with collected(mistakes):
-                values: Mapping[str, str] = _read(name or str(file), file)
-                yield file, _of_model(environ, extra, values) if file == baked else values
+    """Yield the variables of each source with its file, weakest first; the environment has none."""
+    named = environ.get(CONFIG_FILE, "").strip()
+    config = Path(named) if named else DEFAULT_CONFIG_FILE
+    if named or config.is_file():
+        with collected(mistakes):
+            yield config, _read(CONFIG_FILE, config)
+    if baked.is_file():
+        with collected(mistakes):
+            yield baked, _for_baked_model(environ, extra, _read(str(baked), baked))
     yield None, environ
 
 
-def _of_model(
+def _for_baked_model(
     environ: Mapping[str, str], extra: Sequence[str], values: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Select what counts of an image's settings: they belong to the model in it, and no other."""
-    asked = [
+    """Drop the settings of the image if another model than the one in it is named."""
+    models = [
         options_of(extra).get("MODEL", ""),
         *(environ.get(name, "").strip() for name in ("MODEL_NAME", "MODEL")),
     ]
-    # The extra arguments win, and what is blank elsewhere is blank here.
-    named = next((each for each in asked if each not in {"", "None"}), None)
+    # The extra arguments win; blank names are skipped.
+    named = next((model for model in models if model not in {"", "None"}), None)
     if named is None or values.get("MODEL_NAME", named) == named:
         return values
-    # Whoever asks in the extra arguments still needs a name in the settings.
+    # The worker requires a MODEL_NAME, also where the extra arguments name the model.
     return {"MODEL_NAME": values["MODEL_NAME"]}
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Read the options among the words of a command line, by the names that settings have.
+    """Read options from command line words, without vLLM's parser.
 
-    What follows an option is taken for its value: whether it has one, only vLLM's parser knows.
+    The word after an option is taken for its value: whether the option has one, only the parser
+    knows.
+
+    Returns:
+        The values by the options' names as settings.
     """
     options: dict[str, str] = {}
-    for word, after in pairwise((*words, "")):
+    for word, following in pairwise((*words, "")):
         if word.startswith("-"):
             name, equals, value = word.partition("=")
-            # A part of a value that is JSON: --speculative-config.model.
-            whole = name.strip("-").partition(".")[0]
-            options[whole.replace("-", "_").upper()] = value if equals else after
+            # --speculative-config.model sets a key of a JSON object.
+            option = name.strip("-").partition(".")[0]
+            options[option.replace("-", "_").upper()] = value if equals else following
     return options
 
 
 def _read(name: str, file: Path) -> dict[str, str]:
-    """Read settings from a file in YAML, of which JSON is a part; keys are spelt in any way."""
+    """Read settings from a YAML or JSON file; keys may be in any case, with hyphens or underscores.
+
+    Args:
+        name: the setting to name in messages.
+        file: the file.
+
+    Raises:
+        SettingsError: the file can't be read, or holds something else.
+    """
     example = "it holds lines such as max-model-len: 4096"
     try:
-        held = yaml.safe_load(file.read_text())
+        content = yaml.safe_load(file.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         advice = f"can't be read: {_reason(error)}; {example}"
         raise SettingsError([Mistake(name, str(file), advice)]) from None
-    if held is None:
+    if content is None:
         return {}
-    if not isinstance(held, dict):
+    if not isinstance(content, dict):
         raise SettingsError([Mistake(name, str(file), f"holds no settings; {example}")])
-    # Beside them, an image says where its models lie.
-    held = held["settings"] if isinstance(held.get("settings"), dict) else held
+    # The file in an image also lists the places of its models.
+    settings = content["settings"] if isinstance(content.get("settings"), dict) else content
     values: dict[str, str] = {}
-    for key, value in held.items():
+    for key, value in settings.items():
         setting = str(key).upper().replace("-", "_")
         if setting in (CONFIG_FILE, EXTRA_ARGS):
             advice = f"stands in {file}, but only the environment can set it"
@@ -163,28 +178,39 @@ def _read(name: str, file: Path) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """Say why a file can't be read, without the line that is wrong, which may hold a secret."""
+    """Return why a file can't be read, without the wrong line, which may hold a secret."""
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
         return f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
     return str(error)
 
 
-def _plainly(variables: Mapping[str, str], mistakes: list[Mistake]) -> dict[str, tuple[str, str]]:
-    """Give what one source sets the settings' own names, beside how they were spelt there."""
-    told: dict[str, tuple[str, str]] = {}
-    for spelt in sorted(variables):
-        # The word for nothing in many a table of settings.
-        if (value := variables[spelt].strip()) and value != "None":
-            name = plain(spelt)
-            if spelt in OPPOSITES:
-                name, value = OPPOSITES[spelt], opposite(value)
-            other, before = told.get(name, (spelt, value))
+def _by_canonical_name(
+    variables: Mapping[str, str], mistakes: list[Mistake]
+) -> dict[str, tuple[str, str]]:
+    """Rename one source's variables to the settings' canonical names.
+
+    Args:
+        variables: of one source.
+        mistakes: where different values of one setting are added.
+
+    Returns:
+        By canonical name, the operator's spelling and the value.
+    """
+    renamed: dict[str, tuple[str, str]] = {}
+    for spelling in sorted(variables):
+        # Some consoles write None for an unset value.
+        if (value := variables[spelling].strip()) and value != "None":
+            name = plain(spelling)
+            if spelling in OPPOSITES:
+                name, value = OPPOSITES[spelling], opposite(value)
+            other, before = renamed.get(name, (spelling, value))
             if not same(before, value):
-                told_before = masked(other, variables[other].strip())
-                advice = f"{other}={told_before} is the same setting: set one of them"
-                mistakes.append(Mistake(spelt, masked(spelt, variables[spelt].strip()), advice))
-            told[name] = (spelt, value)
-    return told
+                shown_before = masked(other, variables[other].strip())
+                advice = f"{other}={shown_before} is the same setting: set one of them"
+                shown_value = masked(spelling, variables[spelling].strip())
+                mistakes.append(Mistake(spelling, shown_value, advice))
+            renamed[name] = (spelling, value)
+    return renamed
 
 
 def _words(line: str) -> tuple[str, ...]:
@@ -196,10 +222,10 @@ def _words(line: str) -> tuple[str, ...]:
 
 
 def _join_speculative(prefix: str, values: dict[str, str], written: dict[str, str]) -> None:
-    """Make SPECULATIVE_CONFIG of the variables that it once was.
+    """Replace the variables of speculative decoding by one SPECULATIVE_CONFIG.
 
     Raises:
-        SettingsError: it is given, too.
+        SettingsError: it is set, too.
     """
     whole = f"{prefix}SPECULATIVE_CONFIG"
     parts = {f"{prefix}{name}": key for name, key in SPECULATIVE.items()}

@@ -1,4 +1,9 @@
-"""What engines load, as the settings, as vLLM's arguments and as models themselves name it."""
+"""Which repositories engines need: read from settings, vLLM's arguments and models' configs.
+
+What settings name is read twice: before vLLM is imported, so that a download can begin, and once
+more from vLLM's arguments, which alone are certain. A repository that both name is the same
+``Wanted``. Configs of models that were found may name further repositories.
+"""
 
 import contextlib
 import json
@@ -15,13 +20,13 @@ from worker.settings.values import adapters, directory, says
 from worker.store import Found, Kind, Wanted, disk
 from worker.store.files import CONFIG, CONFIGS, code_elsewhere, json_object
 
-# Where they stand among the extra arguments, vLLM's parser is to say first what is meant.
-_NAMING = frozenset(
+# Options about the model. In VLLM_EXTRA_ARGS, only vLLM's parser reads them with certainty.
+_MODEL_OPTIONS = frozenset(
     {"MODEL", "REVISION", "TOKENIZER", "TOKENIZER_REVISION", "LOAD_FORMAT", "DOWNLOAD_DIR"}
 )
-# What is loaded beside the model: among the extra arguments known once they are parsed.
-_BESIDE = frozenset({"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"})
-# Methods of speculative decoding that need no other model, whatever they are given as one.
+# Options that name what is loaded besides the model and its tokenizer.
+_FURTHER_OPTIONS = frozenset({"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"})
+# Methods of speculative decoding that load no draft model, even if one is named.
 _DRAFTLESS = (
     "ngram",
     "[ngram]",
@@ -30,70 +35,22 @@ _DRAFTLESS = (
     "extract_hidden_states",
     "custom_class",
 )
-# Forms of weights that are no files of a repository, or one of many in it.
+# Load formats whose weights only vLLM finds.
 _FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
 
 
-def named(given: Given) -> list[Wanted]:
-    """Name what the settings name, before vLLM has read them."""
-    if _NAMING & options_of(given.extra).keys():
+def wanted_by_settings(given: Given) -> list[Wanted]:
+    """Return what engines load, as far as it can be told without vLLM's parser.
+
+    Empty if VLLM_EXTRA_ARGS decides on the model.
+    """
+    if _MODEL_OPTIONS & options_of(given.extra).keys():
         return []
-    return [*_named(given, ""), *_named(given, EMBEDDER)]
+    return [*_of_settings(given, ""), *_of_settings(given, EMBEDDER)]
 
 
-def named_beside(given: Given) -> bool:
-    """Tell whether something beside the models is named where only vLLM's parser reads it."""
-    return bool(_BESIDE & options_of(given.extra).keys())
-
-
-def asks_hub(given: Given) -> bool:
-    """Tell whether vLLM is to load something from the hub that the store does not look for."""
-    for prefix in ("", EMBEDDER):
-        options = _options(given, prefix)
-        for name in ("HF_CONFIG_PATH", "GENERATION_CONFIG"):
-            place = options.get(name, "auto")
-            if place not in {"auto", "vllm"} and not directory(place):
-                return True
-    return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in given.values
-
-
-def _options(given: Given, prefix: str) -> dict[str, str]:
-    """Select an engine's options; the extra arguments are the first engine's."""
-    return given.options(prefix) | ({} if prefix else options_of(given.extra))
-
-
-def _named(given: Given, prefix: str) -> Iterator[Wanted]:
-    options = given.options(prefix)
-    if not options.get("MODEL"):
-        return
-    folder = options.get("DOWNLOAD_DIR")
-    tokenizer = options.get("TOKENIZER"), options.get("TOKENIZER_REVISION")
-    yield from _of_engine(
-        prefix,
-        Wanted(
-            options["MODEL"],
-            options.get("REVISION"),
-            options.get("LOAD_FORMAT", "auto"),
-            Path(folder) if folder else None,
-            code=says(options.get("TRUST_REMOTE_CODE"), True),
-        ),
-        None if says(options.get("SKIP_TOKENIZER_INIT"), True) else tokenizer,
-        [*_adapters(options.get("LORA_MODULES", ""))],
-        json_object(options.get("SPECULATIVE_CONFIG", "")),
-    )
-
-
-def _adapters(written: str) -> Iterator[str]:
-    """Name the adapters' paths; what is written wrong, vLLM's parser will tell."""
-    with contextlib.suppress(ValueError):
-        for each in adapters(written) if written else ():
-            path = json.loads(each).get("path") if each.startswith("{") else each.partition("=")[2]
-            if path:
-                yield str(path)
-
-
-def needed(arguments: EngineArguments) -> list[Wanted]:
-    """Name what an engine loads: its model first, then its tokenizer, adapters, and draft model."""
+def wanted_by_arguments(arguments: EngineArguments) -> list[Wanted]:
+    """Return what an engine loads: its model first, then its tokenizer, adapters, draft model."""
     options = arguments.vllm
     folder = options.download_dir
     model = Wanted(
@@ -104,10 +61,68 @@ def needed(arguments: EngineArguments) -> list[Wanted]:
         code=options.trust_remote_code,
     )
     tokenizer = options.tokenizer, options.tokenizer_revision
-    tokenized = None if options.skip_tokenizer_init else tokenizer
     paths = [module.path for module in options.lora_modules or ()]
-    speculative = options.speculative_config or {}
-    return [*_of_engine(arguments.prefix, model, tokenized, paths, speculative)]
+    return [
+        *_of_engine(
+            arguments.prefix,
+            model,
+            None if options.skip_tokenizer_init else tokenizer,
+            paths,
+            options.speculative_config or {},
+        )
+    ]
+
+
+def names_further(given: Given) -> bool:
+    """True if VLLM_EXTRA_ARGS names adapters or a draft model: only vLLM's parser reads them."""
+    return bool(_FURTHER_OPTIONS & options_of(given.extra).keys())
+
+
+def asks_hub(given: Given) -> bool:
+    """True if vLLM is to load something from the hub that the store does not look for."""
+    for prefix in ("", EMBEDDER):
+        options = _options(given, prefix)
+        for name in ("HF_CONFIG_PATH", "GENERATION_CONFIG"):
+            place = options.get(name, "auto")
+            if place not in {"auto", "vllm"} and not directory(place):
+                return True
+    return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in given.values
+
+
+def _options(given: Given, prefix: str) -> dict[str, str]:
+    """Return an engine's options. VLLM_EXTRA_ARGS is for the first engine."""
+    return given.options(prefix) | ({} if prefix else options_of(given.extra))
+
+
+def _of_settings(given: Given, prefix: str) -> Iterator[Wanted]:
+    options = given.options(prefix)
+    if not options.get("MODEL"):
+        return
+    folder = options.get("DOWNLOAD_DIR")
+    model = Wanted(
+        options["MODEL"],
+        options.get("REVISION"),
+        options.get("LOAD_FORMAT", "auto"),
+        Path(folder) if folder else None,
+        code=says(options.get("TRUST_REMOTE_CODE"), True),
+    )
+    tokenizer = options.get("TOKENIZER"), options.get("TOKENIZER_REVISION")
+    yield from _of_engine(
+        prefix,
+        model,
+        None if says(options.get("SKIP_TOKENIZER_INIT"), True) else tokenizer,
+        [*_adapter_paths(options.get("LORA_MODULES", ""))],
+        json_object(options.get("SPECULATIVE_CONFIG", "")),
+    )
+
+
+def _adapter_paths(value: str) -> Iterator[str]:
+    """Yield the paths in LORA_MODULES; vLLM's parser reports what is wrong there."""
+    with contextlib.suppress(ValueError):
+        for item in adapters(value) if value else ():
+            path = json.loads(item).get("path") if item[:1] == "{" else item.partition("=")[2]
+            if path:
+                yield str(path)
 
 
 def _of_engine(
@@ -117,18 +132,18 @@ def _of_engine(
     paths: Sequence[str],
     speculative: Mapping[str, Any],
 ) -> Iterator[Wanted]:
-    """Complete what is said of an engine's model by what is loaded beside it.
+    """Yield an engine's model, and what is loaded besides it.
 
     Args:
         prefix: of the engine's settings.
-        model: its own.
-        tokenizer: name and revision, of which each may be the model's; None, if none is loaded.
+        model: the model.
+        tokenizer: name and revision, each None if it is the model's; None if none is loaded.
         paths: of adapters.
         speculative: the configuration of speculative decoding.
     """
     yield replace(model, setting=f"{prefix}MODEL_NAME")
     if tokenizer:
-        # As vLLM, which takes the model's revision where the tokenizer has none of its own.
+        # As in vLLM, a tokenizer without a revision has the model's.
         name, revision = tokenizer[0] or model.model, tokenizer[1] or model.revision
         if (name, revision) != (model.model, model.revision):
             yield replace(
@@ -146,43 +161,43 @@ def _of_engine(
 
 
 def _draft(model: Wanted, speculative: Mapping[str, Any]) -> Wanted | None:
-    """Name the model that drafts, if it is another one; what is written wrong, vLLM will tell."""
+    """Return the draft model if it is another one; None also if vLLM will report a mistake."""
     name, revision, method = (speculative.get(key) for key in ("model", "revision", "method"))
     if not isinstance(name, str) or not isinstance(revision, str | None) or method in _DRAFTLESS:
         return None
-    if method is None and (name in {"ngram", "[ngram]"} or _of_class(name)):
+    if method is None and (name in {"ngram", "[ngram]"} or _is_class(name)):
         return None
-    # What is called like the model is the model, unless it has a revision of its own.
+    # With the name of the model it is the model, unless it has a revision of its own.
     if not name or (name == model.model and revision in {None, model.revision}):
         return None
     return replace(model, model=name, revision=revision)
 
 
-def _of_class(name: str) -> bool:
-    """Tell whether vLLM takes the name of a draft for that of a class: package.module.Class."""
+def _is_class(name: str) -> bool:
+    """True if vLLM takes the name of a draft model for a class: package.module.Class."""
     return "." in name and all(map(str.isidentifier, name.split(".")))
 
 
 def found_by_store(wanted: Wanted) -> bool:
-    """Tell whether the store knows how to find something: else, vLLM does."""
-    # As vLLM reads it.
+    """True if the store looks for this; else vLLM finds it itself."""
+    # Read as vLLM reads it.
     if process_environ().get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}:
         return False
     if wanted.load_format.lower() in _FOUND_BY_VLLM and not directory(wanted.model):
         return False
-    # Object storage, a file, or a quantization in a repository of several.
+    # Not object storage, a file, or one quantization of several in a repository.
     return ":" not in wanted.model and not wanted.model.endswith(".gguf")
 
 
 def elsewhere(found: Found, given: Given) -> Iterator[Wanted]:
-    """Name what a configuration refers to in other repositories, where vLLM finds it by name.
+    """Yield what configs name in other repositories, where vLLM looks for it by name.
 
     Args:
-        found: what has the configuration.
-        given: the settings, which say at which revision code is loaded.
+        found: the directory with the configs.
+        given: the settings, for the revision of code.
     """
     wanted = found.wanted
-    # Nobody asks a draft for the model that it was made for.
+    # A draft model's own references don't matter: vLLM follows only the served model's.
     if wanted.kind is Kind.MODEL and wanted.setting.endswith("MODEL_NAME"):
         yield from _models_elsewhere(wanted, json_object(disk.text(found.place / CONFIG)))
     if wanted.code:
@@ -191,8 +206,8 @@ def elsewhere(found: Found, given: Given) -> Iterator[Wanted]:
 
 
 def _models_elsewhere(wanted: Wanted, config: Mapping[str, Any]) -> Iterator[Wanted]:
-    """Name the models that a model's configuration refers to."""
-    # A draft in the speculators' format names the model to serve, for which vLLM takes the
+    """Yield the models that a model's config names."""
+    # A draft model in the speculators' format names the model to serve. vLLM loads that at the
     # revision that is set.
     named = [(_within(config, "speculators_config", "verifier", "name_or_path"), wanted.revision)]
     if config.get("model_type") == "ultravox":
@@ -202,7 +217,7 @@ def _models_elsewhere(wanted: Wanted, config: Mapping[str, Any]) -> Iterator[Wan
             model = replace(wanted, model=name, revision=revision, by_name=True)
             yield model
             if model.download_dir:
-                # Only weights are looked for there.
+                # vLLM looks only for weights there.
                 yield replace(model, download_dir=None, load_format="dummy")
 
 
@@ -213,15 +228,15 @@ def _within(config: Any, *keys: str) -> Any:
 
 
 def _code_elsewhere(found: Found, revision: str | None) -> Iterator[Wanted]:
-    """Name the repositories that code comes from, beside the one that was found."""
+    """Yield the other repositories that code is loaded from."""
     for name in CONFIGS:
-        # vLLM hands the revision on to some of the libraries that load code, never for tokenizers.
+        # vLLM passes the revision to some of the libraries that load code, never for tokenizers.
         revisions = {None} if name.startswith("tokenizer") else dict.fromkeys((None, revision))
         for repository in sorted(code_elsewhere(disk.text(found.place / name))):
-            for each in revisions:
+            for code_revision in revisions:
                 yield Wanted(
                     repository,
-                    each,
+                    code_revision,
                     kind=Kind.CODE,
                     code=True,
                     by_name=True,

@@ -1,9 +1,8 @@
-"""What engines load, found by the store and passed to vLLM as directories.
+"""Finds or downloads what engines load, and passes it to vLLM as directories.
 
-All of it is looked for, and downloaded, while vLLM is imported. vLLM itself need not ask the hub.
+This begins before vLLM is imported and goes on meanwhile. vLLM itself need not ask the hub.
 """
 
-import contextlib
 import copy
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,36 +10,41 @@ from dataclasses import replace
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
-from worker.errors import SettingsError, StartFailed
+from worker.errors import StartFailed
 from worker.phases import phase
-from worker.settings import Settings
-from worker.settings.environment import Default, export, hub_cache, process_environ
-from worker.settings.sources import BAKED, Given
-from worker.start.needs import asks_hub, elsewhere, found_by_store, named, named_beside, needed
+from worker.settings.environment import export, hub_cache, process_environ
+from worker.settings.sources import BAKED
+from worker.start.bootstrap import Bootstrap
+from worker.start.needs import (
+    asks_hub,
+    elsewhere,
+    found_by_store,
+    names_further,
+    wanted_by_arguments,
+    wanted_by_settings,
+)
 from worker.store import Found, Kind, Origin, Places, Wanted
 from worker.store.fetching import Fetching
 from worker.store.places import baked_models
 
 log = logging.getLogger("worker")
 
-# Without these it is not clear which model is meant, or where it lies.
-LOCATING = ("MODEL_NAME", "BASE_PATH", "HF_TOKEN", "COMPILE_CACHE")
-# Nothing is asked of the hub any more, once all is there.
+# For libraries, once everything is found: the hub is not asked for anything else.
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
-def placed(
+def with_directories(
     arguments: EngineArguments, found: Mapping[Wanted, Found]
 ) -> tuple[EngineArguments, list[Found]]:
-    """Replace the names of repositories in vLLM's arguments by directories.
+    """Replace the names of repositories in an engine's arguments by directories.
 
     Returns:
-        The arguments with directories, and what of the found is used in them.
+        The arguments, and what of ``found`` the engine uses.
     """
     used = []
-    # What was found for another setting, too, may bear that one's name.
-    for wanted in needed(arguments):
+    for wanted in wanted_by_arguments(arguments):
         if wanted in found:
+            # It may have been found for another setting, too: this one's is reported.
             each = replace(found[wanted], wanted=wanted)
             used.append(each)
             if each.origin is not Origin.DIRECTORY:
@@ -67,7 +71,7 @@ def _put(arguments: EngineArguments, found: Found) -> EngineArguments:
 
 
 def _moved(module: Any, path: str, place: str) -> Any:
-    """Return vLLM's description of an adapter with its directory in place of its name."""
+    """Return an entry of LORA_MODULES with the path replaced, if it has this one."""
     if module.path != path:
         return module
     moved = copy.copy(module)
@@ -76,95 +80,91 @@ def _moved(module: Any, path: str, place: str) -> Any:
 
 
 def places(environ: Mapping[str, str]) -> Places:
-    """Return where models may lie, once the environment is complete."""
+    """Return where models may be, once the environment is complete."""
     return Places(hub_cache(environ), baked=baked_models(BAKED))
 
 
 class Repositories:
-    """Everything that a worker's engines load, looked for from the moment that this is made.
+    """Finds or downloads everything that a worker's engines load, from the moment it is made."""
 
-    ``settings`` are those that say where things lie, ``chosen`` what was chosen in their place.
+    def __init__(self, bootstrap: Bootstrap, newest: bool = False) -> None:
+        """Begin with what the settings name.
 
-    Args:
-        given: the settings; if they don't say where anything lies, nothing is looked for yet.
-        newest: the hub is asked whether what is on the volume is still the newest.
-    """
-
-    def __init__(self, given: Given, newest: bool = False) -> None:
-        values = {name: given.values[name] for name in LOCATING if name in given.values}
-        self.settings: Settings | None = None
-        self.chosen: list[Default] = []
-        wanted: list[Wanted] = []
-        with contextlib.suppress(SettingsError):
-            self.settings = Settings.from_env(values)
-            self.chosen = self.settings.export()
-            wanted = [each for each in named(given) if found_by_store(each)]
-        # Before anything is written there that is for this process only.
+        Args:
+            bootstrap: the settings. Without a model's name in them, nothing is looked for yet.
+            newest: ask the hub whether what is on the volume is its newest state.
+        """
+        self._given = bootstrap.given
+        self._newest = newest
+        # Before variables are written that are for this process only.
         self._environ = dict(process_environ())
         self._places = places(self._environ)
-        self._given = given
-        self._newest = newest
-        self._wanted = wanted
-        self._first = self._fetching(wanted)
+        named = wanted_by_settings(self._given) if bootstrap.settings else []
+        self._named = [wanted for wanted in named if found_by_store(wanted)]
+        self._first = self._fetching(self._named)
 
     def close(self) -> None:
-        """End what is still going on."""
+        """Stop a download that is still running."""
         self._first.close()
 
     def go_offline(self) -> None:
-        """Keep what is below from asking the hub, if the store finds all that is named."""
-        ours = all(map(found_by_store, named(self._given)))
-        if self._wanted and ours and not asks_hub(self._given):
+        """Keep libraries from asking the hub, if the store finds everything that is named."""
+        complete = not self._left_to_vllm()
+        if self._named and complete and not asks_hub(self._given):
             export(_OFFLINE)
 
-    def fetched(self) -> list[Found]:
+    def prefetch(self) -> list[Found]:
         """Wait for everything that the settings name.
 
         Raises:
-            Unavailable: something can't be had.
-            StartFailed: nothing is named, or what is named the store does not find.
+            Unavailable: something can't be found or downloaded.
+            StartFailed: nothing is named, or something that only vLLM finds.
         """
-        left = [each for each in named(self._given) if not found_by_store(each)]
-        if left or not self._wanted or named_beside(self._given):
-            told = ", ".join(map(str, left)) or "what VLLM_EXTRA_ARGS names"
-            raise StartFailed(f"Only vLLM itself can find {told}: nothing is downloaded.")
-        return [*self.found().values()]
+        left = self._left_to_vllm()
+        if left or not self._named or names_further(self._given):
+            names = ", ".join(map(str, left)) or "what VLLM_EXTRA_ARGS names"
+            raise StartFailed(f"Only vLLM itself can find {names}: nothing is downloaded.")
+        return [*self.result().values()]
 
-    def found(self, wanted: Sequence[Wanted] = ()) -> dict[Wanted, Found]:
-        """Wait for everything that the settings name, and for what else is wanted.
+    def result(self, further: Sequence[Wanted] = ()) -> dict[Wanted, Found]:
+        """Wait for everything that the settings name, and for what their configs name.
+
+        Args:
+            further: what else to find.
 
         Raises:
-            Unavailable: something can't be had.
-            StartFailed: a download ended before it was done.
+            Unavailable: something can't be found or downloaded.
+            StartFailed: a download ended before it was complete.
         """
         found = self._first.result()
-        more = [each for each in wanted if found_by_store(each) and each not in found]
+        more = [wanted for wanted in further if found_by_store(wanted) and wanted not in found]
         found |= self._fetching(more).result()
         while more := self._elsewhere(found):
             found |= self._fetching(more).result()
         return found
 
     def place(self, engines: Sequence[EngineArguments]) -> tuple[EngineArguments, ...]:
-        """Wait for what engines load, and return their arguments with the directories in them.
+        """Wait for what engines load, and return their arguments with the directories.
 
         Raises:
-            Unavailable: something can't be had.
-            StartFailed: a download ended before it was done.
+            Unavailable: something can't be found or downloaded.
+            StartFailed: a download ended before it was complete.
         """
         with phase("fetch"):
-            found = self.found([one for engine in engines for one in needed(engine)])
-            complete = []
-            for engine in engines:
-                arguments, used = placed(engine, found)
-                complete.append(arguments)
+            found = self.result([each for one in engines for each in wanted_by_arguments(one)])
+            placed = [with_directories(arguments, found) for arguments in engines]
+            for _, used in placed:
                 for each in used:
                     log.info("found: %s", each)
-        return tuple(complete)
+        return tuple(arguments for arguments, _ in placed)
+
+    def _left_to_vllm(self) -> list[Wanted]:
+        return [wanted for wanted in wanted_by_settings(self._given) if not found_by_store(wanted)]
 
     def _elsewhere(self, found: Mapping[Wanted, Found]) -> list[Wanted]:
-        """Name what is referred to by what was found, and was not looked for yet."""
-        named = [one for each in found.values() for one in elsewhere(each, self._given)]
-        return [each for each in named if found_by_store(each) and each not in found]
+        """Return what the configs in ``found`` name and was not looked for yet."""
+        named = [wanted for each in found.values() for wanted in elsewhere(each, self._given)]
+        return [wanted for wanted in named if found_by_store(wanted) and wanted not in found]
 
     def _fetching(self, wanted: Sequence[Wanted]) -> Fetching:
         return Fetching([*dict.fromkeys(wanted)], self._places, self._environ, self._newest)

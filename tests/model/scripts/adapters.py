@@ -55,7 +55,7 @@ def main(model: str, volume: Path) -> None:
         "MAX_LORAS": str(SLOTS),
     }
     arguments = options.Options().parse(environ)
-    with launch.launched(settings, arguments) as engines:
+    with launch.launched(settings, [arguments]) as engines:
         running = [
             asyncio.run_coroutine_threadsafe(answer(engines.main, json.loads(line)), engines.loop)
             for line in sys.stdin

@@ -18,7 +18,7 @@ def main(model: str, volume: str) -> None:
     from worker.engine import launch  # noqa: PLC0415 - see above
 
     begun = time.monotonic()
-    with launch.launched(given.settings, given.arguments, compiled=given.compiled):
+    with launch.launched(given.settings, given.engines, compile_cache=given.compile_cache):
         sys.stdout.write(json.dumps({"seconds": time.monotonic() - begun}))
         # It publishes in the background, and a worker has all the time for it.
         for thread in threading.enumerate():

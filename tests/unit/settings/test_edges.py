@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from worker.errors import Mistake, SettingsError
-from worker.settings import Settings
-from worker.settings.names import unheeded
-from worker.settings.sources import Given, gathered
+from worker.settings import Settings, sources
+from worker.settings.names import Names
+from worker.settings.sources import Given
 from worker.settings.values import hidden, masked
 
 
 def gather(**environ: str) -> Given:
-    return gathered(environ, Path("/nowhere"))
+    return sources.gather(environ, Path("/nowhere"))
 
 
 def written(tmp_path: Path, content: str) -> str:
@@ -115,7 +115,7 @@ def test_a_mistake_in_a_joined_setting_names_its_variables_and_shows_no_example_
     None
 ):
     given = gather(SPECULATIVE_METHOD="ngram", NUM_SPECULATIVE_TOKENS="x")
-    told = given.told(Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}'))
+    told = given.as_written(Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}'))
     assert told.name == "SPECULATIVE_METHOD, NUM_SPECULATIVE_TOKENS"
     assert told.value == '{"method": "ngram", "num_speculative_tokens": "x"}'
     assert told.example is None
@@ -123,19 +123,18 @@ def test_a_mistake_in_a_joined_setting_names_its_variables_and_shows_no_example_
 
 def test_a_mistake_in_the_whole_shows_no_more_than_it_held() -> None:
     mistake = Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}')
-    assert gather(SPECULATIVE_CONFIG='{"key": "sk-canary"}').told(mistake) == mistake
+    assert gather(SPECULATIVE_CONFIG='{"key": "sk-canary"}').as_written(mistake) == mistake
 
 
 # Names:
 
 
 def test_a_setting_that_is_idle_is_not_told_to_be_misspelt_too() -> None:
-    assert unheeded(["SSL_KEYFILE"], [], ["SSL_KEYFILES"], {"SSL_KEYFILE": "no socket"}) == [
-        "SSL_KEYFILE has no effect: no socket"
-    ]
+    names = Names(frozenset(), frozenset({"SSL_KEYFILES"}), {"SSL_KEYFILE": "no socket"})
+    assert names.without_effect(["SSL_KEYFILE"]) == ["SSL_KEYFILE has no effect: no socket"]
 
 
 def test_a_misspelt_variable_of_the_sdk_is_told() -> None:
-    assert unheeded(["RUNPOD_INIT_TIMOUT"], [], [], {}) == [
+    assert Names(frozenset(), frozenset(), {}).without_effect(["RUNPOD_INIT_TIMOUT"]) == [
         "RUNPOD_INIT_TIMOUT is not a setting: did you mean RUNPOD_INIT_TIMEOUT?"
     ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.settings.sources import gathered, options_of
+from worker.settings.sources import gather, options_of
 
 EXTRA = "VLLM_EXTRA_ARGS"
 
@@ -19,16 +19,16 @@ def image(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["MODEL_NAME", "MODEL"])
 def test_what_belongs_to_a_baked_model_does_not_count_for_another(image: Path, name: str) -> None:
-    assert gathered({name: "c"}, image).options() == {"MODEL": "c"}
+    assert gather({name: "c"}, image).options() == {"MODEL": "c"}
 
 
 @pytest.mark.parametrize("extra", ["--model c", "--model=c", "--dtype half --model c"])
 def test_nor_for_another_that_the_extra_arguments_name(image: Path, extra: str) -> None:
-    given = gathered({EXTRA: extra}, image)
+    given = gather({EXTRA: extra}, image)
     assert "QUANTIZATION" not in given.options()
     # The settings want a name, whatever the arguments say.
     assert given.values["MODEL_NAME"] == "b"
-    assert "QUANTIZATION" not in gathered({EXTRA: extra, "MODEL_NAME": "b"}, image).options()
+    assert "QUANTIZATION" not in gather({EXTRA: extra, "MODEL_NAME": "b"}, image).options()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_nor_for_another_that_the_extra_arguments_name(image: Path, extra: str) 
 def test_a_baked_model_is_used_where_no_other_is_named(
     image: Path, environ: dict[str, str]
 ) -> None:
-    options = gathered(environ, image).options()
+    options = gather(environ, image).options()
     assert (options["MODEL"], options["QUANTIZATION"]) == ("b", "awq")
 
 

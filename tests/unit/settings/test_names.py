@@ -2,14 +2,15 @@
 
 import pytest
 
-from worker.settings.names import MEANT, REMOVED, SPECULATIVE, SPELLINGS, meant, plain, unheeded
+from worker.settings.names import MEANT, REMOVED, SPECULATIVE, SPELLINGS, Names, meant, plain
 
-OWN = ["MODEL_NAME", "HF_TOKEN", "MAX_CONCURRENCY", "BASE_PATH"]
-OPTIONS = ["MODEL", "MAX_MODEL_LEN", "SEED", "TOKENIZER"]
+OWN = frozenset({"MODEL_NAME", "HF_TOKEN", "MAX_CONCURRENCY", "BASE_PATH"})
+OPTIONS = frozenset({"MODEL", "MAX_MODEL_LEN", "SEED", "TOKENIZER"})
 
 
 def warnings(*given: str, **idle: str) -> list[str]:
-    return unheeded(given, OWN, OPTIONS, idle, ["VLLM_LOGGING_LEVEL"])
+    names = Names(OWN, OPTIONS, idle, frozenset({"VLLM_LOGGING_LEVEL"}))
+    return names.without_effect(given)
 
 
 def test_a_setting_that_vllm_has_dropped_is_told_since_when_and_what_does_its_work() -> None:

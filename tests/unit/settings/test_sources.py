@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from worker.errors import Mistake
-from worker.settings.sources import Given, gathered
+from worker.settings import sources
+from worker.settings.sources import Given
 from worker.settings.values import masked, text
 
 
 def gather(**environ: str) -> Given:
-    return gathered(environ, Path("/nowhere"))
+    return sources.gather(environ, Path("/nowhere"))
 
 
 def written(tmp_path: Path, content: str, name: str = "config.yaml") -> str:
@@ -124,7 +125,7 @@ def test_the_environment_wins_over_a_baked_model_and_that_over_the_config_file(
 ) -> None:
     config = written(tmp_path, "model: a\nrevision: a\nseed: 1\nmax-num-seqs: 1")
     baked = Path(written(tmp_path, '{"MODEL_NAME": "b", "MODEL_REVISION": "b", "SEED": 2}', "b"))
-    given = gathered({"VLLM_CONFIG_FILE": config, "MODEL_REVISION": "c"}, baked)
+    given = sources.gather({"VLLM_CONFIG_FILE": config, "MODEL_REVISION": "c"}, baked)
     assert given.mistakes == ()
     assert (
         given.options().items()
@@ -210,7 +211,7 @@ def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
 
 def test_a_broken_description_of_a_baked_model_is_told_by_its_file(tmp_path: Path) -> None:
     file = written(tmp_path, "{", "baked.json")
-    (mistake,) = gathered({}, Path(file)).mistakes
+    (mistake,) = sources.gather({}, Path(file)).mistakes
     assert mistake.name == file
 
 
@@ -232,13 +233,13 @@ def test_what_only_the_environment_can_set_is_a_mistake_in_a_file(
 
 def test_a_mistake_is_told_in_the_operators_spelling_and_with_its_file(tmp_path: Path) -> None:
     given = gather(VLLM_CONFIG_FILE=written(tmp_path, "seed: x"), REVISION="a", MIN_BATCH_SIZE="y")
-    assert given.told(Mistake("REVISION", "a", "no")).name == "REVISION"
-    assert given.told(Mistake("DEFAULT_MIN_BATCH_SIZE", "y", "no")).name == "MIN_BATCH_SIZE"
-    told = given.told(Mistake("SEED", "x", "a whole number", "0"))
+    assert given.as_written(Mistake("REVISION", "a", "no")).name == "REVISION"
+    assert given.as_written(Mistake("DEFAULT_MIN_BATCH_SIZE", "y", "no")).name == "MIN_BATCH_SIZE"
+    told = given.as_written(Mistake("SEED", "x", "a whole number", "0"))
     assert str(told) == (
         f"SEED = 'x': (in {tmp_path}/config.yaml) a whole number, for example SEED=0"
     )
-    assert given.told(Mistake("MODEL", None, "no")).name == "MODEL_NAME"
+    assert given.as_written(Mistake("MODEL", None, "no")).name == "MODEL_NAME"
 
 
 # Extra arguments, and speculative decoding:

@@ -10,15 +10,20 @@ import pytest
 from support.engine.arguments import arguments
 from support.hub.caches import NAME
 
-from worker.settings.sources import Given, gathered
-from worker.start.needs import elsewhere, found_by_store, named, needed
+from worker.settings.sources import Given, gather
+from worker.start.needs import (
+    elsewhere,
+    found_by_store,
+    wanted_by_arguments,
+    wanted_by_settings,
+)
 from worker.store import Found, Kind, Origin, Wanted
 
 OTHER = "org/other"
 
 
 def given(**environ: str) -> Given:
-    return gathered({"MODEL_NAME": NAME, **environ}, Path("/no such file"))
+    return gather({"MODEL_NAME": NAME, **environ}, Path("/no such file"))
 
 
 @pytest.mark.parametrize(
@@ -67,23 +72,23 @@ def test_each_has_its_own_revision_and_all_go_to_one_place() -> None:
     )
     tokenizer = Wanted("org/tokenizer", "v1", "dummy", there, Kind.TOKENIZER, code=True)
     adapter = Wanted("org/adapter", kind=Kind.ADAPTER)
-    assert needed(told) == [model, tokenizer, adapter, replace(draft, code=True)]
+    assert wanted_by_arguments(told) == [model, tokenizer, adapter, replace(draft, code=True)]
     told = told.with_options(tokenizer_revision="v2", speculative_config={"model": "org/draft"})
-    assert [each.revision for each in needed(told)] == ["v1", "v2", None, None]
+    assert [each.revision for each in wanted_by_arguments(told)] == ["v1", "v2", None, None]
 
 
 def test_a_draft_that_is_the_model_is_wanted_once() -> None:
-    assert len(needed(arguments(speculative_config={"model": NAME}))) == 1
+    assert len(wanted_by_arguments(arguments(speculative_config={"model": NAME}))) == 1
 
 
 def test_an_engine_that_needs_no_tokenizer_gets_none() -> None:
     told = arguments(tokenizer="org/tokenizer", skip_tokenizer_init=True)
-    assert [each.kind for each in needed(told)] == [Kind.MODEL]
+    assert [each.kind for each in wanted_by_arguments(told)] == [Kind.MODEL]
 
 
 def test_the_settings_of_an_embedder_are_named_as_such() -> None:
     told = arguments("EMBEDDING_", tokenizer="org/tokenizer")
-    assert [each.setting for each in needed(told)] == [
+    assert [each.setting for each in wanted_by_arguments(told)] == [
         "EMBEDDING_MODEL_NAME",
         "EMBEDDING_TOKENIZER_NAME",
     ]
@@ -96,14 +101,14 @@ def test_the_settings_of_an_embedder_are_named_as_such() -> None:
     "extra", ["--model-impl x", "--tokenizer-mode=x", "--model_loader_extra x"]
 )
 def test_extra_arguments_that_name_nothing_leave_the_names_clear(extra: str) -> None:
-    assert [each.model for each in named(given(VLLM_EXTRA_ARGS=extra))] == [NAME]
+    assert [each.model for each in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == [NAME]
 
 
 @pytest.mark.parametrize(
     "extra", ["--model x", "--model=x", "--load_format=pt", "--download-dir /"]
 )
 def test_extra_arguments_that_do_are_for_vllms_parser_to_read(extra: str) -> None:
-    assert named(given(VLLM_EXTRA_ARGS=extra)) == []
+    assert wanted_by_settings(given(VLLM_EXTRA_ARGS=extra)) == []
 
 
 @pytest.mark.parametrize(
@@ -120,7 +125,8 @@ def test_extra_arguments_that_do_are_for_vllms_parser_to_read(extra: str) -> Non
 def test_a_tokenizer_is_wanted_where_it_is_not_the_models_or_of_another_revision(
     tokenizer: str | None, revision: str | None, expected: list[tuple[str, str, str]]
 ) -> None:
-    model, *beside = needed(arguments(tokenizer=tokenizer, tokenizer_revision=revision))
+    told = arguments(tokenizer=tokenizer, tokenizer_revision=revision)
+    model, *beside = wanted_by_arguments(told)
     assert model.kind is Kind.MODEL
     assert [(each.model, each.revision, each.setting) for each in beside] == expected
     assert {each.kind for each in beside} <= {Kind.TOKENIZER}
@@ -148,9 +154,9 @@ def test_a_tokenizer_is_wanted_where_it_is_not_the_models_or_of_another_revision
 def test_no_draft_is_wanted_where_the_method_needs_none_or_it_is_written_wrong(
     config: dict[str, Any],
 ) -> None:
-    assert len(needed(arguments(speculative_config=config))) == 1
+    assert len(wanted_by_arguments(arguments(speculative_config=config))) == 1
     told = given(SPECULATIVE_CONFIG=json.dumps(config), MODEL_REVISION="v1")
-    assert len(named(told)) == 1
+    assert len(wanted_by_settings(told)) == 1
 
 
 @pytest.mark.parametrize(
@@ -166,7 +172,7 @@ def test_no_draft_is_wanted_where_the_method_needs_none_or_it_is_written_wrong(
     ids=str,
 )
 def test_a_draft_is_wanted_where_it_is_another_model(config: dict[str, Any]) -> None:
-    draft = needed(arguments(speculative_config=config))[1]
+    draft = wanted_by_arguments(arguments(speculative_config=config))[1]
     assert (draft.model, draft.revision) == (config["model"], config.get("revision"))
     assert draft.setting == "SPECULATIVE_CONFIG"
 

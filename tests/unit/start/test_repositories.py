@@ -13,9 +13,10 @@ from support.hub.server import hub
 
 from worker.engine.arguments import EngineArguments
 from worker.errors import StartFailed
-from worker.settings.sources import Given, gathered
-from worker.start.needs import named, needed
-from worker.start.repositories import Repositories, placed, places
+from worker.settings.sources import gather
+from worker.start.bootstrap import Bootstrap
+from worker.start.needs import wanted_by_arguments, wanted_by_settings
+from worker.start.repositories import Repositories, places, with_directories
 from worker.store import Found, Kind, Origin, Reason, Unavailable, Wanted
 
 OFFLINE = "HF_HUB_OFFLINE"
@@ -38,16 +39,17 @@ def source(tmp_path: Path) -> Path:
     return model(tmp_path / "source")
 
 
-def given(tmp_path: Path, **environ: str) -> Given:
+def given(tmp_path: Path, **environ: str) -> Bootstrap:
     """Set something, on a volume of its own."""
-    return gathered({"BASE_PATH": str(tmp_path), **environ}, tmp_path / "no such file")
+    given = gather({"BASE_PATH": str(tmp_path), **environ}, tmp_path / "no such file")
+    return Bootstrap.of(given)
 
 
 def test_a_volume_holds_the_cache(tmp_path: Path) -> None:
     cache = tmp_path / "huggingface-cache" / "hub"
     snapshot = cached(cache, model(tmp_path / "source"))
     repositories = Repositories(given(tmp_path, MODEL_NAME=NAME))
-    (found,) = repositories.fetched()
+    (found,) = repositories.prefetch()
     assert (found.place, found.origin) == (snapshot, Origin.VOLUME)
     assert os.environ["HF_HOME"] == str(tmp_path / "huggingface-cache")
 
@@ -59,21 +61,27 @@ def test_without_a_volume_the_librarys_own_cache_is_used(tmp_path: Path) -> None
 
 
 def test_a_directory_is_found_as_it_is(tmp_path: Path, source: Path) -> None:
-    found = Repositories(given(tmp_path, MODEL_NAME=str(source))).found()
+    found = Repositories(given(tmp_path, MODEL_NAME=str(source))).result()
     (each,) = found.values()
     assert (each.place, each.origin) == (source, Origin.DIRECTORY)
 
 
+def test_a_model_is_looked_for_whatever_else_is_wrong(tmp_path: Path, source: Path) -> None:
+    wrong = given(tmp_path, MODEL_NAME=str(source), MAX_CONCURRENCY="0", SEED="x")
+    (each,) = Repositories(wrong).result().values()
+    assert each.place == source
+
+
 def test_what_is_named_twice_is_looked_for_once(tmp_path: Path, source: Path) -> None:
     both = given(tmp_path, MODEL_NAME=str(source), EMBEDDING_MODEL_NAME=str(source))
-    assert len(named(both)) == 2
-    assert len(Repositories(both).fetched()) == 1
+    assert len(wanted_by_settings(both.given)) == 2
+    assert len(Repositories(both).prefetch()) == 1
 
 
 def test_what_vllm_wants_beside_is_found_then(tmp_path: Path, source: Path) -> None:
     other = Wanted(str(model(tmp_path / "other")))
     repositories = Repositories(given(tmp_path, MODEL_NAME=str(source)))
-    found = repositories.found([other, Wanted("s3://bucket/model")])
+    found = repositories.result([other, Wanted("s3://bucket/model")])
     assert [each.place.name for each in found.values()] == ["source", "other"]
 
 
@@ -84,12 +92,12 @@ def test_code_of_another_repository_is_wanted_where_code_is_trusted(
     config = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
     (source / "config.json").write_text(json.dumps(config))
     cached(cache, source)
-    assert len(Repositories(given(tmp_path, MODEL_NAME=NAME)).fetched()) == 1
+    assert len(Repositories(given(tmp_path, MODEL_NAME=NAME)).prefetch()) == 1
     code = tmp_path / "code"
     code.mkdir()
     (code / "own.py").write_text("")
     snapshot = cached(cache, code, name="org/code")
-    trusted = Repositories(given(tmp_path, MODEL_NAME=NAME, TRUST_REMOTE_CODE="1")).fetched()
+    trusted = Repositories(given(tmp_path, MODEL_NAME=NAME, TRUST_REMOTE_CODE="1")).prefetch()
     assert [each.place for each in trusted[1:]] == [snapshot]
     assert trusted[1].wanted.kind is Kind.CODE
 
@@ -111,7 +119,7 @@ def test_a_model_that_another_one_refers_to_is_found_with_it_and_so_is_its_code(
         cached(cache, tmp_path / "code", name="org/code"),
     ]
     told = given(tmp_path, MODEL_NAME=str(source), TRUST_REMOTE_CODE="1")
-    assert [each.place for each in Repositories(told).fetched()] == places
+    assert [each.place for each in Repositories(told).prefetch()] == places
 
 
 # Offline:
@@ -152,7 +160,7 @@ def test_what_downloads_is_not_offline(tmp_path: Path, source: Path) -> None:
         repositories = Repositories(given(tmp_path, MODEL_NAME=str(source)))
         repositories.go_offline()
         with pytest.raises(Unavailable) as raised:
-            repositories.found([Wanted("org/none")])
+            repositories.result([Wanted("org/none")])
     assert raised.value.reason is Reason.MISSING
 
 
@@ -198,7 +206,7 @@ def test_what_only_vllm_finds_can_not_be_fetched_ahead(
 ) -> None:
     repositories = Repositories(given(tmp_path, **environ))
     with pytest.raises(StartFailed, match="Only vLLM itself can find"):
-        repositories.fetched()
+        repositories.prefetch()
 
 
 # Into vLLM's arguments:
@@ -215,9 +223,9 @@ def test_directories_take_the_place_of_names() -> None:
         lora_modules=[adapter, Namespace(name="two", path="/adapters/two")],
         speculative_config={"model": "org/draft", "num_speculative_tokens": 3},
     )
-    wanted = needed(told)
+    wanted = wanted_by_arguments(told)
     here = {one: at(one, Origin.DIRECTORY) for one in wanted if one.model == "/adapters/two"}
-    changed, used = placed(told, {one: at(one) for one in wanted} | here)
+    changed, used = with_directories(told, {one: at(one) for one in wanted} | here)
     assert [each.wanted for each in used] == wanted
     assert (changed.vllm.model, changed.vllm.tokenizer) == (
         "/cache/org/name/model",
@@ -237,7 +245,7 @@ def test_directories_take_the_place_of_names() -> None:
 
 def put(told: EngineArguments) -> Namespace:
     """Put directories in place of all names, and return vLLM's arguments."""
-    changed, _ = placed(told, {one: at(one) for one in needed(told)})
+    changed, _ = with_directories(told, {one: at(one) for one in wanted_by_arguments(told)})
     return changed.vllm
 
 
@@ -255,11 +263,11 @@ def test_what_two_settings_name_is_put_where_each_of_them_says() -> None:
     main = arguments(revision=None, speculative_config={"model": "org/small"})
     beside = arguments("EMBEDDING_", revision=None, model="org/small")
     # One was found for both.
-    found = {one: at(one) for one in [*needed(main), *needed(beside)]}
+    found = {one: at(one) for one in [*wanted_by_arguments(main), *wanted_by_arguments(beside)]}
     found = {one.wanted: one for one in found.values()}
     changed = []
     for told in (main, beside):
-        options, used = placed(told, found)
+        options, used = with_directories(told, found)
         assert used[0].wanted.setting == f"{told.prefix}MODEL_NAME"
         changed.append(options.vllm)
     small = "/cache/org/small/model"
@@ -268,19 +276,19 @@ def test_what_two_settings_name_is_put_where_each_of_them_says() -> None:
 
 def test_a_tokenizer_of_the_models_own_goes_with_it() -> None:
     told = arguments(tokenizer=NAME)
-    assert len(needed(told)) == 1
+    assert len(wanted_by_arguments(told)) == 1
     assert put(told).tokenizer == put(told).model == "/cache/org/name/model"
 
 
 def test_what_was_not_looked_for_stays_as_it_is() -> None:
     told = arguments()
-    assert placed(told, {}) == (told, [])
+    assert with_directories(told, {}) == (told, [])
 
 
 def test_a_directory_of_the_operators_stays_as_it_was_written(tmp_path: Path) -> None:
     told = arguments(model="~/model")
-    changed, used = placed(
-        told, {one: Found(one, tmp_path, Origin.DIRECTORY) for one in needed(told)}
+    changed, used = with_directories(
+        told, {one: Found(one, tmp_path, Origin.DIRECTORY) for one in wanted_by_arguments(told)}
     )
     assert used
     assert changed.vllm.model == "~/model"

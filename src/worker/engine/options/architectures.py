@@ -1,4 +1,4 @@
-"""What the installed vLLM can load: its registry is asked, no model's code is imported."""
+"""Which models the installed vLLM can load, by its registry; no model's code is imported."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -8,34 +8,33 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 
 from worker.engine.locations import find
-from worker.engine.options import REFUSALS
+from worker.engine.translation import START_ERRORS
 
 
 class Support(StrEnum):
-    """How vLLM runs an architecture, if it does."""
+    """How vLLM runs an architecture."""
 
     OWN = "vLLM's own"
-    # By the code of the transformers library, or of the model's repository.
+    # Code of the transformers library, or of the model's repository.
     TRANSFORMERS = "transformers"
     CODE = "its own code"
     NONE = "none"
 
 
 def support(architectures: Sequence[str], config: Mapping[str, Any], model_impl: str) -> Support:
-    """Tell how vLLM runs a model, by the rules of its registry.
+    """Return how vLLM runs a model, by the rules of its registry.
 
-    Whether code of transformers' or of the repository's fits vLLM is known only once it is
-    imported.
+    Whether the code of transformers or of a repository fits vLLM is known only once it is imported.
 
     Args:
-        architectures: those that the configuration names.
-        config: the model's.
+        architectures: names in the configuration.
+        config: the content of config.json.
         model_impl: vLLM's option.
     """
     own = set(find("ModelRegistry").get_supported_archs())
     if model_impl == "terratorch":
         return Support.OWN
-    if model_impl != "transformers" and any(_own(each, own) for each in architectures):
+    if model_impl != "transformers" and any(_own(name, own) for name in architectures):
         return Support.OWN
     if model_impl == "vllm" or not architectures:
         return Support.NONE
@@ -47,7 +46,7 @@ def support(architectures: Sequence[str], config: Mapping[str, Any], model_impl:
 
 
 def _own(architecture: str, own: set[str]) -> bool:
-    """Tell whether vLLM has an architecture, or the model that it wraps for another task."""
+    """True if vLLM has an architecture, or the model that it wraps for another task."""
     suffixes = [suffix for suffix, _ in find("iter_architecture_defaults")()]
     ending = next((suffix for suffix in suffixes if architecture.endswith(suffix)), None)
     if ending is None:
@@ -56,15 +55,15 @@ def _own(architecture: str, own: set[str]) -> bool:
 
 
 def knows_quantization(method: str) -> bool:
-    """Tell whether vLLM has a method of quantisation, under the name that checkpoints give it."""
+    """True if vLLM has a quantization method, by the name that checkpoints give it."""
     return method in find("QUANTIZATION_METHODS")
 
 
 def completed(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add what a config.json leaves to the defaults of its class, where transformers has it."""
+    """Add the defaults of a config.json's class, if transformers has the class."""
     try:
         known = transformers.CONFIG_MAPPING[str(config.get("model_type"))]
         return {**config, **known.from_dict(dict(config)).to_dict()}
-    except (*REFUSALS, ArithmeticError, AttributeError, StrictDataclassError):
-        # What it makes of a wrong one is nobody's promise; vLLM tells more, if it matters.
+    except (*START_ERRORS, ArithmeticError, AttributeError, StrictDataclassError):
+        # transformers raises almost anything on a malformed config; vLLM will report it.
         return config

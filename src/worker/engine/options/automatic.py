@@ -1,5 +1,6 @@
-"""What is chosen for options that the operator left open, by the machine and the model."""
+"""The worker's defaults for options that are unset, by the machine and the model."""
 
+import math
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,36 +10,34 @@ from worker.engine.machine import Machine
 from worker.settings.environment import Default, export
 from worker.settings.values import directory
 
-# Of a GPU's memory, where vLLM's own default does not suit a worker.
-GPU_SHARE = 0.95
-# vLLM takes the executor inside the core's process on a CPU only if the second variable is 0.
+# Variables for a CPU. vLLM runs the executor inside the core's process only if the second is 0.
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
-def automatic(given: Mapping[str, str], on: Machine, gpu_share: float) -> list[Default]:
-    """Choose what the operator left open.
+def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> list[Default]:
+    """Choose the defaults of options that are unset.
 
     Args:
         given: the options that the operator set.
-        on: what the engine will run on.
-        gpu_share: of a GPU's memory.
+        machine: what the engine will run on.
+        gpu_share: share of a GPU's memory.
     """
-    chosen = [*(_for_cpu(given) if on.cpu else _for_gpus(given, on, gpu_share))]
-    return [choice for choice in chosen if choice.name not in given]
+    defaults = _for_cpu(given) if machine.cpu else _for_gpus(given, len(machine.gpus), gpu_share)
+    return [default for default in defaults if default.name not in given]
 
 
-def served_names(arguments: Namespace) -> list[str]:
-    """Serve a model by its own name, too, behind those that the operator gave it.
+def served_names(options: Namespace) -> list[str]:
+    """Return the names that a model is served by: those that are set, then its own.
 
-    Callers name a model; a path of this machine is none of their business.
+    A directory's own name is its last part: callers don't see paths of the machine.
     """
-    model = arguments.model
+    model = options.model
     own = Path(model).resolve().name if directory(model) else model
-    return [*dict.fromkeys([*(arguments.served_model_name or ()), own])]
+    return [*dict.fromkeys([*(options.served_model_name or ()), own])]
 
 
 def fitting_tensor_parallel_size(gpus: int, config: Any) -> int:
-    """Find the largest number of GPUs that a model's attention heads can be divided among.
+    """Return the largest number of GPUs that divides a model's attention heads.
 
     Args:
         gpus: how many there are.
@@ -49,33 +48,32 @@ def fitting_tensor_parallel_size(gpus: int, config: Any) -> int:
 
 
 def _for_cpu(given: Mapping[str, str]) -> list[Default]:
-    """Choose what starts fast and runs anywhere."""
+    """Choose what starts fast and runs on any CPU."""
     written = export(CPU_EXPORTS)
-    choices = [
+    defaults = [
         *(Default(name, value, "no GPU") for name, value in written.items()),
         Default("DTYPE", "float32", "no GPU; bfloat16 is an illegal instruction on some CPUs"),
         Default("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
     ]
-    if _elsewhere(given) == 1 == _size(given, "TENSOR_PARALLEL_SIZE"):
-        choices.append(Default("DISTRIBUTED_EXECUTOR_BACKEND", "uni", "one process starts fastest"))
-    return choices
+    if _other_parallelism(given) == 1 == _size(given, "TENSOR_PARALLEL_SIZE"):
+        reason = "one process starts fastest"
+        defaults.append(Default("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
+    return defaults
 
 
-def _for_gpus(given: Mapping[str, str], on: Machine, share: float) -> list[Default]:
-    choices = [Default("GPU_MEMORY_UTILIZATION", f"{share:g}", "the worker has the GPU for itself")]
-    if len(on.gpus) > 1:
-        size = max(1, len(on.gpus) // _elsewhere(given))
-        choices.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{len(on.gpus)} GPUs are there"))
-    return choices
+def _for_gpus(given: Mapping[str, str], gpus: int, share: float) -> list[Default]:
+    reason = "the worker has the GPU for itself"
+    defaults = [Default("GPU_MEMORY_UTILIZATION", f"{share:g}", reason)]
+    if gpus > 1:
+        size = max(1, gpus // _other_parallelism(given))
+        defaults.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{gpus} GPUs are there"))
+    return defaults
 
 
-def _elsewhere(given: Mapping[str, str]) -> int:
-    """Count the ways in which GPUs are used beside tensor parallelism."""
+def _other_parallelism(given: Mapping[str, str]) -> int:
+    """Return how many GPUs each part of a model needs without tensor parallelism."""
     names = ("PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE", "PREFILL_CONTEXT_PARALLEL_SIZE")
-    several = 1
-    for name in names:
-        several *= _size(given, name)
-    return several
+    return math.prod(_size(given, name) for name in names)
 
 
 def _size(given: Mapping[str, str], name: str) -> int:

@@ -1,4 +1,4 @@
-"""What vLLM's parser and its configuration classes declare of an option: type, choices, bounds."""
+"""What vLLM's parser and configuration classes declare for an option: type, choices, bounds."""
 
 import argparse
 import enum
@@ -11,13 +11,16 @@ from typing import Any, Literal, get_args, get_origin
 
 @functools.cache
 def plugged() -> bool:
-    """Tell whether anything is installed that brings vLLM more than it has itself."""
+    """True if a plugin is installed that may add choices to vLLM's options."""
     found = importlib.metadata.entry_points(group="vllm.general_plugins")
     return any(point.dist and not point.dist.name.startswith("vllm") for point in found)
 
 
 def kind_of(action: argparse.Action) -> str:
-    """Find out what an option takes by trying its conversion, which may be any function."""
+    """Return which kind of value an option takes: a key of ``option.ACCEPTED``.
+
+    Found out by trying the option's conversion, which may be any function.
+    """
     if action.nargs == 0:
         return "boolean"
     if action.nargs == "+":
@@ -33,7 +36,7 @@ def kind_of(action: argparse.Action) -> str:
 
 
 def _converted(action: argparse.Action, probe: str) -> Any:
-    """Convert a text as an option does; None where it can't be."""
+    """Convert a text as an option does; None if it refuses the text."""
     convert: Any = action.type or str
     try:
         return convert(probe)
@@ -42,17 +45,18 @@ def _converted(action: argparse.Action, probe: str) -> Any:
 
 
 def literals(annotation: Any) -> Iterator[str]:
-    """Find the texts that a type lists."""
+    """Yield the texts that a type lists: a Literal's, an Enum's, or those of a union's parts."""
     if get_origin(annotation) is Literal:
-        yield from (str(each) for each in get_args(annotation))
+        yield from map(str, get_args(annotation))
     elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        for each in annotation:
-            # Not what no operator writes: nothing, or a path of a class of vLLM's.
-            value = str(each.value)
-            written = value if each.value is not None and re.fullmatch(r"\w+", value) else each.name
+        for member in annotation:
+            # Some members have None, or the path of a class, as their value.
+            value = str(member.value)
+            usable = member.value is not None and re.fullmatch(r"\w+", value)
+            written = value if usable else member.name
             yield written
-            if written.lower() != each.name.lower():
-                yield each.name
+            if written.lower() != member.name.lower():
+                yield member.name
     else:
         for part in get_args(annotation):
             yield from literals(part)
@@ -63,13 +67,13 @@ def fields_of(config: Any) -> dict[str, Any]:
 
 
 def field_of(config: Any, dest: str) -> Any:
-    """Find the field that an option sets: of a class of vLLM's configuration, or of a part of it.
+    """Find the field that an option sets, in a configuration class or in one of its parts.
 
-    AttentionConfig calls its field ``backend`` that ``attention_backend`` sets.
+    The field may lack the class's name: ``attention_backend`` sets ``AttentionConfig.backend``.
     """
     own = fields_of(config)
     prefix = f"{getattr(config, '__name__', '').removesuffix('Config').lower()}_"
-    parts = [fields_of(each.annotation) for each in own.values()]
+    parts = [fields_of(field.annotation) for field in own.values()]
     for fields in (own, *parts):
         for name in (dest, dest.removeprefix(prefix)):
             if name in fields:

@@ -1,4 +1,4 @@
-"""Which of vLLM's parsers suit a model: named in a hint at the start, never chosen for anybody."""
+"""Hints which of vLLM's parsers suit a model. They are logged, never set."""
 
 import re
 from argparse import Namespace
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from worker.engine.locations import find
 
-# A family, by a pattern for the name of its models, and the parsers of its tool calls and of its
-# reasoning. The first that fits; newer ones before those that their names contain.
+# Families of models: a pattern of their names, their parser of tool calls and that of reasoning.
+# The first match counts; a newer family stands before one whose name it contains.
 FAMILIES: tuple[tuple[str, str | None, str | None], ...] = (
     (r"gpt-oss", "openai", "openai_gptoss"),
     (r"qwen3.*coder", "qwen3_coder", None),
@@ -41,15 +41,19 @@ FAMILIES: tuple[tuple[str, str | None, str | None], ...] = (
 )
 
 
-def hints(arguments: Namespace) -> Iterator[str]:
-    """Yield the settings that a well-known model does well with, where none are set."""
-    name = arguments.served_model_name[-1].lower()
+def hints(options: Namespace) -> Iterator[str]:
+    """Yield which parsers to set for a well-known model, where none are set.
+
+    Args:
+        options: vLLM's options.
+    """
+    name = options.served_model_name[-1].lower()
     family = next((row for row in FAMILIES if re.search(row[0], name)), None)
     if family is None:
         return
     _, tools, reasoning = family
-    if tools in find("ToolParserManager").list_registered() and not arguments.tool_call_parser:
+    if tools in find("ToolParserManager").list_registered() and not options.tool_call_parser:
         yield f"for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and TOOL_CALL_PARSER={tools}"
     known = find("ReasoningParserManager").list_registered()
-    if reasoning in known and not arguments.reasoning_parser:
+    if reasoning in known and not options.reasoning_parser:
         yield f"to tell reasoning from the answer set REASONING_PARSER={reasoning}"

@@ -1,4 +1,4 @@
-"""One option of vLLM's: what it accepts, and how a variable's text becomes command line words."""
+"""An option of vLLM: which values it accepts, and how a variable becomes command line words."""
 
 import argparse
 import contextlib
@@ -16,7 +16,7 @@ from worker.settings import history
 from worker.settings.examples import example
 from worker.settings.values import BOOLEANS, adapters, boolean, items, scalar, text
 
-# Pairs as operators write them for an option that takes a JSON object: image=1,video=0.
+# Pairs in place of a JSON object: image=1,video=0.
 _PAIRS = re.compile(r"\w+=[^,=]+(,\s*\w+=[^,=]+)*")
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -32,23 +32,24 @@ ACCEPTED = {
 }
 EXAMPLES = {"boolean": "1", "integer": "1", "size": "16k", "number": "1.0"}
 
-# Options whose choices are listed elsewhere than in their type.
+# Exceptions that vLLM's conversions raise for a wrong value.
+WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+# Options whose choices are not listed in their type, and where they are.
 _LISTS = {"LOAD_FORMAT": "LoadFormats", "QUANTIZATION": "QUANTIZATION_METHODS"}
-
-
-# What types are called elsewhere.
+# Common short names of dtypes.
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 class Option:
-    """One option of vLLM's, as an environment variable."""
+    """An option of vLLM as an environment variable."""
 
     def __init__(self, action: argparse.Action, config: type | None) -> None:
-        """Wrap an option of vLLM's parser.
+        """Describe an option of vLLM's parser.
 
         Args:
             action: the parser's.
-            config: the class of vLLM's configuration that its value ends up in, if one does.
+            config: vLLM's configuration class that takes the value, if one does.
         """
         self.action = action
         self.name = action.dest.upper()
@@ -59,7 +60,7 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """All values that are accepted; none where they can't be listed."""
+        """The accepted values; empty if they can't be listed."""
         of_parser = [str(choice) for choice in self.action.choices or () if choice is not None]
         if of_parser or self.kind != "text":
             return tuple(of_parser)
@@ -70,7 +71,7 @@ class Option:
 
     @property
     def default(self) -> str:
-        """The default of vLLM's as an operator would write it; blank where it has none."""
+        """vLLM's default as an operator would write it; blank if it has none."""
         value = self.action.default
         if value is argparse.SUPPRESS or value in (None, "", [], {}, set()):
             return ""
@@ -78,7 +79,7 @@ class Option:
         return text(value) if isinstance(value, bool | int | float | str | list) else ""
 
     def accepted(self, instead: str = "") -> str:
-        """Say what is accepted instead of a value."""
+        """Return what is accepted, in words; after the choice that ``instead`` was meant to be."""
         if self.name == "LORA_MODULES":
             return 'name=path, or a JSON list of objects with "name" and "path"'
         if self.choices:
@@ -93,7 +94,7 @@ class Option:
 
     @property
     def example(self) -> str | None:
-        """A value that is accepted, as it may stand behind the name."""
+        """An accepted value, as text; None if there is no good one."""
         if shown := example(self.name):
             return shown
         if self.choices:
@@ -103,11 +104,20 @@ class Option:
         numeric = self.kind in ("size", "integer", "number")
         return (numeric and self.default) or EXAMPLES.get(self.kind)
 
+    def advice(self, reason: str, value: str) -> str:
+        """Return the message about a wrong value: the reason, if there is one, and what to write.
+
+        Args:
+            reason: why the value was refused (``why``).
+            value: what was refused.
+        """
+        return "; ".join(filter(None, (reason, self.accepted(value))))
+
     def words(self, value: str) -> Iterator[str]:
-        """Spell the option as command line words; the ``=`` protects a value's leading dash.
+        """Yield the command line words that set the option.
 
         Raises:
-            ValueError: the value is none that the option can have.
+            ValueError: the value has no such form.
         """
         if self.kind == "boolean":
             yield from self._switch(boolean(value))
@@ -115,65 +125,71 @@ class Option:
             yield self.flag
             yield from adapters(value) if self.name == "LORA_MODULES" else items(value)
         else:
-            spelt = self._object(value) if self.kind == "json" else self._spelt(value)
-            yield f"{self.flag}={spelt}"
+            word = self._object(value) if self.kind == "json" else self._choice(value)
+            # One word, since the value may begin with a hyphen.
+            yield f"{self.flag}={word}"
 
     def check(self, value: str, converted: Any) -> None:
-        """Hold a value that the parser has converted to what vLLM's configuration declares.
+        """Check a value against what vLLM's configuration class declares.
+
+        Args:
+            value: the text; blank if it is unknown.
+            converted: what the parser made of it.
 
         Raises:
-            ValueError: with what is wrong, if there is more to say than what is accepted.
+            ValueError: with the reason; blank if what is accepted says all.
         """
         if converted is None or (value and value == self.default):
             return
         if self.kind == "json":
             self._check_object(converted)
         elif self.kind == "text" and self.choices and not self._known(str(converted)):
-            raise ValueError(self._gone(str(converted)))
+            raise ValueError(self._dropped(str(converted)))
         else:
-            _hold(converted, Any, self._field)
+            _validate(converted, Any, self._field)
 
     def _check_object(self, value: Any) -> None:
-        """Hold an object's keys, and what stands behind them, to the class that vLLM makes of it.
+        """Check the keys and values of a JSON object against the class that vLLM makes of it.
 
         Raises:
-            ValueError: it is no object, or none that would do.
+            ValueError: it is no object, or has an unknown key or a wrong value.
         """
         default = self.action.default
         other = isinstance(value, str | list) and not isinstance(value, type(default))
         if isinstance(value, bool | int | float) or other:
             raise ValueError("no JSON object")
         classes = get_args(self._field.annotation) if self._field else ()
-        known = next((fields_of(each) for each in classes if fields_of(each)), None)
+        known = next((fields for cls in classes if (fields := fields_of(cls))), None)
         if not isinstance(value, dict) or known is None:
             return
         if unknown := value.keys() - known.keys():
             raise ValueError(f"no such key: {', '.join(sorted(unknown))}")
-        for key, each in value.items():
+        for key, item in value.items():
             try:
-                # Types of vLLM's own, which no operator writes, can't be checked so.
+                # Raised for types of vLLM's own, which no operator can write.
                 with contextlib.suppress(PydanticUserError):
-                    _hold(each, known[key].annotation, known[key])
+                    _validate(item, known[key].annotation, known[key])
             except ValidationError as wrong:
                 raise ValueError(f"{key}: {reasons(wrong)}") from None
 
-    def _spelt(self, value: str) -> str:
-        """Spell a choice as vLLM does: LOG_LEVEL=info is often set, by whoever."""
-        return next((each for each in self.choices if each.lower() == value.lower()), value)
+    def _choice(self, value: str) -> str:
+        """Return a choice as vLLM writes it, whatever its case: LOG_LEVEL=info is common."""
+        return next((choice for choice in self.choices if choice.lower() == value.lower()), value)
 
     def _known(self, value: str) -> bool:
-        # A class of the operator's own is written with dots; plugins may bring more names.
-        written = "." in value or ":" in value
-        return written or plugged() or bool({value, value.upper()} & {*self.choices})
+        # The operator's own class is written with dots; plugins may bring more names.
+        own_class = "." in value or ":" in value
+        return own_class or plugged() or bool({value, value.upper()} & {*self.choices})
 
-    def _gone(self, value: str) -> str:
+    def _dropped(self, value: str) -> str:
+        """Return since when vLLM doesn't have a choice; blank if it never had it."""
         removal = history.removal("choices", f"{self.name}={value}")
         if not removal:
             return ""
-        told = f"vLLM has had no {value} since {removal.since}"
+        reason = f"vLLM has had no {value} since {removal.since}"
         if self.name == "QUANTIZATION":
-            told += "; use a model that is quantized otherwise, which its own files tell vLLM"
-        return told
+            reason += "; use a model that is quantized otherwise, which its own files tell vLLM"
+        return reason
 
     def _switch(self, wanted: bool) -> Iterator[str]:
         if wanted:
@@ -182,64 +198,74 @@ class Option:
             yield self.flag.replace("--", "--no-", 1)
 
     def _object(self, value: str) -> str:
-        """Make JSON of pairs; tell broken JSON, which vLLM takes for text in some options."""
+        """Return the JSON text of an object, which may be written as pairs.
+
+        Raises:
+            JSONDecodeError: broken JSON, which vLLM takes for text in some options.
+        """
         if value.startswith(("{", "[")):
             json.loads(value)
         elif _PAIRS.fullmatch(value):
             pairs = (pair.strip().split("=") for pair in value.split(","))
-            return json.dumps({key: scalar(each.strip()) for key, each in pairs})
+            return json.dumps({key: scalar(item.strip()) for key, item in pairs})
         return value
 
 
 def one_of(choices: Sequence[str], instead: str) -> str:
-    """List what is accepted instead of a value; what was probably meant comes first."""
-    lower = {each.lower(): each for each in choices}
+    """List the accepted values, after the one that the wrong value was probably meant to be."""
+    lower = {choice.lower(): choice for choice in choices}
     wanted = _SHORT.get(instead.lower(), instead.lower())
-    # Of numbers the nearest is not the one that looks alike.
+    # Similar digits don't make a number near.
     near = () if instead.isdecimal() else difflib.get_close_matches(wanted, lower, n=1)
     meant = f"did you mean {lower[near[0]]}? " if near else ""
     return f"{meant}One of {', '.join(choices)}" if meant else f"one of {', '.join(choices)}"
 
 
 def why(error: BaseException) -> str:
-    """Say what is wrong with a value, from what was raised on the way through the parser.
+    """Return why the parser refused a value; blank if the message says no more than ``accepted``.
 
-    Nothing, where all there is to say is what would be accepted.
+    Args:
+        error: raised by the parser, or by ``Option.words`` or ``Option.check``.
     """
     cause: BaseException | None = error
     while cause:
         if isinstance(cause, ValidationError):
-            # What a value is to be above or below is part of what is accepted.
+            # Bounds are part of what is accepted.
             return reasons(cause, "_than")
         if isinstance(cause, json.JSONDecodeError):
             return f"broken JSON: {cause}"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     if not isinstance(error, ValueError):
-        # Python's own words for a value that nobody was prepared for.
+        # Python's own message about code that didn't expect this value.
         return ""
     message = re.sub(r"^argument \S+: ", "", str(error))
-    # Of a conversion that failed: a type of Python's, and the value once more.
+    # A failed conversion: the message has a Python type, and repeats the value.
     return "" if message == BOOLEANS or re.match("invalid |Value ", message) else message
 
 
 def reasons(invalid: ValidationError, but: str = "-") -> str:
-    """Join what is wrong, but for some kinds of it; no value is repeated."""
-    every = invalid.errors(include_input=False, include_url=False)
-    return "; ".join(_told(each) for each in every if but not in each["type"])
+    """Join a validation error's messages, without the values.
+
+    Args:
+        invalid: the error.
+        but: leaves out the kinds of errors that contain this.
+    """
+    errors = invalid.errors(include_input=False, include_url=False)
+    return "; ".join(_message(error) for error in errors if but not in error["type"])
 
 
-def _told(error: Any) -> str:
+def _message(error: Any) -> str:
     place = ".".join(str(step) for step in error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{place}: {message}" if place else message
 
 
-def _hold(value: Any, annotation: Any, field: Any) -> None:
-    """Hold a value to a type, and to the bounds that a field declares.
+def _validate(value: Any, annotation: Any, field: Any) -> None:
+    """Check a value against a type, and against the bounds that a field declares.
 
     Raises:
-        ValidationError: it is another, or beyond them.
+        ValidationError: the value is wrong.
     """
-    held = TypeAdapter(annotation).validate_python(value)
-    for bound in field.metadata if field and held is not None else ():
-        TypeAdapter(Annotated[Any, bound]).validate_python(held)
+    converted = TypeAdapter(annotation).validate_python(value)
+    for bound in field.metadata if field and converted is not None else ():
+        TypeAdapter(Annotated[Any, bound]).validate_python(converted)

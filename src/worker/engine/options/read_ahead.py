@@ -1,4 +1,4 @@
-"""How weights are read, by where they lie: vLLM maps files, which is slow over a network."""
+"""Chooses how vLLM reads weights: it maps files, which is slow on a network disk."""
 
 import re
 from argparse import Namespace
@@ -11,23 +11,23 @@ from worker.settings.environment import Default
 
 MOUNTS = Path("/proc/mounts")
 
-# Those of vLLM's formats whose loader heeds the strategy.
+# vLLM's load formats whose loader has strategies.
 _FORMATS = {"auto", "hf", "mistral", "safetensors"}
-# File systems whose files lie on another machine; RunPod's volume is one of FUSE's.
+# Types of network file systems; RunPod's volume is a FUSE one.
 _NETWORK = set(
     "9p afs beegfs ceph cifs fuse glusterfs gpfs lustre nfs nfs4 smb3 smbfs virtiofs wekafs".split()
 )
-# FUSE also has some that lie on this one.
+# FUSE file systems that are local.
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.overlayfs"}
-# What is read ahead of vLLM stays in the page cache, beside what the engine itself takes.
+# Largest share of the memory for weights in the page cache; the engine needs some, too.
 _SHARE = 0.8
 
 
 def with_load_strategy(arguments: EngineArguments) -> EngineArguments:
-    """Have vLLM read weights as it suits the disk that they lie on.
+    """Choose vLLM's strategy for reading weights by the disk that they are on.
 
     Args:
-        arguments: with a directory as the model, if it is on the disk.
+        arguments: of an engine, once its model was found.
     """
     folder = Path(arguments.vllm.model)
     if not folder.is_dir() or not MOUNTS.is_file():
@@ -36,18 +36,18 @@ def with_load_strategy(arguments: EngineArguments) -> EngineArguments:
     return arguments.with_default(chosen, chosen.value) if chosen else arguments
 
 
-def strategy(arguments: Namespace, folder: Path, memory: int, mounts: str) -> Default | None:
-    """Choose how vLLM reads weights; None where its own way is as good, or the operator chose.
+def strategy(options: Namespace, folder: Path, memory: int, mounts: str) -> Default | None:
+    """Choose how vLLM reads weights; None if it is set, or vLLM's own way is as good.
 
     Args:
-        arguments: vLLM's.
-        folder: where the weights lie.
-        memory: that the page cache can take, in bytes.
+        options: vLLM's arguments.
+        folder: of the weights.
+        memory: bytes that the page cache can take.
         mounts: the text of ``/proc/mounts``.
     """
-    several_threads = dict(arguments.model_loader_extra_config or {}).get("enable_multithread_load")
-    chosen = arguments.safetensors_load_strategy is not None
-    if chosen or several_threads or str(arguments.load_format).lower() not in _FORMATS:
+    several_threads = dict(options.model_loader_extra_config or {}).get("enable_multithread_load")
+    chosen = options.safetensors_load_strategy is not None
+    if chosen or several_threads or str(options.load_format).lower() not in _FORMATS:
         return None
     weights = [path.resolve() for path in folder.glob("*.safetensors")]
     if not weights:
@@ -60,7 +60,7 @@ def strategy(arguments: Namespace, folder: Path, memory: int, mounts: str) -> De
 
 
 def file_system(path: Path, mounts: str) -> str:
-    """Name the type of the file system that a path lies on; nothing, if that is not known.
+    """Return the type of the file system that a path is on; blank if it is unknown.
 
     Args:
         path: absolute, without symbolic links.
@@ -70,9 +70,9 @@ def file_system(path: Path, mounts: str) -> str:
     deepest = -1
     for line in mounts.splitlines():
         _, point, kind, *_ = (*line.split(), "", "", "")
-        # Spaces and the like are written as octal numbers.
+        # Spaces and the like are escaped as octal numbers.
         place = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point))
-        # Of two at one place the later one hides the earlier one.
+        # A later mount hides an earlier one at the same place.
         if kind and path.is_relative_to(place) and len(place.parts) >= deepest:
             found, deepest = kind, len(place.parts)
     return found

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from worker.engine.gpus import divide_memory
 from worker.errors import SettingsError
-from worker.start import _shares
 
 SHARE = "GPU_MEMORY_UTILIZATION"
 
@@ -31,7 +31,7 @@ def share(value: Any) -> dict[str, str]:
     ],
 )
 def test_two_engines_share_a_gpu(main: Any, embedders: Any, shares: tuple[float, float]) -> None:
-    assert _shares(share(main), share(embedders)) == shares
+    assert divide_memory(share(main), share(embedders)) == shares
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_shares_that_no_gpu_can_give_are_refused(
     main: Any, embedders: Any, told: tuple[str, str]
 ) -> None:
     with pytest.raises(SettingsError) as caught:
-        _shares(share(main), share(embedders))
+        divide_memory(share(main), share(embedders))
     (mistake,) = caught.value.mistakes
     assert (mistake.name, mistake.value) == (f"EMBEDDING_{SHARE}", told[0])
     assert mistake.advice == (
@@ -57,7 +57,7 @@ def test_shares_that_no_gpu_can_give_are_refused(
 
 def test_the_share_that_was_set_is_the_one_that_is_refused() -> None:
     with pytest.raises(SettingsError) as caught:
-        _shares(share(0.95), {})
+        divide_memory(share(0.95), {})
     (mistake,) = caught.value.mistakes
     assert str(mistake) == (
         f"{SHARE} = '0.95': with 0.1 for the embedder there is not enough: at most 1 together, "
@@ -67,13 +67,13 @@ def test_the_share_that_was_set_is_the_one_that_is_refused() -> None:
 
 @pytest.mark.parametrize(("main", "embedders"), [("half", None), (None, "half"), ("1", "half")])
 def test_what_is_no_number_is_vllms_parser_to_refuse(main: Any, embedders: Any) -> None:
-    assert _shares(share(main), share(embedders)) == (0.95, 0.1)
+    assert divide_memory(share(main), share(embedders)) == (0.95, 0.1)
 
 
 @given(st.integers(1, 94))
 @settings(deadline=None, database=None)
 def test_what_the_embedder_takes_the_model_does_not_have(percent: int) -> None:
-    main, embedders = _shares({}, share(percent / 100))
+    main, embedders = divide_memory({}, share(percent / 100))
     assert embedders == percent / 100
     # As written on a command line: no digits of a computer's making.
     assert float(f"{main:g}") == main == round((95 - percent) / 100, 2)

@@ -1,0 +1,46 @@
+"""Options of vLLM's parser that a worker refuses, or that have no effect in one."""
+
+from worker.settings.names import OF_OTHERS
+
+_NO_SOCKET = "vLLM's server runs inside the worker, without a socket of its own"
+_ONE_MACHINE = "a worker is one machine"
+
+# Options that make no sense in a worker, and why.
+REFUSED = dict.fromkeys(
+    """
+    api_server_count grpc grpc_port headless middleware root_path ssl_ca_certs ssl_cert_reqs
+    ssl_certfile ssl_ciphers ssl_keyfile enable_ssl_refresh uds
+    """.split(),
+    _NO_SOCKET,
+) | dict.fromkeys(
+    """
+    data_parallel_address data_parallel_external_lb data_parallel_hybrid_lb data_parallel_rank
+    data_parallel_rpc_port data_parallel_start_rank data_parallel_supervisor_port master_addr
+    master_port nnodes node_rank
+    """.split(),
+    _ONE_MACHINE,
+)
+# Secrets that vLLM must not get: HF_TOKEN reaches the hub's library through the environment, and
+# SERVE_API_KEY replaces api_key.
+SECRETS = frozenset({"api_key", "hf_token"})
+# All options that are not settings.
+DENIED = {name.lower() for name in OF_OTHERS} | REFUSED.keys() | SECRETS
+
+# Options that vLLM's parser accepts but that nothing reads, in a worker or at all, and why.
+IDLE = dict.fromkeys(
+    """
+    aggregate_engine_logging allow_credentials allowed_headers allowed_methods allowed_origins
+    disable_access_log_for_endpoints disable_fastapi_docs disable_uvicorn_access_log
+    dp_supervisor_probe_failure_threshold dp_supervisor_probe_interval_s
+    dp_supervisor_probe_timeout_s data_parallel_multi_port_external_lb enable_offline_docs
+    h11_max_header_count h11_max_incomplete_event_size log_error_stack shutdown_timeout
+    uvicorn_log_level
+    """.split(),
+    _NO_SOCKET,
+) | dict.fromkeys(
+    """
+    collect_detailed_traces disable_cascade_attn max_parallel_loading_workers
+    show_hidden_metrics_for_version
+    """.split(),
+    "vLLM itself ignores it",
+)

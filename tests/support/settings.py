@@ -1,0 +1,13 @@
+"""Settings as a start reads them, given the variables that are set."""
+
+from collections.abc import Mapping
+
+from worker import start
+from worker.engine.machine import Machine
+from worker.settings.sources import gather
+from worker.start.bootstrap import Bootstrap
+
+
+def read_settings(environ: Mapping[str, str], machine: Machine | None = None) -> start.Start:
+    """Read and check everything that is set, with vLLM's own parser; start no engine."""
+    return start.read(Bootstrap.of(gather(environ)), machine)
