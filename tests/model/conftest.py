@@ -16,7 +16,7 @@ from worker.settings import Settings
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
-# All yields of one job, its input given as keywords.
+# Returns all yields of a job; the keywords are its input.
 Ask = Callable[..., Awaitable[list[Any]]]
 
 
@@ -28,7 +28,7 @@ def settings(demo_model: Path) -> Settings:
 
 @pytest.fixture(scope="session")
 def engine(settings: Settings) -> "Iterator[InProcessEngine]":
-    """Started once a run: a cold start takes ten seconds."""
+    """The engine, started once: a cold start takes ten seconds."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     # Imported here: it takes seconds, and tests of other folders do without it.
     from worker.engine import launch, options  # noqa: PLC0415 - see above

@@ -17,12 +17,12 @@ from support.models.lora import BROKEN, CONFIG, REFUSED_BY_VLLM, configured, mak
 SCRIPT = ROOT / "tests" / "model" / "scripts" / "adapters.py"
 END_S = 15
 GREEDY = {"temperature": 0, "max_tokens": 8}
-# Long enough that vLLM keeps what it has computed of it.
+# Long enough for vLLM's prefix cache.
 PROMPT = "Count: " * 100
 
 
 class Engine:
-    """The script's, and the volume that it looks at."""
+    """The engine of the script, and its volume."""
 
     def __init__(self, process: "subprocess.Popen[str]", volume: Path, model: Path) -> None:
         self.adapters = volume / "adapters"
@@ -30,45 +30,45 @@ class Engine:
         self._model = model
         self._process = process
         self._ids = map(str, itertools.count())
-        self._told: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, dict[str, Any]] = {}
 
     def make(self, name: str, seed: int = 1) -> Path:
-        """Put an adapter on the volume; one that is there already is replaced."""
+        """Write an adapter to the volume, or replace it."""
         shutil.rmtree(self.adapters / name, ignore_errors=True)
         make_adapter(self.adapters / name, self._model, seed)
         return self.adapters / name
 
-    def begin(self, **asked: Any) -> str:
+    def begin(self, **request: Any) -> str:
         id_ = next(self._ids)
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"id": id_, **asked}) + "\n")
+        self._process.stdin.write(json.dumps({"id": id_, **request}) + "\n")
         self._process.stdin.flush()
         return id_
 
-    def has_told(self, id_: str) -> bool:
-        return id_ in self._told
+    def has_answered(self, id_: str) -> bool:
+        return id_ in self._answers
 
     def end(self, id_: str) -> dict[str, Any]:
         assert self._process.stdout is not None
-        while id_ not in self._told:
+        while id_ not in self._answers:
             line = self._process.stdout.readline()
             assert line, (self.adapters.parent / "stderr").read_text()
-            told = json.loads(line)
-            self._told[told.pop("id")] = told
-        return self._told[id_]
+            answer = json.loads(line)
+            self._answers[answer.pop("id")] = answer
+        return self._answers[id_]
 
-    def ask(self, **asked: Any) -> Any:
-        told = self.end(self.begin(**asked))
-        assert "status" not in told, told
-        return told["told"]
+    def ask(self, **request: Any) -> Any:
+        answer = self.end(self.begin(**request))
+        assert "status" not in answer, answer
+        return answer["answer"]
 
-    def refusal(self, **asked: Any) -> tuple[int, str]:
-        told = self.end(self.begin(**asked))
-        return told["status"], told["message"]
+    def refusal(self, **request: Any) -> tuple[int, str]:
+        answer = self.end(self.begin(**request))
+        return answer["status"], answer["message"]
 
-    def text(self, **named: str) -> str:
-        """What the raw path answers."""
-        return str(self.ask(job=job(**named)))
+    def text(self, **keys: str) -> str:
+        """Return the answer of the raw path."""
+        return str(self.ask(job=job(**keys)))
 
     def served(self) -> list[str]:
         models = self.ask(path="/v1/models")["data"]
@@ -112,7 +112,7 @@ def live(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def plain(live: Engine) -> str:
-    """What the model says without an adapter."""
+    """The answer without an adapter."""
     return live.text()
 
 
@@ -122,9 +122,9 @@ def test_an_adapter_that_appears_on_the_volume_is_served_without_a_restart(
     assert live.refusal(job=job(lora="new"))[0] == 404
     live.make("new")
     assert "new" in live.ask(volume=True)
-    beside = live.begin(job=job())
+    running = live.begin(job=job())
     assert live.text(lora="new") == live.text(model="new") != plain
-    assert live.end(beside)["told"] == plain
+    assert live.end(running)["answer"] == plain
     assert "new" in live.served()
 
 
@@ -139,7 +139,7 @@ def test_an_adapter_answers_on_the_openai_path_once_it_is_adopted(live: Engine, 
 def test_many_first_requests_at_once_load_an_adapter_once(live: Engine, plain: str) -> None:
     live.make("busy")
     begun = [live.begin(job=job(lora="busy")) for _ in range(8)]
-    (text,) = {live.end(id_)["told"] for id_ in begun}
+    (text,) = {live.end(id_)["answer"] for id_ in begun}
     assert text != plain
     assert len(list(live.scratch.glob("worker-adapters-*/busy-*"))) == 1
 
@@ -175,8 +175,8 @@ def test_a_running_request_keeps_an_adapter_that_is_removed(live: Engine) -> Non
     live.text(lora="leaving")  # by then the first has begun, too
     shutil.rmtree(live.adapters / "leaving")
     assert live.refusal(job=job(lora="leaving"))[0] == 404
-    assert not live.has_told(running)
-    assert live.end(running)["told"] == undisturbed
+    assert not live.has_answered(running)
+    assert live.end(running)["answer"] == undisturbed
 
 
 def test_an_unloaded_adapter_is_loaded_again_when_it_is_asked_for(live: Engine) -> None:
@@ -196,15 +196,15 @@ def test_what_is_not_loaded_cannot_be_unloaded(live: Engine, name: str) -> None:
 def test_a_broken_adapter_is_refused_and_the_engine_answers_on(
     live: Engine, plain: str, kind: str
 ) -> None:
-    change, told = {**BROKEN, **REFUSED_BY_VLLM}[kind]
+    change, reason = {**BROKEN, **REFUSED_BY_VLLM}[kind]
     change(live.make(kind))
-    beside = live.begin(job=job())
+    running = live.begin(job=job())
     status, message = live.refusal(job=job(lora=kind))
     assert status == 400
-    assert told in message
+    assert reason in message
     assert str(live.adapters.parent) not in message
     assert live.refusal(adopt=[kind]) == (status, message)
-    assert live.end(beside)["told"] == live.text() == plain
+    assert live.end(running)["answer"] == live.text() == plain
     assert kind not in live.served()
 
 
@@ -251,7 +251,7 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def tempting(live: Engine, demo_model: Path) -> None:
-    """Adapters that would be served, if a name could lead out of the directory."""
+    """Adapters outside of the directory, which names could lead to."""
     outside = live.adapters.parent / "outside"
     make_adapter(outside, demo_model)
     live.make("inside")
@@ -265,13 +265,13 @@ def tempting(live: Engine, demo_model: Path) -> None:
 @pytest.mark.usefixtures("tempting")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_that_leads_elsewhere_is_no_adapter(live: Engine, name: str) -> None:
-    named = name.format(volume=live.adapters.parent)
-    status, message = live.refusal(job=job(lora=named))
+    lora = name.format(volume=live.adapters.parent)
+    status, message = live.refusal(job=job(lora=lora))
     assert status == 404
     assert "no model or adapter" in message
-    assert named not in live.ask(volume=True)
-    assert live.refusal(adopt=[named])[0] == 404
-    assert named not in live.served()
+    assert lora not in live.ask(volume=True)
+    assert live.refusal(adopt=[lora])[0] == 404
+    assert lora not in live.served()
 
 
 @pytest.mark.usefixtures("tempting")

@@ -63,10 +63,10 @@ async def test_a_stream_breaks_off_as_it_is_shown(shown: Block) -> None:
 
 
 def test_every_route_has_its_row() -> None:
-    told = {
+    documented = {
         path: (method, answers, streams) for method, path, answers, streams, _ in rows("Routes")
     }
-    assert told == {
+    assert documented == {
         route.path: (
             route.method,
             "the worker" if route.own else "vLLM",
@@ -78,14 +78,14 @@ def test_every_route_has_its_row() -> None:
 
 def test_every_parameter_of_chats_and_completions_has_its_row(engine: "InProcessEngine") -> None:
     chat, completion = (engine.keys(path) or frozenset() for path in (CHAT, "/v1/completions"))
-    told = {
+    documented = {
         name: place
         for names, place, *_ in rows("Chat completions and completions")
         for name in re.findall(r"\w+", names)
     }
-    assert (chat | completion) - DENIED.keys() <= told.keys()
-    assert not {name for name, place in told.items() if place == "chat"} & completion
-    assert not {name for name, place in told.items() if place == "completions"} & chat
+    assert (chat | completion) - DENIED.keys() <= documented.keys()
+    assert not {name for name, place in documented.items() if place == "chat"} & completion
+    assert not {name for name, place in documented.items() if place == "completions"} & chat
 
 
 def test_every_key_that_is_refused_is_told_with_the_reason() -> None:

@@ -36,8 +36,8 @@ async def test_one_bad_prompt_fails_alone(ask: Ask) -> None:
     (whole,) = await ask(prompts=prompts, sampling_params=params)
     first, *others = whole["outputs"]
     assert text(first) == PASSAGE[1]
-    told = [result["error"]["message"] for result in others]
-    for message, expected in zip(told, ("1,024", "a text", "vocab", "max_tokns"), strict=True):
+    messages = [result["error"]["message"] for result in others]
+    for message, expected in zip(messages, ("1,024", "a text", "vocab", "max_tokns"), strict=True):
         assert expected in message
     assert {result["error"]["code"] for result in others} == {400}
 
@@ -57,11 +57,11 @@ async def test_a_list_runs_side_by_side_in_the_engine(ask: Ask) -> None:
 
 
 async def test_llm_engines_form_is_answered_in_its_shapes(ask: Ask) -> None:
-    given = {"format": "llm_engine", "prompt": PASSAGE[0], "temperature": 0, "max_new_tokens": 60}
-    (whole,) = await ask(**given)
+    payload = {"format": "llm_engine", "prompt": PASSAGE[0], "temperature": 0, "max_new_tokens": 60}
+    (whole,) = await ask(**payload)
     assert whole["output"]["text"] == PASSAGE[1]
     count = whole["output"]["num_completion_tokens"]
-    events = [event["output"] for event in await ask(**given, stream=True)]
+    events = [event["output"] for event in await ask(**payload, stream=True)]
     assert "".join(event["text"] for event in events) == PASSAGE[1]
     assert [event["finished"] for event in events] == [False] * (len(events) - 1) + [True]
     assert events[-1]["num_completion_tokens"] == count
@@ -69,9 +69,9 @@ async def test_llm_engines_form_is_answered_in_its_shapes(ask: Ask) -> None:
 
 
 async def test_llm_engines_log_probabilities_come_a_token_an_event(ask: Ask) -> None:
-    given = {"format": "llm_engine", "prompt": PASSAGE[0], "temperature": 0, "max_new_tokens": 9}
-    (whole,) = await ask(**given, return_token_log_probs=True)
-    events = await ask(**given, return_token_log_probs=True, stream=True)
+    payload = {"format": "llm_engine", "prompt": PASSAGE[0], "temperature": 0, "max_new_tokens": 9}
+    (whole,) = await ask(**payload, return_token_log_probs=True)
+    events = await ask(**payload, return_token_log_probs=True, stream=True)
     assert [event["output"]["token"] for event in events] == whole["output"]["tokens"]
     assert [event["output"]["num_completion_tokens"] for event in events] == list(range(1, 10))
 

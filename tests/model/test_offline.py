@@ -83,7 +83,7 @@ def test_what_comes_back_is_vllms_own(generate: Ended) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "lengths"),
+    ("kind", "lengths"),
     [
         ("none", [[16]]),
         ("dict", [[4]]),
@@ -95,9 +95,9 @@ def test_what_comes_back_is_vllms_own(generate: Ended) -> None:
     ],
 )
 def test_sampling_parameters_are_one_for_all_or_one_for_each(
-    generate: Ended, given: str, lengths: list[list[int]]
+    generate: Ended, kind: str, lengths: list[list[int]]
 ) -> None:
-    assert generate["params"][given] == lengths
+    assert generate["params"][kind] == lengths
 
 
 def test_vllms_own_parameters_stay_as_they_were(generate: Ended) -> None:
@@ -106,16 +106,16 @@ def test_vllms_own_parameters_stay_as_they_were(generate: Ended) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "message"),
     [
         ("params", "sampling_params: 1 of them for 2 prompts"),
         ("chat", "sampling_params: 1 of them for 2 prompts"),
         ("adapters", "lora_request: 1 of them for 2 prompts"),
     ],
 )
-def test_lists_of_different_lengths_are_refused(generate: Ended, part: str, told: str) -> None:
+def test_lists_of_different_lengths_are_refused(generate: Ended, part: str, message: str) -> None:
     refused = generate[part]["too_few"]
-    assert (refused["type"], refused["message"]) == ("ValueError", told)
+    assert (refused["type"], refused["message"]) == ("ValueError", message)
 
 
 def test_a_parameter_that_nobody_knows_is_refused_with_the_nearest_name(generate: Ended) -> None:
@@ -153,7 +153,7 @@ def test_a_beam_search_finds_what_is_likelier_than_the_greedy_answer(generate: E
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "message"),
     [
         ("too_long", "2000 input tokens"),
         ("unknown_id", "out of vocabulary"),
@@ -161,11 +161,11 @@ def test_a_beam_search_finds_what_is_likelier_than_the_greedy_answer(generate: E
     ],
 )
 def test_a_request_that_is_refused_raises_the_reason(
-    generate: Ended, request_: str, told: str
+    generate: Ended, request_: str, message: str
 ) -> None:
     refused = generate["refused"][request_]
     assert (refused["of_worker"], refused["status"]) == (True, 400)
-    assert told in refused["message"]
+    assert message in refused["message"]
 
 
 def test_a_refusal_ends_the_other_requests_and_the_engine_answers_on(generate: Ended) -> None:

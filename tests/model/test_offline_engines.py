@@ -40,12 +40,12 @@ def test_a_conversation_is_answered_by_its_adapter(generate: Ended) -> None:
 
 
 @pytest.mark.parametrize(
-    ("adapter", "told"), [("missing", "No adapter found"), ("broken", "deserializing header")]
+    ("adapter", "message"), [("missing", "No adapter found"), ("broken", "deserializing header")]
 )
 def test_an_adapter_that_cannot_be_loaded_raises_the_reason(
-    generate: Ended, adapter: str, told: str
+    generate: Ended, adapter: str, message: str
 ) -> None:
-    assert told in generate["adapters"][adapter]["message"]
+    assert message in generate["adapters"][adapter]["message"]
 
 
 @pytest.mark.parametrize("adapter", ["missing", "broken"])
@@ -101,13 +101,13 @@ def test_without_a_tokenizer_a_job_of_ids_is_answered_with_ids(ids: Ended) -> No
     (whole,), streamed = ids["jobs"]["ids"], ids["jobs"]["streamed"]
     assert whole["choices"][0]["token_ids"] == ids["ids"][0]
     assert len(streamed) > 1
-    told = [id_ for chunk in streamed for id_ in chunk["choices"][0]["token_ids"]]
-    assert told == ids["ids"][0]
+    streamed_ids = [id_ for chunk in streamed for id_ in chunk["choices"][0]["token_ids"]]
+    assert streamed_ids == ids["ids"][0]
     assert whole["usage"] == streamed[-1]["usage"] == {"input": 4, "output": 12}
 
 
 @pytest.mark.parametrize(
-    ("job", "told"),
+    ("job", "message"),
     [
         ("text", NO_TOKENIZER),
         ("messages", NO_TOKENIZER),
@@ -117,10 +117,10 @@ def test_without_a_tokenizer_a_job_of_ids_is_answered_with_ids(ids: Ended) -> No
         ("unknown_id", "out of vocabulary"),
     ],
 )
-def test_without_a_tokenizer_a_job_with_text_is_refused(ids: Ended, job: str, told: str) -> None:
+def test_without_a_tokenizer_a_job_with_text_is_refused(ids: Ended, job: str, message: str) -> None:
     error = error_of(ids["jobs"][job])
     assert error["code"] == 400
-    assert told in error["message"]
+    assert message in error["message"]
 
 
 # Embeddings

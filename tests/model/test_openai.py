@@ -73,7 +73,7 @@ async def test_models_names_the_model_and_not_its_path(ask: Ask, route: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("body", "status", "message"),
     [
         ({"messages": []}, 400, "at least one message"),
         (
@@ -101,12 +101,12 @@ async def test_models_names_the_model_and_not_its_path(ask: Ask, route: str) -> 
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_refusal_keeps_vllms_status_and_words_but_not_the_prompt(
-    ask: Ask, body: dict[str, Any], status: int, told: str, stream: bool
+    ask: Ask, body: dict[str, Any], status: int, message: str, stream: bool
 ) -> None:
     (chunk,) = await ask(openai_route=CHAT, openai_input={**body, "stream": stream})
     error = json.loads(chunk["error"])["error"]
     assert error["code"] == status
-    assert told in error["message"]
+    assert message in error["message"]
     assert "secret" not in error["message"]
     assert (error["retryable"], error["request_id"]) == (False, "job-1")
 

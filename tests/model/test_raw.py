@@ -153,14 +153,14 @@ async def test_log_probabilities_come_in_step_with_the_tokens(ask: Ask) -> None:
     for chunk in chunks:
         choice = chunk["choices"][0]
         assert len(choice["logprobs"]) == len(choice["tokens"])
-    told = [position for chunk in chunks for position in chunk["choices"][0]["logprobs"]]
-    assert "".join(position["token"] for position in told) == joined(chunks)
-    assert all(len(position["top"]) == 2 for position in told)
-    assert all(position["top"][0]["logprob"] <= 0 for position in told)
+    positions = [position for chunk in chunks for position in chunk["choices"][0]["logprobs"]]
+    assert "".join(position["token"] for position in positions) == joined(chunks)
+    assert all(len(position["top"]) == 2 for position in positions)
+    assert all(position["top"][0]["logprob"] <= 0 for position in positions)
 
 
 @pytest.mark.parametrize(
-    ("payload", "status", "param", "told"),
+    ("payload", "status", "param", "message"),
     [
         ({"sampling_params": {"max_tokens": -1}}, 400, "max_tokens", "at least 1"),
         ({"sampling_params": {"max_tokens": "5"}}, 400, "max_tokens", "valid integer"),
@@ -186,10 +186,10 @@ async def test_log_probabilities_come_in_step_with_the_tokens(ask: Ask) -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_the_engine_refuses_fails_with_the_reason(
-    ask: Ask, payload: dict[str, Any], status: int, param: str | None, told: str, stream: bool
+    ask: Ask, payload: dict[str, Any], status: int, param: str | None, message: str, stream: bool
 ) -> None:
     error = error_of(await ask(**{"prompt": "Hi", **payload}, stream=stream))
     assert (error["code"], error["param"]) == (status, param)
-    assert told in error["message"]
+    assert message in error["message"]
     assert error["retryable"] is False
     assert error["request_id"] == "job-1"

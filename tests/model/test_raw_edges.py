@@ -1,4 +1,4 @@
-"""Raw jobs at the edges of what vLLM takes: each is answered or refused, none harms another."""
+"""Raw jobs at vLLM's limits: they are answered or refused, and none harms another."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -22,8 +22,8 @@ async def test_what_is_ruled_out_has_a_log_probability_that_json_knows(
 ) -> None:
     params = {"guided_choice": ["yes", "no"], "logprobs": 3}
     chunks = await ask(prompt="Hello", sampling_params=params, stream=stream)
-    told = json.dumps(chunks, allow_nan=False)
-    assert "-9999.0" in told
+    text = json.dumps(chunks, allow_nan=False)
+    assert "-9999.0" in text
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_a_beam_ends_where_sampling_would(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "status", "told"),
+    ("keys", "status", "message"),
     [
         ({"sampling_params": {"temperature": 5}}, 400, "temperature"),
         ({"sampling_params": {"max_tokn": 3}}, 400, "max_tokens"),
@@ -77,12 +77,12 @@ async def test_a_beam_ends_where_sampling_would(ask: Ask) -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_is_wrong_for_the_whole_list_fails_the_job(
-    keys: dict[str, Any], status: int, told: str, stream: bool, ask: Ask
+    keys: dict[str, Any], status: int, message: str, stream: bool, ask: Ask
 ) -> None:
     (failed,) = await ask(prompts=["a", "b"], **keys, stream=stream)
     error = error_of(failed)
     assert error["code"] == status
-    assert told in error["message"]
+    assert message in error["message"]
 
 
 async def test_an_item_that_vllm_fails_at_fails_alone(ask: Ask) -> None:
@@ -103,7 +103,7 @@ async def test_a_beam_ends_with_the_context(ask: Ask) -> None:
 
 
 async def test_special_tokens_that_are_shown_stand_each_at_its_place_in_a_stream(ask: Ask) -> None:
-    given: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "prompt": "Count to ten.",
         "apply_chat_template": True,
         "sampling_params": {
@@ -111,10 +111,10 @@ async def test_special_tokens_that_are_shown_stand_each_at_its_place_in_a_stream
             "skip_special_tokens": False,
         },
     }
-    (whole,) = await ask(**given)
-    # Handed over in heaps, so that it is the worker that splits the text.
-    given["sampling_params"]["stream_interval"] = 20
-    chunks = await ask(**given, stream=True)
+    (whole,) = await ask(**payload)
+    # Several tokens at once, so that the worker has to split the text.
+    payload["sampling_params"]["stream_interval"] = 20
+    chunks = await ask(**payload, stream=True)
     texts = [text for chunk in chunks for text in chunk["choices"][0]["tokens"]]
     assert "".join(texts) == whole["choices"][0]["tokens"][0]
     assert "<|im_end|>" in texts

@@ -1,4 +1,4 @@
-"""What reaches the model: the same, to the byte, on both paths."""
+"""Prompts as they reach the model: the same tokens on both paths."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -42,31 +42,31 @@ CONVERSATIONS: list[dict[str, Any]] = [
 ]
 
 
-async def ids_of(engine: "InProcessEngine", **given: Any) -> list[int]:
-    prompt = await engine.generation.prompts.render_job(RawJob.read(given))
+async def ids_of(engine: "InProcessEngine", **payload: Any) -> list[int]:
+    prompt = await engine.generation.prompts.render_job(RawJob.read(payload))
     ids: list[int] = prompt["prompt_token_ids"]
     return ids
 
 
-@pytest.mark.parametrize("given", CONVERSATIONS)
+@pytest.mark.parametrize("payload", CONVERSATIONS)
 async def test_a_conversation_is_the_same_prompt_on_both_paths(
-    given: dict[str, Any], ask: Ask, engine: "InProcessEngine"
+    payload: dict[str, Any], ask: Ask, engine: "InProcessEngine"
 ) -> None:
     # The demo worker has no tool parser, so its OpenAI path takes tools only to show them.
-    choice = {"tool_choice": "none"} if "tools" in given else {}
-    body = {**given, **choice, "max_tokens": 1, "return_token_ids": True}
+    choice = {"tool_choice": "none"} if "tools" in payload else {}
+    body = {**payload, **choice, "max_tokens": 1, "return_token_ids": True}
     (answer,) = await ask(openai_route="/v1/chat/completions", openai_input=body)
-    assert await ids_of(engine, **given) == answer["prompt_token_ids"]
+    assert await ids_of(engine, **payload) == answer["prompt_token_ids"]
 
 
 async def test_a_message_that_is_continued_begins_no_new_turn(
     ask: Ask, engine: "InProcessEngine"
 ) -> None:
-    given: dict[str, Any] = {"messages": BEGUN, "continue_final_message": True}
-    assert await ids_of(engine, **given) == await ids_of(
-        engine, **given, add_generation_prompt=False
+    payload: dict[str, Any] = {"messages": BEGUN, "continue_final_message": True}
+    assert await ids_of(engine, **payload) == await ids_of(
+        engine, **payload, add_generation_prompt=False
     )
-    (whole,) = await ask(**given, sampling_params={"temperature": 0, "max_tokens": 40})
+    (whole,) = await ask(**payload, sampling_params={"temperature": 0, "max_tokens": 40})
     assert whole["choices"][0]["tokens"] == [", four, five, six, seven, eight, nine, ten"]
 
 
@@ -89,13 +89,13 @@ async def test_the_answers_ids_are_told_where_asked_for(
     choices = [chunk["choices"][0] for chunk in chunks]
     ids = [id_ for choice in choices for id_ in choice["token_ids"]]
     assert len(ids) == chunks[-1]["usage"]["output"]
-    told = "".join(text for choice in choices for text in choice["tokens"])
+    text_ = "".join(text for choice in choices for text in choice["tokens"])
     # The last token ends the turn.
-    assert await ids_of(engine, prompt=told) == [0, *ids[:-1]]
+    assert await ids_of(engine, prompt=text_) == [0, *ids[:-1]]
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "told"),
+    ("payload", "status", "message"),
     [
         ({"prompt": [5, 10**6]}, 400, "out of vocabulary"),
         ({"prompt": [5] * 2000}, 400, "1024"),
@@ -113,12 +113,12 @@ async def test_the_answers_ids_are_told_where_asked_for(
     ],
 )  # fmt: skip - one line a case
 async def test_what_can_not_be_rendered_is_refused(
-    given: dict[str, Any], status: int, told: str, ask: Ask
+    payload: dict[str, Any], status: int, message: str, ask: Ask
 ) -> None:
-    (failed,) = await ask(**given)
+    (failed,) = await ask(**payload)
     error = json.loads(failed["error"])["error"]
     assert error["code"] == status
-    assert told in error["message"]
+    assert message in error["message"]
 
 
 async def test_the_model_may_be_named(ask: Ask) -> None:

@@ -43,15 +43,15 @@ async def test_the_documented_default_is_what_holds_without_it(
 async def test_it_has_the_documented_effect(name: str, answered: Answered) -> None:
     row = ROWS[name]
     plain = await answered(row.prompt, **row.base)
-    given = await answered(row.prompt, **row.base, **{name: row.given})
-    assert row.effect(given, plain), (given.whole, plain.whole)
+    changed = await answered(row.prompt, **row.base, **{name: row.given})
+    assert row.effect(changed, plain), (changed.whole, plain.whole)
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, row in ROWS.items() for value in row.refused]
 )
 async def test_what_is_out_of_range_is_refused_by_name(name: str, value: Any, ask: Ask) -> None:
-    base = {key: given for key, given in ROWS[name].base.items() if key != name}
+    base = {key: value_ for key, value_ in ROWS[name].base.items() if key != name}
     error = await refusal(ask, **base, **{name: value})
     assert error["code"] == 400
     assert name in f"{error['param']} {error['message']}" or "rammar" in error["message"]
@@ -90,9 +90,12 @@ async def test_a_beam_finds_likelier_texts_than_greed_and_ranks_them(answered: A
     assert beam.likelihoods == sorted(beam.likelihoods, reverse=True)
     assert beam.likelihoods[0] >= greedy.likelihoods[0]
     for choice in beam.choices:
-        assert [each["id"] for each in choice["logprobs"]] == choice["token_ids"]
-        assert all(1 <= len(each["top"]) <= 2 for each in choice["logprobs"])
-        assert "".join(each["token"] for each in choice["logprobs"][-3:]) in choice["tokens"][0]
+        assert [position["id"] for position in choice["logprobs"]] == choice["token_ids"]
+        assert all(1 <= len(position["top"]) <= 2 for position in choice["logprobs"])
+        assert (
+            "".join(position["token"] for position in choice["logprobs"][-3:])
+            in choice["tokens"][0]
+        )
 
 
 async def test_a_length_penalty_ranks_by_likelihood_a_token(answered: Answered) -> None:
@@ -118,13 +121,13 @@ async def test_a_higher_temperature_leads_to_less_likely_texts(answered: Answere
 
 
 async def test_a_special_stop_token_is_not_part_of_the_text(answered: Answered) -> None:
-    told = await answered(COUNT, temperature=0, max_tokens=40, stop_token_ids=[END])
-    assert (told.text, told.reason) == (COUNTED, "stop")
+    answer = await answered(COUNT, temperature=0, max_tokens=40, stop_token_ids=[END])
+    assert (answer.text, answer.reason) == (COUNTED, "stop")
 
 
 async def test_beside_stop_strings_the_text_ends_before_a_stop_token(answered: Answered) -> None:
-    told = await answered(COUNT, temperature=0, stop_token_ids=[FIVE], stop=["zzz"])
-    assert (told.text, told.choices[0]["stop_reason"]) == ("one, two, three, four,", FIVE)
+    answer = await answered(COUNT, temperature=0, stop_token_ids=[FIVE], stop=["zzz"])
+    assert (answer.text, answer.choices[0]["stop_reason"]) == ("one, two, three, four,", FIVE)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +164,13 @@ async def test_what_would_have_no_effect_together_is_refused(
 async def test_choices_that_are_ranked_come_in_one_yield_though_streamed(
     params: dict[str, Any], ask: Ask
 ) -> None:
-    given = {"max_tokens": 12, **params}
-    (whole,) = await ask(prompt="Once", sampling_params=given, stream=True)
+    sampling_params = {"max_tokens": 12, **params}
+    (whole,) = await ask(prompt="Once", sampling_params=sampling_params, stream=True)
     assert [len(choice["tokens"]) for choice in whole["choices"]] == [1, 1]
     assert all(choice["finish_reason"] for choice in whole["choices"])
 
 
 async def refusal(ask: Ask, **params: Any) -> dict[str, Any]:
-    (told,) = await ask(prompt="Once", sampling_params=params)
-    error: dict[str, Any] = json.loads(told["error"])["error"]
+    (failed,) = await ask(prompt="Once", sampling_params=params)
+    error: dict[str, Any] = json.loads(failed["error"])["error"]
     return error

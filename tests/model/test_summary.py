@@ -1,4 +1,4 @@
-"""What the log says of an engine that has started."""
+"""The log lines of a started engine."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +21,11 @@ def test_one_line_sums_the_engine_up(engine: "InProcessEngine", settings: Settin
     from worker.engine.summary import summary  # noqa: PLC0415 - it imports vLLM
 
     arguments, config = engine._arguments, engine._client.vllm_config
-    told = parts(summary(arguments, config, settings.max_concurrency))
+    shown = parts(summary(arguments, config, settings.max_concurrency))
     tokens = config.cache_config.num_gpu_blocks * config.cache_config.block_size
     assert tokens > 100_000
-    versions = told.pop("versions")
-    assert told == {
+    versions = shown.pop("versions")
+    assert shown == {
         "model": Path(settings.model_name).name,
         "from": str(Path(settings.model_name).resolve()),
         "revision": "none",
@@ -44,8 +44,8 @@ def test_every_automatic_choice_is_told_with_its_reason(engine: "InProcessEngine
     from worker.engine.options.automatic import CPU_EXPORTS  # noqa: PLC0415 - it imports vLLM
     from worker.engine.summary import defaults  # noqa: PLC0415 - likewise
 
-    told = {default.name: str(default) for default in defaults(engine._arguments)}
-    assert told.keys() - CPU_EXPORTS.keys() == {
+    shown = {default.name: str(default) for default in defaults(engine._arguments)}
+    assert shown.keys() - CPU_EXPORTS.keys() == {
         "DTYPE",
         "ENFORCE_EAGER",
         "DISTRIBUTED_EXECUTOR_BACKEND",
@@ -53,5 +53,5 @@ def test_every_automatic_choice_is_told_with_its_reason(engine: "InProcessEngine
         "TOKENIZER",
     }
     name = engine.model.names[0]
-    assert told["SERVED_MODEL_NAME"] == f"SERVED_MODEL_NAME={name} (the last part of MODEL_NAME)"
-    assert told["TOKENIZER"] == f"TOKENIZER={name} (the model's own)"
+    assert shown["SERVED_MODEL_NAME"] == f"SERVED_MODEL_NAME={name} (the last part of MODEL_NAME)"
+    assert shown["TOKENIZER"] == f"TOKENIZER={name} (the model's own)"

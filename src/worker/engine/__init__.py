@@ -72,7 +72,7 @@ class Engine(Protocol):
 
     @property
     def dead(self) -> bool:
-        """True while the engine can't answer: for good, or until it has been started again."""
+        """True while the engine can't answer: permanently, or until it is started again."""
 
     @property
     def slots(self) -> int:

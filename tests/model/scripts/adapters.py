@@ -1,4 +1,4 @@
-"""Does what each line of its input asks of an engine with LoRA, all at once, and tells in lines."""
+"""Runs an engine with LoRA: answers each line of its input with a line, all at once."""
 
 import asyncio
 import json
@@ -13,32 +13,32 @@ from worker.errors import WorkerError
 from worker.job import RawJob
 from worker.settings import Settings
 
-# More than the tests have loaded at once, or vLLM would confuse them on a CPU.
+# More than the tests load at once: on a CPU vLLM would confuse them.
 SLOTS = 16
 
 
-async def do(engine: Engine, asked: dict[str, Any]) -> Any:
-    if "job" in asked:
-        job = RawJob.read(asked["job"])
-        return "".join([delta.text async for delta in engine.generate(job, asked["id"])])
-    if "path" in asked:
-        parts = engine.call(asked["path"], asked.get("body"), asked["id"])
+async def do(engine: Engine, request: dict[str, Any]) -> Any:
+    if "job" in request:
+        job = RawJob.read(request["job"])
+        return "".join([delta.text async for delta in engine.generate(job, request["id"])])
+    if "path" in request:
+        parts = engine.call(request["path"], request.get("body"), request["id"])
         return json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
-    if "volume" in asked:
+    if "volume" in request:
         return await engine.adapters_on_volume()
-    for name in asked.get("unload", ()):
+    for name in request.get("unload", ()):
         await engine.unload(name)
-    for name in asked.get("adopt", ()):
+    for name in request.get("adopt", ()):
         await engine.adopt(name)
     return None
 
 
-async def answer(engine: Engine, asked: dict[str, Any]) -> None:
+async def answer(engine: Engine, request: dict[str, Any]) -> None:
     try:
-        told = {"told": await do(engine, asked)}
+        result = {"answer": await do(engine, request)}
     except WorkerError as error:
-        told = {"status": error.status, "message": error.message}
-    sys.stdout.write(json.dumps({"id": asked["id"], **told}) + "\n")
+        result = {"status": error.status, "message": error.message}
+    sys.stdout.write(json.dumps({"id": request["id"], **result}) + "\n")
     sys.stdout.flush()
 
 

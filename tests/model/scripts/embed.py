@@ -1,4 +1,4 @@
-"""Embeds with a model that generates otherwise, and closes the engine."""
+"""Embeds with a model that can also generate, and closes the engine."""
 
 import multiprocessing
 import sys
@@ -15,7 +15,7 @@ def vectors(outputs: list[Any]) -> list[list[float]]:
 
 def main(model: str) -> None:
     with LLM(model, runner="pooling", max_model_len=512) as llm:
-        told = {
+        results = {
             "together": vectors(llm.embed(["a", "b", "a"], use_tqdm=False)),
             "alone": vectors(llm.embed("b", use_tqdm=False)),
             "generate": refusal(lambda: llm.generate("a", use_tqdm=False)),
@@ -24,7 +24,7 @@ def main(model: str) -> None:
             "processes": len(multiprocessing.active_children()),
         }
     left = len(multiprocessing.active_children())
-    report(**told, left=left, closed=refusal(lambda: llm.embed("a", use_tqdm=False)))
+    report(**results, left=left, closed=refusal(lambda: llm.embed("a", use_tqdm=False)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Generates, chats and adapts in every way that `LLM` offers; never closes it."""
+"""Uses `LLM` in every way for generation, chats and adapters; never closes it."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ def prompts(llm: LLM) -> dict[str, Any]:
     ids = first.prompt_token_ids
     forms = [START, ids, {"prompt": START}, {"prompt_token_ids": ids}]
     chats = llm.chat(
-        [[{"role": "user", "content": said}] for said in ANSWERS], GREEDY, use_tqdm=False
+        [[{"role": "user", "content": question}] for question in ANSWERS], GREEDY, use_tqdm=False
     )
     turns = [output.prompt_token_ids for output in chats]
     return {
@@ -52,8 +52,8 @@ def prompts(llm: LLM) -> dict[str, Any]:
 def params(llm: LLM) -> dict[str, Any]:
     from vllm import SamplingParams  # noqa: PLC0415 - after the engine has been started
 
-    def lengths(given: Any, count: int = 1) -> list[list[int]]:
-        outputs = llm.generate([START] * count, given, use_tqdm=False)
+    def lengths(sampling_params: Any, count: int = 1) -> list[list[int]]:
+        outputs = llm.generate([START] * count, sampling_params, use_tqdm=False)
         return [[len(choice.token_ids) for choice in output.outputs] for output in outputs]
 
     vllms = SamplingParams(temperature=0, max_tokens=5, n=1)
@@ -79,8 +79,10 @@ def params(llm: LLM) -> dict[str, Any]:
 def guided(llm: LLM) -> dict[str, Any]:
     from vllm import SamplingParams  # noqa: PLC0415 - after the engine has been started
 
-    def answer(given: Any, held: Any) -> str:
-        outputs = llm.generate(START, given, use_tqdm=False, guided_options_request=held)
+    def answer(sampling_params: Any, constraint: Any) -> str:
+        outputs = llm.generate(
+            START, sampling_params, use_tqdm=False, guided_options_request=constraint
+        )
         return texts(outputs)[0]
 
     vllms = SamplingParams(temperature=0, max_tokens=20)
@@ -114,14 +116,14 @@ def ranked(llm: LLM) -> dict[str, Any]:
 def refused(llm: LLM) -> dict[str, Any]:
     long = {**GREEDY, "ignore_eos": True, "max_tokens": 900}
 
-    def told(*refused: Any) -> dict[str, Any]:
+    def refusal_with(*wrong: Any) -> dict[str, Any]:
         before = [START] * 3
-        return refusal(lambda: llm.generate([*before, *refused], long, use_tqdm=False))
+        return refusal(lambda: llm.generate([*before, *wrong], long, use_tqdm=False))
 
     return {
-        "too_long": told([5] * 2000),
+        "too_long": refusal_with([5] * 2000),
         "unfinished": llm._engine.unfinished_requests,
-        "unknown_id": told([10**6]),
+        "unknown_id": refusal_with([10**6]),
         "embedding": refusal(lambda: llm.embed("a", use_tqdm=False)),
         "afterwards": texts(llm.generate(START, GREEDY, use_tqdm=False)),
     }
@@ -166,8 +168,8 @@ def adapters(llm: LLM, model: str, folder: Path) -> dict[str, Any]:
 
     short = {"temperature": 0, "max_tokens": 10}
 
-    def answers(given: Any, count: int = 1) -> list[str]:
-        outputs = llm.generate([START] * count, short, use_tqdm=False, lora_request=given)
+    def answers(requests: Any, count: int = 1) -> list[str]:
+        outputs = llm.generate([START] * count, short, use_tqdm=False, lora_request=requests)
         return texts(outputs)
 
     def request(name: str, id_: int) -> Any:
@@ -191,7 +193,7 @@ def adapters(llm: LLM, model: str, folder: Path) -> dict[str, Any]:
         "missing": refusal(lambda: answers(request("missing", 8))),
         "broken": refusal(lambda: answers([None, request("broken", 9)], 2)),
         "afterwards": answers([None, whisper], 2),
-        "raw": [raw(llm, {**plain, **named})[0] for named in names],
+        "raw": [raw(llm, {**plain, **keys})[0] for keys in names],
         "chat": texts(llm.chat([hello, hello], short, False, lora_request=[None, whisper])),
         "prompt_adapters": [
             texts(llm.generate(START, GREEDY, use_tqdm=False, prompt_adapter_request=object()))
@@ -201,19 +203,19 @@ def adapters(llm: LLM, model: str, folder: Path) -> dict[str, Any]:
 
 
 def main(model: str, folder: Path) -> None:
-    told = arguments(model)
+    checked = arguments(model)
     llm = LLM(
         model,
         max_model_len=1024,
         swap_space=4,
         enable_lora=True,
         max_lora_rank=8,
-        # One more than there are: on a CPU vLLM gives what is to have none the last one's.
+        # One more than there are: on a CPU vLLM uses the last slot for requests without an adapter.
         max_loras=3,
         lora_modules=[{"name": "shout", "path": str(folder / "shout")}],
     )
     report(
-        arguments=told,
+        arguments=checked,
         prompts=prompts(llm),
         params=params(llm),
         guided=guided(llm),

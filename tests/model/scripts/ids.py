@@ -17,7 +17,7 @@ def main(model: str) -> None:
     jobs: dict[str, dict[str, Any]] = {
         "ids": {"prompt": IDS},
         "streamed": {"prompt": IDS, "stream": True},
-        # First of those that fail: it must not take the engine with it.
+        # The first failure: it must not kill the engine.
         "unknown_id": {"prompt": [10**6]},
         "text": {"prompt": "Hi"},
         "messages": {"messages": [{"role": "user", "content": "Hi"}]},

@@ -1,4 +1,4 @@
-"""What the scripts share: each calls `LLM`, and ends by printing what came of it."""
+"""Helpers of the scripts, which call `LLM` and end by printing their results."""
 
 import asyncio
 import json
@@ -18,10 +18,10 @@ def texts(outputs: list[Any]) -> list[str]:
 
 
 def refusal(call: Callable[[], Any]) -> dict[str, Any]:
-    """Tell how a call fails."""
+    """Return how a call fails."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001 - which one it is, the tests say
+    except Exception as error:  # noqa: BLE001 - the tests say which one it is
         return {
             "type": type(error).__name__,
             "of_worker": isinstance(error, WorkerError),
@@ -41,7 +41,7 @@ def raw(llm: Any, payload: dict[str, Any]) -> list[Any]:
     return asyncio.run(handle())
 
 
-def report(**told: Any) -> None:
+def report(**results: Any) -> None:
     """Print the results, the last thing that a script does."""
-    sys.stdout.write(json.dumps({**told, "printed_at": time.time()}) + "\n")
+    sys.stdout.write(json.dumps({**results, "printed_at": time.time()}) + "\n")
     sys.stdout.flush()

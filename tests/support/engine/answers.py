@@ -1,4 +1,4 @@
-"""Scripted engines that answer in other ways than all alike, and what yields of lists hold."""
+"""Scripted engines with an answer for each prompt, and helpers for the yields of lists."""
 
 import contextlib
 import json
@@ -17,14 +17,14 @@ every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "str
 
 
 class Scripts(ScriptedEngine):
-    """Plays for each prompt a script of its own, where there is one; else it repeats the prompt."""
+    """Plays a script for each prompt; without one it repeats the prompt."""
 
     def __init__(self, **scripts: Sequence[Step]) -> None:
         super().__init__()
         self.scripts = scripts
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
-        # The script is looked at when the first delta is asked for, before any other request runs.
+        # It is read for the first delta, before any other request runs.
         self.script = tuple(self.scripts.get(str(job.prompt)) or tokens(str(job.prompt)))
         async with contextlib.aclosing(super().generate(job, request_id)) as deltas:
             async for delta in deltas:
@@ -32,7 +32,7 @@ class Scripts(ScriptedEngine):
 
 
 class Details(ScriptedEngine):
-    """Plays the script as it is, streaming or not: what it scripts keeps its details."""
+    """Plays the script as it is, streaming or not, so that deltas keep their details."""
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         self.asked.append(job)
@@ -46,7 +46,7 @@ def job(*prompts: Any, **keys: Any) -> dict[str, Any]:
 
 
 def results_of(yields: list[Any], *, stream: bool) -> list[Any]:
-    """The results in the order of the prompts; each must have come once."""
+    """Return the results in the order of the prompts; each must have come once."""
     if not stream:
         return [result for chunk in yields for result in chunk["outputs"]]
     assert {tuple(chunk) for chunk in yields} == {("index", "result")}

@@ -1,4 +1,4 @@
-"""What config.json says of models that everybody knows, as far as memory and length go by it."""
+"""config.json of well-known models, as far as memory and context length depend on it."""
 
 from typing import Any
 
@@ -100,7 +100,7 @@ FALCON_7B = {
     "new_decoder_architecture": False,
 }
 
-# Three of four layers keep a state in place of a cache.
+# Three of four layers keep a state instead of a cache.
 QWEN_3_NEXT = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
@@ -116,7 +116,7 @@ QWEN_3_NEXT = {
 
 
 def seeing(text: dict[str, Any]) -> dict[str, Any]:
-    """Nest a language model's configuration as models that also see do."""
+    """Nest a language model's configuration as vision models do."""
     return {
         "architectures": ["LlavaForConditionalGeneration"],
         "model_type": "llava",

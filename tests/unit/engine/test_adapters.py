@@ -1,4 +1,4 @@
-"""An adapter's files: which names lead to them, and what is noticed without an engine."""
+"""An adapter's files: which names lead to them, and the checks without an engine."""
 
 import json
 import os
@@ -39,7 +39,7 @@ SHAPES = {f"{Q_PROJ.format(1)}.lora_A.weight": (4, 16), f"{Q_PROJ.format(1)}.lor
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model as far as its adapters are concerned."""
+    """The files of a model that its adapters are checked against."""
     folder = tmp_path / "model"
     folder.mkdir()
     config = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64}
@@ -161,11 +161,11 @@ def test_settings_that_change_nothing_of_the_shapes_pass(
 
 @pytest.mark.parametrize("kind", sorted(BROKEN.keys() - {"no-config", "no-weights", "pickled"}))
 def test_a_broken_adapter_is_told_without_its_path(adapter: Path, model: Path, kind: str) -> None:
-    change, told = BROKEN[kind]
+    change, message = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter) as caught:
         check_adapter(adapter, LORA_CONFIG, shapes_of(model))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(adapter.parent) not in str(caught.value)
 
 
@@ -195,16 +195,16 @@ def test_what_is_not_known_of_a_model_is_not_held_against_an_adapter(
 
 
 @pytest.mark.parametrize(
-    ("base", "told"),
+    ("base", "message"),
     [
         ({f"{Q_PROJ.format(1)}.weight": (8, 17)}, "8 x 16, the model's has 8 x 17"),
         ({f"{Q_PROJ.format(0)}.weight": (8, 16)}, f"the model has no {Q_PROJ.format(1)}"),
     ],
 )
 def test_an_adapter_of_another_model_is_refused(
-    base: dict[str, tuple[int, ...]], told: str
+    base: dict[str, tuple[int, ...]], message: str
 ) -> None:
-    with pytest.raises(BrokenAdapter, match=told):
+    with pytest.raises(BrokenAdapter, match=message):
         check_shapes(SHAPES, 4, base)
 
 
@@ -233,18 +233,18 @@ def test_good_adapters_may_be_given_at_the_start(adapter: Path, model: Path) -> 
 def test_a_broken_adapter_given_at_the_start_is_told_by_name(
     adapter: Path, model: Path, kind: str
 ) -> None:
-    change, told = BROKEN[kind]
+    change, message = BROKEN[kind]
     change(adapter)
-    given = [SimpleNamespace(name="mine", path=str(adapter))]
+    modules = [SimpleNamespace(name="mine", path=str(adapter))]
     with pytest.raises(BrokenAdapter, match="LORA_MODULES: mine: ") as caught:
-        check_lora_modules(given, client(model).vllm_config)
-    assert told in str(caught.value)
+        check_lora_modules(modules, client(model).vllm_config)
+    assert message in str(caught.value)
 
 
 def test_adapters_given_at_the_start_need_lora_enabled(adapter: Path, model: Path) -> None:
-    given = [SimpleNamespace(name="mine", path=str(adapter))]
+    modules = [SimpleNamespace(name="mine", path=str(adapter))]
     with pytest.raises(BrokenAdapter, match="ENABLE_LORA=1"):
-        check_lora_modules(given, client(model, None).vllm_config)
+        check_lora_modules(modules, client(model, None).vllm_config)
     check_lora_modules([], client(model, None).vllm_config)
 
 
@@ -254,8 +254,8 @@ def test_adapters_that_are_not_served_are_told_once(
 ) -> None:
     state = SimpleNamespace(openai_serving_models=None)
     Adapters(adapter.parent.parent, client(model, lora_config), state)
-    told = [record.message for record in caplog.records]
-    assert told == ["to serve the adapters good, set ENABLE_LORA=1"] * warnings
+    message = [record.message for record in caplog.records]
+    assert message == ["to serve the adapters good, set ENABLE_LORA=1"] * warnings
 
 
 def test_copies_of_processes_that_are_no_more_are_removed(

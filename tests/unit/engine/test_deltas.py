@@ -1,4 +1,4 @@
-"""Taking vLLM's outputs apart."""
+"""vLLM's outputs, taken apart into deltas."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -113,7 +113,7 @@ def test_the_prompts_tokens_are_counted_in_every_delta() -> None:
 
 
 def position(**candidates: tuple[int, int, float]) -> dict[int, SimpleNamespace]:
-    """What vLLM tells of one position: token=(id, rank, logprob)."""
+    """Return vLLM's candidates at one position, from token=(id, rank, logprob)."""
     return {
         id_: SimpleNamespace(decoded_token=token, rank=rank, logprob=logprob)
         for token, (id_, rank, logprob) in candidates.items()
