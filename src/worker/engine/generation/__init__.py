@@ -10,7 +10,7 @@ from worker.engine import Delta
 from worker.engine.adapters import Adapters
 from worker.engine.generation.deltas import deltas, keep_best
 from worker.engine.generation.prompts import Prompts
-from worker.engine.generation.sampling import Plan, as_given, beam_search_params, plan
+from worker.engine.generation.sampling import Plan, beam_search_params, plan, plan_vllm_params
 from worker.engine.locations import find
 from worker.engine.protocols import Client, EngineInput, LoRARequest, RequestOutput, Tokenizer
 from worker.engine.server import Server
@@ -89,7 +89,9 @@ class Generation:
         of_job = isinstance(params, Sampling)
         with translated(self._client):
             planned = (
-                plan(params, self._defaults, streamed=streamed) if of_job else as_given(params)
+                plan(params, self._defaults, streamed=streamed)
+                if of_job
+                else plan_vllm_params(params)
             )
         if self._tokenizer is None:
             _refuse_text(planned)

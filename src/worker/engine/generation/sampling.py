@@ -105,7 +105,7 @@ def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool) -> 
     )
 
 
-def as_given(params: Any) -> Plan:
+def plan_vllm_params(params: Any) -> Plan:
     """Plan one answer, not streamed, for vLLM's own ``SamplingParams``."""
     whole = params.clone()
     whole.output_kind = OutputKind.FINAL_ONLY
