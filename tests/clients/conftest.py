@@ -1,9 +1,9 @@
-"""The endpoint that clients by others are tried against."""
+"""The endpoint for the tests with third-party clients."""
 
 import pytest
 
 
 @pytest.fixture(scope="session")
 def full_featured(full_featured: dict[str, str]) -> dict[str, str]:
-    """Hold a call's arguments to the tool's schema, as clients expect that extract data so."""
+    """Add strict tool calls: clients extract data by a tool's schema."""
     return {**full_featured, "TOOL_STRICT_LEVEL": "parameter"}

@@ -31,27 +31,27 @@ class Anything(BaseModel):
 
 def main(base_url: str, model: str) -> None:
     client = openai.OpenAI(base_url=base_url, api_key="any")
-    # The demo model would never end an object of its own: it gets the tokens of an empty one.
+    # The demo model would not end an object by itself: it may use the tokens of an empty one only.
     text = {"model": model, "prompt": "{}<|im_end|>", "add_special_tokens": False}
     tokenized: Any = client.post("/tokenize", cast_to=object, body=text)
 
-    def extracted(
-        mode: instructor.Mode, question: str, shape: type[BaseModel], **more: object
+    def extract(
+        mode: instructor.Mode, question: str, response_model: type[BaseModel], **options: object
     ) -> dict[str, object]:
         create = instructor.from_openai(client, mode=mode).chat.completions.create
         messages = [{"role": "user", "content": question}]
-        given = {"model": model, "temperature": 0, "max_tokens": 200, "max_retries": 0, **more}
-        found: BaseModel = create(messages=messages, response_model=shape, **given)
-        return found.model_dump()
+        params = {"model": model, "temperature": 0, "max_tokens": 200, "max_retries": 0, **options}
+        answer: BaseModel = create(messages=messages, response_model=response_model, **params)
+        return answer.model_dump()
 
     describe = "Describe the worker as JSON."
-    few = {"allowed_token_ids": tokenized["tokens"]}
-    seen = {
-        "tools": extracted(instructor.Mode.TOOLS, "Is job 42 done?", job_status),
-        "json schema": extracted(instructor.Mode.JSON_SCHEMA, describe, Description),
-        "json": extracted(instructor.Mode.JSON, describe, Anything, extra_body=few),
+    few_tokens = {"allowed_token_ids": tokenized["tokens"]}
+    answers = {
+        "tools": extract(instructor.Mode.TOOLS, "Is job 42 done?", job_status),
+        "json schema": extract(instructor.Mode.JSON_SCHEMA, describe, Description),
+        "json": extract(instructor.Mode.JSON, describe, Anything, extra_body=few_tokens),
     }
-    json.dump(seen, sys.stdout)
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -54,17 +54,17 @@ def main(base_url: str, model: str) -> None:
     described = chat.with_structured_output(Description).invoke("Describe the worker as JSON.")
     called = chat.with_structured_output(job_status, method="function_calling").invoke(JOB)
     unchecked = embeddings(check_embedding_ctx_length=False)
-    seen = {
+    answers = {
         "whole": chat.invoke(QUESTION).content,
         "pieces": [piece.content for piece in chat.stream(QUESTION)],
         "refusal": refusal(base_url),
         "structured": [described.model_dump(), called.model_dump()],
         "calls": [chat.bind_tools([job_status]).invoke(JOB).tool_calls, streamed_calls(chat)],
         "embeddings": unchecked.embed_documents(["Hi", "Hello"]),
-        # It sends tokens of OpenAI's models by default.
+        # By default it sends tokens, made by the tokenizer of an OpenAI model.
         "refusal of tokens": refusal_of_tokens(embeddings()),
     }
-    json.dump(seen, sys.stdout)
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

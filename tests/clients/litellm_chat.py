@@ -7,7 +7,7 @@ from functools import partial
 import litellm
 import openai
 
-# What it says about an error goes to stdout otherwise, which is the result's.
+# Or it would print hints about errors to stdout, into the result.
 litellm.suppress_debug_info = True
 
 MESSAGES = [{"role": "user", "content": "What does this worker do?"}]
@@ -25,30 +25,32 @@ def refusal(base_url: str) -> dict[str, str | int]:
     sys.exit("A model that is not there has answered")
 
 
-def as_told(message: litellm.Message) -> list[dict[str, object]]:
+def tool_calls(message: litellm.Message) -> list[dict[str, object]]:
     functions = [call.function for call in message.tool_calls]
-    return [{"name": each.name, "args": json.loads(each.arguments)} for each in functions]
+    return [
+        {"name": function.name, "args": json.loads(function.arguments)} for function in functions
+    ]
 
 
 def main(base_url: str, model: str) -> None:
     access = {"api_base": base_url, "api_key": "any"}
-    # It tells providers apart by a prefix; the endpoint gets the name after it.
+    # The prefix names the provider; the endpoint gets the name without it.
     complete = partial(
         litellm.completion, f"openai/{model}", messages=MESSAGES, **access, temperature=0
     )
     call = partial(complete, messages=JOB, tools=[TOOL])
     embedded = litellm.embedding("openai/minilm", ["Hi", "Hello"], **access)
-    seen = {
+    answers = {
         "whole": complete().choices[0].message.content,
         "pieces": [event.choices[0].delta.content or "" for event in complete(stream=True)],
         "refusal": refusal(base_url),
         "calls": [
-            as_told(call().choices[0].message),
-            as_told(litellm.stream_chunk_builder(list(call(stream=True))).choices[0].message),
+            tool_calls(call().choices[0].message),
+            tool_calls(litellm.stream_chunk_builder(list(call(stream=True))).choices[0].message),
         ],
         "embeddings": [item["embedding"] for item in embedded.data],
     }
-    json.dump(seen, sys.stdout)
+    json.dump(answers, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -22,5 +22,5 @@ const pieces = [];
 for await (const event of await completions.create({ ...body, stream: true })) {
   pieces.push(event.choices[0].delta.content ?? "");
 }
-const seen = { whole: whole.choices[0].message.content, pieces, refusal: await refusal() };
-process.stdout.write(JSON.stringify(seen));
+const answers = { whole: whole.choices[0].message.content, pieces, refusal: await refusal() };
+process.stdout.write(JSON.stringify(answers));

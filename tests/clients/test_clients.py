@@ -1,4 +1,4 @@
-"""Clients by others, used as they come, each in a process of its own, against `make endpoint`."""
+"""Third-party clients, unchanged, each in a process of its own, against `make endpoint`."""
 
 import functools
 import json
@@ -22,21 +22,21 @@ CLIENT_S = 60  # a client's process takes two to seven seconds on an idle machin
 TOKENIZERS = "lib/python*/site-packages/litellm/litellm_core_utils/tokenizers"
 ENVIRON = {
     "PATH": os.environ["PATH"],
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # LiteLLM fetches its price list when imported
-    "LITELLM_MODE": "PRODUCTION",  # and reads the .env of whoever runs the tests
-    # LangChain fetches the tokens of OpenAI's models where it does not find them.
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # or LiteLLM fetches its price list when imported
+    "LITELLM_MODE": "PRODUCTION",  # or LiteLLM reads a .env file
+    # Or LangChain fetches the vocabulary of OpenAI's models.
     "TIKTOKEN_CACHE_DIR": "".join(map(str, (ROOT / ".clients").glob(TOKENIZERS))),
 }
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client's program, and the folder in .clients where the client is installed."""
+    """A program in this folder, and the folder in .clients where its client is installed."""
 
     program: str
     folder: Path
     interpreter: tuple[str, ...]
-    not_found: str = ""  # what it raises where there is no such model
+    not_found: str = ""  # the error that it raises for an unknown model
 
     @property
     def installed(self) -> bool:
@@ -44,8 +44,8 @@ class Client:
         return found and (self.folder / "installed").is_file()
 
     def run(self, *arguments: str) -> dict[str, Any]:
-        # The program comes on stdin: Node looks for packages from its folder then, not from where
-        # the program lies.
+        """Run the program; return the answers that it printed as JSON."""
+        # From stdin, so that Node looks for packages in the working directory.
         ran = subprocess.run(
             [*self.interpreter, "-", *arguments],
             cwd=self.folder,
@@ -57,8 +57,8 @@ class Client:
             check=False,
         )
         assert ran.returncode == 0, ran.stderr
-        seen: dict[str, Any] = json.loads(ran.stdout)
-        return seen
+        answers: dict[str, Any] = json.loads(ran.stdout)
+        return answers
 
 
 PYTHON_FOLDER = ROOT / ".clients"
@@ -76,13 +76,15 @@ CLIENTS = [
 
 
 Ask = Callable[[Client], dict[str, Any]]
-of_each = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.program)
-of_pythons = pytest.mark.parametrize("client", [LANGCHAIN, LITELLM], ids=lambda it: it.program)
+each_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.program)
+each_python_client = pytest.mark.parametrize(
+    "client", [LANGCHAIN, LITELLM], ids=lambda client: client.program
+)
 
 
 @pytest.fixture(scope="session")
-def seen_by(make_endpoint: Served) -> Ask:
-    """What a client got, asked once for all tests."""
+def answers_to(make_endpoint: Served) -> Ask:
+    """Return the answers that a client got. It runs once for all tests."""
 
     @functools.cache
     def ask(client: Client) -> dict[str, Any]:
@@ -93,48 +95,48 @@ def seen_by(make_endpoint: Served) -> Ask:
     return ask
 
 
-@of_each
-def test_a_client_gets_the_whole_answer(client: Client, seen_by: Ask) -> None:
-    assert seen_by(client)["whole"].startswith(ANSWER)
+@each_client
+def test_a_client_gets_the_whole_answer(client: Client, answers_to: Ask) -> None:
+    assert answers_to(client)["whole"].startswith(ANSWER)
 
 
-@of_each
-def test_a_client_streams_the_same_answer_in_many_pieces(client: Client, seen_by: Ask) -> None:
-    seen = seen_by(client)
-    assert "".join(seen["pieces"]) == seen["whole"]
-    assert len([piece for piece in seen["pieces"] if piece]) > 10
+@each_client
+def test_a_client_streams_the_same_answer_in_many_pieces(client: Client, answers_to: Ask) -> None:
+    answers = answers_to(client)
+    assert "".join(answers["pieces"]) == answers["whole"]
+    assert len([piece for piece in answers["pieces"] if piece]) > 10
 
 
-@of_each
+@each_client
 def test_a_client_raises_its_own_not_found_for_an_unknown_model(
-    client: Client, seen_by: Ask
+    client: Client, answers_to: Ask
 ) -> None:
-    refusal = seen_by(client)["refusal"]
+    refusal = answers_to(client)["refusal"]
     assert (refusal["error"], refusal["status"]) == (client.not_found, 404)
     assert "nope" in refusal["message"]
 
 
-@of_pythons
-def test_a_client_calls_a_tool_streamed_and_not(client: Client, seen_by: Ask) -> None:
-    for calls in seen_by(client)["calls"]:
+@each_python_client
+def test_a_client_calls_a_tool_streamed_and_not(client: Client, answers_to: Ask) -> None:
+    for calls in answers_to(client)["calls"]:
         assert [(call["name"], call["args"]) for call in calls] == [("job_status", JOB)]
 
 
-@of_pythons
-def test_a_client_embeds(client: Client, seen_by: Ask) -> None:
-    first, second = seen_by(client)["embeddings"]
+@each_python_client
+def test_a_client_embeds(client: Client, answers_to: Ask) -> None:
+    first, second = answers_to(client)["embeddings"]
     assert (len(first), len(second)) == (DIMENSIONS, DIMENSIONS)
     assert first != second
 
 
-def test_langchain_extracts_by_schema_and_by_tool(seen_by: Ask) -> None:
-    assert seen_by(LANGCHAIN)["structured"] == [DESCRIBED, JOB]
+def test_langchain_extracts_by_schema_and_by_tool(answers_to: Ask) -> None:
+    assert answers_to(LANGCHAIN)["structured"] == [DESCRIBED, JOB]
 
 
-def test_the_tokens_that_langchain_sends_by_default_are_not_the_embedders(seen_by: Ask) -> None:
-    assert "out of vocabulary" in seen_by(LANGCHAIN)["refusal of tokens"]
+def test_the_tokens_that_langchain_sends_by_default_are_not_the_embedders(answers_to: Ask) -> None:
+    assert "out of vocabulary" in answers_to(LANGCHAIN)["refusal of tokens"]
 
 
-def test_instructor_extracts_in_its_modes(seen_by: Ask) -> None:
+def test_instructor_extracts_in_its_modes(answers_to: Ask) -> None:
     extracted = {"tools": JOB, "json schema": DESCRIBED, "json": {}}
-    assert seen_by(INSTRUCTOR) == extracted
+    assert answers_to(INSTRUCTOR) == extracted

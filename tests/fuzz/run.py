@@ -1,7 +1,7 @@
-"""Sends what schemathesis makes of the server's own description to it: nothing may be a 5xx.
+"""Runs schemathesis against ``--serve``, by the server's OpenAPI description (``make fuzz``).
 
-Started by ``make fuzz``. The status is 1 if a request was answered with a 5xx (each kind is listed
-with a command that repeats it), or if the server is gone or does not answer afterwards.
+The status is 1 if a request was answered with a 5xx (each kind is listed with a command that
+repeats it), or if the server does not answer afterwards. Arguments are passed to schemathesis.
 """
 
 import json
@@ -16,7 +16,7 @@ from support import ROOT
 from support.processes.serving import Serving, serving
 
 TOOL = ROOT / ".fuzz" / "bin" / "schemathesis"
-# The server's log has the traceback of each defect, under the request's id.
+# Has the traceback of each defect, with the request's id.
 LOG = ROOT / ".fuzz" / "server.log"
 MODEL = ROOT / ".models" / "demo"
 LIMIT_S = 20 * 60
@@ -24,7 +24,7 @@ LIMIT_S = 20 * 60
 
 def main() -> int:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    # A context in which no answer takes long.
+    # With a short context no answer takes long.
     settings = {"MODEL_NAME": str(MODEL), "MAX_MODEL_LEN": "1024", "VLLM_LOGGING_LEVEL": "ERROR"}
     with serving({**kept, **settings}, LOG) as server:
         status = fuzz(server.url, kept)
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def fuzz(url: str, environ: dict[str, str]) -> int:
-    """Run schemathesis, in a folder that it may fill; return its status."""
+    """Run schemathesis in a temporary folder; return its status."""
     hooks = Path(__file__).with_name("hooks.py")
     with tempfile.TemporaryDirectory() as folder:
         return subprocess.run(
@@ -49,10 +49,10 @@ def fuzz(url: str, environ: dict[str, str]) -> int:
 def options() -> list[str]:
     return [
         "--checks=not_a_server_error",
-        # Each field at its bounds and with each wrong type; then whole bodies at random.
+        # First every field at its bounds and with wrong types, then random bodies.
         "--phases=coverage,fuzzing",
         "--max-examples=300",
-        # With several, schemathesis fails now and then at a thread's cache.
+        # With more, schemathesis sometimes fails in a cache that its threads share.
         "--workers=1",
         "--continue-on-failure",
         "--request-timeout=60",
@@ -64,7 +64,7 @@ def options() -> list[str]:
 
 
 def answers(server: Serving) -> bool:
-    """Tell whether the engine, too, has survived."""
+    """Return whether the server still answers with the engine."""
     body = json.dumps({"prompt": "Hi", "max_tokens": 1}).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{server.url}/v1/completions", body, headers)

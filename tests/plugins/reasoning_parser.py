@@ -1,4 +1,4 @@
-"""A plugin as an operator writes one: reasoning that ends with the first comma."""
+"""A plugin as operators write them: reasoning that ends at the first comma."""
 
 from vllm.reasoning import ReasoningParserManager
 from vllm.reasoning.deepseek_r1_reasoning_parser import DeepSeekR1ReasoningParser

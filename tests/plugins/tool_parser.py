@@ -1,4 +1,4 @@
-"""A plugin as an operator writes one: a parser of tool calls under a name of its own."""
+"""A plugin as operators write them: a tool parser with a name of its own."""
 
 from vllm.tool_parsers import ToolParserManager
 from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
