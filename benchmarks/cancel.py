@@ -2,27 +2,24 @@
 
     python benchmarks/cancel.py [--rounds 3] [--model .models/demo] [--post-delay 0.05]
 
-From the platform's cancel to the moment when the engine's own count of unfinished requests falls:
-both paths, streamed and not, through the SDK's real loop and a link on which each POST takes its
-time. The worker runs in a child that is this file again, with a thread that watches the count.
+From the platform's cancel until the engine's count of unfinished requests falls: both paths,
+streamed and not, with the SDK's real loop, on a link where each POST takes `--post-delay` seconds.
+The worker is this file again, in a child process with a thread that watches the count.
 """
 
 import argparse
 import asyncio
-import os
-import signal
 import statistics
 import sys
 import threading
 import time
-from pathlib import Path
+from asyncio.subprocess import Process
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+import bench
 
-import handler  # noqa: E402 - found by the line above
-from emulator import Emulator, Options, slow_link  # noqa: E402 - likewise
+import handler
+from emulator import Emulator, Options, slow_link
 
 SAMPLING: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -35,81 +32,72 @@ def payload(raw: bool, stream: bool) -> dict[str, Any]:
     return {"openai_route": "/v1/chat/completions", "openai_input": body}
 
 
-def probe() -> None:
-    """Be the worker, and print when (time.monotonic) the engine's count changes."""
+def run_worker() -> None:
+    """Be the worker, and print each change of the engine's count with its time.monotonic."""
     with handler.started("runpod") as (engines, settings):
 
         def watch(count: int = 0) -> None:
             while True:
                 if (now := engines.main.unfinished_requests) != count:  # type: ignore[attr-defined]  # the real engine's own
                     count = now
-                    # One write, on a line of its own whatever the SDK is printing.
-                    os.write(1, f"\ncount {count} {time.monotonic()}\n".encode())
+                    bench.print_line("count", count, time.monotonic())
                 time.sleep(0.0005)
 
         threading.Thread(target=watch, daemon=True).start()
         handler.serve(engines, settings)
 
 
-class Counts:
-    """The engine's count, as the probe tells it."""
+async def time_of_count(worker: Process, count: int, since: float) -> float:
+    """Return when (time.monotonic) the engine's count of requests became this."""
+    while True:
+        _, printed, at = await bench.next_line(worker, "count ")
+        if int(printed) == count and float(at) >= since:
+            return float(at)
 
-    def __init__(self, output: asyncio.StreamReader) -> None:
-        self._output = output
 
-    async def until(self, wanted: int, since: float) -> float:
-        async for line in self._output:
-            if line.startswith(b"count "):
-                _, count, at = line.split()
-                if int(count) == wanted and float(at) >= since:
-                    return float(at)
-        raise RuntimeError("the worker ended")
+async def cancel_ms(
+    emulator: Emulator, worker: Process, job_input: dict[str, Any], rounds: int
+) -> list[float]:
+    """Cancel jobs one after the other; return the milliseconds until their slots were free."""
+    took = []
+    for _ in range(rounds):
+        submitted = time.monotonic()
+        job = emulator.queue.submit({"input": job_input})
+        await time_of_count(worker, 1, submitted)
+        await asyncio.sleep(0.6)
+        cancelled = time.monotonic()
+        emulator.queue.cancel(job)
+        took.append(1000 * (await time_of_count(worker, 0, cancelled) - cancelled))
+    return took
 
 
 async def main(rounds: int, model: str, post_delay_s: float) -> None:
-    async with Emulator(Options(faults=slow_link(post_delay_s))) as emulator:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-u", __file__, "--probe"),
-            env={**os.environ, **emulator.worker_environ(), "MODEL_NAME": model},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        counts = Counts(process.stdout)
-        try:
-            ready = emulator.queue.submit({"input": {"prompt": "Hi"}})
-            await ready.wait_ended(90)
-            for raw in (True, False):
-                for stream in (False, True):
-                    took = []
-                    for _ in range(rounds):
-                        submitted = time.monotonic()
-                        job = emulator.queue.submit({"input": payload(raw, stream)})
-                        await counts.until(1, submitted)
-                        await asyncio.sleep(0.6)
-                        cancelled = time.monotonic()
-                        emulator.queue.cancel(job)
-                        took.append(1000 * (await counts.until(0, cancelled) - cancelled))
-                    path = f"{'raw' if raw else 'OpenAI'}, {'streamed' if stream else 'whole'}"
-                    print(
-                        f"{path:18} freed after {statistics.median(took):5.1f} ms "
-                        f"(median of {rounds}; longest {max(took):.1f} ms)"
-                    )
-        finally:
-            # The whole session: engine and ping process outlive a worker that is killed.
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.communicate()
+    command = (sys.executable, "-u", __file__, "--worker")
+    async with (
+        Emulator(Options(faults=slow_link(post_delay_s))) as emulator,
+        bench.running(
+            command, {**emulator.worker_environ(), "MODEL_NAME": model}, quiet=True
+        ) as worker,
+    ):
+        first = emulator.queue.submit({"input": {"prompt": "Hi"}})
+        await first.wait_ended(90)
+        for raw in (True, False):
+            for stream in (False, True):
+                took = await cancel_ms(emulator, worker, payload(raw, stream), rounds)
+                path = f"{'raw' if raw else 'OpenAI'}, {'streamed' if stream else 'whole'}"
+                print(
+                    f"{path:18} freed after {statistics.median(took):5.1f} ms "
+                    f"(median of {rounds}; longest {max(took):.1f} ms)"
+                )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", default=str(ROOT / ".models" / "demo"))
+    parser = bench.options(__doc__)
+    parser.add_argument("--model", default=str(bench.DEMO_MODEL))
     parser.add_argument("--post-delay", type=float, default=0.05, help="seconds")
-    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.probe:
-        probe()
+    if args.worker:
+        run_worker()
     else:
         asyncio.run(main(args.rounds, args.model, args.post_delay))

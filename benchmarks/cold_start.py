@@ -1,29 +1,25 @@
-"""Measures the cold start: from a process's start to its first streamed token.
+"""Measures the cold start: from the start of the process to its first streamed token.
 
     python benchmarks/cold_start.py [--rounds 3] [--model .models/demo]
 
-Compares the worker, started as in production behind the emulator, with vLLM's own server as it
-starts by default and with the worker's executor, and `make run` with a bare script that imports
-vLLM and starts the engine. The sides alternate; the medians' ratios count, not the seconds.
+Compares the worker, started as in production behind the emulator, with vLLM's own server (by
+default, and with the worker's executor), and `make run` with a bare script that imports vLLM and
+starts the engine. The sides alternate; the ratios of the medians count, not the seconds.
 """
 
-import argparse
 import asyncio
-import os
-import signal
 import socket
 import statistics
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
 
 import aiohttp
+import bench
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
-
-from emulator import Emulator  # noqa: E402 - found by the line above
+from emulator import Emulator
 
 PROMPT = "What does this worker do?"
 LIMIT_S = 180
@@ -45,86 +41,69 @@ os._exit(0)
 """
 
 
-async def start(*command: str, **environ: str) -> asyncio.subprocess.Process:
-    base = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-    return await asyncio.create_subprocess_exec(
-        *command,
-        cwd=ROOT,
-        env={**base, **environ},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
+# For every side.
+ENVIRON = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
 
-async def stop(process: asyncio.subprocess.Process) -> None:
-    # The whole session: engines and ping processes outlive a parent that is killed.
-    os.killpg(process.pid, signal.SIGKILL)
-    await process.communicate()
+def running(*command: str, **environ: str) -> AbstractAsyncContextManager[Process]:
+    return bench.running(command, {**ENVIRON, **environ}, quiet=True)
 
 
 async def worker(model: str) -> float:
+    """Return the seconds from the worker's start to its first streamed token."""
     async with Emulator() as emulator:
         params = {"max_tokens": 2}
         job = emulator.queue.submit(
             {"input": {"prompt": PROMPT, "stream": True, "sampling_params": params}}
         )
-        begun = time.monotonic()
-        process = await start(*HANDLER, MODEL_NAME=model, **emulator.worker_environ())
-        try:
+        start = time.monotonic()
+        async with running(*HANDLER, MODEL_NAME=model, **emulator.worker_environ()):
             await job.changed.wait_for(lambda: bool(job.chunks), LIMIT_S)
-            return job.chunks[0].at - begun
-        finally:
-            await stop(process)
+            return job.chunks[0].at - start
 
 
 async def server(model: str, *options: str, **environ: str) -> float:
+    """Return the same for vLLM's own server."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     command = ("-m", "vllm.entrypoints.openai.api_server", "--model", model, "--port", str(port))
     body = {"model": model, "prompt": PROMPT, "max_tokens": 2, "stream": True}
-    begun = time.monotonic()
-    process = await start(sys.executable, *command, "--dtype", "float32", *options, **environ)
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
-            while time.monotonic() - begun < LIMIT_S:
-                try:
-                    async with client.post("/v1/completions", json=body) as response:
-                        await response.content.readany()
-                        return time.monotonic() - begun
-                except aiohttp.ClientConnectionError:
-                    await asyncio.sleep(0.05)
-        return float("inf")
-    finally:
-        await stop(process)
+    start = time.monotonic()
+    async with (
+        running(sys.executable, *command, "--dtype", "float32", *options, **environ),
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
+    ):
+        while time.monotonic() - start < LIMIT_S:
+            try:
+                async with client.post("/v1/completions", json=body) as response:
+                    await response.content.readany()
+                    return time.monotonic() - start
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.05)
+    return float("inf")
 
 
-async def first_line(*command: str, marks: bytes, **environ: str) -> float:
-    """Time a process from its start to the first line of its output that begins so."""
-    begun = time.monotonic()
-    process = await start(*command, **environ)
-    try:
-        assert process.stdout is not None
-        async for line in process.stdout:
-            if line.startswith(marks):
-                return time.monotonic() - begun
-        return float("inf")
-    finally:
-        await stop(process)
+async def bare_script(model: str) -> float:
+    """Return the seconds from the start of a script without the worker to its running engine."""
+    start = time.monotonic()
+    command = (sys.executable, "-c", BARE.format(model=model))
+    async with running(*command, **UNIPROCESS) as process:
+        await bench.next_line(process, "started")
+        return time.monotonic() - start
 
 
-async def whole(*command: str, **environ: str) -> float:
-    begun = time.monotonic()
-    process = await start(*command, **environ)
-    await process.communicate()
-    return time.monotonic() - begun
+async def make_run(model: str) -> float:
+    """Return the seconds that `make run` takes."""
+    start = time.monotonic()
+    async with running("make", "run", MODEL_NAME=model) as process:
+        await process.communicate()
+    return time.monotonic() - start
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", default=str(ROOT / ".models" / "demo"))
+    parser = bench.options(__doc__)
+    parser.add_argument("--model", default=str(bench.DEMO_MODEL))
     args = parser.parse_args()
     model = args.model
     uniprocess = ("--enforce-eager", "--distributed-executor-backend", "uni")
@@ -132,16 +111,14 @@ async def main() -> None:
         "worker, first token": lambda: worker(model),
         "vLLM's server, default": lambda: server(model),
         "vLLM's server, same executor": lambda: server(model, *uniprocess, **UNIPROCESS),
-        "bare script, engine started": lambda: first_line(
-            sys.executable, "-c", BARE.format(model=model), marks=b"started", **UNIPROCESS
-        ),
-        "make run, start to exit": lambda: whole("make", "run", MODEL_NAME=model),
+        "bare script, engine started": lambda: bare_script(model),
+        "make run, start to exit": lambda: make_run(model),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(args.rounds + 1):
         for name, measure in sides.items():
             took = await measure()
-            # The first round fills the page cache and vLLM's own caches.
+            # Not the first round, which fills the page cache and vLLM's own caches.
             if number:
                 seconds[name].append(took)
             print(f"round {number}  {name:30} {took:6.2f} s", flush=True)

@@ -1,13 +1,13 @@
-"""Measures what the emulator carries, to show that it is never the bottleneck.
+"""Measures the emulator's throughput, to show that it is never the bottleneck.
 
     python benchmarks/emulator_speed.py [--seconds 5] [--rounds 3] [--streams 32] [--slots 32]
         [--request-log PATH]
 
-The emulator runs in a process of its own. The client here speaks the worker's protocol directly,
-since the SDK's own loop takes no more than some 27 jobs a second with 30 slots. A client in Python
-costs about as much as the server, so the CPU time of both is told: the emulator's gives its
-ceiling, whatever the machine and its load. Run it with and without --request-log for that log's
-cost. Exits with 1 if a chunk or a job was lost; no figure makes it fail. Needs Linux (/proc).
+The emulator runs in its own process. The client here speaks the worker's protocol directly, since
+the SDK's loop takes no more than some 27 jobs a second with 30 slots. A client in Python costs
+about as much as the server, so the CPU time of both is printed: the emulator's gives its ceiling,
+whatever the machine's load. Run it with and without --request-log for the cost of that log. Exits
+with 1 if a chunk or a job was lost; no figure makes it fail. Needs Linux (/proc).
 """
 
 import argparse
@@ -15,34 +15,30 @@ import asyncio
 import json
 import os
 import shlex
-import signal
 import statistics
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import bench
 
-ROOT = Path(__file__).parents[1]
-STREAM_GOAL = 2_000
-JOB_GOAL = 500
-# How long what is under way when a round's time is up may still take.
+STREAM_GOAL = 2_000  # POSTs per second
+JOB_GOAL = 500  # jobs per second
+# For requests that are under way when a round's time is over.
 GRACE_S = 30.0
-# As the SDK posts: JSON text under a form's content type.
+# As the SDK posts: JSON under a form's content type.
 POST_HEADERS = {"charset": "utf-8", "Content-Type": "application/x-www-form-urlencoded"}
 
 
-class Lost(Exception):
-    """Something that was handed in did not come out as it should."""
-
-
 @dataclass
-class Measured:
-    """A round's figures: how many, in how long, and the CPU time it took on either side."""
+class Load:
+    """One round: how many POSTs or jobs, in which time, and the CPU time of both sides."""
 
     count: int = 0
     seconds: float = 0.0
@@ -63,7 +59,13 @@ class Measured:
 
 
 class Client:
-    """A worker and its callers, on the URLs that the emulator printed for the SDK."""
+    """A worker and its callers.
+
+    Args:
+        session: for all requests.
+        pid: the emulator's process.
+        urls: the variables that the emulator printed for the SDK.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, pid: int, urls: dict[str, str]) -> None:
         self._session = session
@@ -82,7 +84,7 @@ class Client:
     async def take(self, limit: int) -> list[str]:
         url = f"{self._take}&batch_size={limit}&job_in_progress=0"
         async with self._session.get(url) as answer:
-            # 204 where the poll is over.
+            # 204 when the poll is over.
             return [job["id"] for job in await answer.json()] if answer.status == 200 else []
 
     async def post_chunk(self, job: str, output: Any) -> None:
@@ -97,7 +99,7 @@ class Client:
             await answer.read()
 
     async def read_stream(self, job: str) -> list[Any]:
-        """Everything an ended job streamed, however many reads that takes."""
+        """Return all outputs that a job which ended has streamed."""
         outputs: list[Any] = []
         while True:
             async with self._session.get(f"{self._endpoint}/stream/{job}") as answer:
@@ -112,68 +114,59 @@ class Client:
             return counts
 
     @contextmanager
-    def measured(self) -> Iterator[Measured]:
-        measured = Measured()
-        begun, emulator_cpu_s, own_cpu_s = self._clocks()
-        yield measured
-        ended, emulator_then_s, own_then_s = self._clocks()
-        measured.seconds = ended - begun
-        measured.emulator_cpu_s = emulator_then_s - emulator_cpu_s
-        measured.client_cpu_s = own_then_s - own_cpu_s
+    def measured(self) -> Iterator[Load]:
+        """Measure the block's times; its count is for the block to set."""
+        load = Load()
+        start, emulator_start_s, client_start_s = self._clocks()
+        yield load
+        end, emulator_end_s, client_end_s = self._clocks()
+        load.seconds = end - start
+        load.emulator_cpu_s = emulator_end_s - emulator_start_s
+        load.client_cpu_s = client_end_s - client_start_s
 
     def _clocks(self) -> tuple[float, float, float]:
         return time.monotonic(), cpu_seconds(self._pid), time.process_time()
 
 
 def cpu_seconds(pid: int) -> float:
-    # The process's name, in parentheses, may hold spaces: count from behind it.
+    # The process's name, in parentheses, may hold spaces.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     user, system = fields[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager
-async def emulator(request_log: str | None) -> AsyncIterator[Client]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "emulator", "--port", "0"),
-        *(("--request-log", request_log) if request_log else ()),
-        # Without a key of the callers': what is measured does not depend on this shell.
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "EMULATOR_API_KEY": ""},
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        environ = await printed_environ(process)
+async def emulator(request_log: Path | None) -> AsyncIterator[Client]:
+    """Start an emulator without workers, and yield a client of it."""
+    command = [sys.executable, "-m", "emulator", "--port", "0"]
+    if request_log:
+        command += ["--request-log", str(request_log)]
+    # Without an API key, whatever this shell has.
+    environ = {"PYTHONPATH": "src", "EMULATOR_API_KEY": ""}
+    async with bench.running(command, environ) as process:
+        printed = await printed_environ(process)
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
-            headers={"Authorization": environ["RUNPOD_AI_API_KEY"]},
+            headers={"Authorization": printed["RUNPOD_AI_API_KEY"]},
             raise_for_status=True,
         ) as session:
-            yield Client(session, process.pid, environ)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.communicate()
+            yield Client(session, process.pid, printed)
 
 
-async def printed_environ(process: asyncio.subprocess.Process) -> dict[str, str]:
-    """The variables of the banner, as a shell would read them."""
+async def printed_environ(process: Process) -> dict[str, str]:
+    """Read the variables that the emulator prints for a worker."""
     needed = {f"RUNPOD_WEBHOOK_{kind}" for kind in ("GET_JOB", "POST_STREAM", "POST_OUTPUT")}
     needed.add("RUNPOD_AI_API_KEY")
     environ: dict[str, str] = {}
-    assert process.stdout is not None
-    async for line in process.stdout:
-        # Split only where it is a shell's line: the others are prose, with apostrophes.
-        if line.startswith(b"export "):
-            name, _, value = shlex.split(line.decode())[1].partition("=")
-            environ[name] = value
-        if needed <= environ.keys():
-            return environ
-    raise RuntimeError("the emulator ended before it told its URLs")
+    while not needed <= environ.keys():
+        _, assignment = await bench.next_line(process, "export ")
+        name, _, value = shlex.split(assignment)[0].partition("=")
+        environ[name] = value
+    return environ
 
 
-async def stream_posts(client: Client, streams: int, seconds: float) -> Measured:
-    """Let many jobs stream at once, each awaiting every POST before the next."""
+async def stream_posts(client: Client, streams: int, seconds: float) -> Load:
+    """Let many jobs stream at once, each with one POST at a time."""
     for _ in range(streams):
         await client.run()
     jobs: list[str] = []
@@ -181,13 +174,13 @@ async def stream_posts(client: Client, streams: int, seconds: float) -> Measured
         while len(jobs) < streams:
             jobs += await client.take(streams - len(jobs))
     sent: dict[str, list[Any]] = {job: [] for job in jobs}
-    with client.measured() as measured:
+    with client.measured() as load:
         end = time.monotonic() + seconds
 
         async def stream(job: str) -> None:
             while time.monotonic() < end:
                 number = len(sent[job])
-                # Numbered, so that what is missing or out of place shows.
+                # Numbered, so that a missing or misplaced one shows.
                 output = {
                     "choices": [{"tokens": [f" token {number} of {job}"]}],
                     "usage": {"input": 5, "output": number},
@@ -198,35 +191,36 @@ async def stream_posts(client: Client, streams: int, seconds: float) -> Measured
         async with asyncio.timeout(seconds + GRACE_S), asyncio.TaskGroup() as group:
             for job in jobs:
                 group.create_task(stream(job))
-        measured.count = sum(map(len, sent.values()))
+        load.count = sum(map(len, sent.values()))
     for job, outputs in sent.items():
         await client.post_done(job, [])
-        if (given := await client.read_stream(job)) != outputs:
-            raise Lost(f"of {len(outputs)} chunks /stream gave {len(given)}, or not in order")
-    return measured
+        if (read := await client.read_stream(job)) != outputs:
+            raise bench.Lost(f"of {len(outputs)} chunks /stream gave {len(read)}, or not in order")
+    return load
 
 
-async def whole_jobs(client: Client, slots: int, seconds: float) -> Measured:
+async def whole_jobs(client: Client, slots: int, seconds: float) -> Load:
+    """Submit, take and complete jobs; check the counts of /health."""
     before = await client.job_counts()
-    measured = await turn_over(client, slots, seconds)
-    wanted = {**before, "completed": before["completed"] + measured.count}
-    if (counts := await client.job_counts()) != wanted:
-        raise Lost(f"{measured.count} jobs were handed in: /health says {counts}, not {wanted}")
-    return measured
+    load = await turn_over(client, slots, seconds)
+    expected = {**before, "completed": before["completed"] + load.count}
+    if (counts := await client.job_counts()) != expected:
+        raise bench.Lost(f"{load.count} jobs were handed in: /health says {counts}, not {expected}")
+    return load
 
 
-async def turn_over(client: Client, slots: int, seconds: float) -> Measured:
-    """Let callers hand in jobs and a worker take and end them, so many under way at a time."""
-    # Bounded, so that whole jobs are measured and not how fast a queue grows.
+async def turn_over(client: Client, slots: int, seconds: float) -> Load:
+    """Let callers submit jobs and a worker complete them, `slots` of them under way at a time."""
+    # Bounded, so that whole jobs are measured, and not the growth of the queue.
     free = asyncio.Semaphore(slots)
-    with client.measured() as measured:
+    with client.measured() as load:
         end = time.monotonic() + seconds
 
         async def call() -> None:
             while time.monotonic() < end:
                 await free.acquire()
                 await client.run()
-                measured.count += 1
+                load.count += 1
 
         async def finish(job: str) -> None:
             await client.post_done(job, {"text": "Hello"})
@@ -244,44 +238,45 @@ async def turn_over(client: Client, slots: int, seconds: float) -> Measured:
             for _ in range(slots):
                 await free.acquire()  # until no job is under way
             worker.cancel()
-    return measured
+    return load
 
 
-def figures(name: str, rounds: list[Measured], goal: int) -> str:
-    rate = statistics.median(one.rate for one in rounds)
-    emulator_ms = statistics.median(one.emulator_ms for one in rounds)
-    client_ms = statistics.median(one.client_ms for one in rounds)
+def figures(name: str, rounds: list[Load], goal: int) -> str:
+    rate = statistics.median(load.rate for load in rounds)
+    emulator_ms = statistics.median(load.emulator_ms for load in rounds)
+    client_ms = statistics.median(load.client_ms for load in rounds)
     return (
         f"{name}: {rate:,.0f}/s (goal {goal:,}); emulator used {emulator_ms:.3f} ms of CPU each, "
         f"so its ceiling is {1000 / emulator_ms:,.0f}/s; this client {client_ms:.3f} ms"
     )
 
 
-async def main(given: argparse.Namespace) -> None:
+async def main(args: argparse.Namespace) -> None:
     posts, jobs = [], []
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
-    async with emulator(given.request_log) as client:
-        for _ in range(given.rounds):
-            posts.append(await stream_posts(client, given.streams, given.seconds))
-            jobs.append(await whole_jobs(client, given.slots, given.seconds))
+    print(bench.machine(), flush=True)
+    async with emulator(args.request_log) as client:
+        for _ in range(args.rounds):
+            posts.append(await stream_posts(client, args.streams, args.seconds))
+            jobs.append(await whole_jobs(client, args.slots, args.seconds))
     print(figures("stream POSTs", posts, STREAM_GOAL))
     print(figures("jobs", jobs, JOB_GOAL))
     print(
-        f"nothing lost: {sum(one.count for one in posts):,} chunks read back in order, "
-        f"{sum(one.count for one in jobs):,} jobs completed (medians of {given.rounds} rounds)"
+        f"nothing lost: {sum(load.count for load in posts):,} chunks read back in order, "
+        f"{sum(load.count for load in jobs):,} jobs completed (medians of {args.rounds} rounds)"
     )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = bench.options(__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each half of a round")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--streams", type=int, default=32, help="jobs that stream at once")
     parser.add_argument("--slots", type=int, default=32, help="jobs under way at once")
-    parser.add_argument("--request-log", metavar="PATH", help="have the emulator write it")
+    parser.add_argument(
+        "--request-log", type=bench.path, metavar="PATH", help="have the emulator write it"
+    )
     try:
         asyncio.run(main(parser.parse_args()))
     except TimeoutError:
         sys.exit("lost: what was under way did not end")
-    except Lost as lost:
+    except bench.Lost as lost:
         sys.exit(f"lost: {lost}")

@@ -3,19 +3,18 @@
     python benchmarks/overhead.py [--rounds 7] [--requests 128] [--only chat] [--model .models/demo]
 
 Worker.handle is iterated on an event loop of its own, as the SDK does, but nothing is posted. The
-bare side is vLLM's AsyncLLM.generate, called on the engine's own loop with the same prompts, of a
-chat the text that its template makes. The demo model's engine steps are over before Python has
-turned round, so this is the worst case: with any real model all figures are nearer to 1.
+bare side is vLLM's AsyncLLM.generate, called on the engine's loop with the same prompts (for chat:
+rendered by its template). The demo model's engine steps take almost no time, so this is the worst
+case: with any real model all figures are nearer to 1.
 
-The sides alternate. Columns: tokens a second and this process's CPU time for each token, the
-engine's core left out, medians of the rounds; the median of the rounds' ratios of throughput, the
-lowest and the highest, and the goal. Exits with 1 if a goal is missed.
+The sides alternate. Columns: tokens per second, and this process's CPU time per token without the
+engine's core (medians of the rounds); the ratio of the throughputs (median, lowest and highest of
+the rounds), and its goal. Exits with 1 if a goal is missed.
 """
 
 import argparse
 import asyncio
 import os
-import random
 import re
 import resource
 import statistics
@@ -24,30 +23,28 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+import bench
 
-import handler  # noqa: E402 - found by the line above
-from worker.app import Worker  # noqa: E402 - likewise
+import handler
+from worker.app import Worker
 
 CONCURRENCY = 64
-TOKENS = 64  # of each answer
+TOKENS = 64  # per answer
 SAMPLING: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-# In a body as in an event's JSON.
+# In a Python dict as well as in an event's JSON.
 ENDED = re.compile(r"""finish_reason["']: ?["']length""")
 ENVIRON = {"MAX_MODEL_LEN": "512", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A kind of job, streamed or not, and what its throughput is to be of the bare engine's."""
+    """A kind of job: one row of the table."""
 
     path: str
     stream: bool
-    goal: float | None = None
+    goal: float | None = None  # the least ratio to the bare engine's throughput
 
     @property
     def title(self) -> str:
@@ -60,9 +57,9 @@ class Row:
     def input(self, prompt: str) -> dict[str, Any]:
         if self.path == "raw":
             return {"prompt": prompt, "sampling_params": SAMPLING, "stream": self.stream}
-        asked = {"messages": messages(prompt)} if self.chat else {"prompt": prompt}
+        body = {"messages": messages(prompt)} if self.chat else {"prompt": prompt}
         route = "/v1/chat/completions" if self.chat else "/v1/completions"
-        return {"openai_route": route, "openai_input": {**asked, **SAMPLING, "stream": self.stream}}
+        return {"openai_route": route, "openai_input": {**body, **SAMPLING, "stream": self.stream}}
 
 
 ROWS = (
@@ -76,61 +73,55 @@ ROWS = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class Figures:
     """One side's figures in one round."""
 
-    speed: float  # tokens a second
-    cpu_us: float  # for each token
+    speed: float  # tokens per second
+    cpu_us: float  # per token
 
 
 def messages(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
 
-def prompts(number: int) -> list[str]:
-    rng = random.Random(7)
-    words = "a small worker counts tokens".split()
-    return [" ".join(rng.choices(words, k=8)) for _ in range(number)]
-
-
-class Bench:
-    """An engine, and its two sides: each answers one prompt of a row."""
+class Comparison:
+    """The two sides, on one engine."""
 
     def __init__(self, engine: Any, worker: Worker) -> None:
         self._worker = worker
         self._loop = engine.loop
-        self._client = engine._client  # the AsyncLLM itself, which the worker hides
+        self._client = engine._client  # the AsyncLLM itself
         self._numbers = count()
 
-    async def ours(self, row: Row, prompts: list[str]) -> Measured:
-        async def one(prompt: str) -> None:
+    async def run_jobs(self, row: Row, prompts: list[str]) -> Figures:
+        async def answer(prompt: str) -> None:
             job = {"id": f"job-{next(self._numbers)}", "input": row.input(prompt)}
-            answer = "".join([str(chunk) async for chunk in self._worker.handle(job)])
-            # The length ends it once all its tokens have come.
-            if not ENDED.search(answer):
-                raise RuntimeError(f"a job was answered {answer}")
+            text = "".join([str(chunk) async for chunk in self._worker.handle(job)])
+            # Only an answer of all its tokens ends for its length.
+            if not ENDED.search(text):
+                raise bench.Lost(f"a job was answered {text}")
 
-        return await measured(one, prompts)
+        return await measure(answer, prompts)
 
-    async def bare(self, row: Row, prompts: list[str]) -> Measured:
-        # Only now, when the worker has written what vLLM reads from the environment.
+    async def run_bare(self, row: Row, prompts: list[str]) -> Figures:
+        # Not at the top: vLLM reads variables that the worker writes first.
         from vllm import SamplingParams  # noqa: PLC0415 - see above
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415 - likewise
 
         kind = RequestOutputKind.DELTA if row.stream else RequestOutputKind.FINAL_ONLY
-        texts = [self._rendered(prompt) for prompt in prompts] if row.chat else prompts
+        texts = [self._render(prompt) for prompt in prompts] if row.chat else prompts
 
-        async def one(text: str) -> None:
+        async def answer(text: str) -> None:
             params = SamplingParams(**SAMPLING, output_kind=kind)
             outputs = self._client.generate(text, params, f"bare-{next(self._numbers)}")
             tokens = sum([len(output.outputs[0].token_ids) async for output in outputs])
             if tokens != TOKENS:
-                raise RuntimeError(f"the bare engine gave {tokens} tokens")
+                raise bench.Lost(f"the bare engine gave {tokens} tokens")
 
-        answered = asyncio.run_coroutine_threadsafe(measured(one, texts), self._loop)
-        return await asyncio.wrap_future(answered)
+        future = asyncio.run_coroutine_threadsafe(measure(answer, texts), self._loop)
+        return await asyncio.wrap_future(future)
 
-    def _rendered(self, prompt: str) -> str:
+    def _render(self, prompt: str) -> str:
         text: str = self._client.renderer.tokenizer.apply_chat_template(
             messages(prompt), tokenize=False, add_generation_prompt=True
         )
@@ -138,16 +129,16 @@ class Bench:
 
     async def compare(self, row: Row, prompts: list[str], rounds: int) -> bool:
         """Measure and print a row; return whether its goal is met."""
-        sides = {"ours": self.ours, "bare": self.bare}
-        figures: dict[str, list[Measured]] = {side: [] for side in sides}
+        sides = {"jobs": self.run_jobs, "bare": self.run_bare}
+        figures: dict[str, list[Figures]] = {side: [] for side in sides}
         for turn in range(-1, rounds):
-            # Whichever comes second finds the machine as the first has left it.
-            for side, answer in sorted(sides.items(), reverse=turn % 2 == 0):
-                result = await answer(row, prompts)
+            # In alternating order: the first one warms the machine for the second.
+            for side, run in sorted(sides.items(), reverse=turn % 2 == 0):
+                result = await run(row, prompts)
                 if turn >= 0:  # the first turn is a warm-up
                     figures[side].append(result)
-        pairs = zip(figures["ours"], figures["bare"], strict=True)
-        ratios = [ours.speed / bare.speed for ours, bare in pairs]
+        pairs = zip(figures["jobs"], figures["bare"], strict=True)
+        ratios = [jobs.speed / bare.speed for jobs, bare in pairs]
         ratio = statistics.median(ratios)
         print(
             f"{row.title:21} | {' | '.join(medians(figures[side]) for side in sides)} | "
@@ -157,38 +148,38 @@ class Bench:
         return row.goal is None or ratio >= row.goal
 
 
-async def measured(one: Callable[[str], Awaitable[None]], prompts: list[str]) -> Measured:
-    """Answer all prompts, so many at a time, on this loop."""
+async def measure(answer: Callable[[str], Awaitable[None]], prompts: list[str]) -> Figures:
+    """Answer all prompts on this event loop, CONCURRENCY of them at a time."""
 
     async def client(waiting: Iterator[str]) -> None:
         for prompt in waiting:
-            await one(prompt)
+            await answer(prompt)
 
     waiting = iter(prompts)
-    began, cpu_began = time.perf_counter(), cpu_s()
+    start, cpu_start = time.perf_counter(), cpu_s()
     async with asyncio.TaskGroup() as clients:
         for _ in range(CONCURRENCY):
             clients.create_task(client(waiting))
     tokens = TOKENS * len(prompts)
-    cpu_us = 1e6 * (cpu_s() - cpu_began) / tokens
-    return Measured(tokens / (time.perf_counter() - began), cpu_us)
+    cpu_us = 1e6 * (cpu_s() - cpu_start) / tokens
+    return Figures(tokens / (time.perf_counter() - start), cpu_us)
 
 
 def cpu_s() -> float:
-    """How much CPU time this process has used; the engine's core is another."""
+    """Return the CPU time of this process, without the engine's core, in seconds."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
-def medians(rounds: list[Measured]) -> str:
-    speed = statistics.median(one.speed for one in rounds)
-    return f"{speed:8,.0f} {statistics.median(one.cpu_us for one in rounds):6.0f}"
+def medians(rounds: list[Figures]) -> str:
+    speed = statistics.median(figures.speed for figures in rounds)
+    return f"{speed:8,.0f} {statistics.median(figures.cpu_us for figures in rounds):6.0f}"
 
 
-async def main(bench: Bench, args: argparse.Namespace) -> bool:
+async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
     """Measure and print all rows; return whether every goal is met."""
     print(
-        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before; {args.requests} answers of "
+        f"{bench.machine()}; {args.requests} answers of "
         f"{TOKENS} tokens, {CONCURRENCY} at a time; medians of {args.rounds}"
     )
     print(f"{'':21} | {'jobs':8} {'':6} | {'bare':8} {'':6} | {'jobs/bare':17} |")
@@ -196,9 +187,9 @@ async def main(bench: Bench, args: argparse.Namespace) -> bool:
         f"{'':21} |{' tokens/s CPU us |' * 2} {'ratio':>5} {'least':>5} {'most':>5} | goal",
         flush=True,
     )
-    asked = prompts(args.requests)
+    prompts = bench.prompts(args.requests)
     met = {
-        row.title: await bench.compare(row, asked, args.rounds)
+        row.title: await comparison.compare(row, prompts, args.rounds)
         for row in ROWS
         if args.only in (None, row.path)
     }
@@ -208,14 +199,13 @@ async def main(bench: Bench, args: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = bench.options(__doc__, rounds=7)
     parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--only", choices=sorted({row.path for row in ROWS}))
-    parser.add_argument("--model", default=str(ROOT / ".models" / "demo"))
+    parser.add_argument("--model", default=str(bench.DEMO_MODEL))
     arguments = parser.parse_args()
     os.environ.update(ENVIRON, MODEL_NAME=arguments.model)
     with handler.started() as (engines, settings):
-        bench = Bench(engines.main, Worker(engines, settings))
-        good = asyncio.run(main(bench, arguments))
+        comparison = Comparison(engines.main, Worker(engines, settings))
+        good = asyncio.run(main(comparison, arguments))
     sys.exit(0 if good else 1)

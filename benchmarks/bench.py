@@ -1,0 +1,88 @@
+"""The frame of the benchmarks: paths, options, processes, and a line about the machine.
+
+Importing it makes `src` importable.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DEMO_MODEL = ROOT / ".models" / "demo"
+sys.path.insert(0, str(ROOT / "src"))
+
+
+class Lost(Exception):
+    """A job or a chunk was lost, or a process ended too early."""
+
+
+def options(description: str | None, rounds: int = 3) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+def path(text: str) -> Path:
+    """Return an argument's path, absolute: processes run in another directory."""
+    return Path(text).absolute()
+
+
+def machine() -> str:
+    return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before"
+
+
+def prompts(count: int) -> list[str]:
+    """Return prompts of eight words, the same ones each time."""
+    rng = random.Random(7)
+    words = "a small worker counts tokens".split()
+    return [" ".join(rng.choices(words, k=8)) for _ in range(count)]
+
+
+@asynccontextmanager
+async def running(
+    command: Sequence[str], environ: Mapping[str, str], *, quiet: bool = False
+) -> AsyncIterator[Process]:
+    """Run a command in the repository's root, with variables added; kill it at the end.
+
+    Its standard output is piped. `quiet` discards its standard error.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL if quiet else None,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        # The whole session: engines and the SDK's ping process outlive a parent that is killed.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.communicate()
+
+
+async def next_line(process: Process, prefix: str) -> list[str]:
+    """Return the words of the next line of the output that begins with the prefix.
+
+    Raises:
+        Lost: the process ended before.
+    """
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if line.startswith(prefix.encode()):
+            return line.decode().split()
+    raise Lost("the process ended too early")
+
+
+def print_line(*words: object) -> None:
+    """Print words as one line of a child's output, in one write, whatever else it is printing."""
+    os.write(1, f"\n{' '.join(map(str, words))}\n".encode())
