@@ -1,4 +1,4 @@
-"""The worker: a job in, the yields of its answer out, errors rendered in one place."""
+"""The worker: a job in, the yields of its answer out. Errors are rendered here and only here."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from worker.settings import Settings
 
 
 class Worker:
-    """Answers jobs with its engines. Any number at once; each on the loop of its caller."""
+    """Answers jobs with its engines: any number at once, on the event loops of the callers."""
 
     def __init__(
         self,
@@ -27,17 +27,24 @@ class Worker:
         report: Report | None = None,
         limit: float = YIELD_LIMIT_BYTES,
     ) -> None:
-        """``limit`` is what a yield may have: in bytes, as JSON."""
+        """Make a worker.
+
+        Args:
+            engines: loaded, on a loop of their own.
+            settings: the worker's.
+            report: sends progress of long lists to the platform; None: nobody wants it.
+            limit: the most that a yield may have, in bytes as JSON.
+        """
         self._engines = engines
         self._settings = settings
         self._report = report
         self._limit = limit
 
-    # The SDK iterates only genuine async generator functions; a callable object it would serialise.
+    # An async generator function: the SDK recognises nothing else as a stream.
     async def handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """Answer one job as the platform hands it: ``{"id": ..., "input": {...}}``.
+        """Yield the answer to a job of the platform: ``{"id": ..., "input": {...}}``.
 
-        A job fails by a last yield of ``{"error": "<JSON text>"}``; nothing is raised.
+        Nothing is raised: a job fails by a last yield of ``{"error": "<JSON text>"}``.
         """
         request_id = str(job.get("id", ""))
         render_error = None
@@ -75,7 +82,7 @@ class Worker:
                     wait = chunker.wait(time.monotonic())
             except WorkerError as error:
                 failure = error
-            # What came before a failure is still the caller's.
+            # What came before a failure is still sent.
             while chunk := chunker.flush(time.monotonic()):
                 yield reply.render(chunk)
             if failure is not None:
@@ -83,13 +90,13 @@ class Worker:
 
     @contextlib.contextmanager
     def _opened(self, reply: Answer[Any]) -> Iterator[Stream[Piece[Any]]]:
-        """Begin an answer; end it with this block, or with the job's task, whichever is first."""
+        """Start an answer; cancel it at the end of this block, or of the job's task."""
         stream = Stream(reply.pieces, self._engines.loop)
         with at_end_of_task(stream.cancel):
             yield stream
 
     async def _whole(self, stream: Stream[Piece[Any]], reply: Answer[Any]) -> Any:
-        """Gather an answer that is not streamed into its one yield."""
+        """Return the one yield of an answer that is not streamed."""
         values: list[Any] = []
         while (pieces := await stream.read()) is not None:
             values += [piece.value for piece in pieces]
@@ -122,5 +129,5 @@ class Worker:
 
 
 def _failure(body: dict[str, Any]) -> dict[str, str]:
-    """Render the yield that fails a job: the SDK would turn a dict there into Python's repr."""
+    """Return the yield that fails a job; the SDK would turn a dict in it into Python's repr."""
     return {"error": json.dumps(body, ensure_ascii=False)}

@@ -77,7 +77,7 @@ def test_the_hub_tries_both_forms_of_a_job_on_routes_that_there_are(trial: Trial
     jobs = [parse_input(each.input) for each in trial.tests]
     asked = {job.path for job in jobs if isinstance(job, OpenAIJob)}
     assert "/chat/completions" in asked
-    assert asked <= ROUTES.keys()
+    assert all(any(route.matches(path) for route in ROUTES) for path in asked)
     assert any(isinstance(job, RawJob) for job in jobs)
     assert len({each.name for each in trial.tests}) == len(trial.tests)
 

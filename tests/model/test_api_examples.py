@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.engine.scripted import ScriptedEngine, yields_of
+from support.engine.scripted import CHAT, ScriptedEngine, yields_of
 from support.tables.api_examples import Block, Example, blocks, events, examples, matches, rows
 
 from worker import asgi
 from worker.app import Worker
 from worker.engine import Engines
 from worker.errors import EngineDead
-from worker.routes.openai import ROUTES, forward
-from worker.routes.openai.bodies import CHAT, DENIED
+from worker.routes.openai import ROUTES
+from worker.routes.openai.bodies import DENIED
 from worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def test_every_route_has_its_row() -> None:
         route.path: (
             route.method,
             "the worker" if route.own else "vLLM",
-            "yes" if route.path in forward.STREAMED else "",
+            "yes" if route.streams else "",
         )
-        for route in ROUTES.values()
+        for route in ROUTES
     }
 
 

@@ -6,12 +6,11 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
-from worker.engine import Engine, Engines
+from worker.engine import Engine
 from worker.errors import AnswerTooLarge, EngineDead, WorkerError, defects_hidden
 from worker.job import ListJob, RawJob
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS, ONE_BY_ONE
-from worker.settings import Settings
 
 # Lists of so many prompts or more report their progress by default.
 LONG = 100
@@ -23,8 +22,13 @@ FULL = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
 Result = tuple[int, dict[str, Any]]
 
 
-def answer(job: ListJob, request_id: str, engines: Engines, _: Settings) -> Answer[Result]:
-    engine, total, done = engines.main, len(job.items), 0
+def answer(job: ListJob, request_id: str, engine: Engine) -> Answer[Result]:
+    """Return the answer to a list: a piece is the result of one item, or its error.
+
+    In a stream results come as they are ready, one a yield; otherwise in the list's order, as many
+    in one yield as it has room for.
+    """
+    total, done = len(job.items), 0
 
     async def result(index: int, room: asyncio.Semaphore) -> Piece[Result]:
         nonlocal done
@@ -59,7 +63,7 @@ def answer(job: ListJob, request_id: str, engines: Engines, _: Settings) -> Answ
 async def _result(
     item: RawJob | WorkerError, request_id: str, engine: Engine
 ) -> tuple[dict[str, Any], int]:
-    """Answer one item; return its result, or its error in the same place, and the size of it.
+    """Return the result of one item, or its error, with its size in bytes as JSON.
 
     Raises:
         EngineDead: the whole job fails, since another worker can answer all of it.
@@ -72,11 +76,11 @@ async def _result(
     except WorkerError as error:
         found = error.body(request_id)
     if (size := json_size(found)) > ROOM_BYTES:
-        told = (
+        message = (
             f"This result has {size:,} bytes and one yield holds {ROOM_BYTES:,}: "
             "ask for fewer tokens or log probabilities."
         )
-        found = AnswerTooLarge(told).body(request_id)
+        found = AnswerTooLarge(message).body(request_id)
         size = json_size(found)
     return found, size
 

@@ -8,22 +8,25 @@ from functools import partial
 from itertools import chain
 
 from worker.chunking import ROOM_BYTES, Piece
-from worker.engine import Delta, Engines
+from worker.engine import Delta, Engine
 from worker.job import RawJob
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS
-from worker.settings import Settings
 
 # Fields that are split when a delta is too large for one yield: those in one tuple at the same
 # index.
 DETAILS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
-def answer(job: RawJob, request_id: str, engines: Engines, _: Settings) -> Answer[Delta]:
+def answer(job: RawJob, request_id: str, engine: Engine) -> Answer[Delta]:
+    """Return the answer to a raw job: a piece is a token in a stream, otherwise a whole choice.
+
+    A delta too large for one yield of a stream is several pieces.
+    """
     dialect = DIALECTS[job.format](job, request_id)
 
     async def pieces() -> AsyncGenerator[Piece[Delta], None]:
-        async with contextlib.aclosing(engines.main.generate(job, request_id)) as deltas:
+        async with contextlib.aclosing(engine.generate(job, request_id)) as deltas:
             async for delta in deltas:
                 for piece in _pieces(delta, ROOM_BYTES if job.streamed else math.inf):
                     yield piece

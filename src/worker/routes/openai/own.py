@@ -1,4 +1,7 @@
-"""Routes that the worker answers itself: what concerns all its engines, or a document of them."""
+"""Routes that the worker answers itself: they concern all its engines.
+
+The first line of a docstring is what /openapi.json has of the route.
+"""
 
 import contextlib
 import json
@@ -10,7 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_late
 from worker.engine import Engine, Engines
 from worker.errors import EngineDead, InvalidInput, UnknownRoute
 from worker.job import OpenAIJob
-from worker.routes.openai.bodies import CHAT_TEMPERATURE
+from worker.routes.openai.route import CHAT_TEMPERATURE
 from worker.settings import Settings
 
 MODEL_PREFIX = "/models/"
@@ -23,7 +26,7 @@ async def models(_: OpenAIJob, request_id: str, engines: Engines, __: Settings) 
     """List the models that callers can name: of each engine, and its adapters.
 
     Raises:
-        EngineDead: there is no engine left to ask.
+        EngineDead: no engine is alive.
     """
     # An embedder that is being started again has none.
     alive = [engine for engine in engines if not engine.dead]
@@ -37,7 +40,7 @@ async def model(job: OpenAIJob, request_id: str, engines: Engines, settings: Set
     """Describe one of ``models``.
 
     Raises:
-        UnknownRoute: there is none of that name.
+        UnknownRoute: there is no such model.
     """
     name = job.path.removeprefix(MODEL_PREFIX)
     listed = await models(job, request_id, engines, settings)
@@ -67,7 +70,7 @@ async def health(_: OpenAIJob, __: str, engines: Engines, ___: Settings) -> dict
     """
     if engines.main.dead:
         raise EngineDead
-    states = {each.model.names[0]: "starting" if each.dead else "ready" for each in engines}
+    states = {engine.model.names[0]: "starting" if engine.dead else "ready" for engine in engines}
     return {"status": "ok", "models": states}
 
 
@@ -81,21 +84,21 @@ async def status(_: OpenAIJob, __: str, engines: Engines, settings: Settings) ->
     """Tell what is served, in the words of the Model Serving API."""
     if engines.main.dead:
         return NOT_STARTED
-    told, endpoint = engines.main.model, settings.runpod_endpoint_id
-    temperature = CHAT_TEMPERATURE if told.temperature is None else told.temperature
+    model, endpoint = engines.main.model, settings.runpod_endpoint_id
+    temperature = CHAT_TEMPERATURE if model.temperature is None else model.temperature
     return {
         "status": "running",
         "llm_serving_url": PLATFORM_URL.format(endpoint) if endpoint else None,
-        "model_name": told.names[0],
-        "max_new_tokens": told.max_new_tokens or told.max_model_len,
-        "device": told.device,
+        "model_name": model.names[0],
+        "max_new_tokens": model.max_new_tokens or model.max_model_len,
+        "device": model.device,
         "do_sample": temperature > 0,
         "system_prompt": settings.system_prompt,
     }
 
 
 class _Merged:
-    """Registries as one: a family of metrics that several have is told once."""
+    """Registries as one: the samples of a family that several have are put together."""
 
     def __init__(self, registries: Iterable[CollectorRegistry]) -> None:
         self._registries = registries
@@ -111,10 +114,10 @@ class _Merged:
 
 
 async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
-    """Return vLLM's cards of an engine's models, and such cards of adapters that wait on disk."""
+    """Return vLLM's cards of an engine's models, and such cards of adapters not loaded yet."""
     async with contextlib.aclosing(engine.call("/v1/models", None, request_id)) as parts:
         body = b"".join([part async for part in parts if isinstance(part, bytes)])
-    # Where an adapter lies is none of a caller's business.
+    # Without the path of an adapter, which is not for callers.
     cards = [
         {**card, "root": card["id"]} if card["parent"] else card
         for card in json.loads(body)["data"]

@@ -1,4 +1,4 @@
-"""What is done to a request's body before vLLM's server sees it: models, conversations, names."""
+"""Bodies of requests as vLLM's server gets them: models, conversations, unknown names."""
 
 import copy
 import logging
@@ -11,8 +11,9 @@ from support.engine.scripted import CHAT, ScriptedEngine, settings
 from worker.engine import Model
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.routes.openai import bodies
-from worker.routes.openai.bodies import Asked, prepared
+from worker.routes.openai import ROUTES, bodies
+from worker.routes.openai.bodies import Prepared
+from worker.routes.openai.route import Route
 
 COMPLETIONS = "/v1/completions"
 MESSAGES = "/v1/messages"
@@ -35,20 +36,21 @@ def engine() -> Iterator[ScriptedEngine]:
 
 @pytest.fixture
 def prepare(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Prepare:
-    """Make the body for vLLM's server of one that a caller sends to a route."""
-    monkeypatch.setattr(bodies, "_told", set())
+    """Return the body for vLLM's server of one that a caller sends to a route."""
+    monkeypatch.setattr(bodies, "_logged", set())
 
-    def made(
+    def prepared(
         path: str, body: dict[str, Any], route: str | None = None, **environ: str
     ) -> dict[str, Any]:
         job = OpenAIJob(route=route or path, body=body)
+        row = next((row for row in ROUTES if row.path == path), Route("POST", path))
         before = copy.deepcopy(body)
-        asked = prepared(job, path, engine, "job-1", settings(**environ)).body
+        sent = bodies.prepare(job, row, engine, "job-1", settings(**environ)).body
         assert body == before  # the caller's stays as it was sent
-        assert asked is not None
-        return asked
+        assert sent is not None
+        return sent
 
-    return made
+    return prepared
 
 
 # Whose model, and whose business:
@@ -124,10 +126,30 @@ def test_the_callers_own_words_of_that_kind_win(prepare: Prepare, role: str) -> 
     assert prepare(CHAT, {"messages": messages}, **SYSTEM)["messages"] == messages
 
 
-@pytest.mark.parametrize("messages", [5, {"role": "user"}, [USER, "Hi"], []])
-def test_what_is_no_conversation_is_vllms_to_refuse(prepare: Prepare, messages: Any) -> None:
-    expected = [OPENED] if messages == [] else messages
-    assert prepare(CHAT, {"messages": messages}, **SYSTEM)["messages"] == expected
+@pytest.mark.parametrize(
+    ("messages", "place", "kind"),
+    [
+        (5, "messages", "list"),
+        (True, "messages", "list"),
+        ({"role": "user"}, "messages", "list"),
+        ([USER, "Hi"], "messages.1", "dictionary"),
+        ([None], "messages.0", "dictionary"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("path", [CHAT, TOKENIZE])
+def test_what_is_no_conversation_is_refused(
+    prepare: Prepare, path: str, messages: Any, place: str, kind: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        prepare(path, {"messages": messages}, **SYSTEM)
+    message = f"{place}: Input should be a valid {kind}"
+    assert (caught.value.message, caught.value.param) == (message, place)
+
+
+def test_an_empty_conversation_is_vllms_to_refuse(prepare: Prepare) -> None:
+    assert prepare(CHAT, {"messages": []})["messages"] == []
+    assert prepare(CHAT, {"messages": []}, **SYSTEM)["messages"] == [OPENED]
 
 
 def test_a_prompt_is_no_conversation(prepare: Prepare) -> None:
@@ -190,6 +212,15 @@ def test_the_parts_of_a_tools_output_become_one_text(prepare: Prepare) -> None:
 )
 def test_other_items_go_to_vllm_as_they_are(prepare: Prepare, item: Any) -> None:
     assert prepare(RESPONSES, {"input": [item]})["input"] == [item]
+
+
+@pytest.mark.parametrize("wrong", [5, True, {}, {"role": "user"}], ids=repr)
+def test_an_input_is_a_text_or_a_list(prepare: Prepare, wrong: Any) -> None:
+    with pytest.raises(
+        InvalidInput, match="input: Input should be a valid string or list"
+    ) as caught:
+        prepare(RESPONSES, {"input": wrong})
+    assert caught.value.param == "input"
 
 
 def test_an_input_of_one_text_stays_one(prepare: Prepare) -> None:
@@ -257,4 +288,4 @@ def test_what_the_worker_adds_is_known(prepare: Prepare, path: str) -> None:
 
 def test_without_a_ranking_an_answer_stays_as_it_is() -> None:
     answer = {"choices": [1]}
-    assert Asked(None).kept(answer) is answer
+    assert Prepared(None).best(answer) is answer

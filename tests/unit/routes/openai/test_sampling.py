@@ -9,12 +9,13 @@ from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens, yiel
 
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.routes.openai.bodies import Asked, prepared
+from worker.routes.openai import ROUTES
+from worker.routes.openai.bodies import Prepared, prepare
 from worker.routes.openai.ranking import Ranking
 
 COMPLETIONS = "/v1/completions"
 
-Ask = Callable[..., Asked]
+Ask = Callable[..., Prepared]
 
 
 @pytest.fixture
@@ -27,11 +28,12 @@ def engine() -> Iterator[ScriptedEngine]:
 def ask(engine: ScriptedEngine) -> Ask:
     """Prepare a body of these keys; those that nobody knows are refused."""
 
-    def asked(path: str, **body: Any) -> Asked:
+    def prepared(path: str, **body: Any) -> Prepared:
         job = OpenAIJob(route=path, body=body)
-        return prepared(job, path, engine, "job-1", settings(STRICT_REQUESTS="1"))
+        (row,) = (row for row in ROUTES if row.path == path)
+        return prepare(job, row, engine, "job-1", settings(STRICT_REQUESTS="1"))
 
-    return asked
+    return prepared
 
 
 def refusal(ask: Ask, path: str, **body: Any) -> tuple[str, str | None]:
@@ -88,7 +90,7 @@ def test_what_holds_an_answer_has_vllms_name_of_today(ask: Ask, given: dict[str,
     "given", [{"guided_json_object": False}, {"guided_decoding": {}}, {"best_of": 1}, {"n": None}]
 )
 def test_what_asks_for_nothing_is_left_out(ask: Ask, given: dict[str, Any]) -> None:
-    assert ask(COMPLETIONS, **given) == Asked({"model": "demo"})
+    assert ask(COMPLETIONS, **given) == Prepared({"model": "demo"})
 
 
 def test_what_only_vllms_inside_may_say_is_refused(ask: Ask) -> None:
@@ -146,7 +148,7 @@ def test_more_choices_than_are_wanted_are_ranked(ask: Ask) -> None:
 
 def test_choices_that_are_all_wanted_are_not(ask: Ask) -> None:
     asked = ask(COMPLETIONS, prompt="", n=2, best_of=2)
-    assert asked == Asked({"prompt": "", "model": "demo", "n": 2})
+    assert asked == Prepared({"prompt": "", "model": "demo", "n": 2})
 
 
 def test_beams_are_asked_for_in_vllms_words(ask: Ask) -> None:
@@ -232,10 +234,10 @@ def test_what_a_beam_search_would_pass_over_is_refused(ask: Ask, name: str, valu
     "given", [{"top_p": 1}, {"top_k": -1}, {"repetition_penalty": 1.0}, {"seed": 0}, {"stop": []}]
 )
 def test_what_asks_a_beam_search_for_nothing_is_taken(
-    engine: ScriptedEngine, given: dict[str, Any]
+    ask: Ask, engine: ScriptedEngine, given: dict[str, Any]
 ) -> None:
-    job = OpenAIJob(route=COMPLETIONS, body={"use_beam_search": True, **given})
-    assert prepared(job, COMPLETIONS, engine, "job-1", settings()).ranking
+    engine.bodies = {COMPLETIONS: frozenset({"n", "model", "use_beam_search", *given})}
+    assert ask(COMPLETIONS, use_beam_search=True, **given).ranking
 
 
 async def test_a_method_counts_in_any_case(engine: ScriptedEngine) -> None:
