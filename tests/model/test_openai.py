@@ -111,6 +111,40 @@ async def test_a_refusal_keeps_vllms_status_and_words_but_not_the_prompt(
     assert (error["retryable"], error["request_id"]) == (False, "job-1")
 
 
+@pytest.mark.parametrize("wrong", [5, True, 1.5, {}, {"role": "user"}, [[{}]], [None]], ids=repr)
+@pytest.mark.parametrize(
+    ("route", "name"),
+    [
+        (CHAT, "messages"),
+        ("/tokenize", "messages"),
+        ("/v1/messages", "messages"),
+        ("/v1/messages/count_tokens", "messages"),
+        ("/v1/responses", "input"),
+        ("/v1/completions", "prompt"),
+        ("/tokenize", "prompt"),
+        ("/v1/responses", "tools"),
+        (CHAT, "tools"),
+    ],
+)
+async def test_a_value_of_a_wrong_type_is_refused_by_the_name_of_its_parameter(
+    ask: Ask, route: str, name: str, wrong: Any
+) -> None:
+    conversation = {"messages": QUESTION, "input": "Hi", "max_tokens": 1} if name == "tools" else {}
+    (chunk,) = await ask(openai_route=route, openai_input={**conversation, name: wrong})
+    error = json.loads(chunk["error"])["error"]
+    assert (error["code"], error["param"].split(".")[0]) == (400, name)
+    assert error["message"].startswith(name)
+    assert " object " not in error["message"].replace("dictionary or object to extract", "")
+
+
+async def test_the_calls_of_a_message_are_a_list(ask: Ask) -> None:
+    messages = [*QUESTION, {"role": "assistant", "tool_calls": 5}]
+    (chunk,) = await ask(openai_route=CHAT, openai_input={"messages": messages})
+    error = json.loads(chunk["error"])["error"]
+    assert error["message"] == "messages.1.tool_calls: Input should be a valid list"
+    assert (error["code"], error["param"]) == (400, "messages.1.tool_calls")
+
+
 async def test_a_method_that_a_route_does_not_have_is_refused(ask: Ask) -> None:
     (chunk,) = await ask(route=CHAT, method="GET")
     error = json.loads(chunk["error"])["error"]

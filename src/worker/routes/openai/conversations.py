@@ -33,7 +33,7 @@ def chat(body: dict[str, Any], job: OpenAIJob, system: str | None) -> None:
     messages = body["messages"]
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    _check_objects("messages", messages)
+    _check_messages(messages)
     role = {} if job.versioned else {"role": "user"}
     body["messages"] = with_system_prompt([{**role, **message} for message in messages], system)
 
@@ -48,8 +48,10 @@ def response(body: dict[str, Any], _: OpenAIJob, system: str | None) -> None:
     """Complete ``instructions``, and make ``input`` readable to vLLM.
 
     Raises:
-        InvalidInput: the input is neither a text nor a list, is too long, or has a file.
+        InvalidInput: the input is neither a text nor a list, is too long, or has a file; or tools
+            are no list.
     """
+    _check_list("tools", body.get("tools", []))
     items = body.get("input", "")
     if not isinstance(items, str | list):
         raise InvalidInput("input: Input should be a valid string or list", param="input")
@@ -61,14 +63,20 @@ def response(body: dict[str, Any], _: OpenAIJob, system: str | None) -> None:
         body.setdefault("instructions", system)
 
 
-def _check_objects(name: str, value: Any) -> None:
-    """Check what vLLM would iterate over before it checks it."""
-    if not isinstance(value, list):
-        raise InvalidInput(f"{name}: Input should be a valid list", param=name)
-    for index, item in enumerate(value):
-        if not isinstance(item, dict):
-            place = f"{name}.{index}"
+def _check_messages(messages: Any) -> None:
+    _check_list("messages", messages)
+    for index, message in enumerate(messages):
+        place = f"messages.{index}"
+        if not isinstance(message, dict):
             raise InvalidInput(f"{place}: Input should be a valid dictionary", param=place)
+        if message.get("tool_calls") is not None:
+            _check_list(f"{place}.tool_calls", message["tool_calls"])
+
+
+def _check_list(place: str, value: Any) -> None:
+    """Check a list that vLLM iterates over before its own checks: their error would be Python's."""
+    if not isinstance(value, list):
+        raise InvalidInput(f"{place}: Input should be a valid list", param=place)
 
 
 def _readable(item: Any) -> Any:

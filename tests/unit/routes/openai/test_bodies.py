@@ -134,6 +134,7 @@ def test_the_callers_own_words_of_that_kind_win(prepare: Prepare, role: str) -> 
         ({"role": "user"}, "messages", "list"),
         ([USER, "Hi"], "messages.1", "dictionary"),
         ([None], "messages.0", "dictionary"),
+        ([USER, {**USER, "tool_calls": 5}], "messages.1.tool_calls", "list"),
     ],
     ids=repr,
 )
@@ -221,6 +222,12 @@ def test_an_input_is_a_text_or_a_list(prepare: Prepare, wrong: Any) -> None:
     ) as caught:
         prepare(RESPONSES, {"input": wrong})
     assert caught.value.param == "input"
+
+
+def test_the_tools_of_a_response_are_a_list(prepare: Prepare) -> None:
+    with pytest.raises(InvalidInput, match="tools: Input should be a valid list") as caught:
+        prepare(RESPONSES, {"tools": 5})
+    assert caught.value.param == "tools"
 
 
 def test_an_input_of_one_text_stays_one(prepare: Prepare) -> None:
