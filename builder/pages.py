@@ -12,7 +12,7 @@ from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, automatic
 from worker.engine.options.excluded import IDLE, REFUSED
 from worker.settings import history
-from worker.settings.names import OF_OTHERS, OPPOSITES, REMOVED, SPECULATIVE, SPELLINGS, removed
+from worker.settings.names import FOREIGN, OPPOSITES, REMOVED, SPECULATIVE, SPELLINGS, removed
 
 INTRODUCTION = Path(__file__).with_name("settings.md")
 
@@ -92,7 +92,7 @@ def _without_effect() -> Iterator[str]:
     )
     idle = {name.upper(): why for name, why in sorted((REFUSED | IDLE).items())}
     never = [[_code(name), why] for name, why in idle.items() if not row(name)]
-    others = ", ".join(_code(name) for name in sorted(OF_OTHERS))
+    others = ", ".join(_code(name) for name in sorted(FOREIGN))
     yield (
         "## Not taken\n\nOptions that vLLM's server has, but that do nothing in a worker. "
         "Variables that others may have set for themselves are ignored silently: "

@@ -30,22 +30,22 @@ from worker.store import fetching
 
 log = logging.getLogger("worker")
 
-# How long a worker whose engine died waits for the SDK to post what its jobs failed with; the SDK
+# How long a worker whose engine died waits for the SDK to post the errors of its jobs. The SDK
 # tries three times within five seconds.
 FAREWELL_S = 10.0
 
 
 def main() -> int:
-    """Start the worker and run it until it is told to stop; return the status of a failed start."""
+    """Start the worker and run it until it is stopped; return the exit status of a failed start."""
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     log.setLevel(logging.INFO)
-    # Until the SDK sets its own.
+    # Until the SDK sets its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave_on_signal)
     command = read_command_line()
     try:
         if command.check:
-            # At once, whatever the hub still owes an answer to.
+            # At once, even if a request to the hub is unanswered.
             leave(doctor.main())
         if command.prefetch:
             prefetch()
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def leave_on_signal(number: int, _: FrameType | None) -> None:
-    """End a start, or a local run: the platform does not wait for an engine to say goodbye."""
+    """End a start or a local run at once: the platform does not wait for an engine to stop."""
     leave(128 + number)
 
 
@@ -85,14 +85,14 @@ def leave(status: int) -> NoReturn:
 
 
 def read_command_line() -> Namespace:
-    """Read what decides between a local run and the SDK's modes; the SDK reads the rest."""
+    """Read the worker's own arguments; the SDK reads the others."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
     parser.add_argument("--rp_serve_api", action="store_true", help="serve the SDK's own test API")
     parser.add_argument("--check", action="store_true", help="say whether the worker would start")
     parser.add_argument("--prefetch", action="store_true", help="download the model, and no more")
     parser.add_argument("--serve", action="store_true", help="serve the OpenAI API over HTTP")
-    # Whoever wants to be reached from elsewhere (a pod: 0.0.0.0) says so, and thinks of a key.
+    # Other addresses (0.0.0.0 in a pod) are reachable from elsewhere, and may need a key.
     parser.add_argument("--host", default="127.0.0.1", help="where --serve listens")
     parser.add_argument("--port", default=8000, type=int, help="where --serve listens; 0: any")
     return parser.parse_known_args()[0]
@@ -138,7 +138,7 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
 def serve(engines: Engines, settings: Settings) -> None:
     """Take jobs from the platform until it stops the worker, or the engine dies."""
     with phase("sdk"):
-        # The SDK reads the environment when it is imported, and a local run does without it.
+        # The SDK reads the environment when it is imported. Other ways to run do without it.
         import runpod  # noqa: PLC0415 - see above
         from runpod.http_client import AsyncClientSession  # noqa: PLC0415 - likewise
         from runpod.serverless.modules import (  # noqa: PLC0415 - likewise
@@ -148,13 +148,13 @@ def serve(engines: Engines, settings: Settings) -> None:
         )
 
     async def report(job: dict[str, Any], progress: Any) -> None:
-        # The SDK's own progress_update posts from a thread that nobody can wait for: its update
-        # could arrive after the result.
+        # The SDK's own progress_update posts from a thread that can't be waited for: the update
+        # might arrive after the result.
         async with AsyncClientSession() as session:
             update = {"status": "IN_PROGRESS", "output": progress}
             await rp_http.send_result(session, update, job)
 
-    # The SDK's own test API has no place for progress.
+    # The SDK's test API has no way to report progress.
     worker = Worker(engines, settings, report if platform_around() else None)
 
     async def engine_answers() -> None:
@@ -178,13 +178,13 @@ def serve(engines: Engines, settings: Settings) -> None:
 
 
 def serve_http(engines: Engines, settings: Settings, host: str, port: int) -> None:
-    """Answer HTTP until a signal ends it, or the engine dies."""
-    # A worker of the platform's queue does without it.
+    """Answer HTTP requests until a signal, or until the engine dies."""
+    # Only this way to run needs it.
     from worker.serve import server  # noqa: PLC0415 - see above
 
     running = server(engines, settings, host, port)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # The server's own handler waits for requests that run, then raises the signal again.
+        # The server's own handler would wait for running requests.
         signal.signal(number, lambda *_: leave(0))
 
     def requests_left() -> int:
@@ -198,7 +198,7 @@ def serve_http(engines: Engines, settings: Settings, host: str, port: int) -> No
 
 def fitness_job(model: Model) -> dict[str, Any]:
     """Return a job that asks for a token; for a model that generates none, one for its health."""
-    # By its id, because there may be no tokenizer.
+    # A token's id in place of text, because there may be no tokenizer.
     token = {"prompt": [0], "sampling_params": {"max_tokens": 1}}
     return {
         "id": "fitness-check",
@@ -209,7 +209,7 @@ def fitness_job(model: Model) -> dict[str, Any]:
 def take_until_death(
     take: Callable[..., Awaitable[Any]], death: Future[None]
 ) -> Callable[..., Any]:
-    """Wrap the SDK's job-take: when an engine dies, hang up, so that no job arrives any more."""
+    """Wrap the SDK's function that takes jobs: when an engine dies, cancel it and take no more."""
     died: asyncio.Future[None] | None = None
 
     async def take_while_alive(*args: Any) -> Any:
@@ -219,7 +219,7 @@ def take_until_death(
         try:
             await asyncio.wait({taking, died}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # The SDK gives up a long poll; what has just been taken it still wants.
+            # The SDK cancels a long poll, but still uses a job that was just taken.
             if not taking.done():
                 taking.cancel()
                 raise
@@ -233,7 +233,7 @@ def take_until_death(
 
 
 def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
-    """Wait for an engine's death, let what the jobs failed with be sent, and exit."""
+    """Wait for an engine's death, let the SDK post the errors of the jobs, and exit."""
     died.result()
     deadline = time.monotonic() + FAREWELL_S
     while jobs_left() and time.monotonic() < deadline:

@@ -9,7 +9,7 @@ from table.own import LIBRARY_ROWS, OWN_ROWS
 from table.row import LIBRARIES, SECTIONS, Row
 from table.serving import SERVING_ROWS
 from table.system import SYSTEM_ROWS
-from worker.settings.names import plain
+from worker.settings.names import canonical
 
 __all__ = ["LIBRARIES", "ROWS", "SECTIONS", "Row", "row"]
 
@@ -25,4 +25,4 @@ _BY_NAME = {row.name: row for row in ROWS}
 
 def row(name: str) -> Row | None:
     """Return a setting's row, by any of the setting's names; None where the table has none."""
-    return _BY_NAME.get(plain(name))
+    return _BY_NAME.get(canonical(name))

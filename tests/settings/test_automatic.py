@@ -1,4 +1,4 @@
-"""What stands in for settings that are unset: few values of the worker's, the rest vLLM's own."""
+"""The defaults of settings: few are the worker's, the others vLLM's own."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -25,14 +25,14 @@ def read(on: Machine, **settings: str) -> start.Start:
 
 
 def chosen(on: Machine, **settings: str) -> dict[str, str]:
-    """Tell what was chosen for the operator, and why."""
+    """Return the worker's defaults and their reasons."""
     told = list(defaults(read(on, **settings).arguments))
     assert [str(each) for each in told] == [f"{e.name}={e.value} ({e.reason})" for e in told]
     return {each.name: f"{each.value}: {each.reason}" for each in told}
 
 
 def not_vllms(arguments: Namespace) -> dict[str, Any]:
-    """Select what differs from the defaults of vLLM's own parser, and what it does not know."""
+    """Return the values that differ from the defaults of vLLM's own parser."""
     parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
     own = vars(parser.parse_args([]))
     unlike = object()

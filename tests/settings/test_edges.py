@@ -1,4 +1,4 @@
-"""Edges of what a start reads: what is told beside mistakes, and settings that are nearly right."""
+"""Edge cases of settings: warnings next to mistakes, and settings that are nearly right."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def refused(on: Machine | None = None, /, **settings: str) -> SettingsError:
     return caught.value
 
 
-# What is told:
+# Warnings:
 
 
 def test_what_is_accepted_is_told_in_order_and_as_the_operator_spelt_it() -> None:
@@ -84,7 +84,7 @@ def test_an_option_is_idle_beside_any_spelling_of_off(off: str) -> None:
     assert warning == "MAX_CPU_LORAS has no effect: it needs ENABLE_LORA"
 
 
-# What is refused:
+# Mistakes:
 
 
 @pytest.mark.parametrize("name", ["TOKENIZER", "HF_CONFIG_PATH"])
@@ -148,7 +148,7 @@ def test_a_variable_that_vllm_can_not_read_is_told_without_its_secret(
     assert mistake.advice.startswith("vLLM can't read it: ")
 
 
-# What is chosen:
+# Defaults:
 
 
 def test_a_value_that_consoles_write_for_unset_is_one() -> None:

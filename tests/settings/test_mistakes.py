@@ -1,4 +1,4 @@
-"""Mistakes in settings, each planted alone: what is told of it, and how."""
+"""Mistakes in settings, one at a time, and their messages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Values that nobody was prepared for: told like any other, without a traceback or a secret."""
+"""Unexpected values: reported like any other mistake, without a traceback or a secret."""
 
 from pathlib import Path
 

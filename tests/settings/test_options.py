@@ -19,7 +19,7 @@ from worker.settings.names import ALIASES, FOR_LIBRARIES
 # The release that the list below is of.
 PINNED = "0.32"
 # Options that take any text: names, places, and what vLLM has no list of. One that is new here
-# deserves a look: can the worker tell a wrong value before vLLM does?
+# deserves a look: can the worker refuse a wrong value before vLLM does?
 ANY_TEXT = set(
     """
     ALLOWED_LOCAL_MEDIA_PATH CODE_REVISION COHERE_FORMAT DEVICE_IDS

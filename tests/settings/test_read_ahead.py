@@ -1,4 +1,4 @@
-"""How vLLM is told to read weights, by the disk that they lie on."""
+"""The strategy by which vLLM reads weights, for the disk that they are on."""
 
 from pathlib import Path
 

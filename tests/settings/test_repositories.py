@@ -1,4 +1,4 @@
-"""What the settings name before vLLM has read them is what vLLM then says that it needs."""
+"""What the settings want before vLLM is imported is what vLLM's arguments then want."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ CASES: list[dict[str, str]] = [
 
 
 def both(environ: dict[str, str]) -> tuple[list[Wanted], list[Wanted]]:
-    """Name what is wanted, by the settings and by vLLM's arguments."""
+    """Return what is wanted by the settings, and by vLLM's arguments."""
     told = read_settings({"MODEL_NAME": "org/model", **environ})
     of_vllm = [wanted for engine in told.engines for wanted in wanted_by_arguments(engine)]
     return wanted_by_settings(gather({"MODEL_NAME": "org/model", **environ}, NOTHING)), of_vllm

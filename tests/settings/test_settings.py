@@ -1,4 +1,4 @@
-"""Every setting that was ever documented: value in, what the engine or the worker gets out."""
+"""Every setting that was ever documented, and what it changes in the engine or the worker."""
 
 import functools
 import os
@@ -53,7 +53,7 @@ IN_PROCESS = """
     NUM_SCHEDULER_STEPS USE_V2_BLOCK_MANAGER SCHEDULER_DELAY_FACTOR DEVICE DISABLE_LOGGING_REQUEST
     VLLM_NIGHTLY
 """
-# The worker before this one that started a server beside it.
+# Settings of an earlier worker, which started a server of vLLM's.
 BESIDE_A_SERVER = """
     HOST PORT API_KEY MODEL CONFIG HELP VLLM_PORT VLLM_BASE_URL VLLM_STARTUP_TIMEOUT
     REQUEST_TIMEOUT VLLM_EXTRA_ARGS SERVED_MODEL_NAME CUDA_GRAPH_SIZES
@@ -83,7 +83,7 @@ SPECULATIVE: tuple[tuple[str, str, Any], ...] = (
     ("NGRAM_PROMPT_LOOKUP_MIN", "prompt_lookup_min", 2),
 )
 
-# What is written, where it must arrive, and as what; <config> is a file that says seed: 7.
+# A value, the path of what it changes, and the result; <config> is a file with seed: 7.
 EFFECTS: dict[str, tuple[str, str, Any]] = {
     "MODEL_NAME": ("org/other", "model", "org/other"),
     "MODEL": ("org/other", "model", "org/other"),
@@ -228,7 +228,7 @@ def read(**settings: str) -> start.Start:
 
 
 def effect(of: Any, path: str) -> Any:
-    """Follow a path through what was read; it begins at vLLM's arguments if nowhere else."""
+    """Follow a path from the start that was read, or from vLLM's arguments."""
     steps = (path if path.startswith("settings.") else f"arguments.vllm.{path}").split(".")
 
     def follow(held: Any, step: str) -> Any:

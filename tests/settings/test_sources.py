@@ -17,7 +17,7 @@ from worker.start.bootstrap import Bootstrap
 
 GPU = Machine(cpu=False, gpus=(Gpu("card", 80 << 30),))
 
-# Reads what the sources give: a config file's text, a baked model's description, and variables.
+# Reads settings from a config file's text, a baked model's description, and variables.
 Read = Callable[..., start.Start]
 
 
@@ -42,7 +42,7 @@ OF_SETTINGS = [each for each in COMBINED if "extra" not in each]
 
 
 def given_by(sources: tuple[str, ...], name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Set one setting in some of the sources, to a value of its own in each."""
+    """Set a setting in some of the sources, to a different value in each."""
     key = name.lower().replace("_", "-")
     flag = {"model-name": "model", "model-revision": "revision"}.get(key, key)
     ways: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""What the worker reads for its start, with vLLM's own parser; no engine is started."""
+"""What a start reads, with vLLM's own parser; no engine is started."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -118,7 +118,7 @@ def test_objects_in_a_list_stay_json() -> None:
         assert (adapter.name, adapter.path) == ("a", "org/a")
 
 
-# What is accepted, and what is passed over:
+# Values that are accepted, and variables that are ignored:
 
 # What the base image, the platform and libraries set.
 AROUND = """

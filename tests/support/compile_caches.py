@@ -1,4 +1,4 @@
-"""Workers with a compile cache on one volume, each with a disk of its own, and no engine."""
+"""Workers that share a compile cache on a volume and have their own disks, without engines."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ OF_THE_MACHINE = "vllm/gpu_p2p_access_cache_for_0,1.json"
 
 
 class Started:
-    """A worker on a container of its own: what was there, and what it then compiles."""
+    """A worker in its own container: it restores from the cache, and may then compile."""
 
     def __init__(self, volume: Path, folder: Path, key: str = KEY) -> None:
         self.local = folder

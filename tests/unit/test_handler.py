@@ -1,4 +1,4 @@
-"""The parts of the entry point that stand between the SDK and a dying engine."""
+"""The parts of the entry point between the SDK and an engine that dies."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,8 +1,8 @@
-"""What was compiled for a model, kept on the volume from one worker to the next.
+"""Keeps compiled code on the volume, for the workers that start later.
 
-vLLM, Triton and Inductor write to the container's own disk: it is fast, and nobody else writes
-there. Before the engine starts, an archive is unpacked into these directories; once the worker is
-healthy, what was missing on the volume is published. Only this module knows how it lies there.
+vLLM, Triton and Inductor write to the container's own disk, which is fast and has no other writer.
+Before the engine starts, an archive is unpacked there; once the worker is healthy, what was missing
+on the volume is published. Only this package knows the layout on the volume.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from worker.settings.environment import export, is_set, process_environ
 
 log = logging.getLogger("worker")
 
-# Below BASE_PATH.
+# Directory in BASE_PATH.
 SHARED = "compile-cache"
-# The same on every worker, because what is compiled names the files that it was made from.
+# Equal on every worker, because compiled code contains the paths of its sources.
 LOCAL = "~/.cache/worker-compiled"
 
-# Where what is compiled goes, and the directory below LOCAL.
+# Variables for the places of compiled code, and the directories in LOCAL.
 VARIABLES = {
     "VLLM_CACHE_ROOT": "vllm",
     "TRITON_CACHE_DIR": "triton",
@@ -36,10 +36,10 @@ VARIABLES = {
 }
 STARTUP_PLAN = "VLLM_ENABLE_STARTUP_PLAN"
 
-# What vLLM finds out about a model's class, by importing it in another process: eight seconds.
+# What vLLM knows about a model's class. It takes eight seconds to find out, in another process.
 _MODELS = ("vllm/modelinfos",)
 _GRAPHS = "vllm/torch_compile_cache"
-# Only what depends on nothing but the key: which GPUs reach each other, for one, is the machine's.
+# Only what depends on the key alone, not for example on which GPUs of the machine are connected.
 _COMPILED = (
     _GRAPHS,
     "vllm/deep_gemm",
@@ -49,18 +49,18 @@ _COMPILED = (
 )
 _PLAN = ("vllm/startup_plan",)
 
-# What reading an archive raises that is damaged or was cut off; an OSError may pass.
+# Exceptions for an archive that is damaged or cut off. An OSError may be temporary.
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
 
-def prepared(base: Path) -> "CompileCache | None":
-    """Have everything that is compiled written where it can be kept.
-
-    Call before vLLM is imported. None, where nothing is kept: for want of a volume, or because the
-    operator has directories of his own.
+def prepare(base: Path) -> "CompileCache | None":
+    """Set where code is compiled to, before vLLM is imported.
 
     Args:
         base: the volume.
+
+    Returns:
+        None if nothing is kept: there is no volume, or the operator set other directories.
     """
     if not base.is_dir():
         return None
@@ -72,7 +72,7 @@ def prepared(base: Path) -> "CompileCache | None":
         return None
     places = {name: str(local / folder) for name, folder in VARIABLES.items()}
     environ = process_environ()
-    # What a worker has exported, its children inherit.
+    # A child of a worker inherits the values that the worker exported.
     own = [name for name in places if is_set(name) and environ[name] != places[name]]
     if own:
         log.info("compile cache: not kept on the volume, because %s is set", ", ".join(own))
@@ -82,7 +82,7 @@ def prepared(base: Path) -> "CompileCache | None":
 
 
 class CompileCache:
-    """The compile cache of one start: what is there is unpacked, the rest is published later."""
+    """The compile cache of one start: existing archives are unpacked, missing ones published."""
 
     def __init__(self, shared: Path, local: Path) -> None:
         self.shared = shared
@@ -91,37 +91,43 @@ class CompileCache:
         self._unpacked: frozenset[tuple[str, int, int]] | None = None
 
     def restore_models(self, key: str) -> bool:
-        """Unpack what is known of models; before vLLM makes their configuration.
+        """Unpack what vLLM knows about models, before it makes their configurations.
 
         Args:
-            key: names the models and what vLLM it is.
+            key: of the models and the vLLM.
+
+        Returns:
+            Whether it was there.
         """
-        return self._restored(f"{key}.models", _MODELS)
+        return self._restore(f"{key}.models", _MODELS)
 
     def restore(self, key: str) -> bool:
-        """Unpack what was compiled; after the configuration is made, before the engine starts.
+        """Unpack compiled code, after the configuration is made and before the engine starts.
 
-        Only a start that does not compile may plan its memory: what compiling takes would be
-        missing in the plan, and in each later start's KV cache.
+        Only a start that does not compile may plan its memory: the memory that compiling takes
+        would be missing in the plan, and so in the KV cache of every later start.
 
         Args:
-            key: names all that what is compiled depends on.
+            key: of everything that the code depends on.
+
+        Returns:
+            Whether it was there.
         """
-        if not self._restored(key, _COMPILED):
+        if not self._restore(key, _COMPILED):
             return False
         self._unpacked = self._graphs()
-        # One of an earlier start in this container may be of one that compiled, and then died.
-        self._forget(_PLAN)
-        self._restored(f"{key}.plan", _PLAN)
+        # A plan in this container may be from a start that compiled and then died.
+        self._remove(_PLAN)
+        self._restore(f"{key}.plan", _PLAN)
         export({STARTUP_PLAN: "1"})
         return True
 
     def publish(self) -> threading.Thread:
-        """Publish what was missing, in the background; once the worker is healthy."""
+        """Publish what was missing, in a thread; to be called once the worker is healthy."""
         if self._graphs() != self._unpacked:
-            # This start has compiled, whatever was unpacked: its plan is of no use to any other.
-            self._missing = [each for each in self._missing if each[1] != _PLAN]
-            self._forget(_PLAN)
+            # This start compiled something: its plan is useless to others.
+            self._missing = [item for item in self._missing if item[1] != _PLAN]
+            self._remove(_PLAN)
         thread = threading.Thread(target=self._publish, name="compile-cache", daemon=True)
         thread.start()
         return thread
@@ -129,15 +135,15 @@ class CompileCache:
     def _publish(self) -> None:
         for name, parts in self._missing:
             words = [str(os.getpid()), str(self._archive(name)), str(self.local), *parts]
-            # Without the packages, and the variables that would say where they are.
+            # Isolated: it imports no packages, and no variables change its path.
             program = [sys.executable, "-I", "-S", publishing.__file__, *words]
             done = subprocess.run(program, capture_output=True, text=True, check=False)
             level = logging.WARNING if done.returncode else logging.INFO
-            if said := done.stdout or done.stderr:
-                log.log(level, "compile cache: %s: %s", name, said)
+            if message := done.stdout or done.stderr:
+                log.log(level, "compile cache: %s: %s", name, message)
 
-    def _restored(self, name: str, parts: tuple[str, ...]) -> bool:
-        """Unpack an archive; note it as missing if it is not there, or is damaged."""
+    def _restore(self, name: str, parts: tuple[str, ...]) -> bool:
+        """Unpack an archive; note it as missing if it doesn't exist or is damaged."""
         archive = self._archive(name)
         begun = time.monotonic()
         try:
@@ -147,10 +153,10 @@ class CompileCache:
             return False
         except (*_DAMAGED, OSError) as error:
             log.warning("compile cache: %s can't be unpacked: %s", archive, error)
-            self._forget(parts)
+            self._remove(parts)
             if isinstance(error, _DAMAGED):
                 self._missing.append((name, parts))
-                # Else nobody could ever publish a whole one.
+                # It would keep a whole one from being published.
                 with contextlib.suppress(OSError):
                     archive.unlink()
             return False
@@ -158,7 +164,7 @@ class CompileCache:
         log.info("compile cache: %s: unpacked, %.1f MB in %.1f s", name, size / 1e6, seconds)
         return True
 
-    def _forget(self, parts: tuple[str, ...]) -> None:
+    def _remove(self, parts: tuple[str, ...]) -> None:
         for part in parts:
             shutil.rmtree(self.local / part, ignore_errors=True)
 
@@ -166,9 +172,9 @@ class CompileCache:
         return self.shared / f"{name}{publishing.SUFFIX}"
 
     def _graphs(self) -> frozenset[tuple[str, int, int]]:
-        """Tell apart the graphs that vLLM keeps: it writes one again when it compiles it again."""
+        """Return name, size and time of vLLM's graphs, which change if it compiles them again."""
         paths = (self.local / _GRAPHS).rglob("*")
-        # Inductor's part of them grows without a graph being compiled.
+        # Inductor's own directory grows also when no graph is compiled.
         kept = [path for path in paths if path.is_file() and "inductor_cache" not in path.parts]
         stats = [(str(path), path.stat()) for path in kept]
         return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
@@ -180,10 +186,10 @@ def _unpack(archive: Path, folder: Path) -> int:
     with gzip.open(archive) as opened, tarfile.open(fileobj=opened, mode="r|") as packed:
         # Refuses names that lead out of the folder.
         packed.extractall(folder, filter="data")
-        # The checksum stands behind the last member.
+        # The checksum is at the end, after the last member.
         while opened.read(2**20):
             pass
-    # Says that it is still used. A volume may be there to be read only.
+    # Marks it as used. The volume may be read-only.
     with contextlib.suppress(OSError):
         os.utime(archive)
     return size

@@ -1,8 +1,8 @@
-"""Packs directories into an archive on the volume, once for all workers: a program of its own.
+"""Packs directories into an archive on the volume: a program of its own.
 
-It is run as a file, by an interpreter without packages and with the least priority, beside a worker
-that is answering jobs. For its whole work it holds the archive's partial file, which one worker
-alone can create; a rename, by which the archive appears whole or not at all, ends it.
+It is run as a file, by an interpreter without packages and with the lowest priority, while the
+worker answers jobs. All the time it holds the archive's partial file, which only one worker can
+create. A rename at the end makes the archive appear whole or not at all.
 """
 
 import contextlib
@@ -17,30 +17,30 @@ from typing import BinaryIO
 SUFFIX = ".tar.gz"
 _PARTIAL = ".partial"
 
-# A partial file that was not written to for so long has lost its owner.
+# Age at which a partial file counts as abandoned by its worker.
 ABANDONED_S = 3600.0
-# A worker may be frozen at any moment and thaw hours later, when its partial file is another's.
+# Longest time for packing: a worker may be frozen for hours, while another takes its partial file.
 LONGEST_S = ABANDONED_S / 2
-# An archive that no worker has used for so long is of settings or releases that are gone.
+# Age at which an archive that no worker uses is deleted.
 UNUSED_S = 30 * 86_400.0
 LEAST_PRIORITY = 19
 
 
 class Stopped(Exception):
-    """The archive was not published, for a reason that is no failure."""
+    """The archive was not published, which is no failure."""
 
 
 def publish(worker: int, archive: Path, folder: Path, parts: Sequence[str]) -> int:
-    """Publish an archive, and return its size in bytes; 0, where there is nothing to publish.
+    """Publish an archive, and return its size in bytes; 0 if there is nothing to publish.
 
     Args:
-        worker: the process that this one is to end with.
+        worker: id of the worker's process; if it ends, this one does.
         archive: the file on the volume.
         folder: what the names in the archive are relative to.
-        parts: the directories below it that are packed.
+        parts: the directories in it to pack.
 
     Raises:
-        Stopped: the archive is there, or another worker is making it.
+        Stopped: the archive exists, or another worker is making it.
         OSError: the volume can't be written to, or is full.
     """
     files = [path for part in parts for path in sorted((folder / part).rglob("*"))]
@@ -52,7 +52,7 @@ def publish(worker: int, archive: Path, folder: Path, parts: Sequence[str]) -> i
         begun = time.time()
         _pack(worker, file, folder, files)
         file.flush()
-        # A full network disk may say so only now.
+        # A full network disk may raise an error only now.
         os.fsync(file.fileno())
         if time.time() - begun > LONGEST_S:
             raise Stopped("it took so long that another worker may have begun it anew")
@@ -63,10 +63,10 @@ def publish(worker: int, archive: Path, folder: Path, parts: Sequence[str]) -> i
 
 @contextlib.contextmanager
 def _partial(archive: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Create the archive's partial file, which no two workers can; leave none behind.
+    """Create the archive's partial file, which only one worker can, and remove it at the end.
 
     Raises:
-        Stopped: the archive is there, or another worker is making it.
+        Stopped: the archive exists, or another worker is making it.
     """
     path = archive.with_name(archive.name + _PARTIAL)
     try:
@@ -75,7 +75,7 @@ def _partial(archive: Path) -> Iterator[tuple[Path, BinaryIO]]:
         raise Stopped("another worker is publishing it") from None
     try:
         with file:
-            # Only now is it certain that nobody else is about to put it there.
+            # Checked while holding the partial file: no other worker can publish it now.
             if archive.exists():
                 raise Stopped("another worker has published it")
             yield path, file
@@ -84,29 +84,29 @@ def _partial(archive: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 
 def _pack(worker: int, file: BinaryIO, folder: Path, files: Sequence[Path]) -> None:
-    # Compressed less for its size than for the checksum, which tells a damaged archive.
+    # Compressed for the checksum, which reveals a damaged archive, more than for the size.
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as packed:
         for path in files:
             if os.getppid() != worker:
                 raise Stopped("the worker has ended")
-            # Compilers go on working, and take away what they have no more need of.
+            # Compilers may delete temporary files meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 packed.add(path, path.relative_to(folder), recursive=False)
 
 
 def _clean(shared: Path) -> None:
-    """Remove what workers left that were killed, and archives that none uses any more."""
+    """Remove partial files of killed workers, and archives that are no longer used."""
     now = time.time()
     for pattern, longest in ((f"*{_PARTIAL}", ABANDONED_S), (f"*{SUFFIX}", UNUSED_S)):
         for path in shared.glob(pattern):
-            # Another worker may be cleaning, too; and it is not what this one is here for.
+            # Another worker may be cleaning, too, and a failure here does no harm.
             with contextlib.suppress(OSError):
                 if now - path.stat().st_mtime > longest:
                     path.unlink()
 
 
 def main(words: Sequence[str]) -> int:
-    """Publish what the words name: the worker's process, the archive, the folder, the parts."""
+    """Run ``publish`` with command line words for its parameters; return the exit status."""
     worker, archive, folder, *parts = words
     os.nice(LEAST_PRIORITY)
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""What an engine is started with: vLLM's own arguments, and how they came about."""
+"""The arguments that an engine is started with: vLLM's own, and where they come from."""
 
 import copy
 from argparse import Namespace
@@ -45,6 +45,6 @@ class EngineArguments:
             default: as the operator would have written it, with the reason.
             value: the same for vLLM.
         """
-        defaults = {each.name: each for each in (*self.defaults, default)}
+        defaults = {one.name: one for one in (*self.defaults, default)}
         changed = self.with_options(**{default.name.lower(): value})
         return replace(changed, defaults=tuple(defaults.values()))

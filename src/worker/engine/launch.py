@@ -92,8 +92,8 @@ def launched(
     with _start_failures(engines[0]):
         configured = _configure_all(engines, compile_cache)
         clients = [
-            _start_core(each, also_import if each is configured[-1] else None)
-            for each in configured
+            _start_core(engine, also_import if engine is configured[-1] else None)
+            for engine in configured
         ]
     with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
         died: Future[None] = Future()
@@ -145,10 +145,11 @@ def _configure_all(
 ) -> list[_Configured]:
     """Make vLLM's configurations, and restore what earlier starts have compiled for them."""
     if compile_cache:
-        compile_cache.restore_models(key_of_models([each.vllm.model for each in engines]))
+        compile_cache.restore_models(key_of_models([engine.vllm.model for engine in engines]))
     configured = [_configure(arguments) for arguments in engines]
     if compile_cache:
-        compile_cache.restore(key_of_engines([each.config for each in configured], this_machine()))
+        configs = [engine.config for engine in configured]
+        compile_cache.restore(key_of_engines(configs, this_machine()))
     return configured
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import vllm.envs
 
 from worker.errors import Mistake
-from worker.settings.values import masked
+from worker.settings.values import redact_setting
 
 NAMES = frozenset(vllm.envs.environment_variables)
 
@@ -25,4 +25,4 @@ def wrong(given: Mapping[str, str]) -> Iterator[Mistake]:
         try:
             getattr(vllm.envs, name)
         except (TypeError, ValueError) as error:
-            yield Mistake(name, masked(name, given[name]), f"vLLM can't read it: {error}")
+            yield Mistake(name, redact_setting(name, given[name]), f"vLLM can't read it: {error}")

@@ -1,21 +1,21 @@
-"""The process's environment: the only place that reads or writes it."""
+"""Reads and writes the process's environment; no other module does."""
 
 import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# For libraries that read the environment themselves, where the operator left these unset.
+# Values for variables that libraries read, where the operator left them unset.
 EXPORTS = {
     # The SDK's own default, DEBUG, prints every chunk of every answer.
     "RUNPOD_LOG_LEVEL": "INFO",
-    # Its GPU checks would create a CUDA context beside vLLM's, and its network check needs the
-    # internet; the worker registers a check of its own instead: a generated token.
+    # The SDK's GPU checks would create a second CUDA context, and its network check needs the
+    # internet; the worker registers its own check instead: a generated token.
     "RUNPOD_SKIP_GPU_CHECK": "true",
     "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
-    # Standard output is for what the worker says: the yields of a local run.
+    # Standard output is for the worker's own output: the yields of a local run.
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-    # Fetching usage statistics' destination would delay the start of an offline worker.
+    # Looking up where to send usage statistics would delay the start of an offline worker.
     "VLLM_NO_USAGE_STATS": "1",
 }
 
@@ -33,37 +33,37 @@ class Default:
 
 
 def process_environ() -> Mapping[str, str]:
-    """Return the environment that the operator set, and ``export`` completed."""
+    """Return the process's environment: what the operator set, and what was exported since."""
     return os.environ
 
 
 def export(
     values: Mapping[str, str], environ: MutableMapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Write variables that the operator left unset, or blank; return those."""
+    """Write variables that are unset or blank; return those that were written."""
     left_open = {name: value for name, value in values.items() if not is_set(name, environ)}
     environ.update(left_open)
     return left_open
 
 
 def overwrite(name: str, value: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Write a variable whatever it holds: for one that vLLM itself changed under us."""
+    """Write a variable even if it is set: for those that vLLM itself changes."""
     environ[name] = value
 
 
 def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether the operator, or a library, has set a variable that is no setting."""
+    """True if a variable is set to more than blanks."""
     return bool(environ.get(name, "").strip())
 
 
 def platform_around(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether the SDK will find jobs to take, or a port to serve, in the environment."""
+    """True if the environment tells the SDK where to take jobs, or a port to serve."""
     realtime = environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
     return "RUNPOD_WEBHOOK_GET_JOB" in environ or realtime
 
 
 def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory of the hub's cache, by the rules of the hub's own library."""
+    """Return the directory of the hub's cache, by the rules of the hub's library."""
     for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
         if is_set(name, environ):
             return _expanded(environ[name].strip()) / below

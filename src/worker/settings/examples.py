@@ -1,6 +1,6 @@
 """Example values of settings, for messages and for the documentation."""
 
-from worker.settings.names import plain
+from worker.settings.names import canonical
 
 # Where the example that all settings of a type share would mislead.
 EXAMPLES = {
@@ -73,4 +73,4 @@ EXAMPLES = {
 
 def example(name: str) -> str | None:
     """Return the example of a setting, by any of its names; None where that of its type will do."""
-    return EXAMPLES.get(plain(name))
+    return EXAMPLES.get(canonical(name))

@@ -131,7 +131,7 @@ FOR_LIBRARIES = frozenset(
 )
 
 # Options of vLLM that a worker does not take; other programs use variables of these names, too.
-OF_OTHERS = frozenset({"CONFIG", "HELP", "HOST", "MODEL_TAG", "PORT"})
+FOREIGN = frozenset({"CONFIG", "HELP", "HOST", "MODEL_TAG", "PORT"})
 
 # Common wrong names that are not similar to the right one.
 MEANT = {
@@ -173,7 +173,7 @@ _PREFIXES = ("HF_", "RUNPOD_", "VLLM_")
 EMBEDDER = "EMBEDDING_"
 
 
-def plain(name: str) -> str:
+def canonical(name: str) -> str:
     """Return the canonical name of a setting, given any of its names."""
     bare = name.removeprefix(EMBEDDER)
     if bare in SPELLINGS:
@@ -240,10 +240,10 @@ class Names:
         """
         given = set(given)
         warnings = [f"{name} has no effect: {self.idle[name]}" for name in given & self.idle.keys()]
-        if f"{EMBEDDER}MODEL_NAME" not in map(plain, given):
+        if f"{EMBEDDER}MODEL_NAME" not in map(canonical, given):
             unused = self._embedders & given
             warnings += [f"{name} has no effect without {EMBEDDER}MODEL_NAME" for name in unused]
-        known = self.settings.union(FOR_LIBRARIES, self.variables, self.idle, OF_OTHERS)
+        known = self.settings.union(FOR_LIBRARIES, self.variables, self.idle, FOREIGN)
         warnings += filter(None, map(self._unknown, given - known))
         return sorted(warnings)
 
@@ -258,14 +258,18 @@ class Names:
         if first := history.first_release("options", bare):
             return f"{name} has no effect: vLLM has it from {first} on"
         # Other variables of libraries resemble many names that are not settings.
-        libraries = {each for each in FOR_LIBRARIES | self.variables if each.startswith(_PREFIXES)}
+        libraries = {
+            variable
+            for variable in FOR_LIBRARIES | self.variables
+            if variable.startswith(_PREFIXES)
+        }
         right = upper if upper in self.settings else meant(name, self.settings | libraries)
         return right and f"{name} is not a setting: did you mean {right}?"
 
     def unknown_in_files(self, names: Iterable[str]) -> Iterator[Mistake]:
         """Check the names that files set: unlike the environment, a file is for the worker only."""
         known = {*self.own, *self.options, *ALIASES, *SPECULATIVE}
-        known |= {EMBEDDER + name for name in known} | OF_OTHERS | self.idle.keys()
+        known |= {EMBEDDER + name for name in known} | FOREIGN | self.idle.keys()
         for name in set(names) - known:
             if name in FOR_LIBRARIES:
                 yield Mistake(name, "...", "only the environment can set it")

@@ -10,8 +10,17 @@ from pathlib import Path
 import yaml
 
 from worker.errors import Mistake, SettingsError, collected
-from worker.settings.names import ALIASES, EMBEDDER, OPPOSITES, SPECULATIVE, plain
-from worker.settings.values import hidden, masked, opposite, same, says, scalar, shown, text
+from worker.settings.names import ALIASES, EMBEDDER, OPPOSITES, SPECULATIVE, canonical
+from worker.settings.values import (
+    opposite,
+    redact,
+    redact_line,
+    redact_setting,
+    same,
+    says,
+    scalar,
+    text,
+)
 
 # The file that describes a model in the image, written when the image is built.
 BAKED = Path("/local_model_args.json")
@@ -57,7 +66,7 @@ class Given:
 
     def as_written(self, mistake: Mistake) -> Mistake:
         """Return a mistake with the operator's spelling of the name, and the file it is in."""
-        name = plain(mistake.name)
+        name = canonical(mistake.name)
         written = self.written.get(name, name)
         place = f"(in {self.files[name]}) " if name in self.files else ""
         found = replace(mistake, name=written, advice=f"{place}{mistake.advice}")
@@ -170,10 +179,11 @@ def _read(name: str, file: Path) -> dict[str, str]:
         setting = str(key).upper().replace("-", "_")
         if setting in (CONFIG_FILE, EXTRA_ARGS):
             advice = f"stands in {file}, but only the environment can set it"
-            raise SettingsError([Mistake(setting, hidden(text(value)), advice)])
+            raise SettingsError([Mistake(setting, redact_line(text(value)), advice)])
         if values.setdefault(setting, text(value)) != text(value):
             advice = f"stands in {file} twice, with two values"
-            raise SettingsError([Mistake(setting, shown(masked(setting, text(value))), advice)])
+            shown = redact(redact_setting(setting, text(value)))
+            raise SettingsError([Mistake(setting, shown, advice)])
     return values
 
 
@@ -200,14 +210,14 @@ def _by_canonical_name(
     for spelling in sorted(variables):
         # Some consoles write None for an unset value.
         if (value := variables[spelling].strip()) and value != "None":
-            name = plain(spelling)
+            name = canonical(spelling)
             if spelling in OPPOSITES:
                 name, value = OPPOSITES[spelling], opposite(value)
             other, before = renamed.get(name, (spelling, value))
             if not same(before, value):
-                shown_before = masked(other, variables[other].strip())
+                shown_before = redact_setting(other, variables[other].strip())
                 advice = f"{other}={shown_before} is the same setting: set one of them"
-                shown_value = masked(spelling, variables[spelling].strip())
+                shown_value = redact_setting(spelling, variables[spelling].strip())
                 mistakes.append(Mistake(spelling, shown_value, advice))
             renamed[name] = (spelling, value)
     return renamed
@@ -217,7 +227,7 @@ def _words(line: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(line))
     except ValueError as error:
-        mistake = Mistake(EXTRA_ARGS, hidden(line), str(error), EXTRA_EXAMPLE)
+        mistake = Mistake(EXTRA_ARGS, redact_line(line), str(error), EXTRA_EXAMPLE)
         raise SettingsError([mistake]) from None
 
 

@@ -1,4 +1,4 @@
-"""How values are written: as operators write them, and as messages may repeat them."""
+"""Converts the text of values as operators write it, and redacts it for messages."""
 
 import json
 import re
@@ -15,10 +15,10 @@ _WORDS |= {"1": True, "true": True, "yes": True, "on": True}
 
 
 def boolean(value: Any) -> Any:
-    """Read a boolean as operators write it; pydantic alone would also take t, y and f.
+    """Read a boolean; unlike pydantic, without t, y and f.
 
     Raises:
-        ValueError: it is written otherwise.
+        ValueError: it is none.
     """
     if isinstance(value, bool):
         return value
@@ -29,18 +29,18 @@ def boolean(value: Any) -> Any:
 
 
 def opposite(value: str) -> str:
-    """Write the opposite of a boolean; what is none stays as it is, for whoever refuses it."""
+    """Write the opposite of a boolean; return other text unchanged."""
     wanted = _WORDS.get(value.lower())
     return value if wanted is None else text(not wanted)
 
 
 def says(value: str | None, wanted: bool) -> bool:
-    """Tell whether a value is this boolean; nothing and nonsense are neither."""
+    """True if a value is written as this boolean; None and other text are neither."""
     return value is not None and _WORDS.get(value.lower()) is wanted
 
 
 def text(value: Any) -> str:
-    """Write a value as an operator would write the setting; nothing for None."""
+    """Write a value as an operator would; blank for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -50,7 +50,7 @@ def text(value: Any) -> str:
 
 
 def scalar(value: str) -> Any:
-    """Read a number, a boolean or nothing where a text is one; JSON where it is any."""
+    """Read a number, a boolean, null or any JSON; return other text unchanged."""
     if value.lower() in ("true", "false", "null"):
         value = value.lower()
     try:
@@ -60,7 +60,7 @@ def scalar(value: str) -> Any:
 
 
 def items(value: str) -> list[str]:
-    """Read a list as operators write it: as JSON, or with commas between."""
+    """Read a list, written as JSON or with commas."""
     if value[0] not in "[{":
         return [item.strip() for item in value.split(",") if item.strip()]
     parsed = json.loads(value)
@@ -69,20 +69,20 @@ def items(value: str) -> list[str]:
 
 
 def adapters(value: str) -> list[str]:
-    """Read adapters, which on vLLM's command line have spaces between."""
+    """Read a list of adapters, which may also have spaces between, as on vLLM's command line."""
     several = items(value)
-    return several if value[0] in "[{" else [each for item in several for each in item.split()]
+    return several if value[0] in "[{" else [word for item in several for word in item.split()]
 
 
 def same(one: str, other: str) -> bool:
-    """Tell whether two texts mean one value: off and 0, 1 and 1.0."""
+    """True if two texts mean the same value, as off and 0, or 1 and 1.0."""
     words = _WORDS.get(one.lower()), _WORDS.get(other.lower())
     return scalar(one) == scalar(other) or (words[0] is not None and words[0] is words[1])
 
 
 def unfit(model: str) -> str | None:
-    """Say why a text names neither a directory nor a repository, if it does not."""
-    if directory(model) or re.fullmatch(r"(s3|gs|az)://\S+", model):
+    """Return why a text names neither a directory nor a repository; None if it may name one."""
+    if is_directory(model) or re.fullmatch(r"(s3|gs|az)://\S+", model):
         return None
     if model.startswith(("/", "./", "../", "~")):
         return "there is no such directory; a repository is written as owner/name"
@@ -93,37 +93,38 @@ def unfit(model: str) -> str | None:
     return None
 
 
-def directory(place: str) -> bool:
-    """Tell whether there is a directory of this name, which may be none at all."""
+def is_directory(place: str) -> bool:
+    """True if there is a directory of this name, which may be any text."""
     try:
         return Path(place).is_dir()
     except OSError:
         return False
 
 
-def masked(name: str, value: str) -> str:
-    """Hide the value of a secret setting."""
+def redact_setting(name: str, value: str) -> str:
+    """Replace the value of a setting by stars if its name is that of a secret."""
     return "***" if name.endswith(("TOKEN", "KEY", "SECRET", "PASSWORD")) else value
 
 
-def shown(value: str) -> str:
-    """Leave JSON out, which can hold keys to other services, and who logs in to an address."""
+def redact(value: str) -> str:
+    """Leave out JSON, which may hold keys of other services, and logins in addresses."""
     return {"{": "{...}", "[": "[...]"}.get(value[:1]) or re.sub("//[^/@]+@", "//***@", value)
 
 
-def hidden(line: str) -> str:
-    """Hide the secrets in a command line, and JSON."""
+def redact_line(line: str) -> str:
+    """Redact the values in a command line, and replace secrets by stars."""
     try:
         words = shlex.split(line)
     except ValueError:
         words = line.split()
-    told, secret = [], False
+    redacted, secret = [], False
     for word in words:
         name, equals, value = word.partition("=")
         if secret and not word.startswith("-"):
-            told.append("***")
+            redacted.append("***")
             continue
         is_secret = bool(_SECRET.search(name))
         secret = is_secret and not equals
-        told.append(f"{name}={'***' if is_secret else shown(value)}" if equals else shown(word))
-    return " ".join(told)
+        shown = "***" if is_secret else redact(value)
+        redacted.append(f"{name}={shown}" if equals else redact(word))
+    return " ".join(redacted)

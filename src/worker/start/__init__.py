@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from worker.compile_cache import CompileCache, prepared
+from worker.compile_cache import CompileCache, prepare
 from worker.engine.arguments import EngineArguments
 from worker.engine.gpus import EMBEDDER_SHARE, GPU_SHARE, divide_memory
 from worker.errors import Mistake, SettingsError, StartFailed, collected
 from worker.phases import phase
 from worker.settings import Settings
 from worker.settings.environment import process_environ
-from worker.settings.names import EMBEDDER, OF_OTHERS, Names
+from worker.settings.names import EMBEDDER, FOREIGN, Names
 from worker.settings.sources import EXTRA_ARGS, Given, gather, options_of
 from worker.start.bootstrap import Bootstrap
 from worker.start.repositories import Repositories
@@ -86,7 +86,7 @@ def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> St
 
 
 def _compile_cache(settings: Settings | None) -> CompileCache | None:
-    return prepared(settings.base_path) if settings and settings.compile_cache else None
+    return prepare(settings.base_path) if settings and settings.compile_cache else None
 
 
 def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:
@@ -177,7 +177,7 @@ def _names(bootstrap: Bootstrap, options: "Options", engines: Sequence[EngineArg
     """Return the names of all settings, with the reasons why some have no effect."""
     idle = options.idle(engines)
     # A file is for the worker only, so these can't be another program's.
-    others = OF_OTHERS & bootstrap.given.files.keys()
+    others = FOREIGN & bootstrap.given.files.keys()
     idle |= dict.fromkeys(others, "vLLM's server has no socket of its own in a worker")
     # With a mistake among them it isn't clear what the worker's own amount to.
     if bootstrap.settings and not bootstrap.mistakes:

@@ -1,4 +1,4 @@
-"""What a start settles before it imports vLLM: the worker's settings, and libraries' variables."""
+"""Makes the worker's settings and exports libraries' variables, before vLLM is imported."""
 
 import contextlib
 from dataclasses import dataclass

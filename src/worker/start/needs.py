@@ -16,7 +16,7 @@ from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import Given, options_of
-from worker.settings.values import adapters, directory, says
+from worker.settings.values import adapters, is_directory, says
 from worker.store import Found, Kind, Wanted, disk
 from worker.store.files import CONFIG, CONFIGS, code_elsewhere, json_object
 
@@ -40,7 +40,7 @@ _FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
 
 
 def wanted_by_settings(given: Given) -> list[Wanted]:
-    """Return what engines load, as far as it can be told without vLLM's parser.
+    """Return what engines load, as far as it is known without vLLM's parser.
 
     Empty if VLLM_EXTRA_ARGS decides on the model.
     """
@@ -84,7 +84,7 @@ def asks_hub(given: Given) -> bool:
         options = _options(given, prefix)
         for name in ("HF_CONFIG_PATH", "GENERATION_CONFIG"):
             place = options.get(name, "auto")
-            if place not in {"auto", "vllm"} and not directory(place):
+            if place not in {"auto", "vllm"} and not is_directory(place):
                 return True
     return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in given.values
 
@@ -183,7 +183,7 @@ def found_by_store(wanted: Wanted) -> bool:
     # Read as vLLM reads it.
     if process_environ().get("VLLM_USE_MODELSCOPE", "").strip().lower() in {"1", "true"}:
         return False
-    if wanted.load_format.lower() in _FOUND_BY_VLLM and not directory(wanted.model):
+    if wanted.load_format.lower() in _FOUND_BY_VLLM and not is_directory(wanted.model):
         return False
     # Not object storage, a file, or one quantization of several in a repository.
     return ":" not in wanted.model and not wanted.model.endswith(".gguf")

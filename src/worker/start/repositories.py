@@ -45,10 +45,10 @@ def with_directories(
     for wanted in wanted_by_arguments(arguments):
         if wanted in found:
             # It may have been found for another setting, too: this one's is reported.
-            each = replace(found[wanted], wanted=wanted)
-            used.append(each)
-            if each.origin is not Origin.DIRECTORY:
-                arguments = _put(arguments, each)
+            repository = replace(found[wanted], wanted=wanted)
+            used.append(repository)
+            if repository.origin is not Origin.DIRECTORY:
+                arguments = _put(arguments, repository)
     return arguments, used
 
 
@@ -151,11 +151,12 @@ class Repositories:
             StartFailed: a download ended before it was complete.
         """
         with phase("fetch"):
-            found = self.result([each for one in engines for each in wanted_by_arguments(one)])
+            wanted = [one for arguments in engines for one in wanted_by_arguments(arguments)]
+            found = self.result(wanted)
             placed = [with_directories(arguments, found) for arguments in engines]
             for _, used in placed:
-                for each in used:
-                    log.info("found: %s", each)
+                for repository in used:
+                    log.info("found: %s", repository)
         return tuple(arguments for arguments, _ in placed)
 
     def _left_to_vllm(self) -> list[Wanted]:
@@ -163,7 +164,7 @@ class Repositories:
 
     def _elsewhere(self, found: Mapping[Wanted, Found]) -> list[Wanted]:
         """Return what the configs in ``found`` name and was not looked for yet."""
-        named = [wanted for each in found.values() for wanted in elsewhere(each, self._given)]
+        named = [one for place in found.values() for one in elsewhere(place, self._given)]
         return [wanted for wanted in named if found_by_store(wanted) and wanted not in found]
 
     def _fetching(self, wanted: Sequence[Wanted]) -> Fetching:

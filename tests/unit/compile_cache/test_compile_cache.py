@@ -1,4 +1,4 @@
-"""Archives of what was compiled: published once on the volume, unpacked by whoever comes next."""
+"""Archives of compiled code: published once on the volume, unpacked by later workers."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Where a start has things compiled, and when it may plan its memory."""
+"""Where a start compiles code to, and when it may plan its memory."""
 
 import logging
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.compile_caches import GRAPH, INDUCTOR, KEY, PLAN, Started, archive, shared
 
-from worker.compile_cache import STARTUP_PLAN, VARIABLES, prepared
+from worker.compile_cache import STARTUP_PLAN, VARIABLES, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -76,14 +76,14 @@ def test_the_operator_decides_about_the_plan(
 
 
 def test_everything_compiled_goes_to_one_place(volume: Path, tmp_path: Path) -> None:
-    cache = prepared(volume)
+    cache = prepare(volume)
     assert cache
     assert cache.local == tmp_path / "home" / ".cache" / "worker-compiled"
     assert {name: os.environ[name] for name in VARIABLES} == {
         name: str(cache.local / folder) for name, folder in VARIABLES.items()
     }
     # As a child of the worker finds it.
-    assert prepared(volume)
+    assert prepare(volume)
 
 
 @pytest.mark.parametrize("name", VARIABLES)
@@ -94,13 +94,13 @@ def test_an_operators_own_directory_is_left_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     environ.setenv(name, "/own")
-    assert prepared(volume) is None
+    assert prepare(volume) is None
     assert f"because {name} is set" in caplog.text
     assert {name: os.environ[name] for name in VARIABLES if os.environ[name]} == {name: "/own"}
 
 
 def test_without_a_volume_nothing_is_kept(tmp_path: Path) -> None:
-    assert prepared(tmp_path / "none") is None
+    assert prepare(tmp_path / "none") is None
     assert not any(os.environ[name] for name in VARIABLES)
     assert not (tmp_path / "home").exists()
 
@@ -109,5 +109,5 @@ def test_without_a_home_nothing_is_kept(
     volume: Path, environ: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     environ.setenv("HOME", "/dev/null")
-    assert prepared(volume) is None
+    assert prepare(volume) is None
     assert "there is no place for it here" in caplog.text

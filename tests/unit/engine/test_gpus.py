@@ -1,4 +1,4 @@
-"""What each of two engines in one worker has of a GPU."""
+"""The shares of a GPU's memory for two engines of one worker."""
 
 from typing import Any
 

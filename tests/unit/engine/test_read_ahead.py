@@ -1,4 +1,4 @@
-"""How weights are read goes by where they lie."""
+"""The strategy for reading weights, by the disk that they are on."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -18,7 +18,7 @@ server:/a /my\\040models nfs4 rw 0 0
 """
 
 
-def named(**options: Any) -> Namespace:
+def vllms(**options: Any) -> Namespace:
     own: dict[str, Any] = {
         "safetensors_load_strategy": None,
         "load_format": "auto",
@@ -65,7 +65,7 @@ def test_where_mounts_say_nothing_nothing_is_known(mounts: str) -> None:
 @pytest.mark.parametrize("kind", ["fuse", "fuse.juicefs", "nfs4", "lustre", "ceph", "virtiofs"])
 def test_weights_on_a_network_disk_are_read_ahead(tmp_path: Path, kind: str) -> None:
     folder = weights(tmp_path / "model")
-    choice = strategy(named(), folder, GIB, mounted(tmp_path, kind))
+    choice = strategy(vllms(), folder, GIB, mounted(tmp_path, kind))
     assert choice
     assert str(choice) == (
         "SAFETENSORS_LOAD_STRATEGY=prefetch "
@@ -75,7 +75,7 @@ def test_weights_on_a_network_disk_are_read_ahead(tmp_path: Path, kind: str) -> 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "tmpfs", "fuseblk", "fuse.overlayfs"])
 def test_weights_on_a_disk_of_this_machine_are_read_as_vllm_does(tmp_path: Path, kind: str) -> None:
-    assert strategy(named(), weights(tmp_path / "model"), GIB, mounted(tmp_path, kind)) is None
+    assert strategy(vllms(), weights(tmp_path / "model"), GIB, mounted(tmp_path, kind)) is None
 
 
 def test_weights_that_links_lead_to_count_where_they_are(tmp_path: Path) -> None:
@@ -83,15 +83,15 @@ def test_weights_that_links_lead_to_count_where_they_are(tmp_path: Path) -> None
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     (snapshot / "model.safetensors").symlink_to(blobs / "123")
-    assert strategy(named(), snapshot, GIB, mounted(blobs, "fuse"))
-    assert strategy(named(), snapshot, GIB, mounted(snapshot, "fuse")) is None
+    assert strategy(vllms(), snapshot, GIB, mounted(blobs, "fuse"))
+    assert strategy(vllms(), snapshot, GIB, mounted(snapshot, "fuse")) is None
 
 
 @pytest.mark.parametrize(("room", "chosen"), [(1000, False), (1249, False), (1250, True)])
 def test_weights_are_read_ahead_if_memory_has_room(tmp_path: Path, room: int, chosen: bool) -> None:
     folder = weights(tmp_path / "model", "1.safetensors", 600)
     weights(folder, "2.safetensors", 400)
-    choice = strategy(named(), folder, room, mounted(tmp_path, "fuse"))
+    choice = strategy(vllms(), folder, room, mounted(tmp_path, "fuse"))
     assert (choice is not None) is chosen
 
 
@@ -110,10 +110,10 @@ def test_what_would_not_heed_it_or_is_set_is_left_alone(
 ) -> None:
     mounts = mounted(tmp_path, "fuse")
     folder = weights(tmp_path / "model")
-    assert strategy(named(), folder, GIB, mounts)
-    assert strategy(named(**options), folder, GIB, mounts) is None
+    assert strategy(vllms(), folder, GIB, mounts)
+    assert strategy(vllms(**options), folder, GIB, mounts) is None
 
 
 def test_weights_in_another_format_are_left_alone(tmp_path: Path) -> None:
     folder = weights(tmp_path / "model", "pytorch_model.bin")
-    assert strategy(named(), folder, GIB, mounted(tmp_path, "fuse")) is None
+    assert strategy(vllms(), folder, GIB, mounted(tmp_path, "fuse")) is None

@@ -1,4 +1,4 @@
-"""Edges of the settings: rare spellings, files that are nearly right, and secrets in both."""
+"""Edge cases of settings: rare spellings, files that are nearly right, and secrets."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from worker.errors import Mistake, SettingsError
 from worker.settings import Settings, sources
 from worker.settings.names import Names
 from worker.settings.sources import Given
-from worker.settings.values import hidden, masked
+from worker.settings.values import redact_line, redact_setting
 
 
 def gather(**environ: str) -> Given:
@@ -42,7 +42,7 @@ def test_a_directory_may_have_spaces_in_its_name_but_a_repository_may_not(tmp_pa
         Settings.from_env({"MODEL_NAME": "org/my model"})
 
 
-# What is exported:
+# Exported variables:
 
 
 def test_the_choice_of_the_hubs_cache_is_told_only_where_it_was_made(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_the_servers_key_shows_in_no_printed_form_of_the_settings() -> None:
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "API_KEY", "AWS_SECRET", "DB_PASSWORD"])
 def test_a_secret_is_known_by_the_end_of_its_name(name: str) -> None:
-    assert masked(name, "sk-canary") == "***"
+    assert redact_setting(name, "sk-canary") == "***"
     flag = f"--{name.lower().replace('_', '-')}"
-    assert hidden(f"{flag} sk-canary {flag}=sk-canary") == f"{flag} *** {flag}=***"
+    assert redact_line(f"{flag} sk-canary {flag}=sk-canary") == f"{flag} *** {flag}=***"
 
 
 def test_a_secret_shows_in_no_mistake_of_a_file_or_of_a_line(tmp_path: Path) -> None:

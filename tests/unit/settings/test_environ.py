@@ -1,4 +1,4 @@
-"""What the worker writes into the environment, and what it asks of it."""
+"""What the worker writes into the environment, and reads from it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Settings that an image brings along: they hold for the model in it, and for no other."""
+"""Settings in an image: they apply to the model in it, and to no other."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""What settings are called: names that have gone, and near misses."""
+"""The names of settings: removed ones, and near misses."""
 
 import pytest
 
-from worker.settings.names import MEANT, REMOVED, SPECULATIVE, SPELLINGS, Names, meant, plain
+from worker.settings.names import MEANT, REMOVED, SPECULATIVE, SPELLINGS, Names, canonical, meant
 
 OWN = frozenset({"MODEL_NAME", "HF_TOKEN", "MAX_CONCURRENCY", "BASE_PATH"})
 OPTIONS = frozenset({"MODEL", "MAX_MODEL_LEN", "SEED", "TOKENIZER"})
@@ -123,4 +123,4 @@ def test_a_misspelt_setting_of_the_second_engine_is_told() -> None:
     ],
 )
 def test_a_setting_has_one_name(written: str, name: str) -> None:
-    assert plain(written) == name
+    assert canonical(written) == name

@@ -1,4 +1,4 @@
-"""Where settings come from, which source wins, and what each may be called."""
+"""The sources of settings, which of them wins, and the spellings of names."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from worker.errors import Mistake
 from worker.settings import sources
 from worker.settings.sources import Given
-from worker.settings.values import masked, text
+from worker.settings.values import redact_setting, text
 
 
 def gather(**environ: str) -> Given:
@@ -68,8 +68,8 @@ def test_two_spellings_that_differ_show_no_secret() -> None:
     assert str(mistake) == (
         "HUGGING_FACE_HUB_TOKEN = '***': HF_TOKEN=*** is the same setting: set one of them"
     )
-    assert masked("SERVE_API_KEY", "x") == "***"
-    assert masked("MAX_TOKENS", "x") == "x"
+    assert redact_setting("SERVE_API_KEY", "x") == "***"
+    assert redact_setting("MAX_TOKENS", "x") == "x"
 
 
 @pytest.mark.parametrize(("text_", "opposite"), [("1", "0"), ("off", "1"), ("True", "0")])
@@ -228,7 +228,7 @@ def test_what_only_the_environment_can_set_is_a_mistake_in_a_file(
     assert "only the environment can set it" in mistake.advice
 
 
-# How mistakes are told:
+# Messages:
 
 
 def test_a_mistake_is_told_in_the_operators_spelling_and_with_its_file(tmp_path: Path) -> None:

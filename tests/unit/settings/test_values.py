@@ -1,11 +1,19 @@
-"""How values are written, and how messages repeat them."""
+"""Values as operators write them, and as messages show them."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from worker.settings.values import directory, hidden, masked, same, scalar, shown, unfit
+from worker.settings.values import (
+    is_directory,
+    redact,
+    redact_line,
+    redact_setting,
+    same,
+    scalar,
+    unfit,
+)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +74,8 @@ def test_what_may_name_a_model_is_taken(model: str) -> None:
 def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
     (tmp_path / "a model").mkdir()
     assert unfit(f"{tmp_path}/a model") is None
-    assert directory(str(tmp_path))
-    assert not directory("x" * 5000)
+    assert is_directory(str(tmp_path))
+    assert not is_directory("x" * 5000)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +91,12 @@ def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
         ("--api-key 'canary", "--api-key ***"),
     ],
 )
-def test_secrets_in_a_command_line_are_hidden(line: str, told: str) -> None:
-    assert hidden(line) == told
+def test_secrets_in_a_command_line_are_redact_line(line: str, told: str) -> None:
+    assert redact_line(line) == told
 
 
 def test_secrets_are_not_repeated() -> None:
-    assert masked("HF_TOKEN", "canary") == "***"
-    assert masked("DTYPE", "half") == "half"
-    assert shown("http://user:canary@host/x") == "http://***@host/x"
-    assert (shown('{"a": 1}'), shown("[1]"), shown("half")) == ("{...}", "[...]", "half")
+    assert redact_setting("HF_TOKEN", "canary") == "***"
+    assert redact_setting("DTYPE", "half") == "half"
+    assert redact("http://user:canary@host/x") == "http://***@host/x"
+    assert (redact('{"a": 1}'), redact("[1]"), redact("half")) == ("{...}", "[...]", "half")

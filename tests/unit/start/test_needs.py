@@ -1,4 +1,4 @@
-"""What engines load, as the settings, as vLLM's arguments and as models themselves name it."""
+"""Which repositories engines need, by the settings, vLLM's arguments and models' configs."""
 
 import json
 from argparse import Namespace
@@ -94,7 +94,7 @@ def test_the_settings_of_an_embedder_are_named_as_such() -> None:
     ]
 
 
-# What is loaded beside the model:
+# What is loaded besides the model:
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_the_code_of_a_tokenizer_has_no_revision_of_its_own(tmp_path: Path) -> N
     assert [each.revision for each in elsewhere(found, given(CODE_REVISION="v5"))] == [None]
 
 
-# How it is told:
+# In messages:
 
 
 @pytest.mark.parametrize(

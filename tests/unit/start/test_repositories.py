@@ -1,4 +1,4 @@
-"""What the settings name is looked for and, once it is there, nothing else is asked of the hub."""
+"""What the settings name is found or downloaded, and then the hub is not asked any more."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def given(tmp_path: Path, **environ: str) -> Bootstrap:
-    """Set something, on a volume of its own."""
+    """Make the settings of a worker with a volume of its own."""
     given = gather({"BASE_PATH": str(tmp_path), **environ}, tmp_path / "no such file")
     return Bootstrap.of(given)
 
@@ -128,7 +128,7 @@ def test_a_model_that_another_one_refers_to_is_found_with_it_and_so_is_its_code(
 def test_once_all_is_named_the_libraries_are_offline(tmp_path: Path, source: Path) -> None:
     Repositories(given(tmp_path, MODEL_NAME=str(source))).go_offline()
     assert os.environ[OFFLINE] == "1"
-    # The hub's library reads the other one where this is not set, and nothing else reads it.
+    # The hub's library reads TRANSFORMERS_OFFLINE only where HF_HUB_OFFLINE is unset.
     assert "TRANSFORMERS_OFFLINE" not in os.environ
 
 

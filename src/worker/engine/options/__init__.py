@@ -22,7 +22,7 @@ from worker.engine.variables import NAMES
 from worker.errors import Mistake, SettingsError, collected
 from worker.settings.environment import Default
 from worker.settings.names import EMBEDDER
-from worker.settings.values import shown
+from worker.settings.values import redact
 
 # Values that consoles write for an option that is unset.
 UNSET = {("MAX_NUM_BATCHED_TOKENS", "0")}
@@ -120,7 +120,9 @@ class Options:
         mistakes += contradictions(arguments, given)
         mistakes += too_many(options, given, self.machine)
         if mistakes:
-            raise SettingsError([replace(each, name=prefix + each.name) for each in mistakes])
+            raise SettingsError(
+                [replace(mistake, name=prefix + mistake.name) for mistake in mistakes]
+            )
         return arguments
 
     def _right(self, values: Mapping[str, str], mistakes: list[Mistake]) -> dict[str, str]:
@@ -142,10 +144,10 @@ class Options:
             option.check(value, getattr(options, option.action.dest))
         except WRONG as refused:
             pairs = option.kind == "json" and "=" in value
-            masked = "{...}" if pairs else shown(value)
+            redacted = "{...}" if pairs else redact(value)
             # vLLM's message may repeat the value, as given or as it wrote it anew.
-            reason = re.sub(r"\{.*\}", "{...}", why(refused).replace(value, masked))
-            return Mistake(name, masked, option.advice(reason, value), option.example)
+            reason = re.sub(r"\{.*\}", "{...}", why(refused).replace(value, redacted))
+            return Mistake(name, redacted, option.advice(reason, value), option.example)
         return None
 
     def _words(
@@ -155,7 +157,9 @@ class Options:
         from_extra: Mapping[str, str],
     ) -> list[str]:
         """Write values and defaults as command line words, but for what the extra words set."""
-        chosen = {each.name: each.value for each in defaults if each.name in self._options}
+        chosen = {
+            default.name: default.value for default in defaults if default.name in self._options
+        }
         return [
             word
             for name, value in {**values, **chosen}.items()

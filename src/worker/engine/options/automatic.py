@@ -8,7 +8,7 @@ from typing import Any
 
 from worker.engine.machine import Machine
 from worker.settings.environment import Default, export
-from worker.settings.values import directory
+from worker.settings.values import is_directory
 
 # Variables for a CPU. vLLM runs the executor inside the core's process only if the second is 0.
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -32,7 +32,7 @@ def served_names(options: Namespace) -> list[str]:
     A directory's own name is its last part: callers don't see paths of the machine.
     """
     model = options.model
-    own = Path(model).resolve().name if directory(model) else model
+    own = Path(model).resolve().name if is_directory(model) else model
     return [*dict.fromkeys([*(options.served_model_name or ()), own])]
 
 

@@ -16,7 +16,7 @@ from worker.engine.locations import find
 from worker.engine.options.option import one_of
 from worker.engine.translation import START_ERRORS
 from worker.errors import Mistake, in_settings
-from worker.settings.values import directory, shown, unfit
+from worker.settings.values import is_directory, redact, unfit
 
 # Options that have no effect unless another one is set.
 NEEDS = {
@@ -56,7 +56,7 @@ def contradictions(arguments: EngineArguments, given: Mapping[str, str]) -> Iter
         yield Mistake("MAX_MODEL_LEN", given["MAX_MODEL_LEN"], advice, "4096")
     for name in ("GENERATION_CONFIG", "HF_CONFIG_PATH"):
         place = given.get(name, "")
-        if place.startswith(("/", "./", "../", "~")) and not directory(place):
+        if place.startswith(("/", "./", "../", "~")) and not is_directory(place):
             yield Mistake(name, place, "there is no such directory")
     if reason := unfit(tokenizer := given.get("TOKENIZER", ".")):
         yield Mistake("TOKENIZER", tokenizer, reason)
@@ -97,7 +97,7 @@ def _adapters(arguments: EngineArguments, given: Mapping[str, str]) -> Iterator[
     }
     for advice, is_so in wrong.items() if modules else ():
         if is_so:
-            yield Mistake("LORA_MODULES", shown(given["LORA_MODULES"]), advice, "sql=org/sql-lora")
+            yield Mistake("LORA_MODULES", redact(given["LORA_MODULES"]), advice, "sql=org/sql-lora")
     most = options.max_cpu_loras
     if options.enable_lora and most is not None and most < options.max_loras:
         advice = f"at least {prefix}MAX_LORAS={options.max_loras}"

@@ -1,6 +1,6 @@
 """Options of vLLM's parser that a worker refuses, or that have no effect in one."""
 
-from worker.settings.names import OF_OTHERS
+from worker.settings.names import FOREIGN
 
 _NO_SOCKET = "vLLM's server runs inside the worker, without a socket of its own"
 _ONE_MACHINE = "a worker is one machine"
@@ -24,7 +24,7 @@ REFUSED = dict.fromkeys(
 # SERVE_API_KEY replaces api_key.
 SECRETS = frozenset({"api_key", "hf_token"})
 # All options that are not settings.
-DENIED = {name.lower() for name in OF_OTHERS} | REFUSED.keys() | SECRETS
+DENIED = {name.lower() for name in FOREIGN} | REFUSED.keys() | SECRETS
 
 # Options that vLLM's parser accepts but that nothing reads, in a worker or at all, and why.
 IDLE = dict.fromkeys(

@@ -11,7 +11,7 @@ from worker.engine.options.option import WRONG, Option, why
 from worker.errors import Mistake, SettingsError
 from worker.settings.names import removed
 from worker.settings.sources import EXTRA_ARGS, EXTRA_EXAMPLE
-from worker.settings.values import hidden, text
+from worker.settings.values import redact_line, text
 
 
 def read_extra(
@@ -40,7 +40,7 @@ def read_extra(
         except WRONG as refused:
             advice = f"{option.flag}: {option.advice(why(refused), str(value))}"
     if advice:
-        line = hidden(shlex.join(words))
+        line = redact_line(shlex.join(words))
         raise SettingsError([Mistake(EXTRA_ARGS, line, advice, EXTRA_EXAMPLE)])
     return {name: text(value) for name, value in values.items()}
 
@@ -78,4 +78,4 @@ def _refusal(refused: Exception, options: Mapping[str, Option]) -> str:
     names = re.findall(r"--([\w-]+)", rest)
     gone = {name: removed(name.replace("-", "_").upper()) for name in names}
     since = [f"--{name}: {reason}" for name, reason in gone.items() if reason]
-    return "; ".join([unknown + hidden(rest), *since])
+    return "; ".join([unknown + redact_line(rest), *since])
