@@ -1,4 +1,4 @@
-"""The page about deploying: it quotes what the worker says, and its links lead somewhere."""
+"""docs/deploy.md quotes the worker's messages, and its links have targets."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ PAGES = (ROOT / "README.md", PAGE)
 
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
-    """Yield where a page's links lead: the file, and the heading in it."""
+    """Yield the targets of a page's links: the file, and the heading in it."""
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if "://" not in target:
             file, _, heading = target.partition("#")
@@ -22,7 +22,7 @@ def links(page: Path) -> Iterator[tuple[Path, str]]:
 
 
 def headings(page: Path) -> set[str]:
-    """Name a page's headings as links do."""
+    """Return a page's headings as links write them."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in titles}
 

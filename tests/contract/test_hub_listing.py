@@ -1,4 +1,4 @@
-"""What the platform's hub is given beside the form: the jobs that it tries, and the machines."""
+"""The hub's listing without its form: the jobs that it tries, and the machines."""
 
 import json
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from worker.routes.openai import ROUTES
 
 LISTING = ROOT / ".runpod"
 
-# The pools of the platform's documentation, and of each the GPU that it names first.
+# The pools of the platform's documentation, with the first GPU that it names for each.
 POOLS = {
     "AMPERE_16": "NVIDIA RTX A4000",
     "AMPERE_24": "NVIDIA L4",
@@ -64,7 +64,7 @@ def trial() -> Trial:
 
 @pytest.fixture(scope="module")
 def listed() -> dict[str, Any]:
-    """What the listing says of machines and presets; its form has tests of its own."""
+    """The listing's machines and presets; test_listings tests its form."""
     config: dict[str, Any] = json.loads((LISTING / "hub.json").read_bytes())["config"]
     return config
 

@@ -1,4 +1,4 @@
-"""What of the image can be checked without Docker: the Dockerfile, and what it installs."""
+"""Checks of the image without Docker: the Dockerfile, and what it installs."""
 
 import json
 import re
@@ -24,9 +24,9 @@ from worker.store.places import baked_models
 
 pytestmark = pytest.mark.contract
 
-# Of vLLM's image; with 3.11, which the tests may run on, some packages require others.
+# The Python of vLLM's image: with 3.11, which the tests may run on, requirements differ.
 PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
-# The one requirement of the SDK's that the image does not meet: vLLM's bound wins.
+# The one requirement of the SDK that the image does not meet: vLLM's bound wins.
 CLASH = "fastapi"
 
 Downloader = Callable[..., subprocess.CompletedProcess[str]]
@@ -66,9 +66,9 @@ def requirements(package: str, extras: frozenset[str]) -> Iterator[Requirement]:
 def walk(
     package: str, *, known: frozenset[str] = frozenset(), left_out: str = ""
 ) -> Iterator[Requirement]:
-    """Yield every requirement of a package and of those that it requires, and so on.
+    """Yield the requirements of a package, recursively.
 
-    Does not go into known ones, unless extras of theirs are required, nor to the one left out.
+    Does not descend into known packages, unless an extra is required, and skips the one left out.
     """
     seen = set()
     waiting = [(package, frozenset[str]())]
@@ -87,7 +87,7 @@ def walk(
 
 
 def copy(source: Path, target: Path, *, inside: bool) -> None:
-    """Copy as a COPY does: the content of a directory, a file under its own name or another."""
+    """Copy like COPY: the content of a directory, or a file under its own name or another."""
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
@@ -124,7 +124,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 
 @pytest.fixture
 def downloader(models: Hub, tmp_path: Path) -> Downloader:
-    """Run what downloads the model, with nothing around it but what is copied before it runs."""
+    """Run the step that downloads the model, with only the files that are copied before it."""
     step = next(at for at, (_, rest) in enumerate(read_instructions()) if "secret" in rest)
     for name, rest in read_instructions()[:step]:
         if name == "COPY":

@@ -1,4 +1,4 @@
-"""What is checked in of the settings: as the code has it, in the platform's formats, accepted."""
+"""The generated files: up to date, in the platform's formats, and accepted by the worker."""
 
 import re
 from pathlib import Path

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-# How what is compressed so begins.
+# The first bytes of compressed data.
 GZIP = b"\x1f\x8b"
 
 Ran = subprocess.CompletedProcess[str]
@@ -19,7 +19,7 @@ Ran = subprocess.CompletedProcess[str]
 
 @dataclass(frozen=True)
 class Image:
-    """An image, laid out in a directory as the OCI says: every layer a tar, the lowest first."""
+    """An image in a directory of the OCI layout; the lowest layer is the first."""
 
     layout: Path
 
@@ -29,7 +29,7 @@ class Image:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What the image says of itself: the environment, labels, the history."""
+        """The image's configuration: environment, labels, history."""
         return self._json(self._manifest["config"]["digest"])
 
     def layer_of(self, path: str) -> Path:
@@ -37,7 +37,7 @@ class Image:
         return next(layer for layer in self.layers if path in names(layer))
 
     def holds(self, text: str) -> bool:
-        """Tell whether a text stands anywhere in it: in files of any layer, or in what it says."""
+        """Return whether a text is anywhere in it: in a layer's files or in its metadata."""
         blobs = (path for path in self.layout.rglob("*") if path.is_file())
         return any(text.encode() in content(blob) for blob in blobs)
 
@@ -55,7 +55,7 @@ class Image:
 
 
 def content(blob: Path) -> bytes:
-    """Read what is in a blob; layers are compressed."""
+    """Read a blob, decompressed."""
     read = blob.read_bytes()
     return gzip.decompress(read) if read.startswith(GZIP) else read
 
@@ -73,9 +73,9 @@ class Buildah:
 
     @cached_property
     def environ(self) -> dict[str, str]:
-        """What makes any buildah use this store, and need no more than to be root.
+        """Variables that make buildah use this store, and need only root.
 
-        The driver is one that copies nothing: a copy for each step of a build takes gigabytes.
+        The driver copies nothing: a copy for each step of a build takes gigabytes.
         """
         self.folder.mkdir(exist_ok=True)
         file = self.folder / "storage.conf"
@@ -85,7 +85,7 @@ class Buildah:
         return {"PATH": os.environ["PATH"], "HOME": str(self.folder), **stored}
 
     def build(self, tag: str, context: Path, *options: str) -> Ran:
-        """Build an image, from steps that were built before where they are the same."""
+        """Build an image, reusing the steps that are unchanged."""
         return self.ask("build", "--layers", "--pull-never", "--tag", tag, *options, str(context))
 
     def run(self, tag: str, *command: str) -> Ran:
@@ -99,7 +99,7 @@ class Buildah:
             self.ask("rm", container)
 
     def image(self, tag: str) -> Image:
-        """Lay an image out in a directory."""
+        """Export an image to a directory."""
         layout = self.folder / "images" / tag.replace(":", "-")
         layout.parent.mkdir(parents=True, exist_ok=True)
         pushed = self.ask("push", tag, f"oci:{layout}")
@@ -107,7 +107,7 @@ class Buildah:
         return Image(layout)
 
     def end(self) -> None:
-        """Give back what is mounted: a build that failed leaves its container behind."""
+        """Unmount and delete the store: a failed build leaves its container behind."""
         self.ask("rm", "--all")
         shutil.rmtree(self.folder)
 

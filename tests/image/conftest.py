@@ -1,4 +1,4 @@
-"""What every build needs: buildah, the stand-in for vLLM's image, and a hub to download from."""
+"""Fixtures of the builds: buildah, the stand-in for vLLM's image, and a hub to download from."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def loopback_hub() -> Iterator[Hub]:
 
 @pytest.fixture(scope="session")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of all that the Dockerfile copies from."""
+    """A copy of the files that the Dockerfile needs."""
     copied = tmp_path_factory.mktemp("context")
     for name in ("src", "builder"):
         shutil.copytree(ROOT / name, copied / name)
@@ -53,7 +53,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def secret(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The option that gives a build the token of somebody who may read everything."""
+    """The build option with a token that may read everything."""
     file = tmp_path_factory.mktemp("secret") / "token"
     file.write_text(f"{MEMBER}\n")
     return f"--secret=id=HF_TOKEN,src={file}"
@@ -61,12 +61,11 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def build(buildah: Buildah, context: Path, loopback_hub: Hub, secret: str) -> Build:
-    """Build the Dockerfile on the stand-in: with arguments, with a token unless told otherwise."""
+    """Build the Dockerfile on the stand-in, with arguments, and with a token by default."""
 
     def built(tag: str, context: Path = context, token: bool = True, **arguments: str) -> Ran:
-        given = {"BASE_IMAGE": STANDIN, "HF_ENDPOINT": loopback_hub.endpoint, **arguments}
-        pairs = [f"{name}={value}" for name, value in given.items()]
-        named = [option for pair in pairs for option in ("--build-arg", pair)]
-        return buildah.build(tag, context, *named, *([secret] if token else []))
+        every = {"BASE_IMAGE": STANDIN, "HF_ENDPOINT": loopback_hub.endpoint, **arguments}
+        options = [f"--build-arg={name}={value}" for name, value in every.items()]
+        return buildah.build(tag, context, *options, *([secret] if token else []))
 
     return built

@@ -1,7 +1,7 @@
 """A stand-in for vLLM's image: this machine's Python with what that image brings, except vLLM.
 
-It has no `python`, as vLLM's has not, only `python3`; and what the Dockerfile installs is there
-already, since a build shall need no network.
+Like vLLM's it has no `python`, only `python3`. What the Dockerfile installs is there already, since
+a build must need no network.
 """
 
 import re
@@ -16,9 +16,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support import ROOT
 
-# What the steps of the Dockerfile call.
+# Programs that the steps of the Dockerfile call.
 PROGRAMS = ("sh", "ln", "rm")
-# What the SDK and the worker need in order to be imported, and what downloads.
+# Packages that importing the SDK and the worker needs, and downloading.
 PACKAGES = ("pip", "huggingface_hub", "pydantic", "pyyaml", "prometheus_client")
 DOCKERFILE = """\
 FROM scratch
@@ -28,7 +28,7 @@ ENV PATH=/usr/local/bin:/usr/bin:/bin PIP_NO_INDEX=1
 
 
 def make(folder: Path) -> None:
-    """Lay a directory out that the stand-in can be built from."""
+    """Create a directory that the stand-in can be built from."""
     root = folder / "root"
     prefix, python = Path(sys.base_prefix), Path(sys.base_prefix) / "bin" / "python3"
     for directory in ("tmp", "root", "usr/local/bin"):
@@ -64,19 +64,19 @@ def copy(files: list[Path], root: Path) -> None:
 
 
 def site_packages(python: Path) -> Path:
-    asked = [str(python), "-c", "import site; print(site.getsitepackages()[0])"]
-    return Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
+    command = [str(python), "-c", "import site; print(site.getsitepackages()[0])"]
+    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
 def needed(programs: list[Path]) -> list[Path]:
-    """List the libraries that programs, or other libraries, are linked with."""
+    """Return the libraries that programs, or other libraries, are linked with."""
     listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
     found = re.findall(r"(?:=> |^\t)(/\S+) \(", listed.stdout, re.MULTILINE)
     return [Path(path) for path in sorted(set(found))]
 
 
 def closure() -> list[Distribution]:
-    """List the packages, as they are installed here, with all that they require."""
+    """Return the installed packages that the image needs, with their requirements."""
     pinned = (ROOT / "builder" / "requirements.txt").read_text().splitlines()
     waiting = [line.partition("==")[0] for line in pinned if line and not line.startswith("#")]
     waiting += PACKAGES
@@ -88,11 +88,11 @@ def closure() -> list[Distribution]:
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
-            # What the SDK lists and nobody needs (the command line of fastapi).
+            # The SDK lists some that are not needed (the command line of fastapi).
             continue
         required = [Requirement(text) for text in found[name].requires or ()]
         waiting += [
-            each.name for each in required if not each.marker or each.marker.evaluate({"extra": ""})
+            one.name for one in required if not one.marker or one.marker.evaluate({"extra": ""})
         ]
     return list(found.values())
 
@@ -100,7 +100,7 @@ def closure() -> list[Distribution]:
 def install(package: Distribution, target: Path) -> None:
     for file in package.files or ():
         source = Path(str(package.locate_file(file)))
-        # Not commands, which lie outside.
+        # Without commands, which are outside.
         if ".." not in file.parts and "__pycache__" not in file.parts and source.is_file():
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target / file)

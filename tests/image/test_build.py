@@ -1,4 +1,4 @@
-"""The Dockerfile, really built: on a stand-in for vLLM's image, with models from loopback."""
+"""Builds of the Dockerfile, on a stand-in for vLLM's image, with models from loopback."""
 
 import json
 import shutil
@@ -23,10 +23,10 @@ ARGUMENTS = {
     "TOKENIZER_NAME": TOKENIZER,
     "QUANTIZATION": "awq",
 }
-# Stands in the files of models only.
+# A text that only the models' files have.
 MARK = "NotToBeOverlooked"
 SAID = ("title", "description", "licenses", "version")
-# As a worker does at its start, without asking anybody.
+# What a worker does at its start, without a hub.
 RESOLVE = """
 import pathlib, sys
 sys.path.insert(0, "/src")
@@ -45,7 +45,7 @@ Build = Callable[..., Ran]
 
 @pytest.fixture(scope="session", autouse=True)
 def models(loopback_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the hub has: a private model, a gated one, a tokenizer, and a model without weights."""
+    """A private model, a gated one, a tokenizer, and a model without weights."""
     folder = tmp_path_factory.mktemp("models")
     whole, bare, tokens = (folder / name for name in ("whole", "bare", "tokens"))
     for directory in (whole, bare, tokens):

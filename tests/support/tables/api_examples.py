@@ -1,9 +1,9 @@
-"""The examples of docs/api.md: jobs, and what they are answered with.
+"""The examples of docs/api.md: jobs and their answers.
 
-A block's first line says what it is, behind its language: ``json job``, ``json output`` (each yield
+A block's first line has its role after its language: ``json job``, ``json output`` (each yield
 of the job above it), ``json error`` (what its failure holds), ``sse output`` (the events of all
-yields), ``sse end`` (how a stream breaks off). A job's settings stand behind it, and ``endpoint``
-where it needs what only a worker with all features has.
+yields), ``sse end`` (how a stream breaks off). A job's settings follow its role, and ``endpoint``
+if it needs a worker with all features.
 """
 
 import json
@@ -25,7 +25,7 @@ ENDPOINT = "endpoint"
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language and role, what else its first line says, and its text."""
+    """A fenced block: its language and role, the other words of its first line, and its text."""
 
     kind: str
     words: tuple[str, ...]
@@ -54,8 +54,8 @@ class Example:
         return dict(word.split("=", 1) for word in self.job.words if "=" in word)
 
     def check(self, yields: list[Any]) -> None:
-        """Hold what a worker yields for the job to what is shown."""
-        # As the SDK will send it: some integers have names here.
+        """Assert that the yields of a worker match the answer shown."""
+        # As the SDK sends it, without enumerations.
         yields = json.loads(json.dumps(yields))
         failed = isinstance(yields[-1], dict) and yields[-1].keys() == {"error"}
         kind = self.answer.kind if self.answer else None
@@ -64,27 +64,27 @@ class Example:
             return
         shown: Any
         if failed:
-            (shown,), told = _values(self.answer.text), json.loads(yields[-1]["error"])
+            (shown,), actual = _values(self.answer.text), json.loads(yields[-1]["error"])
         elif kind == "sse output":
-            shown, told = events(self.answer.text), events("".join(yields))
+            shown, actual = events(self.answer.text), events("".join(yields))
         else:
-            shown, told = [*_values(self.answer.text)], yields
-        assert matches(shown, told), json.dumps(told, ensure_ascii=False)[:2000]
+            shown, actual = [*_values(self.answer.text)], yields
+        assert matches(shown, actual), json.dumps(actual, ensure_ascii=False)[:2000]
 
 
 def blocks() -> list[Block]:
-    """All blocks of JSON and events."""
+    """Return all blocks of JSON and events."""
     found = []
     for match in BLOCK.finditer(DOCUMENT):
-        language, told, text = match.groups()
-        role, *words = shlex.split(told) or [""]
+        language, attributes, text = match.groups()
+        role, *words = shlex.split(attributes) or [""]
         line = DOCUMENT.count("\n", 0, match.start()) + 1
         found.append(Block(f"{language} {role}", tuple(words), text, line))
     return found
 
 
 def examples(*, endpoint: bool) -> list[Example]:
-    """The jobs that need an endpoint with all features, or those that don't."""
+    """Return the jobs that need an endpoint with all features, or those that don't."""
     several = blocks()
     following = [*several[1:], None]
     return [
@@ -95,41 +95,43 @@ def examples(*, endpoint: bool) -> list[Example]:
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the table below a heading, without the marks of code."""
+    """Return the cells of the table below a heading, without the marks of code."""
     section = re.split(r"\n#+ ", DOCUMENT.split(f"# {heading}\n")[1])[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
 def events(text: str) -> list[Any]:
-    """The events of a stream, each with its name, if it has one, and its data."""
+    """Return the events of a stream: the lines before the data, and the data."""
     whole = [event.splitlines() for event in text.strip().split("\n\n")]
     return [[*lines[:-1], _data(lines[-1].removeprefix("data: "))] for lines in whole]
 
 
-def matches(shown: Any, told: Any) -> bool:
-    """Compare with what is shown, where ``ANY`` stands for anything."""
+def matches(shown: Any, actual: Any) -> bool:
+    """Return whether a value is as shown, where ``ANY`` stands for anything."""
     if shown == ANY:
         return True
-    if type(shown) is not type(told):
+    if type(shown) is not type(actual):
         return False
     if isinstance(shown, dict):
-        return _matching_keys(shown, told)
+        return _matching_keys(shown, actual)
     if isinstance(shown, list):
         if ANY in shown[-1:]:
-            shown, told = shown[:-1], told[: len(shown) - 1]
-        return len(shown) == len(told) and all(map(matches, shown, told))
+            shown, actual = shown[:-1], actual[: len(shown) - 1]
+        return len(shown) == len(actual) and all(map(matches, shown, actual))
     if isinstance(shown, str):
         pattern = ".*".join(map(re.escape, shown.split(ANY)))
-        return bool(re.fullmatch(pattern, told, re.DOTALL))
+        return bool(re.fullmatch(pattern, actual, re.DOTALL))
     # Figures of an embedder or a model differ a little from machine to machine.
-    return bool(math.isclose(shown, told, abs_tol=1e-3)) if type(shown) is float else shown == told
+    return (
+        bool(math.isclose(shown, actual, abs_tol=1e-3)) if type(shown) is float else shown == actual
+    )
 
 
-def _matching_keys(shown: dict[str, Any], told: dict[str, Any]) -> bool:
+def _matching_keys(shown: dict[str, Any], actual: dict[str, Any]) -> bool:
     named = shown.keys() - {ANY}
-    all_there = named <= told.keys() if ANY in shown else named == told.keys()
-    return all_there and all(matches(shown[key], told[key]) for key in named)
+    all_there = named <= actual.keys() if ANY in shown else named == actual.keys()
+    return all_there and all(matches(shown[key], actual[key]) for key in named)
 
 
 def _data(text: str) -> Any:
@@ -137,7 +139,7 @@ def _data(text: str) -> Any:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Decode JSON values that stand below each other."""
+    """Yield the JSON values of a text, which are separated by space."""
     decoder, place = json.JSONDecoder(), 0
     while rest := text[place:].lstrip():
         value, length = decoder.raw_decode(rest)

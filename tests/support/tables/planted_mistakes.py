@@ -1,6 +1,6 @@
-"""Mistakes that operators make in settings, and what each must be told.
+"""Mistakes that operators make in settings, and the messages about them.
 
-A row is the settings, the name that the message must give, and a part of what it must say.
+A row is the settings, the name that the message must have, and a part of its text.
 ``<folder>`` in a value stands for a directory that holds ``FILES``. No message may repeat SECRET.
 """
 
@@ -255,7 +255,7 @@ TYPOS = {
 
 
 def placed(settings: dict[str, str], folder: Path) -> dict[str, str]:
-    """Write the files, and give the settings with the folder that they lie in."""
+    """Write the files to a folder; return the settings with its path in them."""
     for name, held in FILES.items():
         (folder / name).write_text(held)
     return {name: value.replace("<folder>", str(folder)) for name, value in settings.items()}

@@ -15,7 +15,7 @@ BEAM = {"use_beam_search": True, "best_of": 4, "n": 4, "max_tokens": 24}
 
 @dataclass(frozen=True)
 class Answer:
-    """An unstreamed answer to ``COUNT``, or to a prompt that the model was not taught."""
+    """An unstreamed answer."""
 
     whole: dict[str, Any]
 
@@ -47,13 +47,13 @@ class Answer:
         return [sum(each["logprob"] for each in choice["logprobs"]) for choice in self.choices]
 
 
-# Of the answer with the parameter, and the one without: whether the effect is there.
+# Whether the effect shows, by the answer with the parameter and the one without.
 Effect = Callable[[Answer, Answer], bool]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One parameter: ``given`` beside ``base`` has the ``effect``; what is ``refused`` is a 400."""
+    """One parameter: ``given`` added to ``base`` has the ``effect``, ``refused`` is a 400."""
 
     default: Any
     given: Any
@@ -198,5 +198,5 @@ ROWS: dict[str, Row] = {
     "watermarking": Row(None, False, is_the_same, GREEDY),
     "routed_experts_prompt_start": Row(0, 1, is_the_same, GREEDY),
 }
-# Taken only where the endpoint is set up for them, which is told.
+# Refused unless the endpoint is set up for them; the message says so.
 SWITCHED_OFF = {"thinking_token_budget": 5, "trace_decode_token_ids": [5]}

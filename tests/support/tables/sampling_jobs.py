@@ -8,7 +8,7 @@ from worker.errors import InvalidInput
 from worker.job import RawJob, parse_input
 from worker.job.sampling import Sampling
 
-# What an answer can be held to, one at a time.
+# Constraints of structured output.
 KINDS: dict[str, Any] = {
     "json": {"type": "object"},
     "regex": "a+",
@@ -16,7 +16,7 @@ KINDS: dict[str, Any] = {
     "grammar": 'root ::= "a"',
     "json_object": True,
 }
-# Objects of which each can hold them.
+# Objects that can hold them.
 OBJECTS = ("structured_outputs", "guided_decoding", "guided_options_request")
 # How one of them can be written.
 SPELLINGS = ("guided_{}", *(f"{name}.{key}" for name in OBJECTS for key in ("{}", "guided_{}")))
