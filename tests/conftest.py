@@ -10,7 +10,7 @@ import pytest
 from support import ROOT
 from support.models.minilm import MODEL
 from support.processes import commands
-from support.processes.served import READY, Served, served
+from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 
 DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image")
 
@@ -79,10 +79,12 @@ def make_endpoint(
     worker_environ: dict[str, str],
     full_featured: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Served]:
+) -> Iterator[LocalEndpoint]:
     """`make endpoint` on the demo model and MiniLM, ready; one for the whole run."""
     folder = tmp_path_factory.mktemp("endpoint")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
-    with served(command, {**worker_environ, **full_featured}, folder / "output") as endpoint:
-        endpoint.wait_until_told(READY)
+    with local_endpoint(
+        command, {**worker_environ, **full_featured}, folder / "output"
+    ) as endpoint:
+        endpoint.wait_for_output(READY)
         yield endpoint

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 from support import ROOT
-from support.processes.serving import Serving, serving
+from support.processes.http_worker import HttpWorker, http_worker
 
 TOOL = ROOT / ".fuzz" / "bin" / "schemathesis"
 # Has the traceback of each defect, with the request's id.
@@ -26,7 +26,7 @@ def main() -> int:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     # With a short context no answer takes long.
     settings = {"MODEL_NAME": str(MODEL), "MAX_MODEL_LEN": "1024", "VLLM_LOGGING_LEVEL": "ERROR"}
-    with serving({**kept, **settings}, LOG) as server:
+    with http_worker({**kept, **settings}, LOG) as server:
         status = fuzz(server.url, kept)
         healthy = answers(server)
     sys.stdout.write("" if healthy else f"The server does not answer any more: {LOG}\n")
@@ -63,7 +63,7 @@ def options() -> list[str]:
     ]
 
 
-def answers(server: Serving) -> bool:
+def answers(server: HttpWorker) -> bool:
     """Return whether the server still answers with the engine."""
     body = json.dumps({"prompt": "Hi", "max_tokens": 1}).encode()
     headers = {"Content-Type": "application/json"}

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from support import ROOT
 from support.models.lora import BROKEN, CONFIG, REFUSED_BY_VLLM, configured, make_adapter
+from support.processes.background import HUNG_S
 
 SCRIPT = ROOT / "tests" / "model" / "scripts" / "adapters.py"
-END_S = 15
 GREEDY = {"temperature": 0, "max_tokens": 8}
 # Long enough for vLLM's prefix cache.
 PROMPT = "Count: " * 100
@@ -106,7 +106,7 @@ def live(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             yield Engine(process, volume, demo_model)
             assert process.stdin is not None
             process.stdin.close()
-            assert process.wait(END_S) == 0, (volume / "stderr").read_text()
+            assert process.wait(HUNG_S) == 0, (volume / "stderr").read_text()
     assert not list((volume / "tmp").glob("worker-adapters-*")), "copies are left behind"
 
 

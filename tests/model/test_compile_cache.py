@@ -1,32 +1,30 @@
 """The compile cache with the real engine, which compiles C++ on a CPU, and what its keys hold."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import ROOT
+from support.processes.background import HUNG_S
 
 from worker.engine.machine import Gpu, Machine
 
 SCRIPT = Path(__file__).parent / "scripts" / "compile_cache.py"
 # With a compiler at work for half of it, and other tests beside.
-TIMEOUT_S = 150
+TIMEOUT_S = 2 * HUNG_S
 CPU = Machine(cpu=True)
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 2**30)
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a start told, what it left compiled, and its home."""
+    """The log of a start, and what it left compiled."""
 
-    told: dict[str, Any]
-    said: str
+    log: str
     kernels: set[tuple[str, int]]
 
 
@@ -47,12 +45,12 @@ def started(model: Path, home: Path, volume: Path) -> Start:
     assert done.returncode == 0, done.stderr
     compiled = (home / ".cache" / "worker-compiled").rglob("*.so")
     kernels = {(path.name, path.stat().st_mtime_ns // 10**9) for path in compiled}
-    return Start(json.loads(done.stdout), done.stderr, kernels)
+    return Start(done.stderr, kernels)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="on a CPU the engine compiles with g++")
-@pytest.mark.timeout(2 * TIMEOUT_S)
+@pytest.mark.timeout(3 * TIMEOUT_S)
 def test_what_the_first_worker_compiled_the_second_one_does_not(
     demo_model: Path, tmp_path: Path
 ) -> None:
@@ -60,14 +58,13 @@ def test_what_the_first_worker_compiled_the_second_one_does_not(
     volume.mkdir()
     first = started(demo_model, home, volume)
     second = started(demo_model, home, volume)
-    assert ": unpacked, " not in first.said
-    assert first.said.count(": published, ") == 2
-    assert second.said.count(": unpacked, ") == 2
-    assert "publish" not in second.said
+    assert ": unpacked, " not in first.log
+    assert first.log.count(": published, ") == 2
+    assert second.log.count(": unpacked, ") == 2
+    assert "publish" not in second.log
     # Names are hashes of what is compiled; a kernel that was compiled again is younger.
     assert first.kernels
     assert second.kernels == first.kernels
-    assert second.told["seconds"] < first.told["seconds"]
 
 
 class Configuration:

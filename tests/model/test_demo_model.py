@@ -11,6 +11,7 @@ from typing import Any
 import demo_model as maker
 import pytest
 import torch
+from support.processes.background import HUNG_S
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SCRIPT = Path(maker.__file__)
@@ -136,7 +137,7 @@ def test_a_structured_tool_call_renders_as_the_model_wrote_it(tokenizer: Any) ->
 def test_a_second_run_is_quick_and_changes_nothing(demo_model: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in [demo_model, *demo_model.iterdir()]}
     command = [sys.executable, "-X", "importtime", str(SCRIPT), str(demo_model)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HUNG_S)
     assert "up to date" in run.stdout
     assert "torch" not in run.stderr
     assert {path: path.stat().st_mtime_ns for path in [demo_model, *demo_model.iterdir()]} == before
@@ -157,5 +158,5 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
         run.stdout.readline()
         assert [path.name[:7] for path in tmp_path.iterdir()] == [".model-"]
         run.send_signal(signal.SIGTERM)
-        assert run.wait(timeout=30) != 0
+        assert run.wait(timeout=HUNG_S) != 0
     assert list(tmp_path.iterdir()) == []

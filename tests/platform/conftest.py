@@ -3,7 +3,7 @@
 from contextlib import AbstractAsyncContextManager
 
 import pytest
-from support.processes.endpoints import Endpoint, EndpointFactory, start_endpoint
+from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
 
 
 @pytest.fixture(scope="session")
@@ -12,8 +12,10 @@ def started_endpoint(
 ) -> EndpointFactory:
     """A factory: ``async with started_endpoint(post_delay_s=..., SETTING="...") as endpoint``."""
 
-    def start(post_delay_s: float = 0, **settings: str) -> AbstractAsyncContextManager[Endpoint]:
+    def start(
+        post_delay_s: float = 0, **settings: str
+    ) -> AbstractAsyncContextManager[EmulatedEndpoint]:
         log = tmp_path_factory.mktemp("worker") / "log"
-        return start_endpoint({**worker_environ, **settings}, log, post_delay_s)
+        return emulated_endpoint({**worker_environ, **settings}, log, post_delay_s)
 
     return start

@@ -11,7 +11,8 @@ import openai
 import pytest
 import runpod
 from openai.types.chat import ChatCompletionUserMessageParam
-from support.processes.served import Served
+from support.engine.requests import ENDLESS
+from support.processes.local_endpoint import LocalEndpoint
 
 from emulator import Emulator, Options
 
@@ -20,7 +21,11 @@ QUESTION: list[ChatCompletionUserMessageParam] = [
     {"role": "user", "content": "What does this worker do?"}
 ]
 CHAT: dict[str, Any] = {"model": "demo", "messages": QUESTION, "temperature": 0}
-LONG: dict[str, Any] = {"max_tokens": 1900, "extra_body": {"ignore_eos": True}}
+LONG: dict[str, Any] = {
+    **{name: ENDLESS[name] for name in ("max_tokens", "n")},
+    "temperature": 1,
+    "extra_body": {"ignore_eos": True},
+}
 RAW: dict[str, Any] = {
     "messages": QUESTION,
     "sampling_params": {"temperature": 0, "max_tokens": 200},
@@ -28,7 +33,7 @@ RAW: dict[str, Any] = {
 }
 
 
-def test_the_printed_examples_work_as_they_are_pasted(make_endpoint: Served) -> None:
+def test_the_printed_examples_work_as_they_are_pasted(make_endpoint: LocalEndpoint) -> None:
     examples = make_endpoint.examples
     assert examples.count("\n# ") == 4
     environ = {name: os.environ[name] for name in ("PATH", "HOME")}
@@ -44,13 +49,13 @@ class TestOpenAI:
     """The `openai` package."""
 
     @pytest.fixture
-    def client(self, make_endpoint: Served) -> Iterator[openai.OpenAI]:
+    def client(self, make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
         url = make_endpoint.openai_url
         with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
             yield client
 
     @pytest.fixture
-    async def async_client(self, make_endpoint: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+    async def async_client(self, make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
         url = make_endpoint.openai_url
         async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
             yield client
@@ -67,7 +72,6 @@ class TestOpenAI:
         stream = client.chat.completions.create(**CHAT, stream=True)
         texts = [event.choices[0].delta.content or "" for event in stream]
         assert "".join(texts).startswith(ANSWER)
-        assert len(texts) > 10
 
     def test_it_streams_a_completion(self, client: openai.OpenAI) -> None:
         body: dict[str, Any] = {"model": "demo", "prompt": "Once", "temperature": 0}
@@ -105,12 +109,12 @@ class TestOpenAI:
         assert (raw.parse().choices[0].message.content or "").startswith(ANSWER)
 
     def test_a_time_out_is_its_own_exception_tried_again_and_cancels_the_jobs(
-        self, make_endpoint: Served, client: openai.OpenAI
+        self, make_endpoint: LocalEndpoint, client: openai.OpenAI
     ) -> None:
         before = {job["id"] for job in make_endpoint.control("jobs")["jobs"]}
-        hasty = client.with_options(timeout=0.5, max_retries=1)
+        hasty = client.with_options(timeout=1, max_retries=1)
         with pytest.raises(openai.APITimeoutError):
-            hasty.chat.completions.create(**CHAT, **LONG)
+            hasty.chat.completions.create(**{**CHAT, **LONG})
         # The next job is served once the engine is rid of them.
         assert client.chat.completions.create(**CHAT, max_tokens=2).usage
         jobs = make_endpoint.control("jobs")["jobs"]
@@ -129,7 +133,7 @@ class TestRunPod:
     """The `runpod` package."""
 
     @pytest.fixture(autouse=True)
-    def _base_url(self, make_endpoint: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _base_url(self, make_endpoint: LocalEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runpod, "endpoint_url_base", make_endpoint.api_url)
 
     @pytest.fixture
@@ -149,8 +153,7 @@ class TestRunPod:
         assert text(endpoint.run_sync(RAW)).startswith(ANSWER)
 
     def test_it_cancels_a_job(self, endpoint: runpod.Endpoint) -> None:
-        params = {"max_tokens": 1900, "ignore_eos": True}
-        job = endpoint.run({"prompt": "Hi", "sampling_params": params})
+        job = endpoint.run({"prompt": "Hi", "sampling_params": ENDLESS})
         assert job.cancel()["status"] == "CANCELLED"
         assert job.status() == "CANCELLED"
 
@@ -167,7 +170,7 @@ class TestRunPod:
             streamed = [chunk async for chunk in job.stream()]
             assert text(streamed).startswith(ANSWER)
             assert await job.status() == "COMPLETED"
-            assert await job.output(timeout=5) == streamed
+            assert await job.output(timeout=60) == streamed
             assert (await endpoint.health())["workers"]["unhealthy"] == 0
             assert (await job.cancel())["status"] == "COMPLETED"  # too late
 

@@ -8,14 +8,14 @@ import openai
 import pytest
 from demo_model import ANSWERS
 from support.models.minilm import DIMENSIONS, Reference
-from support.processes.served import Served
+from support.processes.local_endpoint import LocalEndpoint
 
 EMBEDDER = "minilm"
 TEXTS = ["The job is done.", "The work has been finished.", "Grüße! 你好 🤖"]
 
 
 @pytest.fixture
-async def client(make_endpoint: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+async def client(make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
     url = make_endpoint.openai_url
     async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client

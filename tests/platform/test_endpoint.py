@@ -3,8 +3,7 @@
 import concurrent.futures
 import itertools
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,22 @@ from typing import Any
 import openai
 import pytest
 import runpod
-from support.processes.sdk_worker import COMMAND, ENVIRON
-from support.processes.served import READY, Served, served
+from support.engine.requests import ENDLESS
+from support.processes.background import HUNG_S
+from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
+from support.processes.scripted_worker import COMMAND, ENVIRON
 
-LONG: dict[str, Any] = {"max_tokens": 1900, "extra_body": {"ignore_eos": True}}
+LONG: dict[str, Any] = {
+    **{name: ENDLESS[name] for name in ("max_tokens", "n")},
+    "extra_body": {"ignore_eos": True},
+}
+# Seconds; longer than the test waits.
+GRACE_S = 10 * HUNG_S
 WORKERS = 3
 
 
 def test_a_worker_killed_mid_stream_gives_an_error_and_a_new_one_serves(
-    make_endpoint: Served,
+    make_endpoint: LocalEndpoint,
 ) -> None:
     messages: Any = [{"role": "user", "content": "What does this worker do?"}]
     with openai.OpenAI(base_url=make_endpoint.openai_url, api_key="any", max_retries=0) as client:
@@ -34,32 +40,34 @@ def test_a_worker_killed_mid_stream_gives_an_error_and_a_new_one_serves(
         # Queued until the new worker is there.
         answer = client.chat.completions.create(model="demo", messages=messages, temperature=0)
     assert (answer.choices[0].message.content or "").startswith("This worker turns")
-    assert "worker-1 exited by SIGKILL; it is started again in 1 s" in make_endpoint.told
+    assert "worker-1 exited by SIGKILL; it is started again in 1 s" in make_endpoint.output
     (worker,) = make_endpoint.control("workers")["workers"]
     assert (worker["starts"], worker["ready"]) == (2, True)
 
 
 def command(logs: Path, *worker: str, workers: int = 1) -> list[str]:
     emulator = [sys.executable, "-m", "emulator", "--port", "0", "--logs", str(logs)]
-    return [*emulator, "--workers", str(workers), "--", *worker]
+    return [*emulator, "--workers", str(workers), "--grace", str(GRACE_S), "--", *worker]
 
 
 @contextmanager
-def serving_scripted(folder: Path, workers: int) -> Iterator[Served]:
+def serving_scripted(folder: Path, workers: int) -> Iterator[LocalEndpoint]:
     """Workers of the real SDK, without an engine."""
     environ = {**ENVIRON, "PYTHONPATH": "src"}
     with (
-        served(command(folder, *COMMAND, workers=workers), environ, folder / "output") as endpoint,
+        local_endpoint(
+            command(folder, *COMMAND, workers=workers), environ, folder / "output"
+        ) as endpoint,
         pytest.MonkeyPatch.context() as patch,
     ):
-        endpoint.wait_until_told("is ready after", times=workers)
-        endpoint.wait_until_told(READY)  # the endpoint asked for the model's name before: a job
+        endpoint.wait_for_output("is ready after", times=workers)
+        endpoint.wait_for_output(READY)  # the endpoint asked for the model's name before: a job
         patch.setattr(runpod, "endpoint_url_base", endpoint.api_url)
         yield endpoint
 
 
 @pytest.fixture(scope="module")
-def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint]:
     with serving_scripted(tmp_path_factory.mktemp("scripted"), WORKERS) as endpoint:
         yield endpoint
 
@@ -71,7 +79,9 @@ def run_sync(*yields: object) -> dict[str, Any]:
     return report
 
 
-def test_several_workers_share_the_queue_and_a_dead_one_is_replaced(scripted: Served) -> None:
+def test_several_workers_share_the_queue_and_a_dead_one_is_replaced(
+    scripted: LocalEndpoint,
+) -> None:
     def run(number: int) -> dict[str, Any]:
         return run_sync(number)
 
@@ -80,11 +90,11 @@ def test_several_workers_share_the_queue_and_a_dead_one_is_replaced(scripted: Se
     assert [report["output"] for report in reports] == [[number] for number in range(100)]
     assert {report["workerId"] for report in reports} == {"worker-1", "worker-2", "worker-3"}
     scripted.control("workers/worker-2/signal", {"signal": "SIGKILL"})
-    scripted.wait_until_told("worker-2 exited by SIGKILL")
-    scripted.wait_until_told("worker-2 is ready after", times=2)
+    scripted.wait_for_output("worker-2 exited by SIGKILL")
+    scripted.wait_for_output("worker-2 is ready after", times=2)
 
 
-def test_the_sdk_behaves_under_faults_as_it_was_measured_to(scripted: Served) -> None:
+def test_the_sdk_behaves_under_faults_as_it_was_measured_to(scripted: LocalEndpoint) -> None:
     """What it does is not for us to like: the worker and its tests rely on knowing it."""
 
     def under(*faults: dict[str, Any]) -> dict[str, Any]:
@@ -115,13 +125,6 @@ def test_the_sdk_behaves_under_faults_as_it_was_measured_to(scripted: Served) ->
     assert scripted.control("faults") == {"faults": []}
 
 
-def ends(endpoint: Served, press: Callable[[], None]) -> float:
-    begun = time.monotonic()
-    press()
-    assert endpoint.process.wait(30) == 0
-    return time.monotonic() - begun
-
-
 def test_ctrl_c_lets_running_jobs_end_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with serving_scripted(tmp_path, workers=1) as endpoint:
         client = runpod.Endpoint("local", api_key="any")
@@ -129,8 +132,9 @@ def test_ctrl_c_lets_running_jobs_end_and_leaves_nothing_behind(tmp_path: Path) 
         # The hanging job keeps its worker for the whole grace, unless there is a second Ctrl-C.
         assert next(iter(job.stream())) == "begun"
         endpoint.press_ctrl_c()
-        endpoint.wait_until_told("Stopping. 1 running jobs")
+        endpoint.wait_for_output("Stopping. 1 running jobs")
         with pytest.raises(runpod.endpoint.runner.requests.HTTPError, match="503"):
             client.run({"yields": ["late"]})
-        assert ends(endpoint, endpoint.press_ctrl_c) < 5
+        endpoint.press_ctrl_c()
+        assert endpoint.ended() == 0
         assert endpoint.left_behind() == []

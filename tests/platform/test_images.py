@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 from support.models import vision as vision_model
-from support.processes.endpoints import EndpointFactory
+from support.processes.emulated_endpoint import EndpointFactory
 
 from emulator import Status
 

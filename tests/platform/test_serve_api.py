@@ -6,6 +6,7 @@ import sys
 
 import aiohttp
 from support import ROOT
+from support.processes.background import HUNG_S
 
 
 def free_port() -> int:
@@ -28,7 +29,7 @@ async def test_rp_serve_api_answers_a_job(worker_environ: dict[str, str]) -> Non
     job = {"input": {"prompt": "Hi", "sampling_params": {"max_tokens": 3, "ignore_eos": True}}}
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(HUNG_S):
                 while True:
                     try:
                         async with client.post("/runsync", json=job) as response:
@@ -40,5 +41,5 @@ async def test_rp_serve_api_answers_a_job(worker_environ: dict[str, str]) -> Non
         assert answer["output"][-1]["usage"]["output"] == 3
     finally:
         process.terminate()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HUNG_S):
             await process.wait()

@@ -17,8 +17,8 @@ from support.hub.downloads import (
     hold,
     hub_with,
     sent_once,
-    started,
 )
+from support.processes.background import background
 from support.processes.commands import Ran, run
 from support.processes.side_by_side import side_by_side
 
@@ -111,7 +111,7 @@ def tells_of_a_loop(source: Path, base: Path) -> None:
 def ends_when_told(source: Path, base: Path) -> None:
     with (
         hub_with(source) as served,
-        started(ANSWER, environ(served, base, **QUIET), base / "log") as worker,
+        background(ANSWER, environ(served, base, **QUIET), base / "log") as worker,
     ):
         hold(served, source)
         assert_ends(worker, base)

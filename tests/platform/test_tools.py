@@ -9,7 +9,7 @@ import openai
 import pytest
 from demo_model import CALL, TOOL_USE
 from pydantic import BaseModel
-from support.processes.served import Served
+from support.processes.local_endpoint import LocalEndpoint
 
 QUESTION, _, RESULT, ANSWER = TOOL_USE.messages
 (TOOL,) = TOOL_USE.tools
@@ -38,14 +38,14 @@ RESPONSE: dict[str, Any] = {
 
 
 @pytest.fixture
-def client(make_endpoint: Served) -> Iterator[openai.OpenAI]:
+def client(make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
     url = make_endpoint.openai_url
     with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-async def async_client(make_endpoint: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+async def async_client(make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
     url = make_endpoint.openai_url
     async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client

@@ -13,7 +13,8 @@ import pytest_asyncio
 from demo_model import ANSWERS
 from support import ROOT
 from support.models.minilm import DIMENSIONS, MODEL
-from support.processes.endpoints import START_S, Endpoint, EndpointFactory
+from support.processes.background import HUNG_S
+from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,13 +41,13 @@ COUNTED = 'vllm:request_success_total{{engine="0",finished_reason="stop",model_n
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[Endpoint]:
+async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
     async with started_endpoint(**SETTINGS) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def client(endpoint: Endpoint) -> AsyncIterator[openai.AsyncOpenAI]:
+async def client(endpoint: EmulatedEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
     url = endpoint.emulator.openai_url
     async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client
@@ -66,7 +67,7 @@ async def embed(client: openai.AsyncOpenAI) -> int:
 
 async def back(call: Callable[[], Any]) -> Any:
     """Call until it is answered; until then each answer is one that asks for a retry."""
-    async with asyncio.timeout(START_S):
+    async with asyncio.timeout(HUNG_S):
         while True:
             try:
                 return await call()
@@ -89,7 +90,7 @@ async def test_a_parser_of_a_plugin_tells_reasoning_from_the_answer(
 
 
 async def test_each_engine_dies_alone_and_is_started_again(
-    endpoint: Endpoint, client: openai.AsyncOpenAI
+    endpoint: EmulatedEndpoint, client: openai.AsyncOpenAI
 ) -> None:
     main, beside = endpoint.core_pids()
     assert await embed(client) == DIMENSIONS
@@ -108,16 +109,16 @@ async def test_each_engine_dies_alone_and_is_started_again(
 
 
 async def test_statistics_and_requests_are_logged_where_that_is_not_disabled(
-    endpoint: Endpoint, client: openai.AsyncOpenAI
+    endpoint: EmulatedEndpoint, client: openai.AsyncOpenAI
 ) -> None:
-    assert await chat(client) == SAID
-    log = endpoint.logged
-    # A line every ten seconds: the tests before have taken longer.
-    assert "throughput" in log
-    assert "Added request" in log
+    async with asyncio.timeout(HUNG_S):
+        while "throughput" not in endpoint.logged:
+            assert await chat(client) == SAID
+            await asyncio.sleep(0.1)
+    assert "Added request" in endpoint.logged
 
 
-async def streams_break(endpoint: Endpoint, main: int) -> None:
+async def streams_break(endpoint: EmulatedEndpoint, main: int) -> None:
     """Kill the model's engine under clients that read: each one raises an exception of its own."""
     url = endpoint.emulator.openai_url
     async with (
@@ -127,7 +128,7 @@ async def streams_break(endpoint: Endpoint, main: int) -> None:
         ) as of_anthropic,
     ):
         streams = await asyncio.gather(
-            of_openai.chat.completions.create(messages=MESSAGES, max_tokens=1900, **LONG),
+            of_openai.chat.completions.create(messages=MESSAGES, max_tokens=900, n=100, **LONG),
             of_openai.responses.create(input=MESSAGES, max_output_tokens=1900, **LONG),
             of_anthropic.messages.create(**LONG_MESSAGE),
         )

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from demo_model import DIALOGUES
-from support.processes.endpoints import Endpoint, EndpointFactory
+from support.engine.requests import ENDLESS
+from support.processes.background import HUNG_S
+from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
 
 from emulator import Job, Status
 
@@ -35,7 +37,7 @@ PARAMS: list[dict[str, Any]] = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[Endpoint]:
+async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
     async with started_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024") as running:
         yield running
 
@@ -61,7 +63,9 @@ def openai_text(job: Job) -> str:
     return "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
 
 
-async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(endpoint: Endpoint) -> None:
+async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(
+    endpoint: EmulatedEndpoint,
+) -> None:
     slots = asyncio.Semaphore(32)
 
     async def check(number: int) -> None:
@@ -84,7 +88,9 @@ async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(endpoint: 
     await asyncio.gather(*(check(number) for number in range(200)))
 
 
-async def test_1000_mixed_jobs_at_concurrency_64_get_their_own_answers(endpoint: Endpoint) -> None:
+async def test_1000_mixed_jobs_at_concurrency_64_get_their_own_answers(
+    endpoint: EmulatedEndpoint,
+) -> None:
     slots = asyncio.Semaphore(32)
     answers: list[list[str]] = []
 
@@ -107,27 +113,25 @@ async def test_1000_mixed_jobs_at_concurrency_64_get_their_own_answers(endpoint:
     assert len({tuple(answer) for answer in answers}) > 450
 
 
-async def test_a_list_is_one_job_whose_progress_the_platform_shows(endpoint: Endpoint) -> None:
-    params = {"max_tokens": 400, "ignore_eos": True}
-    job = endpoint.submit(
-        {
-            "prompts": ["Once"] * 40,
-            "sampling_params": [{"max_tokens": 1}, *[params] * 39],
-            "use_tqdm": True,
-        }
-    )
-    seen = set()
-    while not job.ended:
-        if job.progress is not None:
-            seen.add((job.progress["done"], job.progress["total"]))
-        await asyncio.sleep(0.02)
+async def until_progress(job: Job, progress: dict[str, int]) -> bool:
+    return await job.changed.wait_for(lambda: job.progress == progress, HUNG_S)
+
+
+async def test_a_list_is_one_job_whose_progress_the_platform_shows(
+    endpoint: EmulatedEndpoint,
+) -> None:
+    prompts = {"prompts": ["Once"] * 40, "use_tqdm": True}
+    params = [{"max_tokens": 1}, *[ENDLESS] * 39]
+    job = endpoint.submit({**prompts, "sampling_params": params})
+    for done in (0, 1):
+        assert await until_progress(job, {"done": done, "total": 40})
+    endpoint.emulator.queue.cancel(job)
+    job = await endpoint.run({**prompts, "sampling_params": {"max_tokens": 1}})
     (whole,) = job.output
     assert len(whole["outputs"]) == 40
-    assert (0, 40) in seen
-    assert (1, 40) in seen
 
 
-async def test_the_platform_gets_the_default_chunk_sizes(endpoint: Endpoint) -> None:
+async def test_the_platform_gets_the_default_chunk_sizes(endpoint: EmulatedEndpoint) -> None:
     params = {"temperature": 0, "max_tokens": 240, "ignore_eos": True}
     job = await endpoint.run(
         # The delay bound is off: how fast this machine is must not decide.
@@ -150,7 +154,7 @@ async def test_the_platform_gets_the_default_chunk_sizes(endpoint: Endpoint) -> 
     ],
 )
 async def test_a_bad_job_fails_with_the_error_contract_and_leaves_the_worker_healthy(
-    endpoint: Endpoint, payload: Any, status: int, told: str
+    endpoint: EmulatedEndpoint, payload: Any, status: int, told: str
 ) -> None:
     job = await endpoint.run(payload)
     error = error_of(job)
@@ -160,7 +164,7 @@ async def test_a_bad_job_fails_with_the_error_contract_and_leaves_the_worker_hea
     assert await endpoint.answers()
 
 
-async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: Endpoint) -> None:
+async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: EmulatedEndpoint) -> None:
     text = f"What does this worker do? {CANARY}"
     turns: list[dict[str, Any]] = [
         {"role": "user", "content": text},
@@ -180,17 +184,21 @@ async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: Endpoin
         assert secret not in log
 
 
-async def test_the_sdks_own_checks_give_way_to_a_generated_token(endpoint: Endpoint) -> None:
+async def test_the_sdks_own_checks_give_way_to_a_generated_token(
+    endpoint: EmulatedEndpoint,
+) -> None:
     assert "Running 1 fitness check(s)" in endpoint.logged
 
 
-async def test_the_start_logs_each_phase_with_its_seconds(endpoint: Endpoint) -> None:
+async def test_the_start_logs_each_phase_with_its_seconds(endpoint: EmulatedEndpoint) -> None:
     phases = re.findall(r"start-up: (\S+) +\d+\.\d\d s", endpoint.logged)
     expected = ["import", "settings", "fetch", "weights", "engine", "app", "warm-up", "sdk"]
     assert Counter(phases) == Counter(expected)
 
 
-async def test_the_start_sums_up_what_has_started_and_what_was_chosen(endpoint: Endpoint) -> None:
+async def test_the_start_sums_up_what_has_started_and_what_was_chosen(
+    endpoint: EmulatedEndpoint,
+) -> None:
     (summary,) = re.findall(r"model: demo; from: .*; KV cache: \d+ tokens; .*", endpoint.logged)
     for part in ("dtype: float32", "context: ", "concurrency: ", "vllm", "runpod 1."):
         assert part in summary
@@ -200,7 +208,7 @@ async def test_the_start_sums_up_what_has_started_and_what_was_chosen(endpoint: 
 
 
 async def test_no_statistics_and_no_requests_are_logged_but_they_are_counted(
-    endpoint: Endpoint,
+    endpoint: EmulatedEndpoint,
 ) -> None:
     await endpoint.run({"prompt": "Hi"})
     told = (await endpoint.run({"openai_route": "/metrics"})).output[0]

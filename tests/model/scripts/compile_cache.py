@@ -1,10 +1,8 @@
-"""Starts an engine that compiles, as a worker with a volume does, and tells how long it took."""
+"""Starts an engine that compiles, as a worker with a volume does."""
 
-import json
 import logging
 import sys
 import threading
-import time
 
 from worker import start
 
@@ -17,9 +15,7 @@ def main(model: str, volume: str) -> None:
     # Imported here, as in production: vLLM reads the environment.
     from worker.engine import launch  # noqa: PLC0415 - see above
 
-    begun = time.monotonic()
     with launch.launched(given.settings, given.engines, compile_cache=given.compile_cache):
-        sys.stdout.write(json.dumps({"seconds": time.monotonic() - begun}))
         # It publishes in the background, and a worker has all the time for it.
         for thread in threading.enumerate():
             if thread.name == "compile-cache":

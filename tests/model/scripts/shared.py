@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -43,5 +42,5 @@ def raw(llm: Any, payload: dict[str, Any]) -> list[Any]:
 
 def report(**results: Any) -> None:
     """Print the results, the last thing that a script does."""
-    sys.stdout.write(json.dumps({**results, "printed_at": time.time()}) + "\n")
+    sys.stdout.write(json.dumps(results) + "\n")
     sys.stdout.flush()

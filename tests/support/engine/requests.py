@@ -1,10 +1,14 @@
-"""What vLLM counts of the requests of a real engine."""
+"""Requests of a real engine: one that nobody waits for, and what vLLM counts of them."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
+
+
+# Of one that takes minutes, if nobody ends it: many long choices.
+ENDLESS: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "n": 100}
 
 
 async def until_idle(engine: "InProcessEngine") -> None:

@@ -79,6 +79,8 @@ def background(
         log: the file for its output.
         stdout: a file of its own for the standard output.
     """
+    for file in {log, stdout or log}:
+        file.write_bytes(b"")
     with log.open("ab") as errors, (stdout or log).open("ab") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environ, stdout=output, stderr=errors, start_new_session=True

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support import ROOT
+from support.processes.background import HUNG_S
 
 HANDLER = [sys.executable, "-u", "src/handler.py"]
 DEMO = ROOT / ".models" / "demo"
@@ -38,7 +39,7 @@ Ran = subprocess.CompletedProcess[str]
 
 def run(environ: dict[str, str], *command: str) -> Ran:
     return subprocess.run(
-        command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S, check=False
     )
 
 

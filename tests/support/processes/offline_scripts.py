@@ -2,10 +2,7 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,9 +13,9 @@ import pytest
 
 from support import ROOT
 from support.models.lora import make_adapter
+from support.processes.background import background
 
 SCRIPTS = ROOT / "tests" / "model" / "scripts"
-TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,7 @@ class Ended:
     told: dict[str, Any]
     stderr: str
     status: int
-    seconds: float  # from the last line it printed to its end
-    left: list[str]  # processes of its that still run
+    left: list[int]  # processes of its that still run
 
     def __getitem__(self, part: str) -> Any:
         return self.told[part]
@@ -42,38 +38,12 @@ def _run(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
         "PYTHONPATH": os.pathsep.join(paths),
         "VLLM_LOGGING_LEVEL": "WARNING",
     }
-    output, errors = folder / f"{name}.stdout", folder / f"{name}.stderr"
-    with output.open("wb") as stdout, errors.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, SCRIPTS / f"{name}.py", model, *arguments],
-            env=environ,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
-        try:
-            status = process.wait(TIMEOUT_S)
-            ended_at, left = time.time(), _processes(process.pid)
-        finally:
-            _kill(process)
-    said = errors.read_text(errors="replace")
-    assert output.read_bytes(), said
-    told = json.loads(output.read_bytes())
-    return Ended(told, said, status, ended_at - told["printed_at"], left)
-
-
-def _processes(group: int) -> list[str]:
-    command = ["pgrep", "--pgroup", str(group), "--list-full"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the script, and the engine that it might have left."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+    output = folder / f"{name}.stdout"
+    command: list[str | Path] = [sys.executable, SCRIPTS / f"{name}.py", model, *arguments]
+    with background(command, environ, folder / f"{name}.stderr", output) as script:
+        status, left = script.ended(), script.session()
+    assert output.read_bytes(), script.output
+    return Ended(json.loads(output.read_bytes()), script.output, status, left)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""An endpoint for tests: a worker started as in production, behind an emulator of its own."""
+"""A worker started as in production, behind an emulator that runs in the test's process."""
 
 import subprocess
 import sys
@@ -11,13 +11,12 @@ from typing import Any
 from emulator import Emulator, Job, Options, slow_link
 from emulator.process import WorkerProcess
 from support import ROOT
-
-START_S = 90  # a cold start takes ten seconds on an idle machine
+from support.processes.background import HUNG_S
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """An emulator and the worker process behind it."""
+class EmulatedEndpoint:
+    """An emulator, whose jobs can be looked at, and the worker's process behind it."""
 
     emulator: Emulator
     process: WorkerProcess
@@ -26,14 +25,14 @@ class Endpoint:
     async def run(self, payload: Any) -> Job:
         """Hand in a job and wait for its end."""
         job = self.submit(payload)
-        assert await job.wait_ended(60)
+        assert await job.wait_ended(HUNG_S), self.logged
         return job
 
     def submit(self, payload: Any) -> Job:
         return self.emulator.queue.submit({"input": payload})
 
     async def answers(self) -> bool:
-        """Whether the worker still does what it should."""
+        """Return whether the worker still does what it should."""
         params = {"max_tokens": 2, "ignore_eos": True}
         job = await self.run({"prompt": "Hi", "sampling_params": params})
         return bool(job.output and job.output[0]["usage"]["output"] == 2)
@@ -56,21 +55,21 @@ class Endpoint:
         return [int(pid) for pid in listed.stdout.split()]
 
 
-EndpointFactory = Callable[..., AbstractAsyncContextManager[Endpoint]]
+EndpointFactory = Callable[..., AbstractAsyncContextManager[EmulatedEndpoint]]
 
 
 @asynccontextmanager
-async def start_endpoint(
+async def emulated_endpoint(
     environ: dict[str, str], log: Path, post_delay_s: float = 0
-) -> AsyncIterator[Endpoint]:
+) -> AsyncIterator[EmulatedEndpoint]:
     """Start a worker with an environment; it has answered a first job when the block begins."""
     async with Emulator(Options(faults=slow_link(post_delay_s), take_poll_s=1)) as emulator:
         command = (sys.executable, "-u", str(ROOT / "src" / "handler.py"))
         process = await WorkerProcess.start(command, {**environ, **emulator.worker_environ()}, log)
-        endpoint = Endpoint(emulator, process, log)
+        endpoint = EmulatedEndpoint(emulator, process, log)
         try:
             first = endpoint.submit({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})
-            assert await first.wait_ended(START_S), endpoint.logged
+            assert await first.wait_ended(HUNG_S), endpoint.logged
             yield endpoint
         finally:
             await process.kill()

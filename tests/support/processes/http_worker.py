@@ -1,0 +1,35 @@
+"""A worker that serves plain HTTP (`--serve`), as an operator starts it."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.processes.background import Background, background
+
+ADDRESS = re.compile(r"Uvicorn running on (http://\S+)")
+
+
+@dataclass(frozen=True)
+class HttpWorker(Background):
+    """A worker that is ready, with the address that it has printed."""
+
+    @property
+    def url(self) -> str:
+        found = ADDRESS.search(self.output)
+        assert found, self.output
+        return found[1]
+
+
+@contextmanager
+def http_worker(environ: Mapping[str, str], log: Path, *options: str) -> Iterator[HttpWorker]:
+    """Start a worker on a port of its own; leaving stops it, if it still runs."""
+    command = [sys.executable, "-u", "src/handler.py", "--serve", "--port", "0", *options]
+    with background(command, environ, log) as running:
+        worker = HttpWorker(running.process, log)
+        worker.wait_for_output("Uvicorn running on ")
+        yield worker
+        worker.process.terminate()
+        worker.ended()

@@ -1,0 +1,77 @@
+"""A local endpoint as a developer starts it: `make endpoint`, or the emulator's command."""
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.processes.background import HUNG_S, Background, background
+
+READY = "Try it in another terminal:"
+
+
+@dataclass(frozen=True)
+class LocalEndpoint(Background):
+    """A local endpoint that runs, with the URLs that it has printed."""
+
+    @property
+    def url(self) -> str:
+        return self.output.split("The endpoint: ")[1].split()[0]
+
+    @property
+    def openai_url(self) -> str:
+        return f"{self.url}/openai/v1"
+
+    @property
+    def api_url(self) -> str:
+        return self.url.removesuffix("/local")
+
+    @property
+    def examples(self) -> str:
+        return self.output.split(READY)[1].split("\n\nworker-")[0]
+
+    def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Call a control route: POST where there is a body."""
+        url = f"{self.api_url.removesuffix('/v2')}/control/{path}"
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=HUNG_S) as answer:
+            return json.load(answer)
+
+    def press_ctrl_c(self) -> None:
+        """Interrupt the process group that a terminal would: not the workers, which have theirs."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def left_behind(self) -> list[int]:
+        """Find the processes that still have this endpoint's address in their environment."""
+        address = self.url.encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                environ = (process / "environ").read_bytes()
+            except OSError:
+                continue
+            if address in environ:
+                found.append(int(process.name))
+        return found
+
+
+@contextmanager
+def local_endpoint(
+    command: Sequence[str | Path], environ: dict[str, str], log: Path
+) -> Iterator[LocalEndpoint]:
+    """Start an endpoint and wait for its address; leaving presses Ctrl-C and sees to the end."""
+    with background(command, environ, log) as running:
+        endpoint = LocalEndpoint(running.process, log)
+        try:
+            endpoint.wait_for_output("The endpoint: ")
+            yield endpoint
+        finally:
+            if endpoint.process.poll() is None:
+                endpoint.press_ctrl_c()
+            endpoint.ended()
+        assert endpoint.left_behind() == []
