@@ -174,12 +174,11 @@ def test_an_embedder_takes_one_of_the_gpus_that_the_model_is_divided_among() -> 
 def test_as_many_gpus_share_a_model_as_its_attention_heads_can_be_divided_among(
     there: int, heads: int, size: int
 ) -> None:
-    config = Namespace(hf_text_config=Namespace(num_attention_heads=heads))
-    assert fitting_tensor_parallel_size(there, config) == size
+    assert fitting_tensor_parallel_size(there, heads) == size
 
 
 def test_a_model_without_attention_heads_is_divided_among_all() -> None:
-    assert fitting_tensor_parallel_size(4, Namespace(hf_text_config=Namespace())) == 4
+    assert fitting_tensor_parallel_size(4, 0) == 4
 
 
 ON_CPU = {

@@ -11,7 +11,6 @@ from worker.engine.launch import with_fitting_tensor_parallel_size
 from worker.engine.locations import find
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
-from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.engine.options.declared import plugged
 from worker.engine.options.hints import FAMILIES, hints
 from worker.errors import SettingsError
@@ -204,16 +203,6 @@ def test_every_hinted_parser_is_one_of_vllms() -> None:
 
 
 # How many GPUs it is divided among:
-
-
-@pytest.mark.parametrize(
-    ("gpus", "heads", "size"), [(4, 32, 4), (8, 28, 7), (3, 2, 2), (4, 7, 1), (6, None, 6)]
-)
-def test_heads_decide_how_many_gpus_can_share_a_model(
-    gpus: int, heads: int | None, size: int
-) -> None:
-    config = Namespace(hf_text_config=Namespace(num_attention_heads=heads))
-    assert fitting_tensor_parallel_size(gpus, config) == size
 
 
 def test_only_a_size_that_was_left_open_is_made_to_fit(demo_model: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models as the doctor sees them, for machines that are not here."""
+"""Engines as the doctor sees them, for machines that are not here."""
 
 import functools
 from collections.abc import Iterable
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from support.models import configs as models
+from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding
 from worker.doctor.memory import GIB
-from worker.doctor.model import Model
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
@@ -32,19 +32,19 @@ LLAMA = Snapshot(
 
 
 @functools.cache
-def known(on: Machine) -> Options:
+def options(on: Machine) -> Options:
     return Options(on)
 
 
 def arguments(on: Machine = CPU, **settings: str) -> EngineArguments:
-    return known(on).parse({"MODEL": "org/name", **settings})
+    return options(on).parse({"MODEL": "org/name", **settings})
 
 
-def model(
+def candidate(
     on: Machine = RTX_4090, config: dict[str, Any] = models.LLAMA_3_1_8B, **settings: str
-) -> Model:
+) -> Candidate:
     snapshot = Snapshot(**{**vars(LLAMA), "config": config})
-    return Model.of(arguments(on, **settings), snapshot)
+    return Candidate.of(arguments(on, **settings), snapshot)
 
 
 def only(findings: Iterable[Finding]) -> Finding:

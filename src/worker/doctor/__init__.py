@@ -1,50 +1,47 @@
-"""Would the worker start? Says so without starting it, and what to change if it would not.
+"""Checks whether the worker would start, without starting it, and what to change if it would not.
 
-It reads the same variables as a start, asks the hub, and does arithmetic. No engine is started and
-no CUDA context is created.
+It reads the same variables as a start, asks the hub and vLLM about the models, and does arithmetic.
+No engine is started, and no weights are downloaded.
 """
 
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker import start
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.engine.arguments import EngineArguments
 from worker.errors import SettingsError, WorkerError
-from worker.settings.environment import export, process_environ
+from worker.settings.environment import export, overwrite, process_environ
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
 
 if TYPE_CHECKING:
     # Imported only once what the hub's library and vLLM read is in the environment.
-    from worker.doctor.asking import Asked
-    from worker.doctor.model import Model
+    from worker.doctor.candidate import Candidate
+    from worker.doctor.lookups import Lookups
     from worker.engine.machine import Machine
     from worker.store import Snapshot
 
-# What libraries say of themselves is not what was asked.
+# For libraries, whose own messages would stand between the findings.
 _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TORCH_LOGS": "-all",
     "TRANSFORMERS_VERBOSITY": "error",
-    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_LEVEL": "CRITICAL",
 }
-
-# Where a container's limit stands.
-_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def main() -> int:
-    """Print what is found; return 1 if the worker would not start, else 0."""
-    # What takes how long is not asked.
+    """Print the findings; return 1 if the worker would not start, else 0."""
+    # Without the log of a start's phases, and with vLLM's refusals as findings only.
     logging.getLogger("worker").setLevel(logging.WARNING)
+    logging.getLogger("vllm").setLevel(logging.CRITICAL)
     findings = list(examine())
     sys.stdout.write(render(findings))
     return int(failed(findings))
@@ -52,9 +49,12 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class _Read:
-    """What a start would read, and what there is to say of it.
+    """The settings that a start would read, without those that are wrong.
 
-    Without the settings that are wrong, if there are any; ``start`` is None if nothing is left.
+    Attributes:
+        start: None if nothing can be read.
+        environ: the variables, with those that the start chose.
+        findings: on the settings.
     """
 
     start: start.Start | None
@@ -63,127 +63,116 @@ class _Read:
 
 
 def examine() -> Iterator[Finding]:
-    """Look at everything, all of it, whatever is found."""
+    """Check everything, and yield all findings."""
     bootstrap = Bootstrap.of(gather(process_environ()))
-    asked = _asked(bootstrap)
+    lookups = _lookups(bootstrap)
     read = _read(bootstrap)
     yield from read.findings
-    if isinstance(asked, Finding):
-        yield asked
-    elif asked:
-        yield from _models(asked, read)
+    if isinstance(lookups, Finding):
+        yield lookups
+    elif lookups:
+        yield from _engines(lookups, read)
 
 
 def _read(bootstrap: Bootstrap) -> _Read:
-    environ = process_environ()
     try:
         read = start.read(bootstrap)
     except SettingsError as error:
-        return _without(error)
+        return _without_mistakes(error)
     except WorkerError as error:
-        return _Read(None, environ, [Finding(Level.FAIL, "vLLM", error.message)])
+        return _Read(None, {}, [Finding(Level.FAIL, "vLLM", error.message)])
     accepted = Finding(Level.OK, "settings", f"{', '.join(read.accepted)}: accepted")
-    return _Read(read, environ, [accepted, *_without_effect(read.warnings)])
+    return _Read(read, dict(process_environ()), [accepted, *_warnings(read.warnings)])
 
 
-def _without(error: SettingsError) -> _Read:
-    """Tell what is wrong, and read the rest as if that were not set."""
-    wrong = [Finding(Level.FAIL, "settings", str(each)) for each in error.mistakes]
-    # What was made of several variables is named by all of them.
-    names = {name for each in error.mistakes for name in each.name.split(", ")}
+def _without_mistakes(error: SettingsError) -> _Read:
+    """Report the mistakes, and read the rest as if those settings were not set."""
+    wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
+    # A setting that is made of several variables has the names of all of them.
+    names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
     rest = {name: value for name, value in process_environ().items() if name not in names}
     read = None
-    # An import that failed is not tried again: what is left of it would only confuse.
+    # An import that failed leaves modules behind that only confuse a second one.
     if "worker.engine.options" in sys.modules:
         with contextlib.suppress(WorkerError):
             read = start.read(Bootstrap.of(gather(rest)))
     if read:
-        told = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
-        wrong[-1] = replace(wrong[-1], text=told)
-    return _Read(read, rest, [*wrong, *_without_effect(error.warnings)])
+        text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
+        wrong[-1] = replace(wrong[-1], text=text)
+    return _Read(read, rest, [*wrong, *_warnings(error.warnings)])
 
 
-def _without_effect(warnings: Sequence[str]) -> list[Finding]:
-    return [Finding(Level.WARN, "settings", each) for each in warnings]
+def _warnings(texts: Sequence[str]) -> list[Finding]:
+    return [Finding(Level.WARN, "settings", text) for text in texts]
 
 
-def _asked(bootstrap: Bootstrap) -> "Asked | Finding | None":
-    """Begin to look for the models; not, if it is not clear which, or there is no way to."""
+def _lookups(bootstrap: Bootstrap) -> "Lookups | Finding | None":
+    """Start to look the models up; return None if the settings name none."""
     if bootstrap.settings is None:
         return None
     export(_QUIET)
     try:
-        from worker.doctor.asking import Asked  # noqa: PLC0415 - reads what was just exported
+        from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads what was just exported
     except ValueError as error:
         text = f"the hub's library can't be imported: {error}"
         return Finding(Level.FAIL, "hub", text, "mend HF_ENDPOINT, or what else is set for it")
-    return Asked(bootstrap.given)
+    return Lookups(bootstrap.given)
 
 
-def _models(asked: "Asked", read: _Read) -> Iterator[Finding]:
+def _engines(lookups: "Lookups", read: _Read) -> Iterator[Finding]:
     # They import vLLM.
     from worker.doctor import checks, fit  # noqa: PLC0415 - see above
-    from worker.doctor.parts import judged, parts  # noqa: PLC0415 - see above
-    from worker.engine.machine import Machine, this_machine  # noqa: PLC0415 - see above
+    from worker.doctor.candidate import Candidate  # noqa: PLC0415 - see above
+    from worker.doctor.parts import check_part, parts_of  # noqa: PLC0415 - see above
+    from worker.engine.machine import Machine, memory_limit, this_machine  # noqa: PLC0415 - see above
 
-    found: list[Model] = []
-    on = this_machine() if read.start else Machine(cpu=False)
-    engines = _engines(read.start)
-    beside = {prefix: parts(each) if each else [] for prefix, each in engines.items()}
-    for part in chain(*beside.values()):
-        asked.begin(part.wanted)
-    for prefix, arguments in engines.items():
-        topic = "embedder: " if prefix else ""
-        snapshot = asked.model(prefix, arguments)
-        for each in _model(snapshot, arguments, prefix, on, read.environ, found):
-            yield replace(each, topic=topic + each.topic)
-        for part in beside[prefix]:
-            judgement = judged(part, asked.result(part.wanted))
-            yield replace(judgement, topic=topic + judgement.topic)
-    if found:
-        yield from fit.together(found, on, read.environ, memory_size())
-        yield from checks.start_time(found, read.environ)
+    on, own = this_machine() if read.start else Machine(cpu=False), memory_limit()
+    engines = {engine.prefix: engine for engine in read.start.engines} if read.start else {}
+    parts = {prefix: parts_of(engine) for prefix, engine in engines.items()}
+    for part in chain(*parts.values()):
+        lookups.begin(part.wanted)
+    # vLLM is to say which lengths are too long for a model, even if it is told to allow them.
+    overwrite(fit.ALLOW_LONG, "0")
+    candidates = []
+    for prefix in ("", EMBEDDER):
+        engine, topic = engines.get(prefix), "embedder: " if prefix else ""
+        found = lookups.model(prefix, engine)
+        findings = [*_snapshot(found, engine)]
+        if engine and found and not isinstance(found, Finding):
+            candidates.append(Candidate.of(engine, found))
+            findings += _candidate(candidates[-1], on, read.environ, own)
+        findings += [
+            check_part(part, lookups.result(part.wanted)) for part in parts.get(prefix, ())
+        ]
+        yield from (replace(finding, topic=topic + finding.topic) for finding in findings)
+    if candidates:
+        yield from fit.together(candidates, on, read.environ, own)
+        yield from checks.start_time(candidates, read.environ)
 
 
-def _engines(read: start.Start | None) -> dict[str, EngineArguments | None]:
-    if read is None:
-        return {"": None, EMBEDDER: None}
-    return {"": read.arguments, EMBEDDER: read.embedder}
-
-
-def _model(
-    snapshot: "Snapshot | Finding | None",
-    arguments: EngineArguments | None,
-    prefix: str,
-    on: "Machine",
-    environ: Mapping[str, str],
-    found: "list[Model]",
+def _snapshot(
+    found: "Snapshot | Finding | None", engine: EngineArguments | None
 ) -> Iterator[Finding]:
-    """Look at one engine's model; add it to those that were found, if it was."""
-    from worker.doctor import checks, fit  # noqa: PLC0415 - they import vLLM
-    from worker.doctor.model import Model  # noqa: PLC0415 - likewise
+    """Check a model's files."""
+    from worker.doctor import checks  # noqa: PLC0415 - it imports vLLM
 
-    if snapshot is None:
-        return
-    if isinstance(snapshot, Finding):
-        yield snapshot
-        return
-    yield from checks.origin(snapshot)
-    yield from checks.disk(snapshot)
-    yield from checks.weights(snapshot, arguments.vllm.load_format if arguments else "auto")
-    if arguments is None:
-        return
-    model = Model.of(arguments, snapshot, prefix)
-    found.append(model)
+    if isinstance(found, Finding):
+        yield found
+    elif found:
+        yield from checks.origin(found)
+        yield from checks.disk(found)
+        yield from checks.weights(found, engine.vllm.load_format if engine else "auto")
+
+
+def _candidate(
+    model: "Candidate", on: "Machine", environ: Mapping[str, str], own: int
+) -> Iterator[Finding]:
+    """Check an engine against its model, and against the machine."""
+    from worker.doctor import checks, fit  # noqa: PLC0415 - they import vLLM
+
     yield from checks.architecture(model)
+    yield from checks.configuration(model)
     yield from checks.quantization(model)
     yield from fit.parallel(model, on)
     yield from fit.context(model, environ)
-    yield from fit.fits(model, on, environ, memory_size())
-
-
-def memory_size() -> int:
-    """Return the bytes of memory that this process may use."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = _LIMIT.read_text().strip() if _LIMIT.is_file() else ""
-    return min(physical, int(limit)) if limit.isdecimal() else physical
+    yield from fit.fits(model, on, environ, own)

@@ -1,43 +1,43 @@
-"""What is looked at beside memory: where the model comes from, what it is, how long it takes."""
+"""Checks of everything but memory: where a model comes from, what it is, how long a start takes."""
 
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
 from worker.doctor import memory
+from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
-from worker.doctor.model import Model
-from worker.engine.options.architectures import Support, knows_quantization, support
+from worker.doctor.memory import readable_size
+from worker.engine.options.architectures import Support, knows_quantization
 from worker.settings import history
 from worker.store import Origin, Snapshot
 
-# How long the platform waits for a worker that does not say how long it takes, in seconds.
+# How long the platform waits for a worker: the variable, and the default in seconds.
 INIT_TIMEOUT = "RUNPOD_INIT_TIMEOUT"
 DEFAULT_INIT_TIMEOUT_S = 420
 
-# What a start is assumed to take. Seconds:
+# Assumed durations in seconds: to import vLLM; to compile a model and capture its CUDA graphs.
 IMPORT_S = 20
-# to compile the model and capture its CUDA graphs, the first time.
 COMPILE_S = 60
-# Bytes a second: from the hub, and from a network volume.
+# Assumed rates in bytes a second: from the hub, and from a network volume.
 DOWNLOAD_RATE = 200_000_000
 READ_RATE = 500_000_000
-# Room for a slower day, in the value that is proposed, and what it is rounded up to.
+# Reserve in a proposed timeout, and the seconds that it is rounded up to a multiple of.
 SLACK = 1.5
 ROUND_S = 60
 
 
 def origin(snapshot: Snapshot) -> Iterator[Finding]:
-    """Tell where the model comes from, and whether it may be read."""
+    """Yield where the model comes from, and whether it may be read."""
     commit = f" at commit {snapshot.commit[:12]}" if snapshot.commit else ""
     whole = sum(file.size for file in (*snapshot.weights, *snapshot.others))
-    told = {
-        Origin.DIRECTORY: f"is a directory, {memory.written(whole)}",
-        Origin.DOWNLOAD: f"is to be downloaded: {memory.written(snapshot.missing_size)} of "
-        f"{memory.written(whole)}",
-    }.get(snapshot.origin, f"is there, from the {snapshot.origin}, {memory.written(whole)}")
+    where = {
+        Origin.DIRECTORY: f"is a directory, {readable_size(whole)}",
+        Origin.DOWNLOAD: f"is to be downloaded: {readable_size(snapshot.missing_size)} of "
+        f"{readable_size(whole)}",
+    }.get(snapshot.origin, f"is there, from the {snapshot.origin}, {readable_size(whole)}")
     passed = f"; passed over: {'; '.join(snapshot.passed)}" if snapshot.passed else ""
-    yield Finding(Level.OK, "model", f"{snapshot.model}{commit} {told}{passed}")
+    yield Finding(Level.OK, "model", f"{snapshot.model}{commit} {where}{passed}")
     if snapshot.gated:
         yield Finding(
             Level.OK, "access", "the repository is gated, and HF_TOKEN gives access to it"
@@ -45,7 +45,7 @@ def origin(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
-    """Tell a model that is not whole, or has nothing to load."""
+    """Check that the model's files are complete, and that there are weights to load."""
     again = "download the model again, or name another one"
     if snapshot.damaged:
         yield Finding(Level.FAIL, "weights", snapshot.damaged, again)
@@ -61,47 +61,47 @@ def weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
 
 
 def disk(snapshot: Snapshot) -> Iterator[Finding]:
-    """Hold what is to be downloaded to the room on the disk."""
+    """Check that the disk has room for what is to be downloaded."""
     if not snapshot.missing:
         return
-    place = next(each for each in (snapshot.place, *snapshot.place.parents) if each.is_dir())
-    free, needed = shutil.disk_usage(place).free, snapshot.missing_size
-    sizes = memory.written(needed), memory.written(free)
-    told = f"{sizes[0]} are to be downloaded to {snapshot.place.parent}, where {sizes[1]} are free"
+    folders = (snapshot.place, *snapshot.place.parents)
+    existing = next(folder for folder in folders if folder.is_dir())
+    free, needed = shutil.disk_usage(existing).free, snapshot.missing_size
+    sizes = readable_size(needed), readable_size(free)
+    text = f"{sizes[0]} are to be downloaded to {snapshot.place.parent}, where {sizes[1]} are free"
     if needed > free:
         change = "take a larger volume or container disk, or set BASE_PATH to where there is room"
-        yield Finding(Level.FAIL, "disk", told, change)
+        yield Finding(Level.FAIL, "disk", text, change)
     else:
         close = needed * memory.TOO_MUCH > free
-        yield Finding(Level.WARN if close else Level.OK, "disk", told)
+        yield Finding(Level.WARN if close else Level.OK, "disk", text)
 
 
-def architecture(model: Model) -> Iterator[Finding]:
-    """Ask vLLM's registry for the model's architecture."""
+def architecture(model: Candidate) -> Iterator[Finding]:
+    """Check that vLLM can run the model's architecture."""
     names = model.architectures
     if not names:
         return
     named = ", ".join(names)
-    found = support(names, model.config, model.arguments.model_impl)
-    if found is Support.OWN:
+    if model.support is Support.OWN:
         yield Finding(Level.OK, "architecture", named)
-    elif found is Support.TRANSFORMERS:
+    elif model.support is Support.TRANSFORMERS:
         text = f"{named} is not vLLM's own: it runs by transformers' code, if that fits vLLM"
         yield Finding(Level.WARN, "architecture", text)
-    elif found is Support.CODE and model.arguments.trust_remote_code:
+    elif model.support is Support.NONE:
+        yield _unsupported(names)
+    elif model.runnable:
         text = f"{named} is not vLLM's own: it runs by the repository's code, if that fits vLLM"
         yield Finding(Level.WARN, "architecture", text)
-    elif found is Support.CODE:
+    else:
         text = f"{named} is not vLLM's own, and the repository's own code is not trusted"
         change = f"set {model.prefix}TRUST_REMOTE_CODE=1 if you trust it"
         yield Finding(Level.FAIL, "architecture", text, change)
-    else:
-        yield _unsupported(names)
 
 
 def _unsupported(names: Sequence[str]) -> Finding:
     text = f"the installed vLLM does not know {', '.join(names)}"
-    removals = [each for name in names if (each := history.removal("architectures", name))]
+    removals = [last for name in names if (last := history.removal("architectures", name))]
     later = [first for name in names if (first := history.first_release("architectures", name))]
     if removals:
         change = f"take an image with vLLM {removals[0].last}, the last release known to have it"
@@ -112,27 +112,38 @@ def _unsupported(names: Sequence[str]) -> Finding:
     return Finding(Level.FAIL, "architecture", text, change)
 
 
-def quantization(model: Model) -> Iterator[Finding]:
-    """Ask vLLM for the method by which the checkpoint is quantised."""
-    method = memory.quantised(model.config)
+def configuration(model: Candidate) -> Iterator[Finding]:
+    """Check that vLLM accepts the model's configuration."""
+    if not model.refusal:
+        return
+    code = "auto_map" in model.config and not model.arguments.trust_remote_code
+    change = f"set {model.prefix}TRUST_REMOTE_CODE=1 if you trust the repository" if code else ""
+    if model.local:
+        text = f"vLLM refuses the model: {model.refusal}"
+        yield Finding(Level.FAIL, "configuration", text, change)
+    else:
+        text = f"vLLM does not know the model's shape by its config.json alone: {model.refusal}"
+        yield Finding(Level.UNKNOWN, "configuration", text, change)
+
+
+def quantization(model: Candidate) -> Iterator[Finding]:
+    """Check that vLLM has the method by which the checkpoint is quantised."""
+    method = memory.quantization_method(model.config)
     if not method:
         return
-    if knows_quantization(method):
+    # vLLM has some methods under other names, and recognises them.
+    if knows_quantization(method) or model.shape:
         yield Finding(Level.OK, "quantization", method)
         return
     removal = history.removal("choices", f"QUANTIZATION={method}")
-    # Some go by another name in vLLM, which finds out by itself.
-    level = Level.FAIL if removal and method not in _RENAMED else Level.WARN
+    level = Level.FAIL if removal and method in model.refusal else Level.WARN
     known = f"; vLLM {removal.last} had it" if removal else ""
     text = f"the checkpoint is quantised by {method}, which the installed vLLM does not list{known}"
     yield Finding(level, "quantization", text, "take a checkpoint that is quantised by another")
 
 
-_RENAMED = frozenset({"auto-round", "marlin", "gptq_marlin_24"})
-
-
-def start_time(models: Sequence[Model], environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Hold the time that the platform waits to the time that a start may take."""
+def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that the platform waits as long as a start may take."""
     given = environ.get(INIT_TIMEOUT, "").strip()
     if given and not given.isdecimal():
         text = f"{INIT_TIMEOUT}={given} is no whole number of seconds"
@@ -149,8 +160,8 @@ def start_time(models: Sequence[Model], environ: Mapping[str, str]) -> Iterator[
         "to compile": compiled * COMPILE_S,
     }
     total = sum(parts.values())
-    told = ", ".join(f"{math.ceil(each)} s {name}" for name, each in parts.items() if each >= 1)
-    text = f"about {math.ceil(total)} s ({told}) of {limit} s"
+    steps = ", ".join(f"{math.ceil(time)} s {name}" for name, time in parts.items() if time >= 1)
+    text = f"about {math.ceil(total)} s ({steps}) of {limit} s"
     if total > limit:
         proposed = math.ceil(total * SLACK / ROUND_S) * ROUND_S
         volume = ", or put the model on a network volume" if download >= 1 else ""

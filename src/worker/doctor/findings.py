@@ -1,17 +1,17 @@
-"""What the doctor finds, and how it is shown."""
+"""The doctor's findings, and how they are printed."""
 
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Characters.
+# Characters of a line, and of a topic in it.
 _LINE = 100
 _TOPIC = 24
 
 
 class Level(StrEnum):
-    """How bad it is: only a failure keeps a worker from starting."""
+    """The severity of a finding: only a failure keeps a worker from starting."""
 
     OK = "ok"
     UNKNOWN = "?"
@@ -21,7 +21,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, and what to change, if something is to be changed."""
+    """The result of one check; ``change`` is what to do about it, if anything."""
 
     level: Level
     topic: str
@@ -34,7 +34,7 @@ def failed(findings: Sequence[Finding]) -> bool:
 
 
 def render(findings: Sequence[Finding]) -> str:
-    """Lay the findings out as lines of text, the verdict last."""
+    """Return the findings as lines of text, the verdict last."""
     lines = [line for finding in findings for line in _lines(finding)]
     failures = sum(finding.level is Level.FAIL for finding in findings)
     doubts = sum(finding.level in (Level.WARN, Level.UNKNOWN) for finding in findings)
@@ -44,18 +44,18 @@ def render(findings: Sequence[Finding]) -> str:
         for count, word in ((failures, "failure"), (doubts, "warning"))
         if count
     ]
-    told = f": {', '.join(counts)}" if counts else ""
-    return "\n".join([*lines, "", f"The worker {verdict}{told}.", ""])
+    total = f": {', '.join(counts)}" if counts else ""
+    return "\n".join([*lines, "", f"The worker {verdict}{total}.", ""])
 
 
 def _lines(finding: Finding) -> list[str]:
     indent = " " * (6 + _TOPIC)
-    told = finding.text.splitlines() or [""]
-    changed = [f"-> {line}" for line in finding.change.splitlines()]
+    texts = finding.text.splitlines() or [""]
+    changes = [f"-> {line}" for line in finding.change.splitlines()]
     wrapped = [
         line
-        for text in [*told, *changed]
-        # A path or a name is not to be broken.
+        for text in [*texts, *changes]
+        # A path or a name stays whole.
         for line in textwrap.wrap(
             text, _LINE - len(indent), break_long_words=False, break_on_hyphens=False
         )

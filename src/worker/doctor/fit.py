@@ -3,75 +3,81 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from worker.doctor import memory, shape
+from worker.doctor import memory
+from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
-from worker.doctor.memory import FITS, GIB, TOO_MUCH, Demand, Range, Split
-from worker.doctor.model import Model
+from worker.doctor.memory import FITS, GIB, TOO_MUCH, Demand, Range, Split, readable_size
 from worker.engine.machine import Machine
 
-# A context that is proposed is rounded down to a multiple of this, tokens.
+# Tokens that a proposed context is rounded down to a multiple of.
 _ROUND = 1024
-# GPUs that platforms offer in one machine.
+# GPUs that platforms offer in one machine, at most.
 _MOST_GPUS = 8
 
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 ALLOW_LONG = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _OWN_MEMORY = "this machine's memory"
+_NO_LENGTH = "vLLM's, since the model has none"
 
 
 @dataclass(frozen=True)
 class Room:
-    """What there is for one engine on one GPU, or in the machine's own memory.
+    """The bytes that one engine may use of one GPU, or of the machine's own memory.
 
-    ``cache`` is what is set aside for the cache, if that is settled; else the cache gets what is
-    left of the ``budget``. ``share`` is of a card. ``told`` names the budget.
+    Attributes:
+        budget: all of them.
+        name: what they are a part of, for messages.
+        cache: what is set aside for the cache, if that is settled; otherwise the cache gets what
+            the budget leaves.
+        share: of a GPU's memory, where it is one.
     """
 
     budget: float
-    told: str
+    name: str
     cache: float | None = None
     share: float | None = None
 
 
-def context(model: Model, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Hold MAX_MODEL_LEN to what the model takes, as vLLM does."""
-    asked, own = model.arguments.max_model_len, shape.length(model.config)
-    name = f"{model.prefix}MAX_MODEL_LEN"
-    if not model.config:
+def context(model: Candidate, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check MAX_MODEL_LEN against the lengths that vLLM accepts for the model."""
+    if (own := model.shape) is None:
         return
+    asked, name = model.arguments.max_model_len, f"{model.prefix}MAX_MODEL_LEN"
     if asked in (None, -1):
-        of = f"the model's own ({own.key})" if own.key else "vLLM's, since the model has none"
+        source = f"the model's own ({own.length_key})" if own.length_key else _NO_LENGTH
         how = "at most " if asked == -1 else ""
-        yield Finding(Level.OK, "context", f"{how}{own.default} tokens, {of}")
-    elif own.key and asked > own.most:
-        told = f"{name}={asked} is more than the model takes: {own.key} is {own.most}"
-        # vLLM reads it so, in fewer words than the worker's own settings.
+        yield Finding(Level.OK, "context", f"{how}{own.length} tokens, {source}")
+    elif own.longest and asked > own.longest:
+        text = f"{name}={asked} is more than the model takes: {own.length_key} is {own.longest}"
+        # The values that vLLM takes for true.
         allowed = environ.get(ALLOW_LONG, "").strip().lower() in ("1", "true")
-        # What an embedder takes also depends on files beside config.json.
+        # What an embedder takes also depends on files besides config.json.
         level = Level.WARN if allowed or model.pools else Level.FAIL
-        yield Finding(level, "context", told, f"set {name}={own.most}, or leave it unset")
+        yield Finding(level, "context", text, f"set {name}={own.longest}, or leave it unset")
     else:
-        yield Finding(Level.OK, "context", f"{asked} of the model's {own.most or 'any'} tokens")
+        yield Finding(Level.OK, "context", f"{asked} of the model's {own.longest or 'any'} tokens")
 
 
-def parallel(model: Model, machine: Machine) -> Iterator[Finding]:
-    """Look whether the model can be divided as it is asked, and whether there is a GPU at all.
+def parallel(model: Candidate, machine: Machine) -> Iterator[Finding]:
+    """Check that the model's heads can be divided as asked, and that there is a GPU at all.
 
-    Whether there are enough is a matter of the settings, and told with those.
+    Whether there are enough GPUs is checked with the settings.
     """
     tensor, prefix = model.split.tensor, model.prefix
-    attention = shape.attention(model.config)
-    if attention and attention.heads % tensor:
-        told = f"{prefix}TENSOR_PARALLEL_SIZE={tensor} does not divide {attention.heads} heads"
-        sizes = ", ".join(str(each) for each in _divisors(attention.heads))
-        yield Finding(Level.FAIL, "parallel", told, f"set it to one of {sizes}")
+    if model.shape and model.shape.heads % tensor:
+        heads = model.shape.heads
+        text = f"{prefix}TENSOR_PARALLEL_SIZE={tensor} does not divide {heads} heads"
+        sizes = ", ".join(map(str, _divisors(heads)))
+        yield Finding(Level.FAIL, "parallel", text, f"set it to one of {sizes}")
     if not machine.cpu and not machine.gpus:
-        told = "this machine has no GPU, and the installed vLLM needs one"
-        yield Finding(Level.FAIL, "parallel", told, "check on a machine like the worker's")
+        text = "this machine has no GPU, and the installed vLLM needs one"
+        yield Finding(Level.FAIL, "parallel", text, "check on a machine like the worker's")
 
 
-def fits(model: Model, machine: Machine, environ: Mapping[str, str], own: int) -> Iterator[Finding]:
-    """Hold weights and cache to the memory that there is.
+def fits(
+    model: Candidate, machine: Machine, environ: Mapping[str, str], own: int
+) -> Iterator[Finding]:
+    """Check that weights and cache fit into the memory.
 
     Args:
         model: the engine.
@@ -98,12 +104,12 @@ def fits(model: Model, machine: Machine, environ: Mapping[str, str], own: int) -
     settled = replace(demand, token=Range(0, 0), reserve=demand.reserve + int(room.cache))
     yield _verdict(model, settled, room, "memory")
     only_cache = Demand(Range(0, 0), demand.token)
-    told = f"{CPU_SPACE}={room.cache / GIB:g}" if machine.cpu else "KV_CACHE_MEMORY_BYTES"
-    yield _verdict(model, only_cache, Room(room.cache, told), "cache")
+    name = f"{CPU_SPACE}={room.cache / GIB:g}" if machine.cpu else "KV_CACHE_MEMORY_BYTES"
+    yield _verdict(model, only_cache, Room(room.cache, name), "cache")
 
 
-def _room(model: Model, machine: Machine, environ: Mapping[str, str], own: int) -> Room | None:
-    """Say what there is; None, if there is not even the machine for it."""
+def _room(model: Candidate, machine: Machine, environ: Mapping[str, str], own: int) -> Room | None:
+    """Return the memory for one engine; None if there are too few GPUs for it."""
     if machine.cpu:
         return Room(own, _OWN_MEMORY, _space(environ) or None)
     used = machine.gpus[: model.split.gpus]
@@ -117,91 +123,89 @@ def _room(model: Model, machine: Machine, environ: Mapping[str, str], own: int) 
 
 
 def _space(environ: Mapping[str, str]) -> int:
-    """Return the bytes of each engine's cache in the machine's own memory; 0 if that is open."""
-    # That it is a number was looked at with the settings.
+    """Return the bytes of each engine's cache in the machine's own memory; 0 if left open."""
+    # The settings' check made sure that it is a number.
     return int(environ.get(CPU_SPACE, "").strip() or 0) * GIB
 
 
 def together(
-    models: Sequence[Model], machine: Machine, environ: Mapping[str, str], own: int
+    models: Sequence[Candidate], machine: Machine, environ: Mapping[str, str], own: int
 ) -> Iterator[Finding]:
-    """Hold several engines to the machine's own memory, where each has a cache beside the other's.
+    """Check that several engines fit into the machine's own memory, each with its own cache.
 
-    How they share a GPU is a matter of the settings, and told with those.
+    How they share a GPU is checked with the settings.
     """
     space = _space(environ)
     if not machine.cpu or len(models) < 2 or not space:
         return
     low = sum(model.weights.low for model in models)
     high = sum(model.weights.high or model.weights.low for model in models)
-    # One that only encodes keeps nothing.
+    # An engine that only encodes has no cache.
     certain = sum(not model.pools for model in models) * space
     needed = Range(low + certain, high + len(models) * space)
     text = (
-        f"weights {memory.written(low)} + {len(models)} caches of {memory.written(space)} "
-        f"in {memory.written(own)} ({_OWN_MEMORY})"
+        f"weights {readable_size(low)} + {len(models)} caches of {readable_size(space)} "
+        f"in {readable_size(own)} ({_OWN_MEMORY})"
     )
     if needed.high is None or needed.high <= own * FITS:
         yield Finding(Level.OK, "memory together", text)
         return
     level = Level.FAIL if needed.low > own * TOO_MUCH else Level.WARN
-    each = int((own * FITS - high) / len(models) // GIB)
-    change = f"set {CPU_SPACE}={each}" if each > 0 else "take smaller models, or only one"
+    smaller = int((own * FITS - high) / len(models) // GIB)
+    change = f"set {CPU_SPACE}={smaller}" if smaller > 0 else "take smaller models, or only one"
     yield Finding(level, "memory together", text, change)
 
 
-def _reserve(model: Model) -> int:
+def _reserve(model: Candidate) -> int:
     graphs = 0 if model.arguments.enforce_eager else memory.GRAPHS_RESERVE
     return memory.EAGER_RESERVE + graphs
 
 
-def _verdict(model: Model, demand: Demand, room: Room, topic: str) -> Finding:
-    """Say whether a demand fits, and what to change if it does not."""
+def _verdict(model: Candidate, demand: Demand, room: Room, topic: str) -> Finding:
+    """Return whether a demand fits, and what to change if it does not."""
     automatic = model.arguments.max_model_len == -1
     # vLLM then takes the longest text that fits.
     context = memory.BLOCK if automatic else model.context
     needed = demand.total(context)
-    told = _told(demand, room, context, _longest(model, demand, room))
+    text = _sum(demand, room, context) + _longest(model, demand, room)
     if needed.low > room.budget * TOO_MUCH:
-        return Finding(Level.FAIL, topic, told, _change(model, demand, room, context))
+        return Finding(Level.FAIL, topic, text, _change(model, demand, room, context))
     if needed.high is None:
-        return Finding(Level.UNKNOWN, topic, f"{told}; what a token takes is not known")
+        return Finding(Level.UNKNOWN, topic, f"{text}; what a token takes is not known")
     if needed.high > room.budget * FITS:
-        text = (
-            f"{told}: too close to tell" if demand.token.exact else f"{told}: at most, maybe less"
-        )
-        return Finding(Level.WARN, topic, text, _change(model, demand, room, context))
-    return Finding(Level.OK, topic, told)
+        doubt = "too close to tell" if demand.token.exact else "at most, maybe less"
+        change = _change(model, demand, room, context)
+        return Finding(Level.WARN, topic, f"{text}: {doubt}", change)
+    return Finding(Level.OK, topic, text)
 
 
-def _longest(model: Model, demand: Demand, room: Room) -> int | None:
-    """Return the longest text for which there is room, if the model takes a longer one."""
-    longest, most = demand.longest(room.budget), shape.length(model.config).most
-    return longest if longest and (longest < most or not most) else None
-
-
-def _told(demand: Demand, room: Room, context: int, longest: int | None) -> str:
+def _sum(demand: Demand, room: Room, context: int) -> str:
+    """Write what is needed, part by part, and what there is."""
     parts = []
     if demand.weights.high != 0:
         about = "" if demand.weights.exact else "at least "
-        parts.append(
-            f"weights {about}{memory.written(max(0, demand.weights.low - demand.offloaded))}"
-        )
-    if demand.token.high != 0:
-        each = demand.token.high or demand.token.low
-        about = "" if demand.token.exact else "at most "
-        cache = (
-            f"{about}{memory.written(each * context)} for {context} tokens ({each:.0f} bytes each)"
-        )
-        parts.append(f"cache {cache}" if demand.token.high else "a cache")
+        size = readable_size(max(0, demand.weights.low - demand.offloaded))
+        parts.append(f"weights {about}{size}")
+    if demand.token.high:
+        about, token = "" if demand.token.exact else "at most ", demand.token.high
+        size = readable_size(token * context)
+        parts.append(f"cache {about}{size} for {context} tokens ({token:.0f} bytes each)")
+    elif demand.token.high is None:
+        parts.append("a cache")
     if demand.reserve:
-        parts.append(f"about {memory.written(demand.reserve)} set aside")
-    fitting = f"; {longest} tokens would fit" if longest else ""
-    return f"{' + '.join(parts)} in {memory.written(room.budget)} ({room.told}){fitting}"
+        parts.append(f"about {readable_size(demand.reserve)} set aside")
+    return f"{' + '.join(parts)} in {readable_size(room.budget)} ({room.name})"
 
 
-def _change(model: Model, demand: Demand, room: Room, context: int) -> str:
-    """Name the changes of which each one alone would do."""
+def _longest(model: Candidate, demand: Demand, room: Room) -> str:
+    """Write how long a text would fit, if the model takes a longer one."""
+    longest, most = demand.longest(room.budget), model.shape and model.shape.longest
+    shorter = longest and (not most or longest < most)
+    return f"; {longest} tokens would fit" if shorter else ""
+
+
+def _change(model: Candidate, demand: Demand, room: Room, context: int) -> str:
+    """Write the changes, any one of which would be enough."""
     changes = []
     prefix, longest = model.prefix, demand.longest(room.budget) or 0
     if demand.token.high and longest >= _ROUND:
@@ -218,15 +222,14 @@ def _change(model: Model, demand: Demand, room: Room, context: int) -> str:
         smaller = int((room.budget * FITS - (most - room.cache)) // GIB)
         if smaller > 0:
             changes.append(f"set {CPU_SPACE}={smaller}")
-    elif room.told.startswith(CPU_SPACE):
+    elif room.name.startswith(CPU_SPACE):
         changes.append(f"set {CPU_SPACE}={-int(-most / FITS // GIB)}")
     return ", or ".join(changes) or "take a smaller model, or one that is quantised"
 
 
-def _tensor(model: Model, demand: Demand, room: Room, context: int) -> int | None:
-    """Find the least number of GPUs a layer on which the model fits."""
-    attention = shape.attention(model.config)
-    for tensor in _divisors(attention.heads) if attention else ():
+def _tensor(model: Candidate, demand: Demand, room: Room, context: int) -> int | None:
+    """Return the smallest number of GPUs a layer on which the model fits; None if none is known."""
+    for tensor in _divisors(model.shape.heads) if model.shape else ():
         split = Split(tensor, model.split.pipeline)
         if (token := model.token(split)) is None:
             return None
@@ -239,4 +242,4 @@ def _tensor(model: Model, demand: Demand, room: Room, context: int) -> int | Non
 
 
 def _divisors(heads: int) -> list[int]:
-    return [each for each in range(1, _MOST_GPUS + 1) if heads % each == 0]
+    return [size for size in range(1, _MOST_GPUS + 1) if heads % size == 0]

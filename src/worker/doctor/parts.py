@@ -1,4 +1,4 @@
-"""What an engine loads beside its model: adapters, and a tokenizer that is not the model's own."""
+"""What an engine loads besides its model: adapters, and a tokenizer that is not the model's own."""
 
 from dataclasses import dataclass, replace
 
@@ -12,43 +12,42 @@ from worker.store.files import loadable
 
 @dataclass(frozen=True)
 class Part:
-    """A tokenizer, or an adapter; ``told`` is how the settings name it."""
+    """A tokenizer or an adapter; ``name`` is the setting's, or the one the setting gives it."""
 
     topic: str
-    told: str
+    name: str
     wanted: Wanted
 
 
-def parts(arguments: EngineArguments) -> list[Part]:
-    """Name what the engine is to load beside its model."""
+def parts_of(arguments: EngineArguments) -> list[Part]:
+    """Return what the engine loads besides its model."""
     names = {module.path: module.name for module in arguments.vllm.lora_modules or ()}
     return [
-        Part(each.kind, names.get(each.model, each.setting), each)
-        for each in wanted_by_arguments(arguments)
-        if each.kind is not Kind.MODEL
+        Part(wanted.kind, names.get(wanted.model, wanted.setting), wanted)
+        for wanted in wanted_by_arguments(arguments)
+        if wanted.kind is not Kind.MODEL
     ]
 
 
-def judged(part: Part, found: Snapshot | Finding) -> Finding:
-    """Say whether a part is there, and is what it is taken for."""
+def check_part(part: Part, found: Snapshot | Finding) -> Finding:
+    """Return whether a part is there, and has the files of its kind."""
     if isinstance(found, Finding):
-        return replace(found, topic=part.topic, text=f"{part.told}: {found.text}")
+        return replace(found, topic=part.topic, text=f"{part.name}: {found.text}")
     names = [file.name for file in (*found.weights, *found.others)]
     if part.wanted.kind is Kind.ADAPTER:
-        lacks = _adapters_lack(names, found)
+        problem = _adapter_problem(names, found)
     else:
-        lacks = "" if loadable(names, part.wanted) else "there are no files of a tokenizer"
-    if lacks:
-        text = f"{part.told}: {lacks} in {part.wanted.model}"
+        problem = "" if loadable(names, part.wanted) else "there are no files of a tokenizer"
+    if problem:
+        text = f"{part.name}: {problem} in {part.wanted.model}"
         return Finding(Level.FAIL, part.topic, text, f"name another {part.topic}")
-    origin = found.origin
     where = {Origin.DIRECTORY: "is a directory", Origin.DOWNLOAD: "is on the hub"}.get(
-        origin, f"is there (from the {origin})"
+        found.origin, f"is there (from the {found.origin})"
     )
-    return Finding(Level.OK, part.topic, f"{part.told}: {part.wanted.model} {where}")
+    return Finding(Level.OK, part.topic, f"{part.name}: {part.wanted.model} {where}")
 
 
-def _adapters_lack(names: list[str], found: Snapshot) -> str:
+def _adapter_problem(names: list[str], found: Snapshot) -> str:
     if CONFIG not in names:
         return f"there is no {CONFIG}"
     return (found.damaged or "") if found.weights else f"there is no {WEIGHTS}"

@@ -29,6 +29,7 @@ from worker.engine.compile_key import key_of_engines, key_of_models
 from worker.engine.inprocess import InProcessEngine, Started, take_metrics
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.machine import this_machine
+from worker.engine.model_config import create_model_config
 from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.engine.options.hints import hints
 from worker.engine.options.option import reasons
@@ -204,8 +205,8 @@ def with_fitting_tensor_parallel_size(arguments: EngineArguments) -> EngineArgum
     if all(default.name != name for default in arguments.defaults):
         return arguments
     gpus: int = arguments.vllm.tensor_parallel_size
-    config = find("AsyncEngineArgs").from_cli_args(arguments.vllm).create_model_config()
-    size = fitting_tensor_parallel_size(gpus, config)
+    architecture = create_model_config(arguments).model_arch_config
+    size = fitting_tensor_parallel_size(gpus, architecture.total_num_attention_heads)
     if size == gpus:
         return arguments
     reason = f"as many of {gpus} GPUs as can share its attention heads"

@@ -4,7 +4,6 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from worker.engine.machine import Machine
 from worker.settings.environment import Default, export
@@ -36,14 +35,13 @@ def served_names(options: Namespace) -> list[str]:
     return [*dict.fromkeys([*(options.served_model_name or ()), own])]
 
 
-def fitting_tensor_parallel_size(gpus: int, config: Any) -> int:
+def fitting_tensor_parallel_size(gpus: int, heads: int) -> int:
     """Return the largest number of GPUs that divides a model's attention heads.
 
     Args:
         gpus: how many there are.
-        config: vLLM's configuration of the model.
+        heads: the model's attention heads; 0 if it has none.
     """
-    heads = getattr(config.hf_text_config, "num_attention_heads", None) or gpus
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
 
 

@@ -1,4 +1,4 @@
-"""What is to be loaded, looked up: the models while vLLM is being imported, the rest after it."""
+"""Look-ups of what is to be loaded: of models while vLLM is imported, of the rest after that."""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,48 +12,51 @@ from worker.start.repositories import places
 from worker.store import Kind, Reason, Snapshot, Unavailable, Wanted
 from worker.store.hub import locate
 
-# How long the hub may take altogether. The import of vLLM takes about as long.
+# Seconds that the hub may take altogether; the import of vLLM takes about as long.
 HUB_S = 8.0
-# Why a model can't be had, where it is a matter of who may have it.
+# Reasons why something can't be had that are about who may have it.
 _ACCESS = frozenset(
     {Reason.TOKEN_MISSING, Reason.NO_ACCESS, Reason.BAD_TOKEN, Reason.ODD_TOKEN},
 )
 
 
-class Asked:
-    """What is being looked up, beginning with the models that the settings name."""
+class Lookups:
+    """Look-ups in the background, begun with the models that the settings name.
+
+    Args:
+        given: the settings.
+    """
 
     def __init__(self, given: Given) -> None:
-        # Its threads are not waited for: whoever asked ends the process.
+        # Nobody waits for its threads: the doctor ends the process.
         self._pool = ThreadPoolExecutor()
         self._pending: dict[Wanted, tuple[Future[Snapshot], float]] = {}
         self._places = places(process_environ())
-        self._models = {
-            each.setting: each for each in wanted_by_settings(given) if each.kind is Kind.MODEL
-        }
-        for wanted in self._models.values():
-            self.begin(wanted)
+        models = (wanted for wanted in wanted_by_settings(given) if wanted.kind is Kind.MODEL)
+        self._models = {model.setting: model for model in models}
+        for model in self._models.values():
+            self.begin(model)
 
     def begin(self, wanted: Wanted) -> None:
-        """Look something up in the background, once."""
+        """Start to look something up, unless that was started before."""
         if wanted not in self._pending:
             until = time.monotonic() + HUB_S
             self._pending[wanted] = (self._pool.submit(locate, wanted, self._places), until)
 
     def model(self, prefix: str, arguments: EngineArguments | None) -> Snapshot | Finding | None:
-        """Return an engine's model, or why there is none; nothing, if none is meant.
+        """Return an engine's model, or why it can't be had; None if no model is set.
 
         Args:
             prefix: of the engine's settings.
-            arguments: vLLM's, which may be of another model than the variables name; None, if
-                they can't be made.
+            arguments: the engine's, which may have another model than the variables name; None if
+                the settings are wrong.
         """
-        meant = self._models.get(f"{prefix}MODEL_NAME")
-        wanted = meant if arguments is None else wanted_by_arguments(arguments)[0]
+        from_settings = self._models.get(f"{prefix}MODEL_NAME")
+        wanted = from_settings if arguments is None else wanted_by_arguments(arguments)[0]
         return None if wanted is None else self.result(wanted)
 
     def result(self, wanted: Wanted) -> Snapshot | Finding:
-        """Return what was looked up, or why it can't be had."""
+        """Wait for a look-up, and return what was found, or why it can't be had."""
         if not found_by_store(wanted):
             text = f"{wanted.model} is not looked at: it is neither a directory nor on the hub"
             return Finding(Level.UNKNOWN, "model", text)
@@ -65,12 +68,8 @@ class Asked:
             text = f"the hub did not tell everything within {HUB_S:.0f} s"
             return Finding(Level.UNKNOWN, "model", text, "try again")
         except Unavailable as why:
-            return _unavailable(why)
+            topic = "access" if why.reason in _ACCESS else "model"
+            return Finding(Level.FAIL, topic, why.problem, why.remedy)
         except (OSError, ValueError) as error:
-            told = getattr(error, "strerror", None) or type(error).__name__
-            return Finding(Level.FAIL, "model", f"{wanted.model} can't be read: {told}")
-
-
-def _unavailable(why: Unavailable) -> Finding:
-    topic = "access" if why.reason in _ACCESS else "model"
-    return Finding(Level.FAIL, topic, why.problem, why.remedy)
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            return Finding(Level.FAIL, "model", f"{wanted.model} can't be read: {reason}")

@@ -1,0 +1,168 @@
+"""What vLLM reads from the config.json of models, and what it refuses, without their weights."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.doctor import CPU, arguments
+from support.models import configs as models
+
+from worker.engine.model_config import ModelShape, read_model_shape
+from worker.errors import StartFailed
+
+Config = dict[str, Any]
+YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+DYNAMIC = {"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}}
+PLAIN_LLAMA = {**models.LLAMA_3_1_8B, "rope_scaling": None, "max_position_embeddings": 8192}
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the two seconds after which vLLM parses a malformed configuration once more."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+
+
+def shape(tmp_path: Path, config: Config, **settings: str) -> ModelShape:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    engine = arguments(CPU, MODEL=str(tmp_path), **settings)
+    return read_model_shape(engine, config.get("architectures", []))
+
+
+def of_class(architecture: str, model_type: str) -> Config:
+    """A model with the defaults of its class."""
+    return {"architectures": [architecture], "model_type": model_type}
+
+
+@pytest.mark.parametrize(
+    ("config", "layers", "kv_heads", "head_size"),
+    [
+        (models.LLAMA_3_1_8B, 32, 8, 128),
+        (models.QWEN_2_5_7B, 28, 4, 128),
+        (models.FALCON_7B, 32, 1, 64),
+        (models.PHI_3_MINI_128K, 32, 32, 96),
+    ],
+)
+def test_a_layer_keeps_the_keys_and_values_of_every_token(
+    tmp_path: Path, config: Config, layers: int, kv_heads: int, head_size: int
+) -> None:
+    found = shape(tmp_path, config)
+    assert (found.layers, found.kv_heads, found.head_size) == (layers, kv_heads, head_size)
+    assert (found.latent, found.bounded, found.full_layers) == (False, True, layers)
+
+
+def test_a_latent_state_takes_the_place_of_keys_and_values(tmp_path: Path) -> None:
+    found = shape(tmp_path, models.DEEPSEEK_V3)
+    assert (found.layers, found.full_layers, found.head_size) == (61, 61, 576)
+    assert (found.latent, found.bounded) == (True, True)
+
+
+def test_a_layer_may_have_two_caches(tmp_path: Path) -> None:
+    found = shape(
+        tmp_path, of_class("LongcatFlashForCausalLM", "longcat_flash") | {"num_layers": 28}
+    )
+    assert (found.layers, found.full_layers, found.latent) == (56, 56, True)
+
+
+@pytest.mark.parametrize(
+    ("config", "full_layers"),
+    [
+        (models.GPT_OSS_20B, 12),
+        (models.MISTRAL_7B_V0_1, 0),
+        (of_class("Llama4ForCausalLM", "llama4_text"), 12),
+        # A window that is wider than every text is none.
+        ({**models.MISTRAL_7B_V0_1, "sliding_window": 32768}, 32),
+    ],
+)
+def test_layers_with_a_window_keep_fewer_tokens(
+    tmp_path: Path, config: Config, full_layers: int
+) -> None:
+    found = shape(tmp_path, config)
+    assert (found.full_layers, found.bounded) == (full_layers, True)
+
+
+@pytest.mark.parametrize(
+    ("config", "full_layers"),
+    [
+        (models.QWEN_3_NEXT, 12),
+        (of_class("FalconH1ForCausalLM", "falcon_h1"), 0),
+        (of_class("JambaForCausalLM", "jamba"), 4),
+        (of_class("MambaForCausalLM", "mamba"), 0),
+        ({**models.DEEPSEEK_V3, "index_topk": 2048}, 0),
+        (of_class("MiniCPM3ForCausalLM", "minicpm3"), 0),
+        ({**models.LLAMA_3_1_8B, "is_encoder_decoder": True}, 0),
+    ],
+)
+def test_models_that_keep_something_else_have_no_upper_bound(
+    tmp_path: Path, config: Config, full_layers: int
+) -> None:
+    found = shape(tmp_path, config)
+    assert not found.bounded
+    assert found.full_layers == full_layers
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("auto", 2), ("bfloat16", 2), ("float32", 4)])
+@pytest.mark.parametrize("stored", ["bfloat16", "float32"])
+def test_a_model_computes_in_the_type_that_vllm_resolves(
+    tmp_path: Path, stored: str, dtype: str, expected: int
+) -> None:
+    config = {**models.LLAMA_3_1_8B, "torch_dtype": stored}
+    assert shape(tmp_path, config, DTYPE=dtype).element_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "longest"),
+    [
+        (models.LLAMA_3_1_8B, 131072, 131072),
+        (models.DEEPSEEK_V3, 163840, 163840),
+        (models.QWEN_2_5_7B, 32768, 32768),
+        (models.QWEN_2_5_7B | YARN, 32768, 32768),
+        (models.QWEN_2_5_7B | LINEAR, 131072, 131072),
+        (models.QWEN_2_5_7B | DYNAMIC, 65536, 65536),
+        # Short texts are better without the long scaling: it is only used on demand.
+        (models.PHI_3_MINI_128K, 4096, 131072),
+        (of_class("GPT2LMHeadModel", "gpt2") | {"n_positions": 512}, 512, 512),
+        (PLAIN_LLAMA | {"seq_length": 4096}, 4096, 4096),
+        (PLAIN_LLAMA | {"model_max_length": 131072}, 131072, 131072),
+        (models.FALCON_7B, 2048, 2048),
+        (of_class("BloomForCausalLM", "bloom"), 2048, None),
+    ],
+)
+def test_the_longest_text_is_the_one_that_vllm_accepts(
+    tmp_path: Path, config: Config, length: int, longest: int | None
+) -> None:
+    found = shape(tmp_path, config)
+    assert (found.length, found.longest) == (length, longest)
+    assert bool(found.length_key) == (longest is not None)
+
+
+def test_a_length_beyond_the_models_own_hides_nothing_else(tmp_path: Path) -> None:
+    config = models.LLAMA_3_1_8B
+    assert shape(tmp_path, config, MAX_MODEL_LEN="200000") == shape(tmp_path, config)
+
+
+def test_a_wrapped_model_is_found_by_the_name_of_its_task(tmp_path: Path) -> None:
+    config = {**models.LLAMA_3_1_8B, "architectures": ["LlamaForSequenceClassification"]}
+    assert shape(tmp_path, config).layers == 32
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "unheard-of"}, "unheard-of"),
+        ({**models.QWEN_2_5_7B, "rope_scaling": {"type": "linear"}}, "factor"),
+        ({**models.LLAMA_3_1_8B, "num_key_value_heads": [8, 4]}, "num_key_value_heads"),
+        ({**models.LLAMA_3_1_8B, "architectures": ["BigBirdForCausalLM"]}, "BigBirdForCausalLM"),
+        ({**models.LLAMA_3_1_8B, "quantization_config": {"quant_method": "x"}}, "method: x"),
+    ],
+)
+def test_what_vllm_refuses_is_told_in_one_line(tmp_path: Path, config: Config, reason: str) -> None:
+    with pytest.raises(StartFailed) as refused:
+        shape(tmp_path, config)
+    message = refused.value.message
+    assert reason in message
+    assert len(message.splitlines()) == 1
+    assert "validation error" not in message
+    assert len(message) <= 300

@@ -1,0 +1,174 @@
+"""What the doctor makes of an environment, in this process: settings, hub, models together."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+from support.hub.server import STRANGER, Hub, hub
+from support.models.minilm import MODEL
+from support.processes.commands import HOME
+
+from worker import doctor
+from worker.doctor.findings import Finding, failed, render
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is found in an environment."""
+
+    findings: list[Finding]
+
+    @property
+    def failed(self) -> bool:
+        return failed(self.findings)
+
+    @property
+    def levels(self) -> dict[str, str]:
+        """The level of each topic; of several findings on one, the last."""
+        return {finding.topic: finding.level.value for finding in self.findings}
+
+    @property
+    def output(self) -> str:
+        return render(self.findings)
+
+    @property
+    def words(self) -> str:
+        """The whole output, without its line breaks."""
+        return " ".join(self.output.split())
+
+
+Examine = Callable[..., Report]
+
+
+@pytest.fixture(scope="module")
+def serving(demo_model: Path) -> Iterator[Hub]:
+    with hub() as running:
+        running.add("org/open", demo_model)
+        running.add("org/gated", demo_model, gated=True)
+        yield running
+
+
+@pytest.fixture
+def examine(tmp_path: Path, serving: Hub, monkeypatch: pytest.MonkeyPatch) -> Examine:
+    """Examine settings, with an empty cache and the hub on loopback."""
+    # The hub's library reads its address only when it is imported.
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    address = template.replace(constants.ENDPOINT, serving.endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address)
+    monkeypatch.setattr(constants, "ENDPOINT", serving.endpoint)
+
+    def examine(**settings: str) -> Report:
+        os.environ.clear()
+        os.environ.update(HOME, HF_HOME=str(tmp_path / "hf"), **settings)
+        return Report(list(doctor.examine()))
+
+    return examine
+
+
+def changed(model: Path, folder: Path, **config: object) -> Path:
+    """Copy a model, with another configuration."""
+    shutil.copytree(model, folder)
+    before = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**before, **config}))
+    return folder
+
+
+def test_everything_that_is_wrong_is_told_at_once(
+    examine: Examine, demo_model: Path, tmp_path: Path
+) -> None:
+    cut_off = changed(demo_model, tmp_path / "cut off")
+    weights = cut_off / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    dropped = changed(demo_model, tmp_path / "dropped", architectures=["XverseForCausalLM"])
+    found = examine(
+        MODEL_NAME=str(cut_off),
+        MAX_MODEL_LEN="4096",
+        TENSOR_PARALLEL_SIZE="3",
+        RUNPOD_INIT_TIMEOUT="5",
+        MAX_MODEL_LENGTH="4096",
+        EMBEDDING_MODEL_NAME=str(dropped),
+    )
+    assert found.failed
+    wrong = {topic: level for topic, level in found.levels.items() if level != "ok"}
+    assert wrong == {
+        "settings": "warn",
+        "weights": "FAIL",
+        "parallel": "FAIL",
+        "context": "FAIL",
+        "embedder: architecture": "FAIL",
+        # Of a model that vLLM does not know.
+        "embedder: cache": "?",
+        "start-up time": "warn",
+    }
+    assert "model.safetensors is cut off" in found.words
+    assert "take an image with vLLM 0.23.0" in found.words
+    assert "-> set it to one of 1, 2" in found.words
+    assert "-> set MAX_MODEL_LEN=2048, or leave it unset" in found.words
+    assert "-> set RUNPOD_INIT_TIMEOUT=60" in found.words
+    assert found.output.endswith("\nThe worker would not start: 4 failures, 3 warnings.\n")
+
+
+def test_what_vllm_refuses_of_a_model_fails(
+    examine: Examine, demo_model: Path, tmp_path: Path
+) -> None:
+    own = changed(demo_model, tmp_path / "own", model_type="own", auto_map={"AutoConfig": "x.X"})
+    found = examine(MODEL_NAME=str(own))
+    assert {topic for topic, level in found.levels.items() if level == "FAIL"} == {"configuration"}
+    assert "vLLM refuses the model" in found.words
+    assert "-> set TRUST_REMOTE_CODE=1 if you trust the repository" in found.words
+
+
+def test_a_length_that_vllm_is_told_to_allow_is_still_a_warning(
+    examine: Examine, demo_model: Path
+) -> None:
+    allowed = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "MAX_MODEL_LEN": "4096"}
+    found = examine(MODEL_NAME=str(demo_model), **allowed)
+    assert (found.failed, found.levels["context"]) == (False, "warn")
+
+
+def test_wrong_settings_hide_neither_the_model_nor_who_may_have_it(
+    examine: Examine, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = examine(
+        MODEL_NAME="org/gated", HF_TOKEN=STRANGER, MAX_MODEL_LEN="abc", RAW_OPENAI_OUTPUT="2"
+    )
+    assert found.failed
+    assert found.levels == {"settings": "FAIL", "access": "FAIL"}
+    for name in ("MAX_MODEL_LEN", "RAW_OPENAI_OUTPUT", "org/gated"):
+        assert name in found.words
+    assert STRANGER not in found.output + caplog.text
+
+
+def test_what_is_sound_beside_wrong_settings_is_judged(examine: Examine) -> None:
+    found = examine(MODEL_NAME="org/open", RAW_OPENAI_OUTPUT="2", VLLM_CPU_KVCACHE_SPACE="abc")
+    assert found.failed
+    assert {topic for topic, level in found.levels.items() if level == "FAIL"} == {"settings"}
+    judged = ("architecture", "context", "memory", "start-up time")
+    assert [found.levels[topic] for topic in judged] == ["ok"] * 4, found.output
+    without = "what follows is judged without RAW_OPENAI_OUTPUT, VLLM_CPU_KVCACHE_SPACE"
+    assert without in found.words
+
+
+def test_the_model_of_the_extra_arguments_is_the_one_that_is_judged(examine: Examine) -> None:
+    found = examine(MODEL_NAME="org/none", VLLM_EXTRA_ARGS="--model org/open")
+    assert "org/open at commit" in found.words
+    assert "org/none" not in found.words
+
+
+def test_a_download_and_an_embedder_beside_are_looked_at(examine: Examine) -> None:
+    found = examine(MODEL_NAME="org/open", EMBEDDING_MODEL_NAME=str(MODEL))
+    assert not found.failed, found.output
+    assert found.levels["disk"] == "ok"
+    assert "org/open at commit" in found.words
+    assert found.levels["embedder: memory"] == found.levels["embedder: architecture"] == "ok"
+
+
+def test_without_a_model_there_is_still_an_answer(examine: Examine) -> None:
+    found = examine(MODEL_NAME="")
+    assert (found.failed, found.levels) == (True, {"settings": "FAIL"})
+    assert "MODEL_NAME is not set" in found.words

@@ -1,0 +1,11 @@
+"""What all tests of the doctor's parts share."""
+
+import time
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the two seconds after which vLLM parses a malformed configuration once more."""
+    monkeypatch.setattr(time, "sleep", lambda _: None)
