@@ -43,6 +43,7 @@ def of_class(architecture: str, model_type: str) -> Config:
         (models.QWEN_2_5_7B, 28, 4, 128),
         (models.FALCON_7B, 32, 1, 64),
         (models.PHI_3_MINI_128K, 32, 32, 96),
+        (models.hearing(models.QWEN_2_5_7B), 28, 4, 128),
     ],
 )
 def test_a_layer_keeps_the_keys_and_values_of_every_token(
@@ -127,6 +128,7 @@ def test_a_model_computes_in_the_type_that_vllm_resolves(
         (PLAIN_LLAMA | {"seq_length": 4096}, 4096, 4096),
         (PLAIN_LLAMA | {"model_max_length": 131072}, 131072, 131072),
         (models.FALCON_7B, 2048, 2048),
+        (models.hearing(models.QWEN_2_5_7B), 32768, 32768),
         (of_class("BloomForCausalLM", "bloom"), 2048, None),
     ],
 )

@@ -144,12 +144,12 @@ def quantization(model: Candidate) -> Iterator[Finding]:
 
 def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check that the platform waits as long as a start may take."""
-    given = environ.get(INIT_TIMEOUT, "").strip()
-    if given and not given.isdecimal():
-        text = f"{INIT_TIMEOUT}={given} is no whole number of seconds"
+    value = environ.get(INIT_TIMEOUT, "").strip()
+    if value and not value.isdecimal():
+        text = f"{INIT_TIMEOUT}={value} is no whole number of seconds"
         yield Finding(Level.WARN, "start-up time", text, f"set {INIT_TIMEOUT}=600")
         return
-    limit = int(given) if given else DEFAULT_INIT_TIMEOUT_S
+    limit = int(value) if value else DEFAULT_INIT_TIMEOUT_S
     download = sum(model.snapshot.missing_size for model in models) / DOWNLOAD_RATE
     read = sum(model.snapshot.weights_size for model in models) / READ_RATE
     compiled = sum(not model.arguments.enforce_eager for model in models)

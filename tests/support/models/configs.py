@@ -115,11 +115,10 @@ QWEN_3_NEXT = {
 }
 
 
-def seeing(text: dict[str, Any]) -> dict[str, Any]:
-    """Nest a language model's configuration as vision models do."""
+def hearing(text: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of an audio model with this language model in it."""
     return {
-        "architectures": ["LlavaForConditionalGeneration"],
-        "model_type": "llava",
+        "architectures": ["Qwen2AudioForConditionalGeneration"],
+        "model_type": "qwen2_audio",
         "text_config": text,
-        "vision_config": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
     }
