@@ -9,7 +9,7 @@ from worker.settings import Settings
 from worker.settings.examples import EXAMPLES, example
 from worker.settings.names import ALIASES, FOR_LIBRARIES, REMOVED
 
-NAMES = {each.name for each in ROWS}
+NAMES = {setting.name for setting in ROWS}
 
 
 def test_every_setting_of_the_workers_own_has_a_row() -> None:
@@ -21,7 +21,7 @@ def test_every_other_name_of_an_option_has_a_row() -> None:
 
 
 def test_every_variable_for_libraries_has_a_row_among_those_of_libraries() -> None:
-    listed = {each.name for each in ROWS if each.section == LIBRARIES}
+    listed = {setting.name for setting in ROWS if setting.section == LIBRARIES}
     assert FOR_LIBRARIES - listed == set()
 
 
@@ -30,7 +30,7 @@ def test_every_example_is_of_a_row() -> None:
 
 
 def test_each_name_has_one_row() -> None:
-    counts = Counter(each.name for each in ROWS)
+    counts = Counter(setting.name for setting in ROWS)
     assert [name for name, count in counts.items() if count > 1] == []
 
 
@@ -39,18 +39,18 @@ def test_no_row_is_of_a_setting_that_has_gone() -> None:
 
 
 def test_rows_stand_together_by_section() -> None:
-    sections = [each.section for each in ROWS]
+    sections = [setting.section for setting in ROWS]
     assert sections == sorted(sections, key=SECTIONS.index)
     assert set(sections) == set(SECTIONS)
 
 
-@pytest.mark.parametrize("each", ROWS, ids=lambda each: each.name)
-def test_a_meaning_is_one_sentence(each: Row) -> None:
-    assert each.title
-    assert each.meaning.endswith(".")
-    assert not each.meaning.startswith(" ")
-    assert "  " not in each.meaning
-    assert ". " not in each.meaning
+@pytest.mark.parametrize("setting", ROWS, ids=lambda setting: setting.name)
+def test_a_meaning_is_one_sentence(setting: Row) -> None:
+    assert setting.title
+    assert setting.meaning.endswith(".")
+    assert not setting.meaning.startswith(" ")
+    assert "  " not in setting.meaning
+    assert ". " not in setting.meaning
 
 
 def test_what_the_platform_sets_itself_is_not_asked_for() -> None:
@@ -60,7 +60,7 @@ def test_what_the_platform_sets_itself_is_not_asked_for() -> None:
 
 
 def test_what_is_further_down_in_the_form_is_in_the_form() -> None:
-    assert [each.name for each in ROWS if each.advanced and not each.form] == []
+    assert [setting.name for setting in ROWS if setting.advanced and not setting.form] == []
 
 
 def test_an_example_is_found_by_the_settings_name_and_by_the_options() -> None:
