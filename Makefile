@@ -49,7 +49,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-install: $(INSTALLED) ## Make .venv (2.4 GB, a few minutes the first time)
+install: $(INSTALLED) ## Make .venv (2.6 GB, a few minutes the first time)
 
 run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=... for another model)
 	@$(QUIET) MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
@@ -138,6 +138,7 @@ $(INSTALLED): builder/requirements-cpu.txt
 	@$(BIN)/python $(PIP) install --no-deps --progress-bar off -r builder/requirements-cpu.txt | \
 		sed -un 's/^Collecting \([^ ]*\).*/    \1/p; s/^Installing collected.*/    unpacking .../p'
 	@touch $@
+	@echo "==> Done"
 
 $(CLIENTS): $(INSTALLED) tests/clients/requirements.txt
 	@echo "==> Making .clients: half a minute"

@@ -280,7 +280,6 @@ def main() -> int:
     marker = output / "recipe.sha256"  # the hash of this file, as the output was made
     recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     if marker.is_file() and marker.read_text() == recipe:
-        print(f"{output} is up to date")
         return 0
     if output.exists() and any(output.iterdir()) and not marker.is_file():
         parser.error(f"{output} holds something else: choose another directory")
