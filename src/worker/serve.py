@@ -1,4 +1,4 @@
-"""The OpenAI path over plain HTTP, with no platform around: each request becomes a job."""
+"""The OpenAI path over plain HTTP, without a platform: every request is a job."""
 
 import asyncio
 import contextlib
@@ -7,13 +7,13 @@ import logging
 import math
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import uvicorn
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import Message
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from worker.app import Worker
 from worker.engine import Engines
@@ -29,24 +29,21 @@ from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 PING = "/ping"
-# Load balancers ask these, and hold no key.
+# For load balancers, which have no key.
 OPEN_TO_ALL = (PING, "/health")
 METHODS = ("GET", "HEAD", "POST")
 LARGEST_BODY_BYTES = 32_000_000
-# How long requests that are running may go on when the server is told to stop.
+# Seconds that running requests have to end after a signal to stop.
 GRACE_S = 30
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# How each event of a stream begins, and no other text.
+# The beginnings of events: no other text begins so.
 EVENTS = ("data:", "event:")
 METRICS = "text/plain; version=0.0.4"
 
 
 class Refused(RequestError):
-    """What HTTP itself rules out, before there is a job."""
+    """A request whose body can't be a job's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -54,38 +51,39 @@ class Refused(RequestError):
 
 
 class Service:
-    """The ASGI app: any path is a route of ``Worker.handle``, the one way to the engine."""
+    """The ASGI app: every path is a route for ``Worker.handle``, the only way to the engine."""
 
     def __init__(self, engines: Engines, settings: Settings) -> None:
         self._engines = engines
         self._key = settings.serve_api_key
-        # A yield's limit, and decoded events, are for the platform's queue alone.
+        # A limit of yields, and decoded events, are for the platform's queue only.
         as_text = settings.model_copy(update={"raw_openai_output": True})
         self._worker = Worker(engines, as_text, limit=math.inf)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         request_id = str(uuid.uuid4())
         try:
             self._admit(request)
-            given = {} if scope["path"] == PING else await _input(request)
+            payload = {} if scope["path"] == PING else await _input(request)
         except ClientDisconnect:
             return
         except WorkerError as error:
             refusal = {"error": json.dumps(error.body(request_id))}
             await _response(refusal, request_id)(scope, receive, send)
             return
-        if not given:
+        if not payload:
             await Response(headers=_headers(request_id))(scope, receive, send)
             return
-        answering = asyncio.create_task(
-            self._answer({"id": request_id, "input": given}, scope, receive, send)
-        )
+        # Not starlette's own race: with servers of ASGI 2.4 it notices a client that leaves only
+        # when it sends something, and an answer that is not streamed would be computed to its end.
+        job = {"id": request_id, "input": payload}
+        answering = asyncio.create_task(self._answer(job, scope, receive, send))
         leaving = asyncio.create_task(_disconnect(receive))
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Cancelling what still answers aborts the request in the engine.
+            # Cancelling an unfinished answer aborts the request in the engine.
             answering.cancel()
             leaving.cancel()
             await asyncio.wait({answering, leaving})
@@ -93,18 +91,18 @@ class Service:
             answering.result()
 
     def _admit(self, request: Request) -> None:
-        """Refuse whoever may not ask, or has nobody to ask.
+        """Check a request's key and method, and for /ping that the engine is alive.
 
         Raises:
-            WorkerError: a wrong key, a method that no route takes, or the engine is dead.
+            WorkerError: the key or the method is wrong, or the engine is dead.
         """
         path = request.scope["path"]
         if self._key and path not in OPEN_TO_ALL:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            # Anthropic's clients send the other.
-            given = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+            # Anthropic's clients send x-api-key.
+            sent = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
             key = self._key.get_secret_value().encode()
-            if not secrets.compare_digest(given.encode("latin-1"), key):
+            if not secrets.compare_digest(sent.encode("latin-1"), key):
                 raise Unauthorized
         if request.method not in METHODS:
             raise WrongMethod(f"{request.method} {path}: only GET and POST are taken.")
@@ -112,13 +110,15 @@ class Service:
             raise EngineDead
 
     async def _answer(
-        self, job: dict[str, Any], scope: Message, receive: Receive, send: Send
+        self, job: dict[str, Any], scope: Scope, receive: Receive, send: Send
     ) -> None:
         async with contextlib.aclosing(self._worker.handle(job)) as chunks:
-            # Whether the job fails decides the status, which goes out before all else.
+            # The status is sent first, and depends on whether the job fails.
             first = await anext(chunks, "")
             if isinstance(first, str) and first.startswith(EVENTS):
-                await _send_events(first, chunks, job["id"], send)
+                headers, media_type = _headers(job["id"]), "text/event-stream"
+                stream = StreamingResponse(_events(first, chunks), 200, headers, media_type)
+                await stream.stream_response(send)
             else:
                 await _response(first, job["id"])(scope, receive, send)
 
@@ -129,14 +129,14 @@ async def _disconnect(receive: Receive) -> None:
 
 
 async def _input(request: Request) -> dict[str, Any]:
-    """Make a job's input of a request; its query string no route would heed.
+    """Return a request as a job's input, without the query string, which no route uses.
 
     Raises:
-        RequestError: the body is too large, or is none that a route takes.
+        RequestError: the body is too large, or no JSON object.
     """
     method = "POST" if request.method == "POST" else "GET"
     body = _decoded(await _body(request), request) if method == "POST" else None
-    # Each event goes out as it comes: chunks that grow spare the platform's queue calls.
+    # Every event is sent as it comes: chunks that grow are for the platform's queue.
     return {"route": request.scope["path"], "method": method, "body": body, "max_batch_size": 1}
 
 
@@ -171,7 +171,7 @@ def _headers(request_id: str) -> dict[str, str]:
 
 
 def _response(chunk: Any, request_id: str) -> Response:
-    """Render the one yield of an answer that is no stream, or of a job that failed."""
+    """Return the response for the one yield of an answer that is no stream, or of a failed job."""
     headers = _headers(request_id)
     if isinstance(chunk, str):
         return PlainTextResponse(chunk, media_type=METRICS, headers=headers)
@@ -183,24 +183,17 @@ def _response(chunk: Any, request_id: str) -> Response:
     return JSONResponse(body, body["error"]["code"], headers)
 
 
-async def _send_events(
-    first: str, chunks: AsyncGenerator[Any, None], request_id: str, send: Send
-) -> None:
-    headers = {**_headers(request_id), "content-type": "text/event-stream; charset=utf-8"}
-    head = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": 200, "headers": head})
-    chunk: Any = first
-    while chunk:
-        await send({"type": "http.response.body", "body": chunk.encode(), "more_body": True})
-        chunk = await anext(chunks, None)
-    await send({"type": "http.response.body"})
+async def _events(first: str, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[str, None]:
+    yield first
+    async for chunk in chunks:
+        yield chunk
 
 
 def server(engines: Engines, settings: Settings, host: str, port: int) -> uvicorn.Server:
-    """Return a server that has not begun. Its port opens when it runs.
+    """Return a server that has not started; its port opens when it runs.
 
-    There is no time in which it would answer that it is still starting: the engine is forked
-    before any thread exists, so it is ready before a loop can run.
+    It never has to answer that it is starting: the engine is ready before a loop can run, since it
+    is forked before any thread exists.
     """
     if host not in LOOPBACK and settings.serve_api_key is None:
         log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
@@ -210,7 +203,7 @@ def server(engines: Engines, settings: Settings, host: str, port: int) -> uvicor
         port=port,
         lifespan="off",
         ws="none",
-        # The handlers that are there already will do.
+        # The worker's own handlers take uvicorn's log, too.
         log_config=None,
         log_level="info",
         server_header=False,
