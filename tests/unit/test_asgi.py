@@ -1,4 +1,4 @@
-"""Calling an ASGI app in process."""
+"""Calls of an ASGI app in this process."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ def body(part: bytes, *, more: bool = True) -> Message:
 
 
 class App:
-    """Answers a call by its messages, then waits for whatever comes after the request."""
+    """Answers a call by its messages, then may wait for what comes after the request."""
 
     def __init__(self, *messages: Message, linger: bool = False) -> None:
         self._messages = messages
@@ -131,7 +131,7 @@ async def test_receive_waits_after_the_body_until_the_client_leaves() -> None:
 
 
 async def left_with(app: App, how: str) -> None:
-    """Leave a call in the middle of its answer."""
+    """Disconnect in the middle of an answer."""
     parts = call(app, POST)
     await anext(parts)
     if how == "closed":
@@ -148,7 +148,7 @@ async def left_with(app: App, how: str) -> None:
 async def test_leaving_tells_the_app_and_does_not_cancel_it(how: str) -> None:
     app = App(start(), linger=True)
     await left_with(app, how)
-    gc.collect()  # nobody else holds the app's task any more
+    gc.collect()  # nothing else refers to the app's task
     assert await until(lambda: app.ended is not None)
     assert (app.ended, app.received[1:]) == ("returned", [{"type": "http.disconnect"}])
 
@@ -230,5 +230,5 @@ async def test_a_failure_after_the_client_left_is_nobodys() -> None:
     await anext(parts)
     await parts.aclose()
     await asyncio.sleep(0.02)
-    gc.collect()  # asyncio reports a failure that nobody looked at when its task is collected
+    gc.collect()  # asyncio logs a failure that was not retrieved when its task is collected
     assert reported == []

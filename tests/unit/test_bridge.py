@@ -22,7 +22,7 @@ def engine_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def counting(count: int, pause: float | None = None, error: Exception | None = None) -> Source:
-    """A source of so many numbers; ``pause`` of None lets nothing else run in between."""
+    """Yield numbers, ``pause`` seconds apart; with None nothing else runs in between."""
 
     async def source() -> AsyncGenerator[int, None]:
         for number in range(count):
@@ -36,7 +36,7 @@ def counting(count: int, pause: float | None = None, error: Exception | None = N
 
 
 class Hanging:
-    """A source that tells where it runs and when it is closed."""
+    """A source that records the loops it runs on, and that it was closed."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -119,7 +119,7 @@ def test_the_reader_is_woken_once_for_many_items(engine_loop: asyncio.AbstractEv
 
     async def read() -> list[int] | None:
         stream = Stream(source, engine_loop)
-        # Blocks the reader's loop: what arrives meanwhile piles up.
+        # Blocks the reader's loop, so that items pile up.
         assert hanging.begun.wait(5)
         return await stream.read()
 

@@ -1,4 +1,4 @@
-"""What one yield holds."""
+"""Chunks: how many pieces, and when."""
 
 import math
 
@@ -27,7 +27,7 @@ def pieces(count: int, *, weight: int = 1, size: int = 3, born: float = 0) -> li
 
 
 def sizes(chunker: Chunker[str], count: int) -> list[int]:
-    """How many of so many pieces each chunk holds, if they come one by one in no time."""
+    """Return how many pieces each chunk has, if they arrive one by one without delay."""
     chunks = []
     for piece in pieces(count):
         chunker.add([piece])
@@ -95,7 +95,7 @@ def test_a_chunk_waits_for_its_size() -> None:
     assert chunker.take(now=1e9) == ["x", "x"]
 
 
-# The bound of the delay:
+# The longest delay:
 
 
 def test_all_that_waits_goes_out_when_the_oldest_has_waited_too_long() -> None:
@@ -145,7 +145,7 @@ def test_sizes_beyond_any_float_are_no_defect() -> None:
         assert chunker.take(now=1) == ["x"]
 
 
-# When to look again:
+# How long to wait:
 
 
 def test_nothing_waiting_is_waited_for_without_end() -> None:
@@ -161,7 +161,7 @@ def test_wait_tells_when_the_oldest_piece_is_overdue() -> None:
 
 def test_as_many_pieces_are_missing_as_the_chunk_has_room_for() -> None:
     bound, free = Chunker[str](policy(smallest=3.5, delay=0.1)), Chunker[str](policy(smallest=9))
-    assert bound.missing == 1  # the first begins the wait
+    assert bound.missing == 1  # the first starts the wait
     bound.add(pieces(1))
     free.add(pieces(1))
     assert (bound.missing, free.missing) == (3, 1)
@@ -212,7 +212,7 @@ def test_what_weighs_nothing_is_not_lost_at_the_end() -> None:
     assert chunker.flush(now=0) == ["end"]
 
 
-# Whatever comes:
+# Any pieces:
 
 Arrivals = list[tuple[str, int, int, float]]
 
@@ -236,7 +236,7 @@ unbounded = settings(deadline=None, database=None)
 
 
 def played(chunk_policy: ChunkPolicy, stream: Arrivals) -> list[tuple[float, list[Piece[str]]]]:
-    """Every chunk, and when it went out, if whoever reads looks whenever wait() says."""
+    """Return every chunk with its time, if the reader looks whenever wait() says."""
     chunker: Chunker[Piece[str]] = Chunker(chunk_policy)
     chunks: list[tuple[float, list[Piece[str]]]] = []
     now = 0.0
@@ -248,7 +248,7 @@ def played(chunk_policy: ChunkPolicy, stream: Arrivals) -> list[tuple[float, lis
             if chunk := chunker.take(now):
                 chunks.append((now, chunk))
             else:
-                now = math.nextafter(now, math.inf)  # a clock never stands still
+                now = math.nextafter(now, math.inf)  # a clock always advances
 
     for text, weight, size, gap in stream:
         drain(until=now + gap)

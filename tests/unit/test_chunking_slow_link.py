@@ -1,4 +1,4 @@
-"""What the chunks of a stream do on a link where each of them takes its time."""
+"""Chunks of a stream on a slow link, where every POST takes long."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Paces = list[float]  # seconds before each token
 
 @dataclass(frozen=True)
 class Post:
-    """One chunk on its way: when it went out, how long the oldest waited, what was left."""
+    """One chunk: when it was sent, how long its oldest piece had waited, what was left."""
 
     at: float
     tokens: list[int]
@@ -22,7 +22,7 @@ class Post:
 
 
 def posts_of(policy: ChunkPolicy, paces: Paces, post_s: float) -> list[Post]:
-    """Play a worker that has one POST under way at a time, on a clock of its own."""
+    """Simulate a worker with one POST at a time, on a clock of its own."""
     arrivals = []
     born = 0.0
     for number, pace in enumerate(paces):
@@ -49,7 +49,7 @@ def posts_of(policy: ChunkPolicy, paces: Paces, post_s: float) -> list[Post]:
 
 
 def count_of(policy: ChunkPolicy, tokens: int) -> int:
-    """How many chunks a stream of so many tokens is if nothing is late."""
+    """Return how many chunks a stream of tokens has if none is late."""
     return len(
         posts_of(ChunkPolicy(policy.largest, policy.smallest, policy.growth, 0), [0.0] * tokens, 0)
     )
@@ -96,7 +96,7 @@ def test_posts_are_no_more_than_the_sizes_and_the_bound_ask_for(
     policy: ChunkPolicy, paces: Paces, post_s: float
 ) -> None:
     posts = posts_of(policy, paces, post_s)
-    # Between two that went out for the bound's sake, a bound's time has passed.
+    # Two that were sent because of the delay are at least that delay apart.
     late = math.floor((sum(paces) + post_s * len(posts)) / policy.max_delay) + 1
     assert len(posts) <= count_of(policy, len(paces)) + late
 
@@ -111,6 +111,6 @@ def test_a_slow_link_adds_up_to_no_more_than_the_posts_at_the_end(
     default = ChunkPolicy(largest=50, smallest=1, growth=3, max_delay=0.1)
     posts = posts_of(default, [0.0] + [pace_s] * (tokens - 1), post_s)
     engine_s = pace_s * (tokens - 1)
-    # The POST that is under way at the end, and the rest; very short streams have one size more.
+    # The POST that is running at the end, and the rest; very short streams have one size more.
     most = 2 if engine_s >= 2 * post_s else 3
     assert posts[-1].at + post_s <= engine_s + most * post_s + 1e-9

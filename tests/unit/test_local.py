@@ -1,4 +1,4 @@
-"""A run with no platform around."""
+"""A run without a platform."""
 
 import contextlib
 import json
@@ -94,7 +94,7 @@ def test_an_input_of_no_known_shape_is_refused_before_an_engine_starts() -> None
     assert "did you mean 'stream'" in refusal('{"input": {"prompt": "Hi", "strem": true}}')
 
 
-# What a yield says:
+# Texts of yields:
 
 
 def choices(*items: dict[str, Any]) -> dict[str, Any]:

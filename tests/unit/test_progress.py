@@ -1,4 +1,4 @@
-"""How far a long job has come, told while it runs and never after."""
+"""Progress of a long job: reported while it runs, and never after."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from worker.progress import reporting
 
 JOB = {"id": "job-1"}
 SHORT = 0.01
-# So many times as long as the interval would do for further updates.
+# Long enough for several more updates.
 A_WHILE = 10 * SHORT
 
 
@@ -194,11 +194,11 @@ async def test_a_dropped_generator_ends_the_updates() -> None:
 
 
 class Uneven(ScriptedEngine):
-    """Answers at once, but to the prompt "slow" never."""
+    """Answers at once, but never to the prompt "slow"."""
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         self.script = (HANG,) if job.prompt == "slow" else tuple(tokens("a"))
-        # Looked at when the first delta is asked for, before any other request runs.
+        # Read for the first delta, before any other request runs.
         async with contextlib.aclosing(super().generate(job, request_id)) as deltas:
             async for delta in deltas:
                 yield delta

@@ -1,4 +1,4 @@
-"""The OpenAI path over HTTP: requests in, responses out, and what happens to those who leave."""
+"""The OpenAI path over HTTP: requests, responses, and clients that disconnect."""
 
 import asyncio
 import json
@@ -191,11 +191,11 @@ async def test_a_load_balancer_needs_no_key() -> None:
             assert (await http.get("/health")).status_code != 401
 
 
-# As uvicorn would call the app: ASGITransport gives a body only once it is whole.
+# Called as by uvicorn: httpx.ASGITransport returns a body only when it is complete.
 
 
 class Call:
-    """One request, whose client can watch what has come, and leave."""
+    """One request of a client that can look at what has come, and leave."""
 
     def __init__(self, engine: ScriptedEngine, body: dict[str, Any]) -> None:
         self.sent: asyncio.Queue[Any] = asyncio.Queue()
@@ -229,7 +229,7 @@ async def test_a_stream_is_sent_event_by_event_as_it_comes() -> None:
         head = await call.message()
         assert head["status"] == 200
         assert dict(head["headers"])[b"content-type"].startswith(b"text/event-stream")
-        # The answer is not over: its script hangs.
+        # The answer has not ended: its script hangs.
         events = [events_in((await call.message())["body"].decode()) for _ in "ab"]
         assert [texts_in(event) for event in events] == [["a"], ["b"]]
         await call.leave()

@@ -1,4 +1,4 @@
-"""The little of vLLM's server that the worker sees, playing a script over HTTP."""
+"""The part of vLLM's server that the worker uses, playing a script over HTTP."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from worker.engine import Delta
 from worker.errors import RefusedByEngine, WorkerError
 
 CHAT = "/v1/chat/completions"
-# Answered at once, whatever they are asked.
+# Routes that answer every request at once.
 NOTED = (
     "/v1/responses",
     "/v1/messages",
@@ -38,7 +38,7 @@ class Player(Protocol):
 
 
 def server(engine: Player) -> Starlette:
-    """Play the engine's script over HTTP, with the little of vLLM's server that the worker sees."""
+    """Return an app with vLLM's routes that plays the engine's script."""
 
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "demo", "parent": None}]})
@@ -74,7 +74,7 @@ def server(engine: Player) -> Starlette:
 
 
 def replying(*parts: str, status: int = 200, media_type: str = "application/json") -> ASGIApp:
-    """An app that says the same to everybody, in just these parts; it runs on any loop."""
+    """Return an app that answers every request with these parts; it runs on any loop."""
     headers = [(b"content-type", media_type.encode())]
 
     async def app(_: Message, receive: Any, send: Any) -> None:
@@ -116,7 +116,7 @@ async def _whole(engine: Player, request_id: str) -> Response:
 
 
 async def _unless_disconnected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    """Drop an answer that is not streamed when its client leaves, as vLLM does."""
+    """Cancel an answer that is not streamed when its client disconnects, as vLLM does."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(request.receive())
     await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -129,12 +129,12 @@ async def _unless_disconnected(request: Request, answer: Coroutine[Any, Any, Res
 
 
 def event(data: dict[str, Any]) -> str:
-    """One SSE event, written as compactly as vLLM does."""
+    """Return an SSE event, written as compactly as vLLM does."""
     return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 def _error(error: WorkerError) -> dict[str, Any]:
-    """vLLM's form of an error, without what the worker's contract adds."""
+    """Return an error in vLLM's form, without the worker's additions."""
     told = error.body()["error"]
     return {"error": {key: told[key] for key in ("message", "type", "param", "code")}}
 

@@ -16,7 +16,7 @@ every_stream = pytest.mark.parametrize("payload", STREAMS, ids=["raw", "openai"]
 
 
 class Sdk:
-    """Iterates a job as the SDK does: a POST for each yield, and the generator is kept."""
+    """Iterates a job as the SDK does: a POST after every yield, and the generator is kept."""
 
     def __init__(
         self, engine: ScriptedEngine, payload: dict[str, Any], name: str = "job-1"
@@ -29,7 +29,7 @@ class Sdk:
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        # Not closed on leaving: the SDK does not do so either.
+        # Not closed, as by the SDK.
         async for chunk in self.generator:
             self.yields.append(chunk)
             self.posting.set()

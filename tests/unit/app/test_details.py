@@ -1,4 +1,4 @@
-"""What the worker's own form tells of an answer besides its text, and how it is cut."""
+"""Details of answers in the worker's own form (log probabilities, ids), and their chunks."""
 
 import json
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ def position(place: int) -> dict[str, Any]:
 
 
 def streamed(count: int, index: int = 0) -> list[Delta]:
-    """One delta a token, each with its details, the first also with the prompt's."""
+    """Return one delta a token with its details; the first also has the prompt's."""
     return [
         Delta(
             index,
@@ -46,7 +46,7 @@ def streamed(count: int, index: int = 0) -> list[Delta]:
 
 
 def gathered(yields: Iterable[dict[str, Any]], key: str, index: int = 0) -> list[Any]:
-    """One key of one choice, over all yields."""
+    """Return the values of one key of one choice, from all yields."""
     return [item for chunk in yields for item in chunk["choices"][index].get(key, [])]
 
 
@@ -59,7 +59,7 @@ def sizes(yields: Iterable[Any]) -> list[int]:
 
 
 def ends(yields: Iterable[dict[str, Any]], index: int = 0) -> list[tuple[Any, Any]]:
-    """How a choice ended, wherever it is told."""
+    """Return how a choice ended, whichever yields have it."""
     choices = [chunk["choices"][index] for chunk in yields]
     return [
         (choice["finish_reason"], choice["stop_reason"])
@@ -68,7 +68,7 @@ def ends(yields: Iterable[dict[str, Any]], index: int = 0) -> list[tuple[Any, An
     ]
 
 
-# In step:
+# Details and tokens match:
 
 
 async def test_details_come_in_the_yield_of_their_tokens() -> None:
@@ -172,7 +172,7 @@ async def test_the_request_id_comes_in_the_last_yield_only(choices: int) -> None
     assert [chunk.get("request_id") for chunk in yields] == [None] * (len(yields) - 1) + ["job-1"]
 
 
-# What exceeds a yield:
+# Larger than a yield:
 
 
 @pytest.mark.parametrize("unit", ["a", "é", '"', "😀", "\u2028"])
@@ -251,7 +251,7 @@ async def test_an_answer_that_is_not_streamed_is_never_split() -> None:
     assert failure(yields)["code"] == 413
 
 
-# What is compared first:
+# Ranked answers:
 
 
 @every_form

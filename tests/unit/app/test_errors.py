@@ -124,7 +124,7 @@ async def test_a_dead_engine_is_a_503_worth_another_try(payload: dict[str, Any])
     with ScriptedEngine(HANG) as engine:
         engine.die()
         yields = await yields_of(engine, payload)
-    # Also where vLLM's server had begun a stream: an error is its first event, so nothing had.
+    # Also in a stream of vLLM's server whose first event is an error.
     told = only_failure(yields)
     assert (told["code"], told["type"], told["retryable"], told["request_id"]) == (
         503,
@@ -147,7 +147,7 @@ async def test_whatever_goes_wrong_when_the_engine_is_dead_is_its_death(
     payload: dict[str, Any],
 ) -> None:
     with ScriptedEngine(app=failing_with(OSError(SECRET))) as engine:
-        # Not die(), which this fake would tell on its own: the death is noticed by the worker.
+        # Not die(), which resolves died: the worker itself has to notice the death.
         engine.script = (OSError(SECRET),)
         engine.mark_dead()
         error = only_failure(await yields_of(engine, payload))

@@ -111,7 +111,7 @@ async def test_the_chunk_keys_do_not_change_how_a_list_is_cut(size: int) -> None
     assert (len(whole), len(stream)) == (1, 5)
 
 
-# Side by side:
+# Concurrently:
 
 
 @every_form

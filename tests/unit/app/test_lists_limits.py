@@ -1,4 +1,4 @@
-"""Results of a list that fit no yield, and items that fail."""
+"""Results of a list that are too large for a yield, and items that fail."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from support.engine.scripted import HANG, ScriptedEngine, failure, tokens, until
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.job import RawJob
 
-# What does not fit one yield:
+# Larger than a yield:
 
 
 @pytest.mark.parametrize("unit", ["a", "é", '"', "\n", "😀"])
@@ -69,7 +69,7 @@ async def test_a_result_that_just_fits_a_yield_has_one_of_its_own(stream: bool, 
     assert max(sizes(yields)) < LIMIT
 
 
-# What fails:
+# Failures:
 
 
 @every_form

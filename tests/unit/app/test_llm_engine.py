@@ -19,7 +19,7 @@ def completion(**keys: Any) -> dict[str, Any]:
 
 
 def position(text: str) -> dict[str, Any]:
-    """What the engine tells of a token; only a part of it is in this form."""
+    """Return the engine's log probabilities of a token; this form has only some of them."""
     chosen = {"token": text, "id": 7, "logprob": -0.5}
     return {**chosen, "top": [chosen]}
 
@@ -29,7 +29,7 @@ def log_probs(*texts: str) -> list[dict[str, Any]]:
 
 
 def one_by_one(*texts: str, end: int = 1) -> list[Step]:
-    """Script tokens with their log probabilities; with an ``end`` of 0 it comes after them."""
+    """Script tokens with their log probabilities; with ``end`` 0 a bare end follows them."""
     deltas: list[Step] = [
         Delta(
             0, text, 1, 3, "stop" if end and place == len(texts) else None, None, [position(text)]
@@ -178,7 +178,7 @@ async def test_what_is_wrong_with_a_prompt_stands_in_its_place() -> None:
     assert right["text"] == "a"
 
 
-# What fails:
+# Failures:
 
 
 @pytest.mark.parametrize("stream", [False, True])

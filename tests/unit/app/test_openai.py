@@ -29,7 +29,7 @@ ODD = "a\u2028b\u2029c\x85d\x0be\r\nf😀"  # all that Python takes for the end 
 
 
 def serving(*parts: bytes, media_type: str = "text/event-stream", status: int = 200) -> ASGIApp:
-    """An app that sends a body in just these parts, whatever it is asked."""
+    """Return an app that answers every request with a body in these parts."""
     headers = [(b"content-type", media_type.encode())]
 
     async def app(_: Message, receive: Any, send: Any) -> None:

@@ -15,7 +15,7 @@ EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow
 
 
 def words(yields: list[dict[str, Any]], index: int = 0) -> list[list[str]]:
-    """The tokens of one choice, yield by yield."""
+    """Return the tokens of one choice, yield by yield."""
     return [chunk["choices"][index]["tokens"] for chunk in yields]
 
 

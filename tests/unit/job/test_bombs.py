@@ -1,4 +1,4 @@
-"""Small requests that would keep the engine, or its loop, busy for long: refused before it."""
+"""Small requests that would keep the engine, or its loop, busy for long are refused before it."""
 
 from typing import Any
 

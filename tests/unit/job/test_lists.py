@@ -30,7 +30,7 @@ def raw_items(job: ListJob) -> list[RawJob]:
 
 
 def wrong_items(job: ListJob) -> dict[int, str | None]:
-    """The places of what is wrong, and the parameters that are named there."""
+    """Return the index of every invalid item, and the parameter that its error names."""
     errors = enumerate(job.items)
     return {place: error.param for place, error in errors if isinstance(error, InvalidInput)}
 
@@ -150,7 +150,7 @@ def test_one_of_the_shapes_is_sent_not_more(keys: tuple[str, ...]) -> None:
     assert error.message == f"{' and '.join(sorted(keys))}: one of them, not more"
 
 
-# What is wrong for all:
+# Wrong for all items:
 
 every_form = pytest.mark.parametrize(
     "form", [{"prompts": ["a", "b"]}, {"messages_list": [[TURN], [TURN]]}], ids=["text", "turns"]
@@ -192,7 +192,7 @@ def test_an_unknown_key_is_refused_with_the_nearest() -> None:
     )
 
 
-# What is wrong with one:
+# Wrong for one item:
 
 
 @pytest.mark.parametrize("wrong", [7, True, 1.5, {}, [], [-1], [True], ["a"], [1, "a"]])

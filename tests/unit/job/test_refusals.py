@@ -1,4 +1,4 @@
-"""Inputs that are refused, and how."""
+"""Inputs that are refused, and the messages."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Sampling parameters that vLLM no longer has by that name: checked, and translated."""
+"""Sampling parameters that vLLM does not have by that name: checked and translated."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from support.tables.sampling_jobs import every_place, job, placed, refusal, samp
 from worker.errors import InvalidInput
 from worker.job.sampling import Sampling
 
-# How many choices, and out of how many:
+# n and best_of:
 
 
 @pytest.mark.parametrize("n", [1, 2, 256])
@@ -145,7 +145,7 @@ def test_a_search_that_stops_early_is_refused_with_the_reason(beam: bool) -> Non
     assert "goes on until no better answer can come" in error.message
 
 
-# What is left for vLLM:
+# Parameters for vLLM:
 
 
 def test_vllm_gets_what_is_not_translated_as_it_was_sent() -> None:

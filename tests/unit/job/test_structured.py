@@ -1,4 +1,4 @@
-"""What an answer is held to: every spelling of it, one kind at a time."""
+"""Structured outputs: every spelling, and one kind at a time."""
 
 import itertools
 from typing import Any
@@ -15,8 +15,6 @@ from support.tables.sampling_jobs import (
     sampling,
     spelled,
 )
-
-# What an answer is held to:
 
 
 @every_place
@@ -117,7 +115,7 @@ def test_other_parameters_stand_in_sampling_params_only(name: str) -> None:
     assert error.message.startswith(f"unknown key {name!r}")
 
 
-# What is gone:
+# Dropped by vLLM:
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,18 @@
-"""What a route makes of a job."""
+"""Routes: the answers that they make of jobs."""
 
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message
+from starlette.types import Message
 from support.engine.scripted import (
     ScriptedEngine,
     chat,
     events_in,
     failure,
     raw,
+    replying,
     settings,
     tokens,
     yields_of,
@@ -31,22 +32,10 @@ AnswerTo = Callable[[Any], Answer[Any]]
 
 @pytest.fixture
 def answer_to() -> Iterator[AnswerTo]:
-    """Make an answer that does not begin."""
+    """Return a function that makes answers, which are not started."""
     with ScriptedEngine() as engine:
         yield lambda payload: answer(parse_input(payload), "job-1", engine.engines, settings())
         assert engine.asked == []
-
-
-def replying(body: bytes, status: int = 200, media_type: bytes = b"application/json") -> ASGIApp:
-    """An app that says the same to everybody; it runs on any loop."""
-    headers = [(b"content-type", media_type)]
-
-    async def app(_: Message, receive: Any, send: Any) -> None:
-        await receive()
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    return app
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -119,11 +108,11 @@ def test_the_pieces_of_a_yield_are_never_larger_than_their_sizes_say(answer_to: 
     assert json_size(reply.render(deltas)) <= told + envelope + 10
 
 
-# What vLLM's messages must not carry along:
+# Messages of vLLM, without the refused value:
 
 
-def refused(message: str, **error: Any) -> bytes:
-    return json.dumps({"error": {"message": message, "code": 400, **error}}).encode()
+def refused(message: str, **error: Any) -> str:
+    return json.dumps({"error": {"message": message, "code": 400, **error}})
 
 
 @pytest.mark.parametrize(
@@ -140,15 +129,15 @@ def refused(message: str, **error: Any) -> bytes:
     ],
 )
 async def test_a_refusal_is_told_without_the_refused_value(message: str, kept: str) -> None:
-    with ScriptedEngine(app=replying(refused(message, param="p"), 400)) as engine:
+    with ScriptedEngine(app=replying(refused(message, param="p"), status=400)) as engine:
         error = failure(await yields_of(engine, chat(stream=False)))
     assert (error["message"], error["param"], error["code"]) == (kept, "p", 400)
 
 
 async def test_a_refusal_in_a_stream_is_told_without_the_refused_value() -> None:
-    said = b'data: {"choices":[]}\n\n'
-    error = b"data: " + refused(f"bad (parameter=x, value={PROMPT})") + b"\n\ndata: [DONE]\n\n"
-    app = replying(said + error, media_type=b"text/event-stream")
+    said = 'data: {"choices":[]}\n\n'
+    error = f"data: {refused(f'bad (parameter=x, value={PROMPT})')}\n\ndata: [DONE]\n\n"
+    app = replying(said + error, media_type="text/event-stream")
     with ScriptedEngine(app=app) as engine:
         yields = await yields_of(engine, chat(stream=True))
     (_, broken, done) = events_in("".join(yields))
@@ -157,7 +146,7 @@ async def test_a_refusal_in_a_stream_is_told_without_the_refused_value() -> None
 
 
 async def test_a_stream_whose_first_event_is_an_error_fails_the_job() -> None:
-    app = replying(b"data: " + refused("no") + b"\n\n", media_type=b"text/event-stream")
+    app = replying(f"data: {refused('no')}\n\n", media_type="text/event-stream")
     with ScriptedEngine(app=app) as engine:
         yields = await yields_of(engine, chat(stream=True))
     assert len(yields) == 1
@@ -165,18 +154,19 @@ async def test_a_stream_whose_first_event_is_an_error_fails_the_job() -> None:
 
 
 async def test_an_error_that_is_no_json_is_a_defect() -> None:
-    app = replying(b"Internal Server Error: " + PROMPT.encode(), 500, b"text/plain")
+    app = replying(f"Internal Server Error: {PROMPT}", status=500, media_type="text/plain")
     with ScriptedEngine(app=app) as engine:
         (chunk,) = await yields_of(engine, chat(stream=False))
     assert failure([chunk])["code"] == 500
     assert PROMPT not in chunk["error"]
 
 
-@pytest.mark.parametrize("media_type", [b"application/json", b"text/event-stream"])
-async def test_whatever_vllms_server_says_of_it_a_dead_engine_is_a_503(media_type: bytes) -> None:
+@pytest.mark.parametrize("media_type", ["application/json", "text/event-stream"])
+async def test_whatever_vllms_server_says_of_it_a_dead_engine_is_a_503(media_type: str) -> None:
     error = refused("EngineCore encountered an issue")
-    stream = media_type == b"text/event-stream"
-    app = replying(b"data: " + error + b"\n\n" if stream else error, 500, media_type)
+    stream = media_type == "text/event-stream"
+    body = f"data: {error}\n\n" if stream else error
+    app = replying(body, status=500, media_type=media_type)
     with ScriptedEngine(app=app) as engine:
         engine.mark_dead()
         told = failure(await yields_of(engine, chat(stream=stream)))
@@ -189,7 +179,7 @@ async def test_whatever_vllms_server_says_of_it_a_dead_engine_is_a_503(media_typ
 )
 async def test_only_a_post_carries_its_body(route: str, sent: bytes) -> None:
     bodies: list[bytes] = []
-    reply = replying(b"{}")
+    reply = replying("{}")
 
     async def app(scope: Message, receive: Any, send: Any) -> None:
         message = await receive()

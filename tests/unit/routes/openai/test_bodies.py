@@ -53,7 +53,7 @@ def prepare(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Prepare:
     return prepared
 
 
-# Whose model, and whose business:
+# Models, and keys that are not for callers:
 
 
 @pytest.mark.parametrize("body", [{}, {"model": None}])
@@ -247,7 +247,7 @@ def test_a_response_is_numbered_for_its_job(prepare: Prepare) -> None:
     assert "request_id" not in prepare(CHAT, {})
 
 
-# Names that nobody knows:
+# Unknown keys:
 
 
 def test_what_nobody_knows_is_passed_on_and_logged_once(

@@ -1,4 +1,4 @@
-"""Requests that vLLM's server answers: which engine's, and how its answers and errors are told."""
+"""Requests to vLLM's server: to which engine's, and what becomes of its answers and errors."""
 
 import json
 import logging
@@ -22,12 +22,12 @@ def payload(route: str, **body: Any) -> dict[str, Any]:
 
 
 async def answered(app: Any, route: str, *, stream: bool = False, **environ: str) -> list[Any]:
-    """The yields of a job, where vLLM's server is this app."""
+    """Return the yields of a job, with an app in place of vLLM's server."""
     with ScriptedEngine(app=app) as engine:
         return await yields_of(engine, payload(route, stream=stream), **environ)
 
 
-# Who answers:
+# Which engine:
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def test_a_route_is_read_with_its_method(engine: ScriptedEngine) -> None:
     assert (error["code"], error["message"]) == (405, "/version takes GET.")
 
 
-# What is a stream:
+# Which routes stream:
 
 
 @pytest.mark.parametrize("route", [CHAT, "/v1/completions", RESPONSES, MESSAGES])

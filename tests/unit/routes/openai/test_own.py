@@ -1,4 +1,4 @@
-"""What the worker answers itself on the OpenAI path: models, adapters, health, counts."""
+"""Routes of the OpenAI path that the worker answers itself: models, health, metrics."""
 
 import json
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ async def test_an_engine_that_is_started_again_has_no_models_meanwhile(
     beside.mark_dead()
     assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
     assert await got(engine, "/v1/models/demo") == card("demo")
-    for name in ("org/minilm", "nobody"):  # either may be its own
+    for name in ("org/minilm", "nobody"):  # either may be the dead engine's
         assert (await refused(engine, {"openai_route": f"/v1/models/{name}"}))["code"] == 503
     engine.mark_dead()
     assert (await refused(engine, {"openai_route": "/v1/models"}))["code"] == 503
@@ -176,7 +176,7 @@ async def test_what_is_only_told_takes_get(engine: ScriptedEngine, route: str) -
     assert (error["code"], error["message"].endswith(" takes GET.")) == (405, True)
 
 
-# Counts:
+# Metrics:
 
 
 async def test_a_family_of_counts_that_both_engines_have_is_told_once(
@@ -186,7 +186,7 @@ async def test_a_family_of_counts_that_both_engines_have_is_told_once(
         counter = Counter("vllm:asked", "Requests.", ["model"], registry=each.metrics)
         counter.labels(model=each.model.names[0]).inc(3 if each is engine else 4)
     Gauge("vllm:alone", "Of one.", registry=beside.metrics).set(1)
-    for _ in range(2):  # telling them changes nothing
+    for _ in range(2):  # merging changes none of them
         told = await got(engine, "/metrics")
         families = list(text_string_to_metric_families(told))
         names = [family.name for family in families]

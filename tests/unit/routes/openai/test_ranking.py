@@ -1,4 +1,4 @@
-"""``best_of``: which of the choices that vLLM makes are the caller's, and what they say."""
+"""``best_of``: which of vLLM's choices the caller gets, and what they have."""
 
 import copy
 from typing import Any
@@ -32,9 +32,9 @@ def texts(answer: dict[str, Any]) -> list[str]:
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[int, int, list[list[list[float]]]]:
-    """How many to keep of how many, and each prompt's choices by their tokens' likelihoods."""
+    """Draw n, the width, and for every prompt its choices' log probabilities."""
     width = draw(st.integers(1, 4))
-    # What a computer adds up exactly, so that equal sums are equal.
+    # Whole numbers, so that equal sums are equal.
     values = st.lists(st.integers(-9, 0).map(float), min_size=1, max_size=3)
     groups = st.lists(values, min_size=width, max_size=width)
     kept = draw(st.integers(1, width))
@@ -109,7 +109,7 @@ def test_the_rest_of_an_answer_stays_as_it_is() -> None:
     assert answer == before
 
 
-# What vLLM's server is asked:
+# The request to vLLM's server:
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Sampling parameters of requests to vLLM's server: defaults, translations, what is refused."""
+"""Sampling parameters of requests to vLLM's server: defaults, translations, refusals."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,7 +26,7 @@ def engine() -> Iterator[ScriptedEngine]:
 
 @pytest.fixture
 def ask(engine: ScriptedEngine) -> Ask:
-    """Prepare a body of these keys; those that nobody knows are refused."""
+    """Prepare a body of these keys; unknown ones are refused."""
 
     def prepared(path: str, **body: Any) -> Prepared:
         job = OpenAIJob(route=path, body=body)
@@ -42,7 +42,7 @@ def refusal(ask: Ask, path: str, **body: Any) -> tuple[str, str | None]:
     return caught.value.message, caught.value.param
 
 
-# How warm an answer is:
+# Temperature:
 
 
 @pytest.mark.parametrize(("default", "expected"), [(None, 0.7), (0.0, 0.0), (0.3, 0.3)])
@@ -68,7 +68,7 @@ def test_a_beam_has_no_temperature(ask: Ask) -> None:
     assert "temperature" not in (ask(CHAT, use_beam_search=True).body or {})
 
 
-# What is translated:
+# Translations:
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_where_nothing_is_sampled_side_by_side_the_names_are_unknown(ask: Ask, p
     assert refusal(ask, path, best_of=2) == ("unknown key 'best_of'", "best_of")
 
 
-# What is compared:
+# Ranked choices:
 
 
 def test_more_choices_than_are_wanted_are_ranked(ask: Ask) -> None:
