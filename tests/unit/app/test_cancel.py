@@ -64,7 +64,9 @@ async def test_a_job_cancelled_in_a_post_is_aborted_though_its_generator_is_neve
         await sdk.cancel()
         assert await until(lambda: engine.aborted == ["job-1"])
         assert engine.generating == []
-        await sdk.generator.aclose()  # only now: until here it was suspended at its yield
+        await (
+            sdk.generator.aclose()
+        )  # only now: until here the generator was suspended at its yield
 
 
 @every_stream

@@ -77,7 +77,7 @@ async def test_details_come_in_the_yield_of_their_tokens() -> None:
     choices = [chunk["choices"][0] for chunk in yields]
     assert [choice["tokens"] for choice in choices] == [["t0"], ["t1", "t2", "t3"], ["t4", "t5"]]
     assert [choice["token_ids"] for choice in choices] == [[0], [1, 2, 3], [4, 5]]
-    assert [[told["token"] for told in choice["logprobs"]] for choice in choices] == [
+    assert [[entry["token"] for entry in choice["logprobs"]] for choice in choices] == [
         choice["tokens"] for choice in choices
     ]
     assert gathered(yields, "logprobs") == [position(place) for place in range(6)]
@@ -108,8 +108,8 @@ async def test_each_choice_has_details_of_its_own() -> None:
 async def test_the_prompts_details_come_once_and_first_and_belong_to_no_choice() -> None:
     with Details(*streamed(6)) as engine:
         yields = await yields_of(engine, raw(stream=True))
-    told = [None, position(7), position(8)]
-    assert [chunk.get("prompt_logprobs") for chunk in yields] == [told, None, None]
+    expected = [None, position(7), position(8)]
+    assert [chunk.get("prompt_logprobs") for chunk in yields] == [expected, None, None]
     assert gathered(yields, "prompt_logprobs") == []
 
 
@@ -156,7 +156,7 @@ async def test_an_item_of_a_list_holds_its_details_too() -> None:
 
 
 @every_form
-async def test_what_is_not_told_has_no_key(stream: bool) -> None:
+async def test_details_that_are_absent_have_no_key(stream: bool) -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         (chunk,) = await yields_of(engine, raw(stream=stream))
     assert chunk.keys() == {"choices", "usage", "request_id"}
@@ -193,13 +193,13 @@ async def test_a_text_that_exceeds_a_yield_goes_on_in_the_next(unit: str) -> Non
 @pytest.mark.parametrize("count", [1001, 20_000])
 async def test_log_probabilities_that_exceed_a_yield_stay_in_step_with_the_ids(count: int) -> None:
     token = "é" * (1_500_000 // count)
-    told = [{"token": token, "id": place, "logprob": -0.5} for place in range(count)]
-    delta = Delta(0, "x" * count, count, 3, "stop", None, told, token_ids=list(range(count)))
+    logprobs = [{"token": token, "id": place, "logprob": -0.5} for place in range(count)]
+    delta = Delta(0, "x" * count, count, 3, "stop", None, logprobs, token_ids=list(range(count)))
     with Details(delta) as engine:
         yields = await yields_of(engine, raw(stream=True))
     assert len(yields) > 3
     assert max(sizes(yields)) < LIMIT
-    assert gathered(yields, "logprobs") == told
+    assert gathered(yields, "logprobs") == logprobs
     assert "".join(gathered(yields, "tokens")) == "x" * count
     for chunk in yields:
         choice = chunk["choices"][0]
@@ -238,8 +238,8 @@ async def test_what_is_split_of_one_choice_leaves_the_others_whole() -> None:
 
 
 async def test_details_of_a_token_that_exceed_a_yield_alone_fail_the_job() -> None:
-    told = [{"token": "a" * LIMIT, "logprob": -0.5}]
-    with Details(Delta(0, "a", 1, 3, "stop", None, told)) as engine:
+    logprobs = [{"token": "a" * LIMIT, "logprob": -0.5}]
+    with Details(Delta(0, "a", 1, 3, "stop", None, logprobs)) as engine:
         yields = await yields_of(engine, raw(stream=True))
     assert failure(yields)["code"] == 413
 

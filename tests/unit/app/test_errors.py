@@ -101,7 +101,9 @@ async def test_a_full_engine_is_worth_another_try(payload: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("payload", PAYLOADS[:2], ids=NAMES[:2])
-async def test_the_engines_own_errors_of_the_raw_path_are_told(payload: dict[str, Any]) -> None:
+async def test_the_engines_refusals_on_the_raw_path_reach_the_caller(
+    payload: dict[str, Any],
+) -> None:
     for script in (InvalidInput("bad template"), EngineBusy("full")):
         with ScriptedEngine(script) as engine:
             error = only_failure(await yields_of(engine, payload))
@@ -125,14 +127,14 @@ async def test_a_dead_engine_is_a_503_worth_another_try(payload: dict[str, Any])
         engine.die()
         yields = await yields_of(engine, payload)
     # Also in a stream of vLLM's server whose first event is an error.
-    told = only_failure(yields)
-    assert (told["code"], told["type"], told["retryable"], told["request_id"]) == (
+    failed = only_failure(yields)
+    assert (failed["code"], failed["type"], failed["retryable"], failed["request_id"]) == (
         503,
         "ServiceUnavailableError",
         True,
         "job-1",
     )
-    assert "Send the request again" in told["message"]
+    assert "Send the request again" in failed["message"]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS[::2], ids=NAMES[::2])
@@ -158,7 +160,7 @@ async def test_whatever_goes_wrong_when_the_engine_is_dead_is_its_death(
 
 
 @on_every_path
-async def test_a_defect_is_a_500_that_tells_nothing_of_the_inside(
+async def test_a_defect_is_a_500_without_internal_details(
     payload: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     app = failing_with(LookupError(SECRET))

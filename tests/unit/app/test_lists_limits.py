@@ -31,9 +31,9 @@ async def test_many_small_outputs_stay_below_the_limit_too() -> None:
         yields = await yields_of(engine, {"prompts": ["Hi"] * 10_000})
     assert 1 < len(yields) < 5
     assert max(sizes(yields)) < LIMIT
-    told = [(chunk.get("index", 0), len(chunk["outputs"])) for chunk in yields]
-    assert [index for index, _ in told] == [
-        sum(count for _, count in told[:place]) for place in range(len(told))
+    parts = [(chunk.get("index", 0), len(chunk["outputs"])) for chunk in yields]
+    assert [index for index, _ in parts] == [
+        sum(count for _, count in parts[:place]) for place in range(len(parts))
     ]
     assert len(results_of(yields, stream=False)) == 10_000
 
@@ -89,8 +89,8 @@ async def test_an_item_that_the_engine_refuses_fails_in_its_place(
     one, wrong, other = results_of(yields, stream=stream)
     assert texts([one, other]) == ["Hi", "Ho"]
     assert list(wrong) == ["error"]
-    told = wrong["error"]
-    assert (told["message"], told["code"], told["param"], told["retryable"]) == (
+    body = wrong["error"]
+    assert (body["message"], body["code"], body["param"], body["retryable"]) == (
         error.message,
         code,
         "prompt",
@@ -98,7 +98,7 @@ async def test_an_item_that_the_engine_refuses_fails_in_its_place(
     )
 
 
-async def test_an_item_that_fails_halfway_tells_nothing_but_the_error() -> None:
+async def test_an_item_that_fails_halfway_has_only_the_error() -> None:
     script = [*tokens("a", "b", finish=None), RefusedByEngine("no", status=400)]
     with Scripts(wrong=script) as engine:
         (chunk,) = await yields_of(engine, {"prompts": ["wrong", "Hi"]})

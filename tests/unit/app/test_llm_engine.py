@@ -49,7 +49,7 @@ async def test_an_answer_is_one_yield_with_the_output() -> None:
     assert yields == [{"request_id": "job-1", "output": output}]
 
 
-async def test_log_probabilities_stand_beside_the_text() -> None:
+async def test_log_probabilities_come_with_the_text() -> None:
     whole = Delta(0, "Hello", 2, 3, "length", None, [position("Hel"), position("lo")])
     with Details(whole) as engine:
         yields = await yields_of(engine, completion(return_token_log_probs=True))
@@ -91,7 +91,7 @@ async def test_each_yield_of_a_stream_is_one_event() -> None:
     assert yields == [{"request_id": "job-1", "output": event} for event in events]
 
 
-async def test_an_end_that_comes_alone_is_told_once() -> None:
+async def test_an_end_that_comes_alone_is_one_event() -> None:
     script = [*tokens(*"abcd", finish=None), Delta(0, "", 0, 3, "stop", "###")]
     with ScriptedEngine(*script) as engine:
         yields = await yields_of(engine, completion(stream=True, **EXACT))
@@ -137,7 +137,7 @@ async def test_an_end_that_comes_alone_costs_no_token() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_without_being_asked_for_log_probabilities_are_not_told(stream: bool) -> None:
+async def test_log_probabilities_are_absent_unless_asked_for(stream: bool) -> None:
     with Details(*one_by_one("a")) as engine:
         (chunk,) = await yields_of(engine, completion(stream=stream))
     assert not {"token", "tokens"} & chunk["output"].keys()
@@ -153,7 +153,7 @@ async def test_a_batch_is_one_yield_with_the_outputs() -> None:
     assert yields == [{"outputs": [output, output]}]
 
 
-async def test_a_batch_tells_the_log_probabilities_of_each() -> None:
+async def test_a_batch_has_the_log_probabilities_of_every_output() -> None:
     whole = Delta(0, "Hello", 2, 3, "stop", None, [position("Hel"), position("lo")])
     payload = {"format": "llm_engine", "prompts": ["Hi", "Ho"], "return_token_log_probs": True}
     with Details(whole) as engine:

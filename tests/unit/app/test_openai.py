@@ -65,7 +65,7 @@ async def test_a_get_answers_too(payload: dict[str, Any]) -> None:
     assert yields == [{"version": "0"}]
 
 
-async def test_a_body_that_is_no_json_is_a_string() -> None:
+async def test_a_body_that_is_not_json_is_a_string() -> None:
     with ScriptedEngine(app=serving(b"met", b"ric 1\n", media_type="text/plain")) as engine:
         yields = await yields_of(engine, {"openai_route": "/version"})
     assert yields == ["metric 1\n"]
@@ -105,8 +105,8 @@ async def test_several_choices_keep_their_events() -> None:
     with ScriptedEngine(*script) as engine:
         yields = await yields_of(engine, chat(stream=True), **DECODED)
         (whole,) = await yields_of(engine, chat(stream=False))
-    told = [item["choices"][0] for chunk in yields for item in chunk]
-    assert [(item["index"], item["delta"]["content"]) for item in told] == [
+    events = [item["choices"][0] for chunk in yields for item in chunk]
+    assert [(item["index"], item["delta"]["content"]) for item in events] == [
         (0, "a"),
         (0, "b"),
         (1, "x"),

@@ -101,7 +101,7 @@ async def test_a_delay_of_zero_in_the_job_turns_the_bound_off() -> None:
     assert [len(part) for part in words(yields)] == [1, 3, 4]
 
 
-async def test_only_the_last_yield_tells_how_the_answer_ended() -> None:
+async def test_only_the_last_yield_has_the_finish_reason() -> None:
     script = [*tokens("a", "b", "c", finish=None), Delta(0, "", 0, 3, "stop", "###")]
     with ScriptedEngine(*script) as engine:
         yields = await yields_of(engine, raw(stream=True, **EXACT))
@@ -124,7 +124,7 @@ async def test_several_choices_stand_side_by_side_and_count_together() -> None:
     ]
 
 
-async def test_several_choices_tell_how_they_ended_in_the_last_yield_only() -> None:
+async def test_only_the_last_yield_has_the_finish_reasons_of_several_choices() -> None:
     one, two = tokens("a", "b", "c", "d"), tokens("x", index=1, finish="length")
     with ScriptedEngine(*two, *one) as engine:
         payload = raw(stream=True, sampling_params={"n": 2}, **EXACT)
@@ -148,14 +148,18 @@ async def test_n_may_be_null(n: int | None) -> None:
 
 
 async def test_log_probabilities_come_with_their_tokens() -> None:
-    told: list[dict[str, Any]] = [{"token": text, "logprob": -0.5} for text in "abcde"]
+    logprobs: list[dict[str, Any]] = [{"token": text, "logprob": -0.5} for text in "abcde"]
     script = [
-        Delta(0, item["token"], 1, 3, "stop" if item is told[-1] else None, logprobs=[item])
-        for item in told
+        Delta(0, item["token"], 1, 3, "stop" if item is logprobs[-1] else None, logprobs=[item])
+        for item in logprobs
     ]
     with ScriptedEngine(*script) as engine:
         yields = await yields_of(engine, raw(stream=True, **EXACT))
-    assert [chunk["choices"][0]["logprobs"] for chunk in yields] == [told[:1], told[1:4], told[4:]]
+    assert [chunk["choices"][0]["logprobs"] for chunk in yields] == [
+        logprobs[:1],
+        logprobs[1:4],
+        logprobs[4:],
+    ]
 
 
 async def test_without_log_probabilities_there_is_no_key_for_them() -> None:
@@ -188,9 +192,9 @@ async def test_no_yield_of_a_stream_exceeds_what_the_platform_takes() -> None:
 
 
 async def test_log_probabilities_count_for_the_size_of_a_yield() -> None:
-    told = [{"token": "é" * 100_000, "logprob": -0.5}]  # 200 kB
+    logprobs = [{"token": "é" * 100_000, "logprob": -0.5}]  # 200 kB
     script = [
-        Delta(0, "a", 1, 3, "stop" if place == 9 else None, None, told) for place in range(10)
+        Delta(0, "a", 1, 3, "stop" if place == 9 else None, None, logprobs) for place in range(10)
     ]
     with ScriptedEngine(*script) as engine:
         yields = await yields_of(engine, raw(stream=True, min_batch_size=50, **EXACT))

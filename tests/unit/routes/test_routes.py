@@ -1,4 +1,4 @@
-"""Routes: the answers that they make of jobs."""
+"""Routes: the answers that they make from jobs."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -49,11 +49,11 @@ def test_a_route_that_is_not_served_is_refused_before_the_engine_is_asked(
 ) -> None:
     with pytest.raises(UnknownRoute) as caught:
         answer_to({"openai_route": "/v1/embedings", "openai_input": {"input": PROMPT}})
-    told = caught.value.message
-    assert told.startswith(
+    message = caught.value.message
+    assert message.startswith(
         "There is no route '/v1/embedings'; this worker serves POST /v1/chat/completions, "
     )
-    assert "GET /v1/models, GET /v1/models/{model}, " in told
+    assert "GET /v1/models, GET /v1/models/{model}, " in message
 
 
 @pytest.mark.parametrize("n", [257, 10**9])
@@ -66,7 +66,9 @@ def test_more_choices_than_a_yield_has_places_for_are_refused(n: int, answer_to:
     )
 
 
-def test_so_many_choices_fit_one_yield_with_room_for_their_text(answer_to: AnswerTo) -> None:
+def test_the_most_choices_allowed_fit_one_yield_with_room_for_their_text(
+    answer_to: AnswerTo,
+) -> None:
     reply = answer_to(raw(stream=True, sampling_params={"n": 256}))
     ends = [Delta(index, "", 0, 3, "repetition", "x" * 30) for index in range(256)]
     assert json_size(reply.render(ends)) < 50_000
@@ -104,8 +106,8 @@ def test_the_pieces_of_a_yield_are_never_larger_than_their_sizes_say(answer_to: 
     reply = answer_to(raw(stream=True))
     deltas = [Delta(0, text, 1, 3) for text in ["a", "é", "", '"', "\n"] * 2000]
     envelope = json_size(reply.render([Delta(0, "", 0, 3)]))
-    told = sum(json_size(delta.text) for delta in deltas)
-    assert json_size(reply.render(deltas)) <= told + envelope + 10
+    texts = sum(json_size(delta.text) for delta in deltas)
+    assert json_size(reply.render(deltas)) <= texts + envelope + 10
 
 
 # Messages of vLLM, without the refused value:
@@ -128,13 +130,13 @@ def refused(message: str, **error: Any) -> str:
         ("a plain message (with brackets)", "a plain message (with brackets)"),
     ],
 )
-async def test_a_refusal_is_told_without_the_refused_value(message: str, kept: str) -> None:
+async def test_a_refusal_does_not_repeat_the_refused_value(message: str, kept: str) -> None:
     with ScriptedEngine(app=replying(refused(message, param="p"), status=400)) as engine:
         error = failure(await yields_of(engine, chat(stream=False)))
     assert (error["message"], error["param"], error["code"]) == (kept, "p", 400)
 
 
-async def test_a_refusal_in_a_stream_is_told_without_the_refused_value() -> None:
+async def test_a_refusal_in_a_stream_does_not_repeat_the_refused_value() -> None:
     said = 'data: {"choices":[]}\n\n'
     error = f"data: {refused(f'bad (parameter=x, value={PROMPT})')}\n\ndata: [DONE]\n\n"
     app = replying(said + error, media_type="text/event-stream")
@@ -153,7 +155,7 @@ async def test_a_stream_whose_first_event_is_an_error_fails_the_job() -> None:
     assert (failure(yields)["message"], failure(yields)["code"]) == ("no", 400)
 
 
-async def test_an_error_that_is_no_json_is_a_defect() -> None:
+async def test_an_error_that_is_not_json_is_a_defect() -> None:
     app = replying(f"Internal Server Error: {PROMPT}", status=500, media_type="text/plain")
     with ScriptedEngine(app=app) as engine:
         (chunk,) = await yields_of(engine, chat(stream=False))
@@ -162,16 +164,16 @@ async def test_an_error_that_is_no_json_is_a_defect() -> None:
 
 
 @pytest.mark.parametrize("media_type", ["application/json", "text/event-stream"])
-async def test_whatever_vllms_server_says_of_it_a_dead_engine_is_a_503(media_type: str) -> None:
+async def test_a_dead_engine_is_a_503_whatever_vllms_server_answers(media_type: str) -> None:
     error = refused("EngineCore encountered an issue")
     stream = media_type == "text/event-stream"
     body = f"data: {error}\n\n" if stream else error
     app = replying(body, status=500, media_type=media_type)
     with ScriptedEngine(app=app) as engine:
         engine.mark_dead()
-        told = failure(await yields_of(engine, chat(stream=stream)))
-    assert (told["code"], told["retryable"]) == (503, True)
-    assert "EngineCore" not in told["message"]
+        failed = failure(await yields_of(engine, chat(stream=stream)))
+    assert (failed["code"], failed["retryable"]) == (503, True)
+    assert "EngineCore" not in failed["message"]
 
 
 @pytest.mark.parametrize(

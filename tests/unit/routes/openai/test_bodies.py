@@ -1,4 +1,4 @@
-"""Bodies of requests as vLLM's server gets them: models, conversations, unknown names."""
+"""Request bodies as vLLM's server gets them: models, conversations, unknown keys."""
 
 import copy
 import logging
@@ -36,7 +36,7 @@ def engine() -> Iterator[ScriptedEngine]:
 
 @pytest.fixture
 def prepare(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Prepare:
-    """Return the body for vLLM's server of one that a caller sends to a route."""
+    """Return a function that turns a caller's body for a route into the body for vLLM's server."""
     monkeypatch.setattr(bodies, "_logged", set())
 
     def prepared(
@@ -53,11 +53,11 @@ def prepare(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Prepare:
     return prepared
 
 
-# Models, and keys that are not for callers:
+# Models, and keys that callers may not send:
 
 
 @pytest.mark.parametrize("body", [{}, {"model": None}])
-def test_a_request_without_a_model_is_for_the_one_that_is_served(
+def test_a_request_without_a_model_is_for_the_served_model(
     prepare: Prepare, engine: ScriptedEngine, body: dict[str, Any]
 ) -> None:
     engine.model = Model(("first", "second"), 1, "cpu", frozenset({"generate"}))
@@ -65,22 +65,22 @@ def test_a_request_without_a_model_is_for_the_one_that_is_served(
 
 
 @pytest.mark.parametrize("name", ["other", "", 5])
-def test_the_model_that_a_request_names_is_vllms_to_find(prepare: Prepare, name: Any) -> None:
+def test_vllm_finds_the_model_that_a_request_names(prepare: Prepare, name: Any) -> None:
     assert prepare(COMPLETIONS, {"model": name})["model"] == name
 
 
 @pytest.mark.parametrize("name", sorted(bodies.DENIED))
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES, TOKENIZE])
-def test_what_is_no_callers_business_is_refused(prepare: Prepare, path: str, name: str) -> None:
+def test_keys_that_callers_may_not_send_are_refused(prepare: Prepare, path: str, name: str) -> None:
     bodies_with_it: list[dict[str, Any]] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
     for body in bodies_with_it:
         with pytest.raises(InvalidInput) as caught:
             prepare(path, body)
-        told = f"{name}: not in a request: {bodies.DENIED[name]}"
-        assert (caught.value.message, caught.value.param) == (told, name)
+        message = f"{name}: not in a request: {bodies.DENIED[name]}"
+        assert (caught.value.message, caught.value.param) == (message, name)
 
 
-def test_what_is_null_counts_as_absent(prepare: Prepare) -> None:
+def test_null_counts_as_absent(prepare: Prepare) -> None:
     body: dict[str, Any] = {"prompt_embeds": None, "model": None, "echo": None, "prompt": [None]}
     assert prepare(COMPLETIONS, body) == {"model": "demo", "prompt": [None]}
 
@@ -90,7 +90,7 @@ def test_values_for_the_chat_template_may_have_other_names(prepare: Prepare) -> 
     assert prepare(CHAT, {"chat_template_kwargs": nested})["chat_template_kwargs"] == nested
 
 
-def test_what_should_hold_names_and_does_not_is_vllms_to_refuse(prepare: Prepare) -> None:
+def test_vllm_refuses_a_value_that_should_be_an_object(prepare: Prepare) -> None:
     body = {"chat_template_kwargs": ["prompt_embeds"]}
     assert prepare(CHAT, body)["chat_template_kwargs"] == ["prompt_embeds"]
 
@@ -139,7 +139,7 @@ def test_the_callers_own_words_of_that_kind_win(prepare: Prepare, role: str) -> 
     ids=repr,
 )
 @pytest.mark.parametrize("path", [CHAT, TOKENIZE])
-def test_what_is_no_conversation_is_refused(
+def test_invalid_messages_are_refused(
     prepare: Prepare, path: str, messages: Any, place: str, kind: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -148,12 +148,12 @@ def test_what_is_no_conversation_is_refused(
     assert (caught.value.message, caught.value.param) == (message, place)
 
 
-def test_an_empty_conversation_is_vllms_to_refuse(prepare: Prepare) -> None:
+def test_vllm_refuses_an_empty_conversation(prepare: Prepare) -> None:
     assert prepare(CHAT, {"messages": []})["messages"] == []
     assert prepare(CHAT, {"messages": []}, **SYSTEM)["messages"] == [OPENED]
 
 
-def test_a_prompt_is_no_conversation(prepare: Prepare) -> None:
+def test_a_prompt_is_not_a_conversation(prepare: Prepare) -> None:
     asked = prepare(TOKENIZE, {"prompt": "Hi", "messages": None}, **SYSTEM)
     assert asked == {"prompt": "Hi", "model": "demo"}
     assert prepare(COMPLETIONS, {"prompt": "Hi"}, **SYSTEM) == {"prompt": "Hi", "model": "demo"}
@@ -250,7 +250,7 @@ def test_a_response_is_numbered_for_its_job(prepare: Prepare) -> None:
 # Unknown keys:
 
 
-def test_what_nobody_knows_is_passed_on_and_logged_once(
+def test_unknown_keys_are_passed_on_and_logged_once(
     prepare: Prepare, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -261,7 +261,7 @@ def test_what_nobody_knows_is_passed_on_and_logged_once(
     ]
 
 
-def test_of_a_name_without_end_the_beginning_is_logged(
+def test_only_the_beginning_of_a_long_name_is_logged(
     prepare: Prepare, caplog: pytest.LogCaptureFixture
 ) -> None:
     prepare(COMPLETIONS, {"x" * 1000: 1})
@@ -276,15 +276,17 @@ def test_no_more_than_a_hundred_names_are_logged(
     assert len(caplog.messages) == 100
 
 
-def test_where_requests_are_strict_it_is_refused_with_the_nearest_name(prepare: Prepare) -> None:
+def test_where_requests_are_strict_an_unknown_key_is_refused_with_the_nearest_name(
+    prepare: Prepare,
+) -> None:
     with pytest.raises(InvalidInput) as caught:
         prepare(COMPLETIONS, {"prompt": "", "zzz": 1, "max_token": 1}, STRICT_REQUESTS="1")
-    told = "unknown key 'max_token': did you mean 'max_tokens'?"
-    assert (caught.value.message, caught.value.param) == (told, "max_token")
+    message = "unknown key 'max_token': did you mean 'max_tokens'?"
+    assert (caught.value.message, caught.value.param) == (message, "max_token")
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE, "/elsewhere"])
-def test_what_the_worker_adds_is_known(prepare: Prepare, path: str) -> None:
+def test_keys_that_the_worker_adds_are_known(prepare: Prepare, path: str) -> None:
     environ = {**SYSTEM, "STRICT_REQUESTS": "1"}
     if path == "/elsewhere":
         with pytest.raises(InvalidInput, match="unknown key 'model'"):

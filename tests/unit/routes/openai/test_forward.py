@@ -1,4 +1,4 @@
-"""Requests to vLLM's server: to which engine's, and what becomes of its answers and errors."""
+"""Requests to vLLM's server: which engine's, and how its answers and errors are passed on."""
 
 import json
 import logging
@@ -37,8 +37,8 @@ def engine() -> Iterator[ScriptedEngine]:
 
 
 @pytest.fixture
-def beside(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
-    """An embedder beside the engine."""
+def embedder(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
+    """A second engine, for embeddings."""
     with ScriptedEngine() as embedder:
         embedder.model = Model(("minilm", "org/minilm"), 512, "cpu", frozenset({"embed"}))
         keys = frozenset({"model", "input", "prompt"})
@@ -47,47 +47,47 @@ def beside(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
         yield embedder
 
 
-async def test_a_route_that_one_engine_has_is_its_own(
-    engine: ScriptedEngine, beside: ScriptedEngine
+async def test_a_route_that_only_one_engine_has_goes_to_that_engine(
+    engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
     assert await yields_of(engine, payload("/embeddings", input="Hi")) == [{"path": EMBEDDINGS}]
-    assert (engine.asked, beside.asked) == ([], [{"input": "Hi", "model": "minilm"}])
+    assert (engine.asked, embedder.asked) == ([], [{"input": "Hi", "model": "minilm"}])
     assert await yields_of(engine, payload("/messages")) == [{"path": MESSAGES}]
     assert engine.asked == [{"model": "demo"}]
 
 
 @pytest.mark.parametrize("name", ["minilm", "org/minilm"])
-async def test_of_several_engines_that_of_the_named_model_answers(
-    engine: ScriptedEngine, beside: ScriptedEngine, name: str
+async def test_the_engine_of_the_named_model_answers(
+    engine: ScriptedEngine, embedder: ScriptedEngine, name: str
 ) -> None:
     await yields_of(engine, payload("/tokenize", prompt="Hi", model=name))
-    assert (engine.asked, beside.asked) == ([], [{"prompt": "Hi", "model": name}])
+    assert (engine.asked, embedder.asked) == ([], [{"prompt": "Hi", "model": name}])
 
 
 @pytest.mark.parametrize("model", [{}, {"model": None}, {"model": "demo"}, {"model": "pirate"}])
-async def test_without_a_name_of_the_other_the_first_engine_answers(
-    engine: ScriptedEngine, beside: ScriptedEngine, model: dict[str, Any]
+async def test_without_the_embedders_name_the_first_engine_answers(
+    engine: ScriptedEngine, embedder: ScriptedEngine, model: dict[str, Any]
 ) -> None:
     engine.adapters = ["pirate"]
     await yields_of(engine, payload("/tokenize", **model))
-    assert (len(engine.asked), beside.asked) == (1, [])
+    assert (len(engine.asked), embedder.asked) == (1, [])
 
 
-async def test_an_adapter_that_nobody_has_is_refused_before_vllm_is_asked(
-    engine: ScriptedEngine, beside: ScriptedEngine
+async def test_an_unknown_adapter_is_refused_before_vllm_is_asked(
+    engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
     for route in ("/tokenize", "/embeddings"):
-        error = failure(await yields_of(engine, payload(route, model="nobody")))
+        error = failure(await yields_of(engine, payload(route, model="unknown")))
         assert (error["code"], error["param"]) == (404, "model")
-    assert engine.asked == beside.asked == []
+    assert engine.asked == embedder.asked == []
 
 
-async def test_a_model_that_is_no_name_is_vllms_to_refuse(engine: ScriptedEngine) -> None:
+async def test_vllm_refuses_a_model_that_is_not_a_string(engine: ScriptedEngine) -> None:
     await yields_of(engine, payload("/tokenize", model=["demo"]))
     assert engine.asked == [{"model": ["demo"]}]
 
 
-async def test_what_no_engine_can_do_is_told_with_what_to_do_about_it(
+async def test_a_route_that_no_engine_has_is_refused_with_advice(
     engine: ScriptedEngine,
 ) -> None:
     error = failure(await yields_of(engine, payload("/v1/embeddings")))
@@ -96,13 +96,15 @@ async def test_what_no_engine_can_do_is_told_with_what_to_do_about_it(
     assert "set EMBEDDING_MODEL_NAME" in error["message"]
 
 
-@pytest.mark.usefixtures("beside")
-async def test_what_neither_engine_can_do_names_both(engine: ScriptedEngine) -> None:
+@pytest.mark.usefixtures("embedder")
+async def test_a_route_that_neither_engine_has_is_refused_with_the_names_of_both(
+    engine: ScriptedEngine,
+) -> None:
     error = failure(await yields_of(engine, payload("/rerank")))
     assert error["message"] == "/rerank: this is nothing that demo, minilm can do."
 
 
-async def test_a_model_that_does_not_generate_needs_no_other_beside_it(
+async def test_a_pooling_model_is_not_advised_to_add_an_embedder(
     engine: ScriptedEngine,
 ) -> None:
     engine.model, engine.bodies = Model(("demo",), 512, "cpu", frozenset({"embed"})), {}
@@ -121,12 +123,12 @@ async def test_a_route_is_read_with_its_method(engine: ScriptedEngine) -> None:
 
 
 @pytest.mark.parametrize("route", [CHAT, "/v1/completions", RESPONSES, MESSAGES])
-async def test_these_routes_stream_and_say_so_in_whole_events(route: str) -> None:
+async def test_these_routes_stream_in_whole_events(route: str) -> None:
     app = replying("data: 1\n\nda", "ta: 2\n\n", media_type=STREAM)
     assert await answered(app, route, stream=True) == ["data: 1\n\n", "data: 2\n\n"]
 
 
-async def test_other_routes_do_not_whatever_is_asked() -> None:
+async def test_other_routes_do_not_stream_whatever_is_asked() -> None:
     assert await answered(replying('{"tokens": [1]}'), "/tokenize", stream=True) == [
         {"tokens": [1]}
     ]
@@ -179,7 +181,7 @@ async def test_an_opening_that_nothing_follows_is_not_lost() -> None:
 
 # How a stream breaks:
 
-TOLD = {
+ERROR = {
     "message": "too long",
     "type": "BadRequestError",
     "param": "input",
@@ -195,16 +197,16 @@ SAID = 'data: {"choices": []}\n\n'
 async def test_a_chat_breaks_with_an_error_and_its_closing_mark(route: str) -> None:
     app = replying(SAID, VLLMS, "data: [DONE]\n\n", media_type=STREAM)
     yields = await answered(app, route, stream=True)
-    assert yields == [SAID, f"data: {json.dumps({'error': TOLD})}\n\ndata: [DONE]\n\n"]
+    assert yields == [SAID, f"data: {json.dumps({'error': ERROR})}\n\ndata: [DONE]\n\n"]
     decoded = await answered(app, route, stream=True, RAW_OPENAI_OUTPUT="0")
-    assert decoded == [[{"choices": []}], [{"error": TOLD}]]
+    assert decoded == [[{"choices": []}], [{"error": ERROR}]]
 
 
 async def test_messages_break_with_an_event_of_anthropics() -> None:
     begun = named("message_start")
     error = {"message": "too long", "type": "invalid_request_error", "code": 400, "param": "input"}
     app = replying(begun, named("error", error=error), media_type=STREAM)
-    event = {"type": "error", "error": TOLD}
+    event = {"type": "error", "error": ERROR}
     assert await answered(app, MESSAGES, stream=True) == [
         begun,
         f"event: error\ndata: {json.dumps(event)}\n\n",
@@ -219,7 +221,7 @@ async def test_a_response_breaks_with_an_event_of_its_own_shape() -> None:
     head, _, data = yields[-1].partition("data: ")
     assert (head, data[-2:]) == ("event: error\n", "\n\n")
     own = {"code": 400, "message": "too long", "param": "input"}
-    assert json.loads(data) == {"type": "error", **own, "error": TOLD}
+    assert json.loads(data) == {"type": "error", **own, "error": ERROR}
 
 
 async def test_an_error_keeps_its_characters() -> None:
@@ -231,7 +233,7 @@ async def test_an_error_keeps_its_characters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("route", "beside"),
+    ("route", "expected"),
     [
         (MESSAGES, {"type": "error"}),
         ("/v1/messages/count_tokens", {"type": "error"}),
@@ -240,23 +242,23 @@ async def test_an_error_keeps_its_characters() -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_anthropics_clients_can_tell_an_error(
-    route: str, beside: dict[str, str], stream: bool
+async def test_errors_of_anthropics_routes_have_anthropics_shape(
+    route: str, expected: dict[str, str], stream: bool
 ) -> None:
     refusal = {"error": {"message": "too long", "param": "input"}}
     app = replying(json.dumps(refusal), status=400)
     (chunk,) = await answered(app, route, stream=stream)
-    assert json.loads(chunk["error"]) == {**beside, "error": TOLD}
+    assert json.loads(chunk["error"]) == {**expected, "error": ERROR}
 
 
-async def test_what_vllms_web_framework_refuses_is_told_in_its_words() -> None:
+async def test_a_refusal_of_vllms_web_framework_keeps_its_message() -> None:
     app = replying('{"detail": "Method Not Allowed"}', status=405)
     error = failure(await answered(app, "/tokenize"))
     assert (error["code"], error["message"]) == (405, "Method Not Allowed")
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(404, False), (429, True), (503, True)])
-async def test_other_statuses_are_vllms(status: int, retryable: bool) -> None:
+async def test_other_statuses_of_vllm_are_kept(status: int, retryable: bool) -> None:
     body = {"error": {"message": "no", "code": 400}}
     error = failure(await answered(replying(json.dumps(body), status=status), CHAT))
     assert (error["code"], error["message"]) == (status, "no")
@@ -273,7 +275,7 @@ async def test_other_statuses_are_vllms(status: int, retryable: bool) -> None:
     ],
     ids=["whole", "anthropics", "openais", "with-code"],
 )
-async def test_what_vllm_could_not_do_is_for_the_log_and_not_for_the_caller(
+async def test_an_internal_error_of_vllm_is_logged_and_not_sent(
     app: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
@@ -284,7 +286,7 @@ async def test_what_vllm_could_not_do_is_for_the_log_and_not_for_the_caller(
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "sent"),
     [
         ("--tokenizer-mode and --max-logprobs", "TOKENIZER_MODE and MAX_LOGPROBS"),
         ("a --flag, a -- dash and -a-b", "a --flag, a -- dash and -a-b"),
@@ -295,6 +297,6 @@ async def test_what_vllm_could_not_do_is_for_the_log_and_not_for_the_caller(
         ("braces {a} stay", "braces {a} stay"),
     ],
 )
-async def test_messages_name_settings_and_hold_no_refused_value(message: str, told: str) -> None:
+async def test_messages_name_settings_and_hold_no_refused_value(message: str, sent: str) -> None:
     app = replying(json.dumps({"error": {"message": message}}), status=400)
-    assert failure(await answered(app, CHAT))["message"] == told
+    assert failure(await answered(app, CHAT))["message"] == sent

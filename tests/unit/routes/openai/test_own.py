@@ -28,12 +28,12 @@ def engine() -> Iterator[ScriptedEngine]:
 
 
 @pytest.fixture
-def beside(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
-    """An embedder beside the engine."""
-    with ScriptedEngine(app=listing(card("org/minilm"))) as embedder:
-        embedder.model = Model(("org/minilm", "e"), 512, "cpu", frozenset({"embed"}))
-        engine.embedder = embedder
-        yield embedder
+def embedder(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
+    """A second engine, for embeddings."""
+    with ScriptedEngine(app=listing(card("org/minilm"))) as second:
+        second.model = Model(("org/minilm", "e"), 512, "cpu", frozenset({"embed"}))
+        engine.embedder = second
+        yield second
 
 
 async def got(engine: ScriptedEngine, route: str, **environ: str) -> Any:
@@ -48,7 +48,7 @@ async def refused(engine: ScriptedEngine, payload: dict[str, Any]) -> dict[str, 
 # Models:
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("embedder")
 async def test_the_models_of_every_engine_are_listed(engine: ScriptedEngine) -> None:
     assert await got(engine, "/v1/models") == {
         "object": "list",
@@ -56,7 +56,7 @@ async def test_the_models_of_every_engine_are_listed(engine: ScriptedEngine) -> 
     }
 
 
-async def test_where_a_loaded_adapter_lies_is_not_told(engine: ScriptedEngine) -> None:
+async def test_the_path_of_a_loaded_adapter_is_not_shown(engine: ScriptedEngine) -> None:
     engine.app = listing(card("demo"), card("pirate", "demo", "/runpod-volume/loras/pirate"))
     listed = (await got(engine, "/v1/models"))["data"]
     assert listed == [card("demo"), card("pirate", "demo", "pirate")]
@@ -69,7 +69,7 @@ async def test_adapters_that_wait_on_the_volume_are_listed_once(engine: Scripted
     assert listed == [card("demo"), card("loaded", "demo"), card("waiting", "demo")]
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("embedder")
 @pytest.mark.parametrize("route", ["/v1/models/org/minilm", "/models/org/minilm/", "models/demo"])
 async def test_a_model_is_described_by_its_name_slashes_and_all(
     engine: ScriptedEngine, route: str
@@ -83,23 +83,23 @@ async def test_an_adapter_that_waits_is_described_too(engine: ScriptedEngine) ->
     assert await got(engine, "/v1/models/pirate") == card("pirate", "demo")
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("embedder")
 @pytest.mark.parametrize("name", ["minilm", "org", "Demo", "models/demo"])
-async def test_a_model_that_is_not_served_is_told_with_those_that_are(
+async def test_a_refusal_of_an_unknown_model_lists_the_served_models(
     engine: ScriptedEngine, name: str
 ) -> None:
     error = await refused(engine, {"openai_route": f"/v1/models/{name}"})
-    told = f"There is no model '{name}'; this worker serves demo, org/minilm."
-    assert (error["code"], error["message"]) == (404, told)
+    message = f"There is no model '{name}'; this worker serves demo, org/minilm."
+    assert (error["code"], error["message"]) == (404, message)
 
 
 async def test_an_engine_that_is_started_again_has_no_models_meanwhile(
-    engine: ScriptedEngine, beside: ScriptedEngine
+    engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
-    beside.mark_dead()
+    embedder.mark_dead()
     assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
     assert await got(engine, "/v1/models/demo") == card("demo")
-    for name in ("org/minilm", "nobody"):  # either may be the dead engine's
+    for name in ("org/minilm", "unknown"):  # either may be the dead engine's
         assert (await refused(engine, {"openai_route": f"/v1/models/{name}"}))["code"] == 503
     engine.mark_dead()
     assert (await refused(engine, {"openai_route": "/v1/models"}))["code"] == 503
@@ -127,12 +127,12 @@ async def test_an_adapter_to_forget_must_be_named(engine: ScriptedEngine, body: 
 # Health and status:
 
 
-async def test_health_tells_how_each_engine_is(
-    engine: ScriptedEngine, beside: ScriptedEngine
+async def test_health_has_the_state_of_every_engine(
+    engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
     ready = {"demo": "ready", "org/minilm": "ready"}
     assert await got(engine, "/health") == {"status": "ok", "models": ready}
-    beside.mark_dead()
+    embedder.mark_dead()
     starting = ready | {"org/minilm": "starting"}
     assert await got(engine, "/health") == {"status": "ok", "models": starting}
     engine.mark_dead()
@@ -154,23 +154,23 @@ async def test_the_status_has_the_keys_of_the_model_serving_api(engine: Scripted
 
 
 @pytest.mark.parametrize(("temperature", "samples"), [(None, True), (0.0, False), (1.0, True)])
-async def test_the_status_tells_what_nobody_set(
+async def test_the_status_has_values_for_what_is_not_set(
     engine: ScriptedEngine, temperature: float | None, samples: bool
 ) -> None:
     engine.model = Model(("demo",), 1024, "cpu", frozenset({"generate"}), temperature)
-    told = await got(engine, "/v1/chat")
-    assert (told["do_sample"], told["max_new_tokens"]) == (samples, 1024)
-    assert (told["llm_serving_url"], told["system_prompt"]) == (None, None)
+    status = await got(engine, "/v1/chat")
+    assert (status["do_sample"], status["max_new_tokens"]) == (samples, 1024)
+    assert (status["llm_serving_url"], status["system_prompt"]) == (None, None)
 
 
 async def test_the_status_of_a_dead_engine_is_not_started(engine: ScriptedEngine) -> None:
     engine.mark_dead()
-    told = {"status": "not started", "message": "You need to start the service first."}
-    assert await got(engine, "/chat") == told
+    status = {"status": "not started", "message": "You need to start the service first."}
+    assert await got(engine, "/chat") == status
 
 
 @pytest.mark.parametrize("route", ["/chat", "/health", "/models", "/models/demo", "/metrics"])
-async def test_what_is_only_told_takes_get(engine: ScriptedEngine, route: str) -> None:
+async def test_read_only_routes_take_get(engine: ScriptedEngine, route: str) -> None:
     assert await yields_of(engine, {"route": route, "method": "GET"})
     error = await refused(engine, {"route": route, "method": "POST"})
     assert (error["code"], error["message"].endswith(" takes GET.")) == (405, True)
@@ -179,19 +179,19 @@ async def test_what_is_only_told_takes_get(engine: ScriptedEngine, route: str) -
 # Metrics:
 
 
-async def test_a_family_of_counts_that_both_engines_have_is_told_once(
-    engine: ScriptedEngine, beside: ScriptedEngine
+async def test_a_metric_family_of_both_engines_appears_once(
+    engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
-    for each in (engine, beside):
-        counter = Counter("vllm:asked", "Requests.", ["model"], registry=each.metrics)
-        counter.labels(model=each.model.names[0]).inc(3 if each is engine else 4)
-    Gauge("vllm:alone", "Of one.", registry=beside.metrics).set(1)
+    for owner in (engine, embedder):
+        counter = Counter("vllm:asked", "Requests.", ["model"], registry=owner.metrics)
+        counter.labels(model=owner.model.names[0]).inc(3 if owner is engine else 4)
+    Gauge("vllm:alone", "Of one.", registry=embedder.metrics).set(1)
     for _ in range(2):  # merging changes none of them
-        told = await got(engine, "/metrics")
-        families = list(text_string_to_metric_families(told))
+        metrics = await got(engine, "/metrics")
+        families = list(text_string_to_metric_families(metrics))
         names = [family.name for family in families]
         assert len(names) == len(set(names))
-        assert told.count("# TYPE vllm:asked_total counter") == 1
+        assert metrics.count("# TYPE vllm:asked_total counter") == 1
         totals = {
             sample.labels["model"]: sample.value
             for family in families
@@ -199,10 +199,10 @@ async def test_a_family_of_counts_that_both_engines_have_is_told_once(
             if sample.name == "vllm:asked_total"
         }
         assert totals == {"demo": 3, "org/minilm": 4}
-        assert "vllm:alone 1.0" in told
+        assert "vllm:alone 1.0" in metrics
 
 
-async def test_the_processs_own_counts_are_told_too(engine: ScriptedEngine) -> None:
+async def test_the_processs_own_metrics_are_included(engine: ScriptedEngine) -> None:
     counter = Counter("worker_test", "Of the process.")
     try:
         assert "worker_test_total 0.0" in await got(engine, "/metrics")
@@ -223,25 +223,25 @@ def described(path: str, schema: str, title: str = "vLLM") -> dict[str, Any]:
 
 
 async def test_the_document_describes_what_is_served_and_nothing_else(
-    engine: ScriptedEngine, beside: ScriptedEngine
+    engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
     engine.schema = described(CHAT, "Chat")
-    beside.schema = described("/v1/embeddings", "Embed", "embedder")
-    told = await got(engine, "/openapi.json")
+    embedder.schema = described("/v1/embeddings", "Embed", "embedder")
+    document = await got(engine, "/openapi.json")
     own = {route.path for route in ROUTES if route.own}
-    assert set(told["paths"]) == own | {CHAT, "/v1/embeddings"}
-    assert told["paths"][CHAT] == {"post": {"summary": "vLLM's"}}
-    assert told["paths"]["/v1/embeddings"] == {"post": {"summary": "embedder's"}}
-    assert told["components"] == {
+    assert set(document["paths"]) == own | {CHAT, "/v1/embeddings"}
+    assert document["paths"][CHAT] == {"post": {"summary": "vLLM's"}}
+    assert document["paths"]["/v1/embeddings"] == {"post": {"summary": "embedder's"}}
+    assert document["components"] == {
         "schemas": {"Chat": {"type": "object"}, "Embed": {"type": "object"}}
     }
-    assert (told["openapi"], told["info"]) == ("3.1.0", {"title": "vLLM"})
+    assert (document["openapi"], document["info"]) == ("3.1.0", {"title": "vLLM"})
 
 
 async def test_vllms_words_for_a_route_of_the_workers_win(engine: ScriptedEngine) -> None:
     engine.schema = described("/v1/models", "Models")
-    told = await got(engine, "/openapi.json")
-    assert told["paths"]["/v1/models"] == {"post": {"summary": "vLLM's"}}
+    document = await got(engine, "/openapi.json")
+    assert document["paths"]["/v1/models"] == {"post": {"summary": "vLLM's"}}
 
 
 async def test_the_workers_own_routes_are_described_in_a_line(engine: ScriptedEngine) -> None:

@@ -18,8 +18,8 @@ def chat_choice(index: int, *logprobs: float) -> dict[str, Any]:
 
 
 def completion_choice(index: int, *logprobs: float | None) -> dict[str, Any]:
-    told = {"token_logprobs": [*logprobs], "tokens": ["x"] * len(logprobs)}
-    return {"index": index, "text": f"text {index}", "logprobs": told}
+    details = {"token_logprobs": [*logprobs], "tokens": ["x"] * len(logprobs)}
+    return {"index": index, "text": f"text {index}", "logprobs": details}
 
 
 def sampled(n: int, width: int, *, shows_logprobs: bool = True) -> Ranking:
@@ -50,11 +50,11 @@ def test_each_prompt_keeps_its_likeliest_choices_the_likeliest_first(
     likely = [values for group in groups for values in group]
     choices = [make(place, *values) | {"from": place} for place, values in enumerate(likely)]
     random.shuffle(choices)
-    told = sampled(n, width).best({"choices": choices})["choices"]
-    assert [choice["index"] for choice in told] == list(range(n * len(groups)))
-    assert len({choice["from"] for choice in told}) == len(told)
+    best = sampled(n, width).best({"choices": choices})["choices"]
+    assert [choice["index"] for choice in best] == list(range(n * len(groups)))
+    assert len({choice["from"] for choice in best}) == len(best)
     for place, group in enumerate(groups):
-        kept = [choice["from"] for choice in told[place * n : (place + 1) * n]]
+        kept = [choice["from"] for choice in best[place * n : (place + 1) * n]]
         assert {origin // width for origin in kept} == {place}
         assert [sum(likely[origin]) for origin in kept] == sorted(map(sum, group), reverse=True)[:n]
 
@@ -64,7 +64,7 @@ def test_of_equally_likely_choices_the_first_is_kept() -> None:
     assert texts(sampled(2, 3).best({"choices": choices})) == ["text 0", "text 1"]
 
 
-def test_choices_are_told_apart_by_number_and_not_by_spelling() -> None:
+def test_choices_are_ordered_by_number_and_not_as_text() -> None:
     choices = [completion_choice(index, 0.0) for index in reversed(range(12))]
     assert texts(sampled(11, 12).best({"choices": choices}))[9:] == ["text 9", "text 10"]
 
@@ -88,9 +88,9 @@ def test_an_answer_of_no_token_is_the_likeliest() -> None:
 def test_beams_keep_the_order_that_they_come_in() -> None:
     choices = [{**completion_choice(index), "logprobs": None} for index in range(6)]
     ranking = Ranking(n=2, width=3, ranked=True, shows_logprobs=False)
-    told = ranking.best({"choices": choices})
-    assert texts(told) == ["text 0", "text 1", "text 3", "text 4"]
-    assert [choice["index"] for choice in told["choices"]] == [0, 1, 2, 3]
+    best = ranking.best({"choices": choices})
+    assert texts(best) == ["text 0", "text 1", "text 3", "text 4"]
+    assert [choice["index"] for choice in best["choices"]] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("make", [chat_choice, completion_choice])
@@ -113,7 +113,7 @@ def test_the_rest_of_an_answer_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "logprobs", "tells"),
+    ("body", "logprobs", "shows_logprobs"),
     [
         ({"messages": []}, True, False),
         ({"messages": [], "logprobs": False}, True, False),
@@ -126,10 +126,10 @@ def test_the_rest_of_an_answer_stays_as_it_is() -> None:
     ids=repr,
 )
 def test_all_choices_are_asked_for_and_what_they_are_ranked_by(
-    body: dict[str, Any], logprobs: Any, tells: bool
+    body: dict[str, Any], logprobs: Any, shows_logprobs: bool
 ) -> None:
     ranking = Ranking.begin(body, Sampling(n=2, best_of=5))
-    assert ranking == Ranking(n=2, width=5, ranked=False, shows_logprobs=tells)
+    assert ranking == Ranking(n=2, width=5, ranked=False, shows_logprobs=shows_logprobs)
     assert body["n"] == 5
     assert (body["logprobs"], type(body["logprobs"])) == (logprobs, type(logprobs))
 

@@ -81,7 +81,7 @@ def test_a_beam_has_no_temperature(ask: Ask) -> None:
     ],
     ids=repr,
 )
-def test_what_holds_an_answer_has_vllms_name_of_today(ask: Ask, given: dict[str, Any]) -> None:
+def test_structured_output_keys_get_vllms_current_name(ask: Ask, given: dict[str, Any]) -> None:
     asked = ask(COMPLETIONS, prompt="", **given)
     assert asked.body == {"prompt": "", "model": "demo", "structured_outputs": {"regex": "a+"}}
 
@@ -89,23 +89,23 @@ def test_what_holds_an_answer_has_vllms_name_of_today(ask: Ask, given: dict[str,
 @pytest.mark.parametrize(
     "given", [{"guided_json_object": False}, {"guided_decoding": {}}, {"best_of": 1}, {"n": None}]
 )
-def test_what_asks_for_nothing_is_left_out(ask: Ask, given: dict[str, Any]) -> None:
+def test_keys_that_ask_for_nothing_are_left_out(ask: Ask, given: dict[str, Any]) -> None:
     assert ask(COMPLETIONS, **given) == Prepared({"model": "demo"})
 
 
-def test_what_only_vllms_inside_may_say_is_refused(ask: Ask) -> None:
-    told = refusal(ask, COMPLETIONS, structured_outputs={"regex": "a", "_backend": "x"})
-    assert told == ("structured_outputs: unknown key '_backend'", "structured_outputs")
+def test_vllms_internal_keys_are_refused(ask: Ask) -> None:
+    refused = refusal(ask, COMPLETIONS, structured_outputs={"regex": "a", "_backend": "x"})
+    assert refused == ("structured_outputs: unknown key '_backend'", "structured_outputs")
 
 
 @pytest.mark.parametrize("name", ["logits_processors", "guided_decoding_backend", "backend"])
-def test_what_is_gone_is_refused_with_what_replaces_it(ask: Ask, name: str) -> None:
+def test_removed_keys_are_refused_with_what_replaces_them(ask: Ask, name: str) -> None:
     message, param = refusal(ask, COMPLETIONS, **{name: "x"})
     assert message.startswith(f"{name} is gone: vLLM has ")
     assert param == name
 
 
-def test_what_vllms_server_still_takes_is_passed_on(ask: Ask, engine: ScriptedEngine) -> None:
+def test_keys_that_vllms_server_still_takes_are_passed_on(ask: Ask, engine: ScriptedEngine) -> None:
     engine.bodies = {COMPLETIONS: frozenset({"n", "model", "truncate_prompt_tokens"})}
     asked = ask(COMPLETIONS, truncate_prompt_tokens=5)
     assert asked.body == {"truncate_prompt_tokens": 5, "model": "demo"}
@@ -127,8 +127,8 @@ def test_what_vllms_server_still_takes_is_passed_on(ask: Ask, engine: ScriptedEn
 def test_values_are_checked_as_on_the_raw_path_and_named_as_the_caller_wrote_them(
     ask: Ask, given: dict[str, Any], message: str
 ) -> None:
-    told, param = refusal(ask, COMPLETIONS, prompt="", **given)
-    assert told.startswith(message)
+    error, param = refusal(ask, COMPLETIONS, prompt="", **given)
+    assert error.startswith(message)
     assert param in given
 
 
@@ -159,7 +159,7 @@ def test_beams_are_asked_for_in_vllms_words(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("named", ["best_of", "use_beam_search"])
-def test_what_is_compared_is_not_streamed(ask: Ask, named: str) -> None:
+def test_ranked_choices_are_not_streamed(ask: Ask, named: str) -> None:
     given = {"best_of": 2, **({"use_beam_search": True} if named == "use_beam_search" else {})}
     message, param = refusal(ask, CHAT, stream=True, **given)
     assert (message.split(":")[0], param) == (named, named)
@@ -167,7 +167,7 @@ def test_what_is_compared_is_not_streamed(ask: Ask, named: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, "false", "off", 0, None])
-def test_whatever_vllm_takes_for_no_stream_is_none(ask: Ask, stream: Any) -> None:
+def test_every_value_that_vllm_reads_as_no_stream_is_none(ask: Ask, stream: Any) -> None:
     assert ask(COMPLETIONS, best_of=2, stream=stream).ranking
 
 
@@ -200,7 +200,7 @@ def test_an_empty_prompt_has_no_likelihood_to_echo(ask: Ask, prompt: Any) -> Non
     ],
     ids=repr,
 )
-def test_other_prompts_are_vllms_to_judge(ask: Ask, given: dict[str, Any]) -> None:
+def test_vllm_judges_other_prompts(ask: Ask, given: dict[str, Any]) -> None:
     assert ask(COMPLETIONS, **given).body == {**given, "model": "demo"}
 
 
@@ -225,15 +225,15 @@ async def test_the_likeliest_choice_is_what_a_job_yields() -> None:
         ("prompt_logprobs", 1),
     ],
 )
-def test_what_a_beam_search_would_pass_over_is_refused(ask: Ask, name: str, value: Any) -> None:
-    told, param = refusal(ask, COMPLETIONS, use_beam_search=True, **{name: value})
-    assert (told, param) == (f"{name}: beam search does not heed it", name)
+def test_keys_that_beam_search_ignores_are_refused(ask: Ask, name: str, value: Any) -> None:
+    error, param = refusal(ask, COMPLETIONS, use_beam_search=True, **{name: value})
+    assert (error, param) == (f"{name}: beam search does not heed it", name)
 
 
 @pytest.mark.parametrize(
     "given", [{"top_p": 1}, {"top_k": -1}, {"repetition_penalty": 1.0}, {"seed": 0}, {"stop": []}]
 )
-def test_what_asks_a_beam_search_for_nothing_is_taken(
+def test_keys_that_ask_a_beam_search_for_nothing_are_accepted(
     ask: Ask, engine: ScriptedEngine, given: dict[str, Any]
 ) -> None:
     engine.bodies = {COMPLETIONS: frozenset({"n", "model", "use_beam_search", *given})}
