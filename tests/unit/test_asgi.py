@@ -67,7 +67,7 @@ async def test_the_head_comes_first_and_then_the_body() -> None:
         ([(b"content-length", b"0")], ""),
     ],
 )
-async def test_the_media_type_is_told_without_parameters(
+async def test_the_media_type_has_no_parameters(
     headers: list[tuple[bytes, bytes]], media_type: str
 ) -> None:
     message = {"type": "http.response.start", "status": 200, "headers": headers}
@@ -145,7 +145,7 @@ async def left_with(app: App, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
-async def test_leaving_tells_the_app_and_does_not_cancel_it(how: str) -> None:
+async def test_leaving_sends_the_app_a_disconnect_and_does_not_cancel_it(how: str) -> None:
     app = App(start(), linger=True)
     await left_with(app, how)
     gc.collect()  # nothing else refers to the app's task
@@ -179,7 +179,7 @@ async def test_an_app_that_cleans_up_after_its_client_left_is_kept_alive() -> No
         await cleaned.wait()
 
 
-async def test_a_disconnect_is_told_as_often_as_it_is_asked_for() -> None:
+async def test_a_disconnect_is_received_as_often_as_it_is_asked_for() -> None:
     received: list[Message] = []
 
     async def app(_: Message, receive: Any, send: Any) -> None:
@@ -223,7 +223,7 @@ async def test_a_failure_comes_after_what_was_sent_before_it() -> None:
     assert read == [Head(500, "application/json"), b"half"]
 
 
-async def test_a_failure_after_the_client_left_is_nobodys() -> None:
+async def test_a_failure_after_the_client_left_is_dropped() -> None:
     reported: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     parts = call(failing(start(), linger=True), POST)

@@ -154,7 +154,7 @@ async def test_items_are_returned_without_waiting_whatever_the_patience(
     stream.cancel()
 
 
-async def test_the_end_is_told_as_often_as_it_is_asked_for(
+async def test_the_end_is_returned_as_often_as_it_is_asked_for(
     engine_loop: asyncio.AbstractEventLoop,
 ) -> None:
     stream = Stream(counting(1), engine_loop)

@@ -1,4 +1,4 @@
-"""Chunks: how many pieces, and when."""
+"""Chunks: their sizes, and when they go out."""
 
 import math
 
@@ -98,7 +98,7 @@ def test_a_chunk_waits_for_its_size() -> None:
 # The longest delay:
 
 
-def test_all_that_waits_goes_out_when_the_oldest_has_waited_too_long() -> None:
+def test_all_waiting_pieces_go_out_when_the_oldest_is_overdue() -> None:
     chunker: Chunker[str] = Chunker(policy(smallest=10, delay=0.1))
     chunker.add(pieces(2, born=5.0) + pieces(1, born=5.09))
     assert chunker.take(now=5.0999) == []
@@ -122,7 +122,7 @@ def test_growth_goes_on_while_chunks_are_overdue() -> None:
     assert len(chunker.take(now=2)) == 9
 
 
-def test_looking_in_vain_does_not_grow_the_chunks() -> None:
+def test_a_look_without_a_due_chunk_does_not_grow_the_chunks() -> None:
     chunker: Chunker[str] = Chunker(policy(smallest=2, delay=0.1))
     assert chunker.take(now=99) == []
     chunker.add(pieces(1, born=100))
@@ -148,11 +148,11 @@ def test_sizes_beyond_any_float_are_no_defect() -> None:
 # How long to wait:
 
 
-def test_nothing_waiting_is_waited_for_without_end() -> None:
+def test_without_pieces_the_wait_has_no_limit() -> None:
     assert Chunker(policy(delay=0.1)).wait(now=5) is None
 
 
-def test_wait_tells_when_the_oldest_piece_is_overdue() -> None:
+def test_wait_is_the_time_until_the_oldest_piece_is_overdue() -> None:
     chunker: Chunker[str] = Chunker(policy(smallest=9, delay=0.5))
     chunker.add(pieces(1, born=10) + pieces(1, born=11))
     assert chunker.wait(now=10.25) == 0.25
@@ -203,7 +203,7 @@ def test_a_heavy_piece_does_not_overfill_a_chunk() -> None:
     assert [len(chunker.take(now=0)) for _ in range(2)] == [1, 0]
 
 
-def test_what_weighs_nothing_is_not_lost_at_the_end() -> None:
+def test_pieces_without_weight_are_not_lost_at_the_end() -> None:
     chunker: Chunker[str] = Chunker(policy())
     chunker.add(pieces(1))
     assert chunker.take(now=0) == ["x"]
@@ -263,7 +263,9 @@ def played(chunk_policy: ChunkPolicy, stream: Arrivals) -> list[tuple[float, lis
 
 @given(policies, arrivals)
 @unbounded
-def test_what_goes_out_is_what_came_in(chunk_policy: ChunkPolicy, stream: Arrivals) -> None:
+def test_the_pieces_that_go_out_are_those_that_came_in(
+    chunk_policy: ChunkPolicy, stream: Arrivals
+) -> None:
     out = [piece.value for _, chunk in played(chunk_policy, stream) for piece in chunk]
     assert out == [text for text, *_ in stream]
 

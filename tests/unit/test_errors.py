@@ -67,7 +67,7 @@ def test_a_body_quotes_no_more_than_2000_characters() -> None:
         (InvalidInput("wrong"), False),
     ],
 )
-def test_only_what_another_try_can_help_is_retryable(error: WorkerError, retryable: bool) -> None:
+def test_only_errors_that_may_pass_are_retryable(error: WorkerError, retryable: bool) -> None:
     assert error.body()["error"]["retryable"] is retryable
 
 
@@ -75,7 +75,7 @@ def test_a_mistake_names_the_setting_and_its_value_and_what_is_accepted() -> Non
     assert str(Mistake("PORTS", "x", "a number")) == "PORTS = 'x': a number"
 
 
-def test_a_missing_setting_is_told_as_not_set() -> None:
+def test_a_missing_setting_is_reported_as_not_set() -> None:
     assert str(Mistake("MODEL_NAME", None, "it is required")) == (
         "MODEL_NAME is not set: it is required"
     )
@@ -88,7 +88,7 @@ def test_several_mistakes_are_one_message_sorted_by_name() -> None:
     )
 
 
-def test_a_single_mistake_is_told_in_the_singular() -> None:
+def test_a_message_about_a_single_mistake_is_in_the_singular() -> None:
     assert SettingsError([Mistake("A", "1", "a")]).message.startswith("1 setting is wrong")
 
 

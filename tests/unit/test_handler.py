@@ -47,12 +47,12 @@ async def test_the_death_of_the_engine_hangs_up_a_waiting_take(engine: ScriptedE
     engine.died.set_result(None)
     async with asyncio.timeout(60):
         await hung_up.wait()
-    # And nothing is taken from then on: the process is about to end.
+    # And no job is taken from then on: the process is about to end.
     assert not taking.done()
     taking.cancel()
 
 
-async def test_a_take_that_the_sdk_gives_up_is_given_up(engine: ScriptedEngine) -> None:
+async def test_a_take_that_the_sdk_cancels_is_cancelled(engine: ScriptedEngine) -> None:
     given_up = asyncio.Event()
 
     async def take() -> None:
@@ -72,5 +72,5 @@ async def test_the_fitness_check_asks_for_what_the_model_can_do() -> None:
         answered = [chunk async for chunk in worker(engine).handle(fitness_job(engine.model))]
         assert answered[0]["choices"][0]["tokens"] == ["a"]
         engine.model = replace(engine.model, tasks=frozenset({"embed"}))
-        told = [chunk async for chunk in worker(engine).handle(fitness_job(engine.model))]
-        assert told[0]["status"] == "ok"
+        chunks = [chunk async for chunk in worker(engine).handle(fitness_job(engine.model))]
+        assert chunks[0]["status"] == "ok"

@@ -1,4 +1,4 @@
-"""A run without a platform."""
+"""Local runs, without a platform."""
 
 import contextlib
 import json
@@ -70,20 +70,20 @@ def test_without_a_file_the_message_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "{'input': 1}", '{"input": {}', "\x00"])
-def test_broken_json_is_told_with_its_place(text: str) -> None:
+def test_a_refusal_of_broken_json_names_its_place(text: str) -> None:
     message = refusal(text)
     assert message.startswith("--test_input holds broken JSON: ")
     assert "line 1 column" in message
 
 
-def test_broken_json_in_a_file_is_told_with_the_files_name(tmp_path: Path) -> None:
+def test_a_refusal_of_broken_json_in_a_file_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "test_input.json").write_text("{")
     with contextlib.chdir(tmp_path):
         assert refusal(None).startswith("test_input.json holds broken JSON: ")
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "null", '"input"', "{}", '{"prompt": "Hi"}'])
-def test_json_that_is_no_job_is_shown_one(text: str) -> None:
+def test_json_that_is_not_a_job_is_refused_with_an_example(text: str) -> None:
     assert refusal(text) == (
         '--test_input holds no job: it looks like {"input": {"prompt": "Hi"}}.'
     )

@@ -74,7 +74,7 @@ async def test_a_path_is_the_route_with_its_escapes_decoded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "media_type", "status", "told"),
+    ("content", "media_type", "status", "message"),
     [
         (b'{"messages": ', "application/json", 400, "broken JSON: Expecting value"),
         (b"\xff\xfe\x00", "application/json", 400, "broken JSON"),
@@ -85,14 +85,14 @@ async def test_a_path_is_the_route_with_its_escapes_decoded() -> None:
     ],
 )
 async def test_a_body_that_no_route_takes_is_refused(
-    content: bytes, media_type: str, status: int, told: str
+    content: bytes, media_type: str, status: int, message: str
 ) -> None:
     with ScriptedEngine() as engine:
         async with client(engine) as http:
             headers = {"content-type": media_type}
             response = await http.post(CHAT, content=content, headers=headers)
     assert response.status_code == status
-    assert told in error_of(response)["message"]
+    assert message in error_of(response)["message"]
     assert engine.asked == []
 
 
@@ -136,7 +136,7 @@ async def test_a_refusal_keeps_the_status_that_vllms_server_gave_it() -> None:
 
 
 @pytest.mark.parametrize("failure", [EngineBusy("full"), EngineDead()])
-async def test_who_may_try_again_is_told_when(failure: Exception) -> None:
+async def test_a_retryable_refusal_says_when_to_try_again(failure: Exception) -> None:
     with ScriptedEngine(failure) as engine:
         response = await ask(engine)
     assert response.status_code == 503
@@ -153,7 +153,7 @@ async def test_an_answer_above_the_limit_of_a_yield_is_answered_whole() -> None:
     assert len("".join(texts_in(events_in(streamed.text)))) == 1_100_000
 
 
-async def test_ping_tells_a_living_engine_from_a_dead_one() -> None:
+async def test_ping_succeeds_only_while_the_engine_lives() -> None:
     with ScriptedEngine() as engine:
         async with client(engine) as http:
             assert (await http.get("/ping")).status_code == 200
@@ -165,7 +165,7 @@ async def test_ping_tells_a_living_engine_from_a_dead_one() -> None:
     "headers",
     [{}, {"authorization": "Bearer sk-wrong"}, {"authorization": "sk-right"}, {"x-api-key": "é"}],
 )
-async def test_with_a_key_set_whoever_has_another_is_refused(headers: dict[str, str]) -> None:
+async def test_with_a_key_set_a_request_with_another_is_refused(headers: dict[str, str]) -> None:
     sent = {name.encode(): value.encode() for name, value in headers.items()}
     with ScriptedEngine(*tokens("a")) as engine:
         async with client(engine, **KEY) as http:
@@ -177,7 +177,7 @@ async def test_with_a_key_set_whoever_has_another_is_refused(headers: dict[str, 
 
 
 @pytest.mark.parametrize("name", ["authorization", "x-api-key"])
-async def test_with_a_key_set_whoever_has_it_is_answered(name: str) -> None:
+async def test_with_a_key_set_a_request_with_it_is_answered(name: str) -> None:
     value = "sk-right" if name == "x-api-key" else "bearer sk-right"
     with ScriptedEngine(*tokens("a")) as engine:
         async with client(engine, **KEY) as http:
@@ -298,7 +298,7 @@ async def test_a_client_that_leaves_before_its_body_is_whole_asks_nothing() -> N
     ("host", "environ", "warns"),
     [("127.0.0.1", {}, False), ("0.0.0.0", {}, True), ("0.0.0.0", KEY, False)],
 )
-def test_listening_beyond_this_machine_without_a_key_is_warned_of(
+def test_listening_beyond_this_machine_without_a_key_warns(
     host: str, environ: dict[str, str], warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     server(ScriptedEngine().engines, settings(**environ), host, 8000)

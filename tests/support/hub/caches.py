@@ -84,7 +84,7 @@ def cached(
     return snapshot
 
 
-def of_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def isolate_hub_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the developer's cache and token from huggingface_hub."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
@@ -135,7 +135,7 @@ class On(NamedTuple):
 @contextmanager
 def hub_and_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
     """Run a hub with a repository, next to an empty volume; retries come after 10 ms."""
-    of_nobody(folder, monkeypatch)
+    isolate_hub_library(folder, monkeypatch)
     monkeypatch.setattr(backoff, "expo", lambda: backoff.constant([0.01] * 9))
     source = model(folder / "source")
     with hub() as running:

@@ -21,24 +21,24 @@ OBJECTS = ("structured_outputs", "guided_decoding", "guided_options_request")
 # How one of them can be written.
 SPELLINGS = ("guided_{}", *(f"{name}.{key}" for name in OBJECTS for key in ("{}", "guided_{}")))
 
-PLACES = ("inside", "beside")
+PLACES = ("inside", "outside")
 every_place = pytest.mark.parametrize("place", PLACES)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def job(params: Any = None, **beside: Any) -> RawJob:
-    parsed = parse_input({"prompt": "Hi", "sampling_params": params, **beside})
+def job(params: Any = None, **outside: Any) -> RawJob:
+    parsed = parse_input({"prompt": "Hi", "sampling_params": params, **outside})
     assert isinstance(parsed, RawJob)
     return parsed
 
 
-def sampling(params: Any = None, **beside: Any) -> Sampling:
-    return job(params, **beside).sampling_params
+def sampling(params: Any = None, **outside: Any) -> Sampling:
+    return job(params, **outside).sampling_params
 
 
-def refusal(params: Any = None, **beside: Any) -> InvalidInput:
+def refusal(params: Any = None, **outside: Any) -> InvalidInput:
     with pytest.raises(InvalidInput) as caught:
-        job(params, **beside)
+        job(params, **outside)
     return caught.value
 
 

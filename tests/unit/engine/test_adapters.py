@@ -160,7 +160,9 @@ def test_settings_that_change_nothing_of_the_shapes_pass(
 
 
 @pytest.mark.parametrize("kind", sorted(BROKEN.keys() - {"no-config", "no-weights", "pickled"}))
-def test_a_broken_adapter_is_told_without_its_path(adapter: Path, model: Path, kind: str) -> None:
+def test_a_broken_adapter_is_reported_without_its_path(
+    adapter: Path, model: Path, kind: str
+) -> None:
     change, message = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter) as caught:
@@ -208,7 +210,7 @@ def test_an_adapter_of_another_model_is_refused(
         check_shapes(SHAPES, 4, base)
 
 
-def test_modules_of_different_ranks_pass_if_each_agrees_with_itself() -> None:
+def test_modules_of_different_ranks_pass_if_both_parts_of_each_agree() -> None:
     check_shapes(SHAPES, None, {})
     with pytest.raises(BrokenAdapter, match="lora_A has 4 rows and lora_B 5"):
         check_shapes({**SHAPES, f"{Q_PROJ.format(1)}.lora_B.weight": (8, 5)}, None, {})
@@ -230,7 +232,7 @@ def test_good_adapters_may_be_given_at_the_start(adapter: Path, model: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["broken-json", "a-small", "no-config"])
-def test_a_broken_adapter_given_at_the_start_is_told_by_name(
+def test_a_broken_adapter_given_at_the_start_is_reported_by_name(
     adapter: Path, model: Path, kind: str
 ) -> None:
     change, message = BROKEN[kind]
@@ -249,7 +251,7 @@ def test_adapters_given_at_the_start_need_lora_enabled(adapter: Path, model: Pat
 
 
 @pytest.mark.parametrize(("lora_config", "warnings"), [(None, 1), (LORA_CONFIG, 0)])
-def test_adapters_that_are_not_served_are_told_once(
+def test_adapters_that_are_not_served_are_logged_once(
     adapter: Path, model: Path, lora_config: Any, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = SimpleNamespace(openai_serving_models=None)
@@ -262,8 +264,8 @@ def test_copies_of_processes_that_are_no_more_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    nobody = 2**22 + 1  # above the largest that Linux gives
-    mine, left = tmp_path / f"{COPIES}{os.getpid()}-a", tmp_path / f"{COPIES}{nobody}-a"
+    unused = 2**22 + 1  # above the largest id that Linux gives
+    mine, left = tmp_path / f"{COPIES}{os.getpid()}-a", tmp_path / f"{COPIES}{unused}-a"
     for folder in (mine, left):
         (folder / "adapter").mkdir(parents=True)
     _remove_copies_of_ended_processes()

@@ -84,12 +84,12 @@ def test_a_tokenizer_that_takes_text_back_doubles_none() -> None:
     assert texts(list(parts)) == ["abcd", "", "ef"]
 
 
-def test_an_output_without_tokens_still_tells_its_text_and_end() -> None:
+def test_an_output_without_tokens_still_has_its_text_and_end() -> None:
     (part,) = split(choice("rest", ids=[], finish_reason="length"))
     assert (part.text, part.tokens, part.finish_reason) == ("rest", 0, "length")
 
 
-def test_only_the_last_token_tells_how_the_choice_ended() -> None:
+def test_only_the_last_token_has_the_finish_reason() -> None:
     parts = split(choice("abc", finish_reason="stop", stop_reason="c"))
     assert [(part.finish_reason, part.stop_reason) for part in parts] == [
         (None, None),
@@ -98,7 +98,7 @@ def test_only_the_last_token_tells_how_the_choice_ended() -> None:
     ]
 
 
-def test_choices_are_told_apart() -> None:
+def test_choices_are_kept_apart() -> None:
     parts = split(choice("ab"), choice("c", index=1, finish_reason="length"))
     assert [(part.index, part.text, part.finish_reason) for part in parts] == [
         (0, "a", None),
@@ -151,7 +151,7 @@ def test_log_probabilities_stay_in_step_with_the_tokens() -> None:
     assert [part.logprobs for part in parts] == [[TOLD[0]], [TOLD[1]]]
 
 
-def test_log_probabilities_of_a_whole_choice_are_told_together() -> None:
+def test_a_whole_choice_has_all_its_log_probabilities() -> None:
     (part,) = deltas(output(choice("ab", logprobs=POSITIONS)), None)
     assert part.logprobs == TOLD
 

@@ -35,7 +35,7 @@ def test_two_engines_share_a_gpu(main: Any, embedders: Any, shares: tuple[float,
 
 
 @pytest.mark.parametrize(
-    ("main", "embedders", "told"),
+    ("main", "embedders", "shares"),
     [
         (None, 0.95, ("0.95", "0")),
         (None, 1, ("1", "-0.05")),
@@ -44,14 +44,14 @@ def test_two_engines_share_a_gpu(main: Any, embedders: Any, shares: tuple[float,
     ],
 )
 def test_shares_that_no_gpu_can_give_are_refused(
-    main: Any, embedders: Any, told: tuple[str, str]
+    main: Any, embedders: Any, shares: tuple[str, str]
 ) -> None:
     with pytest.raises(SettingsError) as caught:
         divide_memory(share(main), share(embedders))
     (mistake,) = caught.value.mistakes
-    assert (mistake.name, mistake.value) == (f"EMBEDDING_{SHARE}", told[0])
+    assert (mistake.name, mistake.value) == (f"EMBEDDING_{SHARE}", shares[0])
     assert mistake.advice == (
-        f"with {SHARE}={told[1]} for the model there is no room for it: at most 1 together"
+        f"with {SHARE}={shares[1]} for the model there is no room for it: at most 1 together"
     )
 
 
@@ -66,14 +66,14 @@ def test_the_share_that_was_set_is_the_one_that_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("main", "embedders"), [("half", None), (None, "half"), ("1", "half")])
-def test_what_is_no_number_is_vllms_parser_to_refuse(main: Any, embedders: Any) -> None:
+def test_vllms_parser_refuses_what_is_not_a_number(main: Any, embedders: Any) -> None:
     assert divide_memory(share(main), share(embedders)) == (0.95, 0.1)
 
 
 @given(st.integers(1, 94))
 @settings(deadline=None, database=None)
-def test_what_the_embedder_takes_the_model_does_not_have(percent: int) -> None:
+def test_the_model_gets_what_the_embedder_leaves(percent: int) -> None:
     main, embedders = divide_memory({}, share(percent / 100))
     assert embedders == percent / 100
-    # As written on a command line: no digits of a computer's making.
+    # As written on a command line: no digits of floating-point rounding.
     assert float(f"{main:g}") == main == round((95 - percent) / 100, 2)

@@ -1,4 +1,4 @@
-"""An engine in this process: its metrics, and how often it is started again. No core is started."""
+"""An engine in this process: its metrics, and how often it is restarted. No core is started."""
 
 import asyncio
 from concurrent.futures import Future
@@ -13,8 +13,8 @@ from worker.engine import Model
 from worker.engine.inprocess import MOST_RESTARTS, InProcessEngine, Started, take_metrics
 
 
-def test_what_vllm_counts_of_an_engine_is_set_aside() -> None:
-    take_metrics()  # those that importing vLLM may have registered
+def test_vllms_metrics_of_an_engine_have_a_registry_of_their_own() -> None:
+    take_metrics()  # metrics that importing vLLM may have registered
     vllms, other = Counter("vllm:asked", "Requests."), Counter("vllm_test", "Another's.")
     vllms.inc()
     try:
@@ -29,7 +29,7 @@ def test_what_vllm_counts_of_an_engine_is_set_aside() -> None:
 
 
 class Watched(InProcessEngine):
-    """Has a client, and nothing that is built around one."""
+    """Has a client and none of the parts that are built around it."""
 
     model = Model(("demo",), 1024, "cpu", frozenset())
 
@@ -46,7 +46,7 @@ async def watched(restarts: list[bool] | None) -> tuple[bool, list[bool]]:
     """Open an engine that is dead; return whether it is given up, and the restarts left.
 
     Args:
-        restarts: whether each next client is dead, the last first; None: it is not restarted.
+        restarts: whether the next clients are dead, the last one first; None: it is not restarted.
     """
     died: Future[None] = Future()
     again = None if restarts is None else lambda: client(dead=restarts.pop())
@@ -62,7 +62,7 @@ async def watched(restarts: list[bool] | None) -> tuple[bool, list[bool]]:
     return died.done(), restarts or []
 
 
-async def test_an_engine_that_is_not_started_again_is_given_up_when_it_dies() -> None:
+async def test_an_engine_that_is_not_restarted_is_given_up_when_it_dies() -> None:
     assert await watched(None) == (True, [])
 
 
@@ -71,5 +71,5 @@ async def test_an_engine_that_comes_back_is_not_given_up(deaths: int) -> None:
     assert await watched([False, *[True] * deaths]) == (False, [])
 
 
-async def test_an_engine_is_started_again_only_so_often() -> None:
+async def test_the_number_of_restarts_is_limited() -> None:
     assert await watched([False, *[True] * MOST_RESTARTS]) == (True, [False])

@@ -105,7 +105,7 @@ def test_weights_are_read_ahead_if_memory_has_room(tmp_path: Path, room: int, ch
         {"model_loader_extra_config": {"enable_multithread_load": True}},
     ],
 )
-def test_what_would_not_heed_it_or_is_set_is_left_alone(
+def test_a_strategy_without_effect_or_already_set_is_left_alone(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     mounts = mounted(tmp_path, "fuse")

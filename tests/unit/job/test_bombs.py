@@ -1,4 +1,4 @@
-"""Small requests that would keep the engine, or its loop, busy for long are refused before it."""
+"""Refusals of small requests that would keep the engine, or its event loop, busy for long."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize(("structured", "told"), BOMBS)
-async def test_what_takes_long_to_compile_is_refused_on_both_paths(
-    structured: dict[str, Any], told: str
+@pytest.mark.parametrize(("structured", "message"), BOMBS)
+async def test_structures_that_take_long_to_compile_are_refused_on_both_paths(
+    structured: dict[str, Any], message: str
 ) -> None:
     params = {"structured_outputs": structured}
     body = {"messages": MESSAGES, **params}
@@ -38,11 +38,11 @@ async def test_what_takes_long_to_compile_is_refused_on_both_paths(
         with ScriptedEngine(*tokens("a")) as engine:
             error = failure(await yields_of(engine, job))
         assert (error["code"], engine.asked) == (400, [])
-        assert told in error["message"]
+        assert message in error["message"]
 
 
 @pytest.mark.parametrize("structured", HARMLESS)
-def test_what_compiles_is_taken(structured: dict[str, Any]) -> None:
+def test_structures_that_compile_quickly_are_accepted(structured: dict[str, Any]) -> None:
     job = RawJob.read({"prompt": "Hi", "sampling_params": {"structured_outputs": structured}})
     assert job.sampling_params.vllm["structured_outputs"] == structured
 

@@ -81,7 +81,7 @@ def test_other_words_ask_for_no_stream(word: Any) -> None:
     assert openai({"route": CHAT, "body": {"stream": word}}).stream is False
 
 
-def test_what_has_no_body_never_streams() -> None:
+def test_a_request_without_a_body_never_streams() -> None:
     assert not openai({"route": "/v1/models", "method": "GET"}).stream
 
 
@@ -134,7 +134,7 @@ def test_messages_win_over_a_prompt(template: bool) -> None:
         {"role": "user", "content": [{"type": "text", "text": "parts"}], "name": "Ann"},
     ],
 )
-def test_the_chat_template_gets_each_turn_as_it_was_sent(turn: dict[str, Any]) -> None:
+def test_the_chat_template_gets_every_turn_as_it_was_sent(turn: dict[str, Any]) -> None:
     assert raw({"messages": [turn]}).conversation == [turn]
 
 
@@ -169,7 +169,7 @@ def test_parsing_leaves_the_payload_alone() -> None:
 
 
 @pytest.mark.parametrize("form", [{"prompt": "Hi"}, {"openai_route": CHAT}, {"route": CHAT}])
-def test_the_four_chunk_keys_stand_beside_every_form(form: dict[str, str]) -> None:
+def test_the_four_chunk_keys_are_accepted_in_every_form(form: dict[str, str]) -> None:
     given = dict(zip(CHUNK_KEYS, (5, 1.5, 2, 20.5), strict=True))
     job = parse_input({**form, **given})
     assert {key: getattr(job, key) for key in CHUNK_KEYS} == given

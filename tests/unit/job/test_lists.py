@@ -56,14 +56,14 @@ def wrong_items(job: ListJob) -> dict[int, str | None]:
         {"guided_regex": "a", "return_token_log_probs": True, "sampling_params": {"seed": 7}},
     ],
 )
-def test_each_item_is_the_job_that_it_would_be_alone(
+def test_every_item_is_the_job_that_it_would_be_alone(
     form: dict[str, Any], single: list[dict[str, Any]], shared: dict[str, Any]
 ) -> None:
     alone = [parse_input({**item, **shared}) for item in single]
     assert list(listed({**form, **shared}).items) == alone
 
 
-def test_what_says_how_the_job_is_answered_stays_with_the_job() -> None:
+def test_keys_of_the_whole_answer_stay_with_the_job() -> None:
     job = listed({"prompts": ["a"], "stream": True, "use_tqdm": False})
     assert (job.stream, job.use_tqdm) == (True, False)
     assert [item.stream for item in raw_items(job)] == [False]
@@ -76,14 +76,14 @@ def test_a_list_alone_has_the_defaults(rest: dict[str, None]) -> None:
     assert list(job.items) == [parse_input({"prompt": "a"})]
 
 
-def test_each_item_may_have_sampling_params_of_its_own() -> None:
+def test_an_item_may_have_sampling_params_of_its_own() -> None:
     params = [{"n": 2}, {"temperature": 1}, None, {}]
     items = raw_items(listed({"prompts": list("abcd"), "sampling_params": params}))
     assert [item.sampling_params.n for item in items] == [2, 1, 1, 1]
     assert [item.sampling_params.vllm for item in items] == [{}, {"temperature": 1}, {}, {}]
 
 
-def test_what_stands_beside_the_sampling_params_of_each_holds_for_all() -> None:
+def test_parameters_outside_sampling_params_apply_to_all_items() -> None:
     params = [{"guided_whitespace_pattern": " "}, None]
     items = raw_items(
         listed({"prompts": ["a", "b"], "sampling_params": params, "guided_regex": "x"})
@@ -108,7 +108,7 @@ def test_a_list_has_up_to_ten_thousand_items(key: str, item: Any) -> None:
 @pytest.mark.parametrize(
     "wrong", [[], ["a"] * (MOST + 1), "", "abc", {}, {"0": "a"}, 7, True], ids=lambda _: ""
 )
-def test_what_is_no_list_or_too_long_a_one_is_refused(key: str, wrong: Any) -> None:
+def test_a_list_of_a_wrong_type_or_too_long_is_refused(key: str, wrong: Any) -> None:
     error = refusal({key: wrong})
     assert error.param == key
     assert error.message == f"{key}: a list of 1 to 10,000 items"
@@ -180,7 +180,7 @@ every_form = pytest.mark.parametrize(
         ({"zzz": 1, "sampling_params": [{}, {}]}, "zzz"),
     ],
 )
-def test_what_is_wrong_in_what_all_share_fails_the_job(
+def test_a_mistake_in_a_shared_parameter_fails_the_job(
     form: dict[str, Any], shared: dict[str, Any], param: str
 ) -> None:
     assert refusal({**form, **shared}).param == param
@@ -243,7 +243,9 @@ def test_its_own_sampling_params_fail_an_item_in_its_place(params: Any, param: s
 
 
 @pytest.mark.parametrize("own", [{"guided_regex": "b"}, {"guided_choice": ["b"]}])
-def test_what_stands_beside_clashes_with_an_items_own_in_its_place(own: dict[str, Any]) -> None:
+def test_a_shared_parameter_that_clashes_with_an_items_own_fails_that_item(
+    own: dict[str, Any],
+) -> None:
     payload = {"prompts": ["a", "b"], "sampling_params": [own, {}], "guided_regex": "a"}
     assert list(wrong_items(listed(payload))) == [0]
 

@@ -68,7 +68,7 @@ def test_without_the_mark_the_form_is_the_workers_own() -> None:
         ({"return_token_log_probs": False}, {}),
     ],
 )
-def test_each_parameter_comes_to_vllms_own(given: dict[str, Any], vllm: dict[str, Any]) -> None:
+def test_every_parameter_becomes_vllms_own(given: dict[str, Any], vllm: dict[str, Any]) -> None:
     assert completion(**given).sampling_params.vllm == DEFAULTS | vllm
 
 
@@ -81,7 +81,7 @@ def test_each_parameter_comes_to_vllms_own(given: dict[str, Any], vllm: dict[str
     ],
     ids=["theirs", "of-any-type", "null"],
 )
-def test_what_their_client_keeps_to_itself_and_null_change_nothing(rest: dict[str, Any]) -> None:
+def test_null_and_keys_of_their_client_alone_change_nothing(rest: dict[str, Any]) -> None:
     assert completion(**rest) == completion()
 
 
@@ -164,7 +164,7 @@ def test_keys_of_the_workers_own_form_are_unknown_there(key: str) -> None:
     assert refusal(prompt="Hi", **{key: 1}).param == key
 
 
-def test_an_answer_is_held_to_one_thing_not_more() -> None:
+def test_more_than_one_constraint_is_refused() -> None:
     error = refusal(prompt="Hi", guided_json={}, guided_regex="a")
     assert error.status == 400
     assert "guided_json" in error.message
@@ -214,5 +214,5 @@ def test_a_prompt_of_a_wrong_type_fails_in_its_place() -> None:
         ({"prompts": ["a"], "guided_json": {}, "guided_regex": "a"}, "guided_json"),
     ],
 )
-def test_what_is_wrong_in_what_all_share_fails_the_batch(keys: dict[str, Any], param: str) -> None:
+def test_a_mistake_in_a_shared_parameter_fails_the_batch(keys: dict[str, Any], param: str) -> None:
     assert refusal(**keys).param == param

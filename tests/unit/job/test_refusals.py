@@ -20,7 +20,7 @@ def refusal(payload: Any) -> InvalidInput:
 @pytest.mark.parametrize(
     "payload", [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"promt": "Hi"}]
 )
-def test_what_has_no_known_shape_is_shown_the_accepted_ones(payload: Any) -> None:
+def test_an_input_of_no_known_shape_is_refused_with_the_accepted_ones(payload: Any) -> None:
     error = refusal(payload)
     assert ACCEPTED_INPUTS in error.message
     assert error.param is None
@@ -57,7 +57,7 @@ def test_an_unknown_key_is_refused_by_name_with_the_nearest_known_one(
     assert repr(error.param) in message
 
 
-def test_all_that_is_wrong_is_told_and_the_first_is_the_param() -> None:
+def test_all_mistakes_are_named_and_the_first_is_the_param() -> None:
     error = refusal({"prompt": 5, "stream": "yes", "zzz": 1})
     assert error.message == (
         "prompt: a text, or a list of token ids; prompts takes a list of prompts; "
@@ -130,6 +130,6 @@ def test_half_a_surrogate_pair_in_a_key_is_refused(form: dict[str, Any]) -> None
     assert error.param == "input"
 
 
-def test_a_long_key_is_told_by_its_beginning() -> None:
+def test_a_long_key_is_named_by_its_beginning() -> None:
     message = refusal({"prompt": "Hi", "z" * 10_000: 1}).message
     assert message == f"unknown key {'z' * 64!r}..."

@@ -87,7 +87,7 @@ def test_sampling_params_are_an_object(wrong: Any) -> None:
     assert error.param == "sampling_params"
 
 
-def test_all_that_is_wrong_is_told_and_the_first_is_the_param() -> None:
+def test_all_mistakes_are_named_and_the_first_is_the_param() -> None:
     error = refusal({"best_of": "2", "n": 0})
     assert error.param == "n"
     assert "sampling_params.n: " in error.message
@@ -121,7 +121,7 @@ def test_a_message_names_the_object_that_holds_the_parameters_if_there_is_one(
     ("name", "value"),
     [("length_penalty", 0.5), ("length_penalty", 2), ("early_stopping", "never")],
 )
-def test_what_only_beam_search_heeds_is_refused_without_it(name: str, value: Any) -> None:
+def test_beam_search_parameters_are_refused_without_beam_search(name: str, value: Any) -> None:
     assert getattr(sampling({"use_beam_search": True, name: value}), name) == value
     for rest in ({}, {"use_beam_search": False}, {"best_of": 2}):
         error = refusal({name: value, **rest})
@@ -184,7 +184,7 @@ def test_null_counts_as_absent(name: str) -> None:
 
 @every_place
 @pytest.mark.parametrize("name", ["guided_json", "structured_outputs", "return_token_log_probs"])
-def test_null_beside_them_counts_as_absent(place: str, name: str) -> None:
+def test_null_outside_sampling_params_counts_as_absent(place: str, name: str) -> None:
     assert sampling(**placed(place, {name: None})) == sampling()
 
 

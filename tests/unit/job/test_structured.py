@@ -20,30 +20,30 @@ from support.tables.sampling_jobs import (
 @every_place
 @every_kind
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_every_spelling_comes_to_vllms_own(spelling: str, kind: str, place: str) -> None:
+def test_every_spelling_becomes_vllms_own(spelling: str, kind: str, place: str) -> None:
     given = sampling(**placed(place, spelled(spelling, kind, KINDS[kind])))
     assert given.vllm == {"structured_outputs": {kind: KINDS[kind]}}
 
 
 @every_place
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_whitespace_goes_with_what_an_answer_is_held_to(spelling: str, place: str) -> None:
-    beside = spelled(spelling, "whitespace_pattern", "[ ]?")
+def test_a_whitespace_pattern_goes_with_the_constraint(spelling: str, place: str) -> None:
+    extra = spelled(spelling, "whitespace_pattern", "[ ]?")
     given = (
-        sampling({"guided_json": {}}, **beside)
-        if place == "beside"
-        else sampling({"guided_json": {}, **beside})
+        sampling({"guided_json": {}}, **extra)
+        if place == "outside"
+        else sampling({"guided_json": {}, **extra})
     )
     assert given.vllm == {"structured_outputs": {"json": {}, "whitespace_pattern": "[ ]?"}}
 
 
-def test_what_else_vllms_own_object_holds_is_vllms_to_judge() -> None:
+def test_other_keys_of_vllms_own_object_are_passed_on() -> None:
     own = {"regex": "a", "disable_any_whitespace": True, "no_such_key": 1}
     assert sampling({"structured_outputs": own}).vllm == {"structured_outputs": own}
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_an_object_that_holds_nothing_holds_an_answer_to_nothing(name: str) -> None:
+def test_an_empty_object_is_no_constraint(name: str) -> None:
     assert sampling({name: {}}).vllm == {}
     assert sampling({name: {"json": None}, "temperature": 1}).vllm == {"temperature": 1}
 
@@ -51,7 +51,7 @@ def test_an_object_that_holds_nothing_holds_an_answer_to_nothing(name: str) -> N
 @every_place
 @pytest.mark.parametrize("name", OBJECTS)
 @pytest.mark.parametrize("wrong", ["json", [], True, 7])
-def test_what_holds_them_is_an_object(name: str, wrong: Any, place: str) -> None:
+def test_the_value_must_be_an_object(name: str, wrong: Any, place: str) -> None:
     error = refusal(**placed(place, {name: wrong}))
     assert error.param == name
     assert error.message == f"sampling_params.{name}: an object"
@@ -68,7 +68,7 @@ def test_what_holds_them_is_an_object(name: str, wrong: Any, place: str) -> None
         ("structured_outputs.structural_tag", "guided_json"),
     ],
 )
-def test_an_answer_is_held_to_one_of_them_and_the_refusal_names_both(one: str, other: str) -> None:
+def test_two_constraints_are_refused_by_both_names(one: str, other: str) -> None:
     params: dict[str, Any] = {}
     for name in (one, other):
         *holder, key = name.split(".")
@@ -80,7 +80,7 @@ def test_an_answer_is_held_to_one_of_them_and_the_refusal_names_both(one: str, o
     assert {one, other} <= set(error.message.replace(",", "").split())
 
 
-def test_one_inside_and_another_beside_are_refused_by_both_names() -> None:
+def test_one_inside_and_another_outside_are_refused_by_both_names() -> None:
     error = refusal({"guided_json": {}}, structured_outputs={"regex": "a"})
     assert "guided_json" in error.message
     assert "structured_outputs.regex" in error.message
@@ -102,7 +102,7 @@ def test_a_switch_that_is_off_leaves_room_for_another(place: str) -> None:
         ("return_token_log_probs", True),
     ],
 )
-def test_the_same_key_inside_and_beside_is_refused(name: str, value: Any) -> None:
+def test_the_same_key_inside_and_outside_is_refused(name: str, value: Any) -> None:
     error = refusal({name: value}, **{name: value})
     assert (error.status, error.param) == (400, name)
     assert error.message == f"{name} stands in sampling_params and beside them"
@@ -132,7 +132,7 @@ def test_other_parameters_stand_in_sampling_params_only(name: str) -> None:
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "send a shorter one"),
     ],
 )
-def test_what_is_gone_is_refused_with_what_replaces_it(
+def test_removed_keys_are_refused_with_what_replaces_them(
     params: dict[str, Any], name: str, instead: str
 ) -> None:
     error = refusal(params)
@@ -141,7 +141,7 @@ def test_what_is_gone_is_refused_with_what_replaces_it(
     assert instead in error.message
 
 
-def test_what_is_gone_is_refused_beside_them_too() -> None:
+def test_removed_keys_are_refused_outside_sampling_params_too() -> None:
     error = refusal(guided_decoding_backend="xgrammar")
     assert error.param == "guided_decoding_backend"
     assert "STRUCTURED_OUTPUTS_CONFIG" in error.message
@@ -171,11 +171,11 @@ def test_two_values_of_one_thing_are_refused_by_both_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["backend", "guided_backend", "guided_decoding_backend"])
-def test_a_backend_of_a_request_is_gone_under_every_name(name: str) -> None:
+def test_a_requests_backend_is_refused_under_every_name(name: str) -> None:
     error = refusal({"guided_options_request": {name: "x"}})
     assert (error.param, "STRUCTURED_OUTPUTS_CONFIG" in error.message) == (name, True)
 
 
-def test_null_inside_leaves_room_for_a_value_beside() -> None:
+def test_null_inside_leaves_room_for_a_value_outside() -> None:
     given = sampling({"guided_regex": None}, guided_regex="a")
     assert given.vllm["structured_outputs"] == {"regex": "a"}

@@ -45,10 +45,10 @@ def test_a_directory_may_have_spaces_in_its_name_but_a_repository_may_not(tmp_pa
 # Exported variables:
 
 
-def test_the_choice_of_the_hubs_cache_is_told_only_where_it_was_made(tmp_path: Path) -> None:
+def test_the_choice_of_the_hubs_cache_is_reported_only_where_it_was_made(tmp_path: Path) -> None:
     settings = Settings.from_env({"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path)})
-    told = [str(choice) for choice in settings.export({"RUNPOD_LOG_LEVEL": "ERROR"})]
-    assert told == [f"HF_HOME={tmp_path}/huggingface-cache (in BASE_PATH)"]
+    choices = [str(choice) for choice in settings.export({"RUNPOD_LOG_LEVEL": "ERROR"})]
+    assert choices == [f"HF_HOME={tmp_path}/huggingface-cache (in BASE_PATH)"]
     assert settings.export({"RUNPOD_LOG_LEVEL": "ERROR", "HF_HOME": "/mine"}) == []
 
 
@@ -86,7 +86,7 @@ def test_space_around_the_name_of_a_file_is_not_part_of_it(tmp_path: Path) -> No
     assert (given.mistakes, given.values["SEED"]) == ((), "7")
 
 
-def test_a_file_that_is_no_text_is_a_mistake(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_bytes(b"seed: \xff")
     (mistake,) = gather(VLLM_CONFIG_FILE=str(tmp_path / "config.yaml")).mistakes
     assert "can't be read" in mistake.advice
@@ -102,7 +102,7 @@ def test_a_date_inside_an_object_of_a_file_is_a_text(tmp_path: Path) -> None:
     assert given.values["HF_OVERRIDES"] == '{"a": "2026-01-02"}'
 
 
-# Speculative decoding, of several variables:
+# Speculative decoding from several variables:
 
 
 @pytest.mark.parametrize("value", ["true", "True", "TRUE"])
@@ -115,10 +115,10 @@ def test_a_mistake_in_a_joined_setting_names_its_variables_and_shows_no_example_
     None
 ):
     given = gather(SPECULATIVE_METHOD="ngram", NUM_SPECULATIVE_TOKENS="x")
-    told = given.as_written(Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}'))
-    assert told.name == "SPECULATIVE_METHOD, NUM_SPECULATIVE_TOKENS"
-    assert told.value == '{"method": "ngram", "num_speculative_tokens": "x"}'
-    assert told.example is None
+    mistake = given.as_written(Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}'))
+    assert mistake.name == "SPECULATIVE_METHOD, NUM_SPECULATIVE_TOKENS"
+    assert mistake.value == '{"method": "ngram", "num_speculative_tokens": "x"}'
+    assert mistake.example is None
 
 
 def test_a_mistake_in_the_whole_shows_no_more_than_it_held() -> None:
@@ -129,12 +129,12 @@ def test_a_mistake_in_the_whole_shows_no_more_than_it_held() -> None:
 # Names:
 
 
-def test_a_setting_that_is_idle_is_not_told_to_be_misspelt_too() -> None:
+def test_an_idle_setting_is_not_reported_as_misspelled_too() -> None:
     names = Names(frozenset(), frozenset({"SSL_KEYFILES"}), {"SSL_KEYFILE": "no socket"})
     assert names.without_effect(["SSL_KEYFILE"]) == ["SSL_KEYFILE has no effect: no socket"]
 
 
-def test_a_misspelt_variable_of_the_sdk_is_told() -> None:
+def test_a_misspelled_variable_of_the_sdk_warns() -> None:
     assert Names(frozenset(), frozenset(), {}).without_effect(["RUNPOD_INIT_TIMOUT"]) == [
         "RUNPOD_INIT_TIMOUT is not a setting: did you mean RUNPOD_INIT_TIMEOUT?"
     ]

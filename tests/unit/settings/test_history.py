@@ -1,4 +1,4 @@
-"""What the record says of vLLM's releases; how it is brought up to date is a contract test."""
+"""The record of vLLM's releases; a contract test checks how it is updated."""
 
 from typing import get_args
 
@@ -25,7 +25,7 @@ def test_an_architecture_is_found_by_the_name_in_a_models_configuration() -> Non
 
 
 @pytest.mark.parametrize("name", ["", "NO_SUCH_OPTION", "MAX_MODEL_LEN", "LlamaForCausalLM"])
-def test_what_all_or_no_releases_have_is_not_recorded(name: str) -> None:
+def test_options_of_all_or_no_releases_are_not_recorded(name: str) -> None:
     for kind in get_args(history.Kind):
         assert history.removal(kind, name) is None
     assert history.first_release("options", name) is None

@@ -18,12 +18,14 @@ def image(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["MODEL_NAME", "MODEL"])
-def test_what_belongs_to_a_baked_model_does_not_count_for_another(image: Path, name: str) -> None:
+def test_settings_of_a_baked_model_do_not_apply_to_another(image: Path, name: str) -> None:
     assert gather({name: "c"}, image).options() == {"MODEL": "c"}
 
 
 @pytest.mark.parametrize("extra", ["--model c", "--model=c", "--dtype half --model c"])
-def test_nor_for_another_that_the_extra_arguments_name(image: Path, extra: str) -> None:
+def test_settings_of_a_baked_model_do_not_apply_to_one_in_the_extra_arguments(
+    image: Path, extra: str
+) -> None:
     given = gather({EXTRA: extra}, image)
     assert "QUANTIZATION" not in given.options()
     # The settings want a name, whatever the arguments say.

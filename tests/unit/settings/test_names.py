@@ -13,20 +13,20 @@ def warnings(*given: str, **idle: str) -> list[str]:
     return names.without_effect(given)
 
 
-def test_a_setting_that_vllm_has_dropped_is_told_since_when_and_what_does_its_work() -> None:
+def test_a_setting_that_vllm_dropped_warns_since_when_and_what_replaces_it() -> None:
     assert warnings("SWAP_SPACE") == [
         "SWAP_SPACE has no effect: vLLM has had no such option since 0.18; "
         "CPU_OFFLOAD_GB offloads weights, KV_OFFLOADING_SIZE the KV cache"
     ]
 
 
-def test_an_option_that_nobody_replaced_is_told_to_have_gone_by_the_record() -> None:
+def test_a_removed_option_without_a_replacement_warns_with_its_last_release() -> None:
     assert warnings("ENABLE_LORA_BIAS") == [
         "ENABLE_LORA_BIAS has no effect: vLLM has had no such option since 0.11"
     ]
 
 
-def test_a_setting_that_a_worker_once_had_is_told_what_does_its_work() -> None:
+def test_a_former_setting_of_the_worker_warns_with_what_replaces_it() -> None:
     (warning,) = warnings("VLLM_BASE_URL")
     assert warning.startswith("VLLM_BASE_URL has no effect: the engine runs inside the worker")
 
@@ -46,12 +46,12 @@ def test_a_setting_that_a_worker_once_had_is_told_what_does_its_work() -> None:
         ("MINBATCH_SIZE", "MIN_BATCH_SIZE"),
     ],
 )
-def test_a_near_miss_is_warned_about_with_the_name_that_was_meant(written: str, right: str) -> None:
+def test_a_near_miss_warns_with_the_nearest_name(written: str, right: str) -> None:
     assert warnings(written) == [f"{written} is not a setting: did you mean {right}?"]
 
 
 @pytest.mark.parametrize("name", ["max_model_len", "Max_Model_Len", "MAX-MODEL-LEN", "--seed"])
-def test_a_name_in_other_letters_is_told_as_it_is_to_be_written(name: str) -> None:
+def test_a_name_in_another_case_warns_with_the_right_spelling(name: str) -> None:
     (warning,) = warnings(name)
     assert warning.startswith(f"{name} is not a setting: did you mean ")
 
@@ -61,7 +61,7 @@ def test_a_dropped_option_is_known_under_vllms_prefix_too() -> None:
     assert "no such option since 0.18" in warning
 
 
-def test_an_option_of_a_later_vllm_is_told_to_be_one() -> None:
+def test_an_option_of_a_later_vllm_warns_that_it_is_one() -> None:
     assert warnings("WATCHDOG_CONFIG") == [
         "WATCHDOG_CONFIG has no effect: vLLM has it from 0.33.0 on"
     ]
@@ -73,18 +73,18 @@ def test_names_that_have_an_effect_or_are_unrelated_are_passed_over_in_silence()
     assert warnings(*names, *spellings, *OWN, *OPTIONS, "http_proxy", "VLLM_LOGGING_LEVEL") == []
 
 
-def test_every_variable_without_effect_is_told_in_order() -> None:
-    told = warnings("SWAP_SPACE", "MAX_CONTEXT_LEN_TO_CAPTURE", "HF_TOKENN", "SEED", SEED="idle")
-    assert [warning.split()[0] for warning in told] == [
+def test_every_variable_without_effect_is_warned_about_in_order() -> None:
+    found = warnings("SWAP_SPACE", "MAX_CONTEXT_LEN_TO_CAPTURE", "HF_TOKENN", "SEED", SEED="idle")
+    assert [warning.split()[0] for warning in found] == [
         "HF_TOKENN",
         "MAX_CONTEXT_LEN_TO_CAPTURE",
         "SEED",
         "SWAP_SPACE",
     ]
-    assert told[2] == "SEED has no effect: idle"
+    assert found[2] == "SEED has no effect: idle"
 
 
-def test_what_is_removed_or_meant_is_no_setting_and_leads_to_one() -> None:
+def test_removed_names_and_near_misses_are_not_settings_and_lead_to_one() -> None:
     accepted = {*SPELLINGS, *SPECULATIVE}
     assert not REMOVED.keys() & accepted
     assert not MEANT.keys() & (accepted | REMOVED.keys())
@@ -94,7 +94,7 @@ def test_what_is_removed_or_meant_is_no_setting_and_leads_to_one() -> None:
 # Settings of the second engine:
 
 
-def test_without_a_second_model_its_settings_are_told_to_have_no_effect() -> None:
+def test_without_a_second_model_its_settings_warn_that_they_have_no_effect() -> None:
     idle = ["EMBEDDING_MAX_MODEL_LEN", "EMBEDDING_SEED", "EMBEDDING_TOKENIZER_NAME"]
     assert warnings(*idle) == [
         f"{name} has no effect without EMBEDDING_MODEL_NAME" for name in idle
@@ -106,7 +106,7 @@ def test_with_a_second_model_its_settings_have_their_effect(model: str) -> None:
     assert warnings(model, "EMBEDDING_SEED", "EMBEDDING_TOKENIZER_NAME") == []
 
 
-def test_a_misspelt_setting_of_the_second_engine_is_told() -> None:
+def test_a_misspelled_setting_of_the_second_engine_warns() -> None:
     assert warnings("EMBEDDING_MODEL_NAME", "EMBEDDING_MAX_MODEL_LENGTH") == [
         "EMBEDDING_MAX_MODEL_LENGTH is not a setting: did you mean EMBEDDING_MAX_MODEL_LEN?"
     ]

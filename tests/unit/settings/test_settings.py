@@ -17,7 +17,7 @@ def mistakes_of(**environ: str) -> SettingsError:
     return caught.value
 
 
-def test_what_is_not_set_has_the_defaults_of_the_design() -> None:
+def test_unset_settings_have_the_defaults_of_the_design() -> None:
     assert Settings.from_env(MODEL).model_dump() == {
         "model_name": "org/model",
         "embedding_model_name": None,
@@ -61,12 +61,12 @@ def test_a_setting_is_read_from_the_variable_of_its_name(
 
 
 @pytest.mark.parametrize("text", ["0", "false", "no", "off", "False", "OFF", " no "])
-def test_a_boolean_is_false_in_each_of_its_spellings(text: str) -> None:
+def test_a_boolean_is_false_in_all_of_its_spellings(text: str) -> None:
     assert Settings.from_env({**MODEL, "RAW_OPENAI_OUTPUT": text}).raw_openai_output is False
 
 
 @pytest.mark.parametrize("text", ["1", "true", "yes", "on", "TRUE", "Yes"])
-def test_a_boolean_is_true_in_each_of_its_spellings(text: str) -> None:
+def test_a_boolean_is_true_in_all_of_its_spellings(text: str) -> None:
     environ = {**MODEL, "DISABLE_LOG_STATS": text, "RAW_OPENAI_OUTPUT": text}
     assert Settings.from_env(environ).raw_openai_output is True
 
@@ -120,13 +120,15 @@ def test_a_missing_model_name_is_a_mistake_that_shows_an_example(environ: dict[s
         ("DEFAULT_MAX_TOKENS", "0", "greater than or equal to 1"),
     ],
 )
-def test_a_wrong_value_is_told_with_what_is_accepted(name: str, text: str, accepted: str) -> None:
+def test_a_wrong_value_is_reported_with_what_is_accepted(
+    name: str, text: str, accepted: str
+) -> None:
     (mistake,) = mistakes_of(**{name: text}).mistakes
     assert (mistake.name, mistake.value) == (name, text)
     assert mistake.advice.startswith(accepted)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     error = mistakes_of(MODEL_NAME="", MAX_CONCURRENCY="x", RAW_OPENAI_OUTPUT="maybe")
     assert [mistake.name for mistake in error.mistakes] == [
         "MAX_CONCURRENCY",

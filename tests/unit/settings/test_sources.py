@@ -1,4 +1,4 @@
-"""The sources of settings, which of them wins, and the spellings of names."""
+"""Sources of settings, their precedence, and spellings of names."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def written(tmp_path: Path, content: str, name: str = "config.yaml") -> str:
         ("OPENAI_SERVED_MODEL_NAME_OVERRIDE", "SERVED_MODEL_NAME"),
     ],
 )
-def test_a_name_of_ours_and_the_options_own_are_one_setting(ours: str, other: str) -> None:
+def test_the_workers_name_and_vllms_name_are_one_setting(ours: str, other: str) -> None:
     for name in (ours, other):
         assert gather(**{name: "x"}).options() == {other: "x"}
     assert gather(**{ours: "x", other: "x"}).options() == {other: "x"}
@@ -51,7 +51,7 @@ def test_a_name_of_ours_and_the_options_own_are_one_setting(ours: str, other: st
         ("ATTENTION_BACKEND", "VLLM_ATTENTION_BACKEND"),
     ],
 )
-def test_a_setting_is_known_by_the_names_that_it_once_had(name: str, other: str) -> None:
+def test_a_setting_is_known_by_its_former_names(name: str, other: str) -> None:
     assert gather(**{other: "2"}).values == {name: "2"}
     (mistake,) = gather(**{other: "2", name: "3"}).mistakes
     assert {name, other} == {mistake.name, mistake.advice.partition("=")[0]}
@@ -77,7 +77,7 @@ def test_a_setting_may_be_called_by_its_opposite(text_: str, opposite: str) -> N
     assert gather(ENABLE_LOG_REQUESTS=text_).values == {"DISABLE_LOG_REQUESTS": opposite}
 
 
-def test_what_is_no_boolean_has_no_opposite() -> None:
+def test_a_setting_that_is_not_a_boolean_has_no_opposite() -> None:
     assert gather(ENABLE_LOG_REQUESTS="maybe").values == {"DISABLE_LOG_REQUESTS": "maybe"}
 
 
@@ -96,7 +96,7 @@ def test_a_blank_value_counts_as_unset(blank: str) -> None:
     assert given.options() == {"REVISION": "abc", "SEED": "7"}
 
 
-def test_a_prefix_selects_the_embedders_options_and_takes_itself_away() -> None:
+def test_a_prefix_selects_the_embedders_options_and_is_removed() -> None:
     given = gather(
         MODEL_NAME="org/model",
         DTYPE="half",
@@ -112,7 +112,7 @@ def test_a_prefix_selects_the_embedders_options_and_takes_itself_away() -> None:
     }
 
 
-def test_two_spellings_of_the_second_engine_that_differ_are_told() -> None:
+def test_two_spellings_of_the_second_engine_that_differ_are_a_mistake() -> None:
     (mistake,) = gather(EMBEDDING_MODEL="theirs", EMBEDDING_MODEL_NAME="ours").mistakes
     assert mistake.advice.startswith("EMBEDDING_MODEL=theirs is the same setting")
 
@@ -143,7 +143,7 @@ def test_the_environment_wins_over_a_baked_model_and_that_over_the_config_file(
     }
 
 
-def test_keys_of_a_file_are_spelt_in_any_way(tmp_path: Path) -> None:
+def test_keys_of_a_file_may_have_any_spelling(tmp_path: Path) -> None:
     content = "max-model-len: 1\nMAX_NUM_SEQS: 2\nmax_logprobs: 3\nmin-batch-size: 4"
     values = gather(VLLM_CONFIG_FILE=written(tmp_path, content)).values
     assert (
@@ -158,7 +158,7 @@ def test_keys_of_a_file_are_spelt_in_any_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "value_read"),
     [
         ("true", "1"),
         ("false", "0"),
@@ -172,15 +172,15 @@ def test_keys_of_a_file_are_spelt_in_any_way(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_values_of_a_file_are_told_as_an_operator_writes_them(
-    value: str, told: str | None, tmp_path: Path
+def test_values_of_a_file_are_read_as_an_operator_writes_them(
+    value: str, value_read: str | None, tmp_path: Path
 ) -> None:
     given = gather(VLLM_CONFIG_FILE=written(tmp_path, f"setting: {value}"))
-    assert given.values.get("SETTING") == told
+    assert given.values.get("SETTING") == value_read
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reason"),
     [
         ("a: {key: secret", "line 1, column 16"),
         ("- a", "holds no settings"),
@@ -188,13 +188,11 @@ def test_values_of_a_file_are_told_as_an_operator_writes_them(
         ("a: !!python/object:os.system x", "could not determine a constructor"),
     ],
 )
-def test_a_file_that_says_nothing_sound_is_a_mistake(
-    content: str, told: str, tmp_path: Path
-) -> None:
+def test_an_invalid_file_is_a_mistake(content: str, reason: str, tmp_path: Path) -> None:
     file = written(tmp_path, content)
     (mistake,) = gather(VLLM_CONFIG_FILE=file).mistakes
     assert (mistake.name, mistake.value) == ("VLLM_CONFIG_FILE", file)
-    assert told in mistake.advice
+    assert reason in mistake.advice
     assert "secret" not in mistake.advice
     assert "it holds lines such as max-model-len: 4096" in mistake.advice
 
@@ -203,13 +201,13 @@ def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
     assert gather(VLLM_CONFIG_FILE=written(tmp_path, "# nothing")).mistakes == ()
 
 
-def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
+def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
     (mistake,) = gather(VLLM_CONFIG_FILE=str(tmp_path / "no.yaml")).mistakes
     assert mistake.name == "VLLM_CONFIG_FILE"
     assert "No such file" in mistake.advice
 
 
-def test_a_broken_description_of_a_baked_model_is_told_by_its_file(tmp_path: Path) -> None:
+def test_a_broken_description_of_a_baked_model_is_named_by_its_file(tmp_path: Path) -> None:
     file = written(tmp_path, "{", "baked.json")
     (mistake,) = sources.gather({}, Path(file)).mistakes
     assert mistake.name == file
@@ -221,7 +219,7 @@ def test_a_key_that_stands_in_a_file_twice_with_two_values_is_a_mistake(tmp_path
 
 
 @pytest.mark.parametrize("name", ["vllm-extra-args", "vllm-config-file"])
-def test_what_only_the_environment_can_set_is_a_mistake_in_a_file(
+def test_a_variable_for_the_environment_only_is_a_mistake_in_a_file(
     name: str, tmp_path: Path
 ) -> None:
     (mistake,) = gather(VLLM_CONFIG_FILE=written(tmp_path, f"{name}: x")).mistakes
@@ -231,12 +229,12 @@ def test_what_only_the_environment_can_set_is_a_mistake_in_a_file(
 # Messages:
 
 
-def test_a_mistake_is_told_in_the_operators_spelling_and_with_its_file(tmp_path: Path) -> None:
+def test_a_mistake_has_the_operators_spelling_and_its_file(tmp_path: Path) -> None:
     given = gather(VLLM_CONFIG_FILE=written(tmp_path, "seed: x"), REVISION="a", MIN_BATCH_SIZE="y")
     assert given.as_written(Mistake("REVISION", "a", "no")).name == "REVISION"
     assert given.as_written(Mistake("DEFAULT_MIN_BATCH_SIZE", "y", "no")).name == "MIN_BATCH_SIZE"
-    told = given.as_written(Mistake("SEED", "x", "a whole number", "0"))
-    assert str(told) == (
+    mistake = given.as_written(Mistake("SEED", "x", "a whole number", "0"))
+    assert str(mistake) == (
         f"SEED = 'x': (in {tmp_path}/config.yaml) a whole number, for example SEED=0"
     )
     assert given.as_written(Mistake("MODEL", None, "no")).name == "MODEL_NAME"
@@ -275,7 +273,7 @@ def test_the_second_engine_has_a_configuration_of_its_own() -> None:
     assert values == {"EMBEDDING_SPECULATIVE_CONFIG": '{"model": "org/draft"}'}
 
 
-def test_a_part_of_speculative_decoding_beside_the_whole_is_a_mistake() -> None:
+def test_a_part_of_speculative_decoding_next_to_the_whole_is_a_mistake() -> None:
     (mistake,) = gather(SPECULATIVE_CONFIG="{}", SPECULATIVE_MODEL="x").mistakes
     assert str(mistake) == (
         "SPECULATIVE_MODEL = 'x': SPECULATIVE_CONFIG is given, too: set it in there"
@@ -283,8 +281,8 @@ def test_a_part_of_speculative_decoding_beside_the_whole_is_a_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "written_as"),
     [(None, ""), (True, "1"), (False, "0"), (3, "3"), ([1], "[1]"), ({"a": 1}, '{"a": 1}')],
 )
-def test_a_value_is_written_as_an_operator_would(value: Any, told: str) -> None:
-    assert text(value) == told
+def test_a_value_is_written_as_an_operator_would(value: Any, written_as: str) -> None:
+    assert text(value) == written_as

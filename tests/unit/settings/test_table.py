@@ -1,4 +1,4 @@
-"""The table of settings; what it says of vLLM's options is held to them in tests/contract."""
+"""The table of settings; its rows for vLLM's options are checked against vLLM in tests/contract."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from worker.settings.names import ALIASES, FOR_LIBRARIES, REMOVED
 NAMES = {setting.name for setting in ROWS}
 
 
-def test_every_setting_of_the_workers_own_has_a_row() -> None:
+def test_every_setting_of_the_worker_has_a_row() -> None:
     assert {name.upper() for name in Settings.model_fields} - NAMES == set()
 
 
@@ -29,12 +29,12 @@ def test_every_example_is_of_a_row() -> None:
     assert EXAMPLES.keys() - NAMES == set()
 
 
-def test_each_name_has_one_row() -> None:
+def test_every_name_has_one_row() -> None:
     counts = Counter(setting.name for setting in ROWS)
     assert [name for name, count in counts.items() if count > 1] == []
 
 
-def test_no_row_is_of_a_setting_that_has_gone() -> None:
+def test_no_row_is_for_a_removed_setting() -> None:
     assert NAMES & REMOVED.keys() == set()
 
 
@@ -53,13 +53,13 @@ def test_a_meaning_is_one_sentence(setting: Row) -> None:
     assert ". " not in setting.meaning
 
 
-def test_what_the_platform_sets_itself_is_not_asked_for() -> None:
+def test_the_form_does_not_ask_for_what_the_platform_sets() -> None:
     platforms = row("RUNPOD_ENDPOINT_ID")
     assert platforms
     assert not platforms.form
 
 
-def test_what_is_further_down_in_the_form_is_in_the_form() -> None:
+def test_advanced_settings_of_the_form_are_in_the_form() -> None:
     assert [setting.name for setting in ROWS if setting.advanced and not setting.form] == []
 
 
@@ -69,5 +69,5 @@ def test_an_example_is_found_by_the_settings_name_and_by_the_options() -> None:
 
 
 @pytest.mark.parametrize("name", ["NO_SUCH_SETTING", "ENFORCE_EAGER"])
-def test_where_the_example_of_the_type_will_do_there_is_none(name: str) -> None:
+def test_a_row_has_no_example_where_the_types_would_do(name: str) -> None:
     assert example(name) is None

@@ -47,7 +47,7 @@ def test_values_that_differ_are_not(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "reason"),
     [
         ("https://huggingface.co/Qwen/x", "without address"),
         ("huggingface.co/Qwen/x", "without address"),
@@ -62,12 +62,12 @@ def test_values_that_differ_are_not(one: str, other: str) -> None:
         ("x" * 300, "written as owner/name"),
     ],
 )
-def test_what_names_no_model_is_told(model: str, told: str) -> None:
-    assert told in (unfit(model) or "")
+def test_a_name_that_is_no_models_is_refused_with_the_reason(model: str, reason: str) -> None:
+    assert reason in (unfit(model) or "")
 
 
 @pytest.mark.parametrize("model", ["gpt2", "Qwen/Qwen3-0.6B", "org/model:Q4_K_M", "s3://bucket/x"])
-def test_what_may_name_a_model_is_taken(model: str) -> None:
+def test_a_name_that_may_be_a_models_is_accepted(model: str) -> None:
     assert unfit(model) is None
 
 
@@ -79,7 +79,7 @@ def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "redacted"),
     [
         ("--api-key 'sk canary two' --seed 1", "--api-key *** --seed 1"),
         ("--API-KEY canary", "--API-KEY ***"),
@@ -91,8 +91,8 @@ def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
         ("--api-key 'canary", "--api-key ***"),
     ],
 )
-def test_secrets_in_a_command_line_are_redact_line(line: str, told: str) -> None:
-    assert redact_line(line) == told
+def test_secrets_in_a_command_line_are_redacted(line: str, redacted: str) -> None:
+    assert redact_line(line) == redacted
 
 
 def test_secrets_are_not_repeated() -> None:

@@ -1,4 +1,4 @@
-"""What a start settles before vLLM is imported."""
+"""The part of a start that comes before vLLM is imported."""
 
 import os
 from collections.abc import Iterator
@@ -28,34 +28,34 @@ def bootstrap(**environ: str) -> Bootstrap:
 
 def test_settings_are_exported_once_and_what_was_chosen_is_known(tmp_path: Path) -> None:
     environ = {"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path), "HF_TOKEN": "hf_x"}
-    told = bootstrap(**environ)
-    assert [each.name for each in told.defaults] == ["RUNPOD_LOG_LEVEL", "HF_HOME"]
+    started = bootstrap(**environ)
+    assert [default.name for default in started.defaults] == ["RUNPOD_LOG_LEVEL", "HF_HOME"]
     assert os.environ["HF_TOKEN"] == "hf_x"
     assert os.environ["HF_HOME"] == f"{tmp_path}/huggingface-cache"
     assert bootstrap(**environ).defaults == ()
 
 
 def test_wrong_settings_have_their_defaults_and_the_others_count(tmp_path: Path) -> None:
-    told = bootstrap(
+    started = bootstrap(
         MODEL_NAME="org/model", BASE_PATH=str(tmp_path), MAX_CONCURRENCY="0", DEFAULT_BATCH_SIZE="7"
     )
-    assert told.settings is not None
-    assert (told.settings.max_concurrency, told.settings.default_batch_size) == (300, 7)
+    assert started.settings is not None
+    assert (started.settings.max_concurrency, started.settings.default_batch_size) == (300, 7)
     assert os.environ["HF_HOME"] == f"{tmp_path}/huggingface-cache"
-    assert [mistake.name for mistake in told.mistakes] == ["MAX_CONCURRENCY"]
+    assert [mistake.name for mistake in started.mistakes] == ["MAX_CONCURRENCY"]
 
 
 @pytest.mark.parametrize("model", ["", "/no/such", "org/my model"])
 def test_without_a_model_there_are_no_settings(model: str) -> None:
-    told = bootstrap(MODEL_NAME=model, MAX_CONCURRENCY="0")
-    assert told.settings is None
-    assert [mistake.name for mistake in told.mistakes] == ["MAX_CONCURRENCY", "MODEL_NAME"]
+    started = bootstrap(MODEL_NAME=model, MAX_CONCURRENCY="0")
+    assert started.settings is None
+    assert [mistake.name for mistake in started.mistakes] == ["MAX_CONCURRENCY", "MODEL_NAME"]
     assert "RUNPOD_LOG_LEVEL" not in os.environ
 
 
-def test_mistakes_of_all_sources_are_told_in_the_operators_spelling(tmp_path: Path) -> None:
+def test_mistakes_of_all_sources_are_reported_in_the_operators_spelling(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("seed: [1")
-    told = bootstrap(
+    started = bootstrap(
         MODEL="org/model", MIN_BATCH_SIZE="-1", VLLM_CONFIG_FILE=f"{tmp_path}/broken.yaml"
     )
-    assert {mistake.name for mistake in told.mistakes} == {"VLLM_CONFIG_FILE", "MIN_BATCH_SIZE"}
+    assert {mistake.name for mistake in started.mistakes} == {"VLLM_CONFIG_FILE", "MIN_BATCH_SIZE"}

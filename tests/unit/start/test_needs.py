@@ -37,7 +37,7 @@ def given(**environ: str) -> Given:
         ("org/name-gguf", True),
     ],
 )
-def test_what_the_store_finds(name: str, ours: bool) -> None:
+def test_the_store_finds_repositories_and_directories(name: str, ours: bool) -> None:
     assert found_by_store(Wanted(name)) is ours
 
 
@@ -51,13 +51,13 @@ def test_another_hub_is_vllms_own(value: str, ours: bool, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("load_format", ["tensorizer", "gguf", "GGUF"])
-def test_forms_that_vllm_itself_finds_are_left_to_it(load_format: str, tmp_path: Path) -> None:
+def test_names_that_only_vllm_finds_are_left_to_it(load_format: str, tmp_path: Path) -> None:
     assert not found_by_store(Wanted(NAME, load_format=load_format))
     assert found_by_store(Wanted(str(tmp_path), load_format=load_format))
 
 
-def test_each_has_its_own_revision_and_all_go_to_one_place() -> None:
-    told = arguments(
+def test_every_repository_has_its_own_revision_and_all_go_to_one_directory() -> None:
+    engine = arguments(
         tokenizer="org/tokenizer",
         download_dir="/downloads",
         load_format="pt",
@@ -72,9 +72,9 @@ def test_each_has_its_own_revision_and_all_go_to_one_place() -> None:
     )
     tokenizer = Wanted("org/tokenizer", "v1", "dummy", there, Kind.TOKENIZER, code=True)
     adapter = Wanted("org/adapter", kind=Kind.ADAPTER)
-    assert wanted_by_arguments(told) == [model, tokenizer, adapter, replace(draft, code=True)]
-    told = told.with_options(tokenizer_revision="v2", speculative_config={"model": "org/draft"})
-    assert [each.revision for each in wanted_by_arguments(told)] == ["v1", "v2", None, None]
+    assert wanted_by_arguments(engine) == [model, tokenizer, adapter, replace(draft, code=True)]
+    engine = engine.with_options(tokenizer_revision="v2", speculative_config={"model": "org/draft"})
+    assert [wanted.revision for wanted in wanted_by_arguments(engine)] == ["v1", "v2", None, None]
 
 
 def test_a_draft_that_is_the_model_is_wanted_once() -> None:
@@ -82,13 +82,13 @@ def test_a_draft_that_is_the_model_is_wanted_once() -> None:
 
 
 def test_an_engine_that_needs_no_tokenizer_gets_none() -> None:
-    told = arguments(tokenizer="org/tokenizer", skip_tokenizer_init=True)
-    assert [each.kind for each in wanted_by_arguments(told)] == [Kind.MODEL]
+    engine = arguments(tokenizer="org/tokenizer", skip_tokenizer_init=True)
+    assert [wanted.kind for wanted in wanted_by_arguments(engine)] == [Kind.MODEL]
 
 
 def test_the_settings_of_an_embedder_are_named_as_such() -> None:
-    told = arguments("EMBEDDING_", tokenizer="org/tokenizer")
-    assert [each.setting for each in wanted_by_arguments(told)] == [
+    engine = arguments("EMBEDDING_", tokenizer="org/tokenizer")
+    assert [wanted.setting for wanted in wanted_by_arguments(engine)] == [
         "EMBEDDING_MODEL_NAME",
         "EMBEDDING_TOKENIZER_NAME",
     ]
@@ -100,14 +100,14 @@ def test_the_settings_of_an_embedder_are_named_as_such() -> None:
 @pytest.mark.parametrize(
     "extra", ["--model-impl x", "--tokenizer-mode=x", "--model_loader_extra x"]
 )
-def test_extra_arguments_that_name_nothing_leave_the_names_clear(extra: str) -> None:
-    assert [each.model for each in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == [NAME]
+def test_extra_arguments_that_name_no_model_change_nothing(extra: str) -> None:
+    assert [wanted.model for wanted in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == [NAME]
 
 
 @pytest.mark.parametrize(
     "extra", ["--model x", "--model=x", "--load_format=pt", "--download-dir /"]
 )
-def test_extra_arguments_that_do_are_for_vllms_parser_to_read(extra: str) -> None:
+def test_extra_arguments_that_name_a_model_are_left_to_vllms_parser(extra: str) -> None:
     assert wanted_by_settings(given(VLLM_EXTRA_ARGS=extra)) == []
 
 
@@ -125,11 +125,11 @@ def test_extra_arguments_that_do_are_for_vllms_parser_to_read(extra: str) -> Non
 def test_a_tokenizer_is_wanted_where_it_is_not_the_models_or_of_another_revision(
     tokenizer: str | None, revision: str | None, expected: list[tuple[str, str, str]]
 ) -> None:
-    told = arguments(tokenizer=tokenizer, tokenizer_revision=revision)
-    model, *beside = wanted_by_arguments(told)
+    engine = arguments(tokenizer=tokenizer, tokenizer_revision=revision)
+    model, *others = wanted_by_arguments(engine)
     assert model.kind is Kind.MODEL
-    assert [(each.model, each.revision, each.setting) for each in beside] == expected
-    assert {each.kind for each in beside} <= {Kind.TOKENIZER}
+    assert [(wanted.model, wanted.revision, wanted.setting) for wanted in others] == expected
+    assert {wanted.kind for wanted in others} <= {Kind.TOKENIZER}
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_no_draft_is_wanted_where_the_method_needs_none_or_it_is_written_wrong(
     config: dict[str, Any],
 ) -> None:
     assert len(wanted_by_arguments(arguments(speculative_config=config))) == 1
-    told = given(SPECULATIVE_CONFIG=json.dumps(config), MODEL_REVISION="v1")
-    assert len(wanted_by_settings(told)) == 1
+    settings = given(SPECULATIVE_CONFIG=json.dumps(config), MODEL_REVISION="v1")
+    assert len(wanted_by_settings(settings)) == 1
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_an_ultravox_model_wants_those_that_it_joins(tmp_path: Path) -> None:
     assert [*elsewhere(found, given())] == [Wanted("org/audio", by_name=True)]
 
 
-def test_what_is_no_weights_is_wanted_where_libraries_look_for_it(tmp_path: Path) -> None:
+def test_files_without_weights_are_wanted_where_libraries_look_for_them(tmp_path: Path) -> None:
     wanted = Wanted(NAME, download_dir=Path("/downloads"))
     assert [*elsewhere(configured(tmp_path, wanted, SPECULATORS), given())] == [
         replace(wanted, model=OTHER, by_name=True),
@@ -247,20 +247,20 @@ def test_code_is_wanted_at_its_own_revision_too(
     tmp_path: Path, setting: str, environ: dict[str, str]
 ) -> None:
     found = configured(tmp_path, Wanted(NAME, code=True, setting=setting), CODE)
-    revisions = [each.revision for each in elsewhere(found, given(**environ))]
+    revisions = [wanted.revision for wanted in elsewhere(found, given(**environ))]
     assert revisions == [None, "v5"]
 
 
 def test_the_code_of_a_tokenizer_has_no_revision_of_its_own(tmp_path: Path) -> None:
     found = configured(tmp_path, Wanted(NAME, code=True), CODE, "tokenizer_config.json")
-    assert [each.revision for each in elsewhere(found, given(CODE_REVISION="v5"))] == [None]
+    assert [wanted.revision for wanted in elsewhere(found, given(CODE_REVISION="v5"))] == [None]
 
 
 # In messages:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "text"),
     [
         (Wanted("a/b"), "a/b"),
         (Wanted("a/b", "v1"), "a/b@v1"),
@@ -269,5 +269,5 @@ def test_the_code_of_a_tokenizer_has_no_revision_of_its_own(tmp_path: Path) -> N
         (Wanted("a\udc80"), r"'a\udc80'"),
     ],
 )
-def test_a_name_stays_in_one_line(wanted: Wanted, told: str) -> None:
-    assert str(wanted) == told
+def test_a_name_stays_in_one_line(wanted: Wanted, text: str) -> None:
+    assert str(wanted) == text

@@ -1,4 +1,4 @@
-"""What the settings name is found or downloaded, and then the hub is not asked any more."""
+"""Repositories that settings name: found or downloaded, then the libraries are offline."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.engine.arguments import arguments
-from support.hub.caches import NAME, SHARDS, cached, model, of_nobody
+from support.hub.caches import NAME, SHARDS, cached, isolate_hub_library, model
 from support.hub.server import hub
 
 from worker.engine.arguments import EngineArguments
@@ -24,8 +24,8 @@ OFFLINE = "HF_HUB_OFFLINE"
 
 @pytest.fixture(autouse=True)
 def _environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An environment in which nothing is set, and which is what it was when the test ends."""
-    of_nobody(tmp_path, monkeypatch)
+    """An environment in which nothing is set; restored when the test ends."""
+    isolate_hub_library(tmp_path, monkeypatch)
     before = dict(os.environ)
     for name in ("HF_HOME", "HF_HUB_CACHE", OFFLINE, "TRANSFORMERS_OFFLINE"):
         os.environ.pop(name, None)
@@ -39,8 +39,8 @@ def source(tmp_path: Path) -> Path:
     return model(tmp_path / "source")
 
 
-def given(tmp_path: Path, **environ: str) -> Bootstrap:
-    """Make the settings of a worker with a volume of its own."""
+def bootstrap(tmp_path: Path, **environ: str) -> Bootstrap:
+    """Return the bootstrap of a worker with a volume of its own."""
     given = gather({"BASE_PATH": str(tmp_path), **environ}, tmp_path / "no such file")
     return Bootstrap.of(given)
 
@@ -48,7 +48,7 @@ def given(tmp_path: Path, **environ: str) -> Bootstrap:
 def test_a_volume_holds_the_cache(tmp_path: Path) -> None:
     cache = tmp_path / "huggingface-cache" / "hub"
     snapshot = cached(cache, model(tmp_path / "source"))
-    repositories = Repositories(given(tmp_path, MODEL_NAME=NAME))
+    repositories = Repositories(bootstrap(tmp_path, MODEL_NAME=NAME))
     (found,) = repositories.prefetch()
     assert (found.place, found.origin) == (snapshot, Origin.VOLUME)
     assert os.environ["HF_HOME"] == str(tmp_path / "huggingface-cache")
@@ -61,28 +61,28 @@ def test_without_a_volume_the_librarys_own_cache_is_used(tmp_path: Path) -> None
 
 
 def test_a_directory_is_found_as_it_is(tmp_path: Path, source: Path) -> None:
-    found = Repositories(given(tmp_path, MODEL_NAME=str(source))).result()
-    (each,) = found.values()
-    assert (each.place, each.origin) == (source, Origin.DIRECTORY)
+    found = Repositories(bootstrap(tmp_path, MODEL_NAME=str(source))).result()
+    (only,) = found.values()
+    assert (only.place, only.origin) == (source, Origin.DIRECTORY)
 
 
 def test_a_model_is_looked_for_whatever_else_is_wrong(tmp_path: Path, source: Path) -> None:
-    wrong = given(tmp_path, MODEL_NAME=str(source), MAX_CONCURRENCY="0", SEED="x")
-    (each,) = Repositories(wrong).result().values()
-    assert each.place == source
+    wrong = bootstrap(tmp_path, MODEL_NAME=str(source), MAX_CONCURRENCY="0", SEED="x")
+    (only,) = Repositories(wrong).result().values()
+    assert only.place == source
 
 
 def test_what_is_named_twice_is_looked_for_once(tmp_path: Path, source: Path) -> None:
-    both = given(tmp_path, MODEL_NAME=str(source), EMBEDDING_MODEL_NAME=str(source))
+    both = bootstrap(tmp_path, MODEL_NAME=str(source), EMBEDDING_MODEL_NAME=str(source))
     assert len(wanted_by_settings(both.given)) == 2
     assert len(Repositories(both).prefetch()) == 1
 
 
-def test_what_vllm_wants_beside_is_found_then(tmp_path: Path, source: Path) -> None:
+def test_further_repositories_that_vllm_needs_are_found_too(tmp_path: Path, source: Path) -> None:
     other = Wanted(str(model(tmp_path / "other")))
-    repositories = Repositories(given(tmp_path, MODEL_NAME=str(source)))
+    repositories = Repositories(bootstrap(tmp_path, MODEL_NAME=str(source)))
     found = repositories.result([other, Wanted("s3://bucket/model")])
-    assert [each.place.name for each in found.values()] == ["source", "other"]
+    assert [repository.place.name for repository in found.values()] == ["source", "other"]
 
 
 def test_code_of_another_repository_is_wanted_where_code_is_trusted(
@@ -92,13 +92,13 @@ def test_code_of_another_repository_is_wanted_where_code_is_trusted(
     config = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
     (source / "config.json").write_text(json.dumps(config))
     cached(cache, source)
-    assert len(Repositories(given(tmp_path, MODEL_NAME=NAME)).prefetch()) == 1
+    assert len(Repositories(bootstrap(tmp_path, MODEL_NAME=NAME)).prefetch()) == 1
     code = tmp_path / "code"
     code.mkdir()
     (code / "own.py").write_text("")
     snapshot = cached(cache, code, name="org/code")
-    trusted = Repositories(given(tmp_path, MODEL_NAME=NAME, TRUST_REMOTE_CODE="1")).prefetch()
-    assert [each.place for each in trusted[1:]] == [snapshot]
+    trusted = Repositories(bootstrap(tmp_path, MODEL_NAME=NAME, TRUST_REMOTE_CODE="1")).prefetch()
+    assert [repository.place for repository in trusted[1:]] == [snapshot]
     assert trusted[1].wanted.kind is Kind.CODE
 
 
@@ -118,15 +118,17 @@ def test_a_model_that_another_one_refers_to_is_found_with_it_and_so_is_its_code(
         cached(cache, verifier, name="org/verifier"),
         cached(cache, tmp_path / "code", name="org/code"),
     ]
-    told = given(tmp_path, MODEL_NAME=str(source), TRUST_REMOTE_CODE="1")
-    assert [each.place for each in Repositories(told).prefetch()] == places
+    trusting = bootstrap(tmp_path, MODEL_NAME=str(source), TRUST_REMOTE_CODE="1")
+    assert [repository.place for repository in Repositories(trusting).prefetch()] == places
 
 
 # Offline:
 
 
-def test_once_all_is_named_the_libraries_are_offline(tmp_path: Path, source: Path) -> None:
-    Repositories(given(tmp_path, MODEL_NAME=str(source))).go_offline()
+def test_once_all_repositories_are_known_the_libraries_are_offline(
+    tmp_path: Path, source: Path
+) -> None:
+    Repositories(bootstrap(tmp_path, MODEL_NAME=str(source))).go_offline()
     assert os.environ[OFFLINE] == "1"
     # The hub's library reads TRANSFORMERS_OFFLINE only where HF_HUB_OFFLINE is unset.
     assert "TRANSFORMERS_OFFLINE" not in os.environ
@@ -141,23 +143,23 @@ def test_once_all_is_named_the_libraries_are_offline(tmp_path: Path, source: Pat
         {"GENERATION_CONFIG": "/", "HF_CONFIG_PATH": "/"},
     ],
 )
-def test_what_needs_nothing_of_the_hub_does_not_keep_them_from_it(
+def test_settings_that_need_nothing_of_the_hub_leave_them_offline(
     tmp_path: Path, source: Path, environ: dict[str, str]
 ) -> None:
-    Repositories(given(tmp_path, MODEL_NAME=str(source), **environ)).go_offline()
+    Repositories(bootstrap(tmp_path, MODEL_NAME=str(source), **environ)).go_offline()
     assert os.environ[OFFLINE] == "1"
 
 
-def test_the_operators_word_counts_more(tmp_path: Path, source: Path) -> None:
+def test_the_operators_setting_wins(tmp_path: Path, source: Path) -> None:
     os.environ[OFFLINE] = "0"
-    Repositories(given(tmp_path, MODEL_NAME=str(source))).go_offline()
+    Repositories(bootstrap(tmp_path, MODEL_NAME=str(source))).go_offline()
     assert os.environ[OFFLINE] == "0"
 
 
-def test_what_downloads_is_not_offline(tmp_path: Path, source: Path) -> None:
+def test_the_store_itself_still_downloads(tmp_path: Path, source: Path) -> None:
     with hub() as running:
         os.environ["HF_ENDPOINT"] = running.endpoint
-        repositories = Repositories(given(tmp_path, MODEL_NAME=str(source)))
+        repositories = Repositories(bootstrap(tmp_path, MODEL_NAME=str(source)))
         repositories.go_offline()
         with pytest.raises(Unavailable) as raised:
             repositories.result([Wanted("org/none")])
@@ -182,10 +184,10 @@ def test_what_downloads_is_not_offline(tmp_path: Path, source: Path) -> None:
         {"MODEL_NAME": ""},
     ],
 )
-def test_with_something_that_only_vllm_finds_they_are_not(
+def test_with_something_that_only_vllm_finds_they_stay_online(
     tmp_path: Path, source: Path, environ: dict[str, str]
 ) -> None:
-    repositories = Repositories(given(tmp_path, **{"MODEL_NAME": str(source), **environ}))
+    repositories = Repositories(bootstrap(tmp_path, **{"MODEL_NAME": str(source), **environ}))
     repositories.go_offline()
     repositories.close()
     assert OFFLINE not in os.environ
@@ -204,7 +206,7 @@ def test_with_something_that_only_vllm_finds_they_are_not(
 def test_what_only_vllm_finds_can_not_be_fetched_ahead(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    repositories = Repositories(given(tmp_path, **environ))
+    repositories = Repositories(bootstrap(tmp_path, **environ))
     with pytest.raises(StartFailed, match="Only vLLM itself can find"):
         repositories.prefetch()
 
@@ -218,20 +220,20 @@ def at(wanted: Wanted, origin: Origin = Origin.VOLUME) -> Found:
 
 def test_directories_take_the_place_of_names() -> None:
     adapter = Namespace(name="one", path="org/adapter")
-    told = arguments(
+    engine = arguments(
         tokenizer="org/tokenizer",
         lora_modules=[adapter, Namespace(name="two", path="/adapters/two")],
         speculative_config={"model": "org/draft", "num_speculative_tokens": 3},
     )
-    wanted = wanted_by_arguments(told)
+    wanted = wanted_by_arguments(engine)
     here = {one: at(one, Origin.DIRECTORY) for one in wanted if one.model == "/adapters/two"}
-    changed, used = with_directories(told, {one: at(one) for one in wanted} | here)
-    assert [each.wanted for each in used] == wanted
+    changed, used = with_directories(engine, {one: at(one) for one in wanted} | here)
+    assert [found.wanted for found in used] == wanted
     assert (changed.vllm.model, changed.vllm.tokenizer) == (
         "/cache/org/name/model",
         "/cache/org/tokenizer/tokenizer",
     )
-    assert [each.path for each in changed.vllm.lora_modules] == [
+    assert [module.path for module in changed.vllm.lora_modules] == [
         "/cache/org/adapter/adapter",
         "/adapters/two",
     ]
@@ -240,65 +242,65 @@ def test_directories_take_the_place_of_names() -> None:
         "num_speculative_tokens": 3,
     }
     assert (changed.origin, changed.commit) == (Origin.VOLUME, "c" * 40)
-    assert (changed.model_name, told.vllm.model, adapter.path) == (NAME, NAME, "org/adapter")
+    assert (changed.model_name, engine.vllm.model, adapter.path) == (NAME, NAME, "org/adapter")
 
 
-def put(told: EngineArguments) -> Namespace:
+def resolved(engine: EngineArguments) -> Namespace:
     """Put directories in place of all names, and return vLLM's arguments."""
-    changed, _ = with_directories(told, {one: at(one) for one in wanted_by_arguments(told)})
+    changed, _ = with_directories(engine, {one: at(one) for one in wanted_by_arguments(engine)})
     return changed.vllm
 
 
 def test_a_tokenizer_may_be_the_models_at_another_revision() -> None:
-    told = put(arguments(tokenizer_revision="v2"))
-    assert (told.model, told.tokenizer) == ("/cache/org/name/model", "/cache/org/name/tokenizer")
+    vllm = resolved(arguments(tokenizer_revision="v2"))
+    assert (vllm.model, vllm.tokenizer) == ("/cache/org/name/model", "/cache/org/name/tokenizer")
 
 
 def test_a_draft_that_is_the_model_goes_with_it() -> None:
-    told = put(arguments(speculative_config={"model": NAME, "method": "mtp"}))
-    assert told.speculative_config == {"model": "/cache/org/name/model", "method": "mtp"}
+    vllm = resolved(arguments(speculative_config={"model": NAME, "method": "mtp"}))
+    assert vllm.speculative_config == {"model": "/cache/org/name/model", "method": "mtp"}
 
 
-def test_what_two_settings_name_is_put_where_each_of_them_says() -> None:
+def test_a_model_that_two_settings_name_replaces_both_names() -> None:
     main = arguments(revision=None, speculative_config={"model": "org/small"})
-    beside = arguments("EMBEDDING_", revision=None, model="org/small")
-    # One was found for both.
-    found = {one: at(one) for one in [*wanted_by_arguments(main), *wanted_by_arguments(beside)]}
+    second = arguments("EMBEDDING_", revision=None, model="org/small")
+    # One directory was found for both.
+    found = {one: at(one) for one in [*wanted_by_arguments(main), *wanted_by_arguments(second)]}
     found = {one.wanted: one for one in found.values()}
     changed = []
-    for told in (main, beside):
-        options, used = with_directories(told, found)
-        assert used[0].wanted.setting == f"{told.prefix}MODEL_NAME"
+    for engine in (main, second):
+        options, used = with_directories(engine, found)
+        assert used[0].wanted.setting == f"{engine.prefix}MODEL_NAME"
         changed.append(options.vllm)
     small = "/cache/org/small/model"
     assert (changed[0].speculative_config, changed[1].model) == ({"model": small}, small)
 
 
 def test_a_tokenizer_of_the_models_own_goes_with_it() -> None:
-    told = arguments(tokenizer=NAME)
-    assert len(wanted_by_arguments(told)) == 1
-    assert put(told).tokenizer == put(told).model == "/cache/org/name/model"
+    engine = arguments(tokenizer=NAME)
+    assert len(wanted_by_arguments(engine)) == 1
+    assert resolved(engine).tokenizer == resolved(engine).model == "/cache/org/name/model"
 
 
-def test_what_was_not_looked_for_stays_as_it_is() -> None:
-    told = arguments()
-    assert with_directories(told, {}) == (told, [])
+def test_names_that_were_not_looked_for_stay() -> None:
+    engine = arguments()
+    assert with_directories(engine, {}) == (engine, [])
 
 
 def test_a_directory_of_the_operators_stays_as_it_was_written(tmp_path: Path) -> None:
-    told = arguments(model="~/model")
+    engine = arguments(model="~/model")
     changed, used = with_directories(
-        told, {one: Found(one, tmp_path, Origin.DIRECTORY) for one in wanted_by_arguments(told)}
+        engine, {one: Found(one, tmp_path, Origin.DIRECTORY) for one in wanted_by_arguments(engine)}
     )
     assert used
     assert changed.vllm.model == "~/model"
 
 
-def test_engines_are_told_where_everything_lies(tmp_path: Path) -> None:
+def test_engines_get_the_directories_of_their_models(tmp_path: Path) -> None:
     cache = tmp_path / "huggingface-cache" / "hub"
     first = cached(cache, model(tmp_path / "a"), revision="v1")
     other = cached(cache, model(tmp_path / "b", SHARDS), name="org/embedder")
-    repositories = Repositories(given(tmp_path, MODEL_NAME=NAME, MODEL_REVISION="v1"))
-    beside = arguments("EMBEDDING_", model="org/embedder", revision=None)
-    main, embedder = repositories.place([arguments(), beside])
+    repositories = Repositories(bootstrap(tmp_path, MODEL_NAME=NAME, MODEL_REVISION="v1"))
+    second = arguments("EMBEDDING_", model="org/embedder", revision=None)
+    main, embedder = repositories.place([arguments(), second])
     assert (main.vllm.model, embedder.vllm.model) == (str(first), str(other))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants, snapshot_download
-from support.hub.caches import of_nobody
+from support.hub.caches import isolate_hub_library
 from support.hub.server import MEMBER, STRANGER, Hub, Repository, commit, hub
 
 from worker.store import Kind, Origin, Places, Reason, Snapshot, Unavailable, Wanted
@@ -43,7 +43,7 @@ def folder(demo_model: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nobodys_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_nobody(tmp_path, monkeypatch)
+    isolate_hub_library(tmp_path, monkeypatch)
 
 
 def find(served: Hub, model: str = NAME, revision: str | None = None) -> Snapshot:
