@@ -75,8 +75,19 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-test: $(INSTALLED) demo ## Run the tests (ten minutes)
-	@$(BIN)/python -m pytest -m "not slow"
+test: $(INSTALLED) demo ## Run the tests, in two halves at once (five to ten minutes)
+	@echo "==> tests/platform runs at the same time; its output follows when it has ended"
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-other-folders test-platform
+
+# Each half needs about one core.
+.PHONY: test-other-folders test-platform
+test-other-folders:
+	@$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract tests/settings tests/model
+
+test-platform:
+	@output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
+		$(BIN)/python -m pytest -m "not slow" tests/platform >$$output 2>&1 || status=$$?; \
+		printf '\n==> tests/platform\n'; cat $$output; exit $$status
 
 test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code (two minutes)
 	@$(BIN)/python -m pytest -m slow

@@ -1,4 +1,4 @@
-"""What every depth of the tests shares: the demo model, and marks by folder."""
+"""Fixtures of all folders, a mark for each folder, and the order in which folders run."""
 
 import os
 import subprocess
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from support import ROOT
 from support.models.minilm import MODEL
-from support.processes import commands
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 
 DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image")
@@ -26,20 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=depth)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """In a whole run, begin what takes long and a core, while the unit tests leave one free."""
-    folders = {item.path.parent.name for item in session.items}
-    if folders >= {"unit", "contract"} and not session.config.option.collectonly:
-        commands.begin()
-
-
-def pytest_sessionfinish() -> None:
-    commands.end()
-
-
 @pytest.fixture(autouse=True)
 def _environ() -> Iterator[None]:
-    """Leave the environment as it was: a start completes it for the libraries below."""
+    """Restore the environment after each test: a start writes to it."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -48,7 +36,7 @@ def _environ() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
-    """The demo model's directory; made if it is not there."""
+    """Return the demo model's directory; make it if it is missing."""
     directory = ROOT / ".models" / "demo"
     subprocess.run([sys.executable, ROOT / "builder" / "demo_model.py", directory], check=True)
     return directory
@@ -56,14 +44,14 @@ def demo_model() -> Path:
 
 @pytest.fixture(scope="session")
 def worker_environ(demo_model: Path) -> dict[str, str]:
-    """The environment that a worker on the demo model is started with; no more than it needs."""
+    """Return the smallest environment that a worker on the demo model can be started with."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return {**kept, "MODEL_NAME": str(demo_model)}
 
 
 @pytest.fixture(scope="session")
 def full_featured() -> dict[str, str]:
-    """Settings that let clients ask for all that a worker can do."""
+    """Return settings that turn on everything a client can ask for."""
     return {
         "SERVED_MODEL_NAME": "demo,tiny/demo",
         "ENABLE_AUTO_TOOL_CHOICE": "1",
@@ -80,7 +68,7 @@ def make_endpoint(
     full_featured: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LocalEndpoint]:
-    """`make endpoint` on the demo model and MiniLM, ready; one for the whole run."""
+    """Start `make endpoint` on the demo model and MiniLM, once a run."""
     folder = tmp_path_factory.mktemp("endpoint")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
     with local_endpoint(

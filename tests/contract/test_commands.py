@@ -8,25 +8,24 @@ from pathlib import Path
 
 import pytest
 from support.processes.background import Background, background, wait_until
-from support.processes.commands import HANDLER, WORKER, ran, run
+from support.processes.commands import HANDLER, HOME, WORKER, run, without_chat_template
+
+TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+GREETING = {"messages": [{"role": "user", "content": "Hi"}]}
+RAW_JOB = {"input": {**GREETING, "sampling_params": {"max_tokens": 1}}}
+OPENAI_JOB = {"input": {"openai_route": "/v1/chat/completions", "openai_input": GREETING}}
 
 pytestmark = pytest.mark.usefixtures("demo_model")
 
 
 def test_make_run_answers_the_test_input_with_text_from_the_engine() -> None:
-    made = ran("make run")
+    made = run(HOME, "make", "run")
     assert made.returncode == 0, made.stderr
     *yields, joined = [line for line in made.stdout.splitlines() if line]
     chunks = [json.loads(line) for line in yields if line.startswith("{")]
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     assert joined == "".join(text for chunk in chunks for text in chunk["choices"][0]["tokens"])
     assert joined.startswith("This worker turns a Hugging Face model into a serverless endpoint.")
-
-
-def test_a_local_run_of_a_job_that_fails_exits_with_1_and_the_reason() -> None:
-    failed = ran("failing job")
-    assert failed.returncode == 1
-    assert "The job failed: sampling_params: max_tokens must be at least 1" in failed.stderr
 
 
 @pytest.mark.parametrize(
@@ -44,25 +43,6 @@ def test_a_local_job_that_can_not_work_costs_no_cold_start(text: str, told: str)
     assert told in failed.stderr
     assert "Traceback" not in failed.stderr
     assert "start-up: " not in failed.stderr
-
-
-def test_wrong_settings_are_all_told_in_one_message_without_a_traceback() -> None:
-    refused = ran("wrong settings")
-    assert refused.returncode == 1
-    told = refused.stderr[refused.stderr.index("4 settings are wrong") :]
-    named = [line.split()[0] for line in told[: told.index("Beside")].splitlines()[1:]]
-    assert named == ["GPU_MEMORY_UTILIZATION", "MAX_MODEL_LEN", "MODEL_NAME", "RAW_OPENAI_OUTPUT"]
-    assert "MAX_MODEL_LENGTH is not a setting: did you mean MAX_MODEL_LEN?" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    assert "hf_canary" not in refused.stderr + refused.stdout
-
-
-@pytest.mark.parametrize("setting", ["ENABLE_AUTO_TOOL_CHOICE", "CUSTOM_CHAT_TEMPLATE"])
-def test_settings_that_can_not_work_are_told_without_a_traceback(setting: str) -> None:
-    refused = ran(setting)
-    assert refused.returncode == 1
-    assert f"\n  {setting} = " in refused.stderr
-    assert "Traceback" not in refused.stderr
 
 
 def is_importing(worker: Background) -> bool:
@@ -89,24 +69,32 @@ def test_sigterm_during_a_start_ends_it_at_once(
         assert "start-up: sdk" not in worker.output
 
 
-def test_a_model_that_vllm_can_not_start_is_told_without_a_traceback() -> None:
-    refused = ran("no model")
+def test_a_model_that_vllm_can_not_start_is_told_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "no-model").mkdir()
+    refused = run({**WORKER, "MODEL_NAME": str(tmp_path / "no-model")}, *HANDLER)
     assert refused.returncode == 1
     assert re.search(r"^vLLM could not start \S*no-model\S*: ", refused.stderr, re.MULTILINE)
     assert "Traceback" not in refused.stderr
 
 
-def test_a_model_without_a_chat_template_names_the_setting_that_gives_it_one() -> None:
-    without = ran("no template")
-    assert without.returncode == 1
-    assert "set CUSTOM_CHAT_TEMPLATE" in without.stderr
+def test_a_job_that_fails_exits_with_1_and_names_the_setting_that_gives_a_chat_template() -> None:
+    with without_chat_template() as model:
+        failed = run({**WORKER, "MODEL_NAME": str(model)}, *HANDLER)
+    assert failed.returncode == 1
+    assert "The job failed: " in failed.stderr
+    assert "set CUSTOM_CHAT_TEMPLATE" in failed.stderr
 
 
-def test_a_chat_template_inline_and_one_in_a_file_serve_both_paths_alike() -> None:
-    raw, openai = ran("a template"), ran("a template in a file")
-    assert (raw.returncode, openai.returncode) == (0, 0)
-    # The template adds nothing to the one message, the model's own would.
-    (in_raw,) = re.findall(r'"input": (\d+)', raw.stdout)
-    (in_openai,) = re.findall(r'"prompt_tokens": *(\d+)', openai.stdout)
-    assert in_raw == in_openai
-    assert int(in_raw) < 5
+@pytest.mark.parametrize("in_file", [False, True], ids=["inline", "in a file"])
+def test_a_chat_template_of_the_settings_is_used(in_file: bool, tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text(TEMPLATE)
+    settings = {"CUSTOM_CHAT_TEMPLATE": str(file) if in_file else TEMPLATE}
+    job = json.dumps(OPENAI_JOB if in_file else RAW_JOB)
+    with without_chat_template() as model:
+        environ = {**WORKER, **settings, "MODEL_NAME": str(model)}
+        answered = run(environ, *HANDLER, "--test_input", job)
+    assert answered.returncode == 0, answered.stderr
+    # The template adds nothing to the one message; the model's own would.
+    (count,) = re.findall(r'"(?:input|prompt_tokens)": *(\d+)', answered.stdout)
+    assert int(count) < 5

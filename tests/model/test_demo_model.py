@@ -14,6 +14,9 @@ import torch
 from support.processes.background import HUNG_S
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+# The model changes with its maker alone.
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(maker.__file__)
 TURNS = [
     pytest.param(messages, dialogue.tools, answer, id=messages[-1]["content"])

@@ -1,16 +1,19 @@
-"""Workers started as in production, each against an emulator of its own."""
+"""Fixtures that start workers as in production, and clients of `make endpoint`."""
 
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 
+import openai
 import pytest
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
+from support.processes.local_endpoint import LocalEndpoint
 
 
 @pytest.fixture(scope="session")
 def started_endpoint(
     worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> EndpointFactory:
-    """A factory: ``async with started_endpoint(post_delay_s=..., SETTING="...") as endpoint``."""
+    """Return a factory: ``async with started_endpoint(post_delay_s=..., SETTING="...")``."""
 
     def start(
         post_delay_s: float = 0, **settings: str
@@ -19,3 +22,17 @@ def started_endpoint(
         return emulated_endpoint({**worker_environ, **settings}, log, post_delay_s)
 
     return start
+
+
+@pytest.fixture
+def client(make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
+    url = make_endpoint.openai_url
+    with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = make_endpoint.openai_url
+    async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
+        yield client

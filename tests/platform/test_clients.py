@@ -3,7 +3,6 @@
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
@@ -47,18 +46,6 @@ def test_the_printed_examples_work_as_they_are_pasted(make_endpoint: LocalEndpoi
 
 class TestOpenAI:
     """The `openai` package."""
-
-    @pytest.fixture
-    def client(self, make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
-        url = make_endpoint.openai_url
-        with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
-            yield client
-
-    @pytest.fixture
-    async def async_client(self, make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
-        url = make_endpoint.openai_url
-        async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
-            yield client
 
     def test_it_lists_the_models(self, client: openai.OpenAI) -> None:
         names = [model.id for model in client.models.list()]

@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
 import pytest
 from demo_model import ANSWERS, PASSAGE, PIRATE
 from pydantic import BaseModel
-from support.processes.local_endpoint import LocalEndpoint
 
 COUNT = "Count to ten."
 COUNTED = ANSWERS[COUNT]
@@ -42,20 +40,6 @@ class Verdict(BaseModel):
 
 
 DESCRIBED = Description(name="demo", streams=True, chunks=[1, 3, 9, 27])
-
-
-@pytest.fixture
-def client(make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
-    url = make_endpoint.openai_url
-    with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = make_endpoint.openai_url
-    async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
-        yield client
 
 
 class TestChat:

@@ -64,7 +64,7 @@ def remount(disk: Path, way: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{way}", disk], check=True)
 
 
-@pytest.mark.parametrize("left", [0, 1_000_000])
+@pytest.mark.parametrize("left", [0, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_a_disk_without_room_is_told_before_anything_is_downloaded(
     served: Hub, source: Path, disk: Path, left: int
 ) -> None:
@@ -95,6 +95,7 @@ def test_a_disk_that_becomes_full_during_a_download_is_told_and_what_came_is_kep
     assert sent(served) < 1.5 * size(source)
 
 
+@pytest.mark.slow
 def test_a_volume_that_can_only_be_read_is_told_and_serves_what_it_holds(
     served: Hub, source: Path, disk: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_volume_that_can_only_be_read_is_told_and_serves_what_it_holds(
     assert contents(there.place) == contents(source)
 
 
+@pytest.mark.slow
 def test_a_base_path_that_leads_to_itself_is_told(
     served: Hub, source: Path, tmp_path: Path
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_base_path_that_leads_to_itself_is_told(
     mended(served, source, base)
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_model_that_leads_to_itself_is_told(
     served: Hub, source: Path, tmp_path: Path
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_folder_of_a_model_that_leads_to_itself_is_told(
     mended(served, source, tmp_path)
 
 
+@pytest.mark.slow
 def test_files_that_do_not_lead_to_their_content_are_mended_without_a_download(
     served: Hub, source: Path, tmp_path: Path
 ) -> None:

@@ -1,9 +1,8 @@
 """Why a model is unavailable: one line with the setting to change, and nothing left behind."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from support.hub.downloads import (
 )
 from support.hub.server import MEMBER, STRANGER, Hub
 from support.processes.commands import Ran, run
-from support.processes.side_by_side import side_by_side
 
 from worker.store import Found, NotFound
 
@@ -109,6 +107,9 @@ TROUBLES = {
     "no network": Trouble(("does not answer", "HF_ENDPOINT"), {"HF_ENDPOINT": closed_port()}),
 }
 
+# Tried in every run; the others, of which each takes two starts, with the slow tests.
+ALWAYS = ("a wrong checksum", "a gated repository without a token")
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -125,33 +126,25 @@ def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repository(tmp_path_factory.mktemp("source") / "files", demo_model)
 
 
-@pytest.fixture(scope="module")
-def tried(
-    source: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Tried]]:
-    """Run all troubles side by side, each with its own hub and volume."""
-
-    def start(trouble: Trouble) -> Tried:
-        base = tmp_path_factory.mktemp("volume")
-        with hub_with(source) as served:
-            trouble.spoil(served)
-            ran = run(environ(served, base, **trouble.settings), *PREFETCH)
-            left, held = found(base), leases(base)
-            trouble.mend(served)
-            mended = assert_prefetched(served, source, base, **trouble.mended)
-        return Tried(ran, left, held, mended)
-
-    with side_by_side(
-        {name: partial(start, trouble) for name, trouble in TROUBLES.items()}
-    ) as result:
-        yield result
+def get_into(trouble: Trouble, source: Path, base: Path) -> Tried:
+    """Start in trouble, with a hub and a volume of its own; mend it, and start once more."""
+    with hub_with(source) as served:
+        trouble.spoil(served)
+        ran = run(environ(served, base, **trouble.settings), *PREFETCH)
+        left, held = found(base), leases(base)
+        trouble.mend(served)
+        mended = assert_prefetched(served, source, base, **trouble.mended)
+    return Tried(ran, left, held, mended)
 
 
-@pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in TROUBLES],
+)
 def test_trouble_is_told_in_a_line_and_once_it_is_over_the_next_start_does_it_all(
-    tried: Callable[[str], Tried], name: str
+    source: Path, tmp_path: Path, name: str
 ) -> None:
-    result = tried(name)
+    result = get_into(TROUBLES[name], source, tmp_path)
     assert_refused(result.ran, NAME, *TROUBLES[name].named)
     assert isinstance(result.left, NotFound)
     assert result.held == []

@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import openai
 import pytest
 from demo_model import CALL, TOOL_USE
 from pydantic import BaseModel
-from support.processes.local_endpoint import LocalEndpoint
 
 QUESTION, _, RESULT, ANSWER = TOOL_USE.messages
 (TOOL,) = TOOL_USE.tools
@@ -35,20 +33,6 @@ RESPONSE: dict[str, Any] = {
     "tools": [{"type": "function", **TOOL["function"]}],
     "temperature": 0,
 }
-
-
-@pytest.fixture
-def client(make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
-    url = make_endpoint.openai_url
-    with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = make_endpoint.openai_url
-    async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
-        yield client
 
 
 def called(message: Any) -> list[tuple[str, Any]]:

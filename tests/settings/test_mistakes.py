@@ -11,6 +11,25 @@ from worker.errors import SettingsError
 
 ALONE: tuple[Row, ...] = tuple(({name: value}, name, told) for name, value, told in SINGLE)
 
+MANY_TOGETHER = {
+    "MODEL_NAME": "<folder>/nothing",
+    "HF_TOKEN": f"{SECRET}-1",
+    "HUGGING_FACE_HUB_TOKEN": f"{SECRET}-2",
+    "MIN_BATCH_SIZE": "2",
+    "DEFAULT_MIN_BATCH_SIZE": "3",
+    "LORA_MODULES": f'{{"name": "a", "path": "b", "base_model_name": "{SECRET}"}}',
+    "ENABLE_AUTO_TOOL_CHOICE": "1",
+    "CUSTOM_CHAT_TEMPLATE": "<folder>/template.jinja",
+    "SPECULATIVE_METHOD": "ngram",
+    "SPECULATIVE_CONFIG": f'{{"method": "{SECRET}"}}',
+    "VLLM_CONFIG_FILE": "<folder>/unknown.yaml",
+    "VLLM_EXTRA_ARGS": f"--api-key {SECRET}",
+    "EMBEDDING_MODEL_NAME": "org/e",
+    "EMBEDDING_SEED": "y",
+    "EMBEDDING_GPU_MEMORY_UTILIZATION": "0.5",
+    "GPU_MEMORY_UTILIZATION": "0.6",
+}
+
 
 def gpus(count: int) -> Machine:
     return Machine(cpu=False, gpus=(Gpu("card", 80 << 30),) * count)
@@ -72,6 +91,24 @@ def test_all_mistakes_are_told_at_once_and_in_order() -> None:
     assert lines == sorted(lines) == [f"  {mistake}" for mistake in error.mistakes]
     assert {mistake.name for mistake in error.mistakes} >= settings.keys()
     assert SECRET not in error.message
+
+
+def test_settings_that_can_not_stand_together_are_told_at_once(tmp_path: Path) -> None:
+    error = refused(gpus(1), **placed(MANY_TOGETHER, tmp_path))
+    assert SECRET not in error.message
+    assert {mistake.name for mistake in error.mistakes} >= {
+        "MODEL_NAME",
+        "HUGGING_FACE_HUB_TOKEN",
+        "MIN_BATCH_SIZE",
+        "LORA_MODULES",
+        "ENABLE_AUTO_TOOL_CHOICE",
+        "CUSTOM_CHAT_TEMPLATE",
+        "SPECULATIVE_METHOD",
+        "MAX_MODEL_LENGTH",
+        "VLLM_EXTRA_ARGS",
+        "EMBEDDING_SEED",
+        "EMBEDDING_GPU_MEMORY_UTILIZATION",
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every option of the installed vLLM, tried as a variable."""
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -58,21 +59,38 @@ def values(name: str) -> set[str]:
     return {each for each in (option.default, option.example) if each} or {usual}
 
 
-@pytest.mark.parametrize("name", sorted(CATALOGUE.options.names))
-def test_an_option_takes_its_default_and_its_example(name: str) -> None:
-    for value in values(name):
-        assert CATALOGUE.mistakes(name, value, **BESIDE.get(name, {})) == [], value
+@functools.cache
+def refused(name: str) -> str | None:
+    """Return a value that an option refuses, if there is one."""
+    return CATALOGUE.refused(name)
 
 
-@pytest.mark.parametrize("name", sorted(CATALOGUE.options.names))
-def test_an_option_that_refuses_a_value_is_named(name: str) -> None:
-    if (bad := CATALOGUE.refused(name)) is not None:
-        assert any(name in told for told in CATALOGUE.mistakes(name, bad))
+def test_every_option_takes_its_default_and_its_example() -> None:
+    tried = {
+        f"{name}={value}": CATALOGUE.mistakes(name, value, **BESIDE.get(name, {}))
+        for name in CATALOGUE.options.names
+        for value in values(name)
+    }
+    assert {setting: mistakes for setting, mistakes in tried.items() if mistakes} == {}
+
+
+def test_every_option_that_refuses_a_value_is_named() -> None:
+    told = {
+        f"{name}={bad}": CATALOGUE.mistakes(name, bad)
+        for name in CATALOGUE.options.names
+        if (bad := refused(name)) is not None
+    }
+    unnamed = [
+        setting
+        for setting, mistakes in told.items()
+        if not any(setting.split("=")[0] in mistake for mistake in mistakes)
+    ]
+    assert unnamed == []
 
 
 @pytest.mark.skipif(not pinned(), reason="the list is of another release")
 def test_the_options_that_can_refuse_no_value_are_known() -> None:
-    found = {name for name in CATALOGUE.options.names if CATALOGUE.refused(name) is None}
+    found = {name for name in CATALOGUE.options.names if refused(name) is None}
     assert found == ANY_TEXT, (
         f"new: {sorted(found - ANY_TEXT)}, no more: {sorted(ANY_TEXT - found)}"
     )
@@ -84,7 +102,7 @@ def test_an_option_with_a_type_or_choices_refuses_something() -> None:
         for name in CATALOGUE.options.names
         if CATALOGUE.options[name].kind != "text" or CATALOGUE.options[name].choices
     }
-    assert {name for name in checked if CATALOGUE.refused(name) is None} == set()
+    assert {name for name in checked if refused(name) is None} == set()
 
 
 # What the table of settings says of them:

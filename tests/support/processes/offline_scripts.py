@@ -1,4 +1,4 @@
-"""Runs the scripts of tests/model/scripts, each with an engine of its own, to their end."""
+"""Runs the scripts of tests/model/scripts, which have engines of their own, to their end."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SCRIPTS = ROOT / "tests" / "model" / "scripts"
 
 @dataclass(frozen=True)
 class Ended:
-    """A script that has come to its end."""
+    """A script that has ended, with the results that it printed."""
 
     told: dict[str, Any]
     stderr: str
@@ -50,7 +50,7 @@ def _run(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
 def scripts(
     demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Ended]]]:
-    """Start all of them at once: most of what each does is to wait for imports."""
+    """Start all scripts at once."""
     folder = tmp_path_factory.mktemp("offline")
     for seed, name in enumerate(("shout", "whisper", "broken")):
         make_adapter(folder / name, demo_model, seed)

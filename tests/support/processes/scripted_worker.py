@@ -1,4 +1,4 @@
-"""Workers of the real SDK without an engine: what tests/platform/handlers/scripted.py does."""
+"""A worker of the real SDK without an engine (tests/platform/handlers/scripted.py)."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ ENVIRON = {
 
 @asynccontextmanager
 async def scripted_worker(environ: dict[str, str], max_concurrency: int) -> AsyncIterator[None]:
-    """Start one as in production, with the platform's variables."""
+    """Start a worker as in production, with the platform's variables; leaving ends it."""
     environ = {**ENVIRON, **environ, "MAX_CONCURRENCY": str(max_concurrency)}
     process = await WorkerProcess.start(COMMAND, environ, Path(os.devnull))
     try:

@@ -1,4 +1,4 @@
-"""What a module's tests look at, two at a time: each takes one core for ten seconds."""
+"""Runs slow tasks of a test module, two at a time."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,18 +10,18 @@ Result = TypeVar("Result")
 
 @contextmanager
 def side_by_side(tasks: Mapping[str, Callable[[], Result]]) -> Iterator[Callable[[str], Result]]:
-    """Give a function that waits for the task of a name; the first call begins all of them.
+    """Yield a function that returns the result of a task, by its name; its first call starts all.
 
-    The one that it names begins first, so that a test that runs alone does not wait for the rest.
+    The task that it asks for starts first: a test that runs alone does not wait for the others.
     """
     pool = ThreadPoolExecutor(max_workers=2)
-    begun: dict[str, Future[Result]] = {}
+    started: dict[str, Future[Result]] = {}
 
     def result(name: str) -> Result:
-        if not begun:
-            for each in sorted(tasks, key=lambda task: task != name):
-                begun[each] = pool.submit(tasks[each])
-        return begun[name].result()
+        if not started:
+            for task in sorted(tasks, key=lambda task: task != name):
+                started[task] = pool.submit(tasks[task])
+        return started[name].result()
 
     try:
         yield result
