@@ -10,6 +10,7 @@ import pytest
 from support.hub.downloads import (
     NAME,
     PREFETCH,
+    SLOWLY,
     assert_prefetched,
     assert_refused,
     cache,
@@ -83,7 +84,7 @@ def test_a_disk_that_becomes_full_during_a_download_is_told_and_what_came_is_kep
     with background(PREFETCH, environ(served, disk), tmp_path / "log") as worker:
         hold(served, source)
         filler = fill(disk)
-        served.throttle = None
+        served.throttle = SLOWLY
         assert worker.ended() == 1
     assert "not enough room" in worker.output
     assert "BASE_PATH" in worker.output
