@@ -76,8 +76,8 @@ CLIENTS = [
 
 
 Ask = Callable[[Client], dict[str, Any]]
-each_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.program)
-each_python_client = pytest.mark.parametrize(
+every_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.program)
+every_python_client = pytest.mark.parametrize(
     "client", [LANGCHAIN, LITELLM], ids=lambda client: client.program
 )
 
@@ -95,19 +95,19 @@ def answers_to(make_endpoint: LocalEndpoint) -> Ask:
     return ask
 
 
-@each_client
+@every_client
 def test_a_client_gets_the_whole_answer(client: Client, answers_to: Ask) -> None:
     assert answers_to(client)["whole"].startswith(ANSWER)
 
 
-@each_client
+@every_client
 def test_a_client_streams_the_same_answer_in_many_pieces(client: Client, answers_to: Ask) -> None:
     answers = answers_to(client)
     assert "".join(answers["pieces"]) == answers["whole"]
     assert len([piece for piece in answers["pieces"] if piece]) > 10
 
 
-@each_client
+@every_client
 def test_a_client_raises_its_own_not_found_for_an_unknown_model(
     client: Client, answers_to: Ask
 ) -> None:
@@ -116,13 +116,13 @@ def test_a_client_raises_its_own_not_found_for_an_unknown_model(
     assert "nope" in refusal["message"]
 
 
-@each_python_client
+@every_python_client
 def test_a_client_calls_a_tool_streamed_and_not(client: Client, answers_to: Ask) -> None:
     for calls in answers_to(client)["calls"]:
         assert [(call["name"], call["args"]) for call in calls] == [("job_status", JOB)]
 
 
-@each_python_client
+@every_python_client
 def test_a_client_embeds(client: Client, answers_to: Ask) -> None:
     first, second = answers_to(client)["embeddings"]
     assert (len(first), len(second)) == (DIMENSIONS, DIMENSIONS)

@@ -10,12 +10,12 @@ SOURCES = {
     for folder in ("src", "builder", "benchmarks", "tests")
     for path in sorted((ROOT / folder).rglob("*.py"))
 }
-# Tables of data: they grow by a row at a time, and nobody reads them from top to bottom.
+# Tables of data: they grow by a row at a time, and are not read from top to bottom.
 TABLES = ("builder/table/", "tests/support/tables/")
 
 
 def lines_of(source: str) -> int:
-    """Count a module's lines, but for its imports: to move a name must not cost a line here."""
+    """Count a module's lines, without its imports: moving a name must not cost a line here."""
     imports = [
         node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)
     ]
@@ -30,7 +30,7 @@ def test_a_module_has_at_most_300_lines() -> None:
     assert [name for name in long if not name.startswith(TABLES)] == []
 
 
-# What they catch: defects, whose traceback no caller may see; whatever fails in a dead engine; what
+# They catch defects, whose traceback no caller may see; any failure of a dead engine; and what
 # vLLM raises for a failed call of its core, which is a plain Exception.
 BROAD_EXCEPTS = {
     "src/worker/engine/adapters/__init__.py": 1,
@@ -49,6 +49,6 @@ def test_the_worker_has_few_broad_excepts() -> None:
     assert {name: count for name, count in found.items() if count} == BROAD_EXCEPTS
 
 
-def test_every_suppressed_rule_has_its_reason_beside_it() -> None:
+def test_every_suppressed_rule_has_its_reason_on_its_line() -> None:
     bare = re.compile(r"#\s*(noqa|type: ignore)(:\s?[A-Z0-9, ]+|\[[\w, -]+\])?\s*$", re.MULTILINE)
     assert [name for name, source in SOURCES.items() if bare.search(source)] == []

@@ -28,13 +28,13 @@ def headings(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_the_page_explains_each_reason_for_which_a_model_can_not_be_had(reason: Reason) -> None:
-    told = unavailable(Wanted("org/name"), reason).problem.removeprefix("org/name: ")
-    assert f"| `{told}` |" in PAGE.read_text()
+def test_the_page_explains_every_reason_why_a_model_is_unavailable(reason: Reason) -> None:
+    problem = unavailable(Wanted("org/name"), reason).problem.removeprefix("org/name: ")
+    assert f"| `{problem}` |" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
+def test_every_link_leads_to_an_existing_file_and_heading(page: Path) -> None:
     found = list(links(page))
     assert found
     for file, heading in found:

@@ -14,7 +14,7 @@ from worker.routes.openai import ROUTES
 
 LISTING = ROOT / ".runpod"
 
-# The pools of the platform's documentation, with the first GPU that it names for each.
+# The documented pools of the platform, and the first GPU named for each.
 POOLS = {
     "AMPERE_16": "NVIDIA RTX A4000",
     "AMPERE_24": "NVIDIA L4",
@@ -70,16 +70,16 @@ def listed() -> dict[str, Any]:
 
 
 def environ(trial: Trial) -> dict[str, str]:
-    return {each.key: each.value for each in trial.config.env}
+    return {variable.key: variable.value for variable in trial.config.env}
 
 
-def test_the_hub_tries_both_forms_of_a_job_on_routes_that_there_are(trial: Trial) -> None:
-    jobs = [parse_input(each.input) for each in trial.tests]
+def test_the_hub_tries_both_forms_of_a_job_on_existing_routes(trial: Trial) -> None:
+    jobs = [parse_input(test.input) for test in trial.tests]
     asked = {job.path for job in jobs if isinstance(job, OpenAIJob)}
     assert "/chat/completions" in asked
     assert all(any(route.matches(path) for route in ROUTES) for path in asked)
     assert any(isinstance(job, RawJob) for job in jobs)
-    assert len({each.name for each in trial.tests}) == len(trial.tests)
+    assert len({test.name for test in trial.tests}) == len(trial.tests)
 
 
 def test_the_settings_that_the_hub_tries_start_without_a_warning(trial: Trial) -> None:

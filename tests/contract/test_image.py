@@ -33,7 +33,7 @@ Downloader = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def read_instructions() -> list[tuple[str, str]]:
-    """Read the Dockerfile's instructions, each on one line: ("FROM", "vllm/vllm-openai:...")."""
+    """Read the Dockerfile's instructions, one per item: ("FROM", "vllm/vllm-openai:...")."""
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     text = "\n".join(line for line in lines if line and not line.startswith("#"))
     words = [line.split(maxsplit=1) for line in text.replace("\\\n", " ").splitlines()]
@@ -151,7 +151,7 @@ def downloader(models: Hub, tmp_path: Path) -> Downloader:
     return ran
 
 
-def test_everything_that_is_copied_exists_and_is_sent_to_the_builder() -> None:
+def test_all_copied_files_exist_and_are_sent_to_the_builder() -> None:
     sent = {line.strip("!/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
     sources = [Path(source) for copied in arguments("COPY") for source in copied.split()[:-1]]
     assert sources
@@ -190,7 +190,7 @@ def test_a_token_can_be_given_as_a_secret_only() -> None:
     assert step.startswith("--mount=type=secret,id=HF_TOKEN ")
 
 
-def test_what_stands_below_the_model_is_enough_to_download_it_and_tell_of_it(
+def test_the_files_below_the_model_are_enough_to_download_and_describe_it(
     downloader: Downloader, models: Hub, tmp_path: Path
 ) -> None:
     ran = downloader("--model", "acme/whole", "--quantization", "awq", "--revision", "")
@@ -207,22 +207,22 @@ def test_what_stands_below_the_model_is_enough_to_download_it_and_tell_of_it(
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "reason"),
     [
         ("acme/bare", "nothing that could be loaded"),
         ("acme/gated", "While building, HF_TOKEN is given as a secret: --secret id=HF_TOKEN"),
     ],
 )
-def test_a_model_that_does_not_come_whole_is_not_told_of(
-    downloader: Downloader, tmp_path: Path, model: str, told: str
+def test_an_incomplete_model_has_no_manifest(
+    downloader: Downloader, tmp_path: Path, model: str, reason: str
 ) -> None:
     ran = downloader("--model", model)
     assert ran.returncode == 1
-    assert told in ran.stdout
+    assert reason in ran.stdout
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_the_worker_looks_for_the_model_where_the_image_tells_of_it() -> None:
+def test_the_worker_reads_the_manifest_where_the_image_has_it() -> None:
     assert bake_model.MANIFEST == BAKED
 
 
@@ -246,7 +246,7 @@ def test_nothing_is_installed_but_the_sdk_and_what_it_requires() -> None:
 
 
 @pytest.mark.parametrize("text", OF_RUNPOD)
-def test_what_the_sdk_requires_is_installed_or_comes_with_vllm(text: str) -> None:
+def test_the_sdks_requirements_are_installed_or_come_with_vllm(text: str) -> None:
     name = canonicalize_name(OF_RUNPOD[text].name)
     assert name in PINS.keys() | BROUGHT_BY_VLLM
     assert OF_RUNPOD[text].specifier.contains(TESTED[name])

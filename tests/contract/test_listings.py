@@ -126,7 +126,7 @@ def hub(made: dict[str, str]) -> Hub:
     return Hub.model_validate_json(made[".runpod/hub.json"])
 
 
-def test_what_is_checked_in_is_what_the_code_makes(made: dict[str, str]) -> None:
+def test_the_committed_files_are_up_to_date(made: dict[str, str]) -> None:
     assert listings.differing(made) == [], "run: make listings"
 
 
@@ -140,12 +140,12 @@ def test_a_check_names_the_files_that_are_missing_or_differ_and_writes_none(
     (tmp_path / ".runpod" / "hub.json").unlink()
     with pytest.raises(SystemExit) as ended:
         listings.main(["--check"])
-    told = "not as the code has it: worker-config.json, .runpod/hub.json; run: make listings"
-    assert ended.value.code == told
+    message = "not as the code has it: worker-config.json, .runpod/hub.json; run: make listings"
+    assert ended.value.code == message
     assert (tmp_path / "worker-config.json").read_text() == "{}"
 
 
-def test_a_check_of_what_was_just_made_passes(
+def test_a_check_right_after_writing_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(listings, "ROOT", tmp_path)
@@ -157,7 +157,9 @@ def test_a_check_of_what_was_just_made_passes(
 # The platform's forms:
 
 
-def test_the_consoles_form_asks_for_what_its_categories_name_and_no_more(console: Console) -> None:
+def test_the_consoles_form_asks_for_exactly_the_settings_of_its_categories(
+    console: Console,
+) -> None:
     (version,) = console.versions.values()
     named = [name for category in version.categories for name in category.settings]
     assert len(named) == len(set(named))
@@ -180,11 +182,11 @@ def test_every_name_in_the_forms_is_a_setting(hub: Hub) -> None:
     assert names - own - ALIASES.keys() - Catalogue().options.names == set()
 
 
-def test_a_form_that_is_sent_as_it_stands_changes_nothing(console: Console, hub: Hub) -> None:
+def test_an_unchanged_form_changes_nothing(console: Console, hub: Hub) -> None:
     model = {"MODEL_NAME": "org/model"}
     bare = read_settings(model, WORKERS)
     shown: dict[str, Any] = {name: asked.value for name, asked in console.asked.items()}
-    asked_by_hub = {each.key: each.input.default for each in hub.config.env}
+    asked_by_hub = {field.key: field.input.default for field in hub.config.env}
     for form in (shown, asked_by_hub):
         filled = {name: text(value) for name, value in form.items()} | model
         sent = read_settings(filled, WORKERS)
@@ -216,7 +218,7 @@ def test_every_preset_starts_without_a_warning(hub: Hub) -> None:
 
 
 def rows_of(page: str) -> dict[str, list[str]]:
-    """Read a page's tables: the further cells of a row, by its first one; the first table wins."""
+    """Read a page's tables: the other cells of a row, by its first one; the first table wins."""
     rows = [re.split(r" (?<!\\)\| ", line[2:-2]) for line in page.splitlines() if line[:3] == "| `"]
     return {cells[0].strip("`"): cells[1:] for cells in reversed(rows)}
 
@@ -227,8 +229,8 @@ def test_the_page_has_every_setting_with_the_default_that_the_code_has(
     rows = rows_of(made["docs/settings.md"])
     fields = {name.upper(): field for name, field in Settings.model_fields.items()}
     for name, field in fields.items():
-        told = "" if field.is_required() else text(field.default)
-        assert rows[name][1].strip("`") == told, name
+        default = "" if field.is_required() else text(field.default)
+        assert rows[name][1].strip("`") == default, name
     bare = vars(read_settings({"MODEL_NAME": "org/model"}, WORKERS).arguments.vllm)
     assert rows["GPU_MEMORY_UTILIZATION"][1] == f"`{bare['gpu_memory_utilization']}`"
     assert rows["TENSOR_PARALLEL_SIZE"][1] == ""  # as many as there are GPUs
@@ -246,8 +248,8 @@ def test_the_page_names_every_option_of_vllms(made: dict[str, str]) -> None:
 
 def test_every_row_of_the_table_is_on_the_page(made: dict[str, str]) -> None:
     rows = rows_of(made["docs/settings.md"])
-    for each in ROWS:
-        assert each.meaning.replace("|", "\\|") in " | ".join(rows[each.name])
+    for setting in ROWS:
+        assert setting.meaning.replace("|", "\\|") in " | ".join(rows[setting.name])
 
 
 def test_no_page_names_this_machine(made: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What the worker needs of the installed SDK, beyond its documented interface."""
+"""Behaviours of the installed SDK that the worker needs, beyond its documented interface."""
 
 from typing import Any
 

@@ -28,13 +28,15 @@ def test_every_name_that_the_worker_uses_is_where_a_known_release_has_it(name: s
     assert find(name) is not None
 
 
-def test_a_name_that_moved_is_told_with_the_file_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_moved_is_reported_with_the_file_to_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(LOCATIONS, "Gone", ("vllm.not_there", "vllm.config"))
     with pytest.raises(MovedName, match=r"vllm.not_there, vllm.config: mend .*locations.py"):
         find("Gone")
 
 
-def test_a_name_that_a_release_does_without_is_nothing_there(
+def test_a_name_that_a_release_lacks_is_none_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(LOCATIONS, "Gone", ("vllm.config",))
@@ -65,7 +67,7 @@ def test_every_error_of_vllms_has_a_translation_or_is_a_defect_on_purpose() -> N
     assert len(ours) > len(defects)
 
 
-def test_an_error_is_told_by_its_message_without_the_refused_value() -> None:
+def test_an_error_keeps_its_message_without_the_refused_value() -> None:
     error = VLLMValidationError("too long", parameter="prompt", value="a secret")
     translated = translation.translate(error)
     assert isinstance(translated, RefusedByEngine)
@@ -86,7 +88,7 @@ def test_a_defect_is_not_taken_for_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyError("defect"), ValueError("refused"), EngineBusy("full")])
-def test_whatever_goes_wrong_when_the_engine_is_dead_is_its_death(error: Exception) -> None:
+def test_every_failure_of_a_dead_engine_is_engine_dead(error: Exception) -> None:
     with pytest.raises(EngineDead), translation.translated(SimpleNamespace(errored=True)):
         raise error
 
@@ -154,15 +156,15 @@ class TestOptions:
         assert (mistake.name, mistake.value) == (name, "{...}" if value[0] == "{" else value)
         assert advice in mistake.advice
 
-    def test_all_mistakes_are_told_at_once(self) -> None:
+    def test_all_mistakes_are_reported_at_once(self) -> None:
         with pytest.raises(SettingsError) as refused:
             options.Options().parse({"MAX_NUM_SEQS": "0", "SEED": "x", "MAX_MODEL_LEN": "8"})
         assert [mistake.name for mistake in refused.value.mistakes] == ["MAX_NUM_SEQS", "SEED"]
 
-    def test_options_that_would_open_a_port_are_passed_over(self) -> None:
+    def test_options_that_would_open_a_port_are_ignored(self) -> None:
         assert options.Options().parse({"PORT": "nonsense", "HOST": "x"}).vllm.port == 8000
 
-    def test_a_machine_without_a_gpu_gets_what_runs_anywhere(self) -> None:
+    def test_a_machine_without_a_gpu_gets_defaults_that_run_anywhere(self) -> None:
         arguments = options.Options().parse({"MODEL": "org/name"}).vllm
         assert (arguments.dtype, arguments.enforce_eager) == ("float32", True)
         assert arguments.distributed_executor_backend == "uni"

@@ -1,4 +1,4 @@
-"""The record of vLLM's releases, held to the installed one, and how it is brought up to date."""
+"""The record of vLLM's releases, checked against the installed one, and how it is updated."""
 
 import re
 from typing import get_args
@@ -17,7 +17,7 @@ VERSION = Version(INSTALLED.version)
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_nothing_that_the_installed_vllm_has_is_recorded_as_removed(kind: Kind) -> None:
+def test_nothing_in_the_installed_vllm_is_recorded_as_removed(kind: Kind) -> None:
     removals = {name: history.removal(kind, name) for name in INSTALLED.names[kind]}
     removed = {
         name
@@ -28,7 +28,7 @@ def test_nothing_that_the_installed_vllm_has_is_recorded_as_removed(kind: Kind) 
 
 
 @pytest.mark.parametrize("kind", ["options", "architectures"])
-def test_what_later_releases_brought_is_there_from_its_first_release_on(kind: Kind) -> None:
+def test_options_of_later_releases_exist_from_their_first_release_on(kind: Kind) -> None:
     added = history.record()["added"][kind]
     expected = {name for name, first in added.items() if Version(first) <= VERSION}
     assert expected == added.keys() & set(INSTALLED.names[kind])
@@ -56,7 +56,7 @@ def test_the_same_release_changes_nothing() -> None:
     assert vllm_history.update(history.record(), INSTALLED, INSTALLED) == history.record()
 
 
-def test_what_a_release_removed_and_brought_is_added_to_the_record() -> None:
+def test_options_that_a_release_removed_or_added_go_into_the_record() -> None:
     record = {
         "removed": {"options": {"OLD": "0.8.0 0.9.0"}, "choices": {}},
         "added": {"options": {}},
@@ -71,7 +71,7 @@ def test_what_a_release_removed_and_brought_is_added_to_the_record() -> None:
     }
 
 
-def test_what_comes_back_is_no_longer_recorded_as_removed() -> None:
+def test_an_option_that_comes_back_is_no_longer_recorded_as_removed() -> None:
     record = {"removed": {"options": {"BACK": "0.8.0 0.9.0"}, "choices": {}}, "added": {}}
     updated = vllm_history.update(record, release("0.9.0"), release("0.10.0", "BACK"))
     assert updated["removed"]["options"] == {}

@@ -96,7 +96,7 @@ def test_layers_with_a_window_keep_fewer_tokens(
         ({**models.LLAMA_3_1_8B, "is_encoder_decoder": True}, 0),
     ],
 )
-def test_models_that_keep_something_else_have_no_upper_bound(
+def test_models_with_other_state_have_no_upper_bound(
     tmp_path: Path, config: Config, full_layers: int
 ) -> None:
     found = shape(tmp_path, config)
@@ -160,7 +160,9 @@ def test_a_wrapped_model_is_found_by_the_name_of_its_task(tmp_path: Path) -> Non
         ({**models.LLAMA_3_1_8B, "quantization_config": {"quant_method": "x"}}, "method: x"),
     ],
 )
-def test_what_vllm_refuses_is_told_in_one_line(tmp_path: Path, config: Config, reason: str) -> None:
+def test_a_refusal_of_vllm_is_reported_in_one_line(
+    tmp_path: Path, config: Config, reason: str
+) -> None:
     with pytest.raises(StartFailed) as refused:
         shape(tmp_path, config)
     message = refused.value.message

@@ -1,4 +1,4 @@
-"""The parts of vLLM's objects that worker/engine/protocols.py declares, held to vLLM's classes."""
+"""Parts of vLLM's objects declared in worker/engine/protocols.py, checked against its classes."""
 
 import inspect
 import re

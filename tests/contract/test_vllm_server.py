@@ -57,7 +57,7 @@ def test_the_keys_of_a_route_are_those_of_its_body(built: Server) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
-def test_of_every_sampling_parameter_the_worker_knows_what_beam_search_makes_of_it(
+def test_the_worker_knows_for_every_sampling_parameter_whether_beam_search_uses_it(
     built: Server, path: str
 ) -> None:
     parameters = (built.keys(path) or frozenset()) & VLLMS
@@ -88,7 +88,7 @@ def test_a_key_may_have_two_names() -> None:
     assert set(module._keys(None)) == set()
 
 
-def test_the_document_describes_what_the_keys_are_of(built: Server) -> None:
+def test_the_document_describes_the_routes_whose_keys_are_known(built: Server) -> None:
     document = built.schema
     assert "post" in document["paths"][CHAT]
     described = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
@@ -111,7 +111,7 @@ async def test_an_error_leaves_vllms_app_as_the_workers(built: Server) -> None:
     assert (caught.value.message, caught.value.param) == ("messages: Field required", "messages")
 
 
-async def test_what_its_framework_refuses_is_an_answer(built: Server) -> None:
+async def test_a_refusal_of_its_web_framework_is_an_answer(built: Server) -> None:
     head, body = await answer(built, "/nowhere", None)
     assert head == Head(404, "application/json")
     assert json.loads(body) == {"detail": "Not Found"}
@@ -127,7 +127,7 @@ async def test_what_its_framework_refuses_is_an_answer(built: Server) -> None:
     ],
     ids=["surrogate", "nan", "integer"],
 )
-async def test_what_no_json_or_core_can_hold_is_refused(
+async def test_values_that_json_or_the_core_can_not_hold_are_refused(
     built: Server, value: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -148,7 +148,7 @@ def test_characters_are_sent_as_they_are() -> None:
     ],
     ids=["answer", "error", "stream"],
 )
-async def test_whatever_a_dead_engine_answers_is_its_death(server: Server, app: Any) -> None:
+async def test_every_answer_of_a_dead_engine_is_engine_dead(server: Server, app: Any) -> None:
     server._app, CLIENT.errored = app, True
     with pytest.raises(EngineDead):
         await answer(server, "/version", None)
@@ -169,7 +169,7 @@ async def test_an_engine_can_die_in_the_middle_of_a_stream(server: Server) -> No
 IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}
 
 
-async def test_an_image_that_can_not_be_loaded_is_the_callers(server: Server) -> None:
+async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(server: Server) -> None:
     async def app(*_: Any) -> None:
         raise OSError("no image " + "x" * 500)
 
@@ -215,7 +215,7 @@ def test_a_conversation_shows_media_if_a_part_is_no_text(messages: Any, shows: b
     ],
     ids=repr,
 )
-def test_what_is_refused_is_not_logged_with_a_traceback(
+def test_a_refusal_is_not_logged_with_a_traceback(
     built: Server, error: BaseException, defect: bool
 ) -> None:
     assert built is not None  # it adds the filter
@@ -224,7 +224,7 @@ def test_what_is_refused_is_not_logged_with_a_traceback(
     assert bool(log.filter(record)) is defect
 
 
-def test_what_is_no_error_is_logged_and_what_quotes_messages_is_not(built: Server) -> None:
+def test_other_lines_are_logged_but_not_those_that_quote_messages(built: Server) -> None:
     assert built is not None
     log = logging.getLogger("vllm.entrypoints.anthropic.api_router")
     assert log.filter(log.makeRecord(log.name, logging.INFO, "", 0, "x", (), None))
@@ -272,7 +272,7 @@ async def refused(server: Server, app: Any, path: str, body: Any) -> str:
     ],
     ids=repr,
 )
-async def test_a_prompt_that_is_too_long_is_told_how_long_it_is(
+async def test_a_refusal_of_a_prompt_that_is_too_long_has_its_length(
     server: Server, body: Any, counted: Any, param: str
 ) -> None:
     app = Long(param)
@@ -294,7 +294,7 @@ async def test_a_prompt_that_is_too_long_is_told_how_long_it_is(
     ],
     ids=["other", "ids", "longer", "responses", "get"],
 )
-async def test_of_other_refusals_nothing_is_counted(
+async def test_other_refusals_count_no_tokens(
     server: Server, path: str, body: Any, param: str
 ) -> None:
     app = Long(param)

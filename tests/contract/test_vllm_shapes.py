@@ -44,7 +44,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.sampled_from([*Shape.model_fields]), VALUES))
 @settings(deadline=None, database=None)
-def test_whatever_is_sent_its_fields_are_named_and_its_values_are_not(value: Any) -> None:
+def test_a_refusal_names_fields_and_no_values(value: Any) -> None:
     try:
         Shape.model_validate(value)
     except ValidationError as invalid:
@@ -76,11 +76,11 @@ def test_whatever_is_sent_its_fields_are_named_and_its_values_are_not(value: Any
         ),
     ],
 )
-def test_a_field_is_told_once(value: Any, message: str) -> None:
+def test_a_field_is_named_once(value: Any, message: str) -> None:
     assert refusal_of(value).message == message
 
 
-def test_of_a_types_alternatives_what_most_of_them_say_is_told() -> None:
+def test_the_most_frequent_mistake_of_a_types_alternatives_is_reported() -> None:
     class First(BaseModel):
         kind: str
         text: str
@@ -94,12 +94,12 @@ def test_of_a_types_alternatives_what_most_of_them_say_is_told() -> None:
     assert refusal_of({"held": {}}, Holder).message == "held.kind: Field required"
 
 
-def test_no_more_than_five_mistakes_are_told() -> None:
+def test_no_more_than_five_mistakes_are_reported() -> None:
     messages = refusal_of({"one": 1, "many": [], "more": ["x"] * 6}).message.split("; ")
     assert [line.split(":")[0] for line in messages] == [f"more.{place}" for place in range(5)]
 
 
-def test_where_the_body_is_looked_for_is_not_told() -> None:
+def test_the_location_of_the_body_is_not_part_of_a_message() -> None:
     class Request(BaseModel):
         body: Shape
 

@@ -75,7 +75,7 @@ class Buildah:
     def environ(self) -> dict[str, str]:
         """Variables that make buildah use this store, and need only root.
 
-        The driver copies nothing: a copy for each step of a build takes gigabytes.
+        The driver copies nothing: a copy for every step of a build takes gigabytes.
         """
         self.folder.mkdir(exist_ok=True)
         file = self.folder / "storage.conf"

@@ -89,7 +89,7 @@ def test_the_general_image_starts_the_worker_and_holds_no_model(
     assert not any(MANIFEST in names(layer) for layer in general.layers)
 
 
-def test_an_image_says_what_it_is(general: Image) -> None:
+def test_an_image_has_labels_that_describe_it(general: Image) -> None:
     labels = general.config["config"]["Labels"]
     said = {name: labels.get(f"org.opencontainers.image.{name}") for name in SAID}
     assert all(said.values())
@@ -103,12 +103,12 @@ def test_the_environment_of_an_image_holds_what_the_base_sets_and_one_variable_m
     assert set(baked.config["config"]["Env"]) - set(before) == {"PYTHONUNBUFFERED=1"}
 
 
-def test_a_baked_image_holds_the_weights_and_tells_the_worker_of_them(
+def test_a_baked_image_holds_the_weights_and_describes_them_to_the_worker(
     baked: Image, buildah: Buildah, models: Path
 ) -> None:
-    told = json.loads(python(buildah, f"print(open('/{MANIFEST}').read())"))
-    assert told["settings"] == ARGUMENTS
-    model, tokenizer = told["models"]
+    manifest = json.loads(python(buildah, f"print(open('/{MANIFEST}').read())"))
+    assert manifest["settings"] == ARGUMENTS
+    model, tokenizer = manifest["models"]
     assert (model["model"], model["revision"]) == (MODEL, "v1")
     assert (tokenizer["model"], tokenizer["revision"]) == (TOKENIZER, None)
     assert model["place"] == f"/{CACHE}/snapshots/{model['commit']}"
@@ -131,7 +131,7 @@ def test_the_token_is_nowhere_in_the_image(baked: Image) -> None:
     assert not baked.holds(MEMBER)
 
 
-def test_nothing_is_left_of_what_was_needed_for_the_download_only(baked: Image) -> None:
+def test_nothing_needed_only_for_the_download_is_left(baked: Image) -> None:
     there = names(baked.layer_of(MANIFEST))
     # Where the secret was, an empty directory stays.
     outside = {name for name in there if not name.startswith("models")} - {"run", "run/secrets"}
@@ -173,7 +173,7 @@ def test_a_repository_without_weights_fails_the_build(build: Build) -> None:
     assert "acme/bare: the repository has nothing that could be loaded" in built.stdout
 
 
-def test_a_model_where_a_volume_will_be_mounted_is_warned_of(build: Build) -> None:
+def test_a_model_where_a_volume_will_be_mounted_warns(build: Build) -> None:
     built = build("hidden", MODEL_NAME=MODEL, BASE_PATH="/runpod-volume")
     assert built.returncode == 0
     assert "BASE_PATH=/runpod-volume: a network volume, mounted there, hides" in built.stdout
@@ -189,7 +189,7 @@ def test_the_cuda_of_an_earlier_worker_fails_the_build_with_the_argument_to_use(
     assert "choose that image by VLLM_VERSION" in built.stderr
 
 
-def test_make_image_hands_over_what_is_set_and_says_the_version(
+def test_make_image_passes_the_set_variables_and_prints_the_version(
     buildah: Buildah, loopback_hub: Hub
 ) -> None:
     given = {"BASE_IMAGE": STANDIN, "HF_ENDPOINT": loopback_hub.endpoint, "MODEL_NAME": MODEL}

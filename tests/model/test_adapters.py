@@ -188,7 +188,7 @@ def test_an_unloaded_adapter_is_loaded_again_when_it_is_asked_for(live: Engine) 
 
 
 @pytest.mark.parametrize("name", ["never-there", "demo", ".."])
-def test_what_is_not_loaded_cannot_be_unloaded(live: Engine, name: str) -> None:
+def test_an_adapter_that_is_not_loaded_cannot_be_unloaded(live: Engine, name: str) -> None:
     assert live.refusal(unload=[name])[0] == 404
 
 

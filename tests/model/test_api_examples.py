@@ -1,4 +1,4 @@
-"""The examples of docs/api.md on the real engine, and its tables held to the code."""
+"""The examples of docs/api.md on the real engine, and its tables checked against the code."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -88,5 +88,5 @@ def test_every_parameter_of_chats_and_completions_has_its_row(engine: "InProcess
     assert not {name for name, place in documented.items() if place == "completions"} & chat
 
 
-def test_every_key_that_is_refused_is_told_with_the_reason() -> None:
+def test_the_page_names_every_refused_key_with_the_reason() -> None:
     assert dict(rows("Refused keys")) == DENIED

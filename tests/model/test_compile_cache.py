@@ -14,7 +14,7 @@ from support.processes.background import HUNG_S
 from worker.engine.machine import Gpu, Machine
 
 SCRIPT = Path(__file__).parent / "scripts" / "compile_cache.py"
-# With a compiler at work for half of it, and other tests beside.
+# Half of it is for the compiler, with other tests running at the same time.
 TIMEOUT_S = 2 * HUNG_S
 CPU = Machine(cpu=True)
 H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 2**30)
@@ -51,9 +51,7 @@ def started(model: Path, home: Path, volume: Path) -> Start:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="on a CPU the engine compiles with g++")
 @pytest.mark.timeout(3 * TIMEOUT_S)
-def test_what_the_first_worker_compiled_the_second_one_does_not(
-    demo_model: Path, tmp_path: Path
-) -> None:
+def test_the_second_worker_does_not_compile_again(demo_model: Path, tmp_path: Path) -> None:
     volume, home = tmp_path / "volume", tmp_path / "home"
     volume.mkdir()
     first = started(demo_model, home, volume)
@@ -68,19 +66,19 @@ def test_what_the_first_worker_compiled_the_second_one_does_not(
 
 
 class Configuration:
-    """Stands for vLLM's, of which a key takes nothing but the hash."""
+    """Stands for vLLM's configuration; a key uses only its hash."""
 
-    def __init__(self, told: str) -> None:
-        self.told = told
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
 
     def compute_hash(self) -> str:
-        return self.told
+        return self.digest
 
 
-def key(*told: str, on: Machine = CPU) -> str:
+def key(*hashes: str, on: Machine = CPU) -> str:
     from worker.engine import compile_key  # noqa: PLC0415 - imports vLLM, which takes seconds
 
-    return compile_key.key_of_engines([Configuration(each) for each in told], on)
+    return compile_key.key_of_engines([Configuration(one) for one in hashes], on)
 
 
 def test_a_key_can_be_read_and_is_a_files_name() -> None:
@@ -105,7 +103,7 @@ def test_a_key_is_another_for_another_configuration_machine_or_variable(
     assert len(set(keys)) == len(keys)
 
 
-def test_where_the_cache_lies_is_not_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_cache_is_not_in_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key("a")
     monkeypatch.setenv("VLLM_CACHE_ROOT", "/elsewhere")
     monkeypatch.setenv("VLLM_ENABLE_STARTUP_PLAN", "1")

@@ -41,7 +41,7 @@ def test_a_token_takes_what_vllm_divides_its_cache_by(
     assert model.token(model.split) == Range(token, token)
 
 
-def test_the_space_that_is_told_holds_what_vllm_says_it_holds(
+def test_the_estimated_space_holds_as_many_tokens_as_vllm_says(
     engine: "InProcessEngine", settings: Settings
 ) -> None:
     space = {"VLLM_CPU_KVCACHE_SPACE": str(int(reported(engine, "kv_cache_memory_bytes")) // GIB)}

@@ -42,14 +42,14 @@ async def test_one_bad_prompt_fails_alone(ask: Ask) -> None:
     assert {result["error"]["code"] for result in others} == {400}
 
 
-async def test_each_prompt_can_have_its_own_parameters(ask: Ask) -> None:
+async def test_every_prompt_can_have_its_own_parameters(ask: Ask) -> None:
     params = [{"max_tokens": count, "ignore_eos": True} for count in (1, 5, 3)]
     (whole,) = await ask(prompts=["a", "b", "c"], sampling_params=params)
     assert [result["usage"]["output"] for result in whole["outputs"]] == [1, 5, 3]
 
 
 async def test_a_list_runs_side_by_side_in_the_engine(ask: Ask) -> None:
-    # More prompts than the engine takes into one step, and each waits for no other.
+    # More prompts than the engine takes into one step, and none waits for another.
     params = {"max_tokens": 20, "ignore_eos": True, "seed": 1, "temperature": 1}
     (whole,) = await ask(prompts=["Once"] * 300, sampling_params=params)
     (alone,) = await ask(prompt="Once", sampling_params=params)

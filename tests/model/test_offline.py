@@ -11,7 +11,7 @@ QUESTION, ANSWER = next(iter(ANSWERS.items()))
 # The arguments
 
 
-def test_an_argument_that_nobody_knows_is_refused_with_the_nearest_name(generate: Ended) -> None:
+def test_an_unknown_argument_is_refused_with_the_nearest_name(generate: Ended) -> None:
     refused = generate["arguments"]["unknown"]
     assert refused["type"] == "TypeError"
     assert "'max_model_length': did you mean 'max_model_len'?" in refused["message"]
@@ -24,13 +24,15 @@ def test_wrong_values_are_refused_all_at_once(generate: Ended) -> None:
     assert "MAX_MODEL_LEN = 'many'" in refused["message"]
 
 
-def test_a_model_that_is_not_there_is_a_wrong_value(generate: Ended) -> None:
+def test_a_missing_model_is_a_wrong_value(generate: Ended) -> None:
     refused = generate["arguments"]["no_such_model"]
     assert refused["type"] == "SettingsError"
     assert "there is no such directory" in refused["message"]
 
 
-def test_what_vllm_cannot_start_with_is_told_and_another_start_succeeds(generate: Ended) -> None:
+def test_an_argument_that_vllm_cannot_start_with_is_reported_and_another_start_succeeds(
+    generate: Ended,
+) -> None:
     refused = generate["arguments"]["too_much"]
     assert refused["type"] == "StartFailed"
     assert "max_model_len (10000000)" in refused["message"]
@@ -42,11 +44,11 @@ def test_wrong_settings_are_refused_together_with_wrong_options(generate: Ended)
     assert "MAX_MODEL_LEN = 'many'" in refused["message"]
 
 
-def test_an_argument_without_effect_is_warned_of_once(generate: Ended) -> None:
+def test_an_argument_without_effect_warns_once(generate: Ended) -> None:
     assert generate.stderr.count("swap_space has no effect") == 1
 
 
-def test_a_prompt_adapter_is_warned_of_once(generate: Ended) -> None:
+def test_a_prompt_adapter_warns_once(generate: Ended) -> None:
     assert generate.stderr.count("prompt_adapter_request has no effect") == 1
 
 
@@ -75,7 +77,7 @@ def test_no_prompts_have_no_answers(generate: Ended) -> None:
     assert generate["prompts"]["none"] == []
 
 
-def test_what_comes_back_is_vllms_own(generate: Ended) -> None:
+def test_outputs_are_vllms_own(generate: Ended) -> None:
     assert generate["prompts"]["type"] == "vllm.outputs.RequestOutput"
 
 
@@ -89,12 +91,12 @@ def test_what_comes_back_is_vllms_own(generate: Ended) -> None:
         ("dict", [[4]]),
         ("vllms", [[5]]),
         ("choices", [[2, 2, 2]]),
-        ("each", [[1], [5], [16]]),
+        ("one_for_each", [[1], [5], [16]]),
         ("tuple", [[1], [5]]),
         ("changed", [[3], [6]]),
     ],
 )
-def test_sampling_parameters_are_one_for_all_or_one_for_each(
+def test_sampling_parameters_are_one_for_all_or_one_for_each_prompt(
     generate: Ended, kind: str, lengths: list[list[int]]
 ) -> None:
     assert generate["params"][kind] == lengths
@@ -118,13 +120,13 @@ def test_lists_of_different_lengths_are_refused(generate: Ended, part: str, mess
     assert (refused["type"], refused["message"]) == ("ValueError", message)
 
 
-def test_a_parameter_that_nobody_knows_is_refused_with_the_nearest_name(generate: Ended) -> None:
+def test_an_unknown_parameter_is_refused_with_the_nearest_name(generate: Ended) -> None:
     refused = generate["params"]["unknown"]
     assert (refused["of_worker"], refused["status"]) == (True, 400)
     assert "did you mean 'max_tokens'?" in refused["message"]
 
 
-def test_answers_are_held_to_what_a_dict_or_an_object_says(generate: Ended) -> None:
+def test_structured_outputs_may_be_a_dict_or_an_object(generate: Ended) -> None:
     guided = generate["guided"]
     assert guided["dict"] in {"maybe", "never"}
     assert guided["object"].isdecimal()

@@ -25,11 +25,11 @@ def test_an_adapter_changes_the_answers_of_just_its_prompts(generate: Ended) -> 
     adapters = generate["adapters"]
     (plain,) = adapters["none"]
     whisper, again = adapters["all"]
-    _, _, _, shout = adapters["each"]
+    _, _, _, shout = adapters["one_for_each"]
     assert ENDING.startswith(plain)
     assert whisper == again
     assert len({plain, whisper, shout}) == 3
-    assert adapters["each"] == [plain, whisper, plain, shout]
+    assert adapters["one_for_each"] == [plain, whisper, plain, shout]
 
 
 def test_a_conversation_is_answered_by_its_adapter(generate: Ended) -> None:
@@ -63,7 +63,7 @@ def test_a_job_chooses_an_adapter_or_the_model_by_name(generate: Ended) -> None:
     adapters = generate["adapters"]
     by_model, by_lora, base, unknown, unnamed = adapters["raw"]
     texts = ["".join(chunk["choices"][0]["tokens"]) for chunk in (by_model, by_lora, base, unnamed)]
-    assert texts == [adapters["each"][3]] * 2 + adapters["none"] * 2
+    assert texts == [adapters["one_for_each"][3]] * 2 + adapters["none"] * 2
     error = error_of([unknown])
     assert (error["code"], error["param"]) == (404, "model")
     assert "serves demo, shout" in error["message"]

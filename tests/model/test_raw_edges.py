@@ -17,7 +17,7 @@ def error_of(chunk: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_ruled_out_has_a_log_probability_that_json_knows(
+async def test_an_excluded_token_has_a_log_probability_that_json_can_hold(
     stream: bool, ask: Ask
 ) -> None:
     params = {"guided_choice": ["yes", "no"], "logprobs": 3}
@@ -35,7 +35,7 @@ async def test_what_is_ruled_out_has_a_log_probability_that_json_knows(
         ({"guided_whitespace_pattern": "a"}, "structured_outputs"),
     ],
 )
-async def test_what_vllm_notices_late_is_the_callers_mistake_all_the_same(
+async def test_a_mistake_that_vllm_notices_late_is_still_the_callers(
     params: dict[str, Any], param: str | None, ask: Ask
 ) -> None:
     (failed,) = await ask(prompt="Hello", sampling_params=params, stream=True)
@@ -43,7 +43,7 @@ async def test_what_vllm_notices_late_is_the_callers_mistake_all_the_same(
     assert (error["code"], error["param"]) == (400, param)
 
 
-async def test_a_part_that_nobody_knows_is_refused_with_what_it_lacks(ask: Ask) -> None:
+async def test_an_unknown_content_part_is_refused_with_what_it_lacks(ask: Ask) -> None:
     (failed,) = await ask(messages=[PART])
     error = error_of(failed)
     assert error["code"] == 400
@@ -76,7 +76,7 @@ async def test_a_beam_ends_where_sampling_would(ask: Ask) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_wrong_for_the_whole_list_fails_the_job(
+async def test_a_mistake_in_a_shared_parameter_fails_the_job(
     keys: dict[str, Any], status: int, message: str, stream: bool, ask: Ask
 ) -> None:
     (failed,) = await ask(prompts=["a", "b"], **keys, stream=stream)
@@ -102,7 +102,7 @@ async def test_a_beam_ends_with_the_context(ask: Ask) -> None:
     assert [len(choice["token_ids"]) for choice in whole["choices"]] == [6, 6]
 
 
-async def test_special_tokens_that_are_shown_stand_each_at_its_place_in_a_stream(ask: Ask) -> None:
+async def test_special_tokens_that_are_shown_stand_at_their_places_in_a_stream(ask: Ask) -> None:
     payload: dict[str, Any] = {
         "prompt": "Count to ten.",
         "apply_chat_template": True,

@@ -79,7 +79,7 @@ async def test_a_prompt_as_ids_is_the_prompt_as_text(ask: Ask, engine: "InProces
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_answers_ids_are_told_where_asked_for(
+async def test_the_answers_ids_are_returned_where_asked_for(
     stream: bool, ask: Ask, engine: "InProcessEngine"
 ) -> None:
     params = {"temperature": 0, "max_tokens": 40}
@@ -112,7 +112,7 @@ async def test_the_answers_ids_are_told_where_asked_for(
         ({"prompt": "Hi", "model": "a", "lora": "b"}, 400, "two adapters"),
     ],
 )  # fmt: skip - one line a case
-async def test_what_can_not_be_rendered_is_refused(
+async def test_conversations_that_can_not_be_rendered_are_refused(
     payload: dict[str, Any], status: int, message: str, ask: Ask
 ) -> None:
     (failed,) = await ask(**payload)

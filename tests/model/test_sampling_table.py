@@ -50,7 +50,7 @@ async def test_it_has_the_documented_effect(name: str, answered: Answered) -> No
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, row in ROWS.items() for value in row.refused]
 )
-async def test_what_is_out_of_range_is_refused_by_name(name: str, value: Any, ask: Ask) -> None:
+async def test_a_value_out_of_range_is_refused_by_name(name: str, value: Any, ask: Ask) -> None:
     base = {key: value_ for key, value_ in ROWS[name].base.items() if key != name}
     error = await refusal(ask, **base, **{name: value})
     assert error["code"] == 400
@@ -58,7 +58,7 @@ async def test_what_is_out_of_range_is_refused_by_name(name: str, value: Any, as
 
 
 @pytest.mark.parametrize("name", SWITCHED_OFF)
-async def test_what_the_endpoint_is_not_set_up_for_is_refused(name: str, ask: Ask) -> None:
+async def test_parameters_that_need_a_setting_are_refused_without_it(name: str, ask: Ask) -> None:
     error = await refusal(ask, **{name: SWITCHED_OFF[name]})
     assert (error["code"], name in error["message"]) == (400, True)
 
@@ -107,7 +107,7 @@ async def test_a_length_penalty_ranks_by_likelihood_a_token(answered: Answered) 
 
 
 @pytest.mark.parametrize("only", [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}])
-async def test_what_leaves_only_the_likeliest_token_is_greedy(
+async def test_parameters_that_leave_only_the_likeliest_token_are_greedy(
     only: dict[str, Any], answered: Answered
 ) -> None:
     greedy = await answered("Once", **RANDOM, temperature=0)
@@ -125,7 +125,7 @@ async def test_a_special_stop_token_is_not_part_of_the_text(answered: Answered) 
     assert (answer.text, answer.reason) == (COUNTED, "stop")
 
 
-async def test_beside_stop_strings_the_text_ends_before_a_stop_token(answered: Answered) -> None:
+async def test_with_stop_strings_the_text_ends_before_a_stop_token(answered: Answered) -> None:
     answer = await answered(COUNT, temperature=0, stop_token_ids=[FIVE], stop=["zzz"])
     assert (answer.text, answer.choices[0]["stop_reason"]) == ("one, two, three, four,", FIVE)
 
@@ -152,9 +152,7 @@ async def test_beside_stop_strings_the_text_ends_before_a_stop_token(answered: A
         {"best_of": 2, "temperature": 0},
     ],
 )  # fmt: skip - one line a case
-async def test_what_would_have_no_effect_together_is_refused(
-    params: dict[str, Any], ask: Ask
-) -> None:
+async def test_combinations_without_effect_are_refused(params: dict[str, Any], ask: Ask) -> None:
     error = await refusal(ask, **params)
     assert error["code"] == 400
     assert error["param"] in params

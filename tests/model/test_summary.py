@@ -17,7 +17,7 @@ def parts(line: str) -> dict[str, str]:
     return dict(part.split(": ", 1) for part in line.split("; "))
 
 
-def test_one_line_sums_the_engine_up(engine: "InProcessEngine", settings: Settings) -> None:
+def test_one_line_summarizes_the_engine(engine: "InProcessEngine", settings: Settings) -> None:
     from worker.engine.summary import summary  # noqa: PLC0415 - it imports vLLM
 
     arguments, config = engine._arguments, engine._client.vllm_config
@@ -40,7 +40,7 @@ def test_one_line_sums_the_engine_up(engine: "InProcessEngine", settings: Settin
         assert package in versions
 
 
-def test_every_automatic_choice_is_told_with_its_reason(engine: "InProcessEngine") -> None:
+def test_every_automatic_choice_is_logged_with_its_reason(engine: "InProcessEngine") -> None:
     from worker.engine.options.automatic import CPU_EXPORTS  # noqa: PLC0415 - it imports vLLM
     from worker.engine.summary import defaults  # noqa: PLC0415 - likewise
 

@@ -1,4 +1,4 @@
-"""Runs an engine with LoRA: answers each line of its input with a line, all at once."""
+"""Runs an engine with LoRA: answers every line of its input with a line, all concurrently."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from worker.errors import WorkerError
 from worker.job import RawJob
 from worker.settings import Settings
 
-# More than the tests load at once: on a CPU vLLM would confuse them.
+# More than the tests load at once: on a CPU vLLM would mix them up.
 SLOTS = 16
 
 

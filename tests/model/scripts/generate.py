@@ -68,7 +68,7 @@ def params(llm: LLM) -> dict[str, Any]:
         "vllms": lengths(vllms),
         "untouched": repr(vllms) == before,
         "choices": lengths(SamplingParams(n=3, max_tokens=2)),
-        "each": lengths([{"max_tokens": 1}, vllms, None], 3),
+        "one_for_each": lengths([{"max_tokens": 1}, vllms, None], 3),
         "tuple": lengths(({"max_tokens": 1}, vllms), 2),
         "changed": changed,
         "too_few": refusal(lambda: lengths([vllms], 2)),
@@ -188,7 +188,7 @@ def adapters(llm: LLM, model: str, folder: Path) -> dict[str, Any]:
     return {
         "none": answers(None),
         "all": answers(whisper, 2),
-        "each": answers([None, whisper, None, request("shout", 1)], 4),
+        "one_for_each": answers([None, whisper, None, request("shout", 1)], 4),
         "too_few": refusal(lambda: answers([whisper], 2)),
         "missing": refusal(lambda: answers(request("missing", 8))),
         "broken": refusal(lambda: answers([None, request("broken", 9)], 2)),

@@ -1,4 +1,4 @@
-"""Scripted engines with an answer for each prompt, and helpers for the yields of lists."""
+"""Scripted engines with an answer for every prompt, and helpers for the yields of lists."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "str
 
 
 class Scripts(ScriptedEngine):
-    """Plays a script for each prompt; without one it repeats the prompt."""
+    """Plays the script of a prompt; without one it repeats the prompt."""
 
     def __init__(self, **scripts: Sequence[Step]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def job(*prompts: Any, **keys: Any) -> dict[str, Any]:
 
 
 def results_of(yields: list[Any], *, stream: bool) -> list[Any]:
-    """Return the results in the order of the prompts; each must have come once."""
+    """Return the results in the order of the prompts; every one must have come once."""
     if not stream:
         return [result for chunk in yields for result in chunk["outputs"]]
     assert {tuple(chunk) for chunk in yields} == {("index", "result")}

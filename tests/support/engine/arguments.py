@@ -8,7 +8,7 @@ from worker.engine.arguments import EngineArguments
 
 
 def arguments(prefix: str = "", **changed: Any) -> EngineArguments:
-    """Make the arguments of an engine that loads a model, with some of vLLM's changed."""
+    """Return the arguments of an engine that loads a model, with some of vLLM's changed."""
     options = Namespace(
         **{
             "model": NAME,

@@ -1,4 +1,4 @@
-"""Requests of a real engine: one that nobody waits for, and what vLLM counts of them."""
+"""Requests of a real engine: one whose answer is not awaited, and vLLM's counts of them."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
 
-# Of one that takes minutes, if nobody ends it: many long choices.
+# Parameters of a request that takes minutes unless it is aborted: many long choices.
 ENDLESS: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "n": 100}
 
 

@@ -55,7 +55,7 @@ PROMPT_TOKENS = 3
 def tokens(
     *texts: str, index: int = 0, pause: float = 0.0, finish: str | None = "stop"
 ) -> list[Step]:
-    """Script one choice, token by token, with a pause in seconds before each but the first."""
+    """Script one choice, token by token, with ``pause`` seconds between tokens."""
     steps: list[Step] = []
     for place, text in enumerate(texts, 1):
         if pause and place > 1:

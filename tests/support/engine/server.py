@@ -135,8 +135,8 @@ def event(data: dict[str, Any]) -> str:
 
 def _error(error: WorkerError) -> dict[str, Any]:
     """Return an error in vLLM's form, without the worker's additions."""
-    told = error.body()["error"]
-    return {"error": {key: told[key] for key in ("message", "type", "param", "code")}}
+    body = error.body()["error"]
+    return {"error": {key: body[key] for key in ("message", "type", "param", "code")}}
 
 
 def _error_response(error: WorkerError) -> Response:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 RANK = 4
-MOST_RANK = 8  # what the engines of the tests allow
+MOST_RANK = 8  # the rank that the engines of the tests allow
 SCALE = 0.5  # of a weight: large enough that a greedy answer changes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -66,7 +66,7 @@ def weighted(change: Callable[[Tensors], Tensors]) -> Change:
     return apply
 
 
-def each_tensor(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Change:
+def all_tensors(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Change:
     return weighted(lambda tensors: {name: change(name, old) for name, old in tensors.items()})
 
 
@@ -83,7 +83,7 @@ def shaped(**shapes: tuple[int, ...]) -> Change:
         shape = next((shapes[part] for part in shapes if f"lora_{part}." in name), None)
         return old if shape is None else torch.full(shape, SCALE)
 
-    return each_tensor(change)
+    return all_tensors(change)
 
 
 def truncated(directory: Path) -> None:
@@ -142,12 +142,12 @@ BROKEN: dict[str, tuple[Change, str]] = {
         weighted(lambda old: {name: old[name] for name in old if "lora_A" in name}),
         "has no lora_B",
     ),
-    "whole": (each_tensor(lambda _, old: old.to(torch.int64)), "I64, not floating point"),
-    "nan": (each_tensor(lambda _, old: old * float("nan")), "not finite"),
-    "infinite": (each_tensor(lambda _, old: old / 0), "not finite"),
+    "whole": (all_tensors(lambda _, old: old.to(torch.int64)), "I64, not floating point"),
+    "nan": (all_tensors(lambda _, old: old * float("nan")), "not finite"),
+    "infinite": (all_tensors(lambda _, old: old / 0), "not finite"),
 }
 
-# Those that vLLM refuses itself.
+# Those that vLLM itself refuses.
 REFUSED_BY_VLLM: dict[str, tuple[Change, str]] = {
     "modules": (renamed("q_proj", "z_proj"), "expected target modules"),
     "magnitude": (weighted(lambda old: {**old, DORA: torch.ones(128)}), "unsupported LoRA weight"),

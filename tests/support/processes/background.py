@@ -1,4 +1,4 @@
-"""Commands in the background: each in a session of its own, its output in a file."""
+"""Commands in the background: every one in a session of its own, its output in a file."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
 """The examples of docs/api.md: jobs and their answers.
 
-A block's first line has its role after its language: ``json job``, ``json output`` (each yield
+A block's first line has its role after its language: ``json job``, ``json output`` (one yield
 of the job above it), ``json error`` (what its failure holds), ``sse output`` (the events of all
 yields), ``sse end`` (how a stream breaks off). A job's settings follow its role, and ``endpoint``
 if it needs a worker with all features.

@@ -21,7 +21,7 @@ FILES = {
     "secret.yaml": "hf-overrides: {key: sk-canary\n",
 }
 
-# One setting each, so that many can stand in one environment.
+# Single settings, so that many can stand in one environment.
 SINGLE: tuple[tuple[str, str, str], ...] = (
     # Numbers
     ("MAX_MODEL_LEN", "abc", "a whole number, or one such as 16k"),
@@ -86,7 +86,7 @@ SINGLE: tuple[tuple[str, str, str], ...] = (
     ("CUSTOM_CHAT_TEMPLATE", "{% for m in messages %}\n{{ m", "no Jinja template"),
 )
 
-# What only shows beside another setting, or with a file.
+# Mistakes that need another setting, or a file.
 TOGETHER: tuple[Row, ...] = (
     ({"MODEL_NAME": ""}, "MODEL_NAME", "it is required, for example MODEL_NAME=Qwen/Qwen3-0.6B"),
     ({"MODEL_NAME": "<folder>/nothing"}, "MODEL_NAME", "there is no such directory"),
@@ -225,7 +225,7 @@ TOGETHER: tuple[Row, ...] = (
     ),
 )
 
-# Names that are no settings, each with the one that was meant: warnings, no mistakes.
+# Misspelled names and the settings that were meant: warnings, not mistakes.
 TYPOS = {
     "MAX_MODEL_LENGTH": "MAX_MODEL_LEN",
     "MAX_CONTEXT_LENGTH": "MAX_MODEL_LEN",

@@ -43,8 +43,8 @@ class Answer:
 
     @property
     def likelihoods(self) -> list[float]:
-        """The summed log probability of each choice."""
-        return [sum(each["logprob"] for each in choice["logprobs"]) for choice in self.choices]
+        """The summed log probability of every choice."""
+        return [sum(token["logprob"] for token in choice["logprobs"]) for choice in self.choices]
 
 
 # Whether the effect shows, by the answer with the parameter and the one without.
@@ -151,14 +151,14 @@ ROWS: dict[str, Row] = {
     "logprobs": Row(
         None,
         2,
-        lambda given, _: [len(each["top"]) for each in given.choices[0]["logprobs"]] == [2] * 16,
+        lambda given, _: [len(token["top"]) for token in given.choices[0]["logprobs"]] == [2] * 16,
         GREEDY,
         (21, -2, "2"),
     ),
     "logprob_token_ids": Row(
         None,
         [5, 6],
-        lambda given, _: {each["id"] for each in given.choices[0]["logprobs"][0]["top"]} >= {5, 6},
+        lambda given, _: {top["id"] for top in given.choices[0]["logprobs"][0]["top"]} >= {5, 6},
         GREEDY,
         ("wrong", [99999]),
     ),

@@ -145,7 +145,7 @@ async def test_an_engine_that_dies_in_an_answer_is_a_503(payload: dict[str, Any]
 
 
 @on_every_path
-async def test_whatever_goes_wrong_when_the_engine_is_dead_is_its_death(
+async def test_every_failure_of_a_dead_engine_is_engine_dead(
     payload: dict[str, Any],
 ) -> None:
     with ScriptedEngine(app=failing_with(OSError(SECRET))) as engine:
