@@ -1,4 +1,4 @@
-"""The defaults of settings: few are the worker's, the others vLLM's own."""
+"""The defaults of settings: few are the worker's, the others are vLLM's own."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -26,9 +26,11 @@ def read(on: Machine, **settings: str) -> start.Start:
 
 def chosen(on: Machine, **settings: str) -> dict[str, str]:
     """Return the worker's defaults and their reasons."""
-    told = list(defaults(read(on, **settings).arguments))
-    assert [str(each) for each in told] == [f"{e.name}={e.value} ({e.reason})" for e in told]
-    return {each.name: f"{each.value}: {each.reason}" for each in told}
+    choices = list(defaults(read(on, **settings).arguments))
+    assert [str(choice) for choice in choices] == [
+        f"{c.name}={c.value} ({c.reason})" for c in choices
+    ]
+    return {choice.name: f"{choice.value}: {choice.reason}" for choice in choices}
 
 
 def not_vllms(arguments: Namespace) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def not_vllms(arguments: Namespace) -> dict[str, Any]:
 
 
 def test_the_worker_has_the_documented_defaults() -> None:
-    told = read(gpus(1)).settings.model_dump()
+    values = read(gpus(1)).settings.model_dump()
     assert {
         "base_path": Path("/runpod-volume"),
         "max_concurrency": 300,
@@ -57,7 +59,7 @@ def test_the_worker_has_the_documented_defaults() -> None:
         "raw_openai_output": True,
         "disable_log_stats": True,
         "disable_log_requests": True,
-    }.items() <= told.items()
+    }.items() <= values.items()
 
 
 def test_on_a_gpu_all_but_the_models_name_and_the_share_of_memory_is_vllms_own_default() -> None:
@@ -79,9 +81,12 @@ def test_on_a_cpu_the_engine_is_one_that_starts_fast_and_runs_anywhere() -> None
 
 
 def test_the_defaults_silence_lines_of_the_log_but_no_metrics() -> None:
-    told = read(gpus(1))
-    assert (told.settings.disable_log_stats, told.arguments.vllm.disable_log_stats) == (True, False)
-    assert told.arguments.vllm.enable_log_requests is False
+    result = read(gpus(1))
+    assert (result.settings.disable_log_stats, result.arguments.vllm.disable_log_stats) == (
+        True,
+        False,
+    )
+    assert result.arguments.vllm.enable_log_requests is False
 
 
 @pytest.mark.parametrize(
@@ -116,7 +121,7 @@ def test_requests_are_logged_where_either_name_asks_for_it(
     assert read(gpus(1), **settings).arguments.vllm.enable_log_requests is logged
 
 
-# What the machine decides:
+# Defaults that depend on the machine:
 
 
 @pytest.mark.parametrize(
@@ -132,12 +137,12 @@ def test_requests_are_logged_where_either_name_asks_for_it(
         (4, {"VLLM_EXTRA_ARGS": "-pp 2"}, 2),
     ],
 )
-def test_the_model_is_divided_among_the_gpus_that_nothing_else_takes(
+def test_the_model_is_divided_among_the_gpus_that_are_left(
     count: int, settings: dict[str, str], size: int
 ) -> None:
     assert read(gpus(count), **settings).arguments.vllm.tensor_parallel_size == size
-    told = chosen(gpus(count), **settings)
-    assert told["TENSOR_PARALLEL_SIZE"] == f"{size}: {count} GPUs are there"
+    choices = chosen(gpus(count), **settings)
+    assert choices["TENSOR_PARALLEL_SIZE"] == f"{size}: {count} GPUs are there"
 
 
 @pytest.mark.parametrize(
@@ -154,14 +159,14 @@ def test_without_several_gpus_nothing_is_divided(on: Machine) -> None:
     assert "TENSOR_PARALLEL_SIZE" not in chosen(on)
 
 
-def test_an_embedder_takes_one_of_the_gpus_that_the_model_is_divided_among() -> None:
-    told = read(gpus(4), EMBEDDING_MODEL_NAME="org/e")
-    assert told.arguments.vllm.tensor_parallel_size == 4
-    assert told.embedder is not None
-    assert told.embedder.vllm.tensor_parallel_size == 1
+def test_an_embedder_shares_one_of_the_models_gpus() -> None:
+    result = read(gpus(4), EMBEDDING_MODEL_NAME="org/e")
+    assert result.arguments.vllm.tensor_parallel_size == 4
+    assert result.embedder is not None
+    assert result.embedder.vllm.tensor_parallel_size == 1
     assert (
-        told.arguments.vllm.gpu_memory_utilization,
-        told.embedder.vllm.gpu_memory_utilization,
+        result.arguments.vllm.gpu_memory_utilization,
+        result.embedder.vllm.gpu_memory_utilization,
     ) == (
         0.85,
         0.1,
@@ -189,20 +194,22 @@ ON_CPU = {
 ON_GPU = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU for itself"}
 
 
-@pytest.mark.parametrize(("on", "told"), [(CPU, ON_CPU), (gpus(1), ON_GPU)], ids=["cpu", "gpu"])
-def test_what_suits_the_machine_is_chosen_with_a_reason(on: Machine, told: dict[str, str]) -> None:
+@pytest.mark.parametrize(("on", "expected"), [(CPU, ON_CPU), (gpus(1), ON_GPU)], ids=["cpu", "gpu"])
+def test_defaults_that_suit_the_machine_have_a_reason(
+    on: Machine, expected: dict[str, str]
+) -> None:
     elsewhere = {"SERVED_MODEL_NAME", "TOKENIZER", "RUNPOD_LOG_LEVEL", *CPU_EXPORTS}
-    assert {name: why for name, why in chosen(on).items() if name not in elsewhere} == told
+    assert {name: why for name, why in chosen(on).items() if name not in elsewhere} == expected
 
 
-def test_what_libraries_find_in_the_environment_is_told_where_nobody_had_set_it(
+def test_variables_set_for_libraries_are_reported_where_the_operator_left_them_unset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("RUNPOD_LOG_LEVEL", *CPU_EXPORTS):
         monkeypatch.delenv(name, raising=False)
-    told = chosen(CPU)
-    assert told["RUNPOD_LOG_LEVEL"] == "INFO: the SDK's own DEBUG prints every answer"
-    assert told["VLLM_CPU_KVCACHE_SPACE"] == "1: no GPU"
+    choices = chosen(CPU)
+    assert choices["RUNPOD_LOG_LEVEL"] == "INFO: the SDK's own DEBUG prints every answer"
+    assert choices["VLLM_CPU_KVCACHE_SPACE"] == "1: no GPU"
     assert not {"RUNPOD_LOG_LEVEL", *CPU_EXPORTS} & chosen(CPU).keys()
 
 
@@ -215,28 +222,30 @@ def test_what_libraries_find_in_the_environment_is_told_where_nobody_had_set_it(
         (gpus(1), "GPU_MEMORY_UTILIZATION", "0.5", 0.5),
     ],
 )
-def test_what_is_set_is_not_chosen(on: Machine, name: str, value: str, effective: Any) -> None:
+def test_a_default_does_not_replace_a_set_value(
+    on: Machine, name: str, value: str, effective: Any
+) -> None:
     assert name in chosen(on)
     assert name not in chosen(on, **{name: value})
     assert getattr(read(on, **{name: value}).arguments.vllm, name.lower()) == effective
 
 
-# What the model decides:
+# Defaults that depend on the model:
 
 
-def test_a_directory_is_never_the_name_that_a_model_is_served_by(tmp_path: Path) -> None:
+def test_a_directorys_path_is_never_the_served_name(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for path in (tmp_path / "mine", f"{tmp_path}/mine/", tmp_path / "mine" / ".." / "mine"):
-        told = chosen(CPU, MODEL_NAME=str(path))
-        assert told["SERVED_MODEL_NAME"] == "mine: the last part of MODEL_NAME"
-        assert told["TOKENIZER"] == "mine: the model's own"
-        assert str(tmp_path) not in str(told)
+        choices = chosen(CPU, MODEL_NAME=str(path))
+        assert choices["SERVED_MODEL_NAME"] == "mine: the last part of MODEL_NAME"
+        assert choices["TOKENIZER"] == "mine: the model's own"
+        assert str(tmp_path) not in str(choices)
 
 
 def test_a_repository_is_served_by_its_own_name_and_brings_its_tokenizer() -> None:
-    told = chosen(CPU)
-    assert told["SERVED_MODEL_NAME"] == "org/model: MODEL_NAME"
-    assert told["TOKENIZER"] == "org/model: the model's own"
+    choices = chosen(CPU)
+    assert choices["SERVED_MODEL_NAME"] == "org/model: MODEL_NAME"
+    assert choices["TOKENIZER"] == "org/model: the model's own"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the doctor makes of an environment, in this process: settings, hub, models together."""
+"""The doctor's findings about an environment, in this process: settings, hub, models together."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from worker.doctor.findings import Finding, failed, render
 
 @dataclass(frozen=True)
 class Report:
-    """What is found in an environment."""
+    """The findings about an environment."""
 
     findings: list[Finding]
 
@@ -78,7 +78,7 @@ def changed(model: Path, folder: Path, **config: object) -> Path:
     return folder
 
 
-def test_everything_that_is_wrong_is_told_at_once(
+def test_everything_that_is_wrong_is_reported_at_once(
     examine: Examine, demo_model: Path, tmp_path: Path
 ) -> None:
     cut_off = changed(demo_model, tmp_path / "cut off")
@@ -101,7 +101,7 @@ def test_everything_that_is_wrong_is_told_at_once(
         "parallel": "FAIL",
         "context": "FAIL",
         "embedder: architecture": "FAIL",
-        # Of a model that vLLM does not know.
+        # About a model that vLLM does not know.
         "embedder: cache": "?",
         "start-up time": "warn",
     }
@@ -113,7 +113,7 @@ def test_everything_that_is_wrong_is_told_at_once(
     assert found.output.endswith("\nThe worker would not start: 4 failures, 3 warnings.\n")
 
 
-def test_what_vllm_refuses_of_a_model_fails(
+def test_a_model_that_vllm_refuses_fails(
     examine: Examine, demo_model: Path, tmp_path: Path
 ) -> None:
     own = changed(demo_model, tmp_path / "own", model_type="own", auto_map={"AutoConfig": "x.X"})
@@ -123,7 +123,7 @@ def test_what_vllm_refuses_of_a_model_fails(
     assert "-> set TRUST_REMOTE_CODE=1 if you trust the repository" in found.words
 
 
-def test_a_length_that_vllm_is_told_to_allow_is_still_a_warning(
+def test_a_length_that_vllm_is_set_to_allow_is_still_a_warning(
     examine: Examine, demo_model: Path
 ) -> None:
     allowed = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1", "MAX_MODEL_LEN": "4096"}
@@ -131,7 +131,7 @@ def test_a_length_that_vllm_is_told_to_allow_is_still_a_warning(
     assert (found.failed, found.levels["context"]) == (False, "warn")
 
 
-def test_wrong_settings_hide_neither_the_model_nor_who_may_have_it(
+def test_wrong_settings_hide_neither_the_model_nor_refused_access(
     examine: Examine, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = examine(
@@ -144,23 +144,23 @@ def test_wrong_settings_hide_neither_the_model_nor_who_may_have_it(
     assert STRANGER not in found.output + caplog.text
 
 
-def test_what_is_sound_beside_wrong_settings_is_judged(examine: Examine) -> None:
+def test_the_rest_is_checked_despite_wrong_settings(examine: Examine) -> None:
     found = examine(MODEL_NAME="org/open", RAW_OPENAI_OUTPUT="2", VLLM_CPU_KVCACHE_SPACE="abc")
     assert found.failed
     assert {topic for topic, level in found.levels.items() if level == "FAIL"} == {"settings"}
-    judged = ("architecture", "context", "memory", "start-up time")
-    assert [found.levels[topic] for topic in judged] == ["ok"] * 4, found.output
+    checked = ("architecture", "context", "memory", "start-up time")
+    assert [found.levels[topic] for topic in checked] == ["ok"] * 4, found.output
     without = "what follows is judged without RAW_OPENAI_OUTPUT, VLLM_CPU_KVCACHE_SPACE"
     assert without in found.words
 
 
-def test_the_model_of_the_extra_arguments_is_the_one_that_is_judged(examine: Examine) -> None:
+def test_the_model_of_the_extra_arguments_is_the_one_that_is_checked(examine: Examine) -> None:
     found = examine(MODEL_NAME="org/none", VLLM_EXTRA_ARGS="--model org/open")
     assert "org/open at commit" in found.words
     assert "org/none" not in found.words
 
 
-def test_a_download_and_an_embedder_beside_are_looked_at(examine: Examine) -> None:
+def test_a_download_and_an_embedder_are_checked_too(examine: Examine) -> None:
     found = examine(MODEL_NAME="org/open", EMBEDDING_MODEL_NAME=str(MODEL))
     assert not found.failed, found.output
     assert found.levels["disk"] == "ok"
@@ -168,7 +168,7 @@ def test_a_download_and_an_embedder_beside_are_looked_at(examine: Examine) -> No
     assert found.levels["embedder: memory"] == found.levels["embedder: architecture"] == "ok"
 
 
-def test_without_a_model_there_is_still_an_answer(examine: Examine) -> None:
+def test_without_a_model_there_is_still_a_finding(examine: Examine) -> None:
     found = examine(MODEL_NAME="")
     assert (found.failed, found.levels) == (True, {"settings": "FAIL"})
     assert "MODEL_NAME is not set" in found.words

@@ -1,4 +1,4 @@
-"""The strategy by which vLLM reads weights, for the disk that they are on."""
+"""The strategy by which vLLM reads weights, by the disk that they are on."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_weights_on_a_network_disk_are_read_ahead(
     mounts.write_text(f"/dev/root / ext4 rw 0 0\nvolume {demo_model.resolve()} {kind} rw 0 0\n")
     monkeypatch.setattr(read_ahead, "MOUNTS", mounts)
     arguments = Options().parse({"MODEL": str(demo_model)})
-    told, config = launch._configure(arguments)
+    changed, config = launch._configure(arguments)
     assert config.load_config.safetensors_load_strategy == expected
-    defaults = [default.name for default in told.defaults]
+    defaults = [default.name for default in changed.defaults]
     assert ("SAFETENSORS_LOAD_STRATEGY" in defaults) is (expected is not None)

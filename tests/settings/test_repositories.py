@@ -1,4 +1,4 @@
-"""What the settings want before vLLM is imported is what vLLM's arguments then want."""
+"""Repositories read from the settings are those that vLLM's arguments then need."""
 
 import json
 from pathlib import Path
@@ -44,9 +44,9 @@ CASES: list[dict[str, str]] = [
 
 
 def both(environ: dict[str, str]) -> tuple[list[Wanted], list[Wanted]]:
-    """Return what is wanted by the settings, and by vLLM's arguments."""
-    told = read_settings({"MODEL_NAME": "org/model", **environ})
-    of_vllm = [wanted for engine in told.engines for wanted in wanted_by_arguments(engine)]
+    """Return the repositories by the settings, and by vLLM's arguments."""
+    result = read_settings({"MODEL_NAME": "org/model", **environ})
+    of_vllm = [wanted for engine in result.engines for wanted in wanted_by_arguments(engine)]
     return wanted_by_settings(gather({"MODEL_NAME": "org/model", **environ}, NOTHING)), of_vllm
 
 
@@ -54,17 +54,17 @@ def both(environ: dict[str, str]) -> tuple[list[Wanted], list[Wanted]]:
 def test_the_settings_name_what_vllm_needs(environ: dict[str, str]) -> None:
     of_settings, of_vllm = both(environ)
     assert of_settings == of_vllm
-    assert [each.setting for each in of_settings] == [each.setting for each in of_vllm]
+    assert [one.setting for one in of_settings] == [one.setting for one in of_vllm]
 
 
-def test_adapters_are_put_where_vllm_reads_them() -> None:
+def test_adapters_directories_are_in_vllms_arguments() -> None:
     environ = {"MODEL_NAME": "org/model", "ENABLE_LORA": "1"}
-    told = read_settings({**environ, "LORA_MODULES": json.dumps(ADAPTERS)}).arguments
-    wanted = wanted_by_arguments(told)
-    found = {each: Found(each, Path("/c") / each.model, Origin.VOLUME) for each in wanted}
-    changed, used = with_directories(told, found)
+    engine = read_settings({**environ, "LORA_MODULES": json.dumps(ADAPTERS)}).arguments
+    wanted = wanted_by_arguments(engine)
+    found = {one: Found(one, Path("/c") / one.model, Origin.VOLUME) for one in wanted}
+    changed, used = with_directories(engine, found)
     assert len(used) == 3
-    assert [each.path for each in changed.vllm.lora_modules] == ["/c/org/a", "/c/org/b"]
+    assert [module.path for module in changed.vllm.lora_modules] == ["/c/org/a", "/c/org/b"]
     assert changed.vllm.model == "/c/org/model"
-    assert [each.path for each in told.vllm.lora_modules] == ["org/a", "org/b"]
-    assert told.vllm.model == told.model_name == "org/model"
+    assert [module.path for module in engine.vllm.lora_modules] == ["org/a", "org/b"]
+    assert engine.vllm.model == engine.model_name == "org/model"

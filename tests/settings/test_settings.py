@@ -1,4 +1,4 @@
-"""Every setting that was ever documented, and what it changes in the engine or the worker."""
+"""Every setting that was ever documented, and its effect on the engine or the worker."""
 
 import functools
 import os
@@ -54,7 +54,7 @@ IN_PROCESS = """
     VLLM_NIGHTLY
 """
 # Settings of an earlier worker, which started a server of vLLM's.
-BESIDE_A_SERVER = """
+WITH_A_SERVER = """
     HOST PORT API_KEY MODEL CONFIG HELP VLLM_PORT VLLM_BASE_URL VLLM_STARTUP_TIMEOUT
     REQUEST_TIMEOUT VLLM_EXTRA_ARGS SERVED_MODEL_NAME CUDA_GRAPH_SIZES
     GUIDED_DECODING_DISABLE_FALLBACK GUIDED_DECODING_DISABLE_ANY_WHITESPACE
@@ -146,8 +146,8 @@ EFFECTS: dict[str, tuple[str, str, Any]] = {
 }
 LORA = "MAX_LORAS MAX_LORA_RANK MAX_CPU_LORAS LORA_DTYPE FULLY_SHARDED_LORAS LORA_MODULES"
 DRAFTED = [name for name, _, _ in SPECULATIVE]
-# What a setting has no effect, or is refused, without.
-BESIDE = {
+# Settings without which another has no effect, or is refused.
+NEEDED = {
     "MODEL": {"MODEL_NAME": ""},
     "ENABLE_AUTO_TOOL_CHOICE": {"TOOL_CALL_PARSER": "hermes"},
     "TOOL_CALL_PARSER": {"ENABLE_AUTO_TOOL_CHOICE": "1"},
@@ -165,10 +165,10 @@ LIBRARIES = {
     "TRANSFORMERS_OFFLINE": ("1", "HF_HUB_OFFLINE", "True"),
 }
 OF_VLLM = {"VLLM_USE_DEEP_GEMM": ("0", False), "VLLM_PORT": ("8123", 8123)}
-# Set by others for themselves.
+# Set by other software for itself.
 PASSED_OVER = {"HOST", "PORT", "CONFIG", "HELP"}
 
-# By the release of vLLM that was the first without them.
+# Removed settings, by the first release of vLLM without them.
 GONE_SINCE = {
     "0.6": "MAX_CONTEXT_LEN_TO_CAPTURE",
     "0.7": "QUANTIZATION_PARAM_PATH WORKER_USE_RAY",
@@ -207,12 +207,12 @@ GONE = {
     "WORKER_CUDA_VERSION": "the image is built with one version of each library",
 }
 NAME = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
-NAMES = {*f"{DOCUMENTED} {IN_PROCESS} {BESIDE_A_SERVER}".split()}
+NAMES = {*f"{DOCUMENTED} {IN_PROCESS} {WITH_A_SERVER}".split()}
 
 
 @pytest.fixture(autouse=True)
 def _environ(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Begin with an environment that sets nothing, and leave it as it was."""
+    """Clear the environment, and restore it afterwards."""
     before = dict(os.environ)
     for name in os.environ.keys() - {"PATH", "HOME"}:
         monkeypatch.delenv(name)
@@ -251,13 +251,13 @@ def test_a_setting_has_its_effect_and_no_warning(name: str, tmp_path: Path) -> N
     (tmp_path / "config").write_text("seed: 7")
     value = value.replace("<config>", str(tmp_path / "config"))
     without = read()
-    told = read(**{**BESIDE.get(name, {}), name: value})
-    assert effect(told, path) == effective != effect(without, path)
-    assert told.warnings == ()
+    result = read(**{**NEEDED.get(name, {}), name: value})
+    assert effect(result, path) == effective != effect(without, path)
+    assert result.warnings == ()
 
 
 @pytest.mark.parametrize("name", GONE)
-def test_a_setting_that_has_gone_is_told_with_since_when_or_what_replaces_it(name: str) -> None:
+def test_a_removed_setting_warns_since_when_or_what_replaces_it(name: str) -> None:
     (warning,) = read(**{name: "1"}).warnings
     assert warning.startswith(f"{name} has no effect: {GONE[name]}")
     assert not warning.endswith((": ", "; "))
@@ -271,13 +271,13 @@ def test_a_setting_of_the_hubs_library_reaches_it(name: str) -> None:
         f"from huggingface_hub import constants; print(constants.{constant})"
     )
 
-    def told(**environ: str) -> str:
+    def constant_in(**environ: str) -> str:
         command = [sys.executable, "-c", script]
         return subprocess.check_output(
             command, env={"PYTHONPATH": str(ROOT / "src"), **environ}, text=True
         )
 
-    assert told(**{name: value}).strip() == effective != told().strip()
+    assert constant_in(**{name: value}).strip() == effective != constant_in().strip()
     assert read(**{name: value}).warnings == ()
 
 
@@ -289,13 +289,13 @@ def test_a_variable_of_vllms_own_reaches_it(name: str) -> None:
     assert getattr(vllm.envs, name) == effective != default
 
 
-def test_variables_that_others_set_for_themselves_are_passed_over() -> None:
-    read()  # whatever it leaves in the environment
-    told, without = read(**dict.fromkeys(PASSED_OVER, "1")), read()
-    assert (told.arguments, told.warnings) == (without.arguments, ())
+def test_variables_of_other_software_are_ignored() -> None:
+    read()  # exports variables, so that both reads below see the same environment
+    result, without = read(**dict.fromkeys(PASSED_OVER, "1")), read()
+    assert (result.arguments, result.warnings) == (without.arguments, ())
 
 
-def test_what_a_warning_advises_to_set_can_be_set() -> None:
+def test_settings_that_a_warning_advises_exist() -> None:
     settings = {*read().options, *names.ALIASES, *map(str.upper, Settings.model_fields)}
     advised = {name for advice in names.REMOVED.values() for name in NAME.findall(advice)}
     assert advised - settings - {*vllm.envs.environment_variables} == set()

@@ -37,12 +37,12 @@ def read(tmp_path: Path) -> Read:
 
 
 SOURCES = ("file", "image", "environ", "extra")
-COMBINED = [each for count in range(1, 5) for each in itertools.combinations(SOURCES, count)]
-OF_SETTINGS = [each for each in COMBINED if "extra" not in each]
+COMBINED = [sources for count in range(1, 5) for sources in itertools.combinations(SOURCES, count)]
+OF_SETTINGS = [sources for sources in COMBINED if "extra" not in sources]
 
 
 def given_by(sources: tuple[str, ...], name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Set a setting in some of the sources, to a different value in each."""
+    """Set a setting in some of the sources, to a different value in every one."""
     key = name.lower().replace("_", "-")
     flag = {"model-name": "model", "model-revision": "revision"}.get(key, key)
     ways: dict[str, dict[str, Any]] = {
@@ -66,8 +66,8 @@ TEXTS = {"file": "org/file", "image": "org/image", "environ": "org/environ", "ex
 def test_the_strongest_source_that_sets_an_option_wins(
     read: Read, name: str, argument: str, values: dict[str, Any], sources: tuple[str, ...]
 ) -> None:
-    told = read(**{"MODEL_NAME": "org/model", **given_by(sources, name, values)})
-    assert getattr(told.arguments.vllm, argument) == values[sources[-1]]
+    result = read(**{"MODEL_NAME": "org/model", **given_by(sources, name, values)})
+    assert getattr(result.arguments.vllm, argument) == values[sources[-1]]
 
 
 @pytest.mark.parametrize("sources", COMBINED, ids="-".join)
@@ -76,16 +76,16 @@ def test_the_strongest_source_that_names_the_model_wins(
 ) -> None:
     # Extra arguments may name another model, but what a worker serves is a setting of its own.
     model = {"MODEL_NAME": "org/model"} if sources == ("extra",) else {}
-    told = read(**model, **given_by(sources, "MODEL_NAME", TEXTS))
-    assert told.arguments.vllm.model == TEXTS[sources[-1]]
+    result = read(**model, **given_by(sources, "MODEL_NAME", TEXTS))
+    assert result.arguments.vllm.model == TEXTS[sources[-1]]
 
 
 @pytest.mark.parametrize("sources", OF_SETTINGS, ids="-".join)
 def test_the_strongest_source_that_sets_one_of_the_workers_own_wins(
     read: Read, sources: tuple[str, ...]
 ) -> None:
-    told = read(**{"MODEL_NAME": "org/model", **given_by(sources, "MAX_CONCURRENCY", NUMBERS)})
-    assert told.settings.max_concurrency == NUMBERS[sources[-1]]
+    result = read(**{"MODEL_NAME": "org/model", **given_by(sources, "MAX_CONCURRENCY", NUMBERS)})
+    assert result.settings.max_concurrency == NUMBERS[sources[-1]]
 
 
 @pytest.mark.parametrize("flag", ["--max-concurrency", "--model-name", "--hf-token"])
@@ -94,36 +94,41 @@ def test_extra_arguments_set_nothing_that_is_the_workers_own(read: Read, flag: s
         read(MODEL_NAME="org/model", VLLM_EXTRA_ARGS=f"{flag} 3")
 
 
-def test_each_source_brings_what_the_stronger_ones_leave_open(read: Read) -> None:
-    told = read(
+def test_every_source_sets_what_the_stronger_ones_leave_open(read: Read) -> None:
+    arguments = read(
         "seed: 1\ndtype: half\nmax-num-seqs: 2\nmax-logprobs: 3\nmax-concurrency: 4\n",
         {"MODEL_NAME": "org/baked", "SEED": 5, "DTYPE": "float32", "MAX_NUM_SEQS": 6},
         SEED="7",
         DTYPE="bfloat16",
         VLLM_EXTRA_ARGS="--seed 8",
     ).arguments.vllm
-    assert (told.seed, told.dtype, told.max_num_seqs) == (8, "bfloat16", 6)
-    assert (told.max_logprobs, told.model) == (3, "org/baked")
+    assert (arguments.seed, arguments.dtype, arguments.max_num_seqs) == (8, "bfloat16", 6)
+    assert (arguments.max_logprobs, arguments.model) == (3, "org/baked")
 
 
 def test_a_weaker_source_is_overruled_in_any_spelling_of_a_setting(read: Read) -> None:
-    told = read(
+    result = read(
         "model: org/file\nmin-batch-size: 2\nenable-log-requests: true\nserved-model-name: old\n",
         MODEL_NAME="org/environ",
         DEFAULT_MIN_BATCH_SIZE="3",
         DISABLE_LOG_REQUESTS="1",
         OPENAI_SERVED_MODEL_NAME_OVERRIDE="new",
     )
-    assert (told.arguments.vllm.model, told.settings.default_min_batch_size) == ("org/environ", 3)
-    assert told.arguments.vllm.enable_log_requests is False
-    assert told.arguments.vllm.served_model_name == ["new", "org/environ"]
+    assert (result.arguments.vllm.model, result.settings.default_min_batch_size) == (
+        "org/environ",
+        3,
+    )
+    assert result.arguments.vllm.enable_log_requests is False
+    assert result.arguments.vllm.served_model_name == ["new", "org/environ"]
 
 
 @pytest.mark.parametrize("blank", ["", "  "])
 def test_a_blank_variable_overrules_nothing(read: Read, blank: str) -> None:
-    told = read("seed: 7\nmodel-name: org/file\nmax-concurrency: 8\n", MODEL_NAME=blank, SEED=blank)
-    assert (told.arguments.vllm.seed, told.arguments.vllm.model) == (7, "org/file")
-    assert told.settings.max_concurrency == 8
+    result = read(
+        "seed: 7\nmodel-name: org/file\nmax-concurrency: 8\n", MODEL_NAME=blank, SEED=blank
+    )
+    assert (result.arguments.vllm.seed, result.arguments.vllm.model) == (7, "org/file")
+    assert result.settings.max_concurrency == 8
 
 
 @pytest.mark.parametrize(
@@ -166,42 +171,42 @@ def test_a_blank_variable_overrules_nothing(read: Read, blank: str) -> None:
 def test_yaml_of_any_kind_means_what_the_variable_would(
     read: Read, line: str, argument: str, effective: Any
 ) -> None:
-    told = read(line, MODEL_NAME="org/model")
-    value = getattr(told.arguments.vllm, argument)
+    result = read(line, MODEL_NAME="org/model")
+    value = getattr(result.arguments.vllm, argument)
     assert (value["method"] if effective == "ngram" else value) == effective
     assert value != getattr(read(MODEL_NAME="org/model").arguments.vllm, argument)
-    assert told.warnings == ()
+    assert result.warnings == ()
 
 
 @pytest.mark.parametrize("nothing", ["", "# seed: 7", "seed:", "seed: null", "seed: ~", "seed: ''"])
-def test_what_holds_nothing_sets_nothing(read: Read, nothing: str) -> None:
+def test_a_file_without_a_value_sets_nothing(read: Read, nothing: str) -> None:
     assert read(nothing, MODEL_NAME="org/model").arguments.vllm.seed == 0
 
 
 @pytest.mark.parametrize(
     "key", ["max-model-len", "max_model_len", "MAX_MODEL_LEN", "Max-Model_Len", "'max-model-len'"]
 )
-def test_a_key_is_spelt_in_any_way(read: Read, key: str) -> None:
+def test_a_key_may_have_any_spelling(read: Read, key: str) -> None:
     assert read(f"{key}: 4096", MODEL_NAME="org/model").arguments.vllm.max_model_len == 4096
 
 
 @pytest.mark.parametrize("key", ["model", "model-name", "MODEL_NAME", "model_name"])
 def test_a_model_may_be_named_by_a_file(read: Read, key: str) -> None:
-    told = read(f"{key}: org/file")
-    assert (told.arguments.vllm.model, told.settings.model_name) == ("org/file", "org/file")
+    result = read(f"{key}: org/file")
+    assert (result.arguments.vllm.model, result.settings.model_name) == ("org/file", "org/file")
 
 
 def test_a_file_in_json_is_read_like_one_in_yaml(read: Read) -> None:
     held = {"model": "org/json", "seed": 7, "hf-overrides": {"a": None}, "enforce_eager": True}
-    told = read(json.dumps(held)).arguments.vllm
-    assert (told.model, told.seed, told.enforce_eager) == ("org/json", 7, True)
-    assert told.hf_overrides == {"a": None}
+    arguments = read(json.dumps(held)).arguments.vllm
+    assert (arguments.model, arguments.seed, arguments.enforce_eager) == ("org/json", 7, True)
+    assert arguments.hf_overrides == {"a": None}
 
 
 def test_an_embedder_may_be_set_by_a_file(read: Read) -> None:
-    told = read("embedding-model-name: org/e\nembedding-seed: 7\n", MODEL_NAME="org/m")
-    assert told.embedder is not None
-    assert (told.embedder.vllm.model, told.embedder.vllm.seed, told.arguments.vllm.seed) == (
+    result = read("embedding-model-name: org/e\nembedding-seed: 7\n", MODEL_NAME="org/m")
+    assert result.embedder is not None
+    assert (result.embedder.vllm.model, result.embedder.vllm.seed, result.arguments.vllm.seed) == (
         "org/e",
         7,
         0,
@@ -217,25 +222,28 @@ def test_a_token_in_a_file_reaches_the_hubs_library(
 
 
 @pytest.mark.parametrize("line", ["vllm-extra-args: --seed 7", "vllm-config-file: /other.yaml"])
-def test_what_only_a_variable_can_be_is_not_passed_over_in_a_file(read: Read, line: str) -> None:
+def test_a_key_for_the_environment_only_is_a_mistake_in_a_file(read: Read, line: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read(line, MODEL_NAME="org/model")
-    assert [each.name for each in caught.value.mistakes] == [
+    assert [mistake.name for mistake in caught.value.mistakes] == [
         line.partition(":")[0].upper().replace("-", "_")
     ]
 
 
-def test_a_mistake_is_told_where_it_stands(read: Read, tmp_path: Path) -> None:
+def test_a_mistake_names_the_file_that_it_is_in(read: Read, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         read("seed: abc\ndtype: float8\n", {"MAX_NUM_SEQS": 0, "SEED": "x"}, DTYPE="float9")
-    told = {each.name: each.advice for each in caught.value.mistakes}
-    assert told["SEED"].startswith(f"(in {tmp_path}/baked.json) ")
-    assert told["MAX_NUM_SEQS"].startswith(f"(in {tmp_path}/baked.json) ")
-    assert not told["DTYPE"].startswith("(in ")
-    assert {*told} == {"SEED", "MAX_NUM_SEQS", "DTYPE", "MODEL_NAME"}
+    advice = {mistake.name: mistake.advice for mistake in caught.value.mistakes}
+    assert advice["SEED"].startswith(f"(in {tmp_path}/baked.json) ")
+    assert advice["MAX_NUM_SEQS"].startswith(f"(in {tmp_path}/baked.json) ")
+    assert not advice["DTYPE"].startswith("(in ")
+    assert {*advice} == {"SEED", "MAX_NUM_SEQS", "DTYPE", "MODEL_NAME"}
 
 
-def test_a_file_that_is_wrong_leaves_what_the_environment_sets_to_be_checked(read: Read) -> None:
+def test_the_environment_is_checked_despite_a_broken_file(read: Read) -> None:
     with pytest.raises(SettingsError) as caught:
         read("seed: [1", MODEL_NAME="org/model", MAX_NUM_SEQS="0")
-    assert [each.name for each in caught.value.mistakes] == ["MAX_NUM_SEQS", "VLLM_CONFIG_FILE"]
+    assert [mistake.name for mistake in caught.value.mistakes] == [
+        "MAX_NUM_SEQS",
+        "VLLM_CONFIG_FILE",
+    ]

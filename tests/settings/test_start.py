@@ -1,4 +1,4 @@
-"""What a start reads, with vLLM's own parser; no engine is started."""
+"""The settings that a start reads, with vLLM's own parser; no engine is started."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -20,7 +20,7 @@ def parsed(**environ: str) -> Namespace:
     return Options().parse({"MODEL": "org/name", **environ}).vllm
 
 
-# What a start is read from:
+# One model or two:
 
 
 def read(**environ: str) -> start.Start:
@@ -28,30 +28,30 @@ def read(**environ: str) -> start.Start:
 
 
 def test_a_worker_with_one_model_has_no_embedder() -> None:
-    told = read(SEED="7", EMBEDDING_SEED="8")
-    assert (told.embedder, told.arguments.vllm.model, told.arguments.vllm.seed) == (
+    result = read(SEED="7", EMBEDDING_SEED="8")
+    assert (result.embedder, result.arguments.vllm.model, result.arguments.vllm.seed) == (
         None,
         "org/model",
         7,
     )
-    assert "MAX_MODEL_LEN" in told.options
+    assert "MAX_MODEL_LEN" in result.options
 
 
-def test_an_embedder_has_settings_of_its_own_and_is_to_embed() -> None:
-    told = read(SEED="7", EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_SEED="8")
-    assert told.embedder is not None
-    assert (told.arguments.vllm.model, told.arguments.vllm.seed) == ("org/model", 7)
-    assert (told.embedder.vllm.model, told.embedder.vllm.seed) == ("org/minilm", 8)
-    assert (told.arguments.vllm.runner, told.embedder.vllm.runner) == ("auto", "pooling")
+def test_an_embedder_has_settings_of_its_own_and_the_pooling_runner() -> None:
+    result = read(SEED="7", EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_SEED="8")
+    assert result.embedder is not None
+    assert (result.arguments.vllm.model, result.arguments.vllm.seed) == ("org/model", 7)
+    assert (result.embedder.vllm.model, result.embedder.vllm.seed) == ("org/minilm", 8)
+    assert (result.arguments.vllm.runner, result.embedder.vllm.runner) == ("auto", "pooling")
 
 
-def test_an_operator_may_say_otherwise() -> None:
-    told = read(EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_RUNNER="auto")
-    assert told.embedder is not None
-    assert told.embedder.vllm.runner == "auto"
+def test_an_operator_may_set_the_embedders_runner() -> None:
+    result = read(EMBEDDING_MODEL_NAME="org/minilm", EMBEDDING_RUNNER="auto")
+    assert result.embedder is not None
+    assert result.embedder.vllm.runner == "auto"
 
 
-def test_mistakes_in_all_settings_are_told_together() -> None:
+def test_mistakes_in_all_settings_are_reported_together() -> None:
     with pytest.raises(SettingsError) as refused:
         read(
             MAX_CONCURRENCY="0",
@@ -71,7 +71,7 @@ def test_mistakes_in_all_settings_are_told_together() -> None:
 GPU = Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),))
 
 
-def test_on_a_gpu_each_engine_has_its_share() -> None:
+def test_on_a_gpu_every_engine_has_its_share() -> None:
     def shares(**environ: str) -> tuple[float, float]:
         both = read_settings({"MODEL_NAME": "org/model", **environ}, GPU)
         embedders = both.embedder.vllm.gpu_memory_utilization if both.embedder else 0
@@ -83,7 +83,7 @@ def test_on_a_gpu_each_engine_has_its_share() -> None:
     assert shares(**two, EMBEDDING_GPU_MEMORY_UTILIZATION="0.2") == (0.75, 0.2)
 
 
-# What a model is called:
+# Served names:
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_objects_in_a_list_stay_json() -> None:
 
 # Values that are accepted, and variables that are ignored:
 
-# What the base image, the platform and libraries set.
+# Variables that the base image, the platform and libraries set.
 AROUND = """
     CUDA_HOME CUDA_VERSION CURL_CA_BUNDLE DEBIAN_FRONTEND GPG_KEY HF_HUB_ENABLE_HF_TRANSFER HOME
     HOSTNAME JUPYTER_PASSWORD LANG LC_ALL LD_LIBRARY_PATH LIBRARY_PATH MKL_NUM_THREADS NCCL_DEBUG
@@ -135,15 +135,15 @@ AROUND = """
 """
 
 
-def test_variables_that_are_no_settings_are_passed_over_in_silence() -> None:
+def test_variables_that_are_not_settings_are_ignored() -> None:
     assert read(**dict.fromkeys(AROUND.split(), "1")).warnings == ()
 
 
-def test_choices_are_heeded_in_any_case() -> None:
+def test_choices_are_accepted_in_any_case() -> None:
     assert parsed(DTYPE="HALF").dtype == "half"
 
 
-def test_a_plugin_of_vllms_may_bring_names_that_vllm_has_not(
+def test_a_vllm_plugin_may_bring_names_that_vllm_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not plugged()
@@ -162,7 +162,7 @@ def test_a_plugin_of_vllms_may_bring_names_that_vllm_has_not(
         plugged.cache_clear()
 
 
-# Which parsers suit it:
+# Hints of parsers that suit the model:
 
 
 @pytest.mark.parametrize(
@@ -178,12 +178,12 @@ def test_a_plugin_of_vllms_may_bring_names_that_vllm_has_not(
         ("demo", []),
     ],
 )
-def test_a_well_known_model_is_hinted_its_parsers(name: str, parsers: list[str]) -> None:
+def test_hints_name_the_parsers_of_a_well_known_model(name: str, parsers: list[str]) -> None:
     arguments = Namespace(served_model_name=["x", name], tool_call_parser="", reasoning_parser="")
     assert [hint.rpartition("=")[2] for hint in hints(arguments)] == parsers
 
 
-def test_what_the_operator_chose_is_hinted_no_more() -> None:
+def test_a_parser_that_the_operator_chose_is_not_hinted() -> None:
     chosen = Namespace(served_model_name=["Qwen3"], tool_call_parser="x", reasoning_parser="")
     assert list(hints(chosen)) == [
         "to tell reasoning from the answer set REASONING_PARSER=qwen3",
@@ -202,10 +202,10 @@ def test_every_hinted_parser_is_one_of_vllms() -> None:
     assert len(unknown) <= 3  # of a release that lacks the newest
 
 
-# How many GPUs it is divided among:
+# Tensor parallel sizes:
 
 
-def test_only_a_size_that_was_left_open_is_made_to_fit(demo_model: Path) -> None:
+def test_only_an_unset_size_is_made_to_fit(demo_model: Path) -> None:
     options = Options(Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),) * 4))
     # The demo model has two heads.
     unset = with_fitting_tensor_parallel_size(options.parse({"MODEL": str(demo_model)}))
@@ -214,9 +214,11 @@ def test_only_a_size_that_was_left_open_is_made_to_fit(demo_model: Path) -> None
     assert with_fitting_tensor_parallel_size(chosen).vllm.tensor_parallel_size == 4
 
 
-def test_the_choice_of_a_size_is_told_as_it_was_made_to_fit(demo_model: Path) -> None:
+def test_the_size_that_was_made_to_fit_is_reported(demo_model: Path) -> None:
     options = Options(Machine(cpu=False, gpus=(Gpu("GPU", 80 << 30),) * 3))
     arguments = with_fitting_tensor_parallel_size(options.parse({"MODEL": str(demo_model)}))
     assert arguments.vllm.tensor_parallel_size == 2
-    (told,) = [str(each) for each in arguments.defaults if each.name == "TENSOR_PARALLEL_SIZE"]
-    assert told == ("TENSOR_PARALLEL_SIZE=2 (as many of 3 GPUs as can share its attention heads)")
+    (chosen,) = [
+        str(choice) for choice in arguments.defaults if choice.name == "TENSOR_PARALLEL_SIZE"
+    ]
+    assert chosen == ("TENSOR_PARALLEL_SIZE=2 (as many of 3 GPUs as can share its attention heads)")
