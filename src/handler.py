@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn
 
+import psutil
+
 from worker import doctor, local, start
 from worker.app import Worker
 from worker.engine import Engines, Model
@@ -68,6 +70,11 @@ def main() -> int:
 
 def leave_on_signal(number: int, _: FrameType | None) -> None:
     """End a start or a local run at once: the platform does not wait for an engine to stop."""
+    fetching.end_all()
+    # A core that was forked a moment ago is not among multiprocessing's children yet.
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     leave(128 + number)
 
 
@@ -79,8 +86,10 @@ def leave(status: int) -> NoReturn:
     fetching.end_all()
     for child in multiprocessing.active_children():
         child.kill()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # A signal may have come in the middle of a write.
+    with contextlib.suppress(RuntimeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(status)
 
 
