@@ -272,9 +272,11 @@ async def test_a_cancelled_job_frees_its_slots_in_the_engine(
     await until_generating(endpoint)
     assert job.status is Status.IN_PROGRESS
     endpoint.emulator.queue.cancel(job)
-    following = await endpoint.run({"prompt": "Hi", "sampling_params": {"max_tokens": 2}})
-    assert following.status is Status.COMPLETED
-    assert await count(endpoint, RUNNING) == 0
+    async with asyncio.timeout(HUNG_S):
+        while await count(endpoint, RUNNING):
+            # The engine counts anew with each of its steps, so it needs something to do.
+            following = await endpoint.run({"prompt": "Hi", "sampling_params": {"max_tokens": 2}})
+            assert following.status is Status.COMPLETED
     assert await count(endpoint, ENDED_BY_LENGTH) - before <= 1, "some ran to their end"
 
 

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from model.scripts.shared import refusal, report
+from support.processes.background import HUNG_S
 
 from worker.offline import LLM
 
@@ -23,6 +24,9 @@ def main(model: str) -> None:
             "afterwards": vectors(llm.embed("b", use_tqdm=False)),
             "processes": len(multiprocessing.active_children()),
         }
+    # vLLM kills its core without waiting for its end, if that takes the core long.
+    for process in multiprocessing.active_children():
+        process.join(HUNG_S)
     left = len(multiprocessing.active_children())
     report(**results, left=left, closed=refusal(lambda: llm.embed("a", use_tqdm=False)))
 
