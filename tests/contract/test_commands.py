@@ -30,7 +30,7 @@ def test_make_run_answers_the_test_input_with_text_from_the_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('{"input": {}}', '{"openai_route": "/v1/chat/completions"'),
         ('{"input": {"prompt": "Hi", "strem": true}}', "did you mean 'stream'?"),
@@ -38,16 +38,16 @@ def test_make_run_answers_the_test_input_with_text_from_the_engine() -> None:
         ('"Hi"', 'it looks like {"input": {"prompt": "Hi"}}'),
     ],
 )
-def test_a_local_job_that_can_not_work_costs_no_cold_start(text: str, told: str) -> None:
+def test_a_local_job_that_can_not_work_costs_no_cold_start(text: str, message: str) -> None:
     failed = run(WORKER, *HANDLER, "--test_input", text)
     assert failed.returncode == 1
-    assert told in failed.stderr
+    assert message in failed.stderr
     assert "Traceback" not in failed.stderr
     assert "start-up: " not in failed.stderr
 
 
 def is_importing(worker: Background) -> bool:
-    """Return whether torch has been loaded: vLLM's import, which begins with it, goes on."""
+    """Return whether torch has been loaded: vLLM's import, which begins with it, is under way."""
     return "libtorch" in Path(f"/proc/{worker.process.pid}/maps").read_text()
 
 
@@ -66,12 +66,12 @@ def test_sigterm_during_a_start_ends_it_at_once(
         wait_until(lambda: moment(worker))
         worker.process.terminate()
         assert worker.ended() == 128 + signal.SIGTERM
-        # Nobody of its session is left, once the kernel has taken the engine's core apart.
+        # No process of its session is left, once the kernel has taken the engine's core apart.
         wait_until(lambda: not worker.session())
         assert "start-up: sdk" not in worker.output
 
 
-def test_a_model_that_vllm_can_not_start_is_told_without_a_traceback(tmp_path: Path) -> None:
+def test_a_model_that_vllm_can_not_start_is_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "no-model").mkdir()
     refused = run({**WORKER, "MODEL_NAME": str(tmp_path / "no-model")}, *HANDLER)
     assert refused.returncode == 1

@@ -58,7 +58,7 @@ class TestMessages:
             *(COUNTED, "assistant", "end_turn"),
         )
 
-    def test_a_cut_answer_tells_why(self, client: anthropic.Anthropic) -> None:
+    def test_a_truncated_answer_has_the_reason(self, client: anthropic.Anthropic) -> None:
         assert client.messages.create(**{**MESSAGE, "max_tokens": 3}).stop_reason == "max_tokens"
         stopped = client.messages.create(**MESSAGE, stop_sequences=["three"])
         assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "three")
@@ -153,7 +153,7 @@ class TestTools:
 
 
 class TestErrors:
-    """What its exceptions tell."""
+    """The content of its exceptions."""
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_a_bad_value_is_a_bad_request(self, client: anthropic.Anthropic, stream: bool) -> None:

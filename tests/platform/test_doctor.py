@@ -1,6 +1,6 @@
 """`handler.py --check` as an operator runs it: a process of its own, and the hub on loopback.
 
-What is found in which environment: tests/settings/test_doctor.py.
+For the findings about environments see tests/settings/test_doctor.py.
 """
 
 import re
@@ -53,7 +53,7 @@ CHECK = (*HANDLER, "--check")
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """All runs of the command, each with an empty cache; waits for the one that is named."""
+    """All runs of the command, every one with an empty cache; waits for the one that is named."""
 
     def ran(environ: dict[str, str], *command: str) -> Callable[[], Ran]:
         cache = str(tmp_path_factory.mktemp("hf"))
@@ -77,7 +77,7 @@ def report(ran: Ran) -> Report:
     return Report(ran.returncode, ran.stdout, ran.stderr)
 
 
-def test_make_doctor_tells_that_the_demo_model_would_start(ended: Ended) -> None:
+def test_make_doctor_reports_that_the_demo_model_would_start(ended: Ended) -> None:
     report = ended("make doctor")
     assert report.status == 0, report.errors
     assert report.levels == dict.fromkeys(
@@ -95,13 +95,13 @@ def test_a_hub_that_hangs_is_a_finding(ended: Ended) -> None:
     assert report.output.endswith("\nThe worker would not start: 1 failure.\n")
 
 
-def test_an_address_of_the_hub_that_is_none_is_a_finding(ended: Ended) -> None:
+def test_an_invalid_address_of_the_hub_is_a_finding(ended: Ended) -> None:
     report = ended("no address")
     assert (report.status, report.levels) == (1, {"vLLM": "FAIL", "hub": "FAIL"})
     assert "HF_ENDPOINT" in report.words
 
 
-def test_without_a_gpu_a_vllm_for_gpus_is_told(ended: Ended) -> None:
+def test_without_a_gpu_a_vllm_for_gpus_is_reported(ended: Ended) -> None:
     report = ended("no GPU")
     assert (report.status, report.levels) == (1, {"vLLM": "FAIL", "model": "ok"})
     assert "vLLM finds no GPU on this machine" in report.words

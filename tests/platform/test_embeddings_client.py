@@ -1,4 +1,4 @@
-"""Embeddings by the `openai` package, of the real embedder that runs beside the demo model."""
+"""Embeddings by the `openai` package, from the real embedder that runs next to the demo model."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ def reference() -> Reference:
 
 
 async def embedded(client: openai.AsyncOpenAI, given: Any, **more: Any) -> list[list[float]]:
-    """Ask for embeddings; unless told otherwise this client asks for base64 and decodes it."""
+    """Ask for embeddings; by default this client asks for base64 and decodes it."""
     whole = await client.embeddings.create(model=EMBEDDER, input=given, **more)
     assert [item.index for item in whole.data] == list(range(len(whole.data)))
     return [item.embedding for item in whole.data]
@@ -70,7 +70,7 @@ async def test_chats_and_embeddings_run_side_by_side(client: openai.AsyncOpenAI)
     assert [len(answer) for answer in answers[1::2]] == [len(TEXTS)] * 4
 
 
-async def test_each_model_is_listed_and_does_what_it_can(client: openai.AsyncOpenAI) -> None:
+async def test_both_models_are_listed_and_have_their_own_routes(client: openai.AsyncOpenAI) -> None:
     assert EMBEDDER in [model.id async for model in client.models.list()]
     with pytest.raises(openai.APIStatusError) as refused:
         await client.embeddings.create(model="demo", input="Hi")
@@ -81,7 +81,7 @@ async def test_each_model_is_listed_and_does_what_it_can(client: openai.AsyncOpe
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "message"),
     [
         ({"input": "Hi", "dimensions": 64}, "Matryoshka"),
         ({"input": "token " * 600}, "256"),
@@ -89,8 +89,8 @@ async def test_each_model_is_listed_and_does_what_it_can(client: openai.AsyncOpe
         ({"input": [1_000_000]}, "vocab"),
     ],
 )
-async def test_what_the_embedder_cannot_do_is_a_bad_request(
-    client: openai.AsyncOpenAI, asked: dict[str, Any], told: str
+async def test_a_request_that_the_embedder_cannot_answer_is_a_bad_request(
+    client: openai.AsyncOpenAI, asked: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(openai.BadRequestError, match=told):
+    with pytest.raises(openai.BadRequestError, match=message):
         await client.embeddings.create(model=EMBEDDER, **asked)

@@ -73,7 +73,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint
 
 
 def run_sync(*yields: object) -> dict[str, Any]:
-    """Run a job that yields what it is told; return its status object."""
+    """Run a job that yields these outputs; return its status object."""
     client = runpod.Endpoint("local", api_key="any").rp_client
     report: dict[str, Any] = client.post("local/runsync", {"input": {"yields": yields}}, timeout=60)
     return report

@@ -43,8 +43,8 @@ async def test_a_model_that_sees_is_shown_the_images_on_both_paths(
             body = {"messages": messages, **params}
             job = await seeing.run({"openai_route": "/v1/chat/completions", "openai_input": body})
             openai = job.output[0]
-            told = [openai["choices"][0]["message"]["content"]]
-            assert (told, openai["usage"]["prompt_tokens"]) == raw[colour]
+            answer = [openai["choices"][0]["message"]["content"]]
+            assert (answer, openai["usage"]["prompt_tokens"]) == raw[colour]
         assert raw["red"][0] != raw["blue"][0]
         for url in (
             "data:image/png;base64,AAAA",

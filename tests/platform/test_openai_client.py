@@ -26,7 +26,7 @@ COMPLETION: dict[str, Any] = {"model": "demo", "prompt": PASSAGE[0], "temperatur
 
 
 class Description(BaseModel):
-    """What the demo model was taught to say of the worker."""
+    """The demo model's learned description of the worker."""
 
     name: str
     streams: bool
@@ -34,7 +34,7 @@ class Description(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What it was not taught."""
+    """An answer that it was not taught."""
 
     right: bool
 
@@ -54,20 +54,20 @@ class TestChat:
         assert [event.usage for event in events] == [None] * len(events)
         assert (last.choices, last.usage) == ([], whole.usage)
 
-    def test_the_streaming_helper_tells_the_deltas_and_the_whole(
+    def test_the_streaming_helper_gives_the_deltas_and_the_whole(
         self, client: openai.OpenAI
     ) -> None:
         with client.chat.completions.stream(**CHAT) as stream:
-            told = [event.delta for event in stream if event.type == "content.delta"]
+            deltas = [event.delta for event in stream if event.type == "content.delta"]
             final = stream.get_final_completion()
-        assert "".join(told) == final.choices[0].message.content == COUNTED
+        assert "".join(deltas) == final.choices[0].message.content == COUNTED
         assert final.choices[0].finish_reason == "stop"
 
     def test_an_answer_is_parsed_into_a_pydantic_model(self, client: openai.OpenAI) -> None:
         parse = client.chat.completions.parse
         whole = parse(**DESCRIBE, response_format=Description)
         assert whole.choices[0].message.parsed == DESCRIBED
-        # To a question that has no such answer, the model is made to give one.
+        # The model has not learned such an answer to this question; the schema enforces one.
         forced = parse(**CHAT, response_format=Verdict)
         assert forced.choices[0].message.parsed
 
@@ -153,8 +153,8 @@ class TestResponses:
 
     def test_the_streaming_helper_gives_the_whole_response(self, client: openai.OpenAI) -> None:
         with client.responses.stream(**RESPONSE) as stream:
-            told = [event.delta for event in stream if event.type == "response.output_text.delta"]
-            assert stream.get_final_response().output_text == "".join(told) == COUNTED
+            deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+            assert stream.get_final_response().output_text == "".join(deltas) == COUNTED
 
     def test_an_answer_is_parsed_into_a_pydantic_model(self, client: openai.OpenAI) -> None:
         whole = client.responses.parse(**DESCRIBE_IN_RESPONSE, text_format=Description)
@@ -193,7 +193,7 @@ class TestCompletions:
         assert logged.token_logprobs[0] is None
         assert all(value <= 0 for value in logged.token_logprobs[1:])
 
-    def test_several_prompts_have_several_answers_each(self, client: openai.OpenAI) -> None:
+    def test_every_prompt_can_have_several_answers(self, client: openai.OpenAI) -> None:
         more: dict[str, Any] = {"n": 2, "max_tokens": 4, "temperature": 2, "seed": 5}
         asked = {**COMPLETION, "prompt": [[5, 6, 7], [8, 9]], **more}
         whole = client.completions.create(**asked)
@@ -225,9 +225,11 @@ class TestModels:
 
 
 class TestErrors:
-    """What its exceptions tell."""
+    """The content of its exceptions."""
 
-    def test_a_bad_value_is_told_with_all_that_the_worker_says(self, client: openai.OpenAI) -> None:
+    def test_the_error_of_a_bad_value_has_all_of_the_workers_fields(
+        self, client: openai.OpenAI
+    ) -> None:
         with pytest.raises(openai.BadRequestError, match="temperature") as refused:
             client.chat.completions.create(**{**CHAT, "temperature": 9})
         body: Any = refused.value.body
@@ -242,7 +244,7 @@ class TestErrors:
         with pytest.raises(openai.BadRequestError, match="2048"):
             client.responses.create(model="demo", input="token " * 3000, stream=stream)
 
-    def test_what_is_not_served_is_not_found(self, client: openai.OpenAI) -> None:
+    def test_a_route_that_is_not_served_is_not_found(self, client: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError, match="There is no route '/v1/moderations'"):
             client.moderations.create(input="Hi")
         with pytest.raises(openai.NotFoundError, match="There is no route '/v1/responses/nope'"):

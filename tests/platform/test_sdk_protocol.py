@@ -41,7 +41,7 @@ SCENARIOS: dict[str, tuple[int, list[dict[str, Any]]]] = {
 
 
 class RecordingServer:
-    """Plays one fixed scenario to a worker and writes down what is said. Not the emulator."""
+    """Plays one fixed scenario to a worker and records the exchange. Not the emulator."""
 
     def __init__(self, jobs: list[dict[str, Any]]) -> None:
         self.over = asyncio.Event()

@@ -1,4 +1,4 @@
-"""That the emulator serves the real SDK, and clients through it."""
+"""The emulator with the real SDK, and clients through it."""
 
 import asyncio
 import json

@@ -93,5 +93,5 @@ def test_sigterm_lets_a_running_stream_end_and_the_status_is_0(
     events = [first, *stream]
     assert events[-1].choices[0].finish_reason == "length"
     assert server.ended() == 0
-    # Nobody of its session is left, once the kernel has taken the engine's core apart.
+    # No process of its session is left, once the kernel has taken the engine's core apart.
     wait_until(lambda: not server.session())

@@ -1,4 +1,4 @@
-"""Mistakes in settings as an operator meets them: the worker's command, and what it prints."""
+"""Mistakes in settings as an operator meets them: the worker's command, and its output."""
 
 import itertools
 import re
@@ -50,19 +50,19 @@ def refusal(ended: Ran) -> Refusal:
     return Refusal(printed, mistakes)
 
 
-def test_fifty_wrong_values_and_two_dozen_misspelt_names_are_told_by_one_start(
+def test_fifty_wrong_values_and_two_dozen_misspelled_names_are_reported_by_one_start(
     tmp_path: Path,
 ) -> None:
-    told = start(WRONG | dict.fromkeys(TYPOS, SECRET), tmp_path)
-    assert sorted(told.named()) == sorted(WRONG)
-    for mistake in told.mistakes:
+    refused = start(WRONG | dict.fromkeys(TYPOS, SECRET), tmp_path)
+    assert sorted(refused.named()) == sorted(WRONG)
+    for mistake in refused.mistakes:
         assert re.match(r"[A-Z_0-9, ]+ = ['\"].+['\"]: \S", mistake)
     for name, meant in TYPOS.items():
-        assert f"{name} is not a setting: did you mean {meant}?" in told.printed
+        assert f"{name} is not a setting: did you mean {meant}?" in refused.printed
 
 
-def test_a_variable_that_vllm_can_not_be_imported_with_is_told_like_any_setting(
+def test_a_variable_with_which_vllm_can_not_be_imported_is_reported_like_any_setting(
     tmp_path: Path,
 ) -> None:
-    told = start(UNIMPORTABLE, tmp_path)
-    assert told.named() == ["MAX_CONCURRENCY", "VLLM_CONFIGURE_LOGGING", "VLLM_CONFIG_FILE"]
+    refused = start(UNIMPORTABLE, tmp_path)
+    assert refused.named() == ["MAX_CONCURRENCY", "VLLM_CONFIGURE_LOGGING", "VLLM_CONFIG_FILE"]

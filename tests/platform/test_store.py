@@ -66,10 +66,12 @@ def test_eight_workers_that_start_together_download_every_file_once(
     there = found(base)
     assert isinstance(there, Found)
     assert contents(there.place) == contents(source)
-    assert all(f"commit {str(there.commit)[:12]}: {there.place}" in each.output for each in workers)
+    assert all(
+        f"commit {str(there.commit)[:12]}: {there.place}" in worker.output for worker in workers
+    )
 
 
-def test_a_prefetch_that_is_told_to_end_hands_over_at_once(
+def test_a_prefetch_that_is_terminated_hands_over_at_once(
     served: Hub, source: Path, base: Path, tmp_path: Path
 ) -> None:
     with background(PREFETCH, environ(served, base), tmp_path / "log") as worker:
@@ -77,7 +79,7 @@ def test_a_prefetch_that_is_told_to_end_hands_over_at_once(
         assert_ends(worker, base)
     assert not isinstance(found(base), Found)
     served.throttle = None
-    # No lease that nobody holds any more was waited for.
+    # It did not wait for a lease that has no holder any more.
     assert WAITING not in assert_prefetched(served, source, base).stderr
     assert sent(served) < 1.5 * size(source)
 

@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, and dangling links: one line each, and the next start works."""
+"""Disks that are full or read-only, dangling links: one line a fault, and the next start works."""
 
 import shutil
 import subprocess
@@ -66,7 +66,7 @@ def remount(disk: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("left", [0, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_a_disk_without_room_is_told_before_anything_is_downloaded(
+def test_a_disk_without_room_is_reported_before_anything_is_downloaded(
     served: Hub, source: Path, disk: Path, left: int
 ) -> None:
     filler = fill(disk, left)
@@ -78,7 +78,7 @@ def test_a_disk_without_room_is_told_before_anything_is_downloaded(
     mended(served, source, disk)
 
 
-def test_a_disk_that_becomes_full_during_a_download_is_told_and_what_came_is_kept(
+def test_a_disk_that_fills_up_during_a_download_is_reported_and_the_files_are_kept(
     served: Hub, source: Path, disk: Path, tmp_path: Path
 ) -> None:
     with background(PREFETCH, environ(served, disk), tmp_path / "log") as worker:
@@ -97,7 +97,7 @@ def test_a_disk_that_becomes_full_during_a_download_is_told_and_what_came_is_kep
 
 
 @pytest.mark.slow
-def test_a_volume_that_can_only_be_read_is_told_and_serves_what_it_holds(
+def test_a_read_only_volume_is_reported_and_serves_the_models_on_it(
     served: Hub, source: Path, disk: Path
 ) -> None:
     remount(disk, "ro")
@@ -112,7 +112,7 @@ def test_a_volume_that_can_only_be_read_is_told_and_serves_what_it_holds(
 
 
 @pytest.mark.slow
-def test_a_base_path_that_leads_to_itself_is_told(
+def test_a_base_path_that_leads_to_itself_is_reported(
     served: Hub, source: Path, tmp_path: Path
 ) -> None:
     base = tmp_path / "volume"
@@ -124,7 +124,7 @@ def test_a_base_path_that_leads_to_itself_is_told(
 
 
 @pytest.mark.slow
-def test_a_folder_of_a_model_that_leads_to_itself_is_told(
+def test_a_folder_of_a_model_that_leads_to_itself_is_reported(
     served: Hub, source: Path, tmp_path: Path
 ) -> None:
     folder = cache(tmp_path) / "models--org--model"
@@ -137,7 +137,7 @@ def test_a_folder_of_a_model_that_leads_to_itself_is_told(
 
 
 @pytest.mark.slow
-def test_files_that_do_not_lead_to_their_content_are_mended_without_a_download(
+def test_links_that_do_not_lead_to_their_content_are_repaired_without_a_download(
     served: Hub, source: Path, tmp_path: Path
 ) -> None:
     assert_prefetched(served, source, tmp_path)
@@ -159,5 +159,5 @@ def test_files_that_do_not_lead_to_their_content_are_mended_without_a_download(
 
 
 def mended(served: Hub, source: Path, base: Path) -> None:
-    """Check that the next start does all that is to be done, and waits for nobody."""
+    """Check that the next start downloads what is missing, and waits for no other worker."""
     assert "another worker downloads it" not in assert_prefetched(served, source, base).stderr

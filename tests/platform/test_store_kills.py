@@ -1,4 +1,4 @@
-"""Workers that are killed during a download: what they leave is continued, and not trusted."""
+"""Workers that are killed during a download: their partial files are continued, and not trusted."""
 
 import re
 import signal
@@ -76,7 +76,7 @@ def served(source: Path) -> Iterator[Hub]:
 def dead(
     served: Hub, source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Any]]:
-    """Run all scenarios side by side: in each, others wait 15 s for the dead worker."""
+    """Run all scenarios side by side: in all of them, others wait 15 s for the dead worker."""
     ways: dict[str, Callable[[], object]] = {
         "rounds": lambda: all_rounds(served, source, tmp_path_factory.mktemp("volumes")),
         "replaced": lambda: replaced(source, tmp_path_factory.mktemp("volume")),
@@ -109,7 +109,7 @@ def all_rounds(served: Hub, source: Path, folder: Path) -> list[Round]:
 
 
 def kill_all(rounds: list[Round], environ: dict[str, str], served: Hub, source: Path) -> None:
-    """Start a download for each round, kill it when its moment has come, and start another one."""
+    """Start a download for every round, kill it at its moment, and start another one."""
     running = [(trial, downloading(trial, environ)) for trial in rounds]
 
     def kill_who_is_due() -> bool:
@@ -148,10 +148,10 @@ def downloading(trial: Round, environ: dict[str, str]) -> "subprocess.Popen[byte
 
 @dataclass(frozen=True)
 class Replaced:
-    """What happened after a worker was killed while two others waited."""
+    """The outcome for two workers that waited while another one was killed."""
 
     statuses: list[int]
-    told: list[str]
+    outputs: list[str]
     sent: int
     found: dict[str, str]
     held: list[str]
@@ -176,8 +176,8 @@ def replaced(source: Path, base: Path) -> Replaced:
         statuses = [worker.ended() for worker in waiting]
         there = found(base)
         assert isinstance(there, Found)
-        told = [worker.output for worker in waiting]
-        return Replaced(statuses, told, sent(served), contents(there.place), leases(base))
+        outputs = [worker.output for worker in waiting]
+        return Replaced(statuses, outputs, sent(served), contents(there.place), leases(base))
 
 
 def test_they_died_at_moments_all_over_the_download(rounds: list[Round], source: Path) -> None:
@@ -229,4 +229,4 @@ def test_a_dead_worker_is_replaced_by_one_that_waits(
 def test_a_worker_that_waits_shows_how_far_the_other_one_has_come(
     dead: Callable[[str], Replaced],
 ) -> None:
-    assert all(PROGRESS.search(told) for told in dead("replaced").told)
+    assert all(PROGRESS.search(output) for output in dead("replaced").outputs)

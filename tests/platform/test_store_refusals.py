@@ -107,13 +107,13 @@ TROUBLES = {
     "no network": Trouble(("does not answer", "HF_ENDPOINT"), {"HF_ENDPOINT": closed_port()}),
 }
 
-# Tried in every run; the others, of which each takes two starts, with the slow tests.
+# Tried in every run; the others take two starts for every row, and are slow tests.
 ALWAYS = ("a wrong checksum", "a gated repository without a token")
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A start in trouble, what it left on the volume, and the start after it was mended."""
+    """A start in trouble, the files that it left on the volume, and the start after the repair."""
 
     ran: Ran
     left: Found | NotFound
@@ -141,7 +141,7 @@ def get_into(trouble: Trouble, source: Path, base: Path) -> Tried:
     "name",
     [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in TROUBLES],
 )
-def test_trouble_is_told_in_a_line_and_once_it_is_over_the_next_start_does_it_all(
+def test_trouble_is_reported_in_a_line_and_once_it_is_over_the_next_start_succeeds(
     source: Path, tmp_path: Path, name: str
 ) -> None:
     result = get_into(TROUBLES[name], source, tmp_path)
@@ -152,7 +152,7 @@ def test_trouble_is_told_in_a_line_and_once_it_is_over_the_next_start_does_it_al
         assert token not in result.mended.stdout + result.mended.stderr
 
 
-def test_a_model_that_has_another_name_now_is_downloaded_and_the_name_told(
+def test_a_renamed_model_is_downloaded_and_its_new_name_logged(
     source: Path, tmp_path: Path
 ) -> None:
     with hub_with(source) as served:

@@ -45,7 +45,7 @@ def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def passes(
     source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], None]]:
-    """Run the checks of this module, two at a time: each takes a core for ten seconds."""
+    """Run the checks of this module, two at a time: a check takes a core for ten seconds."""
 
     def in_new_volume(check: Callable[[Path, Path], None]) -> Callable[[], None]:
         return lambda: check(source, tmp_path_factory.mktemp("volume"))
@@ -95,20 +95,20 @@ def starts_without_the_hub(source: Path, base: Path) -> None:
         assert served.requests == []
 
 
-def tells_of_a_revision(source: Path, base: Path) -> None:
+def reports_a_missing_revision(source: Path, base: Path) -> None:
     with hub_with(source) as served:
         ran = answer(environ(served, base, MODEL_REVISION="v2"))
         assert_refused(ran, f"{NAME}@v2", "no such revision", "MODEL_REVISION")
 
 
-def tells_of_a_loop(source: Path, base: Path) -> None:
+def reports_a_loop(source: Path, base: Path) -> None:
     loop = base / "volume"
     loop.symlink_to(loop)
     with hub_with(source) as served:
         assert_refused(answer(environ(served, loop)), NAME, "symbolic links", "BASE_PATH")
 
 
-def ends_when_told(source: Path, base: Path) -> None:
+def ends_on_a_signal(source: Path, base: Path) -> None:
     with (
         hub_with(source) as served,
         background(ANSWER, environ(served, base, **QUIET), base / "log") as worker,
@@ -121,9 +121,9 @@ def ends_when_told(source: Path, base: Path) -> None:
 CHECKS: dict[str, Callable[[Path, Path], None]] = {
     "downloads every file once while it starts, and answers": starts_from_the_hub,
     "needs no hub on a filled volume, for code from elsewhere, either": starts_without_the_hub,
-    "ends with a line on a revision that does not exist": tells_of_a_revision,
-    "ends with a line on a BASE_PATH that leads to itself": tells_of_a_loop,
-    "leaves no process and no lease when it is told to end": ends_when_told,
+    "ends with a line on a revision that does not exist": reports_a_missing_revision,
+    "ends with a line on a BASE_PATH that leads to itself": reports_a_loop,
+    "leaves no process and no lease when it is terminated": ends_on_a_signal,
 }
 
 

@@ -36,7 +36,7 @@ RESPONSE: dict[str, Any] = {
 
 
 def called(message: Any) -> list[tuple[str, Any]]:
-    """The functions that a message calls, each with its arguments."""
+    """Return the functions that a message calls, with their arguments."""
     functions = [call.function for call in message.tool_calls or []]
     return [(function.name, json.loads(function.arguments)) for function in functions]
 
@@ -50,7 +50,7 @@ class TestChat:
     ) -> None:
         first = client.chat.completions.create(**CHAT, tool_choice=choice).choices[0]
         assert called(first.message) == [(NAME, ARGUMENTS)]
-        # What OpenAI's API tells of a call by name: not that it was one.
+        # For a call that was forced by name, OpenAI's API has "stop".
         assert first.finish_reason == ("stop" if choice is NAMED else "tool_calls")
         assert first.message.tool_calls
         result = {**RESULT, "tool_call_id": first.message.tool_calls[0].id}
@@ -62,7 +62,7 @@ class TestChat:
         message = client.chat.completions.create(**CHAT, tool_choice="none").choices[0].message
         assert (message.content, message.tool_calls or []) == (CALL, [])
 
-    def test_several_calls_at_once_are_told_apart(self, client: openai.OpenAI) -> None:
+    def test_several_calls_at_once_have_different_ids(self, client: openai.OpenAI) -> None:
         message = client.chat.completions.create(**TWO_CALLS).choices[0].message
         assert called(message) == [(NAME, {"job_id": job}) for job in ("42", "43")]
         assert message.tool_calls
@@ -72,13 +72,13 @@ class TestChat:
 
     def test_the_streaming_helper_puts_calls_together(self, client: openai.OpenAI) -> None:
         with client.chat.completions.stream(**TWO_CALLS) as stream:
-            told = [
+            arguments = [
                 event.arguments
                 for event in stream
                 if event.type == "tool_calls.function.arguments.done"
             ]
             final = stream.get_final_completion().choices[0]
-        assert [json.loads(text)["job_id"] for text in told] == ["42", "43"]
+        assert [json.loads(text)["job_id"] for text in arguments] == ["42", "43"]
         assert called(final.message) == [(NAME, {"job_id": job}) for job in ("42", "43")]
         assert final.finish_reason == "tool_calls"
 
@@ -133,8 +133,8 @@ class TestResponses:
             (final,) = stream.get_final_response().output
         delta, done = (f"response.function_call_arguments.{kind}" for kind in ("delta", "done"))
         parts = [event.delta for event in events if event.type == delta]
-        (told,) = [event.arguments for event in events if event.type == done]
+        (arguments,) = [event.arguments for event in events if event.type == done]
         assert parts
-        assert "".join(parts) == told
+        assert "".join(parts) == arguments
         assert final.type == "function_call"
-        assert (final.name, json.loads(final.arguments)) == (NAME, json.loads(told))
+        assert (final.name, json.loads(final.arguments)) == (NAME, json.loads(arguments))

@@ -1,4 +1,4 @@
-"""A model and an embedder in one worker: each can die, and is back, while the other goes on."""
+"""A model and an embedder in one worker: either can die, and is back, while the other goes on."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ async def client(endpoint: EmulatedEndpoint) -> AsyncIterator[openai.AsyncOpenAI
 
 
 async def chat(client: openai.AsyncOpenAI) -> tuple[str | None, str | None]:
-    """What the model says, and its reasoning before that."""
+    """Return the model's reasoning and its answer."""
     whole = await client.chat.completions.create(messages=COUNT, model="demo", temperature=0)
     message: Any = whole.choices[0].message
     return message.reasoning, message.content
@@ -66,7 +66,7 @@ async def embed(client: openai.AsyncOpenAI) -> int:
 
 
 async def back(call: Callable[[], Any]) -> Any:
-    """Call until it is answered; until then each answer is one that asks for a retry."""
+    """Call until it is answered; until then every answer asks for a retry."""
     async with asyncio.timeout(HUNG_S):
         while True:
             try:
@@ -77,7 +77,7 @@ async def back(call: Callable[[], Any]) -> Any:
                 await asyncio.sleep(0.2)
 
 
-async def test_a_parser_of_a_plugin_tells_reasoning_from_the_answer(
+async def test_a_parser_of_a_plugin_separates_reasoning_from_the_answer(
     client: openai.AsyncOpenAI,
 ) -> None:
     assert await chat(client) == SAID
@@ -89,21 +89,21 @@ async def test_a_parser_of_a_plugin_tells_reasoning_from_the_answer(
     assert (reasoning, "".join(delta.content or "" for delta in deltas)) == SAID
 
 
-async def test_each_engine_dies_alone_and_is_started_again(
+async def test_an_engine_dies_alone_and_is_restarted(
     endpoint: EmulatedEndpoint, client: openai.AsyncOpenAI
 ) -> None:
-    main, beside = endpoint.core_pids()
+    main, embedder = endpoint.core_pids()
     assert await embed(client) == DIMENSIONS
-    os.kill(beside, signal.SIGKILL)
+    os.kill(embedder, signal.SIGKILL)
     with pytest.raises(openai.InternalServerError, match="Send the request again"):
         await embed(client)
     await streams_break(endpoint, main)
     await asyncio.gather(back(lambda: chat(client)), back(lambda: embed(client)))
     assert (await chat(client), await embed(client)) == (SAID, DIMENSIONS)
-    assert not set(endpoint.core_pids()) & {main, beside}
-    # Counted anew, and of each engine.
-    told = (await endpoint.run({"openai_route": "/metrics"})).output[0].splitlines()
-    counts = dict(line.rsplit(" ", 1) for line in told)
+    assert not set(endpoint.core_pids()) & {main, embedder}
+    # Counted anew, for both engines.
+    metrics = (await endpoint.run({"openai_route": "/metrics"})).output[0].splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in metrics)
     for model in ("demo", "minilm"):
         assert float(counts[COUNTED.format(model)]) == 2
 
@@ -119,7 +119,7 @@ async def test_statistics_and_requests_are_logged_where_that_is_not_disabled(
 
 
 async def streams_break(endpoint: EmulatedEndpoint, main: int) -> None:
-    """Kill the model's engine under clients that read: each one raises an exception of its own."""
+    """Kill the model's engine under clients that read: every one raises its package's exception."""
     url = endpoint.emulator.openai_url
     async with (
         openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as of_openai,

@@ -28,7 +28,7 @@ CANARY = "canary-in-a-prompt"
 TOKEN = "hf_canaryincredential"
 
 
-# Of 500 pairs of jobs, each drawn from these; every seed makes an answer of its own.
+# Jobs of 500 pairs are drawn from these; every seed makes an answer of its own.
 PROMPTS = ["Once", "Hello", "The small worker", [5, 6, 7]]
 PARAMS: list[dict[str, Any]] = [
     {"max_tokens": 12},
@@ -52,7 +52,7 @@ def error_of(job: Job) -> dict[str, Any]:
 
 
 def texts(job: Job) -> list[str]:
-    """The joined text of each choice."""
+    """Return the joined text of every choice."""
     assert job.status is Status.COMPLETED, job.error
     choices = zip(*(chunk["choices"] for chunk in job.output), strict=True)
     return ["".join(text for part in parts for text in part["tokens"]) for parts in choices]
@@ -146,7 +146,7 @@ async def test_the_platform_gets_the_default_chunk_sizes(endpoint: EmulatedEndpo
 
 
 @pytest.mark.parametrize(
-    ("payload", "status", "told"),
+    ("payload", "status", "message"),
     [
         ({}, 400, "accepted inputs"),
         ({"messages": []}, 400, "messages: "),
@@ -157,13 +157,13 @@ async def test_the_platform_gets_the_default_chunk_sizes(endpoint: EmulatedEndpo
     ],
 )
 async def test_a_bad_job_fails_with_the_error_contract_and_leaves_the_worker_healthy(
-    endpoint: EmulatedEndpoint, payload: Any, status: int, told: str
+    endpoint: EmulatedEndpoint, payload: Any, status: int, message: str
 ) -> None:
     job = await endpoint.run(payload)
     error = error_of(job)
     assert sorted(error) == ["code", "message", "param", "request_id", "retryable", "type"]
     assert (error["code"], error["request_id"], error["retryable"]) == (status, job.id, False)
-    assert told in error["message"]
+    assert message in error["message"]
     assert await endpoint.answers()
 
 
@@ -171,7 +171,7 @@ async def test_no_prompt_no_answer_and_no_credential_is_logged(endpoint: Emulate
     text = f"What does this worker do? {CANARY}"
     turns: list[dict[str, Any]] = [
         {"role": "user", "content": text},
-        # What vLLM passes over, and tells in its log that it does.
+        # A key that vLLM ignores, and logs that it does.
         {"role": "user", "content": [{"type": "text", "content": text}]},
         {"role": "wizard", "content": [{"type": "text", "content": text}]},
     ]
@@ -193,13 +193,13 @@ async def test_the_sdks_own_checks_give_way_to_a_generated_token(
     assert "Running 1 fitness check(s)" in endpoint.logged
 
 
-async def test_the_start_logs_each_phase_with_its_seconds(endpoint: EmulatedEndpoint) -> None:
+async def test_the_start_logs_every_phase_with_its_seconds(endpoint: EmulatedEndpoint) -> None:
     phases = re.findall(r"start-up: (\S+) +\d+\.\d\d s", endpoint.logged)
     expected = ["import", "settings", "fetch", "weights", "engine", "app", "warm-up", "sdk"]
     assert Counter(phases) == Counter(expected)
 
 
-async def test_the_start_sums_up_what_has_started_and_what_was_chosen(
+async def test_the_start_logs_a_summary_and_the_automatic_choices(
     endpoint: EmulatedEndpoint,
 ) -> None:
     (summary,) = re.findall(r"model: demo; from: .*; KV cache: \d+ tokens; .*", endpoint.logged)
@@ -214,14 +214,14 @@ async def test_no_statistics_and_no_requests_are_logged_but_they_are_counted(
     endpoint: EmulatedEndpoint,
 ) -> None:
     await endpoint.run({"prompt": "Hi"})
-    told = (await endpoint.run({"openai_route": "/metrics"})).output[0]
-    (count,) = re.findall(r'request_success_total\{.*finished_reason="length".*\} (\S+)', told)
+    metrics = (await endpoint.run({"openai_route": "/metrics"})).output[0]
+    (count,) = re.findall(r'request_success_total\{.*finished_reason="length".*\} (\S+)', metrics)
     assert float(count) >= 1
     for line in ("throughput", "Added request", "Received request"):
         assert line not in endpoint.logged
 
 
-# What a cancel frees in the engine, and what an engine's death leaves:
+# Cancelled jobs, and an engine that dies:
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 JOBS = [{"prompt": "Hi", "sampling_params": ENDLESS, "stream": stream} for stream in (False, True)]
@@ -295,8 +295,8 @@ async def test_when_the_engine_dies_jobs_fail_retryably_and_the_worker_exits(
     assert late.status is Status.IN_QUEUE
     for job in jobs:
         assert job.ended
-        told = job.error or "".join(chunk.output for chunk in job.chunks).split("data: ")[-2]
-        error = json.loads(told)["error"]
+        text = job.error or "".join(chunk.output for chunk in job.chunks).split("data: ")[-2]
+        error = json.loads(text)["error"]
         assert (error["code"], error["retryable"]) == (503, True)
     last_line = endpoint.logged.splitlines()[-1]
     assert "the engine died" in last_line

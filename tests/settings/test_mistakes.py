@@ -9,7 +9,7 @@ from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, Row
 from worker.engine.machine import Gpu, Machine
 from worker.errors import SettingsError
 
-ALONE: tuple[Row, ...] = tuple(({name: value}, name, told) for name, value, told in SINGLE)
+ALONE: tuple[Row, ...] = tuple(({name: value}, name, accepted) for name, value, accepted in SINGLE)
 
 MANY_TOGETHER = {
     "MODEL_NAME": "<folder>/nothing",
@@ -42,19 +42,21 @@ def refused(on: Machine, **settings: str) -> SettingsError:
 
 
 @pytest.mark.parametrize(
-    ("settings", "name", "told"), ALONE + TOGETHER, ids=[str(row[0]) for row in ALONE + TOGETHER]
+    ("settings", "name", "accepted"),
+    ALONE + TOGETHER,
+    ids=[str(row[0]) for row in ALONE + TOGETHER],
 )
-def test_a_mistake_is_told_once_with_its_name_and_what_is_accepted(
-    settings: dict[str, str], name: str, told: str, tmp_path: Path
+def test_a_mistake_is_reported_once_with_its_name_and_what_is_accepted(
+    settings: dict[str, str], name: str, accepted: str, tmp_path: Path
 ) -> None:
     error = refused(gpus(1), **placed(settings, tmp_path))
     (mistake,) = error.mistakes
     assert mistake.name == name
-    assert told.replace("<folder>", str(tmp_path)) in str(mistake)
-    heading, line, *beside = error.message.split("\n")
+    assert accepted.replace("<folder>", str(tmp_path)) in str(mistake)
+    heading, line, *rest = error.message.split("\n")
     assert heading == "1 setting is wrong, so the worker does not start:"
     assert line == f"  {mistake}"
-    assert f"{name} is not a setting" not in str(beside)
+    assert f"{name} is not a setting" not in str(rest)
     assert SECRET not in error.message
 
 
@@ -62,29 +64,31 @@ def test_at_least_sixty_mistakes_are_planted() -> None:
     assert len({*map(str, ALONE + TOGETHER), *TYPOS}) >= 60
 
 
-@pytest.mark.parametrize(("name", "value", "told"), SINGLE)
-def test_the_value_is_told_unless_it_may_hold_a_secret(name: str, value: str, told: str) -> None:
+@pytest.mark.parametrize(("name", "value", "accepted"), SINGLE)
+def test_the_value_is_quoted_unless_it_may_hold_a_secret(
+    name: str, value: str, accepted: str
+) -> None:
     (mistake,) = refused(gpus(1), **{name: value}).mistakes
     hidden = {"{": "{...}", "[": "[...]"} if name != "CUSTOM_CHAT_TEMPLATE" else {}
-    assert mistake.value == hidden.get(value[0], value), told
+    assert mistake.value == hidden.get(value[0], value), accepted
 
 
-@pytest.mark.parametrize(("name", "value", "told"), SINGLE)
-def test_an_example_is_one_that_would_be_accepted(name: str, value: str, told: str) -> None:
-    beside = {"ENABLE_LORA": "1"} if "LORA" in name else {}
-    (mistake,) = refused(gpus(4), **{name: value}, **beside).mistakes
+@pytest.mark.parametrize(("name", "value", "accepted"), SINGLE)
+def test_an_example_is_one_that_would_be_accepted(name: str, value: str, accepted: str) -> None:
+    needed = {"ENABLE_LORA": "1"} if "LORA" in name else {}
+    (mistake,) = refused(gpus(4), **{name: value}, **needed).mistakes
     if mistake.example is not None:
-        accepted = {"MODEL_NAME": "org/model", **beside, name: mistake.example}
-        assert read_settings(accepted, gpus(4)).settings.model_name == "org/model", told
+        settings = {"MODEL_NAME": "org/model", **needed, name: mistake.example}
+        assert read_settings(settings, gpus(4)).settings.model_name == "org/model", accepted
 
 
 @pytest.mark.parametrize("name", TYPOS)
-def test_a_misspelt_name_is_warned_about_with_the_one_that_was_meant(name: str) -> None:
-    told = read_settings({"MODEL_NAME": "org/model", name: SECRET}, gpus(1)).warnings
-    assert told == (f"{name} is not a setting: did you mean {TYPOS[name]}?",)
+def test_a_misspelled_name_warns_with_the_one_that_was_meant(name: str) -> None:
+    warnings = read_settings({"MODEL_NAME": "org/model", name: SECRET}, gpus(1)).warnings
+    assert warnings == (f"{name} is not a setting: did you mean {TYPOS[name]}?",)
 
 
-def test_all_mistakes_are_told_at_once_and_in_order() -> None:
+def test_all_mistakes_are_reported_at_once_and_in_order() -> None:
     settings = {name: value for name, value, _ in SINGLE}
     error = refused(gpus(1), **settings)
     lines = error.message.split("\n")[1 : len(error.mistakes) + 1]
@@ -93,7 +97,7 @@ def test_all_mistakes_are_told_at_once_and_in_order() -> None:
     assert SECRET not in error.message
 
 
-def test_settings_that_can_not_stand_together_are_told_at_once(tmp_path: Path) -> None:
+def test_settings_that_exclude_each_other_are_reported_at_once(tmp_path: Path) -> None:
     error = refused(gpus(1), **placed(MANY_TOGETHER, tmp_path))
     assert SECRET not in error.message
     assert {mistake.name for mistake in error.mistakes} >= {
@@ -122,7 +126,7 @@ def test_settings_that_can_not_stand_together_are_told_at_once(tmp_path: Path) -
         (2, {"TENSOR_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}, 4, "there are 2 GPUs"),
     ],
 )
-def test_more_gpus_than_there_are_is_a_mistake_of_each_setting_that_asks_for_them(
+def test_more_gpus_than_there_are_is_a_mistake_of_every_setting_that_asks_for_them(
     count: int, settings: dict[str, str], needed: int, there: str
 ) -> None:
     error = refused(gpus(count), **settings)
@@ -131,7 +135,7 @@ def test_more_gpus_than_there_are_is_a_mistake_of_each_setting_that_asks_for_the
         assert mistake.advice.startswith(f"{there}, and {needed} would be needed")
 
 
-def test_an_embedder_that_asks_for_more_gpus_than_there_are_is_told_by_its_own_name() -> None:
+def test_an_embedder_that_asks_for_more_gpus_than_there_are_has_a_mistake_of_its_own() -> None:
     settings = {"EMBEDDING_MODEL_NAME": "org/e", "EMBEDDING_TENSOR_PARALLEL_SIZE": "8"}
     (mistake,) = refused(gpus(4), **settings).mistakes
     assert (mistake.name, mistake.value) == ("EMBEDDING_TENSOR_PARALLEL_SIZE", "8")
@@ -144,7 +148,7 @@ def test_a_share_of_memory_in_the_extra_arguments_leaves_room_for_the_embedder()
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({"MAX_LORAS": "4"}, "MAX_LORAS has no effect: it needs ENABLE_LORA"),
         ({"TOOL_CALL_PARSER": "hermes"}, "TOOL_CALL_PARSER has no effect: it needs ENABLE_AUTO"),
@@ -178,16 +182,16 @@ def test_a_share_of_memory_in_the_extra_arguments_leaves_room_for_the_embedder()
         ),
     ],
 )
-def test_what_is_set_without_effect_is_warned_about(settings: dict[str, str], told: str) -> None:
+def test_a_setting_without_effect_warns(settings: dict[str, str], expected: str) -> None:
     (warning,) = read_settings({"MODEL_NAME": "org/model", **settings}, gpus(1)).warnings
-    assert warning.startswith(told)
+    assert warning.startswith(expected)
 
 
 @pytest.mark.parametrize("name", ["DISABLE_LOG_REQUESTS", "ENABLE_LOG_REQUESTS"])
 def test_a_setting_of_the_embedder_has_an_effect_or_a_warning_but_not_both(name: str) -> None:
     value = "0" if name.startswith("DISABLE") else "1"
     settings = {"EMBEDDING_MODEL_NAME": "org/e", f"EMBEDDING_{name}": value}
-    told = read_settings({"MODEL_NAME": "org/model", **settings}, gpus(1))
-    assert told.embedder is not None
-    assert told.embedder.vllm.enable_log_requests is (told.warnings == ())
-    assert told.arguments.vllm.enable_log_requests is False
+    result = read_settings({"MODEL_NAME": "org/model", **settings}, gpus(1))
+    assert result.embedder is not None
+    assert result.embedder.vllm.enable_log_requests is (result.warnings == ())
+    assert result.arguments.vllm.enable_log_requests is False

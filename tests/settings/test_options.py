@@ -33,8 +33,8 @@ ANY_TEXT = set(
     """.split()
 )
 
-# What an option can't be set without.
-BESIDE = {
+# Settings without which an option can't be set.
+NEEDED = {
     "DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB": {
         "DATA_PARALLEL_SIZE": "2",
         "DATA_PARALLEL_SIZE_LOCAL": "2",
@@ -53,10 +53,10 @@ def pinned() -> bool:
 
 
 def values(name: str) -> set[str]:
-    """What a message, a form or a page shows as a value of an option."""
+    """Return the values that messages, forms and pages show for an option."""
     option = CATALOGUE.options[name]
     usual = __file__ if name.endswith("_PLUGIN") else {"json": "{}"}.get(option.kind, "name")
-    return {each for each in (option.default, option.example) if each} or {usual}
+    return {value for value in (option.default, option.example) if value} or {usual}
 
 
 @functools.cache
@@ -67,7 +67,7 @@ def refused(name: str) -> str | None:
 
 def test_every_option_takes_its_default_and_its_example() -> None:
     tried = {
-        f"{name}={value}": CATALOGUE.mistakes(name, value, **BESIDE.get(name, {}))
+        f"{name}={value}": CATALOGUE.mistakes(name, value, **NEEDED.get(name, {}))
         for name in CATALOGUE.options.names
         for value in values(name)
     }
@@ -75,14 +75,14 @@ def test_every_option_takes_its_default_and_its_example() -> None:
 
 
 def test_every_option_that_refuses_a_value_is_named() -> None:
-    told = {
+    tried = {
         f"{name}={bad}": CATALOGUE.mistakes(name, bad)
         for name in CATALOGUE.options.names
         if (bad := refused(name)) is not None
     }
     unnamed = [
         setting
-        for setting, mistakes in told.items()
+        for setting, mistakes in tried.items()
         if not any(setting.split("=")[0] in mistake for mistake in mistakes)
     ]
     assert unnamed == []
@@ -105,11 +105,11 @@ def test_an_option_with_a_type_or_choices_refuses_something() -> None:
     assert {name for name in checked if refused(name) is None} == set()
 
 
-# What the table of settings says of them:
+# The table of settings:
 
 
 @pytest.mark.skipif(not pinned(), reason="the table is for another release")
-def test_every_row_of_the_table_is_something_that_is_read() -> None:
+def test_every_row_of_the_table_is_read() -> None:
     own = {name.upper() for name in Settings.model_fields}
     read = own | ALIASES.keys() | CATALOGUE.options.names
     read |= FOR_LIBRARIES | set(vllm.envs.environment_variables)
@@ -122,10 +122,10 @@ EXAMPLES = [row for row in ROWS if row.example and row.section != LIBRARIES]
 @pytest.mark.skipif(not pinned(), reason="the table is for another release")
 @pytest.mark.parametrize("row", EXAMPLES, ids=lambda row: row.name)
 def test_an_example_of_the_table_starts_and_has_an_effect(row: Row, tmp_path: Path) -> None:
-    beside = {NEEDS[row.name]: "1"} if row.name in NEEDS else BESIDE.get(row.name, {})
+    needed = {NEEDS[row.name]: "1"} if row.name in NEEDS else NEEDED.get(row.name, {})
     value = row.example
     if row.name == "VLLM_CONFIG_FILE":
         value = str(tmp_path / "settings.yaml")
         Path(value).write_text("seed: 1")
-    told = read_settings({"MODEL_NAME": "org/model", **beside, row.name: value}, MACHINE)
-    assert told.warnings == () or row.name.lower() in IDLE
+    result = read_settings({"MODEL_NAME": "org/model", **needed, row.name: value}, MACHINE)
+    assert result.warnings == () or row.name.lower() in IDLE

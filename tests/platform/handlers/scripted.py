@@ -12,7 +12,7 @@ from typing import Any
 import runpod
 
 HANG = "hang"  # an output that never comes
-PROGRESS = "progress"  # a key whose value is told as progress, not yielded
+PROGRESS = "progress"  # a key whose value is sent as progress, not yielded
 
 
 def sse(data: dict[str, Any]) -> str:
@@ -20,7 +20,7 @@ def sse(data: dict[str, Any]) -> str:
 
 
 def openai_answer(route: str, body: dict[str, Any] | None) -> list[Any]:
-    """What a worker yields for the OpenAI path: SSE text, one dict, or an error."""
+    """Return a worker's yields for the OpenAI path: SSE text, one dict, or an error."""
     if not body:
         return [{"object": "list", "data": [{"id": route, "object": "model"}]}]
     message = body["messages"][-1]["content"]

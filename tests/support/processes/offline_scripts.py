@@ -22,13 +22,13 @@ SCRIPTS = ROOT / "tests" / "model" / "scripts"
 class Ended:
     """A script that has ended, with the results that it printed."""
 
-    told: dict[str, Any]
+    results: dict[str, Any]
     stderr: str
     status: int
     left: list[int]  # processes of its that still run
 
     def __getitem__(self, part: str) -> Any:
-        return self.told[part]
+        return self.results[part]
 
 
 def _run(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
