@@ -70,6 +70,11 @@ def test_what_vllm_refuses_of_a_config_json_alone_is_not_known() -> None:
     assert only(checks.configuration(trusted)).change == ""
 
 
+def test_code_that_is_not_downloaded_yet_is_not_looked_for() -> None:
+    config = {**models.LLAMA_3_1_8B, "auto_map": {"AutoConfig": "own.Config"}}
+    assert list(checks.configuration(candidate(config=config, TRUST_REMOTE_CODE="1"))) == []
+
+
 def test_of_an_accepted_configuration_nothing_is_said() -> None:
     assert list(checks.configuration(candidate())) == []
 

@@ -86,6 +86,11 @@ def test_an_unknown_cache_leaves_the_verdict_open(config: dict[str, Any]) -> Non
     assert memory(candidate(H100, config), H100).level is Level.UNKNOWN
 
 
+def test_an_embedder_may_need_no_cache() -> None:
+    assert memory(candidate()).level is Level.FAIL
+    assert memory(candidate(RUNNER="pooling")).level is Level.WARN
+
+
 def test_offloaded_weights_leave_room() -> None:
     assert memory(candidate(MAX_MODEL_LEN="65536", CPU_OFFLOAD_GB="8")).level is Level.OK
 

@@ -1,5 +1,6 @@
 """vLLM's outputs, taken apart into deltas."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -154,6 +155,13 @@ def test_log_probabilities_stay_in_step_with_the_tokens() -> None:
 def test_a_whole_choice_has_all_its_log_probabilities() -> None:
     (part,) = deltas(output(choice("ab", logprobs=POSITIONS)), None)
     assert part.logprobs == TOLD
+
+
+def test_a_token_that_is_excluded_has_a_log_probability_that_json_has() -> None:
+    excluded = position(a=(97, 1, 0.0), x=(120, 2, -math.inf))
+    (part,) = split(choice("a", logprobs=[excluded]))
+    assert part.logprobs
+    assert part.logprobs[0]["top"][1] == {"token": "x", "id": 120, "logprob": -9999.0}
 
 
 @pytest.mark.parametrize("positions", [None, []])

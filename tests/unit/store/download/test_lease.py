@@ -70,7 +70,7 @@ def changed(file: Path, before: bytes) -> bytes:
 
 def taken_at_once(every: list[Leases]) -> list[int | None]:
     """Let all try at the same moment; return the attempt of each, None where it got no lease."""
-    begin, end = threading.Barrier(len(every)), threading.Barrier(len(every))
+    begin, end = (threading.Barrier(len(every), timeout=60) for _ in range(2))
 
     def take(leases: Leases) -> int | None:
         begin.wait()
@@ -273,13 +273,13 @@ def test_a_beat_that_can_not_be_written_is_made_up_for(directory: Path, taken: T
     mine = taken(Leases(directory))
     assert mine
     path = directory / "lease-1"
-    aside = directory / "aside"
-    path.rename(aside)
-    # A folder has the same number, but can't be written to.
-    path.mkdir()
+    aside, loop = directory / "aside", directory / "loop"
+    aside.hardlink_to(path)
+    # A loop of links has the same number, but can't be written to. At no moment is there no file.
+    loop.symlink_to(path)
+    loop.replace(path)
     assert not mine.lost.wait(0.2)
-    path.rmdir()
-    aside.rename(path)
+    aside.replace(path)
     changed(path, path.read_bytes())
     assert not mine.lost.is_set()
 
