@@ -272,12 +272,14 @@ async def test_a_cancelled_job_frees_its_slots_in_the_engine(
     await until_generating(endpoint)
     assert job.status is Status.IN_PROGRESS
     endpoint.emulator.queue.cancel(job)
+    following = 0
     async with asyncio.timeout(HUNG_S):
         while await count(endpoint, RUNNING):
             # The engine counts anew with each of its steps, so it needs something to do.
-            following = await endpoint.run({"prompt": "Hi", "sampling_params": {"max_tokens": 2}})
-            assert following.status is Status.COMPLETED
-    assert await count(endpoint, ENDED_BY_LENGTH) - before <= 1, "some ran to their end"
+            short = await endpoint.run({"prompt": "Hi", "sampling_params": {"max_tokens": 2}})
+            assert short.status is Status.COMPLETED
+            following += 1
+    assert await count(endpoint, ENDED_BY_LENGTH) - before <= following, "some ran to their end"
 
 
 # The last one: it ends the worker.
