@@ -13,8 +13,8 @@ NODE_CLIENT := .clients/node/installed
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
 # Without the command that runs in .venv, and the tests of how the demo model is made.
-SEAM_TESTS := tests/contract/test_vllm*.py tests/contract/test_commands.py tests/settings tests/model \
-	--ignore=tests/model/test_demo_model.py --deselect=tests/contract/test_commands.py::test_make_run
+SEAM_TESTS := tests/contract/test_vllm*.py tests/platform/starts/test_commands.py tests/settings tests/model \
+	--ignore=tests/model/test_demo_model.py --deselect=tests/platform/starts/test_commands.py::test_make_run
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
 MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
@@ -75,19 +75,22 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-test: $(INSTALLED) demo ## Run the tests, in two halves at once (five to ten minutes)
-	@echo "==> tests/platform runs at the same time; its output follows when it has ended"
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-other-folders test-platform
+test: $(INSTALLED) demo ## Run the tests, in four parts at once (five minutes)
+	@echo "==> four parts at once: tests/unit and tests/contract here, the output of the others follows"
+	@$(MAKE) --no-print-directory --jobs=4 --keep-going test-modules test-engine test-starts test-platform
 
-# Each half needs about one core.
-.PHONY: test-other-folders test-platform
-test-other-folders:
-	@$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract tests/settings tests/model
+# All of them wait now and then: four keep two cores busy.
+.PHONY: test-modules test-engine test-starts test-platform
+test-modules:
+	@$(BIN)/python -m pytest -m "not slow" tests/unit tests/contract
 
-test-platform:
+test-engine: PART := tests/settings tests/model
+test-starts: PART := tests/platform/starts
+test-platform: PART := tests/platform --ignore=tests/platform/starts
+test-engine test-starts test-platform:
 	@output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
-		$(BIN)/python -m pytest -m "not slow" tests/platform >$$output 2>&1 || status=$$?; \
-		printf '\n==> tests/platform\n'; cat $$output; exit $$status
+		$(BIN)/python -m pytest -m "not slow" $(PART) >$$output 2>&1 || status=$$?; \
+		printf '\n==> $(PART)\n'; cat $$output; exit $$status
 
 test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code (two minutes)
 	@$(BIN)/python -m pytest -m slow
