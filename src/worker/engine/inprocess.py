@@ -23,6 +23,8 @@ from worker.settings import Settings
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.1
+# Seconds; vLLM stops what is left of a dead core first, and waits for that.
+HANDLER_ENDS_S = 30
 STATS_INTERVAL_S = 10.0
 
 # How often an engine is started again.
@@ -181,6 +183,9 @@ class InProcessEngine:
                 break
             log.error("the engine of %s died: it is started again", self.model.names[0])
             try:
+                if handler := self._client.output_handler:
+                    # It fails the requests that run. A shutdown would cancel it.
+                    await asyncio.wait([handler], timeout=HANDLER_ENDS_S)
                 await asyncio.to_thread(self._client.shutdown)
                 await self._use(await asyncio.to_thread(self._start_again))
             except START_ERRORS as error:

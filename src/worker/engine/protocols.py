@@ -3,6 +3,7 @@
 ``tests/contract/test_vllm_protocols.py`` checks that the installed vLLM's classes have them.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -85,6 +86,8 @@ class Client(Protocol):
     vllm_config: Any
     model_config: Any
     output_processor: Any
+    # The task that passes the core's outputs on to requests, and its death; None before the first.
+    output_handler: asyncio.Task[None] | None
 
     @property
     def renderer(self) -> Renderer: ...

@@ -3,7 +3,7 @@
 import asyncio
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, Counter
@@ -38,7 +38,7 @@ class Watched(InProcessEngine):
 
 
 def client(*, dead: bool) -> Started:
-    fake: Any = SimpleNamespace(errored=dead, shutdown=lambda: None)
+    fake: Any = SimpleNamespace(errored=dead, output_handler=None, shutdown=lambda: None)
     return fake, CollectorRegistry()
 
 
@@ -54,12 +54,34 @@ async def watched(restarts: list[bool] | None) -> tuple[bool, list[bool]]:
     arguments: Any = None
     engine = Watched(client(dead=True), arguments, settings(), loop, died, again)
     await engine.open()
-    for _ in range(50):
-        if died.done():
-            break
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while engine.dead and not died.done():
+            await asyncio.sleep(0.01)
     await engine.close()
     return died.done(), restarts or []
+
+
+async def test_requests_of_a_dead_engine_fail_before_it_is_shut_down() -> None:
+    """vLLM passes a death on to them in a task that its shutdown cancels."""
+    passed_on = asyncio.Event()
+    handler = asyncio.create_task(passed_on.wait())
+    order: list[str] = []
+    handler.add_done_callback(lambda _: order.append("failed"))
+    dead: Any = SimpleNamespace(
+        errored=True, output_handler=handler, shutdown=lambda: order.append("shut down")
+    )
+    loop, arguments = asyncio.get_running_loop(), cast("Any", None)
+    started = (dead, CollectorRegistry())
+    engine = Watched(
+        started, arguments, settings(), loop, Future(), start_again=lambda: client(dead=False)
+    )
+    await engine.open()
+    loop.call_later(0.5, passed_on.set)
+    async with asyncio.timeout(60):
+        while engine.dead:
+            await asyncio.sleep(0.01)
+    await engine.close()
+    assert order == ["failed", "shut down"]
 
 
 async def test_an_engine_that_is_not_restarted_is_given_up_when_it_dies() -> None:
