@@ -75,26 +75,27 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-test: $(INSTALLED) demo ## Run the tests, in two halves at once (six minutes)
-	@echo "==> Two halves at once: $(FIRST_HALF) here; the output of the other follows"
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-first-half test-second-half
+test: $(INSTALLED) demo ## Run the tests, in three parts at once (five minutes)
+	@echo "==> Three parts at once: $(TESTS_1) here; the output of the others follows"
+	@$(MAKE) --no-print-directory --jobs=3 --keep-going test-1 test-2 test-3
 
-# Of equal length. More than two slow each other down on two cores.
-FIRST_HALF := tests/unit tests/platform
-SECOND_HALF := tests/contract tests/settings tests/model tests/platform/starts
-.PHONY: test-first-half test-second-half
-test-first-half:
-	@$(BIN)/python -m pytest -m "not slow" $(FIRST_HALF) --ignore=tests/platform/starts
+# Of about equal length; tests that import vLLM into pytest's process are together.
+TESTS_1 := tests/contract tests/settings tests/model tests/unit/doctor tests/unit/engine
+TESTS_2 := tests/platform --ignore=tests/platform/starts
+TESTS_3 := tests/unit tests/platform/starts --ignore=tests/unit/doctor --ignore=tests/unit/engine
+.PHONY: test-1 test-2 test-3
+test-1:
+	@$(BIN)/python -m pytest -m "not slow" $(TESTS_1)
 
-test-second-half:
+test-2 test-3: test-%:
 	@output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
-		$(BIN)/python -m pytest -m "not slow" $(SECOND_HALF) >$$output 2>&1 || status=$$?; \
-		printf '\n==> $(SECOND_HALF)\n'; cat $$output; exit $$status
+		$(BIN)/python -m pytest -m "not slow" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
+		printf '\n==> $(TESTS_$*)\n'; cat $$output; exit $$status
 
 test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code (two minutes)
 	@$(BIN)/python -m pytest -m slow
 
-test-unit: $(INSTALLED) ## Run the tests that need no engine (half a minute)
+test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute)
 	@$(BIN)/python -m pytest tests/unit
 
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 340 MB)

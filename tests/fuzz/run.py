@@ -25,7 +25,7 @@ LIMIT_S = 20 * 60
 def main() -> int:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     # With a short context no answer takes long.
-    settings = {"MODEL_NAME": str(MODEL), "MAX_MODEL_LEN": "1024", "VLLM_LOGGING_LEVEL": "ERROR"}
+    settings = {"MODEL_NAME": str(MODEL), "MAX_MODEL_LEN": "1024"}
     with http_worker({**kept, **settings}, LOG) as server:
         status = fuzz(server.url, kept)
         healthy = answers(server)

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 from support.processes.background import Background, background, wait_until
-from support.processes.commands import HANDLER, HOME, WORKER, run, without_chat_template
+from support.processes.commands import (
+    HANDLER,
+    HOME,
+    SCRIPT,
+    WORKER,
+    run,
+    without_chat_template,
+)
+from support.processes.forked import run_forked
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 GREETING = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -73,7 +81,7 @@ def test_sigterm_during_a_start_ends_it_at_once(
 
 def test_a_model_that_vllm_can_not_start_is_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "no-model").mkdir()
-    refused = run({**WORKER, "MODEL_NAME": str(tmp_path / "no-model")}, *HANDLER)
+    refused = run_forked({**WORKER, "MODEL_NAME": str(tmp_path / "no-model")}, SCRIPT)
     assert refused.returncode == 1
     assert re.search(r"^vLLM could not start \S*no-model\S*: ", refused.stderr, re.MULTILINE)
     assert "Traceback" not in refused.stderr
@@ -81,7 +89,7 @@ def test_a_model_that_vllm_can_not_start_is_reported_without_a_traceback(tmp_pat
 
 def test_a_job_that_fails_exits_with_1_and_names_the_setting_that_gives_a_chat_template() -> None:
     with without_chat_template() as model:
-        failed = run({**WORKER, "MODEL_NAME": str(model)}, *HANDLER)
+        failed = run_forked({**WORKER, "MODEL_NAME": str(model)}, SCRIPT)
     assert failed.returncode == 1
     assert "The job failed: " in failed.stderr
     assert "set CUSTOM_CHAT_TEMPLATE" in failed.stderr
@@ -95,7 +103,7 @@ def test_a_chat_template_of_the_settings_is_used(in_file: bool, tmp_path: Path) 
     job = json.dumps(OPENAI_JOB if in_file else RAW_JOB)
     with without_chat_template() as model:
         environ = {**WORKER, **settings, "MODEL_NAME": str(model)}
-        answered = run(environ, *HANDLER, "--test_input", job)
+        answered = run_forked(environ, SCRIPT, "--test_input", job)
     assert answered.returncode == 0, answered.stderr
     # The template adds nothing to the one message; the model's own would.
     (count,) = re.findall(r'"(?:input|prompt_tokens)": *(\d+)', answered.stdout)

@@ -89,7 +89,8 @@ def starts_without_the_hub(source: Path, base: Path) -> None:
         assert_prefetched(served, model, base, TRUST_REMOTE_CODE="1")
         served.clear()
         served.status = 503
-        ran = answer(environ(served, base, TRUST_REMOTE_CODE="1"))
+        # Without the cache on the new volume, vLLM finds its own, and need not look at the class.
+        ran = answer(environ(served, base, TRUST_REMOTE_CODE="1", COMPILE_CACHE="0"))
         assert_answers(ran)
         assert f"found: {NAME} from the volume" in ran.stderr
         assert served.requests == []
@@ -99,13 +100,6 @@ def reports_a_missing_revision(source: Path, base: Path) -> None:
     with hub_with(source) as served:
         ran = answer(environ(served, base, MODEL_REVISION="v2"))
         assert_refused(ran, f"{NAME}@v2", "no such revision", "MODEL_REVISION")
-
-
-def reports_a_loop(source: Path, base: Path) -> None:
-    loop = base / "volume"
-    loop.symlink_to(loop)
-    with hub_with(source) as served:
-        assert_refused(answer(environ(served, loop)), NAME, "symbolic links", "BASE_PATH")
 
 
 def ends_on_a_signal(source: Path, base: Path) -> None:
@@ -122,7 +116,6 @@ CHECKS: dict[str, Callable[[Path, Path], None]] = {
     "downloads every file once while it starts, and answers": starts_from_the_hub,
     "needs no hub on a filled volume, for code from elsewhere, either": starts_without_the_hub,
     "ends with a line on a revision that does not exist": reports_a_missing_revision,
-    "ends with a line on a BASE_PATH that leads to itself": reports_a_loop,
     "leaves no process and no lease when it is terminated": ends_on_a_signal,
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from support import ROOT
 
@@ -29,11 +30,22 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+class Process(Protocol):
+    """What tests use of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def terminate(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Background:
     """A command that runs, or has ended."""
 
-    process: "subprocess.Popen[bytes]"
+    process: Process
     log: Path
 
     @property
@@ -85,7 +97,13 @@ def background(
         process = subprocess.Popen(
             command, cwd=ROOT, env=environ, stdout=output, stderr=errors, start_new_session=True
         )
-    running = Background(process, log)
+    with killed_at_the_end(Background(process, log)) as running:
+        yield running
+
+
+@contextmanager
+def killed_at_the_end(running: Background) -> Iterator[Background]:
+    """Kill what still runs of a command when the block is left."""
     try:
         yield running
     finally:

@@ -13,7 +13,8 @@ from typing import Any
 from support import ROOT
 from support.processes.background import HUNG_S
 
-HANDLER = [sys.executable, "-u", "src/handler.py"]
+SCRIPT = "src/handler.py"
+HANDLER = [sys.executable, "-u", SCRIPT]
 DEMO = ROOT / ".models" / "demo"
 HOME = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 WORKER = {**HOME, "MODEL_NAME": str(DEMO)}

@@ -1,7 +1,6 @@
-"""A worker started as in production, behind an emulator that runs in the test's process."""
+"""A worker with the platform's variables, behind an emulator that runs in the test's process."""
 
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -9,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from emulator import Emulator, Job, Options, slow_link
-from emulator.process import WorkerProcess
-from support import ROOT
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, Background
+from support.processes.commands import SCRIPT
+from support.processes.forked import forked
 
 
 @dataclass(frozen=True)
@@ -19,8 +18,7 @@ class EmulatedEndpoint:
     """An emulator, whose jobs can be looked at, and the worker's process behind it."""
 
     emulator: Emulator
-    process: WorkerProcess
-    log: Path
+    worker: Background
 
     async def run(self, payload: Any) -> Job:
         """Hand in a job and wait for its end."""
@@ -39,7 +37,7 @@ class EmulatedEndpoint:
 
     @property
     def logged(self) -> str:
-        return self.log.read_text(errors="replace")
+        return self.worker.output
 
     def core_pid(self) -> int:
         """Find the process of the model's core, the worker's child."""
@@ -48,7 +46,7 @@ class EmulatedEndpoint:
     def core_pids(self) -> list[int]:
         """Find the processes of all cores, in the order of their start."""
         listed = subprocess.run(
-            ["pgrep", "-g", str(self.process.group), "-f", "EngineCore"],
+            ["pgrep", "-g", str(self.worker.process.pid), "-f", "EngineCore"],
             capture_output=True,
             check=True,
         )
@@ -64,12 +62,9 @@ async def emulated_endpoint(
 ) -> AsyncIterator[EmulatedEndpoint]:
     """Start a worker with an environment; it has answered a first job when the block begins."""
     async with Emulator(Options(faults=slow_link(post_delay_s), take_poll_s=1)) as emulator:
-        command = (sys.executable, "-u", str(ROOT / "src" / "handler.py"))
-        process = await WorkerProcess.start(command, {**environ, **emulator.worker_environ()}, log)
-        endpoint = EmulatedEndpoint(emulator, process, log)
-        try:
+        environ = {**environ, **emulator.worker_environ()}
+        with forked([SCRIPT], environ, log) as worker:
+            endpoint = EmulatedEndpoint(emulator, worker)
             first = endpoint.submit({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})
             assert await first.wait_ended(HUNG_S), endpoint.logged
             yield endpoint
-        finally:
-            await process.kill()

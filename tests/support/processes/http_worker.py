@@ -1,13 +1,14 @@
 """A worker that serves plain HTTP (`--serve`), as an operator starts it."""
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.processes.background import Background, background
+from support.processes.background import Background
+from support.processes.commands import SCRIPT
+from support.processes.forked import forked
 
 ADDRESS = re.compile(r"Uvicorn running on (http://\S+)")
 
@@ -26,8 +27,7 @@ class HttpWorker(Background):
 @contextmanager
 def http_worker(environ: Mapping[str, str], log: Path, *options: str) -> Iterator[HttpWorker]:
     """Start a worker on a port of its own; leaving stops it, if it still runs."""
-    command = [sys.executable, "-u", "src/handler.py", "--serve", "--port", "0", *options]
-    with background(command, environ, log) as running:
+    with forked([SCRIPT, "--serve", "--port", "0", *options], environ, log) as running:
         worker = HttpWorker(running.process, log)
         worker.wait_for_output("Uvicorn running on ")
         yield worker

@@ -1,8 +1,6 @@
 """Runs the scripts of tests/model/scripts, which have engines of their own, to their end."""
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +11,8 @@ import pytest
 
 from support import ROOT
 from support.models.lora import make_adapter
-from support.processes.background import background
+from support.processes.commands import HOME
+from support.processes.forked import forked
 
 SCRIPTS = ROOT / "tests" / "model" / "scripts"
 
@@ -32,15 +31,9 @@ class Ended:
 
 
 def _run(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
-    paths = [str(ROOT / path) for path in ("src", "tests", "builder")]
-    environ = {
-        **{kept: os.environ[kept] for kept in ("PATH", "HOME") if kept in os.environ},
-        "PYTHONPATH": os.pathsep.join(paths),
-        "VLLM_LOGGING_LEVEL": "WARNING",
-    }
     output = folder / f"{name}.stdout"
-    command: list[str | Path] = [sys.executable, SCRIPTS / f"{name}.py", model, *arguments]
-    with background(command, environ, folder / f"{name}.stderr", output) as script:
+    command = [SCRIPTS / f"{name}.py", model, *arguments]
+    with forked(command, HOME, folder / f"{name}.stderr", output) as script:
         status, left = script.ended(), script.session()
     assert output.read_bytes(), script.output
     return Ended(json.loads(output.read_bytes()), script.output, status, left)
