@@ -12,7 +12,7 @@ import openai
 import pytest
 import runpod
 from support.engine.requests import ENDLESS
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, wait_until
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 from support.processes.scripted_worker import COMMAND, ENVIRON
 
@@ -85,10 +85,16 @@ def test_several_workers_share_the_queue_and_a_dead_one_is_replaced(
     def run(number: int) -> dict[str, Any]:
         return run_sync(number)
 
-    with concurrent.futures.ThreadPoolExecutor(8 * WORKERS) as pool:
-        reports = list(pool.map(run, range(100)))
-    assert [report["output"] for report in reports] == [[number] for number in range(100)]
-    assert {report["workerId"] for report in reports} == {"worker-1", "worker-2", "worker-3"}
+    workers = set[str]()
+
+    def have_all_served() -> bool:
+        with concurrent.futures.ThreadPoolExecutor(8 * WORKERS) as pool:
+            reports = list(pool.map(run, range(100)))
+        assert [report["output"] for report in reports] == [[number] for number in range(100)]
+        workers.update(report["workerId"] for report in reports)
+        return workers == {"worker-1", "worker-2", "worker-3"}
+
+    wait_until(have_all_served)
     scripted.control("workers/worker-2/signal", {"signal": "SIGKILL"})
     scripted.wait_for_output("worker-2 exited by SIGKILL")
     scripted.wait_for_output("worker-2 is ready after", times=2)

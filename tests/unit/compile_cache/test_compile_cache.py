@@ -151,7 +151,7 @@ def test_what_can_not_be_read_stops_no_start_and_stays(
     assert f"{KEY}: not published" not in caplog.text
 
 
-def test_a_volume_that_has_gone_is_told_in_one_line(
+def test_a_volume_that_has_gone_is_reported_in_one_line(
     volume: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = Started(volume, tmp_path / "1").compile(GRAPH)
@@ -199,7 +199,7 @@ def test_a_worker_that_was_frozen_while_it_packed_publishes_nothing(
     assert shared(volume) == []
 
 
-def test_an_archive_that_nobody_uses_any_more_makes_room(volume: Path, tmp_path: Path) -> None:
+def test_an_archive_that_is_not_used_any_more_makes_room(volume: Path, tmp_path: Path) -> None:
     for key in ("used", "unused"):
         Started(volume, tmp_path / key, key).compile(GRAPH).healthy()
     for key in ("used", "unused"):

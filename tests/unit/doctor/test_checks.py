@@ -152,7 +152,7 @@ def test_a_directory_without_weights_fails() -> None:
     assert levels == [Level.FAIL, Level.UNKNOWN]
 
 
-def test_it_is_told_where_a_model_is_found_and_where_it_is_not() -> None:
+def test_the_report_shows_where_a_model_is_found_and_where_it_is_not() -> None:
     passed = ("image: it holds org/other@main", "platform's cache: it does not have it")
     found = only(checks.origin(Snapshot(**{**vars(LLAMA), "passed": passed})))
     assert found.level is Level.OK

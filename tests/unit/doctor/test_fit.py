@@ -21,7 +21,7 @@ def memory(
     return next((found for found in findings if found.level is not Level.OK), findings[-1])
 
 
-def test_a_model_that_fits_is_told_with_its_figures() -> None:
+def test_a_model_that_fits_is_reported_with_its_figures() -> None:
     found = memory(candidate(MAX_MODEL_LEN="16384"))
     assert found.level is Level.OK
     assert "weights 15.0 GiB" in found.text
@@ -167,7 +167,7 @@ def test_a_length_beyond_the_models_own_fails() -> None:
     assert found.change == "set MAX_MODEL_LEN=131072, or leave it unset"
 
 
-def test_vllm_can_be_told_to_allow_a_length_beyond_the_models_own() -> None:
+def test_vllm_can_be_set_to_allow_a_length_beyond_the_models_own() -> None:
     allowed = {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
     assert only(fit.context(candidate(MAX_MODEL_LEN="200000"), allowed)).level is Level.WARN
 

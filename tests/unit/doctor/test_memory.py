@@ -84,7 +84,7 @@ def test_a_checkpoint_may_bring_the_type_of_its_cache() -> None:
     assert token(LLAMA, config=own).high == 131072 / 2
 
 
-def test_of_a_cache_in_an_unknown_type_only_a_lower_bound_is_told() -> None:
+def test_of_a_cache_in_an_unknown_type_only_a_lower_bound_is_reported() -> None:
     found = token(LLAMA, cache="nvfp4")
     assert found.low < 131072 / 2
     assert found.high is None
@@ -149,7 +149,7 @@ def test_the_longest_text_is_what_the_rest_of_the_memory_holds() -> None:
     assert demand.longest(17 * GIB) == 0
 
 
-def test_nobody_knows_the_longest_text_of_an_unknown_cache() -> None:
+def test_the_longest_text_of_an_unknown_cache_is_unknown() -> None:
     assert Demand(Range(0, 0), Range(10, None)).longest(GIB) is None
 
 

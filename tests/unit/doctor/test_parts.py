@@ -81,7 +81,7 @@ def test_tokenizers_are_known_by_many_names(tmp_path: Path, name: str) -> None:
     assert checked(TOKENIZER=str(tmp_path)).level is Level.OK
 
 
-def test_what_can_not_be_had_is_told_by_the_settings_name() -> None:
+def test_what_can_not_be_had_is_reported_with_the_settings_name() -> None:
     part = only_part(TOKENIZER="org/none")
     found = check_part(
         part, Finding(Level.FAIL, "model", "org/none: no such repository", "mend it")

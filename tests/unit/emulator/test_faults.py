@@ -83,7 +83,7 @@ async def test_a_take_of_several_jobs_meets_the_faults_of_a_take() -> None:
         assert (await client.request("GET", "/job-take-batch/w?batch_size=2"))[0] == 429
 
 
-async def test_a_job_whose_take_was_lost_is_in_progress_and_delivered_to_nobody_else() -> None:
+async def test_a_job_whose_take_was_lost_is_in_progress_and_delivered_to_no_other_worker() -> None:
     async with emulator_client() as client:
         job = await client.run()
         await set_fault(client, on="take", do="lose", calls=1)
@@ -135,7 +135,7 @@ async def test_a_worker_that_hangs_up_during_a_delayed_take_has_not_got_the_job(
         await eventually(is_back)
 
 
-async def test_a_worker_that_hangs_up_during_a_delayed_stop_is_told_again() -> None:
+async def test_a_worker_that_hangs_up_during_a_delayed_stop_is_notified_again() -> None:
     async with emulator_client() as client:
         job = await prepare(client, "stop")
         await set_fault(client, on="stop", do="delay", delay_s=60)
@@ -187,7 +187,7 @@ async def test_a_job_that_ended_meanwhile_is_not_delivered_once_more() -> None:
         assert await client.request("GET", "/job-take-batch/w?batch_size=2") == (204, None)
 
 
-async def test_a_fault_for_some_calls_runs_out_and_the_listing_tells_what_is_left() -> None:
+async def test_a_fault_for_some_calls_runs_out_and_the_listing_shows_what_is_left() -> None:
     async with emulator_client() as client:
         job = await client.start()
         fault = {"on": "stream", "do": "status", "status": 503}

@@ -90,7 +90,7 @@ sys.exit(starts)
         assert (await running.client.get("/health"))["workers"]["unhealthy"] == 1
 
 
-async def test_the_last_lines_of_a_worker_that_never_came_up_are_told(tmp_path: Path) -> None:
+async def test_the_last_lines_of_a_worker_that_never_came_up_are_reported(tmp_path: Path) -> None:
     prints = 'print("x" * 9000); [print("line", n) for n in range(30)]; sys.exit(3)'
     async with running_fleet(tmp_path, program(prints)) as running:
         await running.announces("worker-1 exited with status 3; it is started again in 2 s")
@@ -100,7 +100,7 @@ async def test_the_last_lines_of_a_worker_that_never_came_up_are_told(tmp_path: 
         ]
 
 
-async def test_a_worker_that_is_killed_is_told_by_the_signals_name(tmp_path: Path) -> None:
+async def test_a_worker_that_is_killed_is_reported_with_the_signals_name(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, program("os.kill(os.getpid(), signal.SIGKILL)")) as running:
         await running.announces("worker-1 exited by SIGKILL; it is started again in 2 s")
         await running.announces("    (it printed nothing)")
@@ -119,7 +119,7 @@ async def test_the_job_of_a_worker_that_exits_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "error"), [("missing", FileNotFoundError), ("not-executable", PermissionError)]
 )
-async def test_a_command_that_cannot_be_run_is_told_to_whoever_keeps_the_fleet(
+async def test_a_command_that_cannot_be_run_is_reported_to_the_owner_of_the_fleet(
     tmp_path: Path, name: str, error: type[OSError]
 ) -> None:
     (tmp_path / "not-executable").touch()
@@ -128,7 +128,7 @@ async def test_a_command_that_cannot_be_run_is_told_to_whoever_keeps_the_fleet(
             await running.fleet.run_until(asyncio.Event())
 
 
-async def test_a_log_that_cannot_be_written_is_told_likewise(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_written_is_reported_likewise(tmp_path: Path) -> None:
     async with running_fleet(tmp_path / "nowhere", program(STAYS)) as running:
         with pytest.raises(FileNotFoundError, match=r"worker-1\.log"):
             await running.fleet.run_until(asyncio.Event())

@@ -102,7 +102,9 @@ async def test_a_worker_that_would_be_started_again_is_not_when_the_endpoint_is_
         assert worker["starts"] == 1
 
 
-async def test_draining_tells_workers_by_hand_nothing_but_to_ask_no_more(tmp_path: Path) -> None:
+async def test_draining_only_keeps_workers_started_by_hand_from_asking_for_jobs(
+    tmp_path: Path,
+) -> None:
     async with running_fleet(tmp_path, program(SERVES)) as running:
         await running.fleet.ready.wait()
         asking = asyncio.create_task(running.client.request("GET", "/job-take/by-hand"))

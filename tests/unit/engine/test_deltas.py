@@ -125,7 +125,7 @@ POSITIONS = [
     position(a=(97, 1, -0.1), x=(120, 2, -2.0)),
     position(b=(98, 2, -1.5), y=(121, 1, -0.5)),
 ]
-TOLD = [
+LOGPROBS = [
     {
         "token": "a",
         "id": 97,
@@ -149,12 +149,12 @@ TOLD = [
 
 def test_log_probabilities_stay_in_step_with_the_tokens() -> None:
     parts = split(choice("ab", logprobs=POSITIONS))
-    assert [part.logprobs for part in parts] == [[TOLD[0]], [TOLD[1]]]
+    assert [part.logprobs for part in parts] == [[LOGPROBS[0]], [LOGPROBS[1]]]
 
 
 def test_a_whole_choice_has_all_its_log_probabilities() -> None:
     (part,) = deltas(output(choice("ab", logprobs=POSITIONS)), None)
-    assert part.logprobs == TOLD
+    assert part.logprobs == LOGPROBS
 
 
 def test_a_token_that_is_excluded_has_a_log_probability_that_json_has() -> None:

@@ -147,7 +147,7 @@ def test_the_other_process_has_the_environment_that_it_is_given(on: On) -> None:
         same(fetching.result()[WANTED], on.source)
 
 
-def test_a_log_tells_of_a_disk_that_is_no_volume(on: On, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_log_mentions_a_disk_that_is_no_volume(on: On, capfd: pytest.CaptureFixture[str]) -> None:
     with begun(on) as fetching:
         fetching.result()
     here = on.places.volume.stat().st_dev == Path("/").stat().st_dev
@@ -155,7 +155,7 @@ def test_a_log_tells_of_a_disk_that_is_no_volume(on: On, capfd: pytest.CaptureFi
     assert (warning in capfd.readouterr().err) is here
 
 
-def test_a_download_that_is_killed_is_told(on: On) -> None:
+def test_a_download_that_is_killed_is_reported(on: On) -> None:
     on.hub.stalled = {WEIGHTS}
     with begun(on) as fetching:
         os.kill(owner(on), signal.SIGKILL)
@@ -183,7 +183,7 @@ def test_all_downloads_end_together(on: On) -> None:
             fetching.close()
 
 
-def test_a_download_that_is_told_to_stop_hands_back_what_it_holds(on: On) -> None:
+def test_a_download_that_is_asked_to_stop_hands_back_what_it_holds(on: On) -> None:
     on.hub.stalled = {WEIGHTS}
     with begun(on) as fetching:
         os.kill(owner(on), signal.SIGTERM)
@@ -192,7 +192,7 @@ def test_a_download_that_is_told_to_stop_hands_back_what_it_holds(on: On) -> Non
     assert handed_back(on)
 
 
-def test_a_download_that_is_told_to_stop_does_not_wait_for_a_hub_that_hangs(on: On) -> None:
+def test_a_download_that_is_asked_to_stop_does_not_wait_for_a_hub_that_hangs(on: On) -> None:
     on.hub.hangs = True
     with begun(on) as fetching:
         lease = on.folder / ".worker" / "lease-1"
@@ -207,7 +207,7 @@ def test_a_download_that_is_told_to_stop_does_not_wait_for_a_hub_that_hangs(on: 
     assert not lease.exists()
 
 
-def test_a_download_does_not_outlive_whoever_wanted_it(on: On) -> None:
+def test_a_download_does_not_outlive_the_process_that_wanted_it(on: On) -> None:
     on.hub.stalled = {WEIGHTS}
     program = (
         "import os, sys\n"

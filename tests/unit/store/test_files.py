@@ -197,7 +197,7 @@ def test_elements_are_counted_by_type(file: Path) -> None:
     assert count_elements([file, file]) == Counter({"BF16": 30, "F32": 16, "I32": 8})
 
 
-def test_a_file_that_is_cut_off_is_told(file: Path) -> None:
+def test_a_file_that_is_cut_off_is_reported(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(Unreadable, match=r"model.safetensors is cut off"):
         count_elements([file])
@@ -206,14 +206,14 @@ def test_a_file_that_is_cut_off_is_told(file: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\1", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"<html>"]
 )
-def test_a_file_that_is_something_else_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_something_else_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(Unreadable, match="no safetensors file"):
         count_elements([tmp_path / "model.safetensors"])
 
 
 @pytest.mark.parametrize("offsets", [[], [0], [0, "5"], [0, None], "ab", {}, None])
-def test_a_header_of_odd_offsets_is_told(tmp_path: Path, offsets: object) -> None:
+def test_a_header_of_odd_offsets_is_reported(tmp_path: Path, offsets: object) -> None:
     entry = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
     header = json.dumps({"a": entry}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
@@ -232,7 +232,7 @@ def test_a_directory_is_described_as_it_is(file: Path) -> None:
     assert (found.missing, found.lacking, found.damaged) == ((), (), None)
 
 
-def test_a_directory_tells_which_weights_it_lacks(file: Path) -> None:
+def test_a_directory_shows_which_weights_it_lacks(file: Path) -> None:
     file.rename(file.with_name(SHARDS[0]))
     (file.parent / "model.safetensors.index.json").write_text(json.dumps(INDEX))
     found = locate(Wanted(str(file.parent)), NOWHERE)

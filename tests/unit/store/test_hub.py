@@ -204,7 +204,7 @@ def test_a_gated_model_says_what_is_missing(
 
 
 @pytest.mark.parametrize("token", ["hf_“x”", "hf_a\tb", "hf_a b"])
-def test_a_token_that_no_header_carries_is_told_and_not_shown(
+def test_a_token_that_no_header_carries_is_reported_and_not_shown(
     served: Hub, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
@@ -215,7 +215,7 @@ def test_a_token_that_no_header_carries_is_told_and_not_shown(
 
 
 @pytest.mark.parametrize("guard", ["gated", "private"])
-def test_whoever_has_access_gets_a_guarded_model(
+def test_a_token_with_access_gets_a_guarded_model(
     served: Hub, guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setattr(served.repositories[NAME], guard, True)
@@ -234,13 +234,13 @@ def test_a_private_model_is_like_none(
     assert refusal(served, "org/none").reason is Reason.MISSING
 
 
-def test_a_revision_that_is_not_there_is_told(served: Hub) -> None:
+def test_a_revision_that_is_not_there_is_reported(served: Hub) -> None:
     refused = refusal(served, revision="v9")
     assert refused.reason is Reason.REVISION_MISSING
     assert refused.problem.startswith("org/name@v9: ")
 
 
-def test_what_is_no_name_of_a_repository_is_told(served: Hub) -> None:
+def test_what_is_no_name_of_a_repository_is_reported(served: Hub) -> None:
     assert refusal(served, "not a name!").reason is Reason.NOT_A_REPOSITORY
 
 
@@ -268,7 +268,7 @@ def test_without_weights_the_cache_will_do_for_what_needs_none(served: Hub, kind
 @pytest.mark.parametrize(
     "endpoint", ["http://127.0.0.1:9", "http://[bad", "http://a\1", "nonsense"]
 )
-def test_a_hub_that_is_not_there_is_told(endpoint: str) -> None:
+def test_a_hub_that_is_not_there_is_reported(endpoint: str) -> None:
     with pytest.raises(Unavailable) as raised:
         locate(Wanted(NAME), places(), endpoint)
     assert raised.value.reason is Reason.UNREACHABLE

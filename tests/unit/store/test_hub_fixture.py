@@ -153,7 +153,7 @@ def test_what_is_not_sent_to_a_client_that_went_away_is_not_on_record(folder: Pa
 
 
 @pytest.mark.usefixtures("_small_pieces")
-def test_a_connection_is_cut_as_often_as_told(served: Hub) -> None:
+def test_a_connection_is_cut_as_often_as_asked(served: Hub) -> None:
     served.cut_after, served.cuts = 100_000, 1
     assert get(served) == CONTENT
     assert sent(served) == [(0, 100_000), (100_000, len(CONTENT))]
@@ -177,7 +177,7 @@ def test_a_rate_limited_download_is_waited_for(served: Hub) -> None:
     assert len(served.requests) == 2
 
 
-def test_faults_are_told_once_each(served: Hub) -> None:
+def test_every_fault_applies_once(served: Hub) -> None:
     served.faults = [500, 503]
     api = HfApi(endpoint=served.endpoint, token=False)
     for status in (500, 503):
@@ -219,7 +219,7 @@ def test_only_the_files_named_are_wrong(served: Hub) -> None:
     assert get(served) == CONTENT
 
 
-def test_a_hub_may_send_the_whole_file_to_whoever_has_a_part(served: Hub) -> None:
+def test_a_hub_may_send_the_whole_file_to_a_client_that_has_a_part(served: Hub) -> None:
     served.ignores_ranges = True
     assert get(served, have=CONTENT[:70_000]) == CONTENT
     assert sent(served) == [(0, len(CONTENT))]

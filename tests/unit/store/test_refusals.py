@@ -46,7 +46,7 @@ def nothing_trusted(on: On, wanted: Wanted = WANTED) -> None:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_every_reason_is_told_with_what_can_be_done(reason: Reason) -> None:
+def test_every_reason_is_reported_with_what_can_be_done(reason: Reason) -> None:
     error = unavailable(Wanted("a/b", setting="EMBEDDING_MODEL_NAME"), reason, "why")
     assert isinstance(error, StartFailed)
     assert error.problem.startswith("a/b: ")
@@ -108,13 +108,13 @@ def test_a_private_repository_is_like_none(on: On, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["not a name!", "a/b/c", "/models/none", "~x/y/z", "a" * 200])
-def test_what_is_no_name_of_a_repository_is_told(on: On, name: str) -> None:
+def test_what_is_no_name_of_a_repository_is_reported(on: On, name: str) -> None:
     refused = on.refused(Wanted(name))
     assert (refused.reason, "MODEL_NAME" in refused.remedy) == (Reason.NOT_A_REPOSITORY, True)
     assert on.hub.requests == []
 
 
-def test_a_renamed_repository_is_downloaded_and_its_new_name_told(
+def test_a_renamed_repository_is_downloaded_and_its_new_name_reported(
     on: On, caplog: pytest.LogCaptureFixture
 ) -> None:
     on.hub.moved["org/old"] = NAME
@@ -147,7 +147,7 @@ def test_without_weights_there_is_nothing_to_load(on: On) -> None:
     assert on.refused().reason is Reason.NO_FILES
 
 
-def test_an_index_that_promises_too_much_is_told(on: On, tmp_path: Path) -> None:
+def test_an_index_that_promises_too_much_is_reported(on: On, tmp_path: Path) -> None:
     source = model(tmp_path / "shards", SHARDS)
     index = {"weight_map": dict(enumerate([*SHARDS, "lost.safetensors", "../x.safetensors"]))}
     (source / INDEX).write_text(json.dumps(index))
@@ -184,7 +184,7 @@ def test_a_refusal_is_not_asked_for_again(on: On) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://[bad", "nonsense"])
-def test_a_hub_that_is_not_there_is_told(on: On, endpoint: str) -> None:
+def test_a_hub_that_is_not_there_is_reported(on: On, endpoint: str) -> None:
     with pytest.raises(Unavailable) as raised:
         obtain(WANTED, on.places, endpoint)
     assert raised.value.reason is Reason.UNREACHABLE
@@ -222,7 +222,7 @@ def test_what_is_there_already_needs_no_room(on: On, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_fills_up_meanwhile_is_told(
+def test_a_disk_that_fills_up_meanwhile_is_reported(
     on: On, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -238,7 +238,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told(
 
 
 @pytest.mark.parametrize("kind", ["file", "loop"])
-def test_a_place_that_can_not_be_written_to_is_told(on: On, kind: str) -> None:
+def test_a_place_that_can_not_be_written_to_is_reported(on: On, kind: str) -> None:
     volume = on.places.volume
     with suppress(FileExistsError):
         volume.touch() if kind == "file" else volume.symlink_to(volume)
@@ -250,7 +250,7 @@ def test_a_place_that_can_not_be_written_to_is_told(on: On, kind: str) -> None:
     same(on.obtain(), on.source)
 
 
-def test_what_can_not_be_named_is_told(on: On) -> None:
+def test_what_can_not_be_named_is_reported(on: On) -> None:
     (on.folder / "refs" / "main").mkdir(parents=True)
     assert on.refused().reason is Reason.UNWRITABLE
     (on.folder / "refs" / "main").rmdir()
@@ -258,7 +258,7 @@ def test_what_can_not_be_named_is_told(on: On) -> None:
 
 
 @pytest.mark.parametrize("loop", ["blobs", "snapshots", "refs"])
-def test_a_loop_of_links_in_the_cache_is_told(on: On, loop: str) -> None:
+def test_a_loop_of_links_in_the_cache_is_reported(on: On, loop: str) -> None:
     on.folder.mkdir(parents=True)
     (on.folder / loop).symlink_to(loop)
     assert on.refused().reason is Reason.UNWRITABLE
@@ -267,7 +267,7 @@ def test_a_loop_of_links_in_the_cache_is_told(on: On, loop: str) -> None:
     same(on.obtain(), on.source)
 
 
-def test_whoever_fails_lets_the_next_one_try_at_once(on: On) -> None:
+def test_a_worker_that_fails_lets_the_next_one_try_at_once(on: On) -> None:
     on.hub.wrong = {WEIGHTS}
     assert on.refused().reason is Reason.WRONG_CHECKSUM
     with Leases(on.folder / ".worker").taken(lambda: (0, 0)) as got:

@@ -65,7 +65,7 @@ def test_of_a_repository_that_is_refused_nothing_is_left(on: On) -> None:
     ("status", "reason"),
     [(403, Reason.TOKEN_MISSING), (404, Reason.MISSING), (410, Reason.MISSING)],
 )
-def test_a_refusal_without_a_reason_is_told_by_its_status(
+def test_a_refusal_without_a_reason_is_reported_with_its_status(
     on: On, status: int, reason: Reason
 ) -> None:
     on.hub.status = status

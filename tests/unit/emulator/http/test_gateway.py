@@ -173,7 +173,7 @@ async def test_a_cancelled_job_is_an_error_for_its_openai_client(
 @pytest.mark.parametrize(
     ("cancel", "status"), [(True, Status.CANCELLED), (False, Status.IN_PROGRESS)]
 )
-async def test_a_client_that_hangs_up_cancels_its_job_unless_told_otherwise(
+async def test_a_client_that_hangs_up_cancels_its_job_unless_configured_otherwise(
     http: aiohttp.ClientSession, stream: bool, cancel: bool, status: Status
 ) -> None:
     async with served(hang, Options(cancel_on_disconnect=cancel)) as emulator:

@@ -80,7 +80,7 @@ async def test_a_worker_needs_no_key(header: str | None) -> None:
 
 
 @pytest.mark.parametrize("header", [None, "Bearer any", "any"])
-async def test_where_no_key_is_set_nobody_needs_one_and_any_is_accepted(header: str | None) -> None:
+async def test_where_no_key_is_set_none_is_needed_and_any_is_accepted(header: str | None) -> None:
     async with emulator_client() as client:
         routes = [*FOR_CALLERS, *FOR_WORKERS]
         answers = await call_routes(client, routes, header)

@@ -112,7 +112,7 @@ async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it(
         assert (await client.status(job.id))["status"] == "IN_PROGRESS"
 
 
-async def test_a_cancelled_job_is_told_to_its_worker_through_the_stop_channel() -> None:
+async def test_a_cancelled_job_reaches_its_worker_through_the_stop_channel() -> None:
     async with emulator_client(take_poll_s=600) as client:
         job_id = await client.start()
         polling = asyncio.create_task(client.get("/job-stop/w"))
@@ -192,7 +192,7 @@ async def test_progress_shows_in_the_status_while_the_job_runs(client: Client) -
     assert (status["status"], "output" in status) == ("COMPLETED", False)
 
 
-async def test_the_status_tells_how_long_a_job_waited_and_ran_in_milliseconds(
+async def test_the_status_shows_how_long_a_job_waited_and_ran_in_milliseconds(
     client: Client,
 ) -> None:
     loop = asyncio.get_running_loop()

@@ -94,9 +94,7 @@ async def lose(client: Client, job: str) -> None:
         (expire, "TIMED_OUT"),
     ],
 )
-async def test_a_webhook_is_told_a_jobs_status_object_once_when_it_ends(
-    end: Any, status: str
-) -> None:
+async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(end: Any, status: str) -> None:
     async with receiving(200) as receiver, emulator_client(execution_timeout_s=LONG_S) as client:
         job = await client.run(webhook=receiver.url)
         await asyncio.sleep(0.02)
@@ -107,7 +105,7 @@ async def test_a_webhook_is_told_a_jobs_status_object_once_when_it_ends(
         assert receiver.posts[0]["status"] == status
 
 
-async def test_the_end_of_a_runsync_job_is_told_to_its_webhook_too() -> None:
+async def test_the_end_of_a_runsync_job_is_posted_to_its_webhook_too() -> None:
     async with receiving(200) as receiver, emulator_client(runsync_wait_s=0) as client:
         body = {"input": 1, "webhook": receiver.url}
         job = (await client.post("/runsync", body))["id"]
@@ -116,7 +114,7 @@ async def test_the_end_of_a_runsync_job_is_told_to_its_webhook_too() -> None:
         assert receiver.posts[0]["output"] == ["a"]
 
 
-async def test_a_job_that_is_retried_tells_its_webhook_of_each_end() -> None:
+async def test_a_job_that_is_retried_calls_its_webhook_at_each_end() -> None:
     async with receiving(200) as receiver, emulator_client() as client:
         job = await client.run(webhook=receiver.url)
         await fail(client, job)
@@ -210,7 +208,7 @@ async def test_stopping_gives_up_what_was_not_acknowledged() -> None:
         assert len(receiver.posts) == 1
 
 
-async def test_an_emulator_that_was_stopped_tells_no_webhook_any_more() -> None:
+async def test_an_emulator_that_was_stopped_calls_no_webhook_any_more() -> None:
     async with receiving(200) as receiver, emulator_client(execution_timeout_s=LONG_S) as client:
         job = client.emulator.job(await client.start(webhook=receiver.url))
         await client.emulator.stop()

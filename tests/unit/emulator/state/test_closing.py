@@ -136,7 +136,7 @@ async def test_the_jobs_of_a_lost_worker_can_go_back_to_the_front_of_the_queue()
             assert (await client.status(job))["status"] == "COMPLETED"
 
 
-async def test_what_a_lost_worker_told_of_its_progress_is_gone_when_the_job_runs_again() -> None:
+async def test_the_progress_of_a_lost_worker_is_gone_when_the_job_runs_again() -> None:
     async with emulator_client(lost_as=LostAs.REQUEUED) as client:
         first, *_ = await start_jobs(client)
         lose(client)
@@ -156,7 +156,7 @@ async def test_the_jobs_of_a_lost_worker_can_be_left_until_their_time_is_over() 
             assert (await client.wait_ended(job))["status"] == "TIMED_OUT"
 
 
-async def test_a_lost_worker_is_initializing_again_and_is_not_told_of_old_cancels() -> None:
+async def test_a_lost_worker_is_initializing_again_and_is_not_notified_of_old_cancels() -> None:
     async with emulator_client() as client:
         job = await client.start()
         await client.post(f"/cancel/{job}")

@@ -133,7 +133,7 @@ async def test_cancelling_a_queued_job_takes_it_out_of_the_queue(queue: Queue) -
     assert queue.worker("w").take_stops() == []
 
 
-async def test_cancelling_a_running_job_tells_its_worker_once(queue: Queue) -> None:
+async def test_cancelling_a_running_job_notifies_its_worker_once(queue: Queue) -> None:
     job = start(queue)
     queue.cancel(job)
     queue.cancel(job)

@@ -48,7 +48,7 @@ async def test_a_policy_on_its_bounds_counts_in_milliseconds(
         assert (job.execution_timeout_s, job.ttl_s) == (execution_timeout / 1000, ttl / 1000)
 
 
-async def test_a_job_that_runs_too_long_is_timed_out_and_its_worker_is_told() -> None:
+async def test_a_job_that_runs_too_long_is_timed_out_and_its_worker_is_notified() -> None:
     async with emulator_client(execution_timeout_s=LONG_S) as client:
         job = await client.run()
         client.let_pass(LONG_S)  # which does not count
@@ -98,7 +98,7 @@ async def test_a_job_that_waits_longer_than_its_ttl_is_timed_out_and_not_deliver
         assert (await client.get("/health"))["jobs"]["inQueue"] == 0
 
 
-async def test_a_job_that_runs_beyond_its_ttl_is_timed_out_and_its_worker_is_told() -> None:
+async def test_a_job_that_runs_beyond_its_ttl_is_timed_out_and_its_worker_is_notified() -> None:
     async with emulator_client(ttl_s=LONG_S) as client:
         job = await client.start()
         client.let_pass(LONG_S)
@@ -107,7 +107,7 @@ async def test_a_job_that_runs_beyond_its_ttl_is_timed_out_and_its_worker_is_tol
         assert await client.get("/job-stop/w") == {"jobsToStop": [job]}
 
 
-async def test_a_job_that_expired_can_be_deleted_instead_and_its_worker_is_told() -> None:
+async def test_a_job_that_expired_can_be_deleted_instead_and_its_worker_is_notified() -> None:
     async with emulator_client(ttl_s=LONG_S, expired_as=ExpiredAs.DELETED) as client:
         running = await client.start()
         waiting = await client.run()

@@ -148,7 +148,7 @@ def test_of_several_who_wait_one_takes_over(directory: Path) -> None:
     assert [attempt for attempt in attempts if attempt] == [10]
 
 
-def test_whoever_has_taken_over_is_waited_for_anew(directory: Path, taken: Take) -> None:
+def test_a_worker_that_has_taken_over_is_waited_for_anew(directory: Path, taken: Take) -> None:
     left_behind(directory)
     first, second = Leases(directory), Leases(directory)
     look_in_vain(first)
@@ -288,7 +288,7 @@ def test_a_beat_that_can_not_be_written_is_made_up_for(directory: Path, taken: T
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "loop"])
-def test_what_can_not_be_written_to_is_told(tmp_path: Path, taken: Take, place: str) -> None:
+def test_what_can_not_be_written_to_is_reported(tmp_path: Path, taken: Take, place: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match=place):

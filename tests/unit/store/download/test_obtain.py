@@ -270,7 +270,7 @@ def test_of_many_one_downloads(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(on.hub.most_often(NAME, path) == 1 for path in paths(on.source))
 
 
-def test_who_waits_tells_how_far_the_owner_is(
+def test_a_waiting_worker_reports_how_far_the_owner_is(
     on: On, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -126,7 +126,9 @@ def test_a_server_that_ignores_ranges_and_always_cuts_is_given_up(on: On) -> Non
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
-def test_a_checksum_that_stays_wrong_is_told_and_leaves_nothing_to_trust(on: On, name: str) -> None:
+def test_a_checksum_that_stays_wrong_is_reported_and_leaves_nothing_to_trust(
+    on: On, name: str
+) -> None:
     on.hub.wrong = {name}
     refused = on.refused()
     assert refused.reason is Reason.WRONG_CHECKSUM
