@@ -2,10 +2,12 @@
 
 import json
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 from support.doctor import CPU, arguments
 from support.models import configs as models
 
@@ -121,7 +123,13 @@ def test_a_model_computes_in_the_type_that_vllm_resolves(
         (models.QWEN_2_5_7B, 32768, 32768),
         (models.QWEN_2_5_7B | YARN, 32768, 32768),
         (models.QWEN_2_5_7B | LINEAR, 131072, 131072),
-        (models.QWEN_2_5_7B | DYNAMIC, 65536, 65536),
+        pytest.param(
+            *(models.QWEN_2_5_7B | DYNAMIC, 65536, 65536),
+            marks=pytest.mark.skipif(
+                Version(metadata.version("transformers")) < Version("5.19"),
+                reason="this transformers can't read parameters of RoPE by the type of layer",
+            ),
+        ),
         # Short texts are better without the long scaling: it is only used on demand.
         (models.PHI_3_MINI_128K, 4096, 131072),
         (of_class("GPT2LMHeadModel", "gpt2") | {"n_positions": 512}, 512, 512),
