@@ -24,6 +24,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 GREEDY = {"temperature": 0, "max_tokens": 400}
 TURNS = [turn for dialogue in DIALOGUES if not dialogue.tools for turn in dialogue.turns]
+# Tokens of a stream that fell behind the engine; if there are more, they come as one text.
+MOST_SPLIT = 256
 CANARY = "canary-in-a-prompt"
 TOKEN = "hf_canaryincredential"
 
@@ -80,9 +82,10 @@ async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(
             if number % 4 < 2:
                 job = await endpoint.run(raw)
                 assert texts(job) == [expected]
-                if stream:
+                generated = job.output[-1]["usage"]["output"]
+                if stream and generated <= MOST_SPLIT:
                     counted = sum(len(chunk["choices"][0]["tokens"]) for chunk in job.output)
-                    assert job.output[-1]["usage"]["output"] == counted
+                    assert generated == counted
             else:
                 job = await endpoint.run({"openai_route": CHAT, "openai_input": body})
                 assert openai_text(job) == expected
