@@ -95,7 +95,7 @@ test-2 test-3: test-%:
 test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code (two minutes)
 	@$(BIN)/python -m pytest -m slow
 
-test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute)
+test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
 
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 340 MB)

@@ -18,7 +18,6 @@ from support.hub.downloads import (
     hold,
     hub_with,
     left_behind,
-    repository,
     sent,
     sent_once,
     size,
@@ -29,11 +28,6 @@ from support.processes.background import background, wait_until
 from worker.store import Found
 
 WAITING = "another worker downloads it"
-
-
-@pytest.fixture(scope="module")
-def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return repository(tmp_path_factory.mktemp("source") / "files", demo_model)
 
 
 @pytest.fixture

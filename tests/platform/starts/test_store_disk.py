@@ -20,7 +20,6 @@ from support.hub.downloads import (
     hold,
     hub_with,
     mounted,
-    repository,
     sent,
     sent_once,
     size,
@@ -33,11 +32,6 @@ from worker.store import Found
 from worker.store.files import INDEX
 
 ROOM = 8_000_000
-
-
-@pytest.fixture(scope="module")
-def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return repository(tmp_path_factory.mktemp("source") / "files", demo_model)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from support.hub.downloads import (
     found,
     hub_with,
     leases,
-    repository,
 )
 from support.hub.server import MEMBER, STRANGER, Hub
 from support.processes.commands import Ran, run
@@ -119,11 +118,6 @@ class Tried:
     left: Found | NotFound
     held: list[str]
     mended: Ran
-
-
-@pytest.fixture(scope="module")
-def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return repository(tmp_path_factory.mktemp("source") / "files", demo_model)
 
 
 def get_into(trouble: Trouble, source: Path, base: Path) -> Tried:
