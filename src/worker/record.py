@@ -1,0 +1,63 @@
+"""What the log says of a job: one line when it has ended, without its prompt and its answer."""
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job's line in the log. Times are ``time.monotonic``'s, in seconds.
+
+    ``Worker.handle`` fills in what it knows; whoever delivers the yields adds the posts, and
+    writes the line.
+
+    Args:
+        id: the job's.
+        taken_at: when this worker had the job.
+        route: "/v1/chat/completions", "raw", "list".
+        status: of the answer, as an HTTP status; 499 if the job was cancelled.
+        prompt_tokens: None if nobody counted them.
+        output_tokens: likewise.
+        begun_at: when the engine was asked; None if it never was.
+        first_at: when the first piece of the answer was there.
+        chunks: how many yields there were.
+        posts_retried: how often a post to the platform was tried again.
+    """
+
+    id: str
+    taken_at: float = field(default_factory=time.monotonic)
+    route: str = "none"
+    status: int = 200
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    begun_at: float | None = None
+    first_at: float | None = None
+    chunks: int = 0
+    posts_retried: int = 0
+
+    def write(self) -> None:
+        """Log the line, now that the job has ended."""
+        total_ms = _milliseconds(self.taken_at, time.monotonic())
+        values = {
+            "job": self.id,
+            "route": self.route,
+            "status": self.status,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "queue_ms": _milliseconds(self.taken_at, self.begun_at),
+            "first_token_ms": _milliseconds(self.taken_at, self.first_at),
+            "total_ms": total_ms,
+            "chunks": self.chunks,
+            "posts_retried": self.posts_retried,
+        }
+        text = " ".join(
+            f"{name}={'-' if value is None else value}" for name, value in values.items()
+        )
+        log.info("%s", text, extra={"fields": values})
+
+
+def _milliseconds(begin: float, end: float | None) -> float | None:
+    return None if end is None else round(1000 * (end - begin), 1)
