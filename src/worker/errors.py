@@ -12,6 +12,7 @@ WorkerError
 │  ├─ StartFailed        the worker does not start: vLLM's message
 │  ├─ EngineBusy         503, retryable
 │  ├─ EngineDead         503, retryable: this worker is about to be replaced
+│  ├─ Undelivered        503, retryable: a part of the answer may be lost
 │  └─ InternalError      500
 └─ RefusedByEngine       vLLM refuses the request, with its own message and status
 """
@@ -137,6 +138,19 @@ class EngineDead(EngineError):
         super().__init__(
             "The engine that answers this request has died and is being replaced. "
             "Send the request again."
+        )
+
+
+class Undelivered(EngineError):
+    """A part of a stream may be missing, or may have arrived twice."""
+
+    status = 503
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The connection to the platform broke while a part of the answer was sent, "
+            "so the answer may not be whole. Send the request again."
         )
 
 

@@ -23,6 +23,7 @@ class JobRecord:
         output_tokens: likewise.
         begun_at: when the engine was asked; None if it never was.
         first_at: when the first piece of the answer was there.
+        streamed: whether the caller asked for a stream.
         chunks: how many yields there were.
         posts_retried: how often a post to the platform was tried again.
     """
@@ -35,6 +36,7 @@ class JobRecord:
     output_tokens: int | None = None
     begun_at: float | None = None
     first_at: float | None = None
+    streamed: bool = False
     chunks: int = 0
     posts_retried: int = 0
 
