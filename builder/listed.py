@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 from table import ROWS, Row
@@ -15,7 +15,7 @@ from worker.engine.options.automatic import automatic
 from worker.engine.options.combinations import NEEDS
 from worker.engine.options.excluded import IDLE
 from worker.errors import SettingsError
-from worker.settings import Settings
+from worker.settings import Jobs, Settings
 from worker.settings.names import ALIASES, OPPOSITES
 from worker.settings.values import text
 
@@ -28,6 +28,7 @@ WORKERS = Machine(cpu=False, gpus=(GPU,))
 PROBES = ("nonsense", "{", "[", "-1", "a=b,c", "/no/such/file.py")
 
 _KINDS: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", Path: "path"}
+_KINDS[get_args(Jobs)[0]] = "whole number, `auto`"
 # A model that the checks do not look up.
 _MODEL = "org/name"
 

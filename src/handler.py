@@ -20,6 +20,7 @@ import psutil
 
 from worker import doctor, local, start
 from worker.app import Worker
+from worker.concurrency import jobs_at_once
 from worker.engine import Engines, Model
 from worker.errors import SettingsError, WorkerError
 from worker.phases import phase
@@ -163,6 +164,7 @@ def serve(engines: Engines, settings: Settings) -> None:
             update = {"status": "IN_PROGRESS", "output": progress}
             await rp_http.send_result(session, update, job)
 
+    jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
     # The SDK's test API has no way to report progress.
     worker = Worker(engines, settings, report if platform_around() else None)
 
@@ -181,7 +183,7 @@ def serve(engines: Engines, settings: Settings) -> None:
             "handler": worker.handle,
             "return_aggregate_stream": True,
             # A constant: the SDK changes its concurrency only while no job is running.
-            "concurrency_modifier": lambda _: settings.max_concurrency,
+            "concurrency_modifier": lambda _: jobs,
         }
     )
 

@@ -138,7 +138,8 @@ OWN_ROWS = (
         "MAX_CONCURRENCY",
         SERVERLESS,
         "Jobs at once",
-        "Jobs that a worker takes at once; those beyond what the engine runs wait in vLLM's queue.",
+        "Jobs that a worker takes at once, of which the engine runs some and the others wait in "
+        "it; `auto`: as many as it runs, and a quarter more.",
         form=True,
     ),
     Row(

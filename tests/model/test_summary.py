@@ -21,7 +21,8 @@ def test_one_line_summarizes_the_engine(engine: "InProcessEngine", settings: Set
     from worker.engine.summary import summary  # noqa: PLC0415 - it imports vLLM
 
     arguments, config = engine._arguments, engine._client.vllm_config
-    shown = parts(summary(arguments, config, settings.max_concurrency))
+    slots = config.scheduler_config.max_num_seqs
+    shown = parts(summary(arguments, config, settings.max_concurrency, slots))
     tokens = config.cache_config.num_gpu_blocks * config.cache_config.block_size
     assert tokens > 100_000
     versions = shown.pop("versions")
@@ -34,10 +35,17 @@ def test_one_line_summarizes_the_engine(engine: "InProcessEngine", settings: Set
         "context": "1024 tokens",
         "parallelism": "tensor 1, pipeline 1, data 1",
         "KV cache": f"{tokens} tokens",
-        "concurrency": f"300 jobs, {config.scheduler_config.max_num_seqs} in the engine",
+        "concurrency": f"300 jobs, {slots} in the engine",
     }
     for package in ("python 3.", "vllm", "torch 2.", "runpod 1."):
         assert package in versions
+
+
+def test_a_number_of_jobs_that_the_worker_chose_is_explained(engine: "InProcessEngine") -> None:
+    from worker.engine.summary import summary  # noqa: PLC0415 - it imports vLLM
+
+    shown = parts(summary(engine._arguments, engine._client.vllm_config, "auto", 128))
+    assert shown["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
 
 
 def test_every_automatic_choice_is_logged_with_its_reason(engine: "InProcessEngine") -> None:

@@ -147,7 +147,13 @@ class InProcessEngine:
 
     @property
     def slots(self) -> int:
-        return int(self._client.vllm_config.scheduler_config.max_num_seqs)
+        """See ``Engine.slots``."""
+        config = self._client.vllm_config
+        scheduler = config.scheduler_config
+        # Of 0.32: a lower limit than the number that the core has memory for.
+        active = getattr(scheduler, "max_num_active_seqs", None)
+        # With data parallelism every rank has a scheduler.
+        return int((active or scheduler.max_num_seqs) * config.parallel_config.data_parallel_size)
 
     @property
     def unfinished_requests(self) -> int:

@@ -23,6 +23,7 @@ import uvloop
 from pydantic import ValidationError
 
 from worker.asgi import Head
+from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
 from worker.engine.compile_key import key_of_engines, key_of_models
@@ -106,9 +107,12 @@ def launched(
             stack.callback(_close, engine)
             _make_ready(engine, arguments)
             running.append(engine)
-        for (arguments, _), (client, _) in zip(configured, clients, strict=True):
-            log.info(summary(arguments, client.vllm_config, settings.max_concurrency))
+        wanted = settings.max_concurrency
+        for engine, (arguments, _), (client, _) in zip(running, configured, clients, strict=True):
+            log.info(summary(arguments, client.vllm_config, wanted, engine.slots))
             log.info("chosen: %s", "; ".join(map(str, defaults(arguments))))
+            # An embedder answers some of the same jobs.
+            wanted = jobs_at_once(wanted, running[0].slots)
         if compile_cache:
             compile_cache.publish()
         # vLLM and its imports hold half a million objects permanently: each full garbage collection

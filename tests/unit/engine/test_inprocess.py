@@ -28,6 +28,27 @@ def test_vllms_metrics_of_an_engine_have_a_registry_of_their_own() -> None:
     assert list(take_metrics().collect()) == []
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "ranks", "slots"),
+    [
+        ({"max_num_seqs": 8}, 1, 8),
+        ({"max_num_seqs": 8, "max_num_active_seqs": None}, 1, 8),
+        ({"max_num_seqs": 8, "max_num_active_seqs": 6}, 1, 6),
+        ({"max_num_seqs": 8, "max_num_active_seqs": 6}, 2, 12),
+    ],
+)
+async def test_the_slots_are_those_of_all_data_parallel_ranks(
+    scheduler: dict[str, int], ranks: int, slots: int
+) -> None:
+    parallel = SimpleNamespace(data_parallel_size=ranks)
+    config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(**scheduler), parallel_config=parallel
+    )
+    fake: Any = SimpleNamespace(vllm_config=config)
+    started, arguments, loop = (fake, CollectorRegistry()), fake, asyncio.get_running_loop()
+    assert InProcessEngine(started, arguments, settings(), loop, Future()).slots == slots
+
+
 class Watched(InProcessEngine):
     """Has a client and none of the parts that are built around it."""
 

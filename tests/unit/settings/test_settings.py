@@ -47,6 +47,8 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
     [
         ("BASE_PATH", "/data", Path("/data")),
         ("MAX_CONCURRENCY", "7", 7),
+        ("MAX_CONCURRENCY", "auto", "auto"),
+        ("MAX_CONCURRENCY", " Auto", "auto"),
         ("DEFAULT_BATCH_SIZE", "20", 20),
         ("DEFAULT_MIN_BATCH_SIZE", "2.5", 2.5),
         ("DEFAULT_BATCH_SIZE_GROWTH_FACTOR", "1.5", 1.5),
@@ -109,8 +111,9 @@ def test_a_missing_model_name_is_a_mistake_that_shows_an_example(environ: dict[s
 @pytest.mark.parametrize(
     ("name", "text", "accepted"),
     [
-        ("MAX_CONCURRENCY", "0", "greater than or equal to 1"),
-        ("MAX_CONCURRENCY", "many", "a valid integer"),
+        ("MAX_CONCURRENCY", "0", "a whole number of at least 1, or auto"),
+        ("MAX_CONCURRENCY", "1.5", "a whole number of at least 1, or auto"),
+        ("MAX_CONCURRENCY", "automatic", "a whole number of at least 1, or auto"),
         ("DEFAULT_BATCH_SIZE", "0", "greater than or equal to 1"),
         ("DEFAULT_BATCH_SIZE", "1.5", "a valid integer"),
         ("DEFAULT_MIN_BATCH_SIZE", "-1", "greater than or equal to 0"),
