@@ -15,6 +15,9 @@ ASKED_ELSEWHERE = frozenset({"MODEL_NAME", "HF_TOKEN"})
 
 UNSET = {"value": "", "label": "unset"}
 
+# What suits new endpoints better than the default, which those that exist rely on.
+PROPOSED = {"MAX_CONCURRENCY": "auto"}
+
 # Small models of well-known families, and the settings that suit them.
 PRESETS: dict[str, dict[str, Any]] = {
     "Qwen3 0.6B": {
@@ -66,7 +69,10 @@ class Forms:
 
     def hub(self) -> dict[str, Any]:
         """Build ``.runpod/hub.json``: the listing on the hub, with its form."""
-        presets = [{"name": name, "defaults": defaults} for name, defaults in PRESETS.items()]
+        presets = [
+            {"name": name, "defaults": {**defaults, **PROPOSED}}
+            for name, defaults in PRESETS.items()
+        ]
         inputs = [{"key": one.name, "input": self._hub_input(one)} for one in self._listed]
         return {
             "title": "vLLM worker",
@@ -116,13 +122,15 @@ class Forms:
         return field | ({"advanced": True} if setting.row.advanced else {})
 
     def _shown(self, setting: Listed) -> str:
-        return "" if setting.name in self._left_open else setting.default
+        if setting.name in self._left_open:
+            return ""
+        return PROPOSED.get(setting.name, setting.default)
 
     def _description(self, setting: Listed) -> str:
         """Return what a setting is for, as plain text."""
-        blank = setting.default and not self._shown(setting)
+        hidden = setting.default and setting.default != self._shown(setting)
         meaning = setting.row.meaning.replace("`", "")
-        return meaning + (f" Default: {setting.default}." if blank else "")
+        return meaning + (f" Default: {setting.default}." if hidden else "")
 
 
 def _categories(asked: Iterable[Listed]) -> Iterable[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 import listings
 import pytest
-from forms import ASKED_ELSEWHERE
+from forms import ASKED_ELSEWHERE, PROPOSED
 from listed import WORKERS, Catalogue
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from support.settings import read_settings
@@ -182,9 +182,9 @@ def test_every_name_in_the_forms_is_a_setting(hub: Hub) -> None:
     assert names - own - ALIASES.keys() - Catalogue().options.names == set()
 
 
-def test_an_unchanged_form_changes_nothing(console: Console, hub: Hub) -> None:
+def test_an_unchanged_form_changes_no_more_than_it_proposes(console: Console, hub: Hub) -> None:
     model = {"MODEL_NAME": "org/model"}
-    bare = read_settings(model, WORKERS)
+    bare = read_settings(model | PROPOSED, WORKERS)
     shown: dict[str, Any] = {name: asked.value for name, asked in console.asked.items()}
     asked_by_hub = {field.key: field.input.default for field in hub.config.env}
     for form in (shown, asked_by_hub):
@@ -193,6 +193,15 @@ def test_an_unchanged_form_changes_nothing(console: Console, hub: Hub) -> None:
         assert sent.settings == bare.settings
         assert sent.arguments.vllm == bare.arguments.vllm
         assert sent.warnings == ()
+
+
+def test_forms_and_presets_leave_jobs_to_other_workers(console: Console, hub: Hub) -> None:
+    asked_by_hub = {field.key: field.input for field in hub.config.env}
+    for field in (console.asked["MAX_CONCURRENCY"], asked_by_hub["MAX_CONCURRENCY"]):
+        assert field.description.endswith("Default: 300.")
+    assert console.asked["MAX_CONCURRENCY"].value == "auto"
+    assert asked_by_hub["MAX_CONCURRENCY"].default == "auto"
+    assert {preset.defaults["MAX_CONCURRENCY"] for preset in hub.config.presets} == {"auto"}
 
 
 def test_a_form_leaves_an_embedding_model_its_share(console: Console) -> None:
