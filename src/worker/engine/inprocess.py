@@ -150,7 +150,7 @@ class InProcessEngine:
         """See ``Engine.slots``."""
         config = self._client.vllm_config
         scheduler = config.scheduler_config
-        # Of 0.32: a lower limit than the number that the core has memory for.
+        # A lower limit than what the core has memory for; vLLM 0.30 has none.
         active = getattr(scheduler, "max_num_active_seqs", None)
         # With data parallelism every rank has a scheduler.
         return int((active or scheduler.max_num_seqs) * config.parallel_config.data_parallel_size)
