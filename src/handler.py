@@ -24,6 +24,7 @@ from worker.concurrency import jobs_at_once
 from worker.engine import Engines, Model
 from worker.errors import SettingsError, WorkerError
 from worker.phases import phase
+from worker.record import JobRecord
 from worker.settings import Settings
 from worker.settings.environment import platform_around, process_environ
 from worker.settings.sources import gather
@@ -169,7 +170,9 @@ def serve(engines: Engines, settings: Settings) -> None:
     worker = Worker(engines, settings, report if platform_around() else None)
 
     async def engine_answers() -> None:
-        async for chunk in worker.handle(fitness_job(engines.main.model)):
+        job = fitness_job(engines.main.model)
+        # With a record of its own, which is not written: it is no job of a caller.
+        async for chunk in worker.handle(job, JobRecord(job["id"])):
             if "error" in chunk:
                 raise RuntimeError(chunk["error"])
 

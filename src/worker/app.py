@@ -3,18 +3,23 @@
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from http import HTTPStatus
 from typing import Any
 
+from worker import routes
 from worker.bridge import Stream, at_end_of_task
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, WorkerError, defects_hidden
 from worker.job import Job, parse_input
 from worker.progress import Report, reporting
-from worker.routes import answer
+from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
 from worker.settings import Settings
+
+# Waits for further pieces of an answer, as ``Stream.read``.
+Read = Callable[..., Awaitable[list[Piece[Any]] | None]]
 
 
 class Worker:
@@ -39,13 +44,59 @@ class Worker:
         self._settings = settings
         self._report = report
         self._limit = limit
+        self._running = 0
+        self._streams: set[Stream[Piece[Any]]] = set()
+
+    @property
+    def running(self) -> int:
+        """How many jobs are being answered."""
+        return self._running
+
+    def end_all(self, error: WorkerError) -> None:
+        """Fail every running answer with this error, after what the engine has produced of it."""
+        for stream in self._streams:
+            stream.end(error)
 
     # An async generator function: the SDK recognises nothing else as a stream.
-    async def handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
+    async def handle(
+        self, job: dict[str, Any], record: JobRecord | None = None
+    ) -> AsyncGenerator[Any, None]:
         """Yield the answer to a job of the platform: ``{"id": ..., "input": {...}}``.
 
         Nothing is raised: a job fails by a last yield of ``{"error": "<JSON text>"}``.
+
+        Args:
+            job: as the platform handed it over.
+            record: filled in for a caller who counts the chunks and writes it; None: the job's
+                line in the log is written here.
         """
+        writes = record is None
+        record = record or JobRecord(str(job.get("id", "")))
+        with self._counted(record, writes=writes):
+            async with contextlib.aclosing(self._answered(job, record)) as yields:
+                async for chunk in yields:
+                    if writes:
+                        record.chunks += 1
+                    yield chunk
+
+    @contextlib.contextmanager
+    def _counted(self, record: JobRecord, *, writes: bool) -> Iterator[None]:
+        """Count a job as running until the end of this block, or of the job's task."""
+        ended = contextlib.ExitStack()
+        if writes:
+            ended.callback(record.write)
+        ended.callback(self._count, -1)
+        self._count(1)
+        # A job that is cancelled runs no more code that could set it.
+        record.status = UNANSWERED
+        # Closed twice if a cancelled job's generator is closed later; a stack has no second end.
+        with at_end_of_task(ended.close):
+            yield
+
+    def _count(self, change: int) -> None:
+        self._running += change
+
+    async def _answered(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
         request_id = str(job.get("id", ""))
         render_error = None
         error_keys: Mapping[str, Any] = {}
@@ -53,29 +104,36 @@ class Worker:
             # The SDK would send the traceback of a defect to the caller.
             with defects_hidden(request_id):
                 parsed = parse_input(job.get("input"))
-                reply = answer(parsed, request_id, self._engines, self._settings)
-                error_keys = reply.error_keys
+                record.route, record.streamed = routes.name(parsed), parsed.stream
+                reply = routes.answer(parsed, request_id, self._engines, self._settings)
+                error_keys, record.usage = reply.error_keys, reply.usage
                 async with (
                     reporting(job, reply.progress, self._report),
-                    contextlib.aclosing(self._yields(parsed, reply)) as yields,
+                    contextlib.aclosing(self._yields(parsed, reply, record)) as yields,
                 ):
                     async for chunk in yields:
                         yield chunk
                         render_error = reply.render_error
         except WorkerError as error:
+            record.status = error.status
             body = {**error_keys, **error.body(request_id)}
             yield render_error(body) if render_error else _failure(body)
 
-    async def _yields(self, job: Job, reply: Answer[Any]) -> AsyncGenerator[Any, None]:
-        with self._opened(reply) as stream:
+    async def _yields(
+        self, job: Job, reply: Answer[Any], record: JobRecord
+    ) -> AsyncGenerator[Any, None]:
+        with self._opened(reply, record) as read:
             if not reply.stream:
-                yield await self._whole(stream, reply)
+                chunk = await self._whole(read, reply)
+                # Not every caller asks for a second yield.
+                record.status = HTTPStatus.OK
+                yield chunk
                 return
             chunker: Chunker[Any] = Chunker(reply.policy or self._policy(job))
             wait: float | None = None
             failure: WorkerError | None = None
             try:
-                while (pieces := await stream.read(wait, chunker.missing)) is not None:
+                while (pieces := await read(wait, chunker.missing)) is not None:
                     chunker.add(self._within_limit(pieces))
                     if chunk := chunker.take(time.monotonic()):
                         yield reply.render(chunk)
@@ -87,18 +145,35 @@ class Worker:
                 yield reply.render(chunk)
             if failure is not None:
                 raise failure
+            record.status = HTTPStatus.OK
 
     @contextlib.contextmanager
-    def _opened(self, reply: Answer[Any]) -> Iterator[Stream[Piece[Any]]]:
+    def _opened(self, reply: Answer[Any], record: JobRecord) -> Iterator[Read]:
         """Start an answer; cancel it at the end of this block, or of the job's task."""
-        stream = Stream(reply.pieces, self._engines.loop)
-        with at_end_of_task(stream.cancel):
-            yield stream
 
-    async def _whole(self, stream: Stream[Piece[Any]], reply: Answer[Any]) -> Any:
+        def source() -> AsyncGenerator[Piece[Any], None]:
+            record.begun_at = time.monotonic()
+            return reply.pieces()
+
+        async def read(patience: float | None = None, enough: int = 1) -> list[Piece[Any]] | None:
+            pieces = await stream.read(patience, enough)
+            if pieces and record.first_at is None:
+                record.first_at = pieces[0].born
+            return pieces
+
+        def close() -> None:
+            stream.cancel()
+            self._streams.discard(stream)
+
+        stream = Stream(source, self._engines.loop)
+        self._streams.add(stream)
+        with at_end_of_task(close):
+            yield read
+
+    async def _whole(self, read: Read, reply: Answer[Any]) -> Any:
         """Return the one yield of an answer that is not streamed."""
         values: list[Any] = []
-        while (pieces := await stream.read()) is not None:
+        while (pieces := await read()) is not None:
             values += [piece.value for piece in pieces]
         chunk = reply.render(values)
         if (size := json_size(chunk)) > self._limit:

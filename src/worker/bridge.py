@@ -67,6 +67,15 @@ class Stream(Generic[T]):
             with contextlib.suppress(RuntimeError):  # the engine's loop is closed: nothing runs
                 self._engine_loop.call_soon_threadsafe(self._stop)
 
+    def end(self, error: Exception) -> None:
+        """Close the source: ``read`` raises this error after the items that have arrived.
+
+        From any thread; harmless once the source has ended.
+        """
+        if not self._cancelled and not self._ended:
+            self._error = error
+            self.cancel()
+
     # On the engine's loop:
 
     def _start(self) -> None:
@@ -101,7 +110,7 @@ class Stream(Generic[T]):
 
 
 @contextlib.contextmanager
-def at_end_of_task(call: Callable[[], None]) -> Iterator[None]:
+def at_end_of_task(call: Callable[[], object]) -> Iterator[None]:
     """Call at the end of this block, and at the end of the task that runs it.
 
     The task of a cancelled job is usually suspended in the SDK's POST: the generator is dropped

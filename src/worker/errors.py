@@ -13,6 +13,7 @@ WorkerError
 │  ├─ EngineBusy         503, retryable
 │  ├─ EngineDead         503, retryable: this worker is about to be replaced
 │  ├─ Undelivered        503, retryable: a part of the answer may be lost
+│  ├─ ShuttingDown       503, retryable: this worker is being stopped
 │  └─ InternalError      500
 └─ RefusedByEngine       vLLM refuses the request, with its own message and status
 """
@@ -151,6 +152,18 @@ class Undelivered(EngineError):
         super().__init__(
             "The connection to the platform broke while a part of the answer was sent, "
             "so the answer may not be whole. Send the request again."
+        )
+
+
+class ShuttingDown(EngineError):
+    """The worker is being stopped; another one can answer."""
+
+    status = 503
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The worker that answers this request is being stopped. Send the request again."
         )
 
 

@@ -23,21 +23,26 @@ async def reporting(
 ) -> AsyncIterator[None]:
     """Report a job's progress while the block runs: at once, then at every change.
 
-    Leaving the block waits for an update that is being sent: none may arrive after the result.
+    Leaving the block waits for an update that is being sent: none may arrive after the result. A
+    job that is cancelled has no result, and its update is cancelled, too.
     """
     if progress is None or report is None:
         yield
         return
     over = asyncio.Event()
     reporter = asyncio.create_task(_report_changes(job, progress, report, over))
-    try:
-        with at_end_of_task(over.set):
+    with at_end_of_task(reporter.cancel):
+        try:
             yield
-    finally:
-        # An update that fails does not fail the job.
-        await asyncio.wait({reporter})
-        if not reporter.cancelled() and (error := reporter.exception()):
-            log.warning("a job's progress could not be told: %r", error)
+        except (asyncio.CancelledError, GeneratorExit):
+            reporter.cancel()
+            raise
+        finally:
+            over.set()
+            # An update that fails does not fail the job.
+            await asyncio.wait({reporter})
+            if not reporter.cancelled() and (error := reporter.exception()):
+                log.warning("a job's progress could not be told: %r", error)
 
 
 async def _report_changes(

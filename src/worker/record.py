@@ -6,6 +6,17 @@ from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
 
+# The status of a job that has not been answered to its end: cancelled, or still running.
+UNANSWERED = 499
+
+
+@dataclass(slots=True)
+class Usage:
+    """The tokens of an answer so far, None if they are not counted. The engine's loop counts."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+
 
 @dataclass(slots=True)
 class JobRecord:
@@ -19,8 +30,7 @@ class JobRecord:
         taken_at: when this worker had the job.
         route: "/v1/chat/completions", "raw", "list".
         status: of the answer, as an HTTP status; 499 if the job was cancelled.
-        prompt_tokens: None if nobody counted them.
-        output_tokens: likewise.
+        usage: the answer's own, which grows with it.
         begun_at: when the engine was asked; None if it never was.
         first_at: when the first piece of the answer was there.
         streamed: whether the caller asked for a stream.
@@ -32,8 +42,7 @@ class JobRecord:
     taken_at: float = field(default_factory=time.monotonic)
     route: str = "none"
     status: int = 200
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
+    usage: Usage = field(default_factory=Usage)
     begun_at: float | None = None
     first_at: float | None = None
     streamed: bool = False
@@ -47,8 +56,8 @@ class JobRecord:
             "job": self.id,
             "route": self.route,
             "status": self.status,
-            "prompt_tokens": self.prompt_tokens,
-            "output_tokens": self.output_tokens,
+            "prompt_tokens": self.usage.prompt_tokens,
+            "output_tokens": self.usage.output_tokens,
             "queue_ms": _milliseconds(self.taken_at, self.begun_at),
             "first_token_ms": _milliseconds(self.taken_at, self.first_at),
             "total_ms": total_ms,

@@ -11,6 +11,7 @@ from worker.errors import (
     Mistake,
     RefusedByEngine,
     SettingsError,
+    ShuttingDown,
     UnknownRoute,
     WorkerError,
     collected,
@@ -26,6 +27,7 @@ from worker.errors import (
         (InternalError(), 500, "InternalServerError"),
         (EngineBusy("no"), 503, "ServiceUnavailableError"),
         (EngineDead(), 503, "ServiceUnavailableError"),
+        (ShuttingDown(), 503, "ServiceUnavailableError"),
         (RefusedByEngine("no", status=422), 422, "UnprocessableEntityError"),
         (RefusedByEngine("no", status=429), 429, "TooManyRequestsError"),
     ],
@@ -58,6 +60,7 @@ def test_a_body_quotes_no_more_than_2000_characters() -> None:
     ("error", "retryable"),
     [
         (EngineDead(), True),
+        (ShuttingDown(), True),
         (EngineBusy("full"), True),
         (RefusedByEngine("full", status=503), True),
         (RefusedByEngine("too many", status=429), True),

@@ -24,3 +24,15 @@ def answer(
             return raw.answer(job, request_id, engines.main)
         case ListJob():
             return lists.answer(job, request_id, engines.main)
+
+
+def name(job: OpenAIJob | RawJob | ListJob) -> str:
+    """Return a job's route for the log, in none of the caller's words."""
+    match job:
+        case OpenAIJob():
+            route = openai.find(job)
+            return route.path if route else "unknown"
+        case RawJob():
+            return "raw"
+        case ListJob():
+            return "list"

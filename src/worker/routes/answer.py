@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from worker.chunking import ChunkPolicy, Piece
+from worker.record import Usage
 
 T = TypeVar("T")
 
@@ -27,6 +28,7 @@ class Answer(Generic[T]):
         policy: how the answer is chunked, where the job's chunk keys do not apply.
         progress: returns how many items are done: ``{"done": 3, "total": 200}``. None is reported
             without it.
+        usage: the tokens so far, counted by the pieces.
     """
 
     stream: bool
@@ -36,6 +38,7 @@ class Answer(Generic[T]):
     error_keys: Mapping[str, Any] = field(default_factory=dict)
     policy: ChunkPolicy | None = None
     progress: Callable[[], dict[str, int]] | None = None
+    usage: Usage = field(default_factory=Usage)
 
 
 def json_size(value: Any) -> int:

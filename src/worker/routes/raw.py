@@ -10,6 +10,7 @@ from itertools import chain
 from worker.chunking import ROOM_BYTES, Piece
 from worker.engine import Delta, Engine
 from worker.job import RawJob
+from worker.record import Usage
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS
 
@@ -24,14 +25,24 @@ def answer(job: RawJob, request_id: str, engine: Engine) -> Answer[Delta]:
     A delta too large for one yield of a stream is several pieces.
     """
     dialect = DIALECTS[job.format](job, request_id)
+    usage = Usage()
 
     async def pieces() -> AsyncGenerator[Piece[Delta], None]:
+        output_tokens = 0
         async with contextlib.aclosing(engine.generate(job, request_id)) as deltas:
             async for delta in deltas:
+                output_tokens += delta.tokens
+                usage.prompt_tokens, usage.output_tokens = delta.prompt_tokens, output_tokens
                 for piece in _pieces(delta, ROOM_BYTES if job.streamed else math.inf):
                     yield piece
 
-    return Answer(stream=job.streamed, pieces=pieces, render=dialect.grow, policy=dialect.policy)
+    return Answer(
+        stream=job.streamed,
+        pieces=pieces,
+        render=dialect.grow,
+        policy=dialect.policy,
+        usage=usage,
+    )
 
 
 def _size(delta: Delta, names: Iterable[str] = tuple(chain(*DETAILS))) -> int:

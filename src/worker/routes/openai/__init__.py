@@ -94,6 +94,11 @@ ROUTES = (
 )
 
 
+def find(job: OpenAIJob) -> Route | None:
+    """Return the route of a job's path, if there is one."""
+    return next((route for route in ROUTES if route.matches(job.path)), None)
+
+
 def answer(job: OpenAIJob, request_id: str, engines: Engines, settings: Settings) -> Answer[Any]:
     """Answer a request to one of ``ROUTES``.
 
@@ -101,7 +106,7 @@ def answer(job: OpenAIJob, request_id: str, engines: Engines, settings: Settings
         UnknownRoute: there is no such route.
         WrongMethod: there is, but for another method.
     """
-    route = next((route for route in ROUTES if route.matches(job.path)), None)
+    route = find(job)
     if route is None:
         served = ", ".join(f"{route.method} {route.path}" for route in ROUTES)
         raise UnknownRoute(f"There is no route {job.route!r}; this worker serves {served}.")

@@ -1,0 +1,158 @@
+"""A worker that is stopped ends its answers: with what they have, and a retryable error."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from starlette.types import Message
+from support.engine.answers import Scripts, results_of
+from support.engine.scripted import (
+    HANG,
+    ScriptedEngine,
+    chat,
+    event,
+    events_in,
+    failure,
+    raw,
+    texts_in,
+    tokens,
+    until,
+    worker,
+)
+
+from worker.app import Worker
+from worker.errors import ShuttingDown
+from worker.record import JobRecord
+
+
+class Consumer:
+    """Reads a job's yields; the first is held until ``posted`` is set, as by a slow POST."""
+
+    def __init__(self, worker: Worker, payload: dict[str, Any], name: str = "job-1") -> None:
+        self.yields: list[Any] = []
+        self.posted = asyncio.Event()
+        self.record = JobRecord(name)
+        self._job = {"id": name, "input": payload}
+        self.task = asyncio.create_task(self._run(worker))
+
+    async def _run(self, worker: Worker) -> None:
+        async for chunk in worker.handle(self._job, self.record):
+            self.yields.append(chunk)
+            await self.posted.wait()
+
+    async def end(self) -> list[Any]:
+        self.posted.set()
+        async with asyncio.timeout(60):
+            await self.task
+        return self.yields
+
+
+async def test_a_raw_stream_has_what_was_computed_and_fails_as_retryable() -> None:
+    with ScriptedEngine(*tokens(*"Hello", finish=None), HANG) as engine:
+        one = worker(engine)
+        consumer = Consumer(one, raw(stream=True))
+        assert await until(lambda: len(consumer.yields) == 1)
+        one.end_all(ShuttingDown())
+        assert await until(lambda: engine.aborted == ["job-1"])
+        yields = await consumer.end()
+    error = failure(yields)
+    assert (error["code"], error["retryable"]) == (503, True)
+    assert "being stopped" in error["message"]
+    texts = [text for chunk in yields[:-1] for text in chunk["choices"][0]["tokens"]]
+    assert "".join(texts) == "Hello"
+    assert len(yields) == 4, "merged as in any stream: 1 and 3 tokens, the rest, and the error"
+
+
+async def test_an_openai_stream_ends_with_an_error_event() -> None:
+    disconnected = asyncio.Event()
+
+    async def app(_: Message, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        # In one part, so that all has been produced when the first yield is there.
+        events = "".join(event({"choices": [{"delta": {"content": text}}]}) for text in "Hello")
+        body = {"type": "http.response.body", "body": events.encode(), "more_body": True}
+        await send(body)
+        await receive()
+        disconnected.set()
+
+    with ScriptedEngine(app=app) as engine:
+        one = worker(engine)
+        consumer = Consumer(one, chat(stream=True))
+        assert await until(lambda: len(consumer.yields) == 1)
+        one.end_all(ShuttingDown())
+        yields = await consumer.end()
+        assert await until(disconnected.is_set)
+    assert len(yields) == 4
+    events = events_in("".join(yields))
+    assert "".join(texts_in(event for event in events[:-2])) == "Hello"
+    error = events[-2]["error"]
+    assert (error["code"], error["retryable"], events[-1]) == (503, True, "[DONE]")
+
+
+@pytest.mark.parametrize("payload", [raw(stream=False), chat(stream=False), chat(stream=True)])
+async def test_an_answer_that_has_not_begun_fails(payload: dict[str, Any]) -> None:
+    with ScriptedEngine(HANG) as engine:
+        one = worker(engine)
+        consumer = Consumer(one, payload)
+        assert await until(lambda: engine.generating == ["job-1"])
+        one.end_all(ShuttingDown())
+        yields = await consumer.end()
+        assert await until(lambda: engine.aborted == ["job-1"])
+    assert len(yields) == 1
+    assert failure(yields)["retryable"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_list_has_the_results_that_are_ready(stream: bool) -> None:
+    with Scripts(slow=[HANG]) as engine:
+        one = worker(engine)
+        consumer = Consumer(one, {"prompts": ["fast", "slow"], "stream": stream})
+        assert await until(lambda: consumer.record.first_at is not None)
+        one.end_all(ShuttingDown())
+        yields = await consumer.end()
+        assert await until(lambda: engine.generating == [])
+    assert failure(yields)["code"] == 503
+    assert "fast" in json.dumps(results_of(yields[:-1], stream=stream))
+
+
+async def test_every_job_ends_and_jobs_that_come_later_are_answered() -> None:
+    with ScriptedEngine(HANG) as engine:
+        one = worker(engine)
+        assert one.running == 0
+        jobs = [Consumer(one, raw(stream=True), str(number)) for number in range(30)]
+        assert await until(lambda: len(engine.generating) == 30)
+        assert one.running == 30
+        one.end_all(ShuttingDown())
+        for job in jobs:
+            assert failure(await job.end())["code"] == 503
+        assert one.running == 0
+        assert engine.generating == []
+        engine.script = tuple(tokens("fine"))
+        assert "fine" in str(await Consumer(one, raw(stream=True)).end())
+        assert one.running == 0
+
+
+async def test_a_job_runs_until_its_generator_or_its_task_ends() -> None:
+    with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
+        one = worker(engine)
+        closed, dropped = (one.handle({"id": name, "input": raw(stream=True)}) for name in "ab")
+        assert one.running == 0
+        await anext(closed)
+
+        async def sdk() -> None:
+            async for _ in dropped:
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(sdk())
+        assert await until(lambda: one.running == 2)
+        await closed.aclose()
+        assert one.running == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await until(lambda: one.running == 0)
+        await dropped.aclose()
+        assert one.running == 0, "counted down twice"
