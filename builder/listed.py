@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from table import ROWS, Row
@@ -110,4 +110,5 @@ class Catalogue:
 
 def _own(row: Row, field: FieldInfo) -> Listed:
     kind = _KINDS.get(field.annotation, "text")
-    return Listed(row, kind, "" if field.is_required() else text(field.default))
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return Listed(row, kind, "" if field.is_required() else text(field.default), choices)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from worker import doctor, local, start
+from worker import doctor, local, logs, start
 from worker.app import Worker
 from worker.concurrency import jobs_at_once
 from worker.engine import Engines, Model
@@ -26,7 +26,7 @@ from worker.errors import SettingsError, WorkerError
 from worker.phases import phase
 from worker.record import JobRecord
 from worker.settings import Settings
-from worker.settings.environment import platform_around, process_environ
+from worker.settings.environment import log_format, platform_around, process_environ
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
 from worker.start.repositories import Repositories
@@ -41,12 +41,11 @@ FAREWELL_S = 10.0
 
 def main() -> int:
     """Start the worker and run it until it is stopped; return the exit status of a failed start."""
-    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    log.setLevel(logging.INFO)
+    command = read_command_line()
+    set_up_log(command)
     # Until the SDK sets its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave_on_signal)
-    command = read_command_line()
     try:
         if command.check:
             # At once, even if a request to the hub is unanswered.
@@ -66,8 +65,16 @@ def main() -> int:
         with started() as (engines, settings):
             leave(asyncio.run(local.answer(Worker(engines, settings), job)))
     except WorkerError as error:
-        sys.stderr.write(f"{error.message}\n")
+        logs.write_failure(error.message)
         return 1
+
+
+def set_up_log(command: Namespace) -> None:
+    """Set up the log in its format; standard output is no part of it where it has an answer."""
+    serves = command.prefetch or command.serve or command.rp_serve_api or platform_around()
+    streams = (1, 2) if serves and not command.check else (2,)
+    logs.set_up(log_format(), streams, process_environ())
+    log.setLevel(logging.INFO)
 
 
 def leave_on_signal(number: int, _: FrameType | None) -> None:
@@ -76,7 +83,8 @@ def leave_on_signal(number: int, _: FrameType | None) -> None:
     # A core that was forked a moment ago is not among multiprocessing's children yet.
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+            if not logs.is_reader(process.pid):
+                process.kill()
     leave(128 + number)
 
 
@@ -88,10 +96,7 @@ def leave(status: int) -> NoReturn:
     fetching.end_all()
     for child in multiprocessing.active_children():
         child.kill()
-    # A signal may have come in the middle of a write.
-    with contextlib.suppress(RuntimeError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    logs.flush()
     os._exit(status)
 
 

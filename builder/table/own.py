@@ -164,6 +164,13 @@ OWN_ROWS = (
         form=True,
     ),
     Row(
+        "LOG_FORMAT",
+        SERVERLESS,
+        "Log format",
+        "`json`: every line of the log is a JSON object, whoever prints it; only the environment "
+        "can set it.",
+    ),
+    Row(
         "SERVE_API_KEY",
         SERVERLESS,
         "Key for --serve",

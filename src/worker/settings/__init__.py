@@ -78,10 +78,12 @@ class Settings(BaseModel):
     disable_log_stats: Flag = True
     disable_log_requests: Flag = True
 
-    # Only checked here. They are read from the text of all settings, which has them earlier: the
-    # models by worker.start.needs and vLLM's parser, the other two by worker.settings.sources.
+    # Only checked here. They are read earlier, from the text of all settings or the environment:
+    # the models by worker.start.needs and vLLM's parser, the format by handler.py, the other two
+    # by worker.settings.sources.
     model_name: ModelName
     embedding_model_name: ModelName | None = None
+    log_format: Literal["text", "json"] = "text"
     vllm_config_file: Path | None = None
     vllm_extra_args: str | None = None
 

@@ -62,6 +62,11 @@ def platform_around(environ: Mapping[str, str] = os.environ) -> bool:
     return "RUNPOD_WEBHOOK_GET_JOB" in environ or realtime
 
 
+def log_format(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the format of the log, which is needed before settings are read; blank if unset."""
+    return environ.get("LOG_FORMAT", "").strip()
+
+
 def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the directory of the hub's cache, by the rules of the hub's library."""
     for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):

@@ -27,6 +27,8 @@ BAKED = Path("/local_model_args.json")
 CONFIG_FILE = "VLLM_CONFIG_FILE"
 DEFAULT_CONFIG_FILE = Path("/vllm_config.yaml")
 EXTRA_ARGS = "VLLM_EXTRA_ARGS"
+# Settings that can't be in a file: the log begins before files are read.
+ENVIRONMENT_ONLY = (CONFIG_FILE, EXTRA_ARGS, "LOG_FORMAT")
 EXTRA_EXAMPLE = "'--max-model-len 4096 --enable-lora'"
 
 
@@ -177,7 +179,7 @@ def _read(name: str, file: Path) -> dict[str, str]:
     values: dict[str, str] = {}
     for key, value in settings.items():
         setting = str(key).upper().replace("-", "_")
-        if setting in (CONFIG_FILE, EXTRA_ARGS):
+        if setting in ENVIRONMENT_ONLY:
             advice = f"stands in {file}, but only the environment can set it"
             raise SettingsError([Mistake(setting, redact_line(text(value)), advice)])
         if values.setdefault(setting, text(value)) != text(value):

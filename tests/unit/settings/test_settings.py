@@ -37,6 +37,7 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "system_prompt": None,
         "disable_log_stats": True,
         "disable_log_requests": True,
+        "log_format": "text",
         "vllm_config_file": None,
         "vllm_extra_args": None,
     }

@@ -218,7 +218,7 @@ def test_a_key_that_stands_in_a_file_twice_with_two_values_is_a_mistake(tmp_path
     assert gather(VLLM_CONFIG_FILE=file).mistakes
 
 
-@pytest.mark.parametrize("name", ["vllm-extra-args", "vllm-config-file"])
+@pytest.mark.parametrize("name", ["vllm-extra-args", "vllm-config-file", "log-format"])
 def test_a_variable_for_the_environment_only_is_a_mistake_in_a_file(
     name: str, tmp_path: Path
 ) -> None:

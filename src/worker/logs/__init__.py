@@ -1,0 +1,126 @@
+"""The log as text, or as one JSON object a line, whoever prints it (``LOG_FORMAT``).
+
+The worker's own records are formatted here. What else is printed (by vLLM, its core, the SDK, C++
+libraries) goes through pipes to a child process, ``reader``, which makes objects of it. That is no
+thread, because the engine's core is forked from a process that must have none.
+"""
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from worker.logs import reader
+
+log = logging.getLogger(__name__)
+
+TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+# Seconds that an end waits for the reader, which usually needs a few milliseconds.
+PATIENCE_S = 1.0
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as an object; ``extra={"fields": {...}}`` adds to its keys."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = {
+            "time": reader.timestamp(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            values["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(values, default=str)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    pid: int
+    control: socket.socket
+
+
+# The reader of this process, if there is one.
+_readers: list[_Reader] = []
+
+
+def set_up(log_format: str, streams: Sequence[int], environ: Mapping[str, str]) -> None:
+    """Set up Python's logging; with "json", make objects of all that this process prints.
+
+    What its children print, too: call this before the first of them.
+
+    Args:
+        log_format: "json"; anything else is text.
+        streams: file descriptors to make objects of, 1 and 2 or only one of them.
+        environ: environment of the reader.
+    """
+    if log_format != "json":
+        logging.basicConfig(format=TEXT)
+        return
+    _readers.append(_start_reader(streams, environ))
+    # After a failed start; `leave` ends the process without this.
+    atexit.register(flush)
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(handlers=[handler])
+    logging.captureWarnings(True)
+
+
+def _start_reader(streams: Sequence[int], environ: Mapping[str, str]) -> _Reader:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(PATIENCE_S)
+    pipes = [(stream, *os.pipe()) for stream in streams]
+    for _, source, _ in pipes:
+        os.set_inheritable(source, True)
+    # Without site-packages it starts in 20 ms.
+    command = [sys.executable, "-I", "-S", reader.__file__]
+    pid = os.posix_spawn(
+        sys.executable,
+        [*command, *(f"{source}:{stream}" for stream, source, _ in pipes)],
+        environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), reader.CONTROL)],
+        # It ends when nobody can print any more. These reach the whole process group.
+        setsigmask=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP],
+    )
+    theirs.close()
+    for stream, source, sink in pipes:
+        os.close(source)
+        os.dup2(sink, stream)
+        os.close(sink)
+    return _Reader(pid, ours)
+
+
+def flush() -> None:
+    """Wait until all that was printed is where it belongs, for a second at most.
+
+    The end of a container's first process ends the reader, too.
+    """
+    # A signal may have come in the middle of a write.
+    with contextlib.suppress(RuntimeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    for running in _readers:
+        # It was killed, or it waits for whoever reads the log.
+        with contextlib.suppress(OSError):
+            running.control.send(b".")
+            running.control.recv(1)
+
+
+def is_reader(pid: int) -> bool:
+    """True for the child process that must outlive all others, to write what they print."""
+    return any(running.pid == pid for running in _readers)
+
+
+def write_failure(message: str) -> None:
+    """Write why the worker ends: as it is, or as one object."""
+    if _readers:
+        log.critical("%s", message)
+    else:
+        sys.stderr.write(f"{message}\n")

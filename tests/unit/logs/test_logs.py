@@ -1,0 +1,175 @@
+"""A process whose log is in JSON: no line of it or of its children is lost, however it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT
+from support.processes.background import background
+
+ENVIRON = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
+BEGIN = """
+import logging, os, signal, sys, time, warnings
+from worker import logs
+log = logging.getLogger("worker")
+logs.set_up({format!r}, {streams!r}, os.environ)
+"""
+
+
+def run(
+    script: str, log_format: str = "json", streams: Sequence[int] = (1, 2), *options: str
+) -> subprocess.CompletedProcess[str]:
+    begin = BEGIN.format(format=log_format, streams=tuple(streams))
+    command = [sys.executable, *options, "-c", begin + script]
+    return subprocess.run(
+        command, env=ENVIRON, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def messages(text: str) -> list[str]:
+    return [line["message"] for line in objects(text)]
+
+
+def test_a_record_has_its_fields_beside_time_level_logger_and_message() -> None:
+    ran = run('log.error("%s failed", "j", extra={"fields": {"job": "j", "ms": 1.5, "at": log}})')
+    (line,) = objects(ran.stderr)
+    assert datetime.fromisoformat(line.pop("time")).microsecond % 1000 == 0
+    assert str(line.pop("at")).startswith("<Logger worker")
+    expected = {"level": "ERROR", "logger": "worker", "message": "j failed", "job": "j", "ms": 1.5}
+    assert line == expected
+
+
+def test_a_traceback_and_a_warning_are_part_of_one_object() -> None:
+    ran = run("""
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("oops")
+warnings.warn("careful")
+""")
+    failed, warned = objects(ran.stderr)
+    assert (failed["message"], failed["level"]) == ("oops", "ERROR")
+    assert failed["traceback"].startswith("Traceback (most recent call last):\n")
+    assert failed["traceback"].endswith("ZeroDivisionError: division by zero")
+    assert "UserWarning: careful" in warned["message"]
+    assert (warned["level"], warned["logger"]) == ("WARNING", "py.warnings")
+
+
+def test_what_python_and_libraries_and_children_print_stays_on_its_stream() -> None:
+    ran = run("""
+import subprocess
+print("out", flush=True)
+os.write(1, b"written\\n")
+os.write(2, b"err\\n")
+subprocess.run(["sh", "-c", "echo child; echo child err >&2"])
+""")
+    assert messages(ran.stdout) == ["out", "written", "child"]
+    assert messages(ran.stderr) == ["err", "child err"]
+
+
+def test_a_stream_that_is_no_part_of_the_log_is_left_alone() -> None:
+    ran = run('print("{}", flush=True); log.warning("logged")', streams=(2,))
+    assert ran.stdout == "{}\n"
+    assert messages(ran.stderr) == ["logged"]
+
+
+def test_text_is_as_ever() -> None:
+    ran = run('print("out"); log.warning("logged"); logs.write_failure("no\\nway")', "text")
+    assert ran.stdout == "out\n"
+    assert ran.stderr.endswith(" WARNING worker: logged\nno\nway\n")
+
+
+def test_why_the_worker_ends_is_one_object() -> None:
+    (line,) = objects(run('logs.write_failure("2 settings are wrong:\\n- A\\n- B")').stderr)
+    assert (line["level"], line["message"]) == ("CRITICAL", "2 settings are wrong:\n- A\n- B")
+
+
+MANY = 'os.write(2, b"".join(b"%d\\n" % i for i in range(20_000)))\nsys.stdout.write("last")\n'
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("sys.exit(3)", 3),
+        ("logs.flush(); os._exit(3)", 3),
+        ("os._exit(3)", 3),
+        ("raise SystemExit", 0),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)", -signal.SIGTERM),
+        ("os.killpg(os.setpgrp() or os.getpgrp(), signal.SIGTERM)", -signal.SIGTERM),
+        ("os.kill(os.getpid(), signal.SIGKILL); time.sleep(600)", -signal.SIGKILL),
+        ("os.abort()", -signal.SIGABRT),
+    ],
+)
+def test_however_a_process_ends_its_last_lines_are_written(end: str, status: int) -> None:
+    ran = run(f"{MANY}sys.stdout.flush()\n{end}")
+    assert ran.returncode == status
+    assert messages(ran.stderr) == [str(number) for number in range(20_000)]
+    assert messages(ran.stdout) == ["last"]
+
+
+def test_what_a_defect_prints_is_written() -> None:
+    ran = run(f"{MANY}raise ValueError('defect')")
+    assert ran.returncode == 1
+    assert messages(ran.stderr)[-1] == "ValueError: defect"
+    assert messages(ran.stdout) == ["last"]
+
+
+# Ends as the first process of a container does: with it ends all that has not been written yet.
+def test_all_has_been_written_when_the_flush_returns(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f"{MANY}logs.flush()\nos.kill(logs._readers[0].pid, signal.SIGKILL)\nos._exit(3)\n"
+    command = [sys.executable, "-c", BEGIN.format(format="json", streams=(1, 2)) + script]
+    with background(command, ENVIRON, log) as process:
+        assert process.ended() == 3
+    assert messages(log.read_text()) == [*(str(number) for number in range(20_000)), "last"]
+
+
+def test_a_flush_does_not_wait_for_children_that_can_still_print() -> None:
+    ran = run("""
+if os.fork():
+    begun = time.monotonic()
+    logs.flush()
+    print(time.monotonic() - begun < logs.PATIENCE_S, flush=True)
+    os._exit(0)
+else:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    print("outlived", flush=True)
+    os._exit(0)
+""")
+    assert messages(ran.stdout) == ["True", "outlived"]
+
+
+def test_a_process_whose_reader_was_killed_ends() -> None:
+    ran = run("""
+os.kill(logs._readers[0].pid, signal.SIGKILL)
+os.waitpid(logs._readers[0].pid, 0)
+logs.flush()
+os._exit(3)
+""")
+    assert ran.returncode == 3
+
+
+def test_the_reader_has_no_threads_and_no_signal_but_kill_ends_it() -> None:
+    ran = run("""
+import psutil
+(child,) = psutil.Process().children()
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    child.send_signal(number)
+logs.flush()
+print(logs.is_reader(child.pid), logs.is_reader(os.getpid()), child.num_threads(), flush=True)
+print(psutil.Process().num_threads(), flush=True)
+""")
+    assert messages(ran.stdout) == ["True False 1", "1"]
