@@ -123,8 +123,9 @@ format: $(INSTALLED) ## Format the code, and fix what the linter can fix
 listings: $(INSTALLED) ## Write the platform's forms and docs/settings.md from the table of settings
 	@PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore $(BIN)/python builder/listings.py
 
-bench: $(INSTALLED) demo ## Run the benchmarks: emulator, cancel, starts, slow links, LLM.generate, overhead of jobs
+bench: $(INSTALLED) demo ## Run the benchmarks: emulator, job loop, cancel, starts, slow links, LLM.generate, overhead of jobs
 	@$(BIN)/python benchmarks/emulator_speed.py
+	@$(BIN)/python benchmarks/loop.py --jobs 5000
 	@$(BIN)/python benchmarks/cancel.py
 	@$(BIN)/python benchmarks/cold_start.py
 	@$(BIN)/python benchmarks/streaming.py

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import sys
-from asyncio.subprocess import Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -47,18 +47,18 @@ def prompts(count: int) -> list[str]:
 
 @asynccontextmanager
 async def running(
-    command: Sequence[str], environ: Mapping[str, str], *, quiet: bool = False
+    command: Sequence[str], environ: Mapping[str, str], *, quiet: bool = False, stdout: int = PIPE
 ) -> AsyncIterator[Process]:
     """Run a command in the repository's root, with variables added; kill it at the end.
 
-    Its standard output is piped. `quiet` discards its standard error.
+    Its standard output is piped, unless DEVNULL is passed. `quiet` discards its standard error.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=ROOT,
         env={**os.environ, **environ},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL if quiet else None,
+        stdout=stdout,
+        stderr=DEVNULL if quiet else None,
         start_new_session=True,
     )
     try:

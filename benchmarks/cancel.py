@@ -41,7 +41,7 @@ def run_worker() -> None:
                 if (now := engines.main.unfinished_requests) != count:  # type: ignore[attr-defined]  # the real engine's own
                     count = now
                     bench.print_line("count", count, time.monotonic())
-                time.sleep(0.0005)
+                time.sleep(0.0002)
 
         threading.Thread(target=watch, daemon=True).start()
         handler.serve(engines, settings)

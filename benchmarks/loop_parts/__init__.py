@@ -1,0 +1,1 @@
+"""The parts of benchmarks/loop.py, and the endpoint that they measure."""
