@@ -41,6 +41,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
         metavar="JSON",
         help='such as \'{"on": "stream", "do": "status", "calls": 3}\'',
     )
+    add("--seed", type=int, default=defaults.seed, metavar="N", help="of faults with a share")
     add(
         "--execution-timeout",
         type=seconds,
@@ -116,5 +117,6 @@ def to_options(arguments: Namespace, api_key: str | None) -> Options:
         cancel_on_disconnect=not arguments.keep_on_disconnect,
         oversize_status=arguments.oversize_status,
         faults=(*slow_link(arguments.post_delay), *arguments.fault),
+        seed=arguments.seed,
         request_log=arguments.request_log,
     )

@@ -1,8 +1,11 @@
 """Faults on demand in the calls that workers make to the platform."""
 
+import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import StrEnum
+from random import Random
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -24,11 +27,12 @@ class Action(StrEnum):
     STATUS = "status"  # it has no effect, and is answered with `status`
     RESET = "reset"  # it has no effect, and its connection is reset
     LOSE = "lose"  # it takes effect, and its connection is reset: no acknowledgement
+    HANG = "hang"  # it has no effect, and is not answered until the worker hangs up
     DUPLICATE = "duplicate"  # for a take: its jobs are delivered once more
 
 
 class Fault(BaseModel):
-    """One fault: for a number of calls, for some seconds, or until it is cleared."""
+    """One fault: for a share of the calls, for a number of them, for some seconds, or for all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -36,6 +40,7 @@ class Fault(BaseModel):
     do: Action
     status: int = Field(default=500, ge=400, le=599)
     delay_s: float = Field(default=0, ge=0)
+    share: float = Field(default=1, gt=0, le=1)
     calls: int | None = Field(default=None, ge=1)
     seconds: float | None = Field(default=None, gt=0)
 
@@ -56,32 +61,62 @@ def slow_link(delay_s: float) -> tuple[Fault, ...]:
     return tuple(Fault(on=call, do=Action.DELAY, delay_s=delay_s) for call in posts)
 
 
-class _ActiveFault:
+class ActiveFault:
     """A fault, and for how long it still applies."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, random: Random, cleared: asyncio.Event) -> None:
         self.fault = fault
         self.calls_left = fault.calls
         self.until = None if fault.seconds is None else time.monotonic() + fault.seconds
+        self._random = random
+        self._cleared = cleared
 
     @property
     def over(self) -> bool:
         return self.calls_left == 0 or (self.until is not None and time.monotonic() >= self.until)
 
+    def triggers(self) -> bool:
+        """Draw whether it happens to this call, and count the call if so."""
+        if self.over or self._random.random() >= self.fault.share:
+            return False
+        if self.calls_left is not None:
+            self.calls_left -= 1
+        return True
+
+    async def hold(self) -> None:
+        """Wait until its time is over, or it is cleared."""
+        seconds = None if self.until is None else self.until - time.monotonic()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._cleared.wait()
+
 
 class Faults:
-    """The faults that are active now."""
+    """The faults that are active now.
 
-    def __init__(self, faults: Iterable[Fault] = ()) -> None:
-        self._active: list[_ActiveFault] = []
+    Args:
+        faults: those that are active from the start.
+        seed: every fault draws from a generator of its own, which follows from the seed and the
+            number of faults before it: calls that it does not concern have no influence.
+    """
+
+    def __init__(self, faults: Iterable[Fault] = (), seed: int = 0) -> None:
+        self._active: list[ActiveFault] = []
+        self._seed = seed
+        self._added = 0
+        self._cleared = asyncio.Event()
         for fault in faults:
             self.add(fault)
 
     def add(self, fault: Fault) -> None:
-        self._active.append(_ActiveFault(fault))
+        random = Random(f"{self._seed} {self._added}")
+        self._active.append(ActiveFault(fault, random, self._cleared))
+        self._added += 1
 
     def clear(self) -> None:
         self._active.clear()
+        self._cleared.set()
+        self._cleared = asyncio.Event()
 
     def active(self) -> list[Fault]:
         """Return the active faults, each with the number of calls that it has left."""
@@ -90,14 +125,12 @@ class Faults:
             active.fault.model_copy(update={"calls": active.calls_left}) for active in self._active
         ]
 
-    def trigger(self, call: Call, *actions: Action) -> Fault | None:
-        """Return the first active fault of this call with one of the actions, and count the call.
+    def trigger(self, call: Call, *actions: Action) -> ActiveFault | None:
+        """Return the first active fault of this call with one of the actions that triggers.
 
         None if there is none.
         """
         for active in self._active:
-            if active.fault.on is call and active.fault.do in actions and not active.over:
-                if active.calls_left is not None:
-                    active.calls_left -= 1
-                return active.fault
+            if active.fault.on is call and active.fault.do in actions and active.triggers():
+                return active
         return None

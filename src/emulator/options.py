@@ -67,4 +67,5 @@ class Options:
     # workers' logs show.
     oversize_status: int = 400
     faults: tuple[Fault, ...] = ()  # active from the start
+    seed: int = 0  # of the draws of faults that concern a share of the calls
     request_log: Path | None = None  # a file: one line of JSON per request

@@ -31,7 +31,7 @@ class Emulator:
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self.queue = Queue(self.options)
-        self.faults = Faults(self.options.faults)
+        self.faults = Faults(self.options.faults, self.options.seed)
         self._port = self.options.port
         self._running = AsyncExitStack()
 

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from emulator.faults import Action, Call, Fault, Faults
+from emulator.faults import Action, ActiveFault, Call, Faults
 from emulator.http.request_log import FAULT
 from emulator.http.wire import find_job, parse_object, read_body, read_number
 from emulator.limits import CHUNK_BYTES, RUNSYNC_BYTES
@@ -51,8 +51,8 @@ class WorkerApi:
         """Return a handler that first applies the faults that let a call have no effect."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            fault = self._trigger(request, call, Action.STATUS, Action.RESET)
-            if fault is None:
+            active = self._trigger(request, call, Action.STATUS, Action.RESET, Action.HANG)
+            if active is None:
                 try:
                     return await handler(request)
                 except web.HTTPException as error:
@@ -60,9 +60,13 @@ class WorkerApi:
                     # end as COMPLETED.
                     log.warning("a worker's %s was refused: %s", request.raw_path, error.text)
                     raise
+            fault = active.fault
             if fault.do is Action.RESET:
                 return _reset(request)
             await request.read()
+            if fault.do is Action.HANG:
+                await active.hold()
+                return _reset(request)
             return web.json_response({"error": "a fault on demand"}, status=fault.status)
 
         return answer
@@ -183,15 +187,15 @@ class WorkerApi:
         return web.json_response({})
 
     async def _delay(self, request: web.Request, call: Call) -> None:
-        if fault := self._trigger(request, call, Action.DELAY):
-            await asyncio.sleep(fault.delay_s)
+        if active := self._trigger(request, call, Action.DELAY):
+            await asyncio.sleep(active.fault.delay_s)
 
-    def _trigger(self, request: web.Request, call: Call, *actions: Action) -> Fault | None:
+    def _trigger(self, request: web.Request, call: Call, *actions: Action) -> ActiveFault | None:
         """Return the fault that the request triggers, if any, and note it for the request log."""
-        fault = self._faults.trigger(call, *actions)
-        if fault is not None:
-            request[FAULT] = fault.do
-        return fault
+        active = self._faults.trigger(call, *actions)
+        if active is not None:
+            request[FAULT] = active.fault.do
+        return active
 
 
 def _as_taken(job: Job) -> dict[str, Any]:

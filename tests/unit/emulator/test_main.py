@@ -61,7 +61,7 @@ def test_a_port_that_is_taken_is_said_in_a_line() -> None:
 def test_options_can_be_given_on_the_command_line() -> None:
     fault = '{"on": "done", "do": "reset", "calls": 2}'
     options = read(
-        "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued "
+        "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued --seed 5 "
         f"--expired-as deleted --keep-on-disconnect --execution-timeout 7 --fault '{fault}'"
     )
     assert (options.port, options.endpoint, options.execution_timeout_s) == (9, "mine", 7)
@@ -70,7 +70,7 @@ def test_options_can_be_given_on_the_command_line() -> None:
     assert options.expired_as is ExpiredAs.DELETED
     assert not options.cancel_on_disconnect
     assert options.faults[:2] == slow_link(0.05)
-    assert options.faults[2].calls == 2
+    assert (options.faults[2].calls, options.seed) == (2, 5)
 
 
 def test_every_option_that_the_documentation_names_is_there() -> None:
