@@ -10,8 +10,9 @@ from typing import Any
 from worker import routes
 from worker.bridge import Stream, at_end_of_task
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
+from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
-from worker.errors import AnswerTooLarge, WorkerError, defects_hidden
+from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
 from worker.job import Job, parse_input
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
@@ -46,6 +47,10 @@ class Worker:
         self._limit = limit
         self._running = 0
         self._streams: set[Stream[Piece[Any]]] = set()
+        # Those of them that need the engine.
+        self._in_engine: set[Stream[Piece[Any]]] = set()
+        slots = engines.main.slots
+        self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
 
     @property
     def running(self) -> int:
@@ -149,7 +154,11 @@ class Worker:
 
     @contextlib.contextmanager
     def _opened(self, reply: Answer[Any], record: JobRecord) -> Iterator[Read]:
-        """Start an answer; cancel it at the end of this block, or of the job's task."""
+        """Start an answer; cancel it at the end of this block, or of the job's task.
+
+        Raises:
+            EngineBusy: it needs the engine, and the worker is full.
+        """
 
         def source() -> AsyncGenerator[Piece[Any], None]:
             record.begun_at = time.monotonic()
@@ -164,9 +173,14 @@ class Worker:
         def close() -> None:
             stream.cancel()
             self._streams.discard(stream)
+            self._in_engine.discard(stream)
 
+        if not reply.by_worker and len(self._in_engine) >= self._most_inside:
+            raise EngineBusy
         stream = Stream(source, self._engines.loop)
         self._streams.add(stream)
+        if not reply.by_worker:
+            self._in_engine.add(stream)
         with at_end_of_task(close):
             yield read
 

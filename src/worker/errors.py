@@ -123,10 +123,15 @@ class StartFailed(EngineError):
 
 
 class EngineBusy(EngineError):
-    """The engine's queue is full."""
+    """The worker is full, or the engine's queue; another worker may have room."""
 
     status = 503
     retryable = True
+
+    def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
+        """Make the error; without a message it says that the worker is full."""
+        full = "The worker has as many requests as it can hold. Send the request again."
+        super().__init__(message or full, param=param)
 
 
 class EngineDead(EngineError):

@@ -26,6 +26,7 @@ class Answer(Generic[T]):
             a stream that breaks fails the job.
         error_keys: keys that stand next to ``error`` in an error's body: ``{"type": "error"}``.
         policy: how the answer is chunked, where the job's chunk keys do not apply.
+        by_worker: whether the worker answers by itself, without a slot of the engine.
         progress: returns how many items are done: ``{"done": 3, "total": 200}``. None is reported
             without it.
         usage: the tokens so far, counted by the pieces.
@@ -37,6 +38,7 @@ class Answer(Generic[T]):
     render_error: Callable[[dict[str, Any]], Any] | None = None
     error_keys: Mapping[str, Any] = field(default_factory=dict)
     policy: ChunkPolicy | None = None
+    by_worker: bool = False
     progress: Callable[[], dict[str, int]] | None = None
     usage: Usage = field(default_factory=Usage)
 

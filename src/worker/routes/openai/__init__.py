@@ -120,4 +120,4 @@ def answer(job: OpenAIJob, request_id: str, engines: Engines, settings: Settings
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         yield Piece(await answering(job, request_id, engines, settings), weight=1, size=0)
 
-    return Answer(stream=False, pieces=pieces, render=lambda values: values[0])
+    return Answer(stream=False, pieces=pieces, render=lambda values: values[0], by_worker=True)
