@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -12,12 +13,13 @@ _running: set[asyncio.Future[None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request; ``path`` has no query string."""
+    """An HTTP request; ``path`` has no query string, ``state`` is what the app notes of it."""
 
     method: str
     path: str
     body: bytes = b""
     request_id: str = ""
+    state: dict[str, Any] = field(default_factory=dict)
 
     @property
     def scope(self) -> Scope:
@@ -40,7 +42,7 @@ class Request:
             "headers": headers,
             "client": ("127.0.0.1", 0),
             "server": ("worker", 80),
-            "state": {},
+            "state": self.state,
         }
 
 

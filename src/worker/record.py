@@ -17,6 +17,10 @@ class Usage:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
 
+    def add(self, prompt_tokens: int, output_tokens: int) -> None:
+        self.prompt_tokens = (self.prompt_tokens or 0) + prompt_tokens
+        self.output_tokens = (self.output_tokens or 0) + output_tokens
+
 
 @dataclass(slots=True)
 class JobRecord:
@@ -30,7 +34,7 @@ class JobRecord:
         taken_at: when this worker had the job.
         route: "/v1/chat/completions", "raw", "list".
         status: of the answer, as an HTTP status; 499 if the job was cancelled.
-        usage: the answer's own, which grows with it.
+        usage: of the answer, which updates it.
         begun_at: when the engine was asked; None if it never was.
         first_at: when the first piece of the answer was there.
         streamed: whether the caller asked for a stream.

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from vllm.entrypoints.openai.chat_completion import serving
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.logprobs import Logprob
 from vllm.lora.request import LoRARequest
@@ -22,8 +23,10 @@ CLASSES: dict[Any, type] = {
     protocols.LoRARequest: LoRARequest,
     protocols.Models: OpenAIServingModels,
     protocols.Renderer: BaseRenderer,
+    protocols.RequestMetadata: serving.RequestResponseMetadata,
     protocols.RequestOutput: RequestOutput,
     protocols.Tokenizer: TokenizerLike,
+    protocols.UsageInfo: serving.UsageInfo,
 }
 
 

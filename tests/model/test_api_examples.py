@@ -1,7 +1,7 @@
 """The examples of docs/api.md on the real engine, and its tables checked against the code."""
 
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +43,7 @@ class Breaking(ScriptedEngine):
     def keys(self, _: str) -> frozenset[str] | None:
         return frozenset()
 
-    async def call(
-        self, _: str, __: Mapping[str, Any] | None, ___: str
-    ) -> AsyncGenerator[asgi.Head | bytes, None]:
+    async def call(self, *_: Any) -> AsyncGenerator[asgi.Head | bytes, None]:
         yield asgi.Head(200, "text/event-stream")
         yield b'data: {"a": "token"}\n\n'
         raise EngineDead

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from worker.asgi import Head
 from worker.job import RawJob
+from worker.record import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,11 @@ class Engine(Protocol):
         """
 
     def call(
-        self, path: str, body: Mapping[str, Any] | None, request_id: str
+        self,
+        path: str,
+        body: Mapping[str, Any] | None,
+        request_id: str,
+        usage: Usage | None = None,
     ) -> AsyncGenerator[Head | bytes, None]:
         """Yield the answer of vLLM's server: one ``Head``, then the body in parts.
 
@@ -103,6 +108,7 @@ class Engine(Protocol):
             path: without a query string.
             body: None sends a GET instead of a POST.
             request_id: passed on as the request's id.
+            usage: filled in at the end, if vLLM's server counts the tokens of this route.
 
         Raises:
             WorkerError: the request is refused, or the engine is dead. A refusal can also be an

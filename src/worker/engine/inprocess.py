@@ -18,6 +18,7 @@ from worker.engine.protocols import Client
 from worker.engine.server import Server
 from worker.engine.translation import START_ERRORS
 from worker.job import RawJob
+from worker.record import Usage
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -140,10 +141,14 @@ class InProcessEngine:
         return self._server.keys(path)
 
     def call(
-        self, path: str, body: Mapping[str, Any] | None, request_id: str
+        self,
+        path: str,
+        body: Mapping[str, Any] | None,
+        request_id: str,
+        usage: Usage | None = None,
     ) -> AsyncGenerator[Head | bytes, None]:
         """See ``Engine.call``."""
-        return self._server.call(path, body, request_id)
+        return self._server.call(path, body, request_id, usage)
 
     @property
     def slots(self) -> int:

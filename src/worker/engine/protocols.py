@@ -80,6 +80,20 @@ class Models(Protocol):
     async def load_lora_adapter(self, request: Any) -> Any: ...
 
 
+class UsageInfo(Protocol):
+    """The tokens of an answer, all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int | None
+
+
+class RequestMetadata(Protocol):
+    """What a route of vLLM's server notes of a request, in its state."""
+
+    # None for routes that don't count, and until the answer is complete.
+    final_usage_info: UsageInfo | None
+
+
 class Client(Protocol):
     """vLLM's client of one engine core (``AsyncLLM``)."""
 

@@ -16,9 +16,10 @@ from starlette.exceptions import HTTPException
 
 from worker import asgi
 from worker.engine.locations import find
-from worker.engine.protocols import Client
+from worker.engine.protocols import Client, RequestMetadata
 from worker.engine.translation import shows_media, translate, translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
+from worker.record import Usage
 
 # Loggers that quote messages, or the URLs of images, which can hold credentials. The second is the
 # first's name before vLLM 0.32.
@@ -81,7 +82,11 @@ class Server:
         return document
 
     async def call(
-        self, path: str, body: Mapping[str, Any] | None, request_id: str
+        self,
+        path: str,
+        body: Mapping[str, Any] | None,
+        request_id: str,
+        usage: Usage | None = None,
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
         """See ``Engine.call``."""
         try:
@@ -96,6 +101,8 @@ class Server:
                         if self._client.errored:
                             raise EngineDead
                         yield part
+                if usage is not None:
+                    _count(usage, request.state.get("request_metadata"))
         except RefusedByEngine as refused:
             prompt = body if body and path != RESPONSES else {}
             raise await self.measured(refused, prompt) from refused
@@ -120,6 +127,16 @@ class Server:
             status=refused.status,
             param=refused.param,
         )
+
+
+def _count(usage: Usage, metadata: RequestMetadata | None) -> None:
+    """Take the tokens of a generation from what vLLM notes for the middleware of its app.
+
+    So they are known of a stream whose caller did not ask for them, too.
+    """
+    if metadata is not None and (counted := metadata.final_usage_info):
+        usage.prompt_tokens = counted.prompt_tokens
+        usage.output_tokens = counted.completion_tokens
 
 
 def _is_defect(record: logging.LogRecord) -> bool:

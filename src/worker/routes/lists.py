@@ -9,6 +9,7 @@ from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
 from worker.errors import AnswerTooLarge, EngineDead, WorkerError, defects_hidden
 from worker.job import ListJob, RawJob
+from worker.record import Usage
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS, ONE_BY_ONE
 
@@ -29,11 +30,12 @@ def answer(job: ListJob, request_id: str, engine: Engine) -> Answer[Result]:
     in one yield as it has room for.
     """
     total, done = len(job.items), 0
+    usage = Usage()
 
     async def result(index: int, room: asyncio.Semaphore) -> Piece[Result]:
         nonlocal done
         async with room:
-            found, size = await _result(job.items[index], f"{request_id}-{index}", engine)
+            found, size = await _result(job.items[index], f"{request_id}-{index}", engine, usage)
         done += 1
         return Piece((index, found), weight=1, size=size)
 
@@ -56,12 +58,13 @@ def answer(job: ListJob, request_id: str, engine: Engine) -> Answer[Result]:
         pieces=pieces,
         render=_item if job.stream else _outputs,
         policy=ONE_BY_ONE if job.stream else FULL,
+        usage=usage,
         progress=(lambda: {"done": done, "total": total}) if reports_progress else None,
     )
 
 
 async def _result(
-    item: RawJob | WorkerError, request_id: str, engine: Engine
+    item: RawJob | WorkerError, request_id: str, engine: Engine, usage: Usage
 ) -> tuple[dict[str, Any], int]:
     """Return the result of one item, or its error, with its size in bytes as JSON.
 
@@ -70,7 +73,7 @@ async def _result(
     """
     try:
         with defects_hidden(request_id):
-            found = await _answer(item, request_id, engine)
+            found = await _answer(item, request_id, engine, usage)
     except EngineDead:
         raise
     except WorkerError as error:
@@ -85,12 +88,16 @@ async def _result(
     return found, size
 
 
-async def _answer(item: RawJob | WorkerError, request_id: str, engine: Engine) -> dict[str, Any]:
+async def _answer(
+    item: RawJob | WorkerError, request_id: str, engine: Engine, usage: Usage
+) -> dict[str, Any]:
     if isinstance(item, WorkerError):
         raise item
     dialect = DIALECTS[item.format](item, request_id)
     async with contextlib.aclosing(engine.generate(item, request_id)) as deltas:
-        return dialect.item([delta async for delta in deltas])
+        choices = [delta async for delta in deltas]
+    usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
+    return dialect.item(choices)
 
 
 def _item(results: list[Result]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from worker.app import Worker
 from worker.engine import Delta, Engine, Engines, Model
 from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
+from worker.record import Usage
 from worker.settings import Settings
 
 __all__ = [
@@ -73,6 +74,8 @@ class ScriptedEngine:
     """
 
     slots = 256
+    # The tokens that vLLM's server counts for a request, prompt and output, if it counts them.
+    counted: tuple[int, int] | None = None
     embedder: Engine | None = None
     model = Model(("demo",), 1024, "cpu", tasks=frozenset({"generate"}))
     bodies: Mapping[str, frozenset[str]] = KEYS
@@ -129,7 +132,11 @@ class ScriptedEngine:
         return self.bodies.get(path)
 
     async def call(
-        self, path: str, body: Mapping[str, Any] | None, request_id: str
+        self,
+        path: str,
+        body: Mapping[str, Any] | None,
+        request_id: str,
+        usage: Usage | None = None,
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
         data = b"" if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "POST"
@@ -140,6 +147,8 @@ class ScriptedEngine:
                     if self.dead:
                         raise EngineDead
                     yield part
+        if usage is not None and self.counted is not None:
+            usage.add(*self.counted)
 
     async def check(self, job: RawJob) -> None: ...
 

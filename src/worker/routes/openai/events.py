@@ -18,6 +18,9 @@ ERRORS = ('data: {"error"', "event: error\n")
 # How the events begin that open a stream, though its request may still be refused.
 OPENINGS = ("event: response.created\n", "event: response.in_progress\n")
 
+# How the event begins that ends a response, and holds all of it.
+COMPLETED = "event: response.completed\n"
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:

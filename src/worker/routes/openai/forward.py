@@ -19,6 +19,7 @@ from worker.errors import (
     in_settings,
 )
 from worker.job import OpenAIJob
+from worker.record import Usage
 from worker.routes.answer import Answer, json_size
 from worker.routes.openai import events
 from worker.routes.openai.bodies import Prepared, prepare
@@ -43,6 +44,7 @@ def answer(
     """Return vLLM's answer: pieces are events of a stream, or the one body of any other answer."""
     stream = job.stream and route.streams
     body = (job.body or {}) if route.method == "POST" else None
+    usage = Usage()
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         engine = _engine_for(route.path, body, engines)
@@ -50,9 +52,11 @@ def answer(
         if body is not None:
             prepared = prepare(job, route, engine, request_id, settings)
             await _adopt_adapter(prepared.body, engine)
-        parts = engine.call(route.path, prepared.body, request_id)
+        parts = engine.call(route.path, prepared.body, request_id, usage)
         async with contextlib.aclosing(parts):
             async for value in _values(parts, request_id):
+                if not stream or value.startswith(events.COMPLETED):
+                    _count(usage, value)
                 # Without data, the closing mark has no place in a list of decoded events.
                 if settings.raw_openai_output or value != events.DONE:
                     best = prepared.best(value)
@@ -69,6 +73,7 @@ def answer(
         render=render,
         render_error=lambda error: render(route.errors.last_events(error)),
         error_keys=route.errors.keys,
+        usage=usage,
     )
 
 
@@ -129,6 +134,18 @@ async def _values(
         error = refused.get("error") or {"message": refused.get("detail")}
         raise _refusal(error, head.status, request_id)
     yield json.loads(body) if head.media_type == "application/json" else body.decode()
+
+
+def _count(usage: Usage, value: Any) -> None:
+    """Take the tokens from an answer, or the event that ends a response, if none are known yet."""
+    if isinstance(value, str) and value.startswith(events.COMPLETED):
+        (completed,) = events.decoded([value])
+        value = completed["response"]
+    if not isinstance(value, dict) or usage.prompt_tokens is not None:
+        return
+    if counted := value.get("usage"):
+        usage.prompt_tokens = counted.get("prompt_tokens", counted.get("input_tokens"))
+        usage.output_tokens = counted.get("completion_tokens", counted.get("output_tokens"))
 
 
 def _refusal(error: dict[str, Any], status: int | None, request_id: str) -> WorkerError:
