@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from worker.logs import reader
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("worker")
 
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 # Seconds that an end waits for the reader, which usually needs a few milliseconds.

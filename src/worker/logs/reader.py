@@ -24,6 +24,9 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # vLLM's lines begin with the process (from a core) and the level, ours with the time, the SDK's
 # with the level.
 _LEVEL = re.compile(r"(?:\([^()]*\) |[\d:,. -]+ )?(DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\b")
+# C++ libraries' lines begin with a letter and the date: [W1122 10:00:00.
+_LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:")
+_BY_LETTER = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 # vLLM repeats this on each line of a record: (EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:1].
 _PREFIX = re.compile(r"(?:\([^()]*\) )?[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] ")
 
@@ -43,6 +46,8 @@ def as_object(text: str) -> str:
                 return json.dumps(values | printed, allow_nan=False)
     if level := _LEVEL.match(text):
         values["level"] = level[1]
+    elif letter := _LETTER.match(text):
+        values["level"] = _BY_LETTER[letter[1]]
     return json.dumps({**values, "message": text})
 
 

@@ -125,10 +125,18 @@ def test_what_a_defect_prints_is_written() -> None:
     assert messages(ran.stdout) == ["last"]
 
 
+KILL_READER = """
+import psutil
+(child,) = psutil.Process().children()
+child.kill()
+os.waitpid(child.pid, 0)
+"""
+
+
 # Ends as the first process of a container does: with it ends all that has not been written yet.
 def test_all_has_been_written_when_the_flush_returns(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    script = f"{MANY}logs.flush()\nos.kill(logs._readers[0].pid, signal.SIGKILL)\nos._exit(3)\n"
+    script = f"{MANY}logs.flush(){KILL_READER}os._exit(3)\n"
     command = [sys.executable, "-c", BEGIN.format(format="json", streams=(1, 2)) + script]
     with background(command, ENVIRON, log) as process:
         assert process.ended() == 3
@@ -153,12 +161,7 @@ else:
 
 
 def test_a_process_whose_reader_was_killed_ends() -> None:
-    ran = run("""
-os.kill(logs._readers[0].pid, signal.SIGKILL)
-os.waitpid(logs._readers[0].pid, 0)
-logs.flush()
-os._exit(3)
-""")
+    ran = run(f"{KILL_READER}logs.flush()\nos._exit(3)")
     assert ran.returncode == 3
 
 

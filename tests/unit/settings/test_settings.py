@@ -55,6 +55,7 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         ("DEFAULT_BATCH_SIZE_GROWTH_FACTOR", "1.5", 1.5),
         ("DEFAULT_BATCH_MAX_DELAY_MS", "0", 0),
         ("DEFAULT_MAX_TOKENS", "99", 99),
+        ("LOG_FORMAT", "json", "json"),
     ],
 )
 def test_a_setting_is_read_from_the_variable_of_its_name(
@@ -79,6 +80,12 @@ def test_other_spellings_of_a_boolean_are_refused(text: str) -> None:
     assert mistakes_of(RAW_OPENAI_OUTPUT=text).message.endswith(
         f"RAW_OPENAI_OUTPUT = {text!r}: one of 0/1, true/false, yes/no, on/off, "
         "for example RAW_OPENAI_OUTPUT=1"
+    )
+
+
+def test_another_format_of_the_log_is_refused() -> None:
+    assert mistakes_of(LOG_FORMAT="xml").message.endswith(
+        "LOG_FORMAT = 'xml': 'text' or 'json', for example LOG_FORMAT=text"
     )
 
 
