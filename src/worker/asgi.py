@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
@@ -13,13 +13,12 @@ _running: set[asyncio.Future[None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request; ``path`` has no query string, ``state`` is what the app notes of it."""
+    """An HTTP request; ``path`` has no query string."""
 
     method: str
     path: str
     body: bytes = b""
     request_id: str = ""
-    state: dict[str, Any] = field(default_factory=dict)
 
     @property
     def scope(self) -> Scope:
@@ -42,7 +41,7 @@ class Request:
             "headers": headers,
             "client": ("127.0.0.1", 0),
             "server": ("worker", 80),
-            "state": self.state,
+            "state": {},
         }
 
 
@@ -85,17 +84,25 @@ class _Connection:
             task.exception()
 
 
-async def call(app: ASGIApp, request: Request) -> AsyncGenerator[Head | bytes, None]:
+async def call(
+    app: ASGIApp, request: Request, state: dict[str, Any] | None = None
+) -> AsyncGenerator[Head | bytes, None]:
     """Yield the head of the app's answer, then its body, part by part.
 
     Closing the generator disconnects. The app runs in a task of its own, which is never cancelled:
     vLLM does not abort an unstreamed request whose task is cancelled.
 
+    Args:
+        app: runs on this loop.
+        request: can be called again.
+        state: where the app keeps what it notes of this call, for a caller who reads it.
+
     Raises:
         Exception: what the app raised.
     """
     connection = _Connection(request.body)
-    task = asyncio.ensure_future(app(request.scope, connection.receive, connection.send))
+    scope = request.scope if state is None else {**request.scope, "state": state}
+    task = asyncio.ensure_future(app(scope, connection.receive, connection.send))
     _running.add(task)
     task.add_done_callback(connection.end)
     try:

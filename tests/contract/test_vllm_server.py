@@ -22,6 +22,7 @@ from worker.engine.server import Server
 from worker.engine.translation import shows_media
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES
+from worker.record import Usage
 
 CHAT = "/v1/chat/completions"
 CLIENT: Any = SimpleNamespace(model_config=None, errored=False)
@@ -44,6 +45,17 @@ def server(built: Server) -> Iterator[Server]:
 
 async def answer(server: Server, path: str, body: Mapping[str, Any] | None) -> list[Any]:
     return [part async for part in server.call(path, body, "job-1")]
+
+
+@pytest.mark.parametrize("noted", [None, SimpleNamespace(prompt_tokens=3, completion_tokens=2)])
+async def test_the_tokens_that_a_route_notes_are_the_usage(server: Server, noted: Any) -> None:
+    async def app(scope: Message, receive: Any, send: Any) -> None:
+        scope["state"]["request_metadata"] = SimpleNamespace(final_usage_info=noted)
+        await replying("{}")(scope, receive, send)
+
+    server._app, usage = app, Usage()
+    assert [part async for part in server.call(CHAT, {}, "job-1", usage)]
+    assert usage == (Usage(3, 2) if noted else Usage())
 
 
 # The keys of its routes:

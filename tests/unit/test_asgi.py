@@ -104,6 +104,17 @@ async def test_every_call_has_a_scope_of_its_own() -> None:
     assert POST.scope["state"] is not POST.scope["state"]
 
 
+async def test_what_the_app_notes_of_a_call_is_the_callers_to_read() -> None:
+    async def app(scope: Message, receive: Any, send: Any) -> None:
+        scope["state"]["note"] = scope["path"]
+        await App(start(), body(b"1"))(scope, receive, send)
+
+    state: dict[str, Any] = {}
+    assert [part async for part in call(app, POST, state)]
+    assert state == {"note": POST.path}
+    assert POST.scope["state"] == {}
+
+
 async def test_parts_come_as_they_are_sent() -> None:
     sent = asyncio.Event()
 

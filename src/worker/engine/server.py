@@ -95,14 +95,15 @@ class Server:
                 data = b"" if body is None else _encoded(body)
                 method = "GET" if body is None else "POST"
                 request = asgi.Request(method, path, data, request_id)
-                async with contextlib.aclosing(asgi.call(self._app, request)) as parts:
+                state: dict[str, Any] = {}
+                async with contextlib.aclosing(asgi.call(self._app, request, state)) as parts:
                     async for part in parts:
                         # vLLM's server would answer 500, or end a stream with an error event.
                         if self._client.errored:
                             raise EngineDead
                         yield part
                 if usage is not None:
-                    _count(usage, request.state.get("request_metadata"))
+                    _count(usage, state.get("request_metadata"))
         except RefusedByEngine as refused:
             prompt = body if body and path != RESPONSES else {}
             raise await self.measured(refused, prompt) from refused
