@@ -30,6 +30,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
     add("--grace", type=seconds, default=10.0, metavar="S", help="for running jobs at the end")
     add("--host", default=defaults.host)
     add("--port", type=whole_number(0, 65535), default=8000, help="0: any free one")
+    add("--worker-port", type=whole_number(0, 65535), default=defaults.worker_port, metavar="PORT")
     add("--endpoint", type=identifier, default=defaults.endpoint, help="the endpoint's id")
     add("--request-log", type=Path, metavar="FILE", help="a line of JSON for each request")
     add("--post-delay", type=seconds, default=0.0, metavar="S", help="a slow link's delay")
@@ -108,6 +109,7 @@ def to_options(arguments: Namespace, api_key: str | None) -> Options:
     return Options(
         host=arguments.host,
         port=arguments.port,
+        worker_port=arguments.worker_port,
         endpoint=arguments.endpoint,
         api_key=api_key,
         execution_timeout_s=arguments.execution_timeout,

@@ -1,4 +1,4 @@
-"""The emulator: one endpoint, on one aiohttp server and one event loop."""
+"""The emulator: one endpoint on one event loop, with a port for callers and one for workers."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -10,12 +10,14 @@ from yarl import URL
 
 from emulator.faults import Faults
 from emulator.http.control import Control
+from emulator.http.freezing import freeze, thaw
 from emulator.http.gateway import Gateway
 from emulator.http.public_api import PublicApi
 from emulator.http.request_log import log_requests, open_log
 from emulator.http.webhooks import Webhooks
 from emulator.http.wire import json_errors, require_key
 from emulator.http.worker_api import WorkerApi
+from emulator.http.worker_port import WorkerPort
 from emulator.limits import READ_BYTES
 from emulator.options import Options
 from emulator.state.job import Job
@@ -33,6 +35,7 @@ class Emulator:
         self.queue = Queue(self.options)
         self.faults = Faults(self.options.faults, self.options.seed)
         self._port = self.options.port
+        self._worker_port = WorkerPort(self.options.host, self.options.worker_port)
         self._running = AsyncExitStack()
 
     async def start(self) -> None:
@@ -49,19 +52,31 @@ class Emulator:
         webhooks = Webhooks(options.webhook_retry_s)
         self._running.push_async_callback(webhooks.close)
         self.queue.on_end = webhooks.notify
-        runner = web.AppRunner(
-            self._app(middlewares),
-            access_log=None,
-            handler_cancellation=True,  # of a worker or client that hung up
-            shutdown_timeout=_SHUTDOWN_S,
-        )
-        await runner.setup()
-        self._running.push_async_callback(runner.cleanup)
+        runner = await self._runner(middlewares)
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
+        await self._worker_port.start(await self._runner(middlewares))
+        self._running.push_async_callback(self._worker_port.stop)
+        self._running.callback(self._thaw_all)
 
     async def stop(self) -> None:
         await self._running.aclose()
+
+    async def refuse(self, seconds: float) -> None:
+        """Begin an outage for workers: connections are reset, and refused for so many seconds.
+
+        Raises:
+            RuntimeError: they are refused already.
+        """
+        await self._worker_port.refuse(seconds)
+
+    def freeze(self, worker: str, seconds: float) -> None:
+        """Stop a worker's processes for so many seconds, and reset its connections.
+
+        Raises:
+            ProcessLookupError: the emulator has no process of this worker.
+        """
+        freeze(self.queue.worker(worker), seconds)
 
     async def __aenter__(self) -> Self:
         try:
@@ -74,6 +89,22 @@ class Emulator:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    async def _runner(self, middlewares: Sequence[Middleware]) -> web.AppRunner:
+        """Return what serves all routes, for one port."""
+        runner = web.AppRunner(
+            self._app(middlewares),
+            access_log=None,
+            handler_cancellation=True,  # of a worker or client that hung up
+            shutdown_timeout=_SHUTDOWN_S,
+        )
+        await runner.setup()
+        self._running.push_async_callback(runner.cleanup)
+        return runner
+
+    def _thaw_all(self) -> None:
+        for worker in self.queue.workers.values():
+            thaw(worker)
+
     def _app(self, middlewares: Sequence[Middleware]) -> web.Application:
         options, queue, faults = self.options, self.queue, self.faults
         app = web.Application(middlewares=middlewares, client_max_size=READ_BYTES)
@@ -83,7 +114,7 @@ class Emulator:
             (endpoint, None, WorkerApi(queue, faults, options)),
             (endpoint, options.api_key, PublicApi(queue, options)),
             (endpoint, options.api_key, Gateway(queue, options)),
-            ("", options.api_key, Control(queue, faults)),
+            ("", options.api_key, Control(queue, faults, self._worker_port)),
         ):
             for route in api.routes():
                 handler = require_key(key, route.handler)
@@ -105,6 +136,11 @@ class Emulator:
         return f"{self.api_url}/{self.options.endpoint}"
 
     @property
+    def worker_url(self) -> str:
+        """The URL of the endpoint for its workers."""
+        return str(URL(self.url).with_port(self._worker_port.port))
+
+    @property
     def openai_url(self) -> str:
         return f"{self.url}/openai/v1"
 
@@ -115,11 +151,12 @@ class Emulator:
         """Return the variables that make the real SDK use this emulator."""
         # The SDK replaces `$ID`: by the worker's id in the first, by the job's in the others. It
         # appends parameters with `&`, so each URL needs a `?` already.
+        url = self.worker_url
         return {
-            "RUNPOD_WEBHOOK_GET_JOB": f"{self.url}/job-take/$ID?gpu=local",
-            "RUNPOD_WEBHOOK_POST_STREAM": f"{self.url}/job-stream/$RUNPOD_POD_ID/$ID?gpu=local",
-            "RUNPOD_WEBHOOK_POST_OUTPUT": f"{self.url}/job-done/$RUNPOD_POD_ID/$ID?gpu=local",
-            "RUNPOD_WEBHOOK_PING": f"{self.url}/ping/$RUNPOD_POD_ID",
+            "RUNPOD_WEBHOOK_GET_JOB": f"{url}/job-take/$ID?gpu=local",
+            "RUNPOD_WEBHOOK_POST_STREAM": f"{url}/job-stream/$RUNPOD_POD_ID/$ID?gpu=local",
+            "RUNPOD_WEBHOOK_POST_OUTPUT": f"{url}/job-done/$RUNPOD_POD_ID/$ID?gpu=local",
+            "RUNPOD_WEBHOOK_PING": f"{url}/ping/$RUNPOD_POD_ID",
             "RUNPOD_AI_API_KEY": "local",
             "RUNPOD_POD_ID": worker,
             "RUNPOD_ENDPOINT_ID": self.options.endpoint,

@@ -5,13 +5,15 @@ from typing import Any, Literal
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from emulator.faults import Fault, Faults
+from emulator.http.freezing import freeze
 from emulator.http.wire import find_job, parse_object, read_body, validate
+from emulator.http.worker_port import WorkerPort
 from emulator.limits import CHUNK_BYTES
 from emulator.state.job_queue import Queue
-from emulator.state.worker import Worker
+from emulator.state.worker import Process, Worker
 
 
 class SignalRequest(BaseModel):
@@ -22,11 +24,20 @@ class SignalRequest(BaseModel):
     signal: Literal["SIGTERM", "SIGKILL", "SIGSTOP", "SIGCONT"]
 
 
+class SecondsRequest(BaseModel):
+    """The body of /control/outage and /control/workers/…/freeze."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    seconds: float = Field(gt=0)
+
+
 class Control:
     """Lets a developer cause faults, and see what happened."""
 
-    def __init__(self, queue: Queue, faults: Faults) -> None:
+    def __init__(self, queue: Queue, faults: Faults, worker_port: WorkerPort) -> None:
         self._queue = queue
+        self._worker_port = worker_port
         self._faults = faults
 
     def routes(self) -> list[web.RouteDef]:
@@ -38,6 +49,8 @@ class Control:
             web.get("/control/jobs/{job}", self.show_job),
             web.get("/control/workers", self.list_workers),
             web.post("/control/workers/{worker}/signal", _not_for_web_pages(self.signal_worker)),
+            web.post("/control/workers/{worker}/freeze", _not_for_web_pages(self.freeze_worker)),
+            web.post("/control/outage", _not_for_web_pages(self.begin_outage)),
         ]
 
     async def list_faults(self, request: web.Request) -> web.Response:
@@ -66,13 +79,34 @@ class Control:
         return web.json_response({"workers": workers})
 
     async def signal_worker(self, request: web.Request) -> web.Response:
+        worker, process = self._find_process(request)
+        body = await read_body(request, CHUNK_BYTES)
+        name = validate(SignalRequest, parse_object(body)).signal
+        process.signal(signal.Signals[name])
+        return web.json_response(_describe(worker))
+
+    async def freeze_worker(self, request: web.Request) -> web.Response:
+        worker, _ = self._find_process(request)
+        freeze(worker, await _read_seconds(request))
+        return web.json_response(_describe(worker))
+
+    async def begin_outage(self, request: web.Request) -> web.Response:
+        seconds = await _read_seconds(request)
+        if self._worker_port.refuses:
+            raise web.HTTPConflict(text="workers are refused already")
+        await self._worker_port.refuse(seconds)
+        return web.json_response({"seconds": seconds})
+
+    def _find_process(self, request: web.Request) -> tuple[Worker, Process]:
         worker = self._queue.workers.get(request.match_info["worker"])
         if worker is None or worker.process is None:
             raise web.HTTPNotFound(text="no such worker is run by this endpoint")
-        body = await read_body(request, CHUNK_BYTES)
-        name = validate(SignalRequest, parse_object(body)).signal
-        worker.process.signal(signal.Signals[name])
-        return web.json_response(_describe(worker))
+        return worker, worker.process
+
+
+async def _read_seconds(request: web.Request) -> float:
+    body = await read_body(request, CHUNK_BYTES)
+    return validate(SecondsRequest, parse_object(body)).seconds
 
 
 def _not_for_web_pages(handler: Handler) -> Handler:
@@ -91,7 +125,14 @@ def _describe(worker: Worker) -> dict[str, Any]:
         "id": worker.id,
         "ready": worker.ready,
         "unhealthy": worker.unhealthy,
+        "frozen": worker.frozen,
         "pings": worker.pings,
+        "takes": worker.takes,
+        "jobs": worker.jobs,
+        "chunks": worker.chunks,
+        "results": worker.results,
+        "late_posts": worker.late_posts,
+        "late_chunks": worker.late_chunks,
         "starts": worker.starts,
         "pid": None if worker.process is None else worker.process.pid,
     }

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from emulator.faults import Action, ActiveFault, Call, Faults
+from emulator.http.connections import reset
 from emulator.http.request_log import FAULT
 from emulator.http.wire import find_job, parse_object, read_body, read_number
 from emulator.limits import CHUNK_BYTES, RUNSYNC_BYTES
@@ -44,7 +43,7 @@ class WorkerApi:
             web.get("/job-stop/{worker}", self._faulty(Call.STOP, self.stop)),
             web.post("/job-stream/{worker}/{job}", self._faulty(Call.STREAM, self.stream)),
             web.post("/job-done/{worker}/{job}", self._faulty(Call.DONE, self.done)),
-            web.get("/ping/{worker}", self.ping),
+            web.get("/ping/{worker}", self._unless_frozen(self.ping)),
         ]
 
     def _faulty(self, call: Call, handler: Handler) -> Handler:
@@ -68,6 +67,20 @@ class WorkerApi:
                 await active.hold()
                 return _reset(request)
             return web.json_response({"error": "a fault on demand"}, status=fault.status)
+
+        return self._unless_frozen(answer)
+
+    def _unless_frozen(self, handler: Handler) -> Handler:
+        """Return a handler that resets the connections of workers that are frozen."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            worker = self._worker(request)
+            if request.transport is not None:
+                worker.connections.add(request.transport)
+            if worker.frozen:
+                request[FAULT] = "freeze"
+                return _reset(request)
+            return await handler(request)
 
         return answer
 
@@ -95,6 +108,7 @@ class WorkerApi:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
         body = await read_body(request, CHUNK_BYTES + _WRAPPER_BYTES)
+        self._worker(request).count_chunk(job.status)
         chunk = parse_object(body)
         if "output" not in chunk:
             raise web.HTTPBadRequest(text="a stream post must carry `output`")
@@ -112,6 +126,8 @@ class WorkerApi:
             if accepted:
                 self._queue.complete(job, None)
             raise
+        if result.get("status") != "IN_PROGRESS":
+            self._worker(request).count_result(job.status)
         if accepted:
             self._store(job, result)
         return await self._acknowledge(request, Call.DONE)
@@ -135,6 +151,7 @@ class WorkerApi:
 
     async def _wait_for_jobs(self, request: web.Request, limit: int) -> list[Job]:
         worker, queue = self._worker(request), self._queue
+        worker.takes += 1
         if not worker.ready:
             worker.ready, worker.unhealthy = True, False
             worker.changed.notify_all()
@@ -159,6 +176,7 @@ class WorkerApi:
         except (asyncio.CancelledError, ConnectionError):
             self._queue.give_back(jobs)
             raise
+        self._worker(request).jobs += len(jobs)
         if self._trigger(request, Call.TAKE, Action.DUPLICATE):
             self._queue.redeliver(jobs)
         return response
@@ -204,9 +222,5 @@ def _as_taken(job: Job) -> dict[str, Any]:
 
 def _reset(request: web.Request) -> web.Response:
     """Reset the connection; the response is for aiohttp only and never sent."""
-    if request.transport is not None:
-        # Without lingering the peer sees a reset instead of an orderly end.
-        connection = request.transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        request.transport.abort()
+    reset(request.transport)
     return web.Response()

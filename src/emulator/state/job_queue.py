@@ -159,6 +159,7 @@ class Queue:
         """Handle the jobs of a worker whose process is gone, as `lost_as` says."""
         worker.ready = False
         worker.process = None
+        worker.frozen = False
         worker.stops.clear()
         lost = [job for job in self._running.values() if job.worker == worker.id]
         if self._options.lost_as is LostAs.FAILED:

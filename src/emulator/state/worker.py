@@ -1,10 +1,13 @@
 """A worker, as the platform sees it."""
 
+import asyncio
 import signal
 from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakSet
 
 from emulator.state.condition import Condition
+from emulator.state.job import Status
 
 
 class Process(Protocol):
@@ -27,6 +30,15 @@ class Worker:
     process: Process | None = None  # None: not started by the emulator, or not running
     stops: list[str] = field(default_factory=list)  # ids of cancelled jobs, not yet sent to it
     pings: int = 0
+    takes: int = 0  # requests for jobs
+    jobs: int = 0  # handed over to it
+    chunks: int = 0  # stream posts
+    results: int = 0
+    late_posts: int = 0  # chunks and results of a job that had ended
+    late_chunks: int = 0  # of these, the chunks after a result
+    frozen: bool = False  # its processes are stopped, and it is answered nothing
+    thaw_timer: asyncio.TimerHandle | None = None
+    connections: WeakSet[asyncio.BaseTransport] = field(default_factory=WeakSet)
     changed: Condition = field(default_factory=Condition)
 
     def state(self, *, busy: bool) -> str:
@@ -36,6 +48,17 @@ class Worker:
         if not self.ready:
             return "initializing"
         return "running" if busy else "idle"
+
+    def count_chunk(self, job: Status) -> None:
+        """Count a chunk for a job with this status."""
+        self.chunks += 1
+        self.late_posts += job.final
+        self.late_chunks += job in (Status.COMPLETED, Status.FAILED)
+
+    def count_result(self, job: Status) -> None:
+        """Count a result for a job with this status."""
+        self.results += 1
+        self.late_posts += job.final
 
     def take_stops(self) -> list[str]:
         stops, self.stops = self.stops, []

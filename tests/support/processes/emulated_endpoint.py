@@ -1,8 +1,10 @@
 """A worker with the platform's variables, behind an emulator that runs in the test's process."""
 
+import os
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,25 @@ from emulator import Emulator, Job, Options, slow_link
 from support.processes.background import HUNG_S, Background
 from support.processes.commands import SCRIPT
 from support.processes.forked import forked
+
+
+@dataclass(frozen=True)
+class BackgroundWorker:
+    """A worker's process for the emulator, which signals it."""
+
+    worker: Background
+
+    @property
+    def pid(self) -> int:
+        return self.worker.process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal as to a container: SIGTERM to the first process, others to all."""
+        with suppress(ProcessLookupError):
+            if number is signal.SIGTERM:
+                self.worker.process.terminate()
+            else:
+                os.killpg(self.pid, number)
 
 
 @dataclass(frozen=True)
@@ -64,6 +85,7 @@ async def emulated_endpoint(
     async with Emulator(Options(faults=slow_link(post_delay_s), take_poll_s=1)) as emulator:
         environ = {**environ, **emulator.worker_environ()}
         with forked([SCRIPT], environ, log) as worker:
+            emulator.queue.worker("worker-1").process = BackgroundWorker(worker)
             endpoint = EmulatedEndpoint(emulator, worker)
             first = endpoint.submit({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})
             assert await first.wait_ended(HUNG_S), endpoint.logged

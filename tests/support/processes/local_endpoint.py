@@ -12,6 +12,8 @@ from typing import Any
 
 from support.processes.background import HUNG_S, Background, background
 
+# A variable that the endpoint's workers inherit.
+WORKERS_OF = "WORKERS_OF"
 READY = "Try it in another terminal:"
 
 
@@ -47,15 +49,15 @@ class LocalEndpoint(Background):
         os.killpg(self.process.pid, signal.SIGINT)
 
     def left_behind(self) -> list[int]:
-        """Find the processes that still have this endpoint's address in their environment."""
-        address = self.url.encode()
+        """Find the processes that still have this endpoint's variable in their environment."""
+        variable = f"{WORKERS_OF}={self.log}\0".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 environ = (process / "environ").read_bytes()
             except OSError:
                 continue
-            if address in environ:
+            if variable in environ:
                 found.append(int(process.name))
         return found
 
@@ -65,6 +67,7 @@ def local_endpoint(
     command: Sequence[str | Path], environ: dict[str, str], log: Path
 ) -> Iterator[LocalEndpoint]:
     """Start an endpoint and wait for its address; leaving presses Ctrl-C and sees to the end."""
+    environ = {**environ, WORKERS_OF: str(log)}
     with background(command, environ, log) as running:
         endpoint = LocalEndpoint(running.process, log)
         try:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from support.processes.emulator_client import emulator_client
+from support.processes.emulator_client import Client, emulator_client
 
 
 async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_their_bytes() -> (
@@ -74,18 +74,68 @@ async def test_the_timings_of_a_retried_job_are_those_of_its_last_run() -> None:
         assert after["queued_at"] > before["queued_at"]
 
 
+NOTHING_DONE = dict.fromkeys(("takes", "jobs", "chunks", "results", "late_posts", "late_chunks"), 0)
+
+
 async def test_workers_are_listed_with_what_they_said() -> None:
     async with emulator_client() as client:
         assert await client.get("/control/workers") == {"workers": []}
         for _ in range(2):
             await client.get("/ping/sick?status=unhealthy")
         await client.get("/job-take/able")
-        by_hand = {"starts": 0, "pid": None}
+        by_hand = {"starts": 0, "pid": None, "frozen": False}
         assert await client.get("/control/workers") == {
             "workers": [
-                {"id": "sick", "ready": False, "unhealthy": True, "pings": 2, **by_hand},
-                {"id": "able", "ready": True, "unhealthy": False, "pings": 0, **by_hand},
+                {"id": "sick", "ready": False, "unhealthy": True, "pings": 2, **by_hand}
+                | NOTHING_DONE,
+                {"id": "able", "ready": True, "unhealthy": False, "pings": 0, **by_hand}
+                | NOTHING_DONE
+                | {"takes": 1},
             ]
+        }
+
+
+async def counts_of(client: Client) -> dict[str, int]:
+    (worker,) = (await client.get("/control/workers"))["workers"]
+    return {name: worker[name] for name in NOTHING_DONE}
+
+
+async def test_a_workers_takes_jobs_chunks_and_results_are_counted() -> None:
+    async with emulator_client() as client:
+        for _ in range(2):
+            await client.run()
+        first, second = await client.get("/job-take-batch/w?batch_size=2")
+        await client.get("/job-take/w")
+        for _ in range(3):
+            await client.post_chunk(first["id"], "a")
+        await client.post_done(first["id"], status="IN_PROGRESS", output="half")
+        await client.post_done(first["id"], output=["a"])
+        await client.post_done(second["id"], error="boom")
+        assert await counts_of(client) == {
+            **NOTHING_DONE,
+            "takes": 2,
+            "jobs": 2,
+            "chunks": 3,
+            "results": 2,
+        }
+
+
+async def test_posts_for_a_job_that_has_ended_are_counted_as_late() -> None:
+    async with emulator_client() as client:
+        done, cancelled = [await client.start() for _ in range(2)]
+        await client.post_done(done, output=1)
+        await client.post_done(done, output=1)
+        await client.post_chunk(done, "a")
+        await client.post(f"/cancel/{cancelled}")
+        await client.post_chunk(cancelled, "a")
+        await client.post_done(cancelled, output=1)
+        assert await counts_of(client) == {
+            "takes": 2,
+            "jobs": 2,
+            "chunks": 2,
+            "results": 3,
+            "late_posts": 4,
+            "late_chunks": 1,
         }
 
 
@@ -95,6 +145,7 @@ async def test_workers_are_listed_with_what_they_said() -> None:
         ("GET", "/control/jobs/nope", "there is no job 'nope'"),
         ("POST", "/control/workers/nope/signal", "no such worker is run by this endpoint"),
         ("POST", "/control/workers/by-hand/signal", "no such worker is run by this endpoint"),
+        ("POST", "/control/workers/by-hand/freeze", "no such worker is run by this endpoint"),
     ],
 )
 async def test_what_is_not_there_is_not_found(method: str, path: str, message: str) -> None:
@@ -107,7 +158,13 @@ async def test_what_is_not_there_is_not_found(method: str, path: str, message: s
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("POST", "faults"), ("DELETE", "faults"), ("POST", "workers/worker-1/signal")],
+    [
+        ("POST", "faults"),
+        ("DELETE", "faults"),
+        ("POST", "workers/worker-1/signal"),
+        ("POST", "workers/worker-1/freeze"),
+        ("POST", "outage"),
+    ],
 )
 async def test_a_web_page_can_break_nothing(method: str, path: str) -> None:
     """Any page open in a browser could send such a request."""

@@ -1,0 +1,13 @@
+"""Connections that break, as those of a network or of a machine that is taken away."""
+
+import asyncio
+import socket
+import struct
+
+
+def reset(transport: asyncio.BaseTransport | None) -> None:
+    """Reset a connection, unless it is closed already: its peer sees no orderly end."""
+    if isinstance(transport, asyncio.WriteTransport) and not transport.is_closing():
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
