@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn
@@ -26,7 +26,12 @@ from worker.errors import SettingsError, WorkerError
 from worker.phases import phase
 from worker.record import JobRecord
 from worker.settings import Settings
-from worker.settings.environment import log_format, platform_around, process_environ
+from worker.settings.environment import (
+    log_format,
+    platform_around,
+    process_environ,
+    queue_around,
+)
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
 from worker.start.repositories import Repositories
@@ -34,8 +39,7 @@ from worker.store import fetching
 
 log = logging.getLogger("worker")
 
-# How long a worker whose engine died waits for the SDK to post the errors of its jobs. The SDK
-# tries three times within five seconds.
+# How long a worker whose engine died waits until the errors of its jobs are posted.
 FAREWELL_S = 10.0
 
 
@@ -58,7 +62,7 @@ def main() -> int:
                 serve_http(engines, settings, command.host, command.port)
                 leave(0)
         if command.rp_serve_api or platform_around():
-            with started("runpod") as (engines, settings):
+            with started("runpod", "job_loop.sdk") as (engines, settings):
                 serve(engines, settings)
                 leave(0)
         job = local.read_job(command.test_input)
@@ -156,23 +160,13 @@ def serve(engines: Engines, settings: Settings) -> None:
     with phase("sdk"):
         # The SDK reads the environment when it is imported. Other ways to run do without it.
         import runpod  # noqa: PLC0415 - see above
-        from runpod.http_client import AsyncClientSession  # noqa: PLC0415 - likewise
-        from runpod.serverless.modules import (  # noqa: PLC0415 - likewise
-            rp_http,
-            rp_scale,
-            worker_state,
-        )
 
-    async def report(job: dict[str, Any], progress: Any) -> None:
-        # The SDK's own progress_update posts from a thread that can't be waited for: the update
-        # might arrive after the result.
-        async with AsyncClientSession() as session:
-            update = {"status": "IN_PROGRESS", "output": progress}
-            await rp_http.send_result(session, update, job)
+        from job_loop import JobLoop, Limits, Wire, sdk  # noqa: PLC0415 - likewise
 
-    jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
-    # The SDK's test API has no way to report progress.
-    worker = Worker(engines, settings, report if platform_around() else None)
+    wire = Wire(sdk.urls(), sdk.session)
+    # The SDK's test API, and its own loop, have no way to report progress.
+    own_loop = queue_around() and sdk.fits()
+    worker = Worker(engines, settings, wire.report if own_loop else None)
 
     async def engine_answers() -> None:
         job = fitness_job(engines.main.model)
@@ -182,10 +176,13 @@ def serve(engines: Engines, settings: Settings) -> None:
                 raise RuntimeError(chunk["error"])
 
     runpod.serverless.register_fitness_check(engine_answers)
-    # The SDK offers no way to stop taking jobs at once; its take function is looked up by name.
-    rp_scale.get_job = take_until_death(rp_scale.get_job, engines.died)
-    jobs_left = worker_state.JobsProgress().get_job_count
-    threading.Thread(target=leave_after_death, args=(engines.died, jobs_left), daemon=True).start()
+    jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
+    if own_loop:
+        limits = Limits(jobs, settings.shutdown_grace_s)
+        sdk.install(JobLoop(worker, wire, limits, engines.died, sdk.in_progress()))
+    else:
+        leaving = (engines.died, sdk.jobs_in_progress)
+        threading.Thread(target=leave_after_death, args=leaving, daemon=True).start()
     runpod.serverless.start(
         {
             "handler": worker.handle,
@@ -194,6 +191,8 @@ def serve(engines: Engines, settings: Settings) -> None:
             "concurrency_modifier": lambda _: jobs,
         }
     )
+    if engines.died.done():
+        leave_after_death(engines.died, lambda: 0)
 
 
 def serve_http(engines: Engines, settings: Settings, host: str, port: int) -> None:
@@ -225,34 +224,8 @@ def fitness_job(model: Model) -> dict[str, Any]:
     }
 
 
-def take_until_death(
-    take: Callable[..., Awaitable[Any]], death: Future[None]
-) -> Callable[..., Any]:
-    """Wrap the SDK's function that takes jobs: when an engine dies, cancel it and take no more."""
-    died: asyncio.Future[None] | None = None
-
-    async def take_while_alive(*args: Any) -> Any:
-        nonlocal died
-        died = died or asyncio.wrap_future(death)
-        taking = asyncio.ensure_future(take(*args))
-        try:
-            await asyncio.wait({taking, died}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            # The SDK cancels a long poll, but still uses a job that was just taken.
-            if not taking.done():
-                taking.cancel()
-                raise
-        if taking.done():
-            return taking.result()
-        taking.cancel()
-        await asyncio.Event().wait()  # leave_after_death ends the process
-        return None
-
-    return take_while_alive
-
-
 def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
-    """Wait for an engine's death, let the SDK post the errors of the jobs, and exit."""
+    """Wait for an engine's death, and exit once the errors of its jobs are posted."""
     died.result()
     deadline = time.monotonic() + FAREWELL_S
     while jobs_left() and time.monotonic() < deadline:

@@ -143,6 +143,13 @@ OWN_ROWS = (
         form=True,
     ),
     Row(
+        "SHUTDOWN_GRACE_S",
+        SERVERLESS,
+        "Seconds to finish",
+        "Seconds that running jobs have to end when the platform stops the worker; those that "
+        "don't are failed as retryable.",
+    ),
+    Row(
         "DEFAULT_MAX_TOKENS",
         SERVERLESS,
         "Default max_tokens",

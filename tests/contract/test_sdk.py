@@ -1,11 +1,20 @@
-"""Behaviours of the installed SDK that the worker needs, beyond its documented interface."""
+"""Names of the installed SDK that the job loop replaces or uses, beyond its documented interface.
 
+If one of them has moved, mend ``job_loop/sdk.py``. Until then the SDK's own loop runs the jobs.
+"""
+
+import asyncio
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from runpod.serverless.modules import rp_scale, worker_state
+from aiohttp import TraceConfig
+from runpod.serverless import worker as sdk_worker
+from runpod.serverless.modules import rp_http, rp_job, rp_scale, worker_state
 from runpod.serverless.modules.rp_handler import is_generator
+from support.job_loops import ScriptedAnswers
 
+from job_loop import JobLoop, Limits, Wire, sdk
 from worker.app import Worker
 
 
@@ -13,18 +22,54 @@ def test_the_sdk_takes_the_workers_handle_for_a_generator() -> None:
     assert is_generator(Worker.handle)
 
 
-async def test_the_sdk_looks_its_take_function_up_when_it_starts(
+def test_the_sdk_has_all_names() -> None:
+    assert sdk.fits()
+
+
+def test_without_one_of_the_names_the_sdks_own_loop_runs_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(rp_job, "JOB_GET_URL")
+    assert not sdk.fits()
+    assert "rp_job.JOB_GET_URL" in caplog.text
+    assert "known to work" in caplog.text
+
+
+async def test_the_sdk_starts_the_loop_that_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rp_scale, "JobScaler", rp_scale.JobScaler)
+    wire = Wire(sdk.urls(), sdk.session)
+    loop = JobLoop(ScriptedAnswers(), wire, Limits(1, 0), Future(), sdk.in_progress())
+    started: list[JobLoop] = []
+
+    def start(loop: JobLoop) -> None:
+        started.append(loop)
+
+    monkeypatch.setattr(JobLoop, "start", start)
+    sdk.install(loop)
+    # The SDK looks its scaler up in the module, makes one of its configuration, and starts it.
+    monkeypatch.setattr(sdk_worker, "run_fitness_checks", lambda: asyncio.sleep(0))
+    await asyncio.to_thread(sdk_worker.run_worker, {"handler": None})
+    assert started == [loop]
+
+
+def test_the_sdk_names_the_jobs_in_progress_by_their_ids() -> None:
+    jobs: Any = sdk.in_progress()
+    jobs.add("job-1")
+    assert (sdk.jobs_in_progress(), jobs.get_job_list()) == (1, "job-1")
+    jobs.remove("job-1")
+    assert sdk.jobs_in_progress() == 0
+    assert jobs is worker_state.JobsProgress()
+
+
+def test_addresses_are_complete_but_for_the_jobs_id() -> None:
+    assert sdk.urls().take == rp_job.JOB_GET_URL
+    assert sdk.urls().chunk("id") == f"{rp_http.JOB_STREAM_URL}&isStream=false"
+    assert sdk.urls().result("id") == f"{rp_http.JOB_DONE_URL}&isStream=true"
+
+
+async def test_the_sdks_session_has_the_platforms_key_and_takes_a_trace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def take(*_: Any) -> None: ...
-
-    monkeypatch.setattr(rp_scale, "get_job", take)
-    assert rp_scale.JobScaler({}).jobs_fetcher is take
-
-
-def test_the_sdk_counts_the_jobs_that_are_not_answered_yet() -> None:
-    jobs = worker_state.JobsProgress()
-    jobs.add("job-1")
-    assert jobs.get_job_count() == 1
-    jobs.remove("job-1")
-    assert jobs.get_job_count() == 0
+    monkeypatch.setenv("RUNPOD_AI_API_KEY", "canary")
+    async with sdk.session(TraceConfig()) as session:
+        assert session.headers["Authorization"] == "canary"

@@ -67,6 +67,7 @@ class Settings(BaseModel):
     # Set by the platform: the endpoint that this worker belongs to.
     runpod_endpoint_id: str | None = None
     max_concurrency: Jobs = 300
+    shutdown_grace_s: Amount = 25
     default_batch_size: Count = 50
     default_min_batch_size: Amount = 1
     default_batch_size_growth_factor: Amount = 3

@@ -56,10 +56,18 @@ def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     return bool(environ.get(name, "").strip())
 
 
+def queue_around(environ: Mapping[str, str] = os.environ) -> bool:
+    """True if the environment tells the SDK where to take jobs, and it will."""
+    return "RUNPOD_WEBHOOK_GET_JOB" in environ and not _realtime(environ)
+
+
 def platform_around(environ: Mapping[str, str] = os.environ) -> bool:
     """True if the environment tells the SDK where to take jobs, or a port to serve."""
-    realtime = environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
-    return "RUNPOD_WEBHOOK_GET_JOB" in environ or realtime
+    return "RUNPOD_WEBHOOK_GET_JOB" in environ or _realtime(environ)
+
+
+def _realtime(environ: Mapping[str, str]) -> bool:
+    return environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
 
 
 def log_format(environ: Mapping[str, str] = os.environ) -> str:

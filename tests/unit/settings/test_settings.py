@@ -27,6 +27,7 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "serve_api_key": None,
         "runpod_endpoint_id": None,
         "max_concurrency": 300,
+        "shutdown_grace_s": 25,
         "default_batch_size": 50,
         "default_min_batch_size": 1,
         "default_batch_size_growth_factor": 3,

@@ -1,0 +1,232 @@
+"""Takes jobs while there are free slots, runs them, and lets go of them in order."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+from collections.abc import AsyncGenerator, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import uvloop
+
+from job_loop.delivery import Delivery
+from job_loop.polls import Polls
+from job_loop.wire import NotDelivered, Wire
+from worker.errors import ShuttingDown, WorkerError
+from worker.record import JobRecord
+
+log = logging.getLogger(__name__)
+
+# Seconds for which a take is not hung up: if jobs are waiting, its answer is on its way.
+TAKE_PATIENCE_S = 0.25
+# Seconds for the posts of jobs that were not finished within the grace.
+FAREWELL_S = 3.0
+# Seconds for the failures of the jobs of an engine that died.
+DEAD_GRACE_S = 10.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CANCELLED = 499
+UNDELIVERED = 504
+
+
+class Answers(Protocol):
+    """What answers the jobs: ``worker.app.Worker``."""
+
+    def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]: ...
+
+    def end_all(self, error: WorkerError) -> None: ...
+
+
+class InProgress(Protocol):
+    """The ids of the jobs in progress, for the pings: the SDK's ``JobsProgress``."""
+
+    def add(self, element: str) -> Any: ...
+
+    def remove(self, element: str) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many jobs may be in progress at once, and how long they may take to end at the end.
+
+    ``grace_s`` counts from the first signal.
+    """
+
+    jobs: int
+    grace_s: float
+
+
+class JobLoop:
+    """Runs jobs until SIGTERM, SIGINT or the death of an engine.
+
+    Args:
+        answers: the worker.
+        wire: to the platform.
+        limits: of the jobs.
+        died: resolves when an engine is dead.
+        in_progress: is kept up to date for the pings.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        wire: Wire,
+        limits: Limits,
+        died: "Future[None]",
+        in_progress: InProgress,
+    ) -> None:
+        self._answers = answers
+        self._wire = wire
+        self._limits = limits
+        self._died = died
+        self._in_progress = in_progress
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._leaving = asyncio.Event()
+        self._a_slot_is_free = asyncio.Event()
+
+    def start(self) -> None:
+        """Run until the worker has to leave; the SDK calls this."""
+        uvloop.run(self.run())
+
+    async def run(self) -> None:
+        """Take jobs, then let go of them."""
+        loop = asyncio.get_running_loop()
+        self._exit_now = signal.getsignal(signal.SIGTERM)
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._died.add_done_callback(lambda _: loop.call_soon_threadsafe(self.leave))
+        async with self._wire:
+            takes = Polls(self._wire)
+            taking = asyncio.create_task(self._take_jobs(takes))
+            stopping = asyncio.create_task(self._stop_jobs(Polls(self._wire)))
+            await self._leaving.wait()
+            await takes.end(TAKE_PATIENCE_S)
+            await asyncio.wait({taking}, timeout=FAREWELL_S)
+            await self._let_go()
+            for task in (taking, stopping):
+                task.cancel()
+
+    def leave(self) -> None:
+        """Take no further job, and end once those that run are answered."""
+        self._leaving.set()
+        self._a_slot_is_free.set()
+
+    def _on_signal(self, number: int) -> None:
+        log.info(
+            "%s: no further job is taken, %d running jobs have %g s to end",
+            signal.Signals(number).name,
+            len(self._running),
+            self._limits.grace_s,
+        )
+        self.leave()
+        for again in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(again)
+            signal.signal(again, self._exit_now)
+
+    async def _let_go(self) -> None:
+        """Wait for the running jobs; after the grace, fail those that are left as retryable."""
+        await self._ended(DEAD_GRACE_S if self._died.done() else self._limits.grace_s)
+        if self._running:
+            log.warning("%d jobs are not finished: they fail as retryable", len(self._running))
+            self._answers.end_all(ShuttingDown())
+            await self._ended(FAREWELL_S)
+        for task in self._running.values():
+            task.cancel()
+        await self._ended(FAREWELL_S)
+
+    async def _ended(self, within_s: float) -> None:
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=within_s)
+
+    # Jobs in:
+
+    async def _take_jobs(self, polls: Polls) -> None:
+        while await self._may_take():
+            free = self._limits.jobs - len(self._running)
+            url = self._wire.urls.next_jobs(free, busy=bool(self._running))
+            for job in _jobs_in(await polls.next(url)):
+                self._begin(job)
+
+    async def _may_take(self) -> bool:
+        """Wait for a free slot; return False when no further job may be taken."""
+        while not self._leaving.is_set() and len(self._running) >= self._limits.jobs:
+            self._a_slot_is_free.clear()
+            await self._a_slot_is_free.wait()
+        return not self._leaving.is_set()
+
+    async def _stop_jobs(self, polls: Polls) -> None:
+        """Cancel the jobs that the platform names."""
+        while url := self._wire.urls.stopped_jobs:
+            for job_id in _ids_in(await polls.next(url)):
+                if task := self._running.get(job_id):
+                    task.cancel()
+
+    def _begin(self, job: dict[str, Any]) -> None:
+        job_id: str = job["id"]
+        if job_id in self._running:
+            log.warning("job %s was handed over twice: it runs once", job_id)
+            return
+        task = asyncio.create_task(self._run_job(job))
+        self._running[job_id] = task
+        self._in_progress.add(job_id)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            del self._running[job_id]
+            self._in_progress.remove(job_id)
+            self._a_slot_is_free.set()
+            if not task.cancelled() and (defect := task.exception()):
+                log.error("job %s met a defect", job_id, exc_info=defect)
+
+        task.add_done_callback(ended)
+
+    # Answers out:
+
+    async def _run_job(self, job: dict[str, Any]) -> None:
+        record = JobRecord(job["id"])
+        try:
+            await self._answer(job, record)
+        except asyncio.CancelledError:
+            record.status = CANCELLED
+            raise
+        except NotDelivered as lost:
+            record.status = UNDELIVERED
+            log.error("job %s: its result can't be posted: %s", record.id, lost)  # noqa: TRY400 - no defect
+        finally:
+            record.write()
+
+    async def _answer(self, job: dict[str, Any], record: JobRecord) -> None:
+        delivery = Delivery(self._wire, job, record)
+        try:
+            async with contextlib.aclosing(self._answers.handle(job, record)) as yields:
+                async for value in yields:
+                    if error := _error_in(value):
+                        await delivery.failure(error)
+                        return
+                    await delivery.chunk(value)
+            await delivery.result()
+        except WorkerError as error:
+            record.status = error.status
+            await delivery.failure(json.dumps(error.body(record.id), ensure_ascii=False))
+
+
+def _jobs_in(found: Any) -> Iterable[dict[str, Any]]:
+    """Yield the jobs of an answer: one alone, or a list."""
+    for job in found if isinstance(found, list) else [found]:
+        if isinstance(job, dict) and isinstance(job.get("id"), str):
+            yield job
+        elif job is not None:
+            log.error("the platform handed over a job without an id: it can't be answered")
+
+
+def _ids_in(found: Any) -> Iterable[str]:
+    named = found.get("jobsToStop") if isinstance(found, dict) else None
+    return (
+        [job_id for job_id in named if isinstance(job_id, str)] if isinstance(named, list) else []
+    )
+
+
+def _error_in(value: Any) -> str | None:
+    """Return the error of a yield that fails its job."""
+    return str(value["error"]) if isinstance(value, dict) and value.get("error") else None

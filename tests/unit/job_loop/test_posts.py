@@ -1,0 +1,158 @@
+"""Answers reach the platform whole and in order, whatever its calls meet; or the job fails."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from support.job_loops import HANG, Platform
+from support.processes.background import HUNG_S
+
+from emulator import Action, Call, Fault, Job, Status
+from job_loop import delivery, wire
+
+CHUNKS = [{"number": number, "text": "ü\n"} for number in range(20)]
+# What a call may meet that certainly had no effect: it is made again.
+HARMLESS = [{"do": Action.STATUS, "status": status} for status in (500, 503, 429, 408)]
+
+
+def error_of(job: Job) -> dict[str, Any]:
+    assert job.status is Status.FAILED
+    error: dict[str, Any] = json.loads(job.error or "")["error"]
+    return error
+
+
+def posted(job: Job) -> list[Any]:
+    return [chunk.output for chunk in job.chunks]
+
+
+async def test_every_yield_is_posted_in_order_and_again_in_the_result(platform: Platform) -> None:
+    job = await platform.run(*CHUNKS, stream=True)
+    assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
+
+
+async def test_a_yielded_error_fails_the_job_with_its_text(platform: Platform) -> None:
+    job = await platform.run("begun", {"error": '{"error": {"message": "ü"}}'}, "never")
+    assert (job.status, job.error) == (Status.FAILED, '{"error": {"message": "ü"}}')
+    assert posted(job) == ["begun"]
+
+
+async def test_half_a_surrogate_pair_can_be_posted(platform: Platform) -> None:
+    job = await platform.run("a\ud83d", stream=True)
+    assert (job.status, job.output) == (Status.COMPLETED, ["a?"])
+
+
+@pytest.mark.parametrize("fault", HARMLESS)
+@pytest.mark.parametrize("call", [Call.STREAM, Call.DONE])
+async def test_a_post_that_was_not_taken_is_made_again(
+    platform: Platform, call: Call, fault: dict[str, Any]
+) -> None:
+    platform.emulator.faults.add(Fault(on=call, calls=3, **fault))
+    job = await platform.run(*CHUNKS, stream=True)
+    assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
+    assert platform.answers.records[0].posts_retried == 3
+
+
+@pytest.mark.parametrize("action", [Action.RESET, Action.LOSE])
+async def test_a_result_is_posted_until_it_is_acknowledged(
+    platform: Platform, action: Action
+) -> None:
+    platform.emulator.faults.add(Fault(on=Call.DONE, do=action, calls=3))
+    job = await platform.run(*CHUNKS, stream=True)
+    assert (job.status, job.output) == (Status.COMPLETED, CHUNKS)
+
+
+@pytest.mark.parametrize("action", [Action.RESET, Action.LOSE])
+async def test_a_stream_fails_retryably_when_a_chunk_may_be_lost(
+    platform: Platform, action: Action
+) -> None:
+    job = platform.submit(*CHUNKS, HANG, stream=True)
+    assert await anext(job.follow())
+    platform.emulator.faults.add(Fault(on=Call.STREAM, do=action, calls=1))
+    assert await job.wait_ended(HUNG_S)
+    error = error_of(job)
+    assert (error["code"], error["retryable"], error["request_id"]) == (503, True, job.id)
+    assert posted(job) == CHUNKS[: len(job.chunks)]
+    assert platform.answers.closed == [job.id]
+
+
+@pytest.mark.parametrize("action", [Action.RESET, Action.LOSE])
+async def test_an_answer_that_is_no_stream_comes_with_its_result_even_so(
+    platform: Platform, action: Action
+) -> None:
+    platform.emulator.faults.add(Fault(on=Call.STREAM, do=action, calls=1))
+    job = await platform.run("whole")
+    assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
+    assert len(job.chunks) <= 1
+
+
+async def test_a_post_that_is_not_acknowledged_in_time_is_in_doubt(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "POST_S", 0.05)
+    platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.DELAY, delay_s=HUNG_S, calls=1))
+    job = await platform.run("begun", HANG, stream=True)
+    assert error_of(job)["retryable"]
+
+
+@pytest.mark.parametrize("status", [400, 404, 413])
+async def test_a_chunk_that_is_refused_fails_the_job(platform: Platform, status: int) -> None:
+    fault = Fault(on=Call.STREAM, do=Action.STATUS, status=status, calls=1)
+    platform.emulator.faults.add(fault)
+    job = await platform.run("begun", HANG, stream=True)
+    assert error_of(job)["code"] == 503
+    assert job.chunks == []
+
+
+async def test_a_result_that_is_refused_frees_the_slot(
+    platform: Platform, caplog: pytest.LogCaptureFixture
+) -> None:
+    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=404, calls=1))
+    platform.submit("whole")
+    async with asyncio.timeout(HUNG_S):
+        while "can't be posted" not in caplog.text:
+            await asyncio.sleep(0.001)
+    assert (await platform.run("next")).output == ["next"]
+
+
+async def test_posts_end_with_the_jobs_time(platform: Platform) -> None:
+    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS))
+    job = platform.submit("whole", policy={"executionTimeout": 5000})
+    # The emulator keeps the time limit that it was handed apart from the job's policy.
+    begun = time.monotonic()
+    async with asyncio.timeout(HUNG_S):
+        while job.id not in platform.answers.closed or platform.in_progress:
+            await asyncio.sleep(0.01)
+    assert time.monotonic() - begun < HUNG_S
+    assert platform.answers.records[0].status == 504
+
+
+async def test_a_result_that_the_platform_would_drop_fails_the_job(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "LARGEST_RESULT", 1000)
+    job = await platform.run("a" * 600, "b" * 600, stream=True)
+    assert error_of(job)["code"] == 413
+    assert "1,220 bytes" in error_of(job)["message"]
+
+
+async def test_the_platform_can_be_away_for_a_while(
+    platform: Platform, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for call in (Call.STREAM, Call.DONE, Call.TAKE):
+        platform.emulator.faults.add(Fault(on=call, do=Action.STATUS, seconds=2))
+    jobs = [platform.submit(*CHUNKS, stream=True) for _ in range(8)]
+    for job in jobs:
+        assert await job.wait_ended(HUNG_S)
+        assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
+    assert caplog.text.count("calls to the platform fail") == 1
+    assert caplog.text.count("succeed again") == 1
+
+
+async def test_progress_is_posted_once(platform: Platform) -> None:
+    job = platform.submit(HANG)
+    await platform.begun(job)
+    await platform.wire.report({"id": job.id}, {"done": 1})
+    assert job.progress == {"done": 1}
