@@ -20,7 +20,8 @@ MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
 WORKERS ?= 1
 LOGS ?= .endpoint/$(PORT)
-# Options of the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md).
+# Options of the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
+# scenarios: make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help.
 OPTIONS ?=
 # The image, and its tag: stable or dev (docs/deploy.md), or a version.
 IMAGE ?= llm-worker
@@ -44,7 +45,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-image fuzz check format listings bench clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-image fuzz chaos check format listings bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -110,6 +111,9 @@ test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in fo
 fuzz: $(INSTALLED) demo $(FUZZ) ## Send requests that schemathesis generates to the HTTP server (.fuzz, 100 MB; ten minutes)
 	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py
 
+chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels and freezes (half an hour)
+	@PYTHONPATH=src:tests:builder $(BIN)/python -m chaos $(OPTIONS)
+
 check: $(INSTALLED) ## Check format, lint, types and architecture
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -134,7 +138,7 @@ bench: $(INSTALLED) demo ## Run the benchmarks: emulator, job loop, cancel, star
 	@$(BIN)/python benchmarks/download.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf .venv .clients .fuzz .vllm .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .clients .fuzz .chaos .vllm .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)

@@ -1,0 +1,1 @@
+"""Faults, signals, cancels and freezes in numbers, against the real worker (``make chaos``)."""

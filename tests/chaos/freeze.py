@@ -1,0 +1,124 @@
+"""Freezes of an idle worker and of a streaming one: after the thaw it answers as if nothing was."""
+
+import random
+import re
+import statistics
+import time
+from collections import Counter
+from pathlib import Path
+
+from demo_model import ANSWERS
+from support.processes.background import HUNG_S
+from support.processes.commands import WORKER
+from support.processes.emulated_endpoint import EmulatedEndpoint
+
+from chaos.report import Report
+from chaos.watch import lasting_endpoint
+from chaos.workload import GREEDY, Ending, counts, ending_of, job_input, known_job, runs
+from emulator import Job
+
+WORKER_ID = "worker-1"
+LONGEST = max(ANSWERS, key=lambda question: len(ANSWERS[question]))
+# Jobs that say how long a generation takes.
+BASELINE = 10
+GOAL_S = 1.0  # from the thaw to the end of the first job, without its generation
+# Streams that may end before they are frozen.
+MOST_TRIES = 50
+THAWED = re.compile(r"thawed after (\d+) s")
+
+
+class Run:
+    """All freezes of one worker."""
+
+    def __init__(self, endpoint: EmulatedEndpoint, report: Report, seconds: float) -> None:
+        self.report = report
+        self.endings = Counter[str]()  # of frozen streams
+        self.late_s: list[float] = []
+        self._endpoint = endpoint
+        self._seconds = seconds
+        self._thaws = 0
+        self._generation_s = 0.0
+
+    async def measure_generation(self) -> None:
+        took = []
+        for _ in range(BASELINE):
+            began = time.monotonic()
+            await self._first_job().wait_ended(HUNG_S)
+            took.append(time.monotonic() - began)
+        self._generation_s = statistics.median(took)
+
+    async def idle(self, name: str, rng: random.Random) -> None:
+        """Freeze the idle worker; its next job comes while it is frozen, or at the thaw."""
+        self._freeze()
+        waiting = self._first_job() if rng.random() < 0.5 else None
+        await self._check_thaw(name, waiting)
+
+    async def streaming(self, name: str, rng: random.Random) -> None:
+        """Freeze the worker in the middle of a stream."""
+        for _ in range(MOST_TRIES):
+            raw = rng.random() < 0.5
+            job = self._endpoint.submit(job_input(LONGEST, GREEDY, raw=raw, stream=True))
+            if await runs(job, chunks=rng.randint(1, 4)):
+                break
+        else:
+            self.report.broken.append(f"{name}: every stream ended too early to be frozen")
+            return
+        self._freeze()
+        await self._check_thaw(name, None)
+        await job.wait_ended(HUNG_S)
+        ending = ending_of(job, ANSWERS[LONGEST])
+        self.endings[ending] += 1
+        self.report.check(
+            holds=ending in (Ending.WHOLE, Ending.RETRYABLE),
+            otherwise=f"{name}: the frozen stream is {ending}: {job.error!r:.200}",
+        )
+
+    def _freeze(self) -> None:
+        self._thaws = len(self._thawed())
+        self._endpoint.emulator.freeze(WORKER_ID, self._seconds)
+
+    def _first_job(self) -> Job:
+        job_input_, _ = known_job(random.Random(0))
+        return self._endpoint.submit(job_input_)
+
+    async def _check_thaw(self, name: str, waiting: Job | None) -> None:
+        worker = self._endpoint.emulator.queue.worker(WORKER_ID)
+        await worker.changed.wait_for(lambda: not worker.frozen, self._seconds + HUNG_S)
+        thawed = time.monotonic()
+        job = waiting or self._first_job()
+        await job.wait_ended(HUNG_S)
+        self.late_s.append((job.ended_at or time.monotonic()) - thawed - self._generation_s)
+        ending = ending_of(job)
+        self.report.check(
+            holds=ending is Ending.WHOLE, otherwise=f"{name}: the first job is {ending}"
+        )
+        lines = self._thawed()[self._thaws :]
+        self.report.check(
+            holds=len(lines) == 1 and abs(lines[0] - self._seconds) <= 2,
+            otherwise=f"{name}: the log says a thaw after {lines} s",
+        )
+
+    def _thawed(self) -> list[int]:
+        return [int(seconds) for seconds in THAWED.findall(self._endpoint.logged)]
+
+
+async def run(freezes: tuple[int, int], seconds: float, seed: int, folder: Path) -> Report:
+    """Freeze one worker, so many times while it is idle and while it streams."""
+    idle, streaming = freezes
+    report = Report(f"freeze, {idle} idle, {streaming} streaming, {seconds:g} s, seed {seed}")
+    async with lasting_endpoint(WORKER, folder / "freeze.log") as endpoint:
+        run_ = Run(endpoint, report, seconds)
+        await run_.measure_generation()
+        for number in range(idle + streaming):
+            rng = random.Random(f"{seed}/{number}")
+            if number < idle:
+                await run_.idle(f"freeze {number} (idle)", rng)
+            else:
+                await run_.streaming(f"freeze {number} (streaming)", rng)
+        report.check(
+            holds="engine died" not in endpoint.logged, otherwise="the engine was declared dead"
+        )
+    report.goal("first job after the thaw without its generation", run_.late_s, 1, GOAL_S)
+    if run_.endings:
+        report.figures.append(f"frozen streams: {counts(run_.endings)}")
+    return report

@@ -1,0 +1,141 @@
+"""Jobs for the scenarios, and what came of them."""
+
+import json
+import random
+from collections import Counter
+from enum import StrEnum
+from typing import Any
+
+from demo_model import ANSWERS
+from support.processes.background import HUNG_S
+
+from emulator import Job, Status
+
+ROUTE = "/v1/chat/completions"
+# Of a request that takes longer than any other here, and than a short grace.
+LONG: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True, "n": 16}
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 400}
+
+
+class Ending(StrEnum):
+    """What came of a job."""
+
+    WHOLE = "COMPLETED with its whole text"
+    WRONG = "COMPLETED with another text"
+    RETRYABLE = "FAILED as retryable"
+    REFUSED = "FAILED, not retryable"
+    OPEN = "IN_PROGRESS"
+    QUEUED = "IN_QUEUE"
+    CANCELLED = "CANCELLED"
+    TIMED_OUT = "TIMED_OUT"
+
+
+class Broken(Exception):
+    """An answer holds an error, or its end is missing."""
+
+
+def job_input(text: str, params: dict[str, Any], *, raw: bool, stream: bool) -> dict[str, Any]:
+    """Return the input of a job on one of the two paths."""
+    messages = [{"role": "user", "content": text}]
+    if raw:
+        return {"messages": messages, "sampling_params": params, "stream": stream}
+    body = {"messages": messages, **params, "stream": stream}
+    return {"openai_route": ROUTE, "openai_input": body}
+
+
+def known_job(rng: random.Random) -> tuple[dict[str, Any], str]:
+    """Return the input of a job whose answer the demo model knows by heart, and the answer."""
+    question = rng.choice(sorted(ANSWERS))
+    raw, stream = rng.random() < 0.5, rng.random() < 0.5
+    return job_input(question, GREEDY, raw=raw, stream=stream), ANSWERS[question]
+
+
+def long_job(rng: random.Random, *, stream: bool) -> dict[str, Any]:
+    return job_input("Hi", LONG, raw=rng.random() < 0.5, stream=stream)
+
+
+def is_stream(job: Job) -> bool:
+    job_input = job.payload["input"]
+    return bool(job_input.get("openai_input", job_input).get("stream"))
+
+
+async def runs(job: Job, chunks: int = 0) -> bool:
+    """Wait until a job was taken, and has sent so many chunks; return whether it still runs."""
+
+    def is_reached() -> bool:
+        return job.ended or (job.started_at is not None and len(job.chunks) >= chunks)
+
+    return await job.changed.wait_for(is_reached, HUNG_S) and not job.ended
+
+
+def ending_of(job: Job, text: str | None = None) -> Ending:
+    """Return what came of a job.
+
+    Args:
+        job: of one choice, if its text is given.
+        text: the whole text; None: any that has an end.
+    """
+    if job.status is Status.COMPLETED:
+        return Ending.WHOLE if _is_whole(job, text) else Ending.WRONG
+    if job.status is Status.FAILED:
+        return Ending.RETRYABLE if _is_retryable(job.error) else Ending.REFUSED
+    if job.status is Status.IN_PROGRESS:
+        return Ending.OPEN
+    if job.status is Status.IN_QUEUE:
+        return Ending.QUEUED
+    return Ending(job.status.value)
+
+
+def counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counter.most_common())
+
+
+def text_of(yields: list[Any]) -> str:
+    """Return the text of an answer's first choice, whatever its form.
+
+    Raises:
+        Broken: it is not a whole answer.
+    """
+    if yields and all(isinstance(part, str) for part in yields):
+        return _text_of_events("".join(yields))
+    try:
+        choices = [part["choices"][0] for part in yields]
+        if not choices[-1]["finish_reason"]:
+            raise Broken("the end is missing")
+        if "message" in choices[0]:
+            return str(choices[0]["message"]["content"])
+        return "".join(text for choice in choices for text in choice["tokens"])
+    except (KeyError, IndexError, TypeError) as error:
+        raise Broken(f"not an answer: {yields!r:.200}") from error
+
+
+def _text_of_events(sent: str) -> str:
+    *events, done, rest = sent.split("\n\n")
+    if (done, rest) != ("data: [DONE]", ""):
+        raise Broken(f"the stream ends with {sent[-100:]!r}")
+    bodies = [json.loads(event.removeprefix("data: ")) for event in events]
+    if any("error" in body for body in bodies):
+        raise Broken(f"the stream holds an error: {sent[-300:]!r}")
+    # The events of usage have no choice.
+    choices = [choice for body in bodies for choice in body["choices"] if choice["index"] == 0]
+    if not any(choice["finish_reason"] for choice in choices):
+        raise Broken("the end is missing")
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+def _is_whole(job: Job, text: str | None) -> bool:
+    views = [job.output]
+    if is_stream(job):
+        views.append([chunk.output for chunk in job.chunks])
+    try:
+        texts = [text_of(view) for view in views]
+    except Broken:
+        return False
+    return all(found == (texts[0] if text is None else text) for found in texts)
+
+
+def _is_retryable(error: str | None) -> bool:
+    try:
+        return bool(json.loads(error or "")["error"]["retryable"])
+    except (ValueError, KeyError, TypeError):
+        return False
