@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from emulator.faults import Action, ActiveFault, Call, Faults
-from emulator.http.connections import reset
+from emulator.http.connections import is_closed, reset
 from emulator.http.request_log import FAULT
 from emulator.http.wire import find_job, parse_object, read_body, read_number
 from emulator.limits import CHUNK_BYTES, RUNSYNC_BYTES
@@ -182,20 +182,24 @@ class WorkerApi:
         return response
 
     async def _deliver(self, request: web.Request, call: Call, body: Any) -> web.StreamResponse:
-        """Answer a poll.
+        """Answer a poll, to the last byte.
 
         Raises:
             ConnectionError: the worker hung up, and got nothing.
+            asyncio.CancelledError: likewise, during the answer.
         """
         await self._delay(request, call)
         if self._trigger(request, call, Action.LOSE):
             return _reset(request)
-        # A connection that was closed during the poll shows within two turns of the event loop.
-        for _ in range(2):
-            await asyncio.sleep(0)
-        if request.transport is None or request.transport.is_closing():
+        response = web.json_response(body)
+        transport = request.transport
+        if transport is None or is_closed(transport):
             raise ConnectionResetError("the worker hung up")
-        return web.json_response(body)
+        # The end of the answer is waited for until nothing is left in the buffer.
+        transport.set_write_buffer_limits(0)
+        await response.prepare(request)
+        await response.write_eof()
+        return response
 
     async def _acknowledge(self, request: web.Request, call: Call) -> web.StreamResponse:
         """Answer a post. It has taken effect already: a delay is the worker's only."""
