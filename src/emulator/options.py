@@ -48,7 +48,7 @@ class Options:
     endpoint: str = "local"
     host: str = "127.0.0.1"
     port: int = 0  # for callers; 0: any free one
-    worker_port: int = 0  # for workers, which an outage can't do without; likewise
+    worker_port: int = 0  # for workers; likewise
     api_key: str | None = None  # None: callers need none, and any is accepted
     take_poll_s: float = 20.0  # how long job-take and job-stop hold a worker's request
     stream_poll_s: float = 1.0  # how long /stream waits for a chunk
