@@ -78,7 +78,8 @@ def set_up_log(command: Namespace) -> None:
     serves = command.prefetch or command.serve or command.rp_serve_api or platform_around()
     streams = (1, 2) if serves and not command.check else (2,)
     logs.set_up(log_format(), streams, process_environ())
-    log.setLevel(logging.INFO)
+    for name in ("worker", "job_loop"):
+        logging.getLogger(name).setLevel(logging.INFO)
 
 
 def leave_on_signal(number: int, _: FrameType | None) -> None:

@@ -14,14 +14,15 @@ from support.processes.emulated_endpoint import EmulatedEndpoint
 
 from chaos.report import Report
 from chaos.watch import lasting_endpoint
-from chaos.workload import GREEDY, Ending, counts, ending_of, job_input, known_job, runs
-from emulator import Job
+from chaos.workload import GREEDY, Ending, counts, details, ending_of, job_input, known_job, runs
+from emulator import Job, slow_link
 
 WORKER_ID = "worker-1"
 LONGEST = max(ANSWERS, key=lambda question: len(ANSWERS[question]))
 # Jobs that say how long a generation takes.
 BASELINE = 10
 GOAL_S = 1.0  # from the thaw to the end of the first job, without its generation
+POST_DELAYS_S = (0.0, 0.05)
 # Streams that may end before they are frozen.
 MOST_TRIES = 50
 THAWED = re.compile(r"thawed after (\d+) s")
@@ -54,7 +55,10 @@ class Run:
         await self._check_thaw(name, waiting)
 
     async def streaming(self, name: str, rng: random.Random) -> None:
-        """Freeze the worker in the middle of a stream."""
+        """Freeze the worker in the middle of a stream, and often of a post."""
+        faults = self._endpoint.emulator.faults
+        for fault in slow_link(rng.choice(POST_DELAYS_S)):
+            faults.add(fault)
         for _ in range(MOST_TRIES):
             raw = rng.random() < 0.5
             job = self._endpoint.submit(job_input(LONGEST, GREEDY, raw=raw, stream=True))
@@ -64,13 +68,14 @@ class Run:
             self.report.broken.append(f"{name}: every stream ended too early to be frozen")
             return
         self._freeze()
+        faults.clear()
         await self._check_thaw(name, None)
         await job.wait_ended(HUNG_S)
         ending = ending_of(job, ANSWERS[LONGEST])
         self.endings[ending] += 1
         self.report.check(
             holds=ending in (Ending.WHOLE, Ending.RETRYABLE),
-            otherwise=f"{name}: the frozen stream is {ending}: {job.error!r:.200}",
+            otherwise=f"{name}: the frozen stream is {ending}: {details(job)}",
         )
 
     def _freeze(self) -> None:

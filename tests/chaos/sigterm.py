@@ -16,7 +16,7 @@ from support.processes.commands import WORKER
 from support.processes.emulated_endpoint import EmulatedEndpoint, emulated_endpoint
 
 from chaos.report import Report
-from chaos.workload import Ending, counts, ending_of, known_job, long_job
+from chaos.workload import Ending, counts, details, ending_of, known_job, long_job
 from emulator import Job, Status
 
 SLOTS = 16
@@ -165,13 +165,13 @@ def _what_is_wrong(round_: Round, job: Job, ending: Ending) -> str | None:
     if ending in (Ending.WHOLE, Ending.QUEUED):
         return None
     taken = "" if after_s is None else f", taken {after_s:+.3f} s from the signal"
-    if ending is Ending.RETRYABLE and job.ended_at is not None:
+    if ending in (Ending.RETRYABLE, Ending.BROKEN_OFF) and job.ended_at is not None:
         failed_s = job.ended_at - round_.signalled
         was_on_its_way = after_s is not None and after_s > -ON_ITS_WAY_S
         if was_on_its_way or failed_s > round_.grace_s - ON_ITS_WAY_S:
             return None
         return f"failed {failed_s:+.2f} s from the signal, before the grace was over{taken}"
-    return f"is {ending}{taken}: {job.error!r:.200}"
+    return f"is {ending}{taken}: {details(job)}"
 
 
 def _add_times(report: Report, rounds: list[Round]) -> None:

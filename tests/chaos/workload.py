@@ -22,6 +22,8 @@ class Ending(StrEnum):
 
     WHOLE = "COMPLETED with its whole text"
     WRONG = "COMPLETED with another text"
+    # How an OpenAI stream that has begun breaks: its client raises this error.
+    BROKEN_OFF = "COMPLETED with a retryable error as its last event"
     RETRYABLE = "FAILED as retryable"
     REFUSED = "FAILED, not retryable"
     OPEN = "IN_PROGRESS"
@@ -31,7 +33,11 @@ class Ending(StrEnum):
 
 
 class Broken(Exception):
-    """An answer holds an error, or its end is missing."""
+    """An answer has no end."""
+
+
+class BrokenOff(Broken):
+    """It is a stream that ends with a retryable error."""
 
 
 def job_input(text: str, params: dict[str, Any], *, raw: bool, stream: bool) -> dict[str, Any]:
@@ -76,7 +82,7 @@ def ending_of(job: Job, text: str | None = None) -> Ending:
         text: the whole text; None: any that has an end.
     """
     if job.status is Status.COMPLETED:
-        return Ending.WHOLE if _is_whole(job, text) else Ending.WRONG
+        return _ending_of_completed(job, text)
     if job.status is Status.FAILED:
         return Ending.RETRYABLE if _is_retryable(job.error) else Ending.REFUSED
     if job.status is Status.IN_PROGRESS:
@@ -84,6 +90,19 @@ def ending_of(job: Job, text: str | None = None) -> Ending:
     if job.status is Status.IN_QUEUE:
         return Ending.QUEUED
     return Ending(job.status.value)
+
+
+def details(job: Job) -> str:
+    """Return what its caller got of a job that should have ended otherwise."""
+    if job.error is not None:
+        return repr(job.error[:300])
+    try:
+        texts = [text_of(job.output or [])]
+        if is_stream(job):
+            texts.append(text_of([chunk.output for chunk in job.chunks]))
+    except Broken as error:
+        return str(error)
+    return f"{texts!r:.1000}"
 
 
 def counts(counter: Counter[str]) -> str:
@@ -115,7 +134,8 @@ def _text_of_events(sent: str) -> str:
         raise Broken(f"the stream ends with {sent[-100:]!r}")
     bodies = [json.loads(event.removeprefix("data: ")) for event in events]
     if any("error" in body for body in bodies):
-        raise Broken(f"the stream holds an error: {sent[-300:]!r}")
+        retryable = bodies[-1].get("error", {}).get("retryable")
+        raise (BrokenOff if retryable else Broken)(f"the stream ends with {sent[-300:]!r}")
     # The events of usage have no choice.
     choices = [choice for body in bodies for choice in body["choices"] if choice["index"] == 0]
     if not any(choice["finish_reason"] for choice in choices):
@@ -123,15 +143,19 @@ def _text_of_events(sent: str) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-def _is_whole(job: Job, text: str | None) -> bool:
+def _ending_of_completed(job: Job, text: str | None) -> Ending:
     views = [job.output]
     if is_stream(job):
         views.append([chunk.output for chunk in job.chunks])
     try:
         texts = [text_of(view) for view in views]
+    except BrokenOff:
+        return Ending.BROKEN_OFF
     except Broken:
-        return False
-    return all(found == (texts[0] if text is None else text) for found in texts)
+        return Ending.WRONG
+    if text is None:
+        text = texts[0]
+    return Ending.WHOLE if all(found == text for found in texts) else Ending.WRONG
 
 
 def _is_retryable(error: str | None) -> bool:
