@@ -30,6 +30,7 @@ after every 1,000, their seconds and CPU seconds; what the last 1,000 are to the
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -47,6 +48,10 @@ def part_names(text: str) -> list[str]:
 
 
 async def main(args: argparse.Namespace) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    # Workers are sessions of their own: they would outlive this process.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     print(bench.machine(), flush=True)
     figures = {}
     for part in args.only:
@@ -77,5 +82,7 @@ if __name__ == "__main__":
         asyncio.run(main(read_command_line()))
     except bench.Lost as lost:
         sys.exit(f"lost: {lost}")
+    except asyncio.CancelledError:
+        sys.exit("stopped")
     except TimeoutError:
         sys.exit("lost: a process did not answer in time")
