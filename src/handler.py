@@ -164,10 +164,9 @@ def serve(engines: Engines, settings: Settings) -> None:
 
         from job_loop import JobLoop, Limits, Wire, sdk  # noqa: PLC0415 - likewise
 
-    wire = Wire(sdk.urls(), sdk.session)
+    wire = Wire(sdk.urls(), sdk.session) if queue_around() and sdk.fits() else None
     # The SDK's test API, and its own loop, have no way to report progress.
-    own_loop = queue_around() and sdk.fits()
-    worker = Worker(engines, settings, wire.report if own_loop else None)
+    worker = Worker(engines, settings, wire.report if wire else None)
 
     async def engine_answers() -> None:
         job = fitness_job(engines.main.model)
@@ -178,7 +177,7 @@ def serve(engines: Engines, settings: Settings) -> None:
 
     runpod.serverless.register_fitness_check(engine_answers)
     jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
-    if own_loop:
+    if wire:
         limits = Limits(jobs, settings.shutdown_grace_s)
         sdk.install(JobLoop(worker, wire, limits, engines.died, sdk.in_progress()))
     else:

@@ -2,31 +2,33 @@
 
 import logging
 from importlib.metadata import version
+from pkgutil import resolve_name
 
 from aiohttp import ClientSession, TraceConfig
-from runpod import http_client
-from runpod.serverless.modules import rp_http, rp_job, rp_scale, worker_state
 
 from job_loop.loop import InProgress, JobLoop
 from job_loop.wire import Urls
 
 log = logging.getLogger(__name__)
 
-KNOWN_TO_WORK = "1.12.0"
+KNOWN_TO_WORK = "1.9.1 to 1.12.0"
 
-NAMES = (
-    (rp_scale, "JobScaler"),  # replaced: made by the SDK with its configuration, then started
-    (http_client, "AsyncClientSession"),  # has the platform's key
-    (worker_state, "JobsProgress"),  # the pings name the jobs in it
-    (rp_job, "JOB_GET_URL"),
-    (rp_http, "JOB_STREAM_URL"),
-    (rp_http, "JOB_DONE_URL"),
-)
+_SCALE = "runpod.serverless.modules.rp_scale"
+# Replaced: the SDK makes one with its configuration, and starts it.
+_SCALER = f"{_SCALE}:JobScaler"
+# Makes a session with the platform's key.
+_SESSION = "runpod.http_client:AsyncClientSession"
+# The pings name the jobs in it.
+_PROGRESS = "runpod.serverless.modules.worker_state:JobsProgress"
+_TAKE_URL = "runpod.serverless.modules.rp_job:JOB_GET_URL"
+_STREAM_URL = "runpod.serverless.modules.rp_http:JOB_STREAM_URL"
+_DONE_URL = "runpod.serverless.modules.rp_http:JOB_DONE_URL"
+NAMES = (_SCALER, _SESSION, _PROGRESS, _TAKE_URL, _STREAM_URL, _DONE_URL)
 
 
 def fits() -> bool:
     """Return whether the installed SDK has all the names; log what follows if it does not."""
-    missing = [f"{module.__name__}.{name}" for module, name in NAMES if not hasattr(module, name)]
+    missing = [name for name in NAMES if not _has(name)]
     if missing:
         log.warning(
             "runpod %s has no %s, so its own loop runs the jobs: it pauses when all places are "
@@ -40,24 +42,36 @@ def fits() -> bool:
 
 def install(loop: JobLoop) -> None:
     """Make the SDK start this loop in place of its own."""
-    rp_scale.JobScaler = lambda _config: loop
+    resolve_name(_SCALE).JobScaler = lambda _config: loop
 
 
 def urls() -> Urls:
     """Return the platform's addresses, which the SDK has read from the environment."""
-    return Urls(rp_job.JOB_GET_URL, rp_http.JOB_STREAM_URL, rp_http.JOB_DONE_URL)
+    return Urls(resolve_name(_TAKE_URL), resolve_name(_STREAM_URL), resolve_name(_DONE_URL))
 
 
 def session(trace: TraceConfig) -> ClientSession:
-    made: ClientSession = http_client.AsyncClientSession(trace_configs=[trace])
+    made: ClientSession = resolve_name(_SESSION)(trace_configs=[trace])
     return made
 
 
 def in_progress() -> InProgress:
-    jobs: InProgress = worker_state.JobsProgress()
-    return jobs
+    """Return the SDK's set of jobs in progress, empty."""
+    jobs = resolve_name(_PROGRESS)()
+    # Before 1.10.1 it is kept in a file, with the jobs of a worker that was killed there.
+    jobs.clear()
+    made: InProgress = jobs
+    return made
 
 
 def jobs_in_progress() -> int:
-    """Return how many jobs are not delivered yet, whichever loop runs them."""
-    return int(worker_state.JobsProgress().get_job_count())
+    """Return how many jobs the SDK's own loop has not delivered yet; 1 if it can't say."""
+    return int(resolve_name(_PROGRESS)().get_job_count()) if _has(_PROGRESS) else 1
+
+
+def _has(name: str) -> bool:
+    try:
+        resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True

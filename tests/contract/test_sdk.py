@@ -31,8 +31,21 @@ def test_without_one_of_the_names_the_sdks_own_loop_runs_and_the_log_says_so(
 ) -> None:
     monkeypatch.delattr(rp_job, "JOB_GET_URL")
     assert not sdk.fits()
-    assert "rp_job.JOB_GET_URL" in caplog.text
+    assert "rp_job:JOB_GET_URL, so its own loop" in caplog.text
     assert "known to work" in caplog.text
+
+
+def test_a_module_that_is_gone_is_a_name_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sdk, "NAMES", (*sdk.NAMES, "runpod.serverless.gone:JobScaler"))
+    assert not sdk.fits()
+    assert "has no runpod.serverless.gone:JobScaler, so" in caplog.text
+
+
+def test_without_its_set_of_jobs_the_sdk_counts_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(worker_state, "JobsProgress")
+    assert sdk.jobs_in_progress() == 1
 
 
 async def test_the_sdk_starts_the_loop_that_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +72,12 @@ def test_the_sdk_names_the_jobs_in_progress_by_their_ids() -> None:
     jobs.remove("job-1")
     assert sdk.jobs_in_progress() == 0
     assert jobs is worker_state.JobsProgress()
+
+
+def test_jobs_of_a_worker_that_was_killed_are_not_in_progress() -> None:
+    worker_state.JobsProgress().add("of-a-killed-worker")
+    sdk.in_progress()
+    assert sdk.jobs_in_progress() == 0
 
 
 def test_addresses_are_complete_but_for_the_jobs_id() -> None:

@@ -79,7 +79,11 @@ EndpointFactory = Callable[..., AbstractAsyncContextManager[EmulatedEndpoint]]
 
 @asynccontextmanager
 async def emulated_endpoint(
-    environ: dict[str, str], log: Path, post_delay_s: float = 0, **options: Any
+    environ: dict[str, str],
+    log: Path,
+    post_delay_s: float = 0,
+    script: str | Path = SCRIPT,
+    **options: Any,
 ) -> AsyncIterator[EmulatedEndpoint]:
     """Start a worker with an environment; it has answered a first job when the block begins.
 
@@ -87,12 +91,13 @@ async def emulated_endpoint(
         environ: of the worker, without the emulator's variables.
         log: the file for the worker's output.
         post_delay_s: how long each of its posts takes.
+        script: what it runs.
         options: others of the emulator.
     """
     options = {"faults": slow_link(post_delay_s), "take_poll_s": 1, **options}
     async with Emulator(Options(**options)) as emulator:
         environ = {**environ, **emulator.worker_environ()}
-        with forked([SCRIPT], environ, log) as worker:
+        with forked([script], environ, log) as worker:
             emulator.queue.worker("worker-1").process = BackgroundWorker(worker)
             endpoint = EmulatedEndpoint(emulator, worker)
             first = endpoint.submit({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})

@@ -1,0 +1,22 @@
+"""The worker with an SDK that lacks a name that the worker's job loop uses."""
+
+import sys
+
+import handler
+from worker.engine import Engines
+from worker.settings import Settings
+
+serve = handler.serve
+
+
+def serve_without_a_name(engines: Engines, settings: Settings) -> None:
+    # Imported by now, with the environment that the worker has written.
+    from runpod import http_client  # noqa: PLC0415 - see above
+
+    # The one of the names that the SDK's own loop does not look up again.
+    del http_client.AsyncClientSession
+    serve(engines, settings)
+
+
+handler.serve = serve_without_a_name
+sys.exit(handler.main())

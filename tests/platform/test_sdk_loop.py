@@ -1,0 +1,31 @@
+"""A worker whose SDK lacks a name that the job loop uses: the SDK's own loop runs the jobs."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+from support import ROOT
+from support.engine.requests import ENDLESS
+from support.processes.background import HUNG_S
+from support.processes.emulated_endpoint import emulated_endpoint
+
+SCRIPT = ROOT / "tests" / "platform" / "handlers" / "lacking.py"
+
+
+async def test_the_sdks_own_loop_runs_the_jobs_until_the_engine_dies(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    async with emulated_endpoint(worker_environ, tmp_path / "log", script=SCRIPT) as endpoint:
+        assert "no runpod.http_client:AsyncClientSession, so its own loop" in endpoint.logged
+        # The SDK's own loop says so.
+        assert "Jobs in queue: 1" in endpoint.logged
+        assert await endpoint.answers()
+        job = endpoint.submit({"prompt": "Hi", "sampling_params": ENDLESS, "stream": True})
+        assert await job.changed.wait_for(lambda: bool(job.chunks), HUNG_S)
+        os.kill(endpoint.core_pid(), signal.SIGKILL)
+        assert await asyncio.to_thread(endpoint.worker.ended) == 1
+        error = json.loads(job.error or "")["error"]
+        assert (error["code"], error["retryable"]) == (503, True)
+        assert "the engine died" in endpoint.logged.splitlines()[-1]
