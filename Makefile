@@ -15,6 +15,11 @@ OTHER_VLLM := .vllm/$(VLLM)
 # Without the command that runs in .venv, and the tests of how the demo model is made.
 SEAM_TESTS := tests/contract/test_vllm*.py tests/platform/starts/test_commands.py tests/settings tests/model \
 	--ignore=tests/model/test_demo_model.py --deselect=tests/platform/starts/test_commands.py::test_make_run
+# Another runpod: make test-sdk SDK=1.9.1.
+SDK ?= 1.11.0
+OTHER_SDK := .sdk/$(SDK)
+SDK_TESTS := tests/contract/test_sdk.py tests/unit/job_loop tests/platform/test_sdk_protocol.py \
+	tests/platform/test_sdk_served.py tests/platform/test_sdk_loop.py tests/platform/test_worker.py
 # Another model: make run MODEL_NAME=org/name (or export MODEL_NAME).
 MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
@@ -45,7 +50,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-image fuzz chaos check format listings bench clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-sdk test-image fuzz chaos check format listings bench clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -105,6 +110,9 @@ test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
 	@$(OTHER_VLLM)/bin/python -m pytest -m "not slow" $(SEAM_TESTS)
 
+test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that touch the SDK with another release (SDK=1.11.0; .sdk, 3 MB)
+	@$(OTHER_SDK)/bin/python -m pytest -m "not slow" $(SDK_TESTS)
+
 test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in for vLLM's (needs buildah; two minutes)
 	@$(BIN)/python -m pytest tests/image
 
@@ -138,7 +146,7 @@ bench: $(INSTALLED) demo ## Run the benchmarks: emulator, job loop, cancel, star
 	@$(BIN)/python benchmarks/download.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf .venv .clients .fuzz .chaos .vllm .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .clients .fuzz .chaos .vllm .sdk .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -184,10 +192,18 @@ $(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock
 # The link is made last, or pip would take the packages of .venv for installed.
 .vllm/%/installed: $(INSTALLED) tests/vllm-releases/%.txt
 	@echo "==> Making .vllm/$*: a minute"
-	@rm -rf $(@D)
-	@$(BIN)/python -m venv --without-pip $(@D)
-	@$(BIN)/python $(PIP) --python $(@D)/bin/python install --no-deps --quiet \
-		-r tests/vllm-releases/$*.txt
-	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
-		$(BIN)/python -c "$$packages" >"$$($(@D)/bin/python -c "$$packages")/rest.pth"
-	@touch $@
+	@$(call environment,-r tests/vllm-releases/$*.txt)
+
+.sdk/%/installed: $(INSTALLED)
+	@echo "==> Making .sdk/$*"
+	@$(call environment,runpod==$*)
+
+# An environment of a target's own: its packages, and behind them those of .venv.
+define environment
+rm -rf $(@D)
+$(BIN)/python -m venv --without-pip $(@D)
+$(BIN)/python $(PIP) --python $(@D)/bin/python install --no-deps --quiet $(1)
+packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	$(BIN)/python -c "$$packages" >"$$($(@D)/bin/python -c "$$packages")/rest.pth"
+touch $@
+endef

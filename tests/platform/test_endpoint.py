@@ -53,10 +53,9 @@ def command(logs: Path, *worker: str, workers: int = 1) -> list[str]:
 @contextmanager
 def serving_scripted(folder: Path, workers: int) -> Iterator[LocalEndpoint]:
     """Workers of the real SDK, without an engine."""
-    environ = {**ENVIRON, "PYTHONPATH": "src"}
     with (
         local_endpoint(
-            command(folder, *COMMAND, workers=workers), environ, folder / "output"
+            command(folder, *COMMAND, workers=workers), ENVIRON, folder / "output"
         ) as endpoint,
         pytest.MonkeyPatch.context() as patch,
     ):

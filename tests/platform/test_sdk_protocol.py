@@ -1,7 +1,7 @@
-"""What the real SDK, as a process of its own, says on the wire.
+"""What the real SDK, as a process of its own, says on the wire; the worker's loop says the same.
 
-`RECORD=1 pytest tests/platform/test_sdk_protocol.py` writes the recording anew;
-tests/unit/emulator/http/test_protocol.py replays it against the emulator.
+`RECORD=1 pytest tests/platform/test_sdk_protocol.py` writes the recording anew, of the SDK's own
+loop; tests/unit/emulator/http/test_protocol.py replays it against the emulator.
 """
 
 import asyncio
@@ -9,19 +9,18 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from support.processes.background import HUNG_S
-from support.processes.scripted_worker import scripted_worker
+from support.processes.scripted_worker import LOOPS, scripted_worker
 
 from emulator import Emulator
 
 HERE = Path(__file__).parent
-RECORDING = HERE / "recordings" / f"runpod-{version('runpod')}.json"
+RECORDING = HERE / "recordings" / "runpod.json"
 MAX_CONCURRENCY = 8
 
 CALLS = ["job-take", "job-take-batch", "ping", "job-stream", "job-done", "job-stop"]
@@ -74,6 +73,7 @@ class RecordingServer:
             "query": normalised(dict(request.query)),
             "content_type": request.headers.get("Content-Type"),
             "authorization": request.headers.get("Authorization"),
+            "request_id": request_id(request),
             "body": json.loads(body) if body else None,
             "answer": answer,
         }
@@ -113,8 +113,14 @@ def rank(exchange: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def normalised(query: dict[str, str]) -> dict[str, str]:
-    """Without the values that depend on timing."""
-    return {key: f"<{key}>" if key in ("batch_size", "job_id") else query[key] for key in query}
+    """Without the values that depend on timing or on the SDK's version."""
+    varying = ("batch_size", "job_id", "runpod_version")
+    return {key: f"<{key}>" if key in varying else query[key] for key in query}
+
+
+def request_id(request: web.Request) -> str | None:
+    """Return the job that a post names; the SDK's polls name the one that it posted last."""
+    return request.headers["X-Request-ID"] if request.method == "POST" else None
 
 
 @asynccontextmanager
@@ -129,7 +135,8 @@ async def serving(app: web.Application) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_the_sdk_says_what_the_recording_holds(scenario: str) -> None:
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_both_loops_say_what_the_recording_holds(loop: str, scenario: str) -> None:
     max_concurrency, jobs = SCENARIOS[scenario]
     server = RecordingServer(jobs)
     emulator = Emulator()  # not started: only for the environment it gives its workers
@@ -138,10 +145,10 @@ async def test_the_sdk_says_what_the_recording_holds(scenario: str) -> None:
             name: value.replace(emulator.api_url, api_url)
             for name, value in emulator.worker_environ("w").items()
         }
-        async with scripted_worker(environ, max_concurrency):
+        async with scripted_worker(environ, max_concurrency, loop):
             await server.over.wait()
     recordings = json.loads(RECORDING.read_text()) if RECORDING.exists() else {}
-    if "RECORD" in os.environ:
+    if "RECORD" in os.environ and loop == "sdk":
         recordings[scenario] = server.recording()
         text = json.dumps(recordings, indent=1, ensure_ascii=False, sort_keys=True)
         RECORDING.write_text(f"{text}\n")

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import runpod
 from support.processes.background import HUNG_S
-from support.processes.scripted_worker import scripted_worker
+from support.processes.scripted_worker import LOOPS, scripted_worker
 
 from emulator import Emulator, Job, Status
 
@@ -20,10 +20,18 @@ MAX_CONCURRENCY = 8
 ERROR = json.dumps({"error": {"message": "no such model", "code": 404}})
 
 
+@pytest.fixture(scope="module", params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def emulator() -> AsyncIterator[Emulator]:
+async def emulator(loop: str) -> AsyncIterator[Emulator]:
     """An emulator with one worker for all the tests below."""
-    async with Emulator() as running, scripted_worker(running.worker_environ(), MAX_CONCURRENCY):
+    async with (
+        Emulator() as running,
+        scripted_worker(running.worker_environ(), MAX_CONCURRENCY, loop),
+    ):
         assert await running.queue.arrived.wait_for(lambda: bool(running.queue.workers), HUNG_S)
         yield running
 
@@ -73,14 +81,14 @@ async def test_cancelling_frees_the_workers_slots(emulator: Emulator) -> None:
     assert job.output == ["next"]
 
 
-async def test_a_job_that_comes_after_its_polling_worker_died_is_run_by_the_next() -> None:
+async def test_a_job_that_comes_after_its_polling_worker_died_is_run_by_the_next(loop: str) -> None:
     """The dead worker's poll, held for 20 s, must not swallow the job."""
     async with Emulator() as emulator:
         queue = emulator.queue
-        async with scripted_worker(emulator.worker_environ("dead"), MAX_CONCURRENCY):
+        async with scripted_worker(emulator.worker_environ("dead"), MAX_CONCURRENCY, loop):
             assert await queue.arrived.wait_for(lambda: "dead" in queue.workers, HUNG_S)
         job = submit(emulator, "run")
-        async with scripted_worker(emulator.worker_environ("alive"), MAX_CONCURRENCY):
+        async with scripted_worker(emulator.worker_environ("alive"), MAX_CONCURRENCY, loop):
             assert await job.wait_ended(HUNG_S)
     assert (job.worker, job.output) == ("alive", ["run"])
 

@@ -7,6 +7,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -199,6 +200,7 @@ async def test_the_sdks_own_checks_give_way_to_a_generated_token(
     endpoint: EmulatedEndpoint,
 ) -> None:
     assert "Running 1 fitness check(s)" in endpoint.logged
+    assert f"Starting Serverless Worker |  Version {version('runpod')}" in endpoint.logged
 
 
 async def test_the_start_logs_every_phase_with_its_seconds(endpoint: EmulatedEndpoint) -> None:
@@ -211,7 +213,8 @@ async def test_the_start_logs_a_summary_and_the_automatic_choices(
     endpoint: EmulatedEndpoint,
 ) -> None:
     (summary,) = re.findall(r"model: demo; from: .*; KV cache: \d+ tokens; .*", endpoint.logged)
-    for part in ("dtype: float32", "context: ", "concurrency: ", "vllm", "runpod 1."):
+    parts = ("dtype: float32", "context: ", "concurrency: ", "vllm", f"runpod {version('runpod')}")
+    for part in parts:
         assert part in summary
     (chosen,) = re.findall(r"chosen: .*", endpoint.logged)
     assert "RUNPOD_LOG_LEVEL=INFO (the SDK's own DEBUG prints every answer)" in chosen

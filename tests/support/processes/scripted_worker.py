@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from runpod.serverless.modules import rp_scale
+
 from emulator.process import WorkerProcess
 from support import ROOT
 
@@ -17,13 +19,26 @@ ENVIRON = {
     "RUNPOD_SKIP_GPU_CHECK": "true",
     "RUNPOD_LOG_LEVEL": "INFO",
     "RUNPOD_PING_INTERVAL": "1000",
+    "PYTHONPATH": str(ROOT / "src"),
+    "MAX_CONCURRENCY": "8",
+    "LOOP": "sdk",
 }
+# Which loop takes the jobs. The SDK's own can't stop a job before 1.10.
+LOOPS = ("worker", "sdk") if hasattr(rp_scale.JobScaler, "stop_job") else ("worker",)
 
 
 @asynccontextmanager
-async def scripted_worker(environ: dict[str, str], max_concurrency: int) -> AsyncIterator[None]:
-    """Start a worker as in production, with the platform's variables; leaving ends it."""
-    environ = {**ENVIRON, **environ, "MAX_CONCURRENCY": str(max_concurrency)}
+async def scripted_worker(
+    environ: dict[str, str], max_concurrency: int, loop: str
+) -> AsyncIterator[None]:
+    """Start a worker as in production, with the platform's variables; leaving ends it.
+
+    Args:
+        environ: the platform's variables.
+        max_concurrency: how many jobs it takes at once.
+        loop: one of ``LOOPS``.
+    """
+    environ = {**ENVIRON, **environ, "MAX_CONCURRENCY": str(max_concurrency), "LOOP": loop}
     process = await WorkerProcess.start(COMMAND, environ, Path(os.devnull))
     try:
         yield
