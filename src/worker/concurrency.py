@@ -2,6 +2,8 @@
 
 from worker.settings import Jobs
 
+MOST_WAITING = 32
+
 
 def jobs_at_once(wanted: Jobs, slots: int) -> int:
     """Return how many jobs the worker takes from the platform's queue at once.
@@ -27,7 +29,8 @@ def _queue(slots: int) -> int:
     """Return how many jobs may wait for a slot.
 
     A waiting job fills a slot in the moment when it becomes free; without one the slot would be
-    empty for as long as the next job needs to get here. Slots that become free within that time are
-    a small part of all, and a job that waits here for longer is one that an idle worker lacks.
+    empty for as long as the next job needs to get here. Equal jobs end together, so there is one
+    for every slot of a small engine. Of many slots few become free within that time, and a job that
+    waits here for longer is one that an idle worker lacks.
     """
-    return max(2, slots // 4)
+    return min(slots, MOST_WAITING)
