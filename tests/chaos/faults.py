@@ -16,7 +16,7 @@ from support.processes.emulated_endpoint import EmulatedEndpoint
 
 from chaos.report import Report
 from chaos.watch import lasting_endpoint
-from chaos.workload import Ending, counts, details, ending_of, job_input, text_of
+from chaos.workload import Ending, counts, details, ending_of, job_input, long_job, runs, text_of
 from emulator import Action, Call, Fault, Job, Status
 
 CLIENTS = 128  # jobs at once, and slots
@@ -24,6 +24,7 @@ CLIENTS = 128  # jobs at once, and slots
 # in two.
 BATCHED_TOKENS = "16384"
 MOST_ATTEMPTS = 10
+LONG_STREAMS = 4  # computed during the outage, beside the clients' jobs
 # One pair in so many is long, in tokens.
 LONG_EVERY, LONG_TOKENS = 50, 1000
 # Beyond the outage: a job whose take was lost ends there, and is sent again.
@@ -63,7 +64,7 @@ class Outage:
     ended: float = 0.0
     bytes_before: int = 0
     bytes_at_end: int = 0
-    held: list[Job] = field(default_factory=list)  # jobs that it met
+    held: list[Job] = field(default_factory=list)  # jobs that it met, without the long streams
 
     @property
     def last_done_s(self) -> float:
@@ -83,20 +84,25 @@ class Run:
         self._questions = [Question.draw(seed, number) for number in range(jobs // 2)]
         self._texts: dict[tuple[int, bool], str] = {}
         self._open: set[Job] = set()
+        self._timed_out: list[str] = []
         self._outage_s = outage_s
 
     async def ask_all(self) -> None:
         left = [(question, stream) for question in self._questions for stream in (False, True)]
         left.reverse()
-        outage = asyncio.create_task(self._cut_off(len(left) // 2))
+        half = len(left) // 2
+
+        async def outage() -> None:
+            while len(left) > half:
+                await asyncio.sleep(0.05)
+            await self._cut_off()
 
         async def client() -> None:
             while left:
                 question, stream = left.pop()
                 await self._ask(question, stream=stream)
 
-        await asyncio.gather(*(client() for _ in range(CLIENTS)))
-        await outage
+        await asyncio.gather(outage(), *(client() for _ in range(CLIENTS)))
 
     async def _ask(self, question: Question, *, stream: bool) -> None:
         """Send a job until it has its whole text."""
@@ -111,16 +117,19 @@ class Run:
             if ending is Ending.WHOLE:
                 self._texts[question.number, stream] = text_of(job.output)
                 return
-            if ending not in (Ending.RETRYABLE, Ending.TIMED_OUT):
+            if ending is Ending.TIMED_OUT:
+                self._timed_out.append(job.id)
+            elif ending is not Ending.RETRYABLE:
                 self.report.broken.append(f"{name}: {ending}: {details(job)}")
                 return
         self.report.broken.append(f"{name}: lost, {MOST_ATTEMPTS} attempts failed: {job.error}")
 
-    async def _cut_off(self, ended: int) -> None:
-        """Wait until so many jobs have ended; then answer with 503, and then refuse connections."""
-        while len(self._texts) < ended:
-            await asyncio.sleep(0.05)
+    async def _cut_off(self) -> None:
+        """Answer with 503 for one half of the outage, and refuse connections for the other."""
         outage, faults = self.outage, self._endpoint.emulator.faults
+        streams = [long_job(random.Random(number), stream=True) for number in range(LONG_STREAMS)]
+        streaming = [self._endpoint.submit(stream) for stream in streams]
+        await asyncio.gather(*(runs(job, chunks=1) for job in streaming))
         outage.bytes_before = self._resident_bytes()
         outage.held = list(self._open)
         outage.began = time.monotonic()
@@ -132,11 +141,27 @@ class Run:
         await asyncio.sleep(half_s)
         outage.ended = time.monotonic()
         outage.bytes_at_end = self._resident_bytes()
+        for job in streaming:
+            await job.wait_ended()
+            ending = ending_of(job)
+            self.attempts[ending] += 1
+            self.report.check(
+                holds=ending in (Ending.WHOLE, Ending.RETRYABLE, Ending.TIMED_OUT),
+                otherwise=f"a stream of the outage: {ending}: {details(job)}",
+            )
 
     def _resident_bytes(self) -> int:
         """Return the resident memory of the worker, without its engine's core."""
         rss: int = psutil.Process(self._endpoint.worker.process.pid).memory_info().rss
         return rss
+
+    def check_timed_out(self) -> None:
+        """Check that jobs have timed out only if the worker never got them: their take was lost."""
+        logged = self._endpoint.logged
+        for job_id in self._timed_out:
+            self.report.check(
+                holds=job_id not in logged, otherwise=f"{job_id} timed out in the worker's hands"
+            )
 
     def compare_twins(self) -> None:
         for question in self._questions:
@@ -169,7 +194,8 @@ class Run:
 async def run(jobs: int, seed: int, outage_s: float, folder: Path) -> Report:
     """Run so many jobs, one half the streamed twins of the other."""
     requests = folder / "faults-requests.jsonl"
-    environ = {**WORKER, "MAX_CONCURRENCY": str(CLIENTS), "MAX_NUM_BATCHED_TOKENS": BATCHED_TOKENS}
+    slots = str(CLIENTS + LONG_STREAMS)
+    environ = {**WORKER, "MAX_CONCURRENCY": slots, "MAX_NUM_BATCHED_TOKENS": BATCHED_TOKENS}
     async with lasting_endpoint(
         environ,
         folder / "faults.log",
@@ -181,6 +207,7 @@ async def run(jobs: int, seed: int, outage_s: float, folder: Path) -> Report:
             endpoint.emulator.faults.add(fault)
         run_ = Run(endpoint, jobs, seed, outage_s)
         await run_.ask_all()
+    run_.check_timed_out()
     run_.compare_twins()
     run_.add_figures(requests.read_text().splitlines())
     return run_.report
