@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 HELD_S = 90.0
 # The shortest time from one request that found nothing to the next.
 EMPTY_S = 0.1
+# How long a request is kept after a thaw: an answer that came during the freeze is read first.
+THAW_PATIENCE_S = 0.1
 # FlashBoot answers 400 where others answer 204.
 NOTHING = (204, 400)
 
@@ -31,7 +33,8 @@ class Polls:
         self._begun = 0.0
         self._answered = False
         self._request: asyncio.Task[Any] | None = None
-        wire.on_thaw.append(self._hang_up)
+        self._hanging_up: asyncio.Task[None] | None = None
+        wire.on_thaw.append(self._on_thaw)
 
     async def next(self, url: str) -> Any:
         """Return what the platform answers; None if it has nothing, or can't be reached.
@@ -65,17 +68,22 @@ class Polls:
                 has found at once is already on its way.
         """
         self._over.set()
-        if self._request is not None:
-            left_s = self._begun + patience_s - time.monotonic()
-            await asyncio.wait({self._request}, timeout=max(0.0, left_s))
-            # The event loop reads what has arrived.
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            self._hang_up()
+        await self._hang_up(self._begun + patience_s - time.monotonic())
 
-    def _hang_up(self) -> None:
-        if self._request is not None and not self._answered:
-            self._request.cancel()
+    def _on_thaw(self) -> None:
+        self._hanging_up = asyncio.create_task(self._hang_up(THAW_PATIENCE_S))
+
+    async def _hang_up(self, patience_s: float) -> None:
+        """Cancel the present request, unless its answer begins to arrive within so many seconds."""
+        request = self._request
+        if request is None:
+            return
+        await asyncio.wait({request}, timeout=max(0.0, patience_s))
+        # The event loop reads what has arrived.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if request is self._request and not self._answered:
+            request.cancel()
 
     async def _get(self, url: str) -> Any:
         timeout = ClientTimeout(sock_connect=CONNECT_S, sock_read=HELD_S)

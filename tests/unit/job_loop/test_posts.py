@@ -142,8 +142,12 @@ async def test_the_platform_can_be_away_for_a_while(
 ) -> None:
     caplog.set_level("INFO")
     for call in (Call.STREAM, Call.DONE, Call.TAKE):
-        platform.emulator.faults.add(Fault(on=call, do=Action.STATUS, seconds=2))
+        platform.emulator.faults.add(Fault(on=call, do=Action.STATUS))
     jobs = [platform.submit(*CHUNKS, stream=True) for _ in range(8)]
+    async with asyncio.timeout(HUNG_S):
+        while "calls to the platform fail" not in caplog.text:
+            await asyncio.sleep(0.001)
+    platform.emulator.faults.clear()
     for job in jobs:
         assert await job.wait_ended(HUNG_S)
         assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)

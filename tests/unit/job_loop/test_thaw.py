@@ -43,6 +43,16 @@ async def test_an_idle_worker_takes_its_next_job_on_new_connections(
     assert (await platform.run("after")).output == ["after"]
 
 
+async def test_a_job_that_came_during_the_freeze_runs(platform: Platform) -> None:
+    await platform.run("before")
+    # The clock ticks, and a take waits.
+    await asyncio.sleep(0.05)
+    job = platform.submit("during")
+    freeze()
+    assert await job.wait_ended(HUNG_S)
+    assert job.output == ["during"]
+
+
 async def test_a_stream_goes_on_after_a_thaw(
     platform: Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
