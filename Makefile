@@ -146,7 +146,7 @@ bench: $(INSTALLED) demo ## Run the benchmarks: emulator, job loop, cancel, star
 	@$(BIN)/python benchmarks/download.py
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf .venv .clients .fuzz .chaos .vllm .sdk .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .clients .fuzz .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
