@@ -63,7 +63,7 @@ def main() -> int:
                 leave(0)
         if command.rp_serve_api or platform_around():
             with started("runpod", "job_loop.sdk") as (engines, settings):
-                serve(engines, settings)
+                serve(engines, settings, test_api=command.rp_serve_api)
                 leave(0)
         job = local.read_job(command.test_input)
         with started() as (engines, settings):
@@ -156,15 +156,19 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
         yield engines, ready.settings
 
 
-def serve(engines: Engines, settings: Settings) -> None:
-    """Take jobs from the platform until it stops the worker, or the engine dies."""
+def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
+    """Take jobs from the platform until it stops the worker, or the engine dies.
+
+    With ``test_api`` the SDK serves its own test API instead.
+    """
     with phase("sdk"):
         # The SDK reads the environment when it is imported. Other ways to run do without it.
         import runpod  # noqa: PLC0415 - see above
 
         from job_loop import JobLoop, Limits, Wire, sdk  # noqa: PLC0415 - likewise
 
-    wire = Wire(sdk.urls(), sdk.session) if queue_around() and sdk.fits() else None
+    own_loop = queue_around() and not test_api and sdk.fits()
+    wire = Wire(sdk.urls(), sdk.session) if own_loop else None
     # The SDK's test API, and its own loop, have no way to report progress.
     worker = Worker(engines, settings, wire.report if wire else None)
 

@@ -1,11 +1,12 @@
 """One job's answer on its way to the platform: its chunks in order, then its result."""
 
+import asyncio
 import json
 import time
 from typing import Any
 
-from job_loop.wire import InDoubt, NotDelivered, Wire
-from worker.errors import AnswerTooLarge, Undelivered
+from job_loop.wire import InDoubt, NotDelivered, NotTaken, Wire, pause_s
+from worker.errors import AnswerTooLarge, StreamInDoubt
 from worker.record import JobRecord
 
 # Bytes. The platform drops a larger result, and completes the job without it.
@@ -31,7 +32,7 @@ class Delivery:
         self._id: str = job["id"]
         self._record = record
         self._parts: list[bytes] = []
-        self._failed_at: float | None = None
+        self._size = 0
         limit_s = _time_limit_s(job)
         self._ends_at = None if limit_s is None else record.taken_at + limit_s
 
@@ -39,34 +40,32 @@ class Delivery:
         """Post a yield.
 
         Raises:
-            Undelivered: readers of the stream would miss it, or may have it twice.
+            AnswerTooLarge: the platform would not take a result with so many yields.
+            StreamInDoubt: readers of the stream would miss it, or may have it twice.
         """
         part = _encode(value).encode(errors="replace")
         self._parts.append(part)
+        self._size += len(part) + len(", ")
         self._record.chunks += 1
+        if self._size > LARGEST_RESULT:
+            raise AnswerTooLarge(
+                f"The answer has more than {LARGEST_RESULT:,} bytes in all, which the platform "
+                "does not keep: ask for less, or for fewer prompts in one job."
+            )
         try:
             await self._post(self._wire.urls.chunk(self._id), b'{"output": %b}' % part)
-        except InDoubt as lost:
+        except NotDelivered as lost:
             # An answer that is no stream comes whole with the result.
             if self._record.streamed:
-                raise Undelivered from lost
-        except NotDelivered as lost:
-            raise Undelivered from lost
+                raise StreamInDoubt from lost
 
     async def result(self) -> None:
         """Post all yields together as the job's result.
 
         Raises:
-            AnswerTooLarge: the platform would not take it.
             NotDelivered: the job's time is over, or the platform knows no such job.
         """
-        body = b'{"output": [%b]}' % b", ".join(self._parts)
-        if len(body) > LARGEST_RESULT:
-            raise AnswerTooLarge(
-                f"The answer has {len(body):,} bytes in all, and the platform keeps "
-                f"{LARGEST_RESULT:,}: ask for less, or for fewer prompts in one job."
-            )
-        await self._done(body)
+        await self._done(b'{"output": [%b]}' % b", ".join(self._parts))
 
     async def failure(self, error: str) -> None:
         """Post an error, as JSON text, as the job's result.
@@ -80,28 +79,36 @@ class Delivery:
         await self._post(self._wire.urls.result(self._id), body, repeatable=True)
 
     async def _post(self, url: str, body: bytes, *, repeatable: bool = False) -> None:
-        await self._wire.post(
-            url,
-            body,
-            job_id=self._id,
-            until=self._until,
-            repeatable=repeatable,
-            again=self._count,
-        )
-        self._failed_at = None
+        """Post until it has arrived, for as long as that makes sense.
 
-    def _until(self) -> float:
-        if self._ends_at is not None:
-            return self._ends_at
-        self._failed_at = self._failed_at or time.monotonic()
-        return self._failed_at + PATIENCE_S
-
-    def _count(self) -> None:
-        self._record.posts_retried += 1
+        Args:
+            url: the address.
+            body: JSON.
+            repeatable: whether it does no harm if the post arrives twice.
+        """
+        failures, give_up_at = 0, self._ends_at
+        while True:
+            try:
+                await self._wire.post(url, self._id, body)
+            except NotTaken as failed:
+                last: NotDelivered = failed
+            except InDoubt as failed:
+                if not repeatable:
+                    raise
+                last = failed
+            else:
+                return
+            failures += 1
+            pause, now = pause_s(failures), time.monotonic()
+            give_up_at = give_up_at or now + PATIENCE_S
+            if now + pause > give_up_at:
+                raise last
+            self._record.posts_retried += 1
+            await asyncio.sleep(pause)
 
 
 def _time_limit_s(job: dict[str, Any]) -> float | None:
     """Return the job's own time limit, if the platform has handed it over."""
     policy = job.get("policy")
     limit_ms = policy.get("executionTimeout") if isinstance(policy, dict) else None
-    return limit_ms / 1000 if isinstance(limit_ms, int | float) else None
+    return limit_ms / 1000 if isinstance(limit_ms, int | float) and limit_ms > 0 else None

@@ -5,9 +5,11 @@ import contextlib
 import json
 import logging
 import signal
-from collections.abc import AsyncGenerator, Iterable
+import time
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import uvloop
@@ -15,20 +17,18 @@ import uvloop
 from job_loop.delivery import Delivery
 from job_loop.polls import Polls
 from job_loop.wire import NotDelivered, Wire
-from worker.errors import ShuttingDown, WorkerError
-from worker.record import JobRecord
+from worker.errors import ShuttingDown, WorkerError, defects_hidden
+from worker.record import UNANSWERED, JobRecord
 
 log = logging.getLogger(__name__)
 
 # Seconds for which a take is not hung up: if jobs are waiting, its answer is on its way.
 TAKE_PATIENCE_S = 0.25
-# Seconds for the posts of jobs that were not finished within the grace.
-FAREWELL_S = 3.0
+# Seconds for what is on its way when the grace is over.
+LAST_POSTS_S = 3.0
 # Seconds for the failures of the jobs of an engine that died.
 DEAD_GRACE_S = 10.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-CANCELLED = 499
-UNDELIVERED = 504
 
 
 class Answers(Protocol):
@@ -51,7 +51,7 @@ class InProgress(Protocol):
 class Limits:
     """How many jobs may be in progress at once, and how long they may take to end at the end.
 
-    ``grace_s`` counts from the first signal.
+    ``grace_s`` counts from the signal.
     """
 
     jobs: int
@@ -97,19 +97,23 @@ class JobLoop:
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
         self._died.add_done_callback(lambda _: loop.call_soon_threadsafe(self.leave))
-        async with self._wire:
-            takes = Polls(self._wire)
-            taking = asyncio.create_task(self._take_jobs(takes))
-            stopping = asyncio.create_task(self._stop_jobs(Polls(self._wire)))
+        # A defect in one of the tasks ends all, and is raised.
+        async with self._wire, asyncio.TaskGroup() as tasks:
+            takes = Polls(self._wire, _jobs_in, vital=True)
+            taking = tasks.create_task(self._take_jobs(takes))
+            stops = Polls(self._wire, _ids_in, vital=False)
+            stopping = tasks.create_task(self._stop_jobs(stops))
             await self._leaving.wait()
             await takes.end(TAKE_PATIENCE_S)
-            await asyncio.wait({taking}, timeout=FAREWELL_S)
+            await asyncio.wait({taking}, timeout=LAST_POSTS_S)
             await self._let_go()
-            for task in (taking, stopping):
-                task.cancel()
+            taking.cancel()
+            stopping.cancel()
 
     def leave(self) -> None:
         """Take no further job, and end once those that run are answered."""
+        grace_s = DEAD_GRACE_S if self._died.done() else self._limits.grace_s
+        self._grace_ends_at = time.monotonic() + grace_s
         self._leaving.set()
         self._a_slot_is_free.set()
 
@@ -127,26 +131,27 @@ class JobLoop:
 
     async def _let_go(self) -> None:
         """Wait for the running jobs; after the grace, fail those that are left as retryable."""
-        await self._ended(DEAD_GRACE_S if self._died.done() else self._limits.grace_s)
+        await self._ended(self._grace_ends_at)
         if self._running:
             log.warning("%d jobs are not finished: they fail as retryable", len(self._running))
             self._answers.end_all(ShuttingDown())
-            await self._ended(FAREWELL_S)
+            await self._ended(time.monotonic() + LAST_POSTS_S)
         for task in self._running.values():
             task.cancel()
-        await self._ended(FAREWELL_S)
+        await self._ended(time.monotonic() + LAST_POSTS_S)
 
-    async def _ended(self, within_s: float) -> None:
-        if self._running:
-            await asyncio.wait(self._running.values(), timeout=within_s)
+    async def _ended(self, until: float) -> None:
+        """Wait until no job runs, or until a time (``time.monotonic``)."""
+        while self._running and (left_s := until - time.monotonic()) > 0:
+            await asyncio.wait(self._running.values(), timeout=left_s)
 
     # Jobs in:
 
-    async def _take_jobs(self, polls: Polls) -> None:
+    async def _take_jobs(self, polls: Polls[dict[str, Any]]) -> None:
         while await self._may_take():
             free = self._limits.jobs - len(self._running)
             url = self._wire.urls.next_jobs(free, busy=bool(self._running))
-            for job in _jobs_in(await polls.next(url)):
+            for job in await polls.next(url):
                 self._begin(job)
 
     async def _may_take(self) -> bool:
@@ -156,10 +161,10 @@ class JobLoop:
             await self._a_slot_is_free.wait()
         return not self._leaving.is_set()
 
-    async def _stop_jobs(self, polls: Polls) -> None:
+    async def _stop_jobs(self, polls: Polls[str]) -> None:
         """Cancel the jobs that the platform names."""
         while url := self._wire.urls.stopped_jobs:
-            for job_id in _ids_in(await polls.next(url)):
+            for job_id in await polls.next(url):
                 if task := self._running.get(job_id):
                     task.cancel()
 
@@ -188,45 +193,51 @@ class JobLoop:
         try:
             await self._answer(job, record)
         except asyncio.CancelledError:
-            record.status = CANCELLED
+            if record.status == HTTPStatus.OK:
+                record.status = UNANSWERED
             raise
         except NotDelivered as lost:
-            record.status = UNDELIVERED
-            log.error("job %s: its result can't be posted: %s", record.id, lost)  # noqa: TRY400 - no defect
+            record.status = HTTPStatus.GATEWAY_TIMEOUT
+            log.error("job %s: nobody knows of its result: %s", record.id, lost)  # noqa: TRY400 - no defect
         finally:
             record.write()
 
     async def _answer(self, job: dict[str, Any], record: JobRecord) -> None:
         delivery = Delivery(self._wire, job, record)
         try:
-            async with contextlib.aclosing(self._answers.handle(job, record)) as yields:
-                async for value in yields:
-                    if error := _error_in(value):
-                        await delivery.failure(error)
-                        return
-                    await delivery.chunk(value)
+            with defects_hidden(record.id):
+                error = await self._post_yields(job, record, delivery)
+        except WorkerError as failed:
+            record.status = failed.status
+            error = json.dumps(failed.body(record.id), ensure_ascii=False)
+        if error is None:
             await delivery.result()
-        except WorkerError as error:
-            record.status = error.status
-            await delivery.failure(json.dumps(error.body(record.id), ensure_ascii=False))
+        else:
+            await delivery.failure(error)
+
+    async def _post_yields(
+        self, job: dict[str, Any], record: JobRecord, delivery: Delivery
+    ) -> str | None:
+        """Post what a job yields; return the error that fails it, if one does."""
+        async with contextlib.aclosing(self._answers.handle(job, record)) as yields:
+            async for value in yields:
+                if isinstance(value, dict) and value.get("error"):
+                    return str(value["error"])
+                await delivery.chunk(value)
+        return None
 
 
-def _jobs_in(found: Any) -> Iterable[dict[str, Any]]:
-    """Yield the jobs of an answer: one alone, or a list."""
-    for job in found if isinstance(found, list) else [found]:
-        if isinstance(job, dict) and isinstance(job.get("id"), str):
-            yield job
-        elif job is not None:
-            log.error("the platform handed over a job without an id: it can't be answered")
+def _jobs_in(found: Any) -> list[dict[str, Any]]:
+    """Return the jobs of an answer: one alone, or a list."""
+    given = found if isinstance(found, list) else [] if found is None else [found]
+    jobs = [job for job in given if isinstance(job, dict) and isinstance(job.get("id"), str)]
+    if len(jobs) < len(given):
+        log.error("the platform handed over jobs without an id: they can't be answered")
+    return jobs
 
 
-def _ids_in(found: Any) -> Iterable[str]:
+def _ids_in(found: Any) -> list[str]:
     named = found.get("jobsToStop") if isinstance(found, dict) else None
     return (
         [job_id for job_id in named if isinstance(job_id, str)] if isinstance(named, list) else []
     )
-
-
-def _error_in(value: Any) -> str | None:
-    """Return the error of a yield that fails its job."""
-    return str(value["error"]) if isinstance(value, dict) and value.get("error") else None

@@ -5,39 +5,52 @@ import contextlib
 import json
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
+import aiohttp
 from aiohttp import ClientTimeout
 
 from job_loop.wire import CONNECT_S, UNREACHABLE, Wire, pause_s
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Seconds. The platform answers sooner even if it has nothing; the SDK waits as long.
 HELD_S = 90.0
 # The shortest time from one request that found nothing to the next.
 EMPTY_S = 0.1
-# How long a request is kept after a thaw: an answer that came during the freeze is read first.
-THAW_PATIENCE_S = 0.1
+# How long this process needs to read an answer that has arrived.
+READ_S = 0.05
 # FlashBoot answers 400 where others answer 204.
 NOTHING = (204, 400)
 
 
-class Polls:
-    """One poll after another, each with an answer or a failure. Use on the wire's loop."""
+class Polls(Generic[T]):
+    """One request after another, each for a list. Use on the wire's loop."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, read: Callable[[Any], list[T]], *, vital: bool) -> None:
+        """Make polls.
+
+        Args:
+            wire: to the platform.
+            read: finds the items in an answer, whatever JSON that is.
+            vital: whether the platform counts as unreachable when they fail.
+        """
         self._wire = wire
+        self._read = read
+        self._vital = vital
         self._failures = 0
         self._over = asyncio.Event()
         self._begun = 0.0
         self._answered = False
-        self._request: asyncio.Task[Any] | None = None
+        self._request: asyncio.Task[list[T]] | None = None
         self._hanging_up: asyncio.Task[None] | None = None
         wire.on_thaw.append(self._on_thaw)
 
-    async def next(self, url: str) -> Any:
-        """Return what the platform answers; None if it has nothing, or can't be reached.
+    async def next(self, url: str) -> list[T]:
+        """Return what the platform has: nothing if it has nothing, or can't be reached.
 
         After a failure it returns after a pause, which grows from failure to failure.
         """
@@ -48,13 +61,18 @@ class Polls:
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
-            return None  # it was hung up
-        except (*UNREACHABLE, ValueError) as error:
-            self._wire.failed(error)
+            return []  # it was hung up
+        except aiohttp.SocketTimeoutError:
+            return []  # it was held for long
+        # The last one: JSON that is nested too deep.
+        except (*UNREACHABLE, ValueError, RecursionError) as error:
+            if self._vital:
+                self._wire.failed(error)
             self._failures += 1
             await self._pause(pause_s(self._failures))
-            return None
-        self._wire.succeeded()
+            return []
+        if self._vital:
+            self._wire.succeeded()
         self._failures = 0
         if not found:
             await self._pause(self._begun + EMPTY_S - time.monotonic())
@@ -68,31 +86,28 @@ class Polls:
                 has found at once is already on its way.
         """
         self._over.set()
-        await self._hang_up(self._begun + patience_s - time.monotonic())
+        if self._request is not None:
+            left_s = max(READ_S, self._begun + patience_s - time.monotonic())
+            await self._hang_up(self._request, left_s)
 
     def _on_thaw(self) -> None:
-        self._hanging_up = asyncio.create_task(self._hang_up(THAW_PATIENCE_S))
+        # An answer that arrived during the freeze, or before it, is read after the timers have run.
+        if self._request is not None:
+            self._hanging_up = asyncio.create_task(self._hang_up(self._request, READ_S))
 
-    async def _hang_up(self, patience_s: float) -> None:
-        """Cancel the present request, unless its answer begins to arrive within so many seconds."""
-        request = self._request
-        if request is None:
-            return
-        await asyncio.wait({request}, timeout=max(0.0, patience_s))
-        # The event loop reads what has arrived.
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    async def _hang_up(self, request: asyncio.Task[list[T]], patience_s: float) -> None:
+        await asyncio.wait({request}, timeout=patience_s)
         if request is self._request and not self._answered:
             request.cancel()
 
-    async def _get(self, url: str) -> Any:
+    async def _get(self, url: str) -> list[T]:
         timeout = ClientTimeout(sock_connect=CONNECT_S, sock_read=HELD_S)
         async with self._wire.session.get(url, timeout=timeout) as response:
             self._answered = True
             if response.status in NOTHING:
-                return None
+                return []
             response.raise_for_status()
-            return json.loads(await response.read() or b"null")
+            return self._read(json.loads(await response.read() or b"null"))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

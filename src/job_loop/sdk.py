@@ -31,7 +31,7 @@ def fits() -> bool:
     missing = [name for name in NAMES if not _has(name)]
     if missing:
         log.warning(
-            "runpod %s has no %s, so its own loop runs the jobs: it pauses when all places are "
+            "runpod %s has no %s, so its own loop runs the jobs: it pauses when all slots are "
             "taken, and loses what it can't post within seconds. runpod %s is known to work.",
             version("runpod"),
             ", ".join(missing),

@@ -1,8 +1,4 @@
-"""The connections to the platform: posts that are tried again, and a way out of dead connections.
-
-A post whose connection broke after it was sent may have arrived. It is tried again only if that
-does no harm.
-"""
+"""The connections to the platform: what a failed post means, and a way out of dead ones."""
 
 import asyncio
 import contextlib
@@ -23,14 +19,17 @@ log = logging.getLogger(__name__)
 # Seconds.
 CONNECT_S = 5.0
 POST_S = 30.0
+# A large post may take longer: this is the slowest link that is good enough.
+SLOWEST_LINK = 100_000  # bytes a second
 # A process that did not run for so long was frozen.
 FROZEN_S = 5.0
+TICK_S = 1.0
 # Failures of single calls are not worth a line in the log.
 OUTAGE_S = 1.0
-TICK_S = 1.0
-TOO_MANY_REQUESTS = 429
 # Statuses below 500 after which the same request may succeed.
-LATER = (408, TOO_MANY_REQUESTS)
+LATER = (408, 429)
+# Gateways give these when they have passed a request on, and got no answer.
+UNANSWERED = (504, 520, 524)
 # What breaks when the platform can't be reached, or stops in the middle of an answer.
 UNREACHABLE = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -44,19 +43,19 @@ def pause_s(failures: int) -> float:
 
 
 class NotDelivered(Exception):
-    """A post has failed for good."""
+    """A post has not arrived, or that is in doubt."""
+
+
+class NotTaken(NotDelivered):
+    """It certainly had no effect: no connection, or a status that says so. Try it again."""
 
 
 class InDoubt(NotDelivered):
-    """The connection broke after a post was sent: it may have arrived."""
+    """It was sent, and not answered: it may have arrived."""
 
 
 class Refused(NotDelivered):
-    """The platform does not want a post: with a status that no second attempt would change."""
-
-
-class TooLate(NotDelivered):
-    """The platform could not be reached until the job's time was over."""
+    """The platform does not want it: a second attempt would change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +106,13 @@ class Wire:
             session: makes a session that has the platform's key.
         """
         self.urls = urls
+        # Called after a thaw, to hang up what waits for the platform.
+        self.on_thaw: list[Callable[[], object]] = []
         self._make_session = session
         self._seen = time.time()
         self._failing_since: float | None = None
         self._outage = False
         self._closing: set[asyncio.Task[None]] = set()
-        # Called after a thaw, to hang up what waits for the platform.
-        self.on_thaw: list[Callable[[], object]] = []
 
     async def __aenter__(self) -> Self:
         self._session = self._open_session()
@@ -134,82 +133,35 @@ class Wire:
         self._notice_thaw()
         return self._session
 
-    async def post(
-        self,
-        url: str,
-        body: bytes,
-        *,
-        job_id: str,
-        until: Callable[[], float],
-        repeatable: bool,
-        again: Callable[[], None],
-    ) -> None:
-        """Post until it has arrived.
-
-        Args:
-            url: the address.
-            body: JSON.
-            job_id: the job's.
-            until: called after a failure; returns when to give up (``time.monotonic``).
-            repeatable: whether it does no harm if the post arrives twice.
-            again: called before another attempt.
+    async def post(self, url: str, job_id: str, body: bytes) -> None:
+        """Post JSON, once.
 
         Raises:
-            NotDelivered: it has not arrived, or that is in doubt.
+            NotDelivered: one of its subclasses.
         """
-        attempt = 0
-        while True:
-            sent = SimpleNamespace(begun=False)
-            try:
-                status = await self._send(url, job_id, body, sent)
-            except UNREACHABLE as error:
-                self.failed(error)
-                if sent.begun and not repeatable:
-                    raise InDoubt(repr(error)) from error
-                failure = repr(error)
-            else:
-                if status < 400:
-                    self.succeeded()
-                    return
-                failure = f"status {status}"
-                if status < 500 and status not in LATER:
-                    raise Refused(failure)
-                self.failed(failure)
-            attempt += 1
-            pause = pause_s(attempt)
-            if time.monotonic() + pause > until():
-                raise TooLate(failure)
-            again()
-            await asyncio.sleep(pause)
+        sent = SimpleNamespace(begun=False)
+        try:
+            status = await self._status_of(url, job_id, body, sent)
+        except UNREACHABLE as error:
+            self.failed(error)
+            raise (InDoubt if sent.begun else NotTaken)(repr(error)) from error
+        if status < 300:
+            self.succeeded()
+            return
+        failure = f"status {status}"
+        if status < 500 and status not in LATER:
+            raise Refused(failure)
+        self.failed(failure)
+        raise (InDoubt if status in UNANSWERED else NotTaken)(failure)
 
     async def report(self, job: dict[str, Any], progress: Any) -> None:
         """Post a job's progress, once.
 
         Raises:
-            Exception: one of ``UNREACHABLE``.
+            NotDelivered: one of its subclasses.
         """
         body = json.dumps({"status": "IN_PROGRESS", "output": progress}).encode()
-        await self._send(self.urls.progress(job["id"]), job["id"], body, SimpleNamespace())
-
-    async def _send(self, url: str, job_id: str, body: bytes, sent: SimpleNamespace) -> int:
-        headers = {
-            "charset": "utf-8",
-            "Content-Type": "application/x-www-form-urlencoded",
-            "X-Request-ID": job_id,
-        }
-        timeout = ClientTimeout(total=POST_S, sock_connect=CONNECT_S)
-        async with self.session.post(
-            url, data=body, headers=headers, timeout=timeout, trace_request_ctx=sent
-        ) as response:
-            # The status says it all: a body that breaks off afterwards is no failure.
-            with contextlib.suppress(*UNREACHABLE):
-                await response.read()
-            return response.status
-
-    def _open_session(self) -> ClientSession:
-        trace = TraceConfig()
-        trace.on_request_headers_sent.append(_note_sent)
-        return self._make_session(trace)
+        await self.post(self.urls.progress(job["id"]), job["id"], body)
 
     def failed(self, error: object) -> None:
         """Note a call that failed; log it if none has succeeded for a while."""
@@ -226,6 +178,32 @@ class Wire:
             seconds = time.monotonic() - self._failing_since
             log.info("calls to the platform succeed again, after %.1f s", seconds)
         self._failing_since, self._outage = None, False
+
+    async def _status_of(self, url: str, job_id: str, body: bytes, sent: SimpleNamespace) -> int:
+        headers = {
+            "charset": "utf-8",
+            "Content-Type": "application/x-www-form-urlencoded",
+            "X-Request-ID": job_id,
+        }
+        total_s = POST_S + len(body) / SLOWEST_LINK
+        async with self.session.post(
+            url,
+            data=body,
+            headers=headers,
+            # The library would follow a redirect without the body.
+            allow_redirects=False,
+            timeout=ClientTimeout(total=total_s, sock_connect=CONNECT_S),
+            trace_request_ctx=sent,
+        ) as response:
+            # The status says it all: a body that breaks off afterwards is no failure.
+            with contextlib.suppress(*UNREACHABLE):
+                await response.read()
+            return response.status
+
+    def _open_session(self) -> ClientSession:
+        trace = TraceConfig()
+        trace.on_request_headers_sent.append(_note_sent)
+        return self._make_session(trace)
 
     async def _watch_clock(self) -> None:
         while True:
@@ -257,7 +235,7 @@ async def _note_sent(_: ClientSession, context: SimpleNamespace, __: object) -> 
 async def _close_later(session: ClientSession) -> None:
     """Close a session when the last of its posts has ended."""
     try:
-        await asyncio.sleep(2 * POST_S)
+        await asyncio.sleep(10 * POST_S)
     finally:
         await session.close()
 

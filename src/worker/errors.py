@@ -12,7 +12,7 @@ WorkerError
 │  ├─ StartFailed        the worker does not start: vLLM's message
 │  ├─ EngineBusy         503, retryable
 │  ├─ EngineDead         503, retryable: this worker is about to be replaced
-│  ├─ Undelivered        503, retryable: a part of the answer may be lost
+│  ├─ StreamInDoubt      503, retryable: a part of the answer may be lost
 │  ├─ ShuttingDown       503, retryable: this worker is being stopped
 │  └─ InternalError      500
 └─ RefusedByEngine       vLLM refuses the request, with its own message and status
@@ -147,7 +147,7 @@ class EngineDead(EngineError):
         )
 
 
-class Undelivered(EngineError):
+class StreamInDoubt(EngineError):
     """A part of a stream may be missing, or may have arrived twice."""
 
     status = 503

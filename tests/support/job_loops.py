@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp import ClientSession, TraceConfig
+from aiohttp import ClientSession, TraceConfig, web
 
 from emulator import Emulator, Job
 from job_loop import JobLoop, Limits, Wire
@@ -19,6 +19,7 @@ from worker.errors import WorkerError
 from worker.record import JobRecord
 
 HANG = "hang"  # in place of a yield: nothing comes until the answer is ended
+UNPOSTABLE = "unpostable"  # in place of a yield that is no JSON
 
 
 @dataclass
@@ -41,7 +42,7 @@ class ScriptedAnswers:
         try:
             for value in job["input"]["yields"]:
                 if value != HANG:
-                    yield value
+                    yield object() if value == UNPOSTABLE else value
                     continue
                 error = await asyncio.shield(self._ended)
                 record.status = error.status
@@ -117,3 +118,17 @@ async def looping(
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+@asynccontextmanager
+async def serving(*routes: web.RouteDef) -> AsyncIterator[str]:
+    """Serve routes; yield the address in front of their paths."""
+    app = web.Application()
+    app.add_routes(routes)
+    runner = web.AppRunner(app, shutdown_timeout=0.05)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

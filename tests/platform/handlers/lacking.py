@@ -9,13 +9,13 @@ from worker.settings import Settings
 serve = handler.serve
 
 
-def serve_without_a_name(engines: Engines, settings: Settings) -> None:
+def serve_without_a_name(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
     # Imported by now, with the environment that the worker has written.
     from runpod import http_client  # noqa: PLC0415 - see above
 
     # The one of the names that the SDK's own loop does not look up again.
     del http_client.AsyncClientSession
-    serve(engines, settings)
+    serve(engines, settings, test_api=test_api)
 
 
 handler.serve = serve_without_a_name

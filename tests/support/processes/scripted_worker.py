@@ -30,7 +30,7 @@ LOOPS = ("worker", "sdk") if hasattr(rp_scale.JobScaler, "stop_job") else ("work
 @asynccontextmanager
 async def scripted_worker(
     environ: dict[str, str], max_concurrency: int, loop: str
-) -> AsyncIterator[None]:
+) -> AsyncIterator[WorkerProcess]:
     """Start a worker as in production, with the platform's variables; leaving ends it.
 
     Args:
@@ -41,6 +41,6 @@ async def scripted_worker(
     environ = {**ENVIRON, **environ, "MAX_CONCURRENCY": str(max_concurrency), "LOOP": loop}
     process = await WorkerProcess.start(COMMAND, environ, Path(os.devnull))
     try:
-        yield
+        yield process
     finally:
         await process.kill()

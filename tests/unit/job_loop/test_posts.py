@@ -3,10 +3,14 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.job_loops import HANG, Platform
+from aiohttp import web
+from support.job_loops import HANG, UNPOSTABLE, Platform, serving
 from support.processes.background import HUNG_S
 
 from emulator import Action, Call, Fault, Job, Status
@@ -21,6 +25,22 @@ def error_of(job: Job) -> dict[str, Any]:
     assert job.status is Status.FAILED
     error: dict[str, Any] = json.loads(job.error or "")["error"]
     return error
+
+
+@asynccontextmanager
+async def refusing(platform: Platform, status: int) -> AsyncIterator[None]:
+    """Let a server of its own answer all chunks with a status, and with a place to go to."""
+
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=status, headers={"Location": "/taken"})
+
+    async with serving(web.post("/refusing", refuse), web.get("/taken", accept)) as url:
+        platform.wire.urls = replace(platform.wire.urls, stream=f"{url}/refusing?")
+        yield
+
+
+async def accept(_: web.Request) -> web.Response:
+    return web.json_response({})
 
 
 def posted(job: Job) -> list[Any]:
@@ -96,13 +116,40 @@ async def test_a_post_that_is_not_acknowledged_in_time_is_in_doubt(
     assert error_of(job)["retryable"]
 
 
-@pytest.mark.parametrize("status", [400, 404, 413])
-async def test_a_chunk_that_is_refused_fails_the_job(platform: Platform, status: int) -> None:
-    fault = Fault(on=Call.STREAM, do=Action.STATUS, status=status, calls=1)
-    platform.emulator.faults.add(fault)
-    job = await platform.run("begun", HANG, stream=True)
+@pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 413])
+async def test_a_chunk_that_is_refused_fails_a_stream(platform: Platform, status: int) -> None:
+    async with refusing(platform, status):
+        job = await platform.run("begun", HANG, stream=True)
     assert error_of(job)["code"] == 503
     assert job.chunks == []
+
+
+@pytest.mark.parametrize("status", [302, 404])
+async def test_without_a_stream_the_result_holds_what_was_refused(
+    platform: Platform, status: int
+) -> None:
+    async with refusing(platform, status):
+        job = await platform.run("whole")
+    assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
+
+
+@pytest.mark.parametrize("status", [504, 520, 524])
+async def test_a_gateway_that_got_no_answer_leaves_a_chunk_in_doubt(
+    platform: Platform, status: int
+) -> None:
+    platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.STATUS, status=status, calls=1))
+    job = await platform.run("begun", HANG, stream=True)
+    assert error_of(job)["retryable"]
+    assert job.chunks == []
+
+
+@pytest.mark.parametrize("status", [504, 520, 524])
+async def test_a_gateway_that_got_no_answer_is_posted_the_result_again(
+    platform: Platform, status: int
+) -> None:
+    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=status, calls=1))
+    job = await platform.run("whole")
+    assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
 
 
 async def test_a_result_that_is_refused_frees_the_slot(
@@ -111,9 +158,15 @@ async def test_a_result_that_is_refused_frees_the_slot(
     platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=404, calls=1))
     platform.submit("whole")
     async with asyncio.timeout(HUNG_S):
-        while "can't be posted" not in caplog.text:
+        while "nobody knows of its result" not in caplog.text:
             await asyncio.sleep(0.001)
     assert (await platform.run("next")).output == ["next"]
+
+
+async def test_a_yield_that_can_not_be_posted_fails_its_job(platform: Platform) -> None:
+    job = await platform.run("begun", UNPOSTABLE, stream=True)
+    assert error_of(job)["code"] == 500
+    assert platform.answers.records[0].status == 500
 
 
 async def test_posts_end_with_the_jobs_time(platform: Platform) -> None:
@@ -134,7 +187,8 @@ async def test_a_result_that_the_platform_would_drop_fails_the_job(
     monkeypatch.setattr(delivery, "LARGEST_RESULT", 1000)
     job = await platform.run("a" * 600, "b" * 600, stream=True)
     assert error_of(job)["code"] == 413
-    assert "1,220 bytes" in error_of(job)["message"]
+    assert "more than 1,000 bytes" in error_of(job)["message"]
+    assert platform.answers.closed == [job.id]
 
 
 async def test_the_platform_can_be_away_for_a_while(

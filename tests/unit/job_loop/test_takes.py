@@ -1,13 +1,19 @@
 """Jobs are taken while slots are free: at once, and never more than can begin."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
-from support.job_loops import HANG, Platform, looping
+from aiohttp import web
+from support.job_loops import HANG, Platform, looping, serving, session
 from support.processes.background import HUNG_S
 
 from emulator import Action, Call, Emulator, Fault, Options, Status
+from job_loop import Wire
+from job_loop.loop import _ids_in, _jobs_in
+from job_loop.polls import Polls
+from job_loop.wire import Urls
 
 SLOTS = 4
 
@@ -102,3 +108,48 @@ async def test_no_job_is_taken_after_the_death_of_the_engine(platform: Platform)
     platform.died.set_result(None)
     await platform.ended()
     assert platform.submit("late").status is Status.IN_QUEUE
+
+
+NESTED = "[" * 3000 + "]" * 3000
+
+
+@pytest.mark.parametrize(
+    "answer", [NESTED, "no JSON", "{}", "[]", '"text"', '{"id": 1}', '[{"input": {}}, null]']
+)
+async def test_what_is_no_job_is_no_end_of_the_takes(platform: Platform, answer: str) -> None:
+    asked = 0
+
+    async def take(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.Response(text=answer, content_type="application/json")
+
+    async with serving(web.get("/job-take-batch/w", take)) as url:
+        wire = Wire(Urls(f"{url}/job-take/w?", "", ""), session)
+        polls = Polls(wire, _jobs_in, vital=True)
+        async with wire:
+            begun = time.monotonic()
+            for _ in range(3):
+                assert await polls.next(wire.urls.next_jobs(2, busy=False)) == []
+            # With a pause between them.
+            assert time.monotonic() - begun > 0.15
+    assert asked == 3
+
+
+async def test_a_platform_that_stops_nothing_at_once_is_not_asked_all_the_time() -> None:
+    asked = 0
+
+    async def stop(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.json_response({"jobsToStop": []})
+
+    async with serving(web.get("/job-stop/w", stop)) as url:
+        wire = Wire(Urls(f"{url}/job-take/w?", "", ""), session)
+        polls = Polls(wire, _ids_in, vital=False)
+        async with wire:
+            for _ in range(3):
+                begun = time.monotonic()
+                assert await polls.next(wire.urls.stopped_jobs or "") == []
+                assert time.monotonic() - begun > 0.05
+    assert asked == 3
