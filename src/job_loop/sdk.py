@@ -11,7 +11,7 @@ from job_loop.wire import Urls
 
 log = logging.getLogger(__name__)
 
-KNOWN_TO_WORK = "1.9.1 to 1.12.0"
+KNOWN_TO_WORK = "1.10.1 to 1.12.0"
 
 _SCALE = "runpod.serverless.modules.rp_scale"
 # Replaced: the SDK makes one with its configuration, and starts it.

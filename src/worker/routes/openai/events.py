@@ -17,7 +17,17 @@ END = b"\n\n"
 ERRORS = ('data: {"error"', "event: error\n")
 # How the events begin that open a stream, though its request may still be refused.
 OPENINGS = ("event: response.created\n", "event: response.in_progress\n")
-
+# How other events begin that only announce what comes.
+ANNOUNCEMENTS = (
+    *OPENINGS,
+    "event: response.output_item.added\n",
+    "event: response.content_part.added\n",
+    "event: message_start\n",
+    "event: content_block_start\n",
+    "event: ping\n",
+)
+# In the event that opens a choice of a chat.
+ROLE = '"delta":{"role":"assistant","content":""'
 # How the event begins that ends a response, and holds all of it.
 COMPLETED = "event: response.completed\n"
 
@@ -45,6 +55,14 @@ async def events_in(parts: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator
             yield (event + END).decode()
     if rest:
         yield rest.decode()
+
+
+def weight(event: str) -> int:
+    """Return what an event counts in a chunk: 1, or 0 if it has no part of the answer.
+
+    A chunk of such an event alone would delay the first token until the next chunk is full.
+    """
+    return 0 if event.startswith(ANNOUNCEMENTS) or ROLE in event else 1
 
 
 def decoded(events: list[str]) -> list[Any]:

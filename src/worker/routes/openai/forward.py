@@ -60,7 +60,8 @@ def answer(
                 # Without data, the closing mark has no place in a list of decoded events.
                 if settings.raw_openai_output or value != events.DONE:
                     best = prepared.best(value)
-                    yield Piece(best, weight=1, size=json_size(best))
+                    weight = events.weight(best) if stream else 1
+                    yield Piece(best, weight=weight, size=json_size(best))
 
     def render(values: list[Any]) -> Any:
         if not stream:
