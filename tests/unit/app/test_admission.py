@@ -165,7 +165,7 @@ async def test_a_job_that_ends_makes_room_for_one_more(
         await yields.aclose()
 
 
-@pytest.mark.parametrize(("wanted", "most"), [("auto", 10), ("5", 10), ("12", 12)])
+@pytest.mark.parametrize(("wanted", "most"), [("auto", 16), ("5", 16), ("20", 20)])
 async def test_the_most_follow_from_the_setting_and_the_engines_slots(
     engine: ScriptedEngine, wanted: str, most: int
 ) -> None:
