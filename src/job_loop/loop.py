@@ -237,7 +237,7 @@ def _jobs_in(found: Any) -> list[dict[str, Any]]:
 
 
 def _ids_in(found: Any) -> list[str]:
+    """Return the ids of the jobs that are to be stopped."""
     named = found.get("jobsToStop") if isinstance(found, dict) else None
-    return (
-        [job_id for job_id in named if isinstance(job_id, str)] if isinstance(named, list) else []
-    )
+    given = named if isinstance(named, list) else []
+    return [job_id for job_id in given if isinstance(job_id, str)]

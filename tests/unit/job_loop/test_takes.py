@@ -136,13 +136,14 @@ async def test_what_is_no_job_is_no_end_of_the_takes(platform: Platform, answer:
     assert asked == 3
 
 
-async def test_a_platform_that_stops_nothing_at_once_is_not_asked_all_the_time() -> None:
+@pytest.mark.parametrize("named", [[], None, 5, [5, None], {}, "job"])
+async def test_a_platform_that_stops_nothing_is_not_asked_all_the_time(named: Any) -> None:
     asked = 0
 
     async def stop(_: web.Request) -> web.Response:
         nonlocal asked
         asked += 1
-        return web.json_response({"jobsToStop": []})
+        return web.json_response({"jobsToStop": named})
 
     async with serving(web.get("/job-stop/w", stop)) as url:
         wire = Wire(Urls(f"{url}/job-take/w?", "", ""), session)
