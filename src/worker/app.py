@@ -122,7 +122,10 @@ class Worker:
         except WorkerError as error:
             record.status = error.status
             body = {**error_keys, **error.body(request_id)}
-            yield render_error(body) if render_error else _failure(body)
+            # Clients of a stream that has begun look for an event; the platform, at the job.
+            if render_error:
+                yield render_error(body)
+            yield _failure(body)
 
     async def _yields(
         self, job: Job, reply: Answer[Any], record: JobRecord

@@ -184,9 +184,11 @@ def _response(chunk: Any, request_id: str) -> Response:
 
 
 async def _events(first: str, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[str, None]:
+    """Yield the events of a stream; that its job has failed, its last event has said."""
     yield first
     async for chunk in chunks:
-        yield chunk
+        if isinstance(chunk, str):
+            yield chunk
 
 
 def server(engines: Engines, settings: Settings, host: str, port: int) -> uvicorn.Server:

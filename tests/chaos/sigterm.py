@@ -165,7 +165,7 @@ def _what_is_wrong(round_: Round, job: Job, ending: Ending) -> str | None:
     if ending in (Ending.WHOLE, Ending.QUEUED):
         return None
     taken = "" if after_s is None else f", taken {after_s:+.3f} s from the signal"
-    if ending in (Ending.RETRYABLE, Ending.BROKEN_OFF) and job.ended_at is not None:
+    if ending is Ending.RETRYABLE and job.ended_at is not None:
         failed_s = job.ended_at - round_.signalled
         was_on_its_way = after_s is not None and after_s > -ON_ITS_WAY_S
         if was_on_its_way or failed_s > round_.grace_s - ON_ITS_WAY_S:

@@ -22,8 +22,6 @@ class Ending(StrEnum):
 
     WHOLE = "COMPLETED with its whole text"
     WRONG = "COMPLETED with another text"
-    # How an OpenAI stream that has begun breaks: its client raises this error.
-    BROKEN_OFF = "COMPLETED with a retryable error as its last event"
     RETRYABLE = "FAILED as retryable"
     REFUSED = "FAILED, not retryable"
     OPEN = "IN_PROGRESS"
@@ -34,10 +32,6 @@ class Ending(StrEnum):
 
 class Broken(Exception):
     """An answer has no end."""
-
-
-class BrokenOff(Broken):
-    """It is a stream that ends with a retryable error."""
 
 
 def job_input(text: str, params: dict[str, Any], *, raw: bool, stream: bool) -> dict[str, Any]:
@@ -134,8 +128,7 @@ def _text_of_events(sent: str) -> str:
         raise Broken(f"the stream ends with {sent[-100:]!r}")
     bodies = [json.loads(event.removeprefix("data: ")) for event in events]
     if any("error" in body for body in bodies):
-        retryable = bodies[-1].get("error", {}).get("retryable")
-        raise (BrokenOff if retryable else Broken)(f"the stream ends with {sent[-300:]!r}")
+        raise Broken(f"the stream ends with {sent[-300:]!r}")
     # The events of usage have no choice.
     choices = [choice for body in bodies for choice in body["choices"] if choice["index"] == 0]
     if not any(choice["finish_reason"] for choice in choices):
@@ -149,8 +142,6 @@ def _ending_of_completed(job: Job, text: str | None) -> Ending:
         views.append([chunk.output for chunk in job.chunks])
     try:
         texts = [text_of(view) for view in views]
-    except BrokenOff:
-        return Ending.BROKEN_OFF
     except Broken:
         return Ending.WRONG
     if text is None:

@@ -22,8 +22,8 @@ class Answer(Generic[T]):
         stream: whether it is yielded in chunks; otherwise it is one yield.
         pieces: called, iterated and closed on the engine's loop.
         render: makes one yield of the values of some pieces.
-        render_error: makes the last yield of a stream that breaks, of an error's body. Without it
-            a stream that breaks fails the job.
+        render_error: makes a yield of an error's body for the reader of a stream that breaks, next
+            to the one that fails the job.
         error_keys: keys that stand next to ``error`` in an error's body: ``{"type": "error"}``.
         policy: how the answer is chunked, where the job's chunk keys do not apply.
         by_worker: whether the worker answers by itself, without a slot of the engine.

@@ -252,6 +252,11 @@ async def yields_of(engine: ScriptedEngine, payload: Any, **environ: str) -> lis
     return [chunk async for chunk in worker(engine, **environ).handle(job)]
 
 
+def broken_stream(yields: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the yields of an OpenAI stream that broke, and the error that its job failed with."""
+    return yields[:-1], failure(yields[-1:])
+
+
 def failure(yields: list[Any]) -> dict[str, Any]:
     """Return the error that a job failed with: its last yield holds nothing else."""
     assert yields, "the job yielded nothing"

@@ -10,6 +10,7 @@ from support.engine.answers import Scripts, results_of
 from support.engine.scripted import (
     HANG,
     ScriptedEngine,
+    broken_stream,
     chat,
     event,
     events_in,
@@ -85,11 +86,13 @@ async def test_an_openai_stream_ends_with_an_error_event() -> None:
         one.end_all(ShuttingDown())
         yields = await consumer.end()
         assert await until(disconnected.is_set)
-    assert len(yields) == 4
-    events = events_in("".join(yields))
+    begun, failed_with = broken_stream(yields)
+    assert len(begun) == 4
+    events = events_in("".join(begun))
     assert "".join(texts_in(event for event in events[:-2])) == "Hello"
     error = events[-2]["error"]
     assert (error["code"], error["retryable"], events[-1]) == (503, True, "[DONE]")
+    assert failed_with == error
 
 
 @pytest.mark.parametrize("payload", [raw(stream=False), chat(stream=False), chat(stream=True)])

@@ -10,6 +10,7 @@ from support.engine.scripted import (
     HANG,
     ScriptedEngine,
     Step,
+    broken_stream,
     chat,
     events_in,
     failure,
@@ -220,14 +221,15 @@ async def test_a_broken_openai_stream_ends_with_an_error_event(
     with ScriptedEngine(*script) as engine:
         payload = chat(stream=True, max_batch_delay_ms=1)
         yields = await yields_of(engine, payload, RAW_OPENAI_OUTPUT=raw_output)
+    begun, failed_with = broken_stream(yields)
     if raw_output == "1":
-        assert "".join(yields).endswith("data: [DONE]\n\n")
-        events = [item for chunk in yields for item in events_in(chunk) if item != "[DONE]"]
+        assert "".join(begun).endswith("data: [DONE]\n\n")
+        events = [item for chunk in begun for item in events_in(chunk) if item != "[DONE]"]
     else:
-        events = [item for chunk in yields for item in chunk]
+        events = [item for chunk in begun for item in chunk]
     assert texts_in(events) == ["a", "b"]
     (error,) = [item["error"] for item in events if "error" in item]
-    assert error == events[-1]["error"]
+    assert error == events[-1]["error"] == failed_with
     assert error.keys() == {"message", "type", "param", "code", "retryable", "request_id"}
     assert (error["code"], error["retryable"], error["request_id"]) == (code, retryable, "job-1")
     assert SECRET not in json.dumps(yields)

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message
 from support.engine.scripted import (
     CHAT,
     ScriptedEngine,
+    broken_stream,
     chat,
     event,
     events_in,
@@ -170,9 +171,11 @@ async def test_no_yield_of_a_stream_exceeds_what_the_platform_takes() -> None:
 async def test_an_event_that_no_yield_can_hold_ends_the_stream_with_413() -> None:
     with ScriptedEngine(*tokens("a", "b" * 1_100_000, "c", pause=0.05)) as engine:
         yields = await yields_of(engine, chat(stream=True, max_batch_delay_ms=1))
-    events = [item for chunk in yields for item in events_in(chunk)]
+    begun, failed_with = broken_stream(yields)
+    events = [item for chunk in begun for item in events_in(chunk)]
     assert texts_in(events) == ["a"]
-    assert events[-2]["error"]["code"] == 413
+    assert events[-2]["error"] == failed_with
+    assert failed_with["code"] == 413
     assert "1,100," in events[-2]["error"]["message"]
     assert events[-1] == "[DONE]"
 

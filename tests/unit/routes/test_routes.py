@@ -8,6 +8,7 @@ import pytest
 from starlette.types import Message
 from support.engine.scripted import (
     ScriptedEngine,
+    broken_stream,
     chat,
     events_in,
     failure,
@@ -142,9 +143,11 @@ async def test_a_refusal_in_a_stream_does_not_repeat_the_refused_value() -> None
     app = replying(said + error, media_type="text/event-stream")
     with ScriptedEngine(app=app) as engine:
         yields = await yields_of(engine, chat(stream=True))
-    (_, broken, done) = events_in("".join(yields))
+    begun, failed_with = broken_stream(yields)
+    (_, broken, done) = events_in("".join(begun))
     assert (broken["error"]["message"], done) == ("bad", "[DONE]")
     assert (broken["error"]["type"], broken["error"]["request_id"]) == ("BadRequestError", "job-1")
+    assert failed_with == broken["error"]
 
 
 async def test_a_stream_whose_first_event_is_an_error_fails_the_job() -> None:

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.engine.scripted import CHAT, ScriptedEngine, failure, replying, yields_of
+from support.engine.scripted import (
+    CHAT,
+    ScriptedEngine,
+    broken_stream,
+    failure,
+    replying,
+    yields_of,
+)
 
 from worker.engine import Model
 from worker.job import OpenAIJob
@@ -197,9 +204,10 @@ SAID = 'data: {"choices": []}\n\n'
 async def test_a_chat_breaks_with_an_error_and_its_closing_mark(route: str) -> None:
     app = replying(SAID, VLLMS, "data: [DONE]\n\n", media_type=STREAM)
     yields = await answered(app, route, stream=True)
-    assert yields == [SAID, f"data: {json.dumps({'error': ERROR})}\n\ndata: [DONE]\n\n"]
+    last_events = f"data: {json.dumps({'error': ERROR})}\n\ndata: [DONE]\n\n"
+    assert broken_stream(yields) == ([SAID, last_events], ERROR)
     decoded = await answered(app, route, stream=True, RAW_OPENAI_OUTPUT="0")
-    assert decoded == [[{"choices": []}], [{"error": ERROR}]]
+    assert broken_stream(decoded) == ([[{"choices": []}], [{"error": ERROR}]], ERROR)
 
 
 async def test_messages_break_with_an_event_of_anthropics() -> None:
@@ -207,26 +215,30 @@ async def test_messages_break_with_an_event_of_anthropics() -> None:
     error = {"message": "too long", "type": "invalid_request_error", "code": 400, "param": "input"}
     app = replying(begun, named("error", error=error), media_type=STREAM)
     event = {"type": "error", "error": ERROR}
-    assert await answered(app, MESSAGES, stream=True) == [
-        begun,
-        f"event: error\ndata: {json.dumps(event)}\n\n",
-    ]
+    yields = await answered(app, MESSAGES, stream=True)
+    last_event = f"event: error\ndata: {json.dumps(event)}\n\n"
+    assert broken_stream(yields) == ([begun, last_event], ERROR)
+    assert json.loads(yields[-1]["error"]) == event
     decoded = await answered(app, MESSAGES, stream=True, RAW_OPENAI_OUTPUT="0")
-    assert decoded == [[{"type": "message_start"}], [event]]
+    assert broken_stream(decoded) == ([[{"type": "message_start"}], [event]], ERROR)
 
 
 async def test_a_response_breaks_with_an_event_of_its_own_shape() -> None:
     app = replying(CREATED, DELTA, BROKEN, media_type=STREAM)
     yields = await answered(app, RESPONSES, stream=True)
-    head, _, data = yields[-1].partition("data: ")
+    begun, failed_with = broken_stream(yields)
+    head, _, data = begun[-1].partition("data: ")
     assert (head, data[-2:]) == ("event: error\n", "\n\n")
     own = {"code": 400, "message": "too long", "param": "input"}
     assert json.loads(data) == {"type": "error", **own, "error": ERROR}
+    assert failed_with == ERROR
 
 
 async def test_an_error_keeps_its_characters() -> None:
     app = replying(SAID, VLLMS.replace("too long", "zu groß"), media_type=STREAM)
-    assert "zu groß" in (await answered(app, CHAT, stream=True))[-1]
+    (_, last_events), failed_with = broken_stream(await answered(app, CHAT, stream=True))
+    assert "zu groß" in last_events
+    assert failed_with["message"] == "zu groß"
 
 
 # How a job fails:
