@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.engine.scripted import CHAT, ScriptedEngine, yields_of
+from support.engine.scripted import CHAT, ScriptedEngine, broken_stream, yields_of
 from support.tables.api_examples import Block, Example, blocks, events, examples, matches, rows
 
 from worker import asgi
@@ -55,9 +55,11 @@ class Breaking(ScriptedEngine):
 async def test_a_stream_breaks_off_as_it_is_shown(shown: Block) -> None:
     job = {"openai_route": shown.words[0], "openai_input": {"stream": True}}
     with Breaking() as engine:
-        first, *last = events("".join(await yields_of(engine, job)))
+        begun, failed_with = broken_stream(await yields_of(engine, job))
+    first, *last = events("".join(begun))
     assert first == [{"a": "token"}]
     assert matches(events(shown.text), last), last
+    assert (failed_with["code"], failed_with["retryable"]) == (503, True)
 
 
 def test_every_route_has_its_row() -> None:
