@@ -86,9 +86,9 @@ test: $(INSTALLED) demo ## Run the tests, in three parts at once (five minutes)
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going test-1 test-2 test-3
 
 # Of about equal length; tests that import vLLM into pytest's process are together.
-TESTS_1 := tests/contract tests/settings tests/model tests/unit/doctor tests/unit/engine
+TESTS_1 := tests/contract tests/settings tests/model tests/unit/doctor tests/unit/engine tests/unit/job_loop
 TESTS_2 := tests/platform --ignore=tests/platform/starts
-TESTS_3 := tests/unit tests/platform/starts --ignore=tests/unit/doctor --ignore=tests/unit/engine
+TESTS_3 := tests/unit tests/platform/starts --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/job_loop
 .PHONY: test-1 test-2 test-3
 test-1:
 	@$(BIN)/python -m pytest -m "not slow" $(TESTS_1)

@@ -78,9 +78,9 @@ class Platform:
         return job
 
     async def begun(self, *jobs: Job) -> None:
-        """Wait until the jobs run."""
+        """Wait until the jobs have begun; some may have ended since."""
         async with asyncio.timeout(HUNG_S):
-            while not {job.id for job in jobs} <= self.answers.running:
+            while not {job.id for job in jobs} <= {record.id for record in self.answers.records}:
                 await asyncio.sleep(0.001)
 
     async def ended(self) -> None:
