@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -12,8 +11,6 @@ import aiohttp
 from aiohttp import ClientTimeout
 
 from job_loop.wire import CONNECT_S, UNREACHABLE, Wire, pause_s
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ OUTAGE_S = 1.0
 # Statuses below 500 after which the same request may succeed.
 LATER = (408, 429)
 # Gateways give these when they have passed a request on, and got no answer.
-UNANSWERED = (504, 520, 524)
+GIVEN_UP = (504, 520, 524)
 # What breaks when the platform can't be reached, or stops in the middle of an answer.
 UNREACHABLE = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -152,7 +152,7 @@ class Wire:
         if status < 500 and status not in LATER:
             raise Refused(failure)
         self.failed(failure)
-        raise (InDoubt if status in UNANSWERED else NotTaken)(failure)
+        raise (InDoubt if status in GIVEN_UP else NotTaken)(failure)
 
     async def report(self, job: dict[str, Any], progress: Any) -> None:
         """Post a job's progress, once.

@@ -42,7 +42,7 @@ async def reporting(
             # An update that fails does not fail the job.
             await asyncio.wait({reporter})
             if not reporter.cancelled() and (error := reporter.exception()):
-                log.warning("a job's progress could not be told: %r", error)
+                log.warning("a job's progress could not be posted: %r", error)
 
 
 async def _report_changes(

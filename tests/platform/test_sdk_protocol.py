@@ -7,13 +7,12 @@ loop; tests/unit/emulator/http/test_protocol.py replays it against the emulator.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from support.job_loops import serving
 from support.processes.background import HUNG_S
 from support.processes.scripted_worker import LOOPS, scripted_worker
 
@@ -50,10 +49,8 @@ class RecordingServer:
         self._stopped = asyncio.Event()
         self._exchanges: list[dict[str, Any]] = []
 
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_route("*", "/v2/local/{call}/{ids:.+}", self.answer)
-        return app
+    def route(self) -> web.RouteDef:
+        return web.route("*", "/v2/local/{call}/{ids:.+}", self.answer)
 
     async def answer(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -123,26 +120,15 @@ def request_id(request: web.Request) -> str | None:
     return request.headers["X-Request-ID"] if request.method == "POST" else None
 
 
-@asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[str]:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v2"
-    finally:
-        await runner.cleanup()
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("loop", LOOPS)
 async def test_both_loops_say_what_the_recording_holds(loop: str, scenario: str) -> None:
     max_concurrency, jobs = SCENARIOS[scenario]
     server = RecordingServer(jobs)
     emulator = Emulator()  # not started: only for the environment it gives its workers
-    async with serving(server.app()) as api_url, asyncio.timeout(HUNG_S):
+    async with serving(server.route()) as url, asyncio.timeout(HUNG_S):
         environ = {
-            name: value.replace(emulator.api_url, api_url)
+            name: value.replace(emulator.api_url, f"{url}/v2")
             for name, value in emulator.worker_environ("w").items()
         }
         async with scripted_worker(environ, max_concurrency, loop):

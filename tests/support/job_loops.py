@@ -125,7 +125,7 @@ async def serving(*routes: web.RouteDef) -> AsyncIterator[str]:
     """Serve routes; yield the address in front of their paths."""
     app = web.Application()
     app.add_routes(routes)
-    runner = web.AppRunner(app, shutdown_timeout=0.05)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.job_loops import HANG, Platform, looping, serving, session
+from support.job_loops import HANG, Platform, looping, serving, session, urls
 from support.processes.background import HUNG_S
 
 from emulator import Action, Call, Emulator, Fault, Options, Status
@@ -56,14 +56,11 @@ async def test_one_slot_runs_one_job_after_the_other() -> None:
     assert platform.answers.closed == [job.id for job in jobs]
 
 
-async def test_an_idle_worker_says_so_and_a_busy_one_too() -> None:
-    async with Emulator() as emulator, looping(emulator) as platform:
-        wire = platform.wire
-        assert wire.urls.next_jobs(1, busy=False).endswith(
-            "/job-take/w?gpu=local&job_in_progress=0"
-        )
-        batch = wire.urls.next_jobs(3, busy=True)
-        assert batch.endswith("/job-take-batch/w?gpu=local&batch_size=3&job_in_progress=1")
+def test_an_idle_worker_says_so_and_a_busy_one_too() -> None:
+    addresses = urls(Emulator())
+    assert addresses.next_jobs(1, busy=False).endswith("/job-take/w?gpu=local&job_in_progress=0")
+    batch = addresses.next_jobs(3, busy=True)
+    assert batch.endswith("/job-take-batch/w?gpu=local&batch_size=3&job_in_progress=1")
 
 
 async def test_the_pings_name_the_jobs_in_progress(platform: Platform) -> None:
