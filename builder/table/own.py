@@ -135,6 +135,21 @@ OWN_ROWS = (
         advanced=True,
     ),
     Row(
+        "DISABLED_ROUTES",
+        OPENAI,
+        "Disabled routes",
+        "Routes that are not answered, separated by commas: `/chat` tells every caller the system "
+        "prompt, `/metrics` what all callers together have asked, `/openapi.json` and `/version` "
+        "what the worker is.",
+    ),
+    Row(
+        "ALLOW_UNLOAD_LORA_ADAPTER",
+        OPENAI,
+        "Callers unload adapters",
+        "Callers may unload the adapters of the volume (`POST /v1/unload_lora_adapter`), which "
+        "then are loaded anew for the next request: also for those of others.",
+    ),
+    Row(
         "MAX_CONCURRENCY",
         SERVERLESS,
         "Jobs at once",

@@ -15,7 +15,8 @@ LARGEST_RESULT = 19_000_000
 # its own: the platform's default for a whole job.
 PATIENCE_S = 600.0
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode
+# The platform refuses NaN, and the answer would be lost: as a defect it fails its job.
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class Delivery:

@@ -218,7 +218,13 @@ class JobLoop:
     async def _post_yields(
         self, job: dict[str, Any], record: JobRecord, delivery: Delivery
     ) -> str | None:
-        """Post what a job yields; return the error that fails it, if one does."""
+        """Post what a job yields; return the error that fails it, if one does.
+
+        Raises:
+            WorkerError: the job could not be read.
+        """
+        if isinstance(unreadable := job.get("input"), WorkerError):
+            raise unreadable
         async with contextlib.aclosing(self._answers.handle(job, record)) as yields:
             async for value in yields:
                 if isinstance(value, dict) and value.get("error"):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 from aiohttp import ClientTimeout
 
+from job_loop.taken import parsed
 from job_loop.wire import CONNECT_S, UNREACHABLE, Wire, pause_s
 
 T = TypeVar("T")
@@ -61,8 +61,7 @@ class Polls(Generic[T]):
             return []  # it was hung up
         except aiohttp.SocketTimeoutError:
             return []  # it was held for long
-        # The last one: JSON that is nested too deep.
-        except (*UNREACHABLE, ValueError, RecursionError) as error:
+        except (*UNREACHABLE, ValueError) as error:
             if self._vital:
                 self._wire.failed(error)
             self._failures += 1
@@ -104,7 +103,7 @@ class Polls(Generic[T]):
             if response.status in NOTHING:
                 return []
             response.raise_for_status()
-            return self._read(json.loads(await response.read() or b"null"))
+            return self._read(await parsed(await response.read()))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

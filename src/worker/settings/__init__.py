@@ -19,7 +19,7 @@ from pydantic import (
 from worker.errors import Mistake, SettingsError
 from worker.settings.environment import EXPORTS, Default, export
 from worker.settings.examples import example
-from worker.settings.values import boolean, text, unfit
+from worker.settings.values import boolean, items, text, unfit
 
 # Exported variables that an operator may wonder about, with the reason of each value.
 _REASONS = {
@@ -48,6 +48,18 @@ def _read_jobs(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
         raise ValueError("a whole number of at least 1, or auto") from None
 
 
+# Routes that tell callers about the worker, and that no client needs.
+TELLING = ("/chat", "/metrics", "/openapi.json", "/version")
+
+
+def _read_routes(value: Any) -> tuple[str, ...]:
+    routes = tuple(items(value)) if isinstance(value, str) else tuple(value)
+    if unknown := [route for route in routes if route not in TELLING]:
+        raise ValueError(f"{unknown[0]!r} can't be turned off, only {', '.join(TELLING)}")
+    return routes
+
+
+Routes = Annotated[tuple[str, ...], BeforeValidator(_read_routes)]
 Jobs = Annotated[Count | Literal["auto"], WrapValidator(_read_jobs)]
 
 
@@ -76,6 +88,8 @@ class Settings(BaseModel):
     raw_openai_output: Flag = True
     strict_requests: Flag = False
     system_prompt: str | None = None
+    disabled_routes: Routes = ()
+    allow_unload_lora_adapter: Flag = False
     disable_log_stats: Flag = True
     disable_log_requests: Flag = True
 

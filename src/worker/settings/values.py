@@ -40,8 +40,8 @@ def says(value: str | None, wanted: bool) -> bool:
 
 
 def text(value: Any) -> str:
-    """Write a value as an operator would; blank for None."""
-    if value is None:
+    """Write a value as an operator would; blank for None, and for nothing in a list."""
+    if value is None or value == ():
         return ""
     if isinstance(value, bool):
         return "1" if value else "0"

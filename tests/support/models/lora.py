@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -156,3 +157,16 @@ REFUSED_BY_VLLM: dict[str, tuple[Change, str]] = {
         "unsupported LoRA weight",
     ),
 }
+
+
+LORA_CONFIG = SimpleNamespace(max_lora_rank=MOST_RANK)
+
+
+def client(model: Path, lora_config: Any = LORA_CONFIG) -> Any:
+    """Return a client of vLLM's, as far as adapters ask it."""
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(model=str(model), revision=None),
+        load_config=SimpleNamespace(download_dir=None),
+        lora_config=lora_config,
+    )
+    return SimpleNamespace(vllm_config=config, model_config=SimpleNamespace(runner_type="generate"))

@@ -1,26 +1,21 @@
 """An adapter's files: which names lead to them, and the checks without an engine."""
 
-import json
-import os
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 from support.models.lora import (
     BROKEN,
     CONFIG,
-    MOST_RANK,
+    LORA_CONFIG,
     WEIGHTS,
+    client,
     configured,
-    make_adapter,
     renamed,
 )
 
-from worker.engine.adapters import COPIES, Adapters, _remove_copies_of_ended_processes
+from worker.engine.adapters import Adapters
 from worker.engine.adapters.files import (
     BrokenAdapter,
     adapter_names,
@@ -31,46 +26,12 @@ from worker.engine.adapters.files import (
     check_shapes,
 )
 
-LORA_CONFIG = SimpleNamespace(max_lora_rank=MOST_RANK)
-HIDDEN, LAYERS = 128, 2
 Q_PROJ = "model.layers.{}.self_attn.q_proj"
 SHAPES = {f"{Q_PROJ.format(1)}.lora_A.weight": (4, 16), f"{Q_PROJ.format(1)}.lora_B.weight": (8, 4)}
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """The files of a model that its adapters are checked against."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    config = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64}
-    config |= {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS}
-    (folder / "config.json").write_text(json.dumps(config))
-    weights = {
-        f"model.layers.{layer}.self_attn.{target}.weight": torch.zeros(HIDDEN, HIDDEN)
-        for layer in range(LAYERS)
-        for target in ("q_proj", "v_proj")
-    }
-    save_file(weights, folder / "model.safetensors")
-    return folder
-
-
-@pytest.fixture
-def adapter(tmp_path: Path, model: Path) -> Path:
-    make_adapter(tmp_path / "adapters" / "good", model)
-    return tmp_path / "adapters" / "good"
-
-
 def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
     return base_shapes(SimpleNamespace(model=str(model), revision=None), None)
-
-
-def client(model: Path, lora_config: Any = LORA_CONFIG) -> Any:
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(model=str(model), revision=None),
-        load_config=SimpleNamespace(download_dir=None),
-        lora_config=lora_config,
-    )
-    return SimpleNamespace(vllm_config=config, model_config=SimpleNamespace(runner_type="generate"))
 
 
 # Names
@@ -258,15 +219,3 @@ def test_adapters_that_are_not_served_are_logged_once(
     Adapters(adapter.parent.parent, client(model, lora_config), state)
     message = [record.message for record in caplog.records]
     assert message == ["to serve the adapters good, set ENABLE_LORA=1"] * warnings
-
-
-def test_copies_of_processes_that_are_no_more_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    unused = 2**22 + 1  # above the largest id that Linux gives
-    mine, left = tmp_path / f"{COPIES}{os.getpid()}-a", tmp_path / f"{COPIES}{unused}-a"
-    for folder in (mine, left):
-        (folder / "adapter").mkdir(parents=True)
-    _remove_copies_of_ended_processes()
-    assert (mine.exists(), left.exists()) == (True, False)

@@ -157,8 +157,9 @@ def test_a_whole_choice_has_all_its_log_probabilities() -> None:
     assert part.logprobs == LOGPROBS
 
 
-def test_a_token_that_is_excluded_has_a_log_probability_that_json_has() -> None:
-    excluded = position(a=(97, 1, 0.0), x=(120, 2, -math.inf))
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+def test_a_token_that_is_excluded_has_a_log_probability_that_json_has(value: float) -> None:
+    excluded = position(a=(97, 1, 0.0), x=(120, 2, value))
     (part,) = split(choice("a", logprobs=[excluded]))
     assert part.logprobs
     assert part.logprobs[0]["top"][1] == {"token": "x", "id": 120, "logprob": -9999.0}

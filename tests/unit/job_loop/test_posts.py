@@ -15,7 +15,9 @@ from support.processes.background import HUNG_S
 
 from emulator import Action, Call, Fault, Job, Status
 from job_loop import delivery, wire
+from worker.errors import InvalidInput
 
+NAN = float("nan")
 CHUNKS = [{"number": number, "text": "ü\n"} for number in range(20)]
 # What a call may meet that certainly had no effect: it is made again.
 HARMLESS = [{"do": Action.STATUS, "status": status} for status in (500, 503, 429, 408)]
@@ -163,8 +165,15 @@ async def test_a_result_that_is_refused_frees_the_slot(
     assert (await platform.run("next")).output == ["next"]
 
 
-async def test_a_yield_that_can_not_be_posted_fails_its_job(platform: Platform) -> None:
-    job = await platform.run("begun", UNPOSTABLE, stream=True)
+async def test_half_of_a_surrogate_pair_is_posted_as_a_question_mark(platform: Platform) -> None:
+    job = await platform.run({"text": "a\ud83d"}, "\udc00", stream=True)
+    assert job.status is Status.COMPLETED
+    assert job.output == posted(job) == [{"text": "a?"}, "?"]
+
+
+@pytest.mark.parametrize("value", [UNPOSTABLE, NAN, {"logprobs": [0, NAN]}])
+async def test_a_yield_that_can_not_be_posted_fails_its_job(platform: Platform, value: Any) -> None:
+    job = await platform.run("begun", value, stream=True)
     assert error_of(job)["code"] == 500
     assert platform.answers.records[0].status == 500
 
@@ -214,3 +223,12 @@ async def test_progress_is_posted_once(platform: Platform) -> None:
     await platform.begun(job)
     await platform.wire.report({"id": job.id}, {"done": 1})
     assert job.progress == {"done": 1}
+
+
+async def test_a_job_that_can_not_be_read_fails_with_the_reason(platform: Platform) -> None:
+    job = platform.emulator.queue.submit({"input": {"yields": ["never"]}})
+    platform.emulator.queue.take(platform.emulator.queue.worker("w"), 1)
+    platform.loop._begin({"id": job.id, "input": InvalidInput("It can't be read.")})
+    assert await job.wait_ended(HUNG_S)
+    assert (error_of(job)["code"], error_of(job)["message"]) == (400, "It can't be read.")
+    assert platform.answers.records == []

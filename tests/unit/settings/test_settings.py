@@ -36,6 +36,8 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "raw_openai_output": True,
         "strict_requests": False,
         "system_prompt": None,
+        "disabled_routes": (),
+        "allow_unload_lora_adapter": False,
         "disable_log_stats": True,
         "disable_log_requests": True,
         "log_format": "text",
@@ -171,3 +173,15 @@ def test_a_secret_that_is_wrong_itself_is_masked() -> None:
 def test_settings_can_not_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings.from_env(MODEL).max_concurrency = 1
+
+
+@pytest.mark.parametrize("value", ["/chat,/metrics", ' ["/chat", "/metrics"]', "/chat, /metrics,"])
+def test_routes_to_turn_off_are_a_list(value: str) -> None:
+    read = Settings.from_env({**MODEL, "DISABLED_ROUTES": value})
+    assert read.disabled_routes == ("/chat", "/metrics")
+
+
+@pytest.mark.parametrize("value", ["/health", "chat", "/chat,/v1/models", "[5]"])
+def test_a_route_that_can_not_be_turned_off_is_a_mistake(value: str) -> None:
+    (mistake,) = mistakes_of(DISABLED_ROUTES=value).mistakes
+    assert "can't be turned off, only /chat, /metrics, /openapi.json, /version" in mistake.advice

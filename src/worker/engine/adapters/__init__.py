@@ -8,21 +8,13 @@ path.
 
 import asyncio
 import logging
-import os
-import shutil
-import tempfile
-import time
-import weakref
-from collections import defaultdict, deque
-from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
-import psutil
-
+from worker.engine.adapters.copies import Copies, fill
 from worker.engine.adapters.files import (
-    FILES,
     BrokenAdapter,
     Shapes,
     Version,
@@ -39,13 +31,6 @@ from worker.job import RawJob
 
 log = logging.getLogger(__name__)
 
-# How long a copy is kept after the last request that uses it: by then the engine has also dropped
-# the requests that were cancelled.
-GRACE_S = 60.0
-
-# Directories of copies have this prefix, then the id of the process that made them.
-COPIES = "worker-adapters-"
-
 
 class _VolumeRequest(find("LoRARequest"), weakref=True):  # type: ignore[misc,call-arg]  # Any
     """A ``LoRARequest`` of the volume: weakly referenced, to learn when it is no longer in use."""
@@ -59,16 +44,21 @@ class Adapters:
             PEFT writes it.
         client: vLLM's.
         state: that of vLLM's server, which lists what it serves.
+        copies: of the volume's adapters; they bound how many are loaded.
     """
 
-    def __init__(self, volume: Path, client: Client, state: Any) -> None:
+    def __init__(
+        self, volume: Path, client: Client, state: Any, copies: Copies | None = None
+    ) -> None:
         self._root = volume / "adapters"
         self._client = client
         self._models: Models = state.openai_serving_models
-        # By name: the version that was loaded last, or the reason why it was not.
+        self._copies = copies or Copies()
+        # By name: the version that was loaded last, or the reason why it was not. The one that was
+        # named last is the last.
         self._known: dict[str, tuple[Version, str | None]] = {}
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._unused: deque[tuple[float, Path]] = deque()
+        # Those that are held, or waited for.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._base: Shapes | None = None
         generates = client.model_config.runner_type == "generate"
         if generates and not self.enabled and (names := adapter_names(self._root)):
@@ -152,10 +142,9 @@ class Adapters:
         if served is None:
             message = f"There is no adapter {name!r} loaded."
             raise RefusedByEngine(message, status=HTTPStatus.NOT_FOUND, param="lora_name")
-        async with self._locks[name]:
-            self._known.pop(name, None)
+        async with self._lock(name):
             with translated(self._client):
-                await self._serve(name, None)
+                await self._forget(name)
 
     async def _follow_volume(self, name: str) -> None:
         """Load, replace or drop the volume's adapter of a name, if its files have changed.
@@ -169,17 +158,20 @@ class Adapters:
         given_at_start = served is not None and not isinstance(served, _VolumeRequest)
         if not self.enabled or given_at_start or self._models.is_base_model(name):
             return
-        # Callers may send any name: a lock is made only for adapters that are, or were, on the
-        # volume.
         if await self._version_on_volume(name) != self._known_version(name):
-            async with self._locks[name]:
+            async with self._lock(name):
                 version = await self._version_on_volume(name)
                 if version != self._known_version(name):
                     await self._refresh(name, version)
+        if name in self._known:
+            self._known[name] = self._known.pop(name)
         _, reason = self._known.get(name, (None, None))
         if reason is not None:
             message = f"The adapter {name!r} can't be loaded: {reason}"
             raise RefusedByEngine(message, status=HTTPStatus.BAD_REQUEST, param="model")
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
 
     def _known_version(self, name: str) -> Version | None:
         return self._known[name][0] if name in self._known else None
@@ -196,7 +188,7 @@ class Adapters:
         request, reason = None, None
         try:
             if version is not None:
-                request = await self._load_copy(name)
+                request = await self._load_copy(name, version)
         except BrokenAdapter as broken:
             reason = str(broken)
             log.warning("the adapter %s can't be loaded: %s", name, reason)
@@ -210,12 +202,12 @@ class Adapters:
             self._known[name] = version, reason
         await self._serve(name, request)
 
-    async def _load_copy(self, name: str) -> _VolumeRequest:
-        self._remove_unused()
-        path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._copies))
+    async def _load_copy(self, name: str, version: Version) -> _VolumeRequest:
+        size = sum(size for _, size, _ in filter(None, version))
+        await self._make_room(name, size)
+        path = self._copies.begin(name, size)
         request = _VolumeRequest(name, self._models.lora_id_counter.inc(1), str(path))
-        unused = self._unused
-        weakref.finalize(request, lambda: unused.append((time.monotonic(), path)))
+        self._copies.remove_after(request, path)
         await asyncio.to_thread(self._copy, name, path)
         try:
             with translated(self._client):
@@ -228,24 +220,39 @@ class Adapters:
             raise BrokenAdapter(message.replace(str(path), name) or "vLLM refuses it") from error
         return request
 
+    async def _make_room(self, name: str, size: int) -> None:
+        """Give up the adapters that nobody has named for longest, until one more may be loaded.
+
+        Raises:
+            BrokenAdapter: it is too large.
+            RefusedByEngine: too many are on their way out.
+        """
+        most = self._copies.room.size
+        if size > most:
+            raise BrokenAdapter(f"it has {size:,} bytes, and this worker has room for {most:,}")
+        while not self._copies.serve_also(size):
+            served = (known for known in self._known if known in self._models.lora_requests)
+            oldest = next((known for known in served if known != name), None)
+            if oldest is None:
+                break  # the room is taken by others that are being loaded, or by this one before
+            log.info("the adapter %s makes room for %s", oldest, name)
+            await self._forget(oldest)
+        if not self._copies.hold_also(size):
+            message = "Too many adapters are in use on this worker. Send the request again."
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            raise RefusedByEngine(message, status=status, param="model")
+
     def _copy(self, name: str, path: Path) -> None:
         config = self._client.vllm_config
-        folder = (self._root / name).resolve()
-        if missing := [file for file in FILES if not (folder / file).is_file()]:
-            raise BrokenAdapter(f"it has no {' and no '.join(missing)}")
-        for file in FILES:
-            shutil.copyfile(folder / file, path / file)
+        fill(path, self._root, name)
         if self._base is None:
             self._base = base_shapes(config.model_config, config.load_config.download_dir)
         check_adapter(path, config.lora_config, self._base)
 
-    @cached_property
-    def _copies(self) -> Path:
-        """The directory of all copies: removed with this object, or by a later process."""
-        _remove_copies_of_ended_processes()
-        path = Path(tempfile.mkdtemp(prefix=f"{COPIES}{os.getpid()}-"))
-        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
-        return path
+    async def _forget(self, name: str) -> None:
+        """Unload an adapter; it is loaded again when it is named again."""
+        self._known.pop(name, None)
+        await self._serve(name, None)
 
     async def _serve(self, name: str, request: _VolumeRequest | None) -> None:
         """Replace the request that is served under a name, and unload the old one.
@@ -256,16 +263,5 @@ class Adapters:
         if request is not None:
             self._models.lora_requests[name] = request
         if before is not None:
+            self._copies.retire(Path(before.lora_path))
             await self._client.remove_lora(before.lora_int_id)
-
-    def _remove_unused(self) -> None:
-        while self._unused and time.monotonic() - self._unused[0][0] > GRACE_S:
-            shutil.rmtree(self._unused.popleft()[1], ignore_errors=True)
-
-
-def _remove_copies_of_ended_processes() -> None:
-    """Remove what workers have left behind: they end without tidying up."""
-    for copies in Path(tempfile.gettempdir()).glob(f"{COPIES}*"):
-        process = copies.name.removeprefix(COPIES).split("-")[0]
-        if process.isdigit() and not psutil.pid_exists(int(process)):
-            shutil.rmtree(copies, ignore_errors=True)

@@ -134,6 +134,7 @@ def _positions(ids: Sequence[int], positions: Iterable[Any]) -> list[dict[str, A
 
 
 def _candidate(id_: int, logprob: Logprob) -> dict[str, Any]:
-    # Tokens that structured output excludes have minus infinity, which JSON does not have.
-    value = max(logprob.logprob, LEAST_LOGPROB)
+    # Tokens that structured output excludes have minus infinity, which JSON does not have, and
+    # extreme sampling parameters make NaN, which is greater than nothing: so the bound comes first.
+    value = max(LEAST_LOGPROB, logprob.logprob)
     return {"token": logprob.decoded_token, "id": id_, "logprob": value}

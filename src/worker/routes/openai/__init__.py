@@ -20,11 +20,11 @@ from worker.routes.openai.route import CHAT_TEMPERATURE, Route
 from worker.settings import Settings
 
 
-async def openapi(_: OpenAIJob, __: str, engines: Engines, ___: Settings) -> dict[str, Any]:
+async def openapi(_: OpenAIJob, __: str, engines: Engines, settings: Settings) -> dict[str, Any]:
     """Describe ``ROUTES``: those of vLLM's server in its own words, the others in a line."""
     # An engine needs a second or two to build its document.
     documents = [await asyncio.to_thread(getattr, engine, "schema") for engine in engines]
-    served = {route.path: route for route in ROUTES}
+    served = {route.path: route for route in _served(settings)}
     paths = {path: _in_a_line(route) for path, route in served.items() if route.own}
     schemas: dict[str, Any] = {}
     for document in documents:
@@ -99,16 +99,20 @@ def find(job: OpenAIJob) -> Route | None:
     return next((route for route in ROUTES if route.matches(job.path)), None)
 
 
+def _served(settings: Settings) -> list[Route]:
+    return [route for route in ROUTES if route.path not in settings.disabled_routes]
+
+
 def answer(job: OpenAIJob, request_id: str, engines: Engines, settings: Settings) -> Answer[Any]:
     """Answer a request to one of ``ROUTES``.
 
     Raises:
-        UnknownRoute: there is no such route.
+        UnknownRoute: there is no such route, or it is disabled.
         WrongMethod: there is, but for another method.
     """
     route = find(job)
-    if route is None:
-        served = ", ".join(f"{route.method} {route.path}" for route in ROUTES)
+    if route is None or route not in _served(settings):
+        served = ", ".join(f"{route.method} {route.path}" for route in _served(settings))
         raise UnknownRoute(f"There is no route {job.route!r}; this worker serves {served}.")
     # The platform's gateway does not pass the method on: then it is the route's.
     if job.method is not None and job.method.upper() != route.method:

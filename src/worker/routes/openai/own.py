@@ -53,8 +53,19 @@ async def model(job: OpenAIJob, request_id: str, engines: Engines, settings: Set
     return card
 
 
-async def unload_adapter(job: OpenAIJob, _: str, engines: Engines, __: Settings) -> dict[str, Any]:
-    """Forget an adapter until it is named again; one whose directory is gone stays forgotten."""
+async def unload_adapter(
+    job: OpenAIJob, _: str, engines: Engines, settings: Settings
+) -> dict[str, Any]:
+    """Forget an adapter until it is named again; one whose directory is gone stays forgotten.
+
+    Raises:
+        UnknownRoute: callers may not.
+    """
+    if not settings.allow_unload_lora_adapter:
+        raise UnknownRoute(
+            "Callers can't unload adapters of this worker: "
+            "its operator has to allow it with ALLOW_UNLOAD_LORA_ADAPTER=1."
+        )
     name = (job.body or {}).get("lora_name")
     if not isinstance(name, str):
         raise InvalidInput("lora_name: the name of an adapter", param="lora_name")

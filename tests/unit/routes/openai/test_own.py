@@ -11,6 +11,9 @@ from support.engine.scripted import CHAT, ScriptedEngine, failure, replying, yie
 
 from worker.engine import Model
 from worker.routes.openai import ROUTES
+from worker.settings import TELLING
+
+ALLOWED = {"ALLOW_UNLOAD_LORA_ADAPTER": "1"}
 
 
 def card(name: str, parent: str | None = None, root: str | None = None) -> dict[str, Any]:
@@ -41,8 +44,10 @@ async def got(engine: ScriptedEngine, route: str, **environ: str) -> Any:
     return answer
 
 
-async def refused(engine: ScriptedEngine, payload: dict[str, Any]) -> dict[str, Any]:
-    return failure(await yields_of(engine, payload))
+async def refused(
+    engine: ScriptedEngine, payload: dict[str, Any], **environ: str
+) -> dict[str, Any]:
+    return failure(await yields_of(engine, payload, **environ))
 
 
 # Models:
@@ -112,16 +117,51 @@ async def test_an_engine_that_is_started_again_has_no_models_meanwhile(
 async def test_an_adapter_is_forgotten(engine: ScriptedEngine, route: str) -> None:
     engine.adapters = ["pirate", "poet"]
     payload = {"openai_route": route, "openai_input": {"lora_name": "pirate"}}
-    assert await yields_of(engine, payload) == [{"unloaded": "pirate"}]
+    assert await yields_of(engine, payload, **ALLOWED) == [{"unloaded": "pirate"}]
     assert engine.adapters == ["poet"]
+
+
+async def test_an_adapter_is_not_forgotten_unless_the_operator_allows_it(
+    engine: ScriptedEngine,
+) -> None:
+    engine.adapters = ["pirate"]
+    body = {"lora_name": "pirate"}
+    payload = {"openai_route": "/v1/unload_lora_adapter", "openai_input": body}
+    error = await refused(engine, payload)
+    assert error["code"] == 404
+    assert "ALLOW_UNLOAD_LORA_ADAPTER=1" in error["message"]
+    assert engine.adapters == ["pirate"]
 
 
 @pytest.mark.parametrize("body", [{"lora_name": None}, {"lora_name": 5}, {"name": "pirate"}, None])
 async def test_an_adapter_to_forget_must_be_named(engine: ScriptedEngine, body: Any) -> None:
     payload = {"route": "/v1/unload_lora_adapter", "method": "POST", "body": body}
-    error = await refused(engine, payload)
+    error = await refused(engine, payload, **ALLOWED)
     assert (error["code"], error["param"]) == (400, "lora_name")
     assert error["message"] == "lora_name: the name of an adapter"
+
+
+# Routes that are turned off:
+
+
+@pytest.mark.parametrize("route", TELLING)
+async def test_a_route_that_is_turned_off_is_as_one_that_does_not_exist(
+    engine: ScriptedEngine, route: str
+) -> None:
+    error = await refused(engine, {"openai_route": route}, DISABLED_ROUTES=",".join(TELLING))
+    assert error["code"] == 404
+    assert not any(f"GET {other}," in error["message"] for other in TELLING)
+    assert "GET /health" in error["message"]
+
+
+def test_every_route_that_can_be_turned_off_is_one() -> None:
+    assert {route.path for route in ROUTES} >= set(TELLING)
+
+
+async def test_a_route_that_is_turned_off_is_not_described(engine: ScriptedEngine) -> None:
+    paths = (await got(engine, "/openapi.json", DISABLED_ROUTES="/metrics, /chat"))["paths"]
+    assert "/health" in paths
+    assert not {"/metrics", "/chat"} & set(paths)
 
 
 # Health and status:
