@@ -165,6 +165,32 @@ OWN_ROWS = (
         "don't are failed as retryable.",
     ),
     Row(
+        "MAX_INPUT_MB",
+        SERVERLESS,
+        "Largest input (MB)",
+        "Megabytes of text, keys and numbers that a job's input may have; one with more is refused "
+        "with 413.",
+    ),
+    Row(
+        "MAX_INPUT_VALUES",
+        SERVERLESS,
+        "Values of an input",
+        "Values that a job's input may have, however deep inside it; token ids are not counted.",
+    ),
+    Row(
+        "MAX_INPUT_DEPTH",
+        SERVERLESS,
+        "Depth of an input",
+        "Objects and lists that may stand inside one another in a job's input.",
+    ),
+    Row(
+        "MAX_INPUT_ITEMS",
+        SERVERLESS,
+        "Items of a list",
+        "Items that a list in a job's input may have, unless it is of token ids, and keys that an "
+        "object may have.",
+    ),
+    Row(
         "DEFAULT_MAX_TOKENS",
         SERVERLESS,
         "Default max_tokens",

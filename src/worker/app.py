@@ -13,7 +13,7 @@ from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
-from worker.job import Job, parse_input
+from worker.job import Budget, Job, parse_input
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
@@ -43,6 +43,7 @@ class Worker:
         """
         self._engines = engines
         self._settings = settings
+        self._budget = Budget.of(settings)
         self._report = report
         self._limit = limit
         self._running = 0
@@ -108,7 +109,7 @@ class Worker:
         try:
             # The SDK would send the traceback of a defect to the caller.
             with defects_hidden(request_id):
-                parsed = parse_input(job.get("input"))
+                parsed = parse_input(job.get("input"), self._budget)
                 record.route, record.streamed = routes.name(parsed), parsed.stream
                 reply = routes.answer(parsed, request_id, self._engines, self._settings)
                 error_keys, record.usage = reply.error_keys, reply.usage

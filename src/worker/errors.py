@@ -7,6 +7,7 @@ WorkerError
 │  ├─ Unauthorized       401
 │  ├─ UnknownRoute       404
 │  ├─ WrongMethod        405
+│  ├─ InputTooLarge      413
 │  └─ AnswerTooLarge     413
 ├─ EngineError           the caller can't correct it
 │  ├─ StartFailed        the worker does not start: vLLM's message
@@ -106,6 +107,12 @@ class WrongMethod(RequestError):
     """The route has another method."""
 
     status = 405
+
+
+class InputTooLarge(RequestError):
+    """The job's input has more bytes than the operator allows."""
+
+    status = 413
 
 
 class AnswerTooLarge(RequestError):

@@ -5,11 +5,12 @@ from typing import Any
 from worker.errors import InvalidInput
 from worker.job import llm_engine
 from worker.job.base import Job, without_nulls
+from worker.job.budget import Budget
 from worker.job.llm_engine import LLMEngineJob
 from worker.job.openai import OpenAIJob
 from worker.job.raw import ListJob, RawJob
 
-__all__ = ["Job", "ListJob", "OpenAIJob", "RawJob", "parse_input"]
+__all__ = ["Budget", "Job", "ListJob", "OpenAIJob", "RawJob", "parse_input"]
 
 ACCEPTED_INPUTS = """\
 accepted inputs:
@@ -24,12 +25,18 @@ accepted inputs:
 SHAPES = (OpenAIJob, ListJob, RawJob)
 
 
-def parse_input(payload: Any) -> OpenAIJob | RawJob | ListJob:
+def parse_input(payload: Any, budget: Budget | None = None) -> OpenAIJob | RawJob | ListJob:
     """Validate a job's ``input``; null values count as absent.
 
+    Args:
+        payload: as it came.
+        budget: what it may hold; None is the default.
+
     Raises:
+        InputTooLarge: it has too many bytes.
         InvalidInput: naming the field, or showing the accepted shapes.
     """
+    (budget or Budget()).check(payload)
     values = without_nulls(payload) if isinstance(payload, dict) else {}
     if values.get("format") == llm_engine.FORMAT:
         del values["format"]

@@ -38,6 +38,7 @@ ModelName = Annotated[str, AfterValidator(_check_model)]
 Flag = Annotated[bool, BeforeValidator(boolean)]
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _read_jobs(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
@@ -80,6 +81,10 @@ class Settings(BaseModel):
     runpod_endpoint_id: str | None = None
     max_concurrency: Jobs = 300
     shutdown_grace_s: Amount = 25
+    max_input_mb: Size = 20
+    max_input_values: Count = 100_000
+    max_input_depth: Count = 64
+    max_input_items: Count = 10_000
     default_batch_size: Count = 50
     default_min_batch_size: Amount = 1
     default_batch_size_growth_factor: Amount = 3

@@ -131,5 +131,5 @@ def test_half_a_surrogate_pair_in_a_key_is_refused(form: dict[str, Any]) -> None
 
 
 def test_a_long_key_is_named_by_its_beginning() -> None:
-    message = refusal({"prompt": "Hi", "z" * 10_000: 1}).message
+    message = refusal({"prompt": "Hi", "z" * 200: 1}).message
     assert message == f"unknown key {'z' * 64!r}..."

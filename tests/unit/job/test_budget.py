@@ -1,0 +1,173 @@
+"""How much an input may hold: counted first, and refused by limit, field and size."""
+
+import contextlib
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from support.engine.scripted import ScriptedEngine, failure, tokens, yields_of
+
+from worker.errors import InputTooLarge, InvalidInput
+from worker.job import Budget, parse_input
+
+SMALL = Budget(megabytes=0.001, values=50, depth=4, items=20)
+
+
+def nested(depth: int) -> Any:
+    value: Any = "a"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def refusal(payload: Any, budget: Budget = SMALL) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        budget.check(payload)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        None,
+        "a" * 900,
+        "é" * 450,
+        {"a": ["b"] * 20},
+        {"a": nested(3)},
+        {"a": [[], {}, [], {}]},
+        {str(number): number for number in range(20)},
+        {"a" * 256: 1},
+        # Token ids are neither values nor items.
+        {"prompt": [1] * 100},
+        {"prompt": [[1] * 30] * 5},
+        {"seed": 2**64 - 1, "other": -(2**63)},
+    ],
+)
+def test_what_is_within_the_budget_is_accepted(payload: Any) -> None:
+    SMALL.check(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "field", "message"),
+    [
+        ({"a": ["b"] * 21}, "a", "a: 21 items, at most 20 (MAX_INPUT_ITEMS)"),
+        ({"a": {"b": [{}] * 21}}, "a.b", "a.b: 21 items, at most 20 (MAX_INPUT_ITEMS)"),
+        ({"a": {str(key): 0 for key in range(21)}}, "a", "a: 21 items"),
+        # One that is no number makes it a list of anything; so does true.
+        ({"a": [0] * 20 + ["b"]}, "a", "a: 21 items"),
+        ({"a": [0] * 20 + [{}]}, "a", "a: 21 items"),
+        ({"a": [True] * 21}, "a", "a: 21 items"),
+        ({"a": [{"b": 1}] * 20, "c": [{"d": 1}] * 20}, "a", "more than 50 values"),
+        ({"a": nested(4)}, "a.0.0.0", "a.0.0.0: more than 4 levels deep (MAX_INPUT_DEPTH)"),
+        ({"a": {"b" * 257: 1}}, "a", "a: a key of 257 characters, at most 256"),
+        ({"a": {"seed": 2**64}}, "a.seed", "a.seed: an integer has more than 64 bits"),
+        ({"a": [1, -(2**63) - 1]}, "a", "a: an integer has more than 64 bits"),
+        ({"a": ["b", 10**4299]}, "a.1", "a.1: an integer has more than 64 bits"),
+        ([["a"] * 21], "0", "0: 21 items"),
+    ],
+)
+def test_a_refusal_has_the_limit_the_field_and_the_size(
+    payload: Any, field: str, message: str
+) -> None:
+    error = refusal(payload)
+    assert (error.status, error.param) == (400, field)
+    assert message in error.message
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"a": "b" * 1_001},
+        {"a": "é" * 501},
+        {"a": ["b" * 40] * 20, "c": ["d" * 40] * 20},
+        {"a": {"b" * 200 + str(number): "" for number in range(6)}},
+        {"prompt": [1] * 300},
+    ],
+)
+def test_too_many_bytes_are_413(payload: Any) -> None:
+    with pytest.raises(InputTooLarge) as caught:
+        SMALL.check(payload)
+    assert caught.value.status == 413
+    assert "1,000 bytes (MAX_INPUT_MB)" in caught.value.message
+
+
+def test_a_refusal_quotes_no_value_and_is_short() -> None:
+    deep: Any = "my secret"
+    for _ in range(1_000):
+        deep = {"k" * 256: deep}
+    error = refusal(deep, Budget())
+    assert "secret" not in error.message
+    assert len(error.message) < 1_000
+
+
+def test_the_default_leaves_room_for_large_use() -> None:
+    budget = Budget()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    turn = {"role": "user", "content": "a" * 600_000}
+    budget.check({"prompts": ["a" * 1_000] * 10_000})
+    budget.check({"openai_input": {"messages": [turn] * 20, "tools": [tool] * 128}})
+    budget.check({"openai_input": {"input": [[1] * 512] * 2_048}})
+    budget.check({"prompt": [100_000] * 1_000_000})
+
+
+def test_an_input_of_any_depth_is_refused_without_recursion() -> None:
+    deep: Any = []
+    for _ in range(1_000_000):
+        deep = [deep, 0.5]
+    assert "64 levels" in refusal(deep, Budget()).message
+    while deep:  # so deep that Python's own end of it would be recursive
+        deep = deep[0]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"prompt": "é" * 9_000_000},
+        {"prompt": [7] * 1_500_000},
+        {"a": [[{"é": "é"} for _ in range(4_998)] for _ in range(9)]},
+        {"messages": [0] * 20_000_000},
+        {"messages": [[0] * 100_000] * 20},
+    ],
+    ids=["text", "ids", "objects", "too-many-ids", "ids-of-several"],
+)
+def test_counting_is_quick(payload: Any) -> None:
+    began = time.process_time()
+    with contextlib.suppress(InvalidInput):
+        Budget().check(payload)
+    # Very generous: it takes less than a tenth of a second.
+    assert time.process_time() - began < 3
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+@hypothesis_settings(deadline=None, database=None)
+def test_any_json_is_accepted_or_refused_and_nothing_else_is_raised(payload: Any) -> None:
+    for budget in (SMALL, Budget()):
+        with contextlib.suppress(InvalidInput, InputTooLarge):
+            budget.check(payload)
+
+
+def test_every_shape_is_counted_first() -> None:
+    for payload in (
+        {"prompt": "a", "tools": [{"a": nested(100)}]},
+        {"openai_route": "/v1/chat/completions", "openai_input": {"messages": nested(100)}},
+        {"none": "of the shapes", "but": nested(100)},
+    ):
+        with pytest.raises(InvalidInput, match="64 levels"):
+            parse_input(payload)
+
+
+async def test_the_operator_sets_the_budget() -> None:
+    job = {"prompt": "a" * 10_000}
+    with ScriptedEngine(*tokens("a")) as engine:
+        assert failure(await yields_of(engine, job, MAX_INPUT_MB="0.009"))["code"] == 413
+        assert engine.asked == []
+        assert "error" not in (await yields_of(engine, job, MAX_INPUT_MB="0.011"))[-1]
