@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,10 @@ from support.engine.scripted import replying
 from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import Head
+from worker.engine import refusals
 from worker.engine import server as module
 from worker.engine.generation.sampling import VLLMS
+from worker.engine.locations import find
 from worker.engine.options import Options
 from worker.engine.server import Server
 from worker.engine.translation import shows_media
@@ -241,6 +244,19 @@ def test_other_lines_are_logged_but_not_those_that_quote_messages(built: Server)
     log = logging.getLogger("vllm.entrypoints.anthropic.api_router")
     assert log.filter(log.makeRecord(log.name, logging.INFO, "", 0, "x", (), None))
     assert not logging.getLogger("vllm.renderers.chat_utils").isEnabledFor(logging.WARNING)
+
+
+# Its messages:
+
+
+def test_vllms_function_for_messages_is_replaced_wherever_it_is_used(built: Server) -> None:
+    """It needs minutes for a name of 40 KB. If this fails: worker/engine/locations.py."""
+    assert built is not None
+    assert find(refusals.NAME) is refusals.sanitized
+    modules = [module for name, module in sys.modules.items() if name.startswith("vllm.")]
+    used = [vars(module)[refusals.NAME] for module in modules if refusals.NAME in vars(module)]
+    assert len(used) > 1
+    assert set(used) == {refusals.sanitized}
 
 
 # A prompt that is too long:

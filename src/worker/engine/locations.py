@@ -60,12 +60,17 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "init_app_state": _APP_STATE,
     "make_arg_parser": _SERVE_ARGUMENTS,
     "iter_architecture_defaults": ("vllm.config.model",),
+    "sanitize_message": (
+        "vllm.entrypoints.serve.exception_handling.utils",
+        "vllm.entrypoints.serve.exception_handler.utils",
+        "vllm.entrypoints.utils",
+    ),
     "parse_model_prompt": ("vllm.renderers.inputs.preprocess",),
     "validate_parsed_serve_args": _SERVE_ARGUMENTS,
 }
 
 # Names that some supported release lacks.
-OPTIONAL = frozenset({"RetryableRequestError"})
+OPTIONAL = frozenset({"RetryableRequestError", "sanitize_message"})
 
 
 class MovedName(ImportError):

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from worker import asgi
 from worker.engine.locations import find
 from worker.engine.protocols import Client, RequestMetadata
+from worker.engine.refusals import shorten_messages
 from worker.engine.translation import shows_media, translate, translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
 from worker.record import Usage
@@ -49,6 +50,7 @@ class Server:
         self._arguments = arguments
         self._tasks = tasks
         self._app = find("build_app")(arguments, tasks, client.model_config)
+        shorten_messages()
         _let_errors_out(self._app)
         for name in QUOTING_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)

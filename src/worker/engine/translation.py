@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from worker.engine.locations import find, optional
 from worker.engine.protocols import Client
 from worker.errors import (
+    LONGEST_MESSAGE,
     EngineBusy,
     EngineDead,
     InvalidInput,
@@ -37,7 +38,10 @@ NO_CHAT_TEMPLATE = (
 
 def _message(error: Exception) -> str:
     # Not str(error): vLLM appends the refused value to it, and that can be the prompt.
-    return in_settings(str(error.args[0])) if error.args else type(error).__name__
+    if not error.args:
+        return type(error).__name__
+    # Cut before anything else reads it: it may quote the request.
+    return in_settings(str(error.args[0])[:LONGEST_MESSAGE])
 
 
 def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:

@@ -10,7 +10,9 @@ from worker.job.base import invalid_param, without_nulls
 # Bounds, since they are compiled while other requests wait: characters, and choices.
 LONGEST = {"json": 64_000, "regex": 10_000, "grammar": 50_000}
 MOST_CHOSEN_FROM = 1_000
-LEFT_RECURSION = re.compile(r"^\s*([\w-]+)\s*::=\s*(?:[^\n]*\|\s*)?\1(?![\w-])", re.MULTILINE)
+LEFT_RECURSION = re.compile(
+    r"^[ \t]*([\w-]+)[ \t]*::=[ \t]*(?:[^\n]*\|[ \t]*)?\1(?![\w-])", re.MULTILINE
+)
 
 # The kinds, of which a request has one: vLLM's names.
 KINDS = frozenset({"json", "regex", "choice", "grammar", "json_object", "structural_tag"})

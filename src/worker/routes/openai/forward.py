@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import re
 from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -12,6 +11,7 @@ from worker.asgi import Head
 from worker.chunking import Piece
 from worker.engine import Engine, Engines
 from worker.errors import (
+    LONGEST_MESSAGE,
     InternalError,
     RefusedByEngine,
     UnknownRoute,
@@ -28,14 +28,8 @@ from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# The end of vLLM's messages: the refused value, which may be a prompt.
-REFUSED_VALUE = re.compile(
-    r" \(parameter=[\w.]+(, value=.*)?\)$"
-    r"| \[type=\w+, input_value=.*?\]$"
-    r"|\n    For further information visit .*$"
-    r"|: \{.*\}$",
-    re.DOTALL | re.MULTILINE,
-)
+# Where vLLM's messages begin to tell the refused value, which may be a prompt.
+REFUSED_VALUE = (" (parameter=", " [type=", "\n    For further information visit ")
 
 
 def answer(
@@ -149,11 +143,17 @@ def _count(usage: Usage, value: Any) -> None:
         usage.output_tokens = counted.get("completion_tokens", counted.get("output_tokens"))
 
 
+def _without_value(message: str) -> str:
+    for mark in REFUSED_VALUE:
+        message = message.partition(mark)[0]
+    return message.partition(": {")[0] if message.endswith("}") else message
+
+
 def _refusal(error: dict[str, Any], status: int | None, request_id: str) -> WorkerError:
     """Return the worker's error for one of vLLM's server; ``status`` is None in a stream."""
     # Anthropic's format has no code.
     code = status or error.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR
-    message = in_settings(REFUSED_VALUE.sub("", error["message"]))
+    message = in_settings(_without_value(error["message"][:LONGEST_MESSAGE]))
     if code == HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request %s: vLLM's server answers %s: %s", request_id, code, message)
         return InternalError()

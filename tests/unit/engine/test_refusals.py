@@ -1,0 +1,32 @@
+"""Messages of vLLM's server: what is taken out of them, and how long that takes."""
+
+import time
+
+import pytest
+
+from worker.engine.refusals import sanitized
+from worker.errors import LONGEST_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("no such file: /home/user/model.json", "no such file: <path>"),
+        ("in /tmp/a-b/c_d, or 'file:///root/x'", "in <path>, or 'file:<path>'"),
+        ("see /a/b/c.py:7", "see <path>:7"),
+        ("<A object at 0x7f00deadbeef>", "<A object>"),
+        ('bad\n  File "/usr/lib/a.py", line 7, in run\n', "bad"),
+        ("/v1/chat/completions, and/or 1/2", "/v1/chat/completions, and/or 1/2"),
+        ("see https://docs.vllm.ai/en/usage.html", "see https://docs.vllm.ai/en/usage.html"),
+        ("", ""),
+    ],
+)
+def test_paths_addresses_and_tracebacks_are_taken_out(message: str, shown: str) -> None:
+    assert sanitized(message) == shown
+
+
+@pytest.mark.parametrize("fragment", ["/a", "/-", "a", "//", 'File "', " at 0x0", "\n ", "é"])
+def test_a_message_is_cut_before_it_is_read(fragment: str) -> None:
+    began = time.thread_time()
+    assert len(sanitized(fragment * 5_000_000)) <= LONGEST_MESSAGE
+    assert time.thread_time() - began < 1

@@ -1,0 +1,140 @@
+"""Regular expressions: none takes longer than in proportion to the text, whoever wrote that."""
+
+import ast
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "worker"
+METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split")
+# What callers write is read elsewhere: here are the operator's settings, and what a hub lists.
+OPERATORS = ("engine/options/", "settings/", "store/")
+
+LENGTHS = [250 * 2**doubled for doubled in range(8)]
+# Processor seconds: a time that grows with the length is a hundredth of it for the longest, one
+# that grows with its square several times as much.
+MOST_S = 0.2
+
+# Fragments that, repeated, make an expression try again from every place.
+HOSTILE = (
+    *("a", "A", "0", " ", "\n", "-", "--", "/", ".", "_", "=", "a=", "a-", "--a", "--a-", "/a"),
+    *("\x1b[", "(", "() ", "[", "{}", ": {", '"', "'", "\\", "//a@", "a b", "\n ", "0 ", ":", "0:"),
+    *(
+        "a::=",
+        "\na ::= ",
+        "| a",
+        "é",
+        ' File "',
+        " at 0x0",
+        " (parameter=a, value=",
+        "x, a=b",
+        "A 0 ",
+    ),
+)
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    files = sorted(SOURCE.rglob("*.py"))
+    return {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in files}
+
+
+def calls() -> Iterator[tuple[str, ast.Call, str]]:
+    """Yield every call of a function of the module re: its file, and the function's name."""
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="re" | "regex"), attr=name)):
+                    if name in (*METHODS, "compile"):
+                        yield file, node, name
+
+
+@cache
+def uses() -> dict[str, set[str]]:
+    """Return the methods that are called of each compiled expression, by its name."""
+    found: dict[str, set[str]] = {}
+    for tree in trees().values():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(value=ast.Name(id=name), attr=method) if method in METHODS:
+                    found.setdefault(name, set()).add(method)
+    return found
+
+
+def expressions() -> Iterator[Any]:
+    """Yield each expression with a method that it is used with."""
+    named = {
+        id(node.value): node.targets[0].id
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for file, call, function in calls():
+        if file.startswith(OPERATORS):
+            continue
+        compiled = re.compile(ast.literal_eval(call.args[0]), flags(call))
+        methods = {function} if function != "compile" else uses()[named[id(call)]]
+        for method in sorted(methods):
+            yield pytest.param(compiled, method, id=f"{file}:{call.lineno}-{method}")
+
+
+def flags(call: ast.Call) -> int:
+    """Return the flags of a call: every argument that names some."""
+    arguments = [*call.args[1:], *(keyword.value for keyword in call.keywords)]
+    nodes = [node for argument in arguments for node in ast.walk(argument)]
+    names = [node.attr for node in nodes if isinstance(node, ast.Attribute) and node.attr.isupper()]
+    return sum(re.RegexFlag[name] for name in names)
+
+
+def slow(pattern: re.Pattern[str], method: str) -> str | None:
+    """Return what makes an expression take too long; None if nothing does."""
+    function: Callable[..., Any] = getattr(pattern, method)
+    apply = partial(function, "") if method == "sub" else function
+    literals = re.findall(r"[\w ,=]+|\W", pattern.pattern.replace("\\", ""))
+    for fragment in sorted({*HOSTILE, *literals}):
+        for begin in ("", *literals[:3]):
+            for length in LENGTHS:
+                text = f"{begin}{(fragment * length)[:length]}\0"
+                began = time.thread_time()
+                found = apply(text)
+                _ = [*found] if method == "finditer" else found
+                if time.thread_time() - began > MOST_S:
+                    return f"{length} characters of {fragment!r} after {begin!r}"
+    return None
+
+
+def test_every_expression_can_be_timed() -> None:
+    made = {file for file, call, _ in calls() if not isinstance(call.args[0], ast.Constant)}
+    assert all(file.startswith(OPERATORS) for file in made)
+    assert len(list(expressions())) > 10
+
+
+def test_the_module_is_used_under_its_own_name() -> None:
+    """Otherwise ``calls`` would overlook one."""
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.ImportFrom(module="re" | "regex"):
+                    pytest.fail(file)
+                case ast.alias(name="re" | "regex", asname=str()):
+                    pytest.fail(file)
+
+
+@pytest.mark.parametrize(("pattern", "method"), list(expressions()))
+def test_an_expression_takes_no_longer_than_in_proportion_to_the_text(
+    pattern: re.Pattern[str], method: str
+) -> None:
+    assert slow(pattern, method) is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"(?:/[\w-]+)+/[\w-]+\.\w+", r"^\s*(\w+)\s*::=", r" \(parameter=[\w.]+(, value=.*)?\)$"],
+)
+def test_one_that_takes_longer_is_found(pattern: str) -> None:
+    assert slow(re.compile(pattern, re.DOTALL | re.MULTILINE), "sub")
