@@ -26,7 +26,8 @@ PORT ?= 8000
 WORKERS ?= 1
 LOGS ?= .endpoint/$(PORT)
 # Options of the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
-# scenarios: make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help.
+# scenarios: make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; of
+# the hostile requests: make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000".
 OPTIONS ?=
 # The image, and its tag: stable or dev (docs/deploy.md), or a version.
 IMAGE ?= llm-worker
@@ -116,8 +117,8 @@ test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that touch the SDK with a
 test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in for vLLM's (needs buildah; two minutes)
 	@$(BIN)/python -m pytest tests/image
 
-fuzz: $(INSTALLED) demo $(FUZZ) ## Send requests that schemathesis generates to the HTTP server (.fuzz, 100 MB; ten minutes)
-	@PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py
+fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs and requests (.fuzz, 100 MB; ten minutes)
+	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
 
 chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels and freezes (half an hour)
 	@PYTHONPATH=src:tests:builder $(BIN)/python -m chaos $(OPTIONS)

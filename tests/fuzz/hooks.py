@@ -1,7 +1,12 @@
-"""Hooks of schemathesis: they change generated requests so that they go deep and stay cheap."""
+"""Hooks of schemathesis: they change generated requests so that they go deep and stay cheap, and
+count them by route.
+"""
 
+import atexit
 import json
+import os
 import random
+from pathlib import Path
 from typing import Any
 
 import schemathesis
@@ -16,7 +21,15 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"model": "demo", "messages": HELLO},
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [1, 2, 3]},
+    "/v1/embeddings": {"input": "Hi"},
+    "/pooling": {"input": "Hi"},
+    "/score": {"text_1": "Hi", "text_2": ["Ho"]},
+    "/rerank": {"query": "Hi", "documents": ["Ho", "Ha"]},
 }
+# Routes of the embedder; all others are the main model's.
+EMBEDS = ("/v1/embeddings", "/pooling", "/score", "/rerank")
+# What was sent: by method and route, how many answers had which status, and the slowest.
+counts: dict[str, dict[str, Any]] = {}
 # Unusual values that a schema's types allow, or nearly.
 ODD: list[Any] = [
     *(-1, 0, 2**31, 2**63, 2**64, -(2**64), 0.5, 1e308, True, None),
@@ -41,6 +54,21 @@ def before_call(_: Any, case: Any, __: Any) -> None:
         case.body = adapt(case.body, case.path, valid=valid)
 
 
+@schemathesis.hook  # type: ignore[untyped-decorator]  # as above
+def after_call(_: Any, case: Any, response: Any) -> None:
+    """Count a request."""
+    of_route = counts.setdefault(f"{case.method} {case.path}", {"statuses": {}, "slowest_s": 0.0})
+    statuses = of_route["statuses"]
+    statuses[str(response.status_code)] = statuses.get(str(response.status_code), 0) + 1
+    of_route["slowest_s"] = max(of_route["slowest_s"], response.elapsed)
+
+
+@atexit.register
+def _write() -> None:
+    if file := os.environ.get("COUNTS"):
+        Path(file).write_text(json.dumps(counts))
+
+
 def adapt(body: dict[str, Any], path: str, *, valid: bool) -> dict[str, Any]:
     """Return a similar body that asks for short answers; a valid one passes vLLM's first checks.
 
@@ -57,7 +85,7 @@ def adapt(body: dict[str, Any], path: str, *, valid: bool) -> dict[str, Any]:
         if chance.random() < 0.3:
             body["stream"] = True
     if valid and "model" in body and chance.random() < 0.95:
-        body["model"] = "demo"
+        body["model"] = "minilm" if path in EMBEDS else "demo"
     if not any(body.get(key) for key in COUNTS[:3]):
         body |= {key: SHORT for key in COUNTS[:3] if key in good}
     return {key: SHORT if _is_long(key, value) else value for key, value in body.items()}

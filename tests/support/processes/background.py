@@ -81,7 +81,11 @@ class Background:
 
 @contextmanager
 def background(
-    command: Sequence[str | Path], environ: Mapping[str, str], log: Path, stdout: Path | None = None
+    command: Sequence[str | Path],
+    environ: Mapping[str, str],
+    log: Path,
+    stdout: Path | None = None,
+    root: Path = ROOT,
 ) -> Iterator[Background]:
     """Start a command in the repository's root; leaving kills what still runs of it.
 
@@ -90,12 +94,13 @@ def background(
         environ: the whole environment.
         log: the file for its output.
         stdout: a file of its own for the standard output.
+        root: of another checkout of the repository.
     """
     for file in {log, stdout or log}:
         file.write_bytes(b"")
     with log.open("ab") as errors, (stdout or log).open("ab") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environ, stdout=output, stderr=errors, start_new_session=True
+            command, cwd=root, env=environ, stdout=output, stderr=errors, start_new_session=True
         )
     with killed_at_the_end(Background(process, log)) as running:
         yield running

@@ -1,0 +1,226 @@
+"""Sends the rows of ``support.tables.attacks`` one after the other, beside a well-behaved caller.
+
+A row is violated by an answer that is not the expected one, by none in time, by a 5xx that is no
+full worker's, by a process that ends, by a traceback or the caller's text in the log, by memory,
+by an address that was fetched, and if the other caller waits. Of his wait, which a busy machine
+lengthens too, the shortest of a few tries counts; of everything else the first.
+"""
+
+import json
+import socket
+import threading
+import time
+import uuid
+from argparse import Namespace
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.tables.attacks import KINDS
+from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http
+
+from fuzz.memory import MB, forget_peaks, peak, resident
+from fuzz.neighbour import Neighbour, neighbour
+from fuzz.target import Endpoint, Outcome, Server, Target
+
+# Seconds that the neighbour may wait longer than alone; megabytes by which memory may grow.
+MOST_WAIT_S = 0.5
+MOST_GROWTH_MB = 200
+TRIES = 3
+TRACEBACK = "Traceback (most recent call last)"
+COLUMNS = "{:<58} {:<10} {:<9} {:>7} {:>7} {:>7} {:>7}  {}"
+
+
+@dataclass
+class Measured:
+    """What a row did."""
+
+    name: str
+    kind: str
+    expected: str
+    statuses: list[int | None]
+    seconds: float
+    wait_s: float  # of the neighbour, the longest
+    alone_s: float
+    peak_mb: float  # above what was resident before
+    kept_mb: float
+    said: str
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def line(self) -> str:
+        status = ",".join(sorted({str(status or "none") for status in self.statuses}))
+        figures = (f"{self.seconds:.1f}", f"{self.wait_s:.2f}", f"{self.peak_mb:.0f}")
+        kept = f"{self.kept_mb:.0f}"
+        wrong = "; ".join(self.violations) or "-"
+        return COLUMNS.format(self.name[:58], self.kind, status, *figures, kept, wrong)
+
+
+def run(args: Namespace) -> int:
+    """Send all rows that were asked for; return how many of them are violated."""
+    chosen = [
+        (kind, row) for kind, rows in KINDS.items() for row in rows if _asked(kind, row, args)
+    ]
+    over_http = [(kind, row) for kind, row in chosen if kind == "http"]
+    behind_queue = [(kind, row) for kind, row in chosen if kind != "http"]
+    print_line(
+        COLUMNS.format("row", "kind", "status", "s", "nb s", "peak MB", "kept", "violations")
+    )
+    results: list[Measured] = []
+    with (args.logs / "attacks.jsonl").open("w") as file:
+        for target, rows in ((Endpoint, behind_queue), (Server, over_http)):
+            folder = args.logs / target.__name__.lower()
+            for measured in _series(target(args.checkout, folder, {}), rows):
+                results.append(measured)
+                print_line(measured.line)
+                file.write(json.dumps(asdict(measured)) + "\n")
+                file.flush()
+    wrong = [measured for measured in results if measured.violations]
+    print_line(f"\nattacks: {len(results)} rows, {len(wrong)} violated")
+    for measured in wrong:
+        print_line(f"  {measured.kind}: {measured.name}: {'; '.join(measured.violations)}")
+    return len(wrong)
+
+
+def print_line(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a report on the terminal
+
+
+def _asked(kind: str, row: Attack, args: Namespace) -> bool:
+    wanted = not args.only or any(word in f"{kind}: {row.name}" for word in args.only)
+    return wanted and (row.harmful or not args.harmful)
+
+
+class Bait:
+    """A server on loopback that nobody may call, and how often somebody has."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self.calls = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self._socket.accept()[0].close()
+            self.calls += 1
+
+
+def _series(target: Target, rows: list[tuple[str, Attack]]) -> Iterator[Measured]:
+    """Send rows to a worker; after one that it did not survive, to a fresh one."""
+    waiting, bait = list(rows), Bait()
+    while waiting:
+        with ExitStack() as stack:
+            stack.enter_context(target.started())
+            path, body, answered = target.hello
+            beside = stack.enter_context(neighbour(target.url + path, body, answered))
+            pids = target.pids
+            while waiting and target.pids == pids:
+                kind, row = waiting.pop(0)
+                measured = _measured(target, kind, row, beside, bait)
+                yield measured
+                if None in measured.statuses or not beside.well:
+                    break
+
+
+def _measured(target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait) -> Measured:
+    """Send a row, again if the neighbour waited."""
+    first = _once(target, kind, row, beside, bait)
+    waits, unforgiven = [first.wait_s], len(first.violations)
+    while min(waits) > beside.alone_s + MOST_WAIT_S and len(waits) < TRIES and not unforgiven:
+        again = _once(target, kind, row, beside, bait)
+        waits.append(again.wait_s)
+        first.violations += again.violations
+        unforgiven = len(again.violations)
+    first.wait_s = min(waits)
+    if first.wait_s > beside.alone_s + MOST_WAIT_S:
+        first.violations.append(f"the neighbour waited {first.wait_s:.1f} s")
+    return first
+
+
+def _once(target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait) -> Measured:
+    word = f"canary-{uuid.uuid4().hex[:12]}"
+    payload = _marked(row.build(), word, bait)
+    pids, logged = target.pids, _size(target.log)
+    before, calls_before = resident(pids), bait.calls
+    forget_peaks(pids)
+    began = time.monotonic()
+    outcomes = _send(target, payload, row)
+    seconds = time.monotonic() - began
+    calls = beside.during(began)
+    measured = Measured(
+        name=row.name,
+        kind=kind,
+        expected=row.expected,
+        statuses=[outcome.status for outcome in outcomes],
+        seconds=round(seconds, 2),
+        wait_s=round(max(call.seconds for call in calls), 2),
+        alone_s=round(beside.alone_s, 3),
+        peak_mb=round((peak(pids) - before) / MB),
+        kept_mb=round((resident(pids) - before) / MB),
+        said=outcomes[0].text.replace(word, CANARY)[:300],
+    )
+    measured.violations += _wrong_answers(outcomes, row.expected)
+    if target.pids != pids:
+        measured.violations.append("a process ended")
+    if not all(call.good for call in calls):
+        measured.violations.append("the neighbour was failed")
+    if measured.peak_mb > MOST_GROWTH_MB:
+        measured.violations.append(f"memory grew by {measured.peak_mb:.0f} MB")
+    if bait.calls > calls_before:
+        measured.violations.append("an address was fetched")
+    measured.violations += _wrong_lines(_since(target.log, logged), word)
+    return measured
+
+
+def _send(target: Target, payload: Any, row: Attack) -> list[Outcome]:
+    """Send a row's requests, all at once."""
+    barrier = threading.Barrier(row.times)
+
+    def send(_: int) -> Outcome:
+        barrier.wait()
+        return target.send(payload, row.limit_s)
+
+    with ThreadPoolExecutor(row.times) as threads:
+        return list(threads.map(send, range(row.times)))
+
+
+def _marked(payload: Any, word: str, bait: Bait) -> Any:
+    """Return a payload as it is sent, with its canary and the bait's port."""
+    if isinstance(payload, Http):
+        body = payload.body.replace(CANARY.encode(), word.encode())
+        return Http(payload.method, payload.path, body, payload.headers, payload.patience_s)
+    text = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    return text.replace(CANARY.encode(), word.encode()).replace(PORT.encode(), b"%d" % bait.port)
+
+
+def _wrong_answers(outcomes: list[Outcome], expected: Expected) -> list[str]:
+    wrong = set()
+    for outcome in outcomes:
+        if outcome.status is None:
+            wrong.add("no answer in time")
+        elif not outcome.honest:
+            wrong.add(f"status {outcome.status}")
+        elif expected is Expected.REFUSED and outcome.status < 400:
+            wrong.add("answered, not refused")
+        elif expected is Expected.ANSWERED and 400 <= outcome.status < 500:
+            wrong.add(f"refused with {outcome.status}")
+    return sorted(wrong)
+
+
+def _wrong_lines(logged: str, word: str) -> list[str]:
+    found = {"traceback": TRACEBACK in logged, "the caller's text": word in logged}
+    return [f"in the log: {what}" for what, there in found.items() if there]
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _since(log: Path, size: int) -> str:
+    with log.open("rb") as file:
+        file.seek(size if size <= log.stat().st_size else 0)
+        return file.read().decode(errors="replace")

@@ -1,0 +1,103 @@
+"""A well-behaved caller beside the hostile ones: asks for four tokens again and again, in a process
+of its own, and notes how long each answer took.
+"""
+
+import json
+import multiprocessing
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.queues import Queue
+from queue import Empty
+from typing import Any
+
+# Seconds: between two of its requests; until it gives one up.
+PAUSE_S = 0.02
+LIMIT_S = 150.0
+ALONE = 100
+
+_context = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request of its: when it began and ended (``time.monotonic``); whether it was answered."""
+
+    began: float
+    ended: float
+    good: bool
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+@dataclass
+class Neighbour:
+    """What is known about it."""
+
+    calls: "Queue[Call]"
+    # How long the slowest of a hundred calls took while nobody else asked.
+    alone_s: float = 0.0
+    # Whether its last call was answered.
+    well: bool = True
+    _ended: float = field(default_factory=time.monotonic)
+
+    def measure_alone(self) -> None:
+        calls = [self.calls.get(timeout=LIMIT_S) for _ in range(ALONE)]
+        # The first ones find caches empty.
+        self.alone_s = sorted(call.seconds for call in calls[5:])[-2]
+
+    def during(self, began: float) -> list[Call]:
+        """Return the calls that ended after a moment, up to one that begins after now."""
+        now = time.monotonic()
+        calls: list[Call] = []
+        while not calls or calls[-1].began < now:
+            try:
+                call = self.calls.get(timeout=LIMIT_S)
+            except Empty:
+                calls.append(Call(self._ended, time.monotonic(), good=False))
+                break
+            self._ended = call.ended
+            if call.ended >= began:
+                calls.append(call)
+        self.well = calls[-1].good
+        return calls
+
+
+@contextmanager
+def neighbour(url: str, body: dict[str, Any], answered: str) -> Iterator[Neighbour]:
+    """Start it; leaving ends it.
+
+    Args:
+        url: to post to.
+        body: of each request.
+        answered: what a good answer contains.
+    """
+    calls: Queue[Call] = _context.Queue()
+    process = _context.Process(target=_ask, args=(url, body, answered, calls), daemon=True)
+    process.start()
+    try:
+        beside = Neighbour(calls)
+        beside.measure_alone()
+        yield beside
+    finally:
+        process.kill()
+        process.join()
+        calls.cancel_join_thread()
+
+
+def _ask(url: str, body: dict[str, Any], answered: str, calls: "Queue[Call]") -> None:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    while True:
+        began = time.monotonic()
+        try:
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+                good = answered in answer.read().decode()
+        except OSError:
+            good = False
+        calls.put(Call(began, time.monotonic(), good))
+        time.sleep(PAUSE_S)

@@ -1,0 +1,118 @@
+"""Runs schemathesis against ``--serve``, by the server's OpenAPI description, beside
+a well-behaved caller.
+
+It fails if a request was answered with a 5xx (schemathesis lists each kind with a command that
+repeats it), if the other caller had to wait, or if the server does not answer afterwards.
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+import urllib.request
+from argparse import Namespace
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from support import ROOT
+from support.models.minilm import MODEL as EMBEDDER
+
+from fuzz.attacks import print_line
+from fuzz.neighbour import Call, neighbour
+from fuzz.target import Server
+
+TOOL = ROOT / ".fuzz" / "bin" / "schemathesis"
+SETTINGS = {
+    # With a short context no answer takes long.
+    "MAX_MODEL_LEN": "1024",
+    "SERVED_MODEL_NAME": "demo",
+    "EMBEDDING_MODEL_NAME": str(EMBEDDER),
+    "EMBEDDING_SERVED_MODEL_NAME": "minilm",
+}
+# Seconds: that the neighbour may wait longer than alone, and for the whole run, with as many more
+# for each case.
+MOST_WAIT_S = 2.0
+LIMIT_S = 20 * 60
+CASE_S = 0.5
+
+
+def run(args: Namespace) -> int:
+    """Send about as many requests as were asked for; return how many things were wrong."""
+    target = Server(args.checkout, args.logs / "routes", SETTINGS)
+    with ExitStack() as stack:
+        stack.enter_context(target.started())
+        path, body, answered = target.hello
+        beside = stack.enter_context(neighbour(target.url + path, body, answered))
+        pids, began = target.pids, time.monotonic()
+        status, counts = fuzz(target.url, args)
+        calls = beside.during(began)
+        wrong = {
+            "a request was answered with a 5xx": status != 0,
+            "a process ended": target.pids != pids,
+            "the neighbour was failed": not all(call.good for call in calls),
+            "the neighbour waited": longest(calls) > beside.alone_s + MOST_WAIT_S,
+        }
+    report(counts, calls)
+    found = [what for what, there in wrong.items() if there]
+    print_line(f"routes: {'; '.join(found) or 'nothing wrong'} ({target.log})")
+    return len(found)
+
+
+def fuzz(url: str, args: Namespace) -> tuple[int, dict[str, Any]]:
+    """Run schemathesis in a temporary folder; return its status, and what its hooks counted."""
+    hooks = Path(__file__).with_name("hooks.py")
+    with tempfile.TemporaryDirectory() as folder:
+        counts = Path(folder, "counts.json")
+        status = subprocess.run(
+            [TOOL, "run", f"{url}/openapi.json", *options(args.cases // routes(url))],
+            cwd=folder,
+            env={
+                **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+                "SCHEMATHESIS_HOOKS": str(hooks),
+                "COUNTS": str(counts),
+            },
+            timeout=LIMIT_S + CASE_S * args.cases,
+            check=False,
+        ).returncode
+        return status, json.loads(counts.read_text()) if counts.exists() else {}
+
+
+def routes(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/openapi.json", timeout=60) as answer:
+        return len(json.load(answer)["paths"])
+
+
+def options(examples: int) -> list[str]:
+    return [
+        "--checks=not_a_server_error",
+        # First every field at its bounds and with wrong types, then random bodies.
+        "--phases=coverage,fuzzing",
+        f"--max-examples={max(1, examples)}",
+        # With more, schemathesis sometimes fails in a cache that its threads share.
+        "--workers=1",
+        "--continue-on-failure",
+        "--request-timeout=60",
+        "--suppress-health-check=all",
+        "--generation-database=none",
+        "--warnings=off",
+    ]
+
+
+def longest(calls: list[Call]) -> float:
+    return max(call.seconds for call in calls)
+
+
+def report(counts: dict[str, Any], calls: list[Call]) -> None:
+    total = 0
+    for name, statuses in sorted(counts.items()):
+        cases = sum(statuses["statuses"].values())
+        total += cases
+        by_status = ", ".join(f"{n} x {code}" for code, n in sorted(statuses["statuses"].items()))
+        print_line(f"{name:<34} {cases:>6}  slowest {statuses['slowest_s']:.2f} s  {by_status}")
+    waits = sorted(call.seconds for call in calls)
+    print_line(
+        f"\nroutes: {total} cases on {len(counts)} routes; of {len(waits)} requests of the "
+        f"neighbour, p99 {waits[int(len(waits) * 0.99)]:.2f} s, longest {waits[-1]:.2f} s"
+    )

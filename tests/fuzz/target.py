@@ -1,0 +1,209 @@
+"""What is attacked: a worker on the demo model, behind the emulator or as an HTTP server."""
+
+import http.client
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+from support import ROOT
+from support.processes.background import Background, background
+from support.processes.http_worker import ADDRESS
+from support.tables.attacks.row import Http
+
+from fuzz.memory import family
+
+HELLO = {"prompt": "Hi", "sampling_params": {"max_tokens": 4, "ignore_eos": True}}
+PYTHON = [sys.executable, "-u"]
+QUIET = {"USE_TQDM_ON_LOAD": "0", "PYTHONWARNINGS": "ignore", "TORCH_LOGS": "-torch._library"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a request ended: its status, None without an answer in time, and what was said."""
+
+    status: int | None
+    text: str
+
+    @property
+    def honest(self) -> bool:
+        """Whether it is no failure of the worker: a full one says so, and that a retry can help."""
+        full = self.status == 503 and '"retryable": true' in self.text.replace('\\"', '"')
+        return self.status is not None and (self.status < 500 or full)
+
+
+class Target(ABC):
+    """A worker that runs, with its processes and its log."""
+
+    # What the neighbour posts, and what a good answer contains.
+    hello: ClassVar[tuple[str, dict[str, Any], str]]
+    arguments: ClassVar[Sequence[str]]
+    ready: ClassVar[str]
+
+    def __init__(self, checkout: Path, folder: Path, settings: dict[str, str]) -> None:
+        self._checkout = checkout
+        self._folder = folder
+        self._settings = settings
+        self._running: Background | None = None
+
+    @property
+    @abstractmethod
+    def url(self) -> str: ...
+    @property
+    @abstractmethod
+    def log(self) -> Path: ...
+    @property
+    @abstractmethod
+    def worker_pid(self) -> int: ...
+    @abstractmethod
+    def send(self, payload: Any, limit_s: float) -> Outcome: ...
+
+    @property
+    def pids(self) -> list[int]:
+        return family(self.worker_pid)
+
+    @property
+    def running(self) -> Background:
+        assert self._running is not None
+        return self._running
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Start it, and wait until it is ready; leaving kills it with all of its processes."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        model = {"MODEL_NAME": str(ROOT / ".models" / "demo")}
+        environ = {**kept, **QUIET, **model, "PYTHONPATH": str(self._checkout / "src")}
+        command = [*PYTHON, *self.arguments]
+        output = self._folder / "output"
+        with background(
+            command, {**environ, **self._settings}, output, root=self._checkout
+        ) as self._running:
+            try:
+                self.running.wait_for_output(self.ready)
+                yield
+            finally:
+                _kill(family(self.running.process.pid))
+
+
+class Endpoint(Target):
+    """Behind the emulator: a payload is a job's input."""
+
+    hello = ("/runsync?wait=150000", {"input": HELLO}, '"COMPLETED"')
+    ready = "Try it in another terminal:"
+
+    @property
+    def arguments(self) -> Sequence[str]:  # type: ignore[override]  # depends on the folder
+        emulator = ["-m", "emulator", "--port", "0", "--logs", str(self._folder), "--"]
+        return [*emulator, *PYTHON, "src/handler.py"]
+
+    @property
+    def url(self) -> str:
+        return self.running.output.split("The endpoint: ")[1].split()[0]
+
+    @property
+    def log(self) -> Path:
+        return self._folder / "worker-1.log"
+
+    @property
+    def worker_pid(self) -> int:
+        children = [pid for pid in family(self.running.process.pid)[1:] if _is_worker(pid)]
+        return children[0] if children else 0
+
+    def send(self, payload: Any, limit_s: float) -> Outcome:
+        """Run a job; bytes are the JSON of its input, as they are."""
+        text = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        wait_ms = round(max(1, limit_s) * 1000)
+        request = urllib.request.Request(
+            f"{self.url}/runsync?wait={wait_ms}", b'{"input": %s}' % text
+        )
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=limit_s + 10) as answer:
+                report = json.load(answer)
+        except urllib.error.HTTPError as refusal:
+            return Outcome(refusal.code, refusal.read().decode(errors="replace"))
+        except (OSError, http.client.HTTPException) as error:
+            return Outcome(None, repr(error))
+        if report["status"] not in ("COMPLETED", "FAILED"):
+            self._cancel(report["id"])
+            return Outcome(None, report["status"])
+        return _outcome(report)
+
+    def _cancel(self, job: str) -> None:
+        with suppress(OSError):
+            urllib.request.urlopen(f"{self.url}/cancel/{job}", b"", timeout=10).close()
+
+
+class Server(Target):
+    """The HTTP server: a payload is a request."""
+
+    hello = ("/v1/completions", {"prompt": "Hi", "max_tokens": 4}, '"choices"')
+    arguments = ("src/handler.py", "--serve", "--port", "0")
+    ready = "Uvicorn running on "
+
+    @property
+    def url(self) -> str:
+        found = ADDRESS.search(self.running.output)
+        assert found, self.running.output
+        return found[1]
+
+    @property
+    def log(self) -> Path:
+        return self._folder / "output"
+
+    @property
+    def worker_pid(self) -> int:
+        return self.running.process.pid if self.running.process.poll() is None else 0
+
+    def send(self, payload: Http, limit_s: float) -> Outcome:
+        limit_s = payload.patience_s or limit_s
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=limit_s)
+        try:
+            connection.putrequest(payload.method, payload.path, skip_accept_encoding=True)
+            for name, value in payload.all_headers.items():
+                connection.putheader(name, value)
+            connection.endheaders(payload.body)
+            answer = connection.getresponse()
+            return Outcome(answer.status, answer.read().decode(errors="replace"))
+        except (OSError, http.client.HTTPException) as error:
+            # A server may refuse while the body is on its way, or the client hang up as planned.
+            planned = payload.patience_s or isinstance(error, BrokenPipeError | ConnectionError)
+            return Outcome(499 if planned else None, repr(error))
+        finally:
+            connection.close()
+
+
+def _is_worker(pid: int) -> bool:
+    with suppress(psutil.Error):
+        return any("handler.py" in part for part in psutil.Process(pid).cmdline())
+    return False
+
+
+def _outcome(report: dict[str, Any]) -> Outcome:
+    """Return a job's outcome: the status in its error, or the worst of the errors of a list."""
+    if report["status"] == "FAILED":
+        said = str(report.get("error"))
+        try:
+            return Outcome(int(json.loads(said)["error"]["code"]), said)
+        except (ValueError, KeyError, TypeError):
+            return Outcome(500, said)
+    output = report.get("output")
+    items = output if isinstance(output, list) else [output]
+    errors = [item["error"] for item in items if isinstance(item, dict) and "error" in item]
+    codes = [error["code"] for error in errors if isinstance(error, dict) and "code" in error]
+    return Outcome(max([200, *codes]), json.dumps(errors[:5] or output)[:2_000])
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with suppress(psutil.Error):
+            psutil.Process(pid).kill()
