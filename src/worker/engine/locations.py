@@ -51,6 +51,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "StructuredOutputsParams": ("vllm.sampling_params",),
     "ToolParserManager": ("vllm.tool_parsers",),
     "UsageContext": ("vllm.usage.usage_lib",),
+    "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS": ("vllm.envs",),
     "VLLMClientError": ("vllm.exceptions",),
     "VLLMError": ("vllm.exceptions",),
     "VLLMNotFoundError": ("vllm.exceptions",),

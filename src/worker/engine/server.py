@@ -15,6 +15,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from worker import asgi
+from worker.engine.bad_words import check_bad_words
 from worker.engine.locations import find
 from worker.engine.protocols import Client, RequestMetadata
 from worker.engine.refusals import shorten_messages
@@ -94,6 +95,7 @@ class Server:
         try:
             media = body is not None and shows_media(body.get("messages"))
             with translated(self._client, shows_media=media):
+                check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
                 data = b"" if body is None else _encoded(body)
                 method = "GET" if body is None else "POST"
                 request = asgi.Request(method, path, data, request_id)

@@ -19,6 +19,7 @@ from pydantic import (
 
 from worker.errors import InvalidInput
 from worker.job.base import SAMPLING, invalid_fields, invalid_param, without_nulls
+from worker.job.bounds import bounded, cut
 from worker.job.structured import GUIDED, GUIDED_OBJECTS, normalized
 
 # Every choice has its place in every yield, and a yield has a limit.
@@ -87,7 +88,9 @@ class Sampling(BaseModel):
             return params
         # As a field of a job it is validated without a context.
         holder = SAMPLING if info.context is None else info.context
-        return normalized(without_nulls(params), holder)
+        values = normalized(without_nulls(params), holder)
+        # A body's are left to vLLM's server, which cuts them, or refuses them.
+        return bounded(cut(values) if holder == SAMPLING else values, holder)
 
     @field_validator("best_of")
     @classmethod

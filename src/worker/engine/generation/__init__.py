@@ -8,6 +8,7 @@ from typing import Any
 
 from worker.engine import Delta
 from worker.engine.adapters import Adapters
+from worker.engine.bad_words import check_bad_words
 from worker.engine.generation.deltas import deltas, keep_best
 from worker.engine.generation.prompts import Prompts
 from worker.engine.generation.sampling import Plan, beam_search_params, plan, plan_vllm_params
@@ -17,6 +18,7 @@ from worker.engine.server import Server
 from worker.engine.translation import translated
 from worker.errors import InternalError, InvalidInput, RefusedByEngine
 from worker.job import RawJob
+from worker.job.base import SAMPLING
 from worker.job.sampling import Sampling
 
 log = logging.getLogger(__name__)
@@ -88,11 +90,13 @@ class Generation:
             return self._last_plan[2]
         of_job = isinstance(params, Sampling)
         with translated(self._client):
+            context = self._client.model_config.max_model_len
             planned = (
-                plan(params, self._defaults, streamed=streamed)
+                plan(params, self._defaults, streamed=streamed, context=context)
                 if of_job
                 else plan_vllm_params(params)
             )
+            check_bad_words(planned.params.bad_words, self._tokenizer, f"{SAMPLING}.")
         if self._tokenizer is None:
             _refuse_text(planned)
         if of_job:  # vLLM's own object could change later

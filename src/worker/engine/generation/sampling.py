@@ -12,6 +12,7 @@ from worker.engine.locations import find
 from worker.engine.protocols import EngineInput
 from worker.errors import InvalidInput
 from worker.job.base import MOST_MISTAKES, SAMPLING, unknown_key
+from worker.job.bounds import INT32
 from worker.job.sampling import BEAM_SEARCH_USES, Sampling
 from worker.job.structured import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
 
@@ -65,13 +66,16 @@ class Plan:
         return bool(self.beam_width) or self.params.n > self.n
 
 
-def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool) -> Plan:
+def plan(
+    sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, context: int = INT32
+) -> Plan:
     """Plan an answer for a raw job's sampling parameters.
 
     Args:
         sampling: may hold any parameter of the installed vLLM.
         defaults: for parameters that the job leaves out.
         streamed: whether the answer is streamed.
+        context: of the model, in tokens: ``max_tokens`` above it are cut.
 
     Raises:
         InvalidInput: naming the parameter that is unknown or has a wrong type.
@@ -91,6 +95,10 @@ def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool) -> 
     sampling.refuse_greedy(values.get("temperature", defaults.get("temperature")))
     params = _params({**defaults, **values, "n": 1 if beam else sampling.width})
     params.output_kind = OutputKind.DELTA if streamed else OutputKind.FINAL_ONLY
+    params.max_tokens = min(params.max_tokens or context, context)
+    if params.min_tokens > params.max_tokens:
+        message = f"{SAMPLING}.min_tokens: more than the {context:,} tokens of the context"
+        raise InvalidInput(message, param="min_tokens")
     if beam:
         _refuse_for_beams(sampling, params)
     elif sampling.ranked and params.num_logprobs is None:

@@ -11,7 +11,8 @@ from typing import Any
 from worker.engine import Engine
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.job.base import unknown_key, without_nulls
+from worker.job.base import LONGEST_KEY, unknown_key, without_nulls
+from worker.job.bounds import bounded
 from worker.job.sampling import BEAM_SEARCH_IGNORES, OUTSIDE, Sampling
 from worker.job.structured import REPLACED, STRUCTURED
 from worker.routes.openai.ranking import Ranking
@@ -74,6 +75,7 @@ def prepare(
     known = engine.keys(route.path) or frozenset()
     _refuse_denied(body)
     _refuse_long(body)
+    body = bounded(body, holder="")
     body.setdefault("model", engine.model.names[0])
     route.complete(body, job, settings.system_prompt)
     if route.temperature is not None and not body.get("use_beam_search"):
@@ -153,6 +155,7 @@ def _refuse_private(structured: dict[str, Any]) -> None:
 
 
 def _log_unknown(name: str, path: str, request_id: str) -> None:
+    name = name[:LONGEST_KEY]
     if name not in _logged and len(_logged) < MOST_LOGGED:
         _logged.add(name)
-        log.warning("request %s: %r is no parameter of %s: no effect", request_id, name[:64], path)
+        log.warning("request %s: %r is no parameter of %s: no effect", request_id, name, path)
