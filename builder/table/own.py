@@ -225,6 +225,19 @@ OWN_ROWS = (
         "Key that requests must carry where the worker serves plain HTTP (`--serve`).",
     ),
     Row(
+        "SERVE_MAX_CONNECTIONS",
+        SERVERLESS,
+        "Connections of --serve",
+        "Connections that clients of `--serve` may have at once; a further one is refused.",
+    ),
+    Row(
+        "SERVE_TIMEOUT_S",
+        SERVERLESS,
+        "Seconds for clients of --serve",
+        "Seconds after which `--serve` gives up a client that brings no request's head, sends a "
+        "body too slowly, or does not read its answer.",
+    ),
+    Row(
         "COMPILE_CACHE",
         SERVERLESS,
         "Compile cache",

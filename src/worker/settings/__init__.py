@@ -77,6 +77,8 @@ class Settings(BaseModel):
     compile_cache: Flag = True
     hf_token: SecretStr | None = None
     serve_api_key: SecretStr | None = None
+    serve_max_connections: Count = 1_000
+    serve_timeout_s: Size = 30
     # Set by the platform: the endpoint that this worker belongs to.
     runpod_endpoint_id: str | None = None
     max_concurrency: Jobs = 300

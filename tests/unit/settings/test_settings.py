@@ -25,6 +25,8 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "compile_cache": True,
         "hf_token": None,
         "serve_api_key": None,
+        "serve_max_connections": 1000,
+        "serve_timeout_s": 30,
         "runpod_endpoint_id": None,
         "max_concurrency": 300,
         "max_input_mb": 20,

@@ -6,7 +6,7 @@ import httpx
 from support.engine.scripted import CHAT, HANG, ScriptedEngine, settings, tokens, until
 
 from worker.concurrency import most_inside
-from worker.serve import Service
+from worker.serve.service import Service
 
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
 

@@ -11,35 +11,25 @@ from support.engine.scripted import (
     HANG,
     ScriptedEngine,
     events_in,
+    replying,
     settings,
     texts_in,
     tokens,
     until,
 )
+from support.served import client, error_of
 
-from worker import serve
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
-from worker.serve import Service, server
+from worker.serve import server
+from worker.serve.service import Service
 
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
 KEY = {"SERVE_API_KEY": "sk-right"}
 
 
-def client(engine: ScriptedEngine, **environ: str) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(Service(engine.engines, settings(**environ)))
-    return httpx.AsyncClient(transport=transport, base_url="http://worker")
-
-
 async def ask(engine: ScriptedEngine, path: str = CHAT, body: Any = HELLO) -> httpx.Response:
     async with client(engine) as http:
         return await http.post(path, json=body)
-
-
-def error_of(response: httpx.Response) -> dict[str, Any]:
-    error: dict[str, Any] = response.json()["error"]
-    assert error["code"] == response.status_code
-    assert error["request_id"] == response.headers["x-request-id"]
-    return error
 
 
 async def test_an_answer_is_the_body_of_the_response() -> None:
@@ -80,6 +70,10 @@ async def test_a_path_is_the_route_with_its_escapes_decoded() -> None:
         (b"\xff\xfe\x00", "application/json", 400, "broken JSON"),
         (b"[" * 100_000, "application/json", 400, "nested too deeply"),
         (b"[1]", "application/json", 400, "not a JSON object"),
+        (b'{"a": 1, "b": [{"c": 1, "c": 2}]}', "application/json", 400, "has a key twice"),
+        (b'{"a": NaN}', "application/json", 400, "NaN is no number"),
+        (b'{"a": [-Infinity]}', "application/json", 400, "-Infinity is no number"),
+        (b'{"a": %b}' % (b"1" * 4301), "application/json", 400, "more than 4,300 digits"),
         (b"{}", "text/plain", 415, "application/json"),
         (b"a=1", "application/x-www-form-urlencoded", 415, "application/json"),
     ],
@@ -104,18 +98,30 @@ async def test_a_media_type_may_have_parameters() -> None:
     assert response.status_code == 200
 
 
-async def test_a_body_above_the_limit_is_refused_and_one_at_it_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    size = len(json.dumps(HELLO))
+async def test_a_body_above_the_limit_is_refused_and_one_below_it_is_not() -> None:
+    body = json.dumps({**HELLO, "user": "x" * 1000})
+    headers = {"content-type": "application/json"}
     with ScriptedEngine(*tokens("a")) as engine:
-        async with client(engine) as http:
-            for limit, status in ((size, 200), (size - 1, 413)):
-                monkeypatch.setattr(serve, "LARGEST_BODY_BYTES", limit)
-                headers = {"content-type": "application/json"}
-                response = await http.post(CHAT, content=json.dumps(HELLO), headers=headers)
+        for more, status in ((1000, 200), (-1, 413)):
+            limit = {"MAX_INPUT_MB": f"{(len(body) + more) / 1e6}"}
+            async with client(engine, **limit) as http:
+                response = await http.post(CHAT, content=body, headers=headers)
                 assert response.status_code == status
     assert error_of(response)["type"] == "RequestEntityTooLargeError"
+    assert "MAX_INPUT_MB" in error_of(response)["message"]
+
+
+async def test_an_answer_that_json_has_no_number_for_is_an_internal_error() -> None:
+    with ScriptedEngine(app=replying('{"data": [NaN]}')) as engine:
+        response = await ask(engine)
+    assert response.status_code == 500
+    assert error_of(response)["type"] == "InternalServerError"
+
+
+async def test_half_of_a_surrogate_pair_is_answered_as_a_question_mark() -> None:
+    with ScriptedEngine(app=replying('{"text": "a\\ud83d"}')) as engine:
+        response = await ask(engine)
+    assert (response.status_code, response.json()) == (200, {"text": "a?"})
 
 
 async def test_a_method_that_no_route_takes_is_refused() -> None:
@@ -151,44 +157,6 @@ async def test_an_answer_above_the_limit_of_a_yield_is_answered_whole() -> None:
     assert len(whole.content) > 1_000_000
     assert whole.status_code == 200
     assert len("".join(texts_in(events_in(streamed.text)))) == 1_100_000
-
-
-async def test_ping_succeeds_only_while_the_engine_lives() -> None:
-    with ScriptedEngine() as engine:
-        async with client(engine) as http:
-            assert (await http.get("/ping")).status_code == 200
-            engine.mark_dead()
-            assert (await http.get("/ping")).status_code == 503
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [{}, {"authorization": "Bearer sk-wrong"}, {"authorization": "sk-right"}, {"x-api-key": "é"}],
-)
-async def test_with_a_key_set_a_request_with_another_is_refused(headers: dict[str, str]) -> None:
-    sent = {name.encode(): value.encode() for name, value in headers.items()}
-    with ScriptedEngine(*tokens("a")) as engine:
-        async with client(engine, **KEY) as http:
-            response = await http.post(CHAT, json=HELLO, headers=sent)
-    assert response.status_code == 401
-    assert error_of(response)["type"] == "UnauthorizedError"
-    assert "sk-right" not in response.text
-    assert engine.asked == []
-
-
-@pytest.mark.parametrize("name", ["authorization", "x-api-key"])
-async def test_with_a_key_set_a_request_with_it_is_answered(name: str) -> None:
-    value = "sk-right" if name == "x-api-key" else "bearer sk-right"
-    with ScriptedEngine(*tokens("a")) as engine:
-        async with client(engine, **KEY) as http:
-            assert (await http.post(CHAT, json=HELLO, headers={name: value})).status_code == 200
-
-
-async def test_a_load_balancer_needs_no_key() -> None:
-    with ScriptedEngine() as engine:
-        async with client(engine, **KEY) as http:
-            assert (await http.get("/ping")).status_code == 200
-            assert (await http.get("/health")).status_code != 401
 
 
 # Called as by uvicorn: httpx.ASGITransport returns a body only when it is complete.

@@ -1,0 +1,95 @@
+"""Connections: how many there may be, and how long their clients may take."""
+
+import asyncio
+import json
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from worker.errors import EngineBusy
+
+# Bytes: of a request's line and headers together.
+LARGEST_HEAD = 32_768
+
+_FULL = json.dumps(EngineBusy("The server has as many connections as it can hold.").body()).encode()
+# Before a request is read there is nothing that could answer it.
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_FULL), _FULL)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of all connections: how many; of each: seconds for what its client has to do."""
+
+    connections: int
+    patience_s: float
+
+
+class Connection(H11Protocol):
+    """A connection that ends when its client is too slow, where uvicorn would wait for ever.
+
+    The time counts for the head of a request, with the rest of a body that nobody wants; and for
+    reading, whenever the client has left so much unread that no more is written.
+    """
+
+    def __init__(self, limits: Limits, **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self._limits = limits
+        self._asking: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection.family in {socket.AF_INET, socket.AF_INET6}:
+            # The kernel's part of it: what is written at the end is read in that time, too.
+            patience_ms = int(self._limits.patience_s * 1000)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+        if len(self.connections) > self._limits.connections:
+            transport.write(_REFUSAL)
+            transport.close()
+        else:
+            self._watch_asking()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self._asking, self._reading):
+            if timer is not None:
+                timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        # The parser bounds only heads that are not complete when it looks.
+        step = len(data) if self._is_answering() else LARGEST_HEAD // 2
+        for start in range(0, len(data), step):
+            if not self.transport.is_closing():
+                super().data_received(data[start : start + step])
+        self._watch_asking()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reading = self._soon_lost()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def _watch_asking(self) -> None:
+        """Count the time from the first byte of a request, until its head is complete."""
+        if self._is_answering():
+            if self._asking is not None:
+                self._asking.cancel()
+                self._asking = None
+        elif self._asking is None:
+            self._asking = self._soon_lost()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _soon_lost(self) -> asyncio.TimerHandle:
+        return self.loop.call_later(self._limits.patience_s, self.transport.abort)

@@ -1,0 +1,188 @@
+"""The ASGI app: requests as jobs, and answers as responses."""
+
+import asyncio
+import contextlib
+import json
+import math
+import secrets
+import uuid
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from worker.app import Worker
+from worker.concurrency import jobs_at_once, most_inside
+from worker.engine import Engines
+from worker.errors import EngineBusy, EngineDead, Unauthorized, WorkerError, WrongMethod
+from worker.errors import defects_hidden as as_internal_error
+from worker.serve.bodies import Bodies, decoded
+from worker.settings import Settings
+
+PING = "/ping"
+# For load balancers, which have no key.
+OPEN_TO_ALL = (PING, "/health")
+METHODS = ("GET", "HEAD", "POST")
+# The beginnings of events: no other text begins so.
+EVENTS = ("data:", "event:")
+JSON = "application/json"
+METRICS = "text/plain; version=0.0.4"
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class Service:
+    """Every path is a route for ``Worker.handle``, the only way to the engine."""
+
+    def __init__(self, engines: Engines, settings: Settings) -> None:
+        self._engines = engines
+        self._key = settings.serve_api_key
+        self._bodies = Bodies(round(settings.max_input_mb * 1_000_000), settings.serve_timeout_s)
+        slots = engines.main.slots
+        self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
+        self._inside = 0
+        # A limit of yields, and decoded events, are for the platform's queue only.
+        as_text = settings.model_copy(update={"raw_openai_output": True})
+        self._worker = Worker(engines, as_text, limit=math.inf)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        request_id = str(uuid.uuid4())
+        try:
+            self._admit(request)
+            with self._counted(request):
+                await self._respond(request, request_id, send)
+        except ClientDisconnect:
+            return
+        except WorkerError as error:
+            refusal = {"error": json.dumps(error.body(request_id))}
+            await _response(refusal, request_id)(scope, receive, send)
+
+    def _admit(self, request: Request) -> None:
+        """Check a request's key and method, and for /ping that the engine is alive.
+
+        Raises:
+            WorkerError: the key or the method is wrong, or the engine is dead.
+        """
+        path = request.scope["path"]
+        if self._key and path not in OPEN_TO_ALL:
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            # Anthropic's clients send x-api-key.
+            sent = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+            key = self._key.get_secret_value().encode()
+            if not secrets.compare_digest(sent.encode("latin-1"), key):
+                raise Unauthorized
+        # A body of anybody's is not read.
+        methods = METHODS[:2] if path in OPEN_TO_ALL else METHODS
+        if request.method not in methods:
+            taken = " and ".join(method for method in methods if method != "HEAD")
+            raise WrongMethod(f"{request.method} {path}: only {taken} is taken here.")
+        if path == PING and self._engines.main.dead:
+            raise EngineDead
+
+    @contextlib.contextmanager
+    def _counted(self, request: Request) -> Iterator[None]:
+        """Count a request that may need the engine, from before its body is read.
+
+        Raises:
+            EngineBusy: the worker has as many as it can hold.
+        """
+        counts = int(request.method == "POST")
+        if self._inside + counts > self._most_inside:
+            raise EngineBusy
+        self._inside += counts
+        try:
+            yield
+        finally:
+            self._inside -= counts
+
+    async def _respond(self, request: Request, request_id: str, send: Send) -> None:
+        """Answer a request that is admitted.
+
+        Raises:
+            WorkerError: its body is refused.
+        """
+        scope, receive = request.scope, request.receive
+        if scope["path"] == PING:
+            await Response(headers=_headers(request_id))(scope, receive, send)
+            return
+        # Not starlette's own race: with servers of ASGI 2.4 it notices a client that leaves only
+        # when it sends something, and an answer that is not streamed would be computed to its end.
+        job = {"id": request_id, "input": await self._input(request)}
+        answering = asyncio.create_task(self._answer(job, scope, receive, send))
+        leaving = asyncio.create_task(_disconnect(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Cancelling an unfinished answer aborts the request in the engine.
+            answering.cancel()
+            leaving.cancel()
+            await asyncio.wait({answering, leaving})
+        if not answering.cancelled():
+            answering.result()
+
+    async def _input(self, request: Request) -> dict[str, Any]:
+        """Return a request as a job's input, without the query string, which no route uses.
+
+        Raises:
+            WorkerError: the body is refused.
+        """
+        method, body = "GET", None
+        if request.method == "POST":
+            content = await self._bodies.read(request)
+            method, body = "POST", decoded(content, request.headers.get("content-type", ""))
+        # Every event is sent as it comes: chunks that grow are for the platform's queue.
+        return {"route": request.scope["path"], "method": method, "body": body, "max_batch_size": 1}
+
+    async def _answer(
+        self, job: dict[str, Any], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        async with contextlib.aclosing(self._worker.handle(job)) as chunks:
+            # The status is sent first, and depends on whether the job fails.
+            first = await anext(chunks, "")
+            if isinstance(first, str) and first.startswith(EVENTS):
+                headers, media_type = _headers(job["id"]), "text/event-stream"
+                stream = StreamingResponse(_events(first, chunks), 200, headers, media_type)
+                await stream.stream_response(send)
+            else:
+                # NaN, which JSON has not, is a defect of whoever computed it.
+                with as_internal_error(job["id"]):
+                    response = _response(first, job["id"])
+                await response(scope, receive, send)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _headers(request_id: str) -> dict[str, str]:
+    return {"x-request-id": request_id}
+
+
+def _response(chunk: Any, request_id: str) -> Response:
+    """Return the response for the one yield of an answer that is no stream, or of a failed job."""
+    headers = _headers(request_id)
+    if isinstance(chunk, str):
+        return Response(_as_bytes(chunk), media_type=METRICS, headers=headers)
+    if list(chunk) != ["error"]:
+        return Response(_as_bytes(_encode(chunk)), media_type=JSON, headers=headers)
+    body = json.loads(chunk["error"])
+    if body["error"]["retryable"]:
+        headers["retry-after"] = "1"
+    return Response(_as_bytes(_encode(body)), body["error"]["code"], headers, JSON)
+
+
+async def _events(first: str, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a stream; that its job has failed, its last event has said."""
+    yield _as_bytes(first)
+    async for chunk in chunks:
+        if isinstance(chunk, str):
+            yield _as_bytes(chunk)
+
+
+def _as_bytes(text: str) -> bytes:
+    # A text of vLLM's can have half of a surrogate pair, which UTF-8 has not.
+    return text.encode(errors="replace")

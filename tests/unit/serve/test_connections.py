@@ -1,0 +1,278 @@
+"""What clients on the open network may do to the server: by raw sockets, with short limits."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.engine.scripted import CHAT, HANG, ScriptedEngine, settings, tokens, until
+from support.processes.background import HUNG_S
+
+from worker.serve import server
+
+HELLO = json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode()
+STREAM = HELLO[:-1] + b', "stream": true}'
+KEY = {"SERVE_API_KEY": "sk-right"}
+SHORT = {"SERVE_TIMEOUT_S": "0.2"}
+
+
+@dataclass
+class Client:
+    """One connection; its kernel holds little of what it does not read."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def all(self) -> bytes:
+        """Return what comes until the server ends the connection."""
+        received = b""
+        async with asyncio.timeout(HUNG_S):
+            with contextlib.suppress(ConnectionError):
+                while part := await self.reader.read(65_536):
+                    received += part
+        return received
+
+    async def head(self) -> bytes:
+        async with asyncio.timeout(HUNG_S):
+            return await self.reader.readuntil(b"\r\n\r\n")
+
+
+class Port:
+    """A server's port, and the connections to it."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._clients: list[Client] = []
+
+    async def connect(self, *, limit: int = 65_536) -> Client:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, self._address)
+        client = Client(*await asyncio.open_connection(sock=connection, limit=limit))
+        self._clients.append(client)
+        return client
+
+    async def ask(self, data: bytes) -> bytes:
+        client = await self.connect()
+        client.send(data)
+        return await client.all()
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def serving(engine: ScriptedEngine, **environ: str) -> AsyncIterator[Port]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    running = server(engine.engines, settings(**environ), "127.0.0.1", 0)
+    task = asyncio.create_task(running.serve(sockets=[listening]))
+    assert await until(lambda: running.started)
+    port = Port(listening.getsockname())
+    try:
+        yield port
+    finally:
+        port.close()
+        running.should_exit = running.force_exit = True
+        await task
+
+
+def request(
+    body: bytes = b"", method: str = "POST", path: str = CHAT, headers: str = "", **more: Any
+) -> bytes:
+    length = more.get("length", len(body))
+    head = f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{headers}"
+    return f"{head}content-length: {length}\r\n\r\n".encode() + body
+
+
+CLOSE = "connection: close\r\n"
+PING = request(path="/ping", method="GET", headers=CLOSE)
+
+
+@pytest.fixture
+def engine() -> Any:
+    with ScriptedEngine(*tokens("a")) as engine:
+        yield engine
+
+
+async def test_a_request_is_answered(engine: ScriptedEngine) -> None:
+    async with serving(engine) as port:
+        answer = await port.ask(request(HELLO, headers=CLOSE))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b'"content":"a"' in answer
+
+
+@pytest.mark.parametrize("path", [CHAT, "/metrics", "/v1/models"])
+async def test_without_the_key_no_body_is_waited_for(engine: ScriptedEngine, path: str) -> None:
+    async with serving(engine, **KEY) as port:
+        client = await port.connect()
+        client.send(request(length=10**12, path=path))
+        assert (await client.head()).startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize("path", ["/ping", "/health"])
+async def test_what_is_open_to_all_waits_for_no_body(engine: ScriptedEngine, path: str) -> None:
+    async with serving(engine, **KEY) as port:
+        for method, status in (("GET", b"200"), ("POST", b"405")):
+            client = await port.connect()
+            client.send(request(length=10**12, path=path, method=method))
+            assert (await client.head()).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /v1/chat/com",
+        b"GET /ping HTTP/1.1\r\nhost: a\r\nx: ",
+        # A body that nobody reads does not keep the connection either.
+        request(length=10**9, headers="authorization: Bearer no\r\n") + b"{",
+    ],
+)
+async def test_a_client_that_brings_no_head_is_given_up(
+    engine: ScriptedEngine, sent: bytes
+) -> None:
+    async with serving(engine, **KEY, **SHORT) as port:
+        client = await port.connect()
+        client.send(sent)
+        dripping = asyncio.create_task(drip(client))
+        await client.all()
+        dripping.cancel()
+        assert (await port.ask(PING)).startswith(b"HTTP/1.1 200")
+
+
+async def drip(client: Client) -> None:
+    """Send a byte again and again, as an attack does that wants to stay."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await asyncio.sleep(0.05)
+            client.send(b"a")
+
+
+async def test_a_body_that_comes_too_slowly_is_refused(engine: ScriptedEngine) -> None:
+    async with serving(engine, **SHORT) as port:
+        client = await port.connect()
+        client.send(request(length=1_000_000) + b'{"messages": "')
+        dripping = asyncio.create_task(drip(client))
+        head = await client.head()
+        dripping.cancel()
+    assert head.startswith(b"HTTP/1.1 408")
+    assert engine.asked == []
+
+
+async def test_a_slow_body_that_is_no_slower_than_it_may_be_is_read(engine: ScriptedEngine) -> None:
+    body = HELLO[:-1] + b', "user": "' + b"x" * 20_000 + b'"}'
+    async with serving(engine, **SHORT) as port:
+        client = await port.connect()
+        client.send(request(length=len(body), headers=CLOSE))
+        for start in range(0, len(body), 5000):
+            client.send(body[start : start + 5000])
+            await asyncio.sleep(0.12)  # three times the time, in all
+        assert (await client.all()).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_client_that_does_not_read_its_stream_is_given_up() -> None:
+    with ScriptedEngine(*tokens(*["x" * 50_000] * 200, finish=None), HANG) as engine:
+        async with serving(engine, **SHORT) as port:
+            client = await port.connect(limit=1024)
+            client.send(request(STREAM))
+            assert await until(lambda: len(engine.aborted) == 1)
+            assert engine.generating == []
+
+
+async def test_bodies_are_counted_as_requests_before_they_are_whole(
+    engine: ScriptedEngine,
+) -> None:
+    engine.slots = 1
+    async with serving(engine, MAX_CONCURRENCY="2") as port:
+        waiting = [await port.connect() for _ in range(2)]
+        for client in waiting:
+            client.send(request(length=1000, headers="expect: 100-continue\r\n"))
+            assert b"100 Continue" in await client.head()
+        refused = await port.ask(request(HELLO, headers=CLOSE))
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in refused
+        assert b'"retryable":true' in refused
+        # What the worker answers by itself is answered.
+        assert (await port.ask(request(path="/health", method="GET", headers=CLOSE)))[
+            9:12
+        ] == b"200"
+        waiting[0].writer.close()
+        assert await until_answered(port)
+
+
+async def until_answered(port: Port) -> bool:
+    async with asyncio.timeout(HUNG_S):
+        while not (await port.ask(request(HELLO, headers=CLOSE))).startswith(b"HTTP/1.1 200"):
+            await asyncio.sleep(0.01)
+    return True
+
+
+async def test_a_connection_beyond_the_most_is_refused(engine: ScriptedEngine) -> None:
+    async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
+        idle = [await port.connect() for _ in range(3)]
+        for client in idle:
+            client.send(b"GET /ping")
+        refused = await port.ask(b"")
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["retryable"]
+        idle[0].writer.transport.abort()
+        assert await until_answered(port)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /ping HTTP/1.1\r\nhost: a\r\n" + b"x: y\r\n" * 10_000 + b"\r\n",
+        b"GET /ping HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\n\r\n",  # no host
+        b"GET /\xff HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nhost: a\r\nx : b\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        request(HELLO, headers="content-length: 3\r\n"),
+        request(HELLO, headers="transfer-encoding: chunked, chunked\r\n"),
+        request(headers="transfer-encoding: chunked\r\n", length=0) + b"zz\r\n",
+        request(headers="transfer-encoding: chunked\r\n", length=0) + b"1" * 100_000,
+        request(headers="transfer-encoding: chunked\r\n", length=0) + b"-1\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_is_refused(engine: ScriptedEngine, sent: bytes) -> None:
+    async with serving(engine, **SHORT) as port:
+        answer = await port.ask(sent)
+        assert answer[9:12] in {b"", b"400", b"405"}
+        assert b"Traceback" not in answer
+        assert (await port.ask(PING)).startswith(b"HTTP/1.1 200")
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize("method", ["TRACE", "CONNECT", "OPTIONS", "PUT", "DELETE", "GETS", "get"])
+async def test_other_methods_are_refused(engine: ScriptedEngine, method: str) -> None:
+    async with serving(engine) as port:
+        answer = await port.ask(request(path="/v1/models", method=method, headers=CLOSE))
+    assert answer.startswith(b"HTTP/1.1 405")
+
+
+async def test_requests_in_a_row_are_answered_one_after_the_other(engine: ScriptedEngine) -> None:
+    async with serving(engine) as port:
+        answers = await port.ask(request(HELLO) * 4 + request(HELLO, headers=CLOSE))
+    assert answers.count(b"HTTP/1.1 200") == 5
+    assert len(engine.asked) == 5
+
+
+async def test_a_body_in_chunks_is_read(engine: ScriptedEngine) -> None:
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{CLOSE}"
+    chunks = b"".join(b"1;x=y\r\n%b\r\n" % HELLO[i : i + 1] for i in range(len(HELLO)))
+    async with serving(engine) as port:
+        sent = f"{head}transfer-encoding: chunked\r\n\r\n".encode() + chunks + b"0\r\n\r\n"
+        answer = await port.ask(sent)
+    assert answer.startswith(b"HTTP/1.1 200")
