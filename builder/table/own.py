@@ -191,6 +191,20 @@ OWN_ROWS = (
         "object may have.",
     ),
     Row(
+        "MAX_ENGINE_RESTARTS",
+        SERVERLESS,
+        "Engine restarts",
+        "How often within ten minutes an engine that died or hung is started again; then the "
+        "worker exits, so that the platform replaces it.",
+    ),
+    Row(
+        "ENGINE_HANG_S",
+        SERVERLESS,
+        "Seconds of a hang",
+        "Seconds after which an engine that does not move, though requests run, is ended and "
+        "started again. Long prompts are given more. `0`: never.",
+    ),
+    Row(
         "DEFAULT_MAX_TOKENS",
         SERVERLESS,
         "Default max_tokens",

@@ -28,6 +28,8 @@ TAKE_PATIENCE_S = 0.25
 LAST_POSTS_S = 3.0
 # Seconds for the failures of the jobs of an engine that died.
 DEAD_GRACE_S = 10.0
+# Seconds between looks whether an engine is back that is started again.
+READY_INTERVAL_S = 0.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -37,6 +39,9 @@ class Answers(Protocol):
     def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]: ...
 
     def end_all(self, error: WorkerError) -> None: ...
+
+    @property
+    def ready(self) -> bool: ...
 
 
 class InProgress(Protocol):
@@ -155,7 +160,9 @@ class JobLoop:
                 self._begin(job)
 
     async def _may_take(self) -> bool:
-        """Wait for a free slot; return False when no further job may be taken."""
+        """Wait for an engine and a free slot; return False when no further job may be taken."""
+        while not self._leaving.is_set() and not self._answers.ready:  # noqa: ASYNC110 - rare, and on another loop
+            await asyncio.sleep(READY_INTERVAL_S)
         while not self._leaving.is_set() and len(self._running) >= self._limits.jobs:
             self._a_slot_is_free.clear()
             await self._a_slot_is_free.wait()

@@ -58,6 +58,11 @@ class Worker:
         """How many jobs are being answered."""
         return self._running
 
+    @property
+    def ready(self) -> bool:
+        """Whether the model's engine can answer; False while it is started again."""
+        return not self._engines.main.dead
+
     def end_all(self, error: WorkerError) -> None:
         """Fail every running answer with this error, after what the engine has produced of it."""
         for stream in self._streams:

@@ -12,7 +12,8 @@ WorkerError
 ├─ EngineError           the caller can't correct it
 │  ├─ StartFailed        the worker does not start: vLLM's message
 │  ├─ EngineBusy         503, retryable
-│  ├─ EngineDead         503, retryable: this worker is about to be replaced
+│  ├─ EngineDead         503, retryable: the engine died before the answer was whole
+│  ├─ KilledEngine       500: this request has probably killed the engine
 │  ├─ StreamInDoubt      503, retryable: a part of the answer may be lost
 │  ├─ ShuttingDown       503, retryable: this worker is being stopped
 │  └─ InternalError      500
@@ -151,6 +152,17 @@ class EngineDead(EngineError):
         super().__init__(
             "The engine that answers this request has died and is being replaced. "
             "Send the request again."
+        )
+
+
+class KilledEngine(EngineError):
+    """The engine died of this request, as far as can be told: elsewhere it would do so, too."""
+
+    status = 500
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The engine died when it began with this request, so the request is not run again."
         )
 
 

@@ -44,7 +44,8 @@ PARAMS: list[dict[str, Any]] = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def endpoint(started_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
-    async with started_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024") as running:
+    environ = {"HF_TOKEN": TOKEN, "MAX_MODEL_LEN": "1024", "MAX_ENGINE_RESTARTS": "0"}
+    async with started_endpoint(**environ) as running:
         yield running
 
 
@@ -294,7 +295,7 @@ async def test_a_cancelled_job_frees_its_slots_in_the_engine(
 
 
 # The last one: it ends the worker.
-async def test_when_the_engine_dies_jobs_fail_retryably_and_the_worker_exits(
+async def test_when_the_engine_dies_for_good_jobs_fail_retryably_and_the_worker_exits(
     endpoint: EmulatedEndpoint,
 ) -> None:
     jobs = [endpoint.submit(payload) for payload in JOBS]

@@ -30,6 +30,7 @@ class ScriptedAnswers:
     closed: list[str] = field(default_factory=list)  # the ids of jobs whose answers have ended
     running: set[str] = field(default_factory=set)
     most_running: int = 0
+    ready: bool = True
 
     def __post_init__(self) -> None:
         self._ended: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()

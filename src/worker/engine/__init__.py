@@ -75,6 +75,14 @@ class Engine(Protocol):
     def dead(self) -> bool:
         """True while the engine can't answer: permanently, or until it is started again."""
 
+    async def back(self, request_id: str) -> None:
+        """Wait until a dead engine answers again, and until it is this request's turn.
+
+        Raises:
+            EngineDead: it does not start again.
+            KilledEngine: this request has probably killed it.
+        """
+
     @property
     def slots(self) -> int:
         """How many requests the engine runs at once; further ones wait in its queue."""

@@ -1,7 +1,7 @@
 """The running engine: vLLM's AsyncLLM in this process, on an event loop of its own."""
 
 import asyncio
-import logging
+import gc
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -14,25 +14,15 @@ from worker.engine.adapters import Adapters
 from worker.engine.adapters.files import check_lora_modules
 from worker.engine.arguments import EngineArguments
 from worker.engine.generation import Generation
+from worker.engine.healing.core import Core
+from worker.engine.healing.healer import Healer, Limits
 from worker.engine.protocols import Client
 from worker.engine.server import Server
-from worker.engine.translation import START_ERRORS
 from worker.job import RawJob
 from worker.record import Usage
 from worker.settings import Settings
 
-log = logging.getLogger(__name__)
-
-WATCH_INTERVAL_S = 0.1
-# Seconds; vLLM stops what is left of a dead core first, and waits for that.
-HANDLER_ENDS_S = 30
 STATS_INTERVAL_S = 10.0
-
-# How often an engine is started again.
-MOST_RESTARTS = 5
-
-# A client, and its metrics.
-Started = tuple[Client, CollectorRegistry]
 
 # The prefix of vLLM's metrics.
 METRICS = "vllm:"
@@ -57,43 +47,51 @@ class InProcessEngine:
 
     def __init__(
         self,
-        started: Started,
+        core: Core,
         arguments: EngineArguments,
         settings: Settings,
         loop: asyncio.AbstractEventLoop,
         died: Future[None],
-        start_again: Callable[[], Started] | None = None,
+        start_again: Callable[[], Core],
     ) -> None:
-        """Take a started client; ``open`` has to be called next.
+        """Take a started core; ``open`` has to be called next.
 
         Args:
-            started: vLLM's client, and its metrics.
+            core: the first one.
             arguments: vLLM's.
             settings: the worker's.
             loop: where the engine runs.
             died: resolved when the engine is dead and is not started again; engines share it.
-            start_again: called in a thread when the engine has died.
+            start_again: called in a thread when the core has died.
         """
         self.loop = loop
         self._died = died
-        self._client, self.metrics = started
         self._arguments = arguments
         self._settings = settings
-        self._start_again = start_again
+        limits = Limits(settings.max_engine_restarts, settings.engine_hang_s)
+        name = arguments.vllm.served_model_name[0]
+        self._healer = Healer(name, core, start_again, self._use_next, limits)
         self._watchers: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Build vLLM's server around the engine and begin to watch it; call on its loop."""
-        await self._use((self._client, self.metrics))
-        watch = asyncio.create_task(self._watch())
+        await self._use(self._healer.core)
+        watch = asyncio.create_task(self._healer.run())
         watch.add_done_callback(lambda ended: None if ended.cancelled() else self._give_up())
         self._watchers.append(watch)
         if not self._settings.disable_log_stats:
             self._watchers.append(asyncio.create_task(self._log_stats()))
 
-    async def _use(self, started: Started) -> None:
-        """Build everything that depends on vLLM's client, and use it from then on."""
-        client, self.metrics = started
+    async def _use_next(self, core: Core) -> None:
+        await self._use(core)
+        # What the core before had is garbage now, and most of it was exempt from collection.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
+    async def _use(self, core: Core) -> None:
+        """Build everything that depends on a core, and use it from then on."""
+        client = core.client
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
         check_lora_modules(arguments.vllm.lora_modules or (), client.vllm_config)
@@ -119,7 +117,7 @@ class InProcessEngine:
             temperature=own.get("temperature"),
             max_new_tokens=own.get("max_tokens"),
         )
-        self._server, self._client = server, client
+        self._server = server
 
     async def close(self) -> None:
         """Stop the engine and its processes; call on the engine's loop."""
@@ -128,8 +126,22 @@ class InProcessEngine:
         self._client.shutdown()
 
     @property
+    def _client(self) -> Client:
+        return self._healer.core.client
+
+    @property
+    def metrics(self) -> CollectorRegistry:
+        """See ``Engine.metrics``."""
+        return self._healer.core.metrics
+
+    @property
     def dead(self) -> bool:
-        return bool(self._client.errored)
+        """See ``Engine.dead``."""
+        return self._healer.dead
+
+    async def back(self, request_id: str) -> None:
+        """See ``Engine.back``."""
+        await self._healer.back(request_id)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -184,26 +196,6 @@ class InProcessEngine:
     async def unload(self, name: str) -> None:
         """See ``Engine.unload``."""
         await self.generation.adapters.unload(name)
-
-    async def _watch(self) -> None:
-        """Start the engine again whenever it dies; return when that is not possible any more."""
-        for restarts in range(MOST_RESTARTS + 1):
-            while not self.dead:  # noqa: ASYNC110 - vLLM offers nothing to wait for
-                await asyncio.sleep(WATCH_INTERVAL_S)
-            if self._start_again is None or restarts == MOST_RESTARTS:
-                break
-            log.error("the engine of %s died: it is started again", self.model.names[0])
-            try:
-                if handler := self._client.output_handler:
-                    # It fails the requests that run. A shutdown would cancel it.
-                    await asyncio.wait([handler], timeout=HANDLER_ENDS_S)
-                await asyncio.to_thread(self._client.shutdown)
-                await self._use(await asyncio.to_thread(self._start_again))
-            except START_ERRORS as error:
-                message = f"the engine of {self.model.names[0]} does not start again: {error}"
-                log.error(message)  # noqa: TRY400 - vLLM's own log has the traceback
-                break
-            log.info("the engine of %s is back", self.model.names[0])
 
     def _give_up(self) -> None:
         if not self._died.done():

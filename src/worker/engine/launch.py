@@ -27,7 +27,10 @@ from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
 from worker.engine.compile_key import key_of_engines, key_of_models
-from worker.engine.inprocess import InProcessEngine, Started, take_metrics
+from worker.engine.healing.core import Core
+from worker.engine.healing.output import CoreOutput
+from worker.engine.healing.watchdog import Heartbeat
+from worker.engine.inprocess import InProcessEngine, take_metrics
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.machine import this_machine
 from worker.engine.model_config import create_model_config
@@ -93,23 +96,22 @@ def launched(
     # All cores are started before the first thread.
     with _start_failures(engines[0]):
         configured = _configure_all(engines, compile_cache)
-        clients = [
+        cores = [
             _start_core(engine, also_import if engine is configured[-1] else None)
             for engine in configured
         ]
     with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
         died: Future[None] = Future()
         running = []
-        for (arguments, _), started in zip(configured, clients, strict=True):
-            # A worker with one engine is replaced by the platform instead.
-            again = partial(_restart_core, arguments) if len(engines) > 1 else None
-            engine = InProcessEngine(started, arguments, settings, loop, died, again)
+        for (arguments, _), core in zip(configured, cores, strict=True):
+            again = partial(_restart_core, arguments)
+            engine = InProcessEngine(core, arguments, settings, loop, died, again)
             stack.callback(_close, engine)
             _make_ready(engine, arguments)
             running.append(engine)
         wanted = settings.max_concurrency
-        for engine, (arguments, _), (client, _) in zip(running, configured, clients, strict=True):
-            log.info(summary(arguments, client.vllm_config, wanted, engine.slots))
+        for engine, (arguments, config) in zip(running, configured, strict=True):
+            log.info(summary(arguments, config, wanted, engine.slots))
             log.info("chosen: %s", "; ".join(map(str, defaults(arguments))))
             # An embedder answers some of the same jobs.
             wanted = jobs_at_once(wanted, running[0].slots)
@@ -158,7 +160,7 @@ def _configure_all(
     return configured
 
 
-def _start_core(configured: _Configured, also_import: Sequence[str] | None) -> Started:
+def _start_core(configured: _Configured, also_import: Sequence[str] | None) -> Core:
     """Start an engine's core by a fork of this process, while it has one thread.
 
     Args:
@@ -172,10 +174,10 @@ def _start_core(configured: _Configured, also_import: Sequence[str] | None) -> S
         # With data parallelism several cores are forked, and no thread may begin between them.
         if also_import is not None and configured.config.parallel_config.data_parallel_size == 1:
             _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
-        return _client(configured)
+        return _core(configured)
 
 
-def _restart_core(arguments: EngineArguments) -> Started:
+def _restart_core(arguments: EngineArguments) -> Core:
     """Start a new core for an engine that died, in a process that has threads by now.
 
     Raises:
@@ -186,7 +188,7 @@ def _restart_core(arguments: EngineArguments) -> Started:
     overwrite("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     if find("current_platform").is_cpu() and not is_set("OMP_NUM_THREADS"):
         overwrite("OMP_NUM_THREADS", str(torch.get_num_threads()))
-    return _client(_configure(arguments))
+    return _core(_configure(arguments))
 
 
 def _configure(arguments: EngineArguments) -> _Configured:
@@ -217,13 +219,28 @@ def with_fitting_tensor_parallel_size(arguments: EngineArguments) -> EngineArgum
     return arguments.with_default(Default(name, str(size), reason), size)
 
 
-def _client(configured: _Configured) -> Started:
+def _core(configured: _Configured) -> Core:
+    """Start a core.
+
+    Raises:
+        Exception: one of ``START_ERRORS``.
+    """
     log_requests = configured.arguments.vllm.enable_log_requests
+    heartbeat, output = Heartbeat(), CoreOutput()
     with _starting:
-        client = find("AsyncLLM").from_vllm_config(
-            configured.config, enable_log_requests=log_requests
-        )
-        return client, take_metrics()
+        try:
+            with output.captured():
+                client = find("AsyncLLM").from_vllm_config(
+                    configured.config,
+                    enable_log_requests=log_requests,
+                    stat_loggers=[lambda *_: heartbeat],
+                )
+        except START_ERRORS as error:
+            # vLLM itself says only that the core did not start.
+            if reason := output.close():
+                raise RuntimeError(reason) from error
+            raise
+        return Core(client, take_metrics(), heartbeat, output)
 
 
 def _prepare_cpu() -> None:

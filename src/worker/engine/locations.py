@@ -58,6 +58,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "VLLMUnprocessableEntityError": ("vllm.exceptions",),
     "build_app": _APP,
     "current_platform": ("vllm.platforms",),
+    "StatLoggerBase": ("vllm.v1.metrics.loggers",),
     "init_app_state": _APP_STATE,
     "make_arg_parser": _SERVE_ARGUMENTS,
     "iter_architecture_defaults": ("vllm.config.model",),

@@ -94,12 +94,25 @@ class RequestMetadata(Protocol):
     final_usage_info: UsageInfo | None
 
 
+class RequestState(Protocol):
+    """A request that a core has not answered to its end."""
+
+    external_req_id: str
+    # In tokens.
+    prompt_len: int
+    # Whether it has no output yet.
+    is_prefilling: bool
+
+
 class Client(Protocol):
     """vLLM's client of one engine core (``AsyncLLM``)."""
 
     vllm_config: Any
     model_config: Any
+    # Its ``request_states`` are ``RequestState`` by id.
     output_processor: Any
+    # Its ``resources.engine_manager.processes`` are the core's, of ``multiprocessing``.
+    engine_core: Any
     # The task that passes the core's outputs on to requests, and its death; None before the first.
     output_handler: asyncio.Task[None] | None
 

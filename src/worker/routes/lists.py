@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
@@ -10,6 +11,7 @@ from worker.engine import Engine
 from worker.errors import AnswerTooLarge, EngineDead, WorkerError, defects_hidden
 from worker.job import ListJob, RawJob
 from worker.record import Usage
+from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS, ONE_BY_ONE
 
@@ -55,7 +57,7 @@ def answer(job: ListJob, request_id: str, engine: Engine) -> Answer[Result]:
     reports_progress = total >= LONG if job.use_tqdm is None else job.use_tqdm
     return Answer(
         stream=True,
-        pieces=pieces,
+        pieces=partial(unless_begun, engine, request_id, pieces),
         render=_item if job.stream else _outputs,
         policy=ONE_BY_ONE if job.stream else FULL,
         usage=usage,
@@ -94,7 +96,8 @@ async def _answer(
     if isinstance(item, WorkerError):
         raise item
     dialect = DIALECTS[item.format](item, request_id)
-    async with contextlib.aclosing(engine.generate(item, request_id)) as deltas:
+    generated = unless_begun(engine, request_id, partial(engine.generate, item, request_id))
+    async with contextlib.aclosing(generated) as deltas:
         choices = [delta async for delta in deltas]
     usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
     return dialect.item(choices)

@@ -11,6 +11,7 @@ from worker.chunking import ROOM_BYTES, Piece
 from worker.engine import Delta, Engine
 from worker.job import RawJob
 from worker.record import Usage
+from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS
 
@@ -38,7 +39,7 @@ def answer(job: RawJob, request_id: str, engine: Engine) -> Answer[Delta]:
 
     return Answer(
         stream=job.streamed,
-        pieces=pieces,
+        pieces=partial(unless_begun, engine, request_id, pieces),
         render=dialect.grow,
         policy=dialect.policy,
         usage=usage,

@@ -87,6 +87,8 @@ class Settings(BaseModel):
     max_input_values: Count = 100_000
     max_input_depth: Count = 64
     max_input_items: Count = 10_000
+    max_engine_restarts: Annotated[int, Field(ge=0)] = 2
+    engine_hang_s: Amount = 8
     default_batch_size: Count = 50
     default_min_batch_size: Amount = 1
     default_batch_size_growth_factor: Amount = 3

@@ -69,6 +69,8 @@ class Answers:
         record.streamed = True
         return handler(job)
 
+    ready = True
+
     def end_all(self, error: WorkerError) -> None:
         """Leave them to be cancelled."""
 

@@ -91,6 +91,10 @@ class ScriptedEngine:
         self.asked: list[RawJob | dict[str, Any]] = []
         self.generating: list[str] = []
         self.aborted: list[str] = []
+        # What the engine plays once it has died and is back; None: it does not come back.
+        self.next_script: tuple[Step, ...] | None = None
+        # Requests that waited for it.
+        self.waited: list[str] = []
         self._dead = False
         self._death = asyncio.Event()
         self._thread = threading.Thread(target=self.loop.run_forever, name="engine")
@@ -127,6 +131,17 @@ class ScriptedEngine:
         self.mark_dead()
         self.loop.call_soon_threadsafe(self._death.set)
         self.died.set_result(None)
+
+    async def back(self, request_id: str) -> None:
+        """Be another engine, with the script ``next_script``, if there is one."""
+        self.waited.append(request_id)
+        if not self._dead:
+            return
+        if self.next_script is None:
+            raise EngineDead
+        self.script, self.next_script = self.next_script, None
+        self._dead = False
+        self._death.clear()
 
     def keys(self, path: str) -> frozenset[str] | None:
         return self.bodies.get(path)

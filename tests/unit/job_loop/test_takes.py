@@ -101,6 +101,19 @@ async def test_a_take_that_comes_back_empty_is_made_again() -> None:
         assert (await platform.run("late")).output == ["late"]
 
 
+async def test_no_job_is_taken_while_the_engine_is_started_again() -> None:
+    async with Emulator() as emulator, looping(emulator, jobs=SLOTS) as platform:
+        # The take that is open already has the first.
+        platform.answers.ready = False
+        first = platform.submit(0)
+        assert await first.wait_ended(HUNG_S)
+        second = platform.submit(1)
+        await settled(platform)
+        assert second.status is Status.IN_QUEUE
+        platform.answers.ready = True
+        assert await second.wait_ended(HUNG_S)
+
+
 async def test_no_job_is_taken_after_the_death_of_the_engine(platform: Platform) -> None:
     platform.died.set_result(None)
     await platform.ended()

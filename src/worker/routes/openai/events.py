@@ -15,11 +15,10 @@ DONE = "data: [DONE]\n\n"
 END = b"\n\n"
 # How events begin that hold an error: those of OpenAI's older routes, and of all others.
 ERRORS = ('data: {"error"', "event: error\n")
-# How the events begin that open a stream, though its request may still be refused.
-OPENINGS = ("event: response.created\n", "event: response.in_progress\n")
-# How other events begin that only announce what comes.
+# How events begin that only announce what comes; the request may still be refused.
 ANNOUNCEMENTS = (
-    *OPENINGS,
+    "event: response.created\n",
+    "event: response.in_progress\n",
     "event: response.output_item.added\n",
     "event: response.content_part.added\n",
     "event: message_start\n",

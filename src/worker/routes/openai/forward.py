@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -20,6 +21,7 @@ from worker.errors import (
 )
 from worker.job import OpenAIJob
 from worker.record import Usage
+from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
 from worker.routes.openai import events
 from worker.routes.openai.bodies import Prepared, prepare
@@ -37,25 +39,14 @@ def answer(
 ) -> Answer[Any]:
     """Return vLLM's answer: pieces are events of a stream, or the one body of any other answer."""
     stream = job.stream and route.streams
-    body = (job.body or {}) if route.method == "POST" else None
     usage = Usage()
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        engine = _engine_for(route.path, body, engines)
-        prepared = Prepared(body)
-        if body is not None:
-            prepared = prepare(job, route, engine, request_id, settings)
-            await _adopt_adapter(prepared.body, engine)
-        parts = engine.call(route.path, prepared.body, request_id, usage)
-        async with contextlib.aclosing(parts):
-            async for value in _values(parts, request_id):
-                if not stream or value.startswith(events.COMPLETED):
-                    _count(usage, value)
-                # Without data, the closing mark has no place in a list of decoded events.
-                if settings.raw_openai_output or value != events.DONE:
-                    best = prepared.best(value)
-                    weight = events.weight(best) if stream else 1
-                    yield Piece(best, weight=weight, size=json_size(best))
+        engine = _engine_for(route.path, job.body, engines)
+        attempt = partial(_pieces, engine, job, route, request_id, settings, usage)
+        async with contextlib.aclosing(unless_begun(engine, request_id, attempt)) as found:
+            async for piece in found:
+                yield piece
 
     def render(values: list[Any]) -> Any:
         if not stream:
@@ -70,6 +61,26 @@ def answer(
         error_keys=route.errors.keys,
         usage=usage,
     )
+
+
+async def _pieces(
+    engine: Engine, job: OpenAIJob, route: Route, request_id: str, settings: Settings, usage: Usage
+) -> AsyncGenerator[Piece[Any], None]:
+    stream = job.stream and route.streams
+    prepared = Prepared(None)
+    if route.method == "POST":
+        prepared = prepare(job, route, engine, request_id, settings)
+        await _adopt_adapter(prepared.body, engine)
+    parts = engine.call(route.path, prepared.body, request_id, usage)
+    async with contextlib.aclosing(parts):
+        async for value in _values(parts, request_id):
+            if not stream or value.startswith(events.COMPLETED):
+                _count(usage, value)
+            # Without data, the closing mark has no place in a list of decoded events.
+            if settings.raw_openai_output or value != events.DONE:
+                best = prepared.best(value)
+                weight = events.weight(best) if stream else 1
+                yield Piece(best, weight=weight, size=json_size(best))
 
 
 def _engine_for(path: str, body: dict[str, Any] | None, engines: Engines) -> Engine:
@@ -116,11 +127,12 @@ async def _values(
             if event.startswith(events.ERRORS):
                 raise _refusal(events.error_in(event), None, request_id)
             held.append(event)
-            if not event.startswith(events.OPENINGS):
+            # What only announces may yet be followed by a refusal, or by another engine's events.
+            if events.weight(event):
                 while held:
                     yield held.pop(0)
-        for opening in held:
-            yield opening
+        for announcement in held:
+            yield announcement
         return
     body = b"".join([part async for part in parts if isinstance(part, bytes)])
     if head.status >= 400:

@@ -211,7 +211,7 @@ async def test_a_chat_breaks_with_an_error_and_its_closing_mark(route: str) -> N
 
 
 async def test_messages_break_with_an_event_of_anthropics() -> None:
-    begun = named("message_start")
+    begun = named("content_block_delta")
     error = {"message": "too long", "type": "invalid_request_error", "code": 400, "param": "input"}
     app = replying(begun, named("error", error=error), media_type=STREAM)
     event = {"type": "error", "error": ERROR}

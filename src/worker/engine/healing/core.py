@@ -1,0 +1,98 @@
+"""A core that runs: vLLM's client of it, its processes, and how they end."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+import psutil
+from prometheus_client import CollectorRegistry
+
+from worker.engine.healing.output import CoreOutput
+from worker.engine.healing.watchdog import Heartbeat
+from worker.engine.protocols import Client, RequestState
+
+# Seconds until a killed process is gone.
+KILLED_S = 5.0
+# How a core ends that somebody else has ended: no request has brought it about.
+ENDED_FROM_OUTSIDE = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory")
+LESS_MEMORY = (
+    "the GPU's memory is full: lower GPU_MEMORY_UTILIZATION, MAX_NUM_SEQS or MAX_NUM_BATCHED_TOKENS"
+)
+
+
+class Core:
+    """One core, from its start to its end.
+
+    Args:
+        client: vLLM's.
+        metrics: vLLM's, of this core alone.
+        heartbeat: among the client's loggers.
+        output: captured while the core started.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        metrics: CollectorRegistry,
+        heartbeat: Heartbeat,
+        output: CoreOutput,
+    ) -> None:
+        self.client = client
+        self.metrics = metrics
+        self.heartbeat = heartbeat
+        self._output = output
+        self._ranks = client.engine_core.resources.engine_manager.processes
+        # A rank has one for each GPU, which must not outlive it.
+        self._processes = list(self._running())
+
+    @property
+    def requests(self) -> list[RequestState]:
+        """The requests that the core has not answered to their end, dead or alive."""
+        return list(self.client.output_processor.request_states.values())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a process of it is stopped by a signal."""
+        return any(
+            process.is_running() and process.status() == psutil.STATUS_STOPPED
+            for process in self._processes
+        )
+
+    @property
+    def builds(self) -> bool:
+        """Whether processes run below it that did not when it was started: compilers."""
+        return bool(set(self._running()) - set(self._processes))
+
+    def kill(self) -> None:
+        """End its processes at once, and wait until they are gone."""
+        processes = {*self._processes, *self._running()}
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, KILLED_S)
+
+    def end(self) -> str:
+        """Remove what is left of a dead core; return the reason of its death, in one line."""
+        self.kill()
+        error = self._output.close()
+        signals = [signal.Signals(-code).name for code in self._exit_codes if code < 0]
+        reason = error or (f"ended by {signals[0]}" if signals else "for no reason that it told")
+        return (
+            f"{reason} ({LESS_MEMORY})" if any(sign in reason for sign in OUT_OF_MEMORY) else reason
+        )
+
+    @property
+    def crashed(self) -> bool:
+        """Whether a dead core has ended itself."""
+        return not all(code in ENDED_FROM_OUTSIDE for code in self._exit_codes)
+
+    @property
+    def _exit_codes(self) -> list[int]:
+        return [rank.exitcode for rank in self._ranks if rank.exitcode is not None]
+
+    def _running(self) -> Iterator[psutil.Process]:
+        for rank in self._ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(rank.pid)
+                yield from (process, *process.children(recursive=True))

@@ -1,0 +1,190 @@
+"""Watches a core, and starts another in its place when it dies or hangs."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from worker.engine.healing.core import Core
+from worker.engine.healing.suspects import Suspects, belongs
+from worker.engine.healing.watchdog import BUILD_S, Silence, prefill_s
+from worker.engine.translation import START_ERRORS
+from worker.errors import EngineDead, KilledEngine
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 0.1
+# vLLM stops what is left of a dead core first, and waits for that.
+HANDLER_ENDS_S = 30.0
+# Restarts are counted for so long: a core that dies more often will die again.
+RESTARTS_COUNT_S = 600.0
+# How many crashes in a row a request is run through, even if others have more likely caused them.
+MOST_CRASHES = 2
+# Seconds until the engine knows a request that begins, and until its first output at the latest.
+APPEARS_S = 0.5
+SETTLES_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of healing: restarts within ``RESTARTS_COUNT_S``; seconds of a hang, 0: none is noticed."""
+
+    restarts: int
+    hang_s: float
+
+
+class Healer:
+    """Keeps an engine answering. Use on the engine's loop.
+
+    Args:
+        name: the model's, for the log.
+        core: the first one.
+        start: starts another one; called in a thread.
+        use: builds on it everything that depends on a core.
+        limits: of healing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        core: Core,
+        start: Callable[[], Core],
+        use: Callable[[Core], Awaitable[None]],
+        limits: Limits,
+    ) -> None:
+        self.core = core
+        self._name = name
+        self._start = start
+        self._use = use
+        self._limits = limits
+        self._restarts: deque[float] = deque()
+        self._suspects = Suspects()
+        # Requests that may have killed a core begin one after the other.
+        self._turn = asyncio.Lock()
+        self._given_up = False
+        # Kept, since asyncio does not keep its tasks.
+        self._turns: set[asyncio.Task[None]] = set()
+
+    @property
+    def dead(self) -> bool:
+        """Whether there is no core that answers."""
+        return self.core.client.errored
+
+    async def run(self) -> None:
+        """Replace the core whenever it dies or hangs; return when that is not possible any more."""
+        try:
+            while True:
+                hung = await self._until_dead()
+                if not await self._replace(await self._bury(hung=hung)):
+                    return
+        finally:
+            self._given_up = True
+
+    async def back(self, request_id: str) -> None:
+        """See ``Engine.back``."""
+        while self.dead:
+            if self._given_up:
+                raise EngineDead
+            await asyncio.sleep(WATCH_INTERVAL_S)
+        if self._suspects.is_killer(request_id):
+            raise KilledEngine
+        if self._suspects.crashes(request_id) >= MOST_CRASHES:
+            raise EngineDead
+        if self._suspects.is_suspect(request_id):
+            await self._turn.acquire()
+            turn = asyncio.create_task(self._end_turn(request_id))
+            self._turns.add(turn)
+            turn.add_done_callback(self._turns.discard)
+
+    async def _end_turn(self, request_id: str) -> None:
+        """Let the next suspect begin once this one has output, or is gone."""
+        core = self.core
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLES_S):
+                await asyncio.sleep(APPEARS_S)
+                while not core.client.errored and _is_new(core, request_id):  # noqa: ASYNC110 - vLLM offers nothing to wait for
+                    await asyncio.sleep(WATCH_INTERVAL_S)
+        self._turn.release()
+
+    async def _until_dead(self) -> bool:
+        """Wait for the core's death; end it if it hangs, and return whether it did."""
+        core, silence, hung = self.core, Silence(time.monotonic()), False
+        while not self.dead:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            busy = core.client.output_processor.has_unfinished_requests()
+            silent_s = silence.look(time.monotonic(), core.heartbeat.at, busy=busy)
+            if not hung and self._hangs(silent_s):
+                hung = True
+                log.error(
+                    "the engine of %s has not moved for %.1f s: it is ended", self._name, silent_s
+                )
+                await asyncio.to_thread(core.kill)
+        return hung
+
+    def _hangs(self, silent_s: float) -> bool:
+        if not self._limits.hang_s or silent_s < self._limits.hang_s:
+            return False
+        core = self.core
+        if core.stopped:
+            return True
+        config = core.client.vllm_config
+        prompts = [request.prompt_len for request in core.requests if request.is_prefilling]
+        most = config.scheduler_config.max_num_batched_tokens
+        device = config.device_config.device_type
+        if silent_s < self._limits.hang_s + prefill_s(prompts, most, device):
+            return False
+        return silent_s > BUILD_S or not core.builds
+
+    async def _bury(self, *, hung: bool) -> str:
+        """Remove what a dead core has left; return why it died."""
+        core = self.core
+        if hung or core.crashed:
+            newcomers = {
+                request.external_req_id for request in core.requests if request.is_prefilling
+            }
+            running = {request.external_req_id for request in core.requests} - newcomers
+            self._suspects.crashed(newcomers, running)
+        if handler := core.client.output_handler:
+            # It fails the requests that run. A shutdown would cancel it.
+            await asyncio.wait([handler], timeout=HANDLER_ENDS_S)
+        await asyncio.to_thread(core.client.shutdown)
+        reason = await asyncio.to_thread(core.end)
+        return "it hung" if hung else reason
+
+    async def _replace(self, reason: str) -> bool:
+        """Start another core; return False if that is not possible, or was necessary too often."""
+        died_at = time.monotonic()
+        while self._may_restart():
+            log.error("the engine of %s died: %s: it is started again", self._name, reason)
+            try:
+                core = await asyncio.to_thread(self._start)
+                await self._use(core)
+            except START_ERRORS as error:
+                reason = str(error)
+            else:
+                self.core = core
+                seconds = time.monotonic() - died_at
+                log.info("the engine of %s is back after %.1f s", self._name, seconds)
+                return True
+        log.error("the engine of %s died: %s: it is not started again", self._name, reason)
+        return False
+
+    def _may_restart(self) -> bool:
+        now = time.monotonic()
+        while self._restarts and now - self._restarts[0] > RESTARTS_COUNT_S:
+            self._restarts.popleft()
+        if len(self._restarts) >= self._limits.restarts:
+            return False
+        self._restarts.append(now)
+        return True
+
+
+def _is_new(core: Core, request_id: str) -> bool:
+    """Whether a request has no output yet."""
+    return any(
+        request.is_prefilling and belongs(request.external_req_id, request_id)
+        for request in core.requests
+    )

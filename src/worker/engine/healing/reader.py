@@ -1,0 +1,93 @@
+"""Passes on what a core prints, and notes the last error in it. Runs as a script of its own.
+
+It is a process, since the core is forked from a process that must have no thread. It imports
+nothing but the standard library, so that it begins within milliseconds.
+"""
+
+import os
+import re
+import selectors
+import signal
+import sys
+
+# Characters of a line that is searched, and of a noted error.
+LONGEST_LINE = 2_000
+# Seconds after which it looks whether its parent still lives.
+PATIENCE_S = 1.0
+
+# In front of lines that vLLM's log prints: "(EngineCore pid=7) ERROR 11-22 19:50:01 [core.py:9] ".
+LOG_PREFIX = re.compile(
+    r"^(?:\([\w ]{1,40}(?:pid=\d{1,9})?\) ?)?(?:ERROR [^\[\n]{0,30}\[[^\]\n]{0,80}\] )?"
+)
+# The last line of a traceback: "torch.OutOfMemoryError: CUDA out of memory. Tried to ...".
+RAISED = re.compile(r"^[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt)(?:: |$)")
+# How errors begin that Python does not raise.
+NATIVE = ("Fatal Python error: ", "terminate called ", "CUDA error: ", "free(): ", "malloc(): ")
+
+
+def error_in(line: str) -> str | None:
+    """Return the error that a line tells of, without the log's prefix; None if it tells of none."""
+    text = LOG_PREFIX.sub("", line[:LONGEST_LINE], count=1).strip()
+    # vLLM ends with it whatever the reason was.
+    if text.startswith("RuntimeError: Engine core initialization failed"):
+        return None
+    return text if RAISED.match(text) or text.startswith(NATIVE) else None
+
+
+class Pipe:
+    """One of the core's streams: whole lines of it are written on."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self.source = source
+        self._target = target
+        self._rest = b""
+
+    def read(self) -> list[bytes] | None:
+        """Write on what has come, and return its lines; None at the end."""
+        data = os.read(self.source, 1 << 16)
+        # Progress bars end their lines with a carriage return.
+        ends = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        whole, self._rest = (
+            (self._rest + data[:ends], data[ends:]) if ends else (b"", self._rest + data)
+        )
+        if not data or len(self._rest) > LONGEST_LINE:
+            whole, self._rest = whole + self._rest, b""
+        written = 0
+        while written < len(whole):
+            written += os.write(self._target, whole[written:])
+        return whole.splitlines() if data else None
+
+
+def main(note: int, *pipes: tuple[int, int]) -> None:
+    """Read until all pipes have ended, or this process's parent.
+
+    Args:
+        note: a file that begins with the last error, and a line feed.
+        pipes: from where to where.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    parent = os.getppid()
+    with selectors.DefaultSelector() as selector:
+        for source, target in pipes:
+            selector.register(source, selectors.EVENT_READ, Pipe(source, target))
+        while selector.get_map():
+            ready = selector.select(PATIENCE_S)
+            if not ready and os.getppid() != parent:
+                return
+            for key, _ in ready:
+                lines = key.data.read()
+                if lines is None:
+                    selector.unregister(key.fd)
+                _take_note(note, lines or [])
+
+
+def _take_note(note: int, lines: list[bytes]) -> None:
+    for line in lines:
+        if error := error_in(line.decode(errors="replace")):
+            os.pwrite(note, error.encode()[:LONGEST_LINE] + b"\n", 0)
+
+
+if __name__ == "__main__":
+    _note, *_ends = map(int, sys.argv[1:])
+    main(_note, *zip(_ends[::2], _ends[1::2], strict=True))

@@ -1,0 +1,34 @@
+"""Answers that begin again when the engine dies before their first piece."""
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import TypeVar
+
+from worker.engine import Engine
+from worker.errors import EngineDead
+
+T = TypeVar("T")
+
+
+async def unless_begun(
+    engine: Engine, request_id: str, answer: Callable[[], AsyncGenerator[T, None]]
+) -> AsyncGenerator[T, None]:
+    """Yield an answer; if the engine dies before its first piece, begin again on the next one.
+
+    Raises:
+        EngineDead: it died later, or it does not start again.
+        KilledEngine: this request has probably killed it.
+    """
+    while True:
+        begun = False
+        try:
+            async with contextlib.aclosing(answer()) as pieces:
+                async for piece in pieces:
+                    begun = True
+                    yield piece
+        except EngineDead:
+            if begun:
+                raise
+            await engine.back(request_id)
+        else:
+            return

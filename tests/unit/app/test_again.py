@@ -1,0 +1,99 @@
+"""Jobs that begin again when the engine dies before it has answered anything of them."""
+
+from typing import Any
+
+import pytest
+from support.engine.scripted import (
+    ScriptedEngine,
+    Step,
+    chat,
+    events_in,
+    failure,
+    raw,
+    texts_in,
+    tokens,
+    yields_of,
+)
+
+from worker.errors import EngineDead, KilledEngine
+
+DIES: tuple[Step, ...] = (0.05, EngineDead())
+ANSWER = ("Hello", " there")
+
+
+def engine(*script: Step) -> ScriptedEngine:
+    """Return an engine that plays this, and, once it has died and is back, an answer."""
+    made = ScriptedEngine(*script)
+    made.next_script = tuple(tokens(*ANSWER))
+    return made
+
+
+def text_of(yields: list[Any]) -> str:
+    """Return the text of the first choice, in whichever form."""
+    if isinstance(yields[0], str):
+        return "".join(texts_in(events_in("".join(yields))))
+    if "outputs" in yields[0]:
+        return str(yields[0]["outputs"][0]["choices"][0]["tokens"][0])
+    choices = [chunk["choices"][0] for chunk in yields]
+    if "message" in choices[0]:
+        return str(choices[0]["message"]["content"])
+    return "".join(part for choice in choices for part in choice["tokens"])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        raw(stream=False),
+        raw(stream=True),
+        chat(stream=False),
+        chat(stream=True),
+        {"prompts": ["Hi", "Hi"]},
+    ],
+    ids=["raw", "raw-stream", "openai", "openai-stream", "list"],
+)
+async def test_a_job_of_which_nothing_was_answered_begins_again(payload: Any) -> None:
+    with engine(*DIES) as scripted:
+        yields = await yields_of(scripted, payload)
+    assert text_of(yields) == "".join(ANSWER)
+    assert scripted.waited
+
+
+@pytest.mark.parametrize("payload", [raw(stream=False), chat(stream=False)], ids=["raw", "openai"])
+async def test_an_answer_that_was_not_streamed_begins_again_though_it_had_tokens(
+    payload: Any,
+) -> None:
+    with engine(*tokens("Lost", finish=None), *DIES) as scripted:
+        yields = await yields_of(scripted, payload)
+    assert text_of(yields) == "".join(ANSWER)
+
+
+async def test_an_openai_stream_that_begins_again_announces_its_answer_once() -> None:
+    with engine(*DIES) as scripted:
+        yields = await yields_of(scripted, chat(stream=True))
+    roles = [
+        event
+        for event in events_in("".join(yields))
+        if event != "[DONE]" and event["choices"] and event["choices"][0]["delta"].get("role")
+    ]
+    assert len(roles) <= 1
+
+
+@pytest.mark.parametrize("payload", [raw(stream=True), chat(stream=True)], ids=["raw", "openai"])
+async def test_a_stream_that_has_begun_fails_as_retryable_with_what_it_has(payload: Any) -> None:
+    with engine(*tokens("Begun", finish=None), *DIES) as scripted:
+        yields = await yields_of(scripted, {**payload, "max_batch_delay_ms": 1})
+    error = failure(yields)
+    assert (error["code"], error["retryable"]) == (503, True)
+    assert "Begun" in str(yields[:-1])
+    assert scripted.waited == []
+
+
+async def test_a_request_that_killed_the_engine_fails_and_is_not_retryable() -> None:
+    class Killed(ScriptedEngine):
+        async def back(self, request_id: str) -> None:
+            raise KilledEngine
+
+    with Killed(*DIES) as scripted:
+        error = failure(await yields_of(scripted, raw(stream=False)))
+    assert (error["code"], error["type"], error["retryable"]) == (500, "InternalServerError", False)
+    assert "not run again" in error["message"]

@@ -1,0 +1,245 @@
+"""Deaths and hangs of cores, and what takes their place. The cores here are no processes."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from worker.engine.healing.healer import Healer, Limits
+from worker.errors import EngineDead, KilledEngine
+
+HANG_S = 0.5
+# Without a look for hangs, and with one.
+LIMITS = Limits(restarts=2, hang_s=0)
+WATCHED = Limits(restarts=2, hang_s=HANG_S)
+LIMIT_S = 60.0
+
+
+@dataclass
+class FakeCore:
+    """Has requests, and dies when it is told to."""
+
+    crashes: bool = True
+    is_dead: bool = False
+    stopped: bool = False
+    builds: bool = False
+    requests: list[Any] = field(default_factory=list)
+    happened: list[str] = field(default_factory=list)
+    handler: "asyncio.Task[Any] | None" = None
+    prompt_limit: int = 100
+
+    def __post_init__(self) -> None:
+        self.heartbeat = SimpleNamespace(at=0.0)
+        core = self
+
+        class Client:
+            output_handler = core.handler
+            vllm_config = SimpleNamespace(
+                scheduler_config=SimpleNamespace(max_num_batched_tokens=core.prompt_limit),
+                device_config=SimpleNamespace(device_type="cpu"),
+            )
+            output_processor = SimpleNamespace(has_unfinished_requests=lambda: bool(core.requests))
+
+            @property
+            def errored(self) -> bool:
+                return core.is_dead
+
+            def shutdown(self) -> None:
+                core.happened.append("shut down")
+
+        self.client = Client()
+
+    @property
+    def crashed(self) -> bool:
+        return self.crashes
+
+    def add(self, id_: str, *, new: bool, prompt_len: int = 1) -> None:
+        self.requests.append(
+            SimpleNamespace(external_req_id=id_, is_prefilling=new, prompt_len=prompt_len)
+        )
+
+    def die(self) -> None:
+        self.is_dead = True
+
+    def kill(self) -> None:
+        self.happened.append("killed")
+        self.die()
+
+    def end(self) -> str:
+        self.happened.append("ended")
+        return "ValueError: broken"
+
+
+@asynccontextmanager
+async def healing(
+    first: FakeCore, *others: FakeCore | Exception, limits: Limits = LIMITS
+) -> AsyncIterator[tuple[Healer, list[Any]]]:
+    """Run a healer; the cores that it starts are the others, and it lists those that it uses."""
+    queue, used = list(others), []
+
+    def start() -> Any:
+        following = queue.pop(0)
+        if isinstance(following, Exception):
+            raise following
+        return following
+
+    async def use(core: Any) -> None:
+        used.append(core)
+
+    core: Any = first
+    healer = Healer("demo", core, start, use, limits)
+    running = asyncio.create_task(healer.run())
+    async with asyncio.timeout(LIMIT_S):
+        yield healer, used
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+async def test_a_core_that_died_is_replaced_and_what_is_left_of_it_removed() -> None:
+    first, second = FakeCore(), FakeCore()
+    async with healing(first, second) as (healer, used):
+        first.die()
+        await until(lambda: not healer.dead)
+    assert used == [second]
+    assert healer.core is second  # type: ignore[comparison-overlap]  # a fake
+    assert first.happened == ["shut down", "ended"]
+
+
+async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None:
+    """vLLM passes a death on to them in a task that its shutdown cancels."""
+    passed_on = asyncio.Event()
+    handler = asyncio.create_task(passed_on.wait())
+    first = FakeCore(handler=handler)
+    handler.add_done_callback(lambda _: first.happened.append("failed"))
+    async with healing(first, FakeCore()) as (healer, _):
+        first.die()
+        asyncio.get_running_loop().call_later(0.5, passed_on.set)
+        await until(lambda: not healer.dead)
+    assert first.happened == ["failed", "shut down", "ended"]
+
+
+async def test_it_is_given_up_after_so_many_restarts_and_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cores = [FakeCore(is_dead=True) for _ in range(3)]
+    async with healing(*cores) as (healer, used):
+        with pytest.raises(EngineDead):
+            await healer.back("job")
+    assert used == cores[1:]
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [line.rpartition(": ")[2] for line in lines] == [
+        "it is started again",
+        "it is started again",
+        "it is not started again",
+    ]
+    assert all("ValueError: broken" in line for line in lines)
+
+
+async def test_without_restarts_it_is_given_up_at_once() -> None:
+    async with healing(FakeCore(is_dead=True), limits=Limits(0, 0)) as (healer, used):
+        with pytest.raises(EngineDead):
+            await healer.back("job")
+    assert used == []
+
+
+async def test_a_start_that_fails_counts_as_a_restart() -> None:
+    last = FakeCore()
+    async with healing(FakeCore(is_dead=True), RuntimeError("no memory"), last) as (healer, used):
+        await healer.back("job")
+    assert used == [last]
+
+
+async def test_only_one_newcomer_of_a_crash_is_refused_and_the_others_go_on() -> None:
+    first = FakeCore()
+    first.add("chatcmpl-killer", new=True)
+    first.add("chatcmpl-other", new=False)
+    async with healing(first, FakeCore()) as (healer, _):
+        first.die()
+        with pytest.raises(KilledEngine):
+            await healer.back("killer")
+        await healer.back("other")
+
+
+async def test_no_request_is_to_blame_for_a_core_that_was_ended_from_outside() -> None:
+    first = FakeCore(crashes=False)
+    first.add("only", new=True)
+    async with healing(first, FakeCore()) as (healer, _):
+        first.die()
+        await healer.back("only")
+
+
+async def test_several_newcomers_begin_again_one_after_the_other() -> None:
+    first, second = FakeCore(), FakeCore()
+    first.add("a", new=True)
+    first.add("b", new=True)
+    async with healing(first, second) as (healer, _):
+        first.die()
+        await healer.back("a")
+        second.add("a", new=True)
+        waits = asyncio.create_task(healer.back("b"))
+        assert not (await asyncio.wait([waits], timeout=1))[0]
+        second.requests[0].is_prefilling = False
+        await waits
+
+
+async def test_a_request_of_two_crashes_in_a_row_is_not_run_a_third_time() -> None:
+    cores = [FakeCore() for _ in range(3)]
+    for core in cores[:2]:
+        core.add("job", new=False)
+        core.add("a", new=True)
+        core.add("b", new=True)
+    async with healing(*cores) as (healer, _):
+        cores[0].die()
+        await healer.back("job")
+        cores[1].die()
+        with pytest.raises(EngineDead):
+            await healer.back("job")
+
+
+@pytest.mark.parametrize(
+    "first", [FakeCore(), FakeCore(stopped=True), FakeCore(stopped=True, builds=True)]
+)
+async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
+    first.add("job", new=False)
+    async with healing(first, FakeCore(), limits=WATCHED) as (_, used):
+        await until(lambda: used)
+    assert first.happened == ["killed", "shut down", "ended"]
+
+
+async def left_alone(core: FakeCore, limits: Limits = WATCHED) -> bool:
+    """Return whether a silent core was left alone."""
+    async with healing(core, limits=limits):
+        await asyncio.sleep(3 * HANG_S)
+    return not core.happened
+
+
+async def test_a_core_that_builds_code_does_not_hang() -> None:
+    core = FakeCore(builds=True)
+    core.add("job", new=False)
+    assert await left_alone(core)
+
+
+async def test_a_core_that_computes_a_long_prompt_does_not_hang() -> None:
+    core = FakeCore(prompt_limit=10_000)
+    core.add("job", new=True, prompt_len=10_000)
+    assert await left_alone(core)
+
+
+async def test_an_idle_core_does_not_hang() -> None:
+    assert await left_alone(FakeCore())
+
+
+async def test_the_watch_for_hangs_can_be_turned_off() -> None:
+    core = FakeCore(stopped=True)
+    core.add("job", new=False)
+    assert await left_alone(core, LIMITS)

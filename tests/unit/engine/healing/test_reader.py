@@ -1,0 +1,95 @@
+"""What a core prints: passed on, and the last error in it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worker.engine.healing.output import CoreOutput
+from worker.engine.healing.reader import LONGEST_LINE, error_in
+
+PREFIX = "(EngineCore pid=7) ERROR 11-22 19:50:01 [core.py:1512] "
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("RuntimeError: broken", "RuntimeError: broken"),
+        (f"{PREFIX}RuntimeError: broken", "RuntimeError: broken"),
+        (f"{PREFIX}torch.OutOfMemoryError: CUDA out of memory.", None),
+        ("(EngineCore pid=7) ValueError: no", "ValueError: no"),
+        ("KeyboardInterrupt", "KeyboardInterrupt"),
+        ("Fatal Python error: Segmentation fault", "Fatal Python error: Segmentation fault"),
+        ("terminate called after throwing an instance", None),
+        (f"{PREFIX}EngineCore encountered a fatal error.", ""),
+        (f'{PREFIX}  File "core.py", line 1, in step', ""),
+        ("    raise ValueError: no", ""),
+        ("an Error: in the middle of a sentence", ""),
+        ("RuntimeError: Engine core initialization failed. See root cause above.", ""),
+        ("", ""),
+    ],
+)
+def test_an_error_is_the_end_of_a_traceback_or_of_a_process(line: str, error: str | None) -> None:
+    # None: the line without its prefix.
+    expected = line.removeprefix(PREFIX) if error is None else error or None
+    assert error_in(line) == expected
+
+
+def test_a_long_error_is_cut() -> None:
+    assert error_in("ValueError: " + "x" * 10_000) == ("ValueError: " + "x" * 10_000)[:LONGEST_LINE]
+
+
+def printed_by(code: str, tmp_path: Path) -> tuple[str, str | None]:
+    """Run code in a child of a process that captures; return what was passed on, and the error."""
+    script = f"""
+import subprocess, sys
+from worker.engine.healing.output import CoreOutput
+output = CoreOutput()
+with output.captured():
+    child = subprocess.Popen([sys.executable, "-c", {code!r}])
+child.wait()
+print("error:", output.close(), flush=True)
+"""
+    path = tmp_path / "captures.py"
+    path.write_text(script)
+    done = subprocess.run(
+        [sys.executable, path],
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    passed_on, _, error = done.stdout.rpartition("error: ")
+    return passed_on + done.stderr, error.strip()
+
+
+def test_all_that_a_core_prints_is_passed_on(tmp_path: Path) -> None:
+    code = "import os; print('one'); print('x' * 100_000); os.write(2, b'no end')"
+    passed_on, error = printed_by(code, tmp_path)
+    assert passed_on == f"one\n{'x' * 100_000}\nno end"
+    assert error == "None"
+
+
+def test_the_last_error_is_kept_in_one_line(tmp_path: Path) -> None:
+    code = "print('KeyError: 1'); raise ValueError('two\\nlines')"
+    passed_on, error = printed_by(code, tmp_path)
+    assert "Traceback" in passed_on
+    assert error == "ValueError: two"
+
+
+def test_a_reader_ends_although_another_process_has_its_pipes(tmp_path: Path) -> None:
+    sleeps = "import time; time.sleep(5)"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeps!r}])"
+    assert printed_by(code, tmp_path) == ("", "None")
+
+
+def test_the_output_of_this_process_is_its_own_again(capfd: pytest.CaptureFixture[str]) -> None:
+    output = CoreOutput()
+    with output.captured():
+        os.write(1, b"captured\n")
+    os.write(1, b"own\n")
+    assert output.close() is None
+    assert sorted(capfd.readouterr().out.splitlines()) == ["captured", "own"]
