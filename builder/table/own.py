@@ -202,7 +202,7 @@ OWN_ROWS = (
         SERVERLESS,
         "Seconds of a hang",
         "Seconds after which an engine that does not move, though requests run, is ended and "
-        "started again. Long prompts are given more. `0`: never.",
+        "started again (`0`: never); long prompts are given more.",
     ),
     Row(
         "DEFAULT_MAX_TOKENS",

@@ -34,6 +34,8 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "max_input_depth": 64,
         "max_input_items": 10_000,
         "shutdown_grace_s": 25,
+        "max_engine_restarts": 2,
+        "engine_hang_s": 8,
         "default_batch_size": 50,
         "default_min_batch_size": 1,
         "default_batch_size_growth_factor": 3,
