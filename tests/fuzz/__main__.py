@@ -26,11 +26,12 @@ def read_command_line() -> Namespace:
     )
     add = parser.add_argument
     add("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; default: all")
-    add("--only", action="append", metavar="TEXT", help="of attacks: rows whose names have it")
+    add("--only", action="append", metavar="TEXT", help="rows with it, or routes: /tokenize")
     add("--harmful", action="store_true", help="of attacks: only rows that did harm once")
     add("--jobs", type=int, default=2_000, help="of jobs: how many")
     add("--seed", type=int, default=7, help="of jobs")
     add("--cases", type=int, default=2_000, help="of routes: about how many")
+    add("--coverage", action="store_true", help="of routes: 15,000 more, fields at their bounds")
     add("--checkout", type=Path, default=ROOT, metavar="DIR", help="another one's worker")
     add("--logs", type=Path, default=ROOT / ".fuzz", metavar="DIR", help="for results and logs")
     args = parser.parse_args()

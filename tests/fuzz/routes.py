@@ -63,10 +63,11 @@ def run(args: Namespace) -> int:
 def fuzz(url: str, args: Namespace) -> tuple[int, dict[str, Any]]:
     """Run schemathesis in a temporary folder; return its status, and what its hooks counted."""
     hooks = Path(__file__).with_name("hooks.py")
+    only = [f"--include-path={path}" for path in args.only or ()]
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts.json")
         status = subprocess.run(
-            [TOOL, "run", f"{url}/openapi.json", *options(args.cases // routes(url))],
+            [TOOL, "run", f"{url}/openapi.json", *options(args, args.cases // routes(url)), *only],
             cwd=folder,
             env={
                 **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
@@ -84,11 +85,11 @@ def routes(url: str) -> int:
         return len(json.load(answer)["paths"])
 
 
-def options(examples: int) -> list[str]:
+def options(args: Namespace, examples: int) -> list[str]:
     return [
         "--checks=not_a_server_error",
-        # First every field at its bounds and with wrong types, then random bodies.
-        "--phases=coverage,fuzzing",
+        # Of coverage every field at its bounds and with wrong types; of fuzzing random bodies.
+        f"--phases={'coverage,fuzzing' if args.coverage else 'fuzzing'}",
         f"--max-examples={max(1, examples)}",
         # With more, schemathesis sometimes fails in a cache that its threads share.
         "--workers=1",

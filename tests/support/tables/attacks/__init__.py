@@ -10,7 +10,10 @@ from support.tables.attacks import (
     texts,
     work,
 )
+from support.tables.attacks.early import EARLY
 from support.tables.attacks.row import Attack
+
+__all__ = ["EARLY", "KINDS", "Attack"]
 
 KINDS: dict[str, list[Attack]] = {
     "numbers": numbers.ROWS,
