@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from listed import Catalogue, Listed
+from listed import WORKERS, Catalogue, Listed
 from table import LIBRARIES, SECTIONS, row
 
 from worker.engine.gpus import GPU_SHARE
@@ -50,8 +50,9 @@ def _without_a_gpu() -> Iterator[str]:
     """Yield the lines about the defaults on a machine without a GPU."""
     yield "## Without a GPU\n"
     yield "Where the installed vLLM is its CPU build, these defaults differ:\n"
-    chosen = {one.name: one.value for one in automatic({}, Machine(cpu=True), GPU_SHARE)}
-    for name, value in (CPU_EXPORTS | chosen).items():
+    elsewhere = automatic({}, WORKERS, GPU_SHARE)
+    here = [one for one in automatic({}, Machine(cpu=True), GPU_SHARE) if one not in elsewhere]
+    for name, value in (CPU_EXPORTS | {one.name: one.value for one in here}).items():
         yield f"- `{name}={value}`"
 
 

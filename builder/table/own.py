@@ -150,6 +150,18 @@ OWN_ROWS = (
         "then are loaded anew for the next request: also for those of others.",
     ),
     Row(
+        "STRUCTURED_MAX_NESTING",
+        OPENAI,
+        "Counts inside each other",
+        "How many counted repetitions of a regex or a grammar may stand inside each other.",
+    ),
+    Row(
+        "STRUCTURED_MAX_REPETITIONS",
+        OPENAI,
+        "Repetitions",
+        "What counted repetitions inside each other may multiply to: `(a{9}){9}` is 81.",
+    ),
+    Row(
         "MAX_CONCURRENCY",
         SERVERLESS,
         "Jobs at once",

@@ -244,7 +244,8 @@ def test_the_page_has_every_setting_with_the_default_that_the_code_has(
     assert rows["GPU_MEMORY_UTILIZATION"][1] == f"`{bare['gpu_memory_utilization']}`"
     assert rows["TENSOR_PARALLEL_SIZE"][1] == ""  # as many as there are GPUs
     options = Catalogue().options
-    chosen = {"GPU_MEMORY_UTILIZATION", "TENSOR_PARALLEL_SIZE"}
+    assert rows["STRUCTURED_OUTPUTS_CONFIG"][1] == '`{"backend": "xgrammar"}`'
+    chosen = {"GPU_MEMORY_UTILIZATION", "STRUCTURED_OUTPUTS_CONFIG", "TENSOR_PARALLEL_SIZE"}
     for name in options.names - chosen - fields.keys() - ALIASES.keys():
         if name in rows and len(rows[name]) > 1:
             assert rows[name][1].strip("`") == options[name].default, name

@@ -10,7 +10,7 @@ from support import ROOT
 from support.tables.sampling import BEAM, COUNT, FIVE, RANDOM, ROWS, SWITCHED_OFF, Answer
 
 from worker.engine.generation.sampling import KNOWN
-from worker.job.structured import GUIDED, GUIDED_OBJECTS
+from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS
 
 Ask = Callable[..., Awaitable[list[Any]]]
 Answered = Callable[..., Awaitable[Answer]]

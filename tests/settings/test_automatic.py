@@ -34,12 +34,18 @@ def chosen(on: Machine, **settings: str) -> dict[str, str]:
 
 
 def not_vllms(arguments: Namespace) -> dict[str, Any]:
-    """Return the values that differ from the defaults of vLLM's own parser."""
+    """Return the values that differ from the defaults of vLLM's own parser.
+
+    But for the backend of structured outputs, which is the same on every machine.
+    """
+    assert arguments.structured_outputs_config.backend == "xgrammar"
     parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
     own = vars(parser.parse_args([]))
     unlike = object()
     return {
-        name: value for name, value in vars(arguments).items() if own.get(name, unlike) != value
+        name: value
+        for name, value in vars(arguments).items()
+        if own.get(name, unlike) != value and name != "structured_outputs_config"
     }
 
 
@@ -191,6 +197,7 @@ ON_CPU = {
     "ENFORCE_EAGER": "1: no GPU; there are no CUDA graphs to capture",
     "DISTRIBUTED_EXECUTOR_BACKEND": "uni: one process starts fastest",
 }
+BACKEND = '{"backend": "xgrammar"}: one backend checks and compiles'
 ON_GPU = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU for itself"}
 
 
@@ -199,7 +206,13 @@ def test_defaults_that_suit_the_machine_have_a_reason(
     on: Machine, expected: dict[str, str]
 ) -> None:
     elsewhere = {"SERVED_MODEL_NAME", "TOKENIZER", "RUNPOD_LOG_LEVEL", *CPU_EXPORTS}
+    expected |= {"STRUCTURED_OUTPUTS_CONFIG": BACKEND}
     assert {name: why for name, why in chosen(on).items() if name not in elsewhere} == expected
+
+
+def test_the_operators_backend_of_structured_outputs_is_kept() -> None:
+    read_ = read(gpus(1), STRUCTURED_OUTPUTS_CONFIG='{"backend": "guidance"}')
+    assert read_.arguments.vllm.structured_outputs_config.backend == "guidance"
 
 
 def test_variables_set_for_libraries_are_reported_where_the_operator_left_them_unset(

@@ -20,7 +20,7 @@ from pydantic import (
 from worker.errors import InvalidInput
 from worker.job.base import SAMPLING, invalid_fields, invalid_param, without_nulls
 from worker.job.bounds import bounded, cut
-from worker.job.structured import GUIDED, GUIDED_OBJECTS, normalized
+from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, normalized
 
 # Every choice has its place in every yield, and a yield has a limit.
 MOST_CHOICES = 256

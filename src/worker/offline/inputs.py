@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from worker.engine.locations import find
 from worker.job.base import unknown_key
 from worker.job.sampling import Sampling, gathered
-from worker.job.structured import STRUCTURED
+from worker.job.structured.spelling import STRUCTURED
 from worker.settings import Settings
 from worker.settings.names import SPECULATIVE, SPELLINGS, removed
 

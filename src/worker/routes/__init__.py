@@ -4,6 +4,7 @@ from typing import Any
 
 from worker.engine import Engines
 from worker.job import ListJob, OpenAIJob, RawJob
+from worker.job.structured.bounds import Bounds
 from worker.routes import lists, openai, raw
 from worker.routes.answer import Answer
 from worker.settings import Settings
@@ -21,9 +22,9 @@ def answer(
         case OpenAIJob():
             return openai.answer(job, request_id, engines, settings)
         case RawJob():
-            return raw.answer(job, request_id, engines.main)
+            return raw.answer(job, request_id, engines.main, Bounds.of(settings))
         case ListJob():
-            return lists.answer(job, request_id, engines.main)
+            return lists.answer(job, request_id, engines.main, Bounds.of(settings))
 
 
 def name(job: OpenAIJob | RawJob | ListJob) -> str:

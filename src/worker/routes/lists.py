@@ -8,8 +8,10 @@ from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
-from worker.errors import AnswerTooLarge, EngineDead, WorkerError, defects_hidden
+from worker.errors import AnswerTooLarge, EngineDead, InvalidInput, WorkerError, defects_hidden
 from worker.job import ListJob, RawJob
+from worker.job.base import SAMPLING
+from worker.job.structured.bounds import Bounds
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
@@ -25,19 +27,24 @@ FULL = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
 Result = tuple[int, dict[str, Any]]
 
 
-def answer(job: ListJob, request_id: str, engine: Engine) -> Answer[Result]:
+def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Answer[Result]:
     """Return the answer to a list: a piece is the result of one item, or its error.
 
     In a stream results come as they are ready, one a yield; otherwise in the list's order, as many
     in one yield as it has room for.
+
+    Raises:
+        InvalidInput: the structured output of all items is too much.
     """
+    bounds.check(job.shared.sampling_params.vllm, SAMPLING)
     total, done = len(job.items), 0
     usage = Usage()
 
     async def result(index: int, room: asyncio.Semaphore) -> Piece[Result]:
         nonlocal done
         async with room:
-            found, size = await _result(job.items[index], f"{request_id}-{index}", engine, usage)
+            item = _bounded(job.items[index], job.shared, bounds)
+            found, size = await _result(item, f"{request_id}-{index}", engine, usage)
         done += 1
         return Piece((index, found), weight=1, size=size)
 
@@ -63,6 +70,16 @@ def answer(job: ListJob, request_id: str, engine: Engine) -> Answer[Result]:
         usage=usage,
         progress=(lambda: {"done": done, "total": total}) if reports_progress else None,
     )
+
+
+def _bounded(item: RawJob | InvalidInput, shared: RawJob, bounds: Bounds) -> RawJob | InvalidInput:
+    """Return an item, or its refusal if it has a structured output of its own that is too much."""
+    if isinstance(item, RawJob) and item.sampling_params is not shared.sampling_params:
+        try:
+            bounds.check(item.sampling_params.vllm, SAMPLING)
+        except InvalidInput as refused:
+            return refused
+    return item
 
 
 async def _result(

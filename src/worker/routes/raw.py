@@ -10,6 +10,8 @@ from itertools import chain
 from worker.chunking import ROOM_BYTES, Piece
 from worker.engine import Delta, Engine
 from worker.job import RawJob
+from worker.job.base import SAMPLING
+from worker.job.structured.bounds import Bounds
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
@@ -20,11 +22,15 @@ from worker.routes.dialects import DIALECTS
 DETAILS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
-def answer(job: RawJob, request_id: str, engine: Engine) -> Answer[Delta]:
+def answer(job: RawJob, request_id: str, engine: Engine, bounds: Bounds) -> Answer[Delta]:
     """Return the answer to a raw job: a piece is a token in a stream, otherwise a whole choice.
 
     A delta too large for one yield of a stream is several pieces.
+
+    Raises:
+        InvalidInput: its structured output is too much.
     """
+    bounds.check(job.sampling_params.vllm, SAMPLING)
     dialect = DIALECTS[job.format](job, request_id)
     usage = Usage()
 

@@ -43,6 +43,8 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "default_max_tokens": 16,
         "raw_openai_output": True,
         "strict_requests": False,
+        "structured_max_nesting": 2,
+        "structured_max_repetitions": 10_000,
         "system_prompt": None,
         "disabled_routes": (),
         "allow_unload_lora_adapter": False,

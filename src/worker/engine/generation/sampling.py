@@ -14,7 +14,7 @@ from worker.errors import InvalidInput
 from worker.job.base import MOST_MISTAKES, SAMPLING, unknown_key
 from worker.job.bounds import INT32
 from worker.job.sampling import BEAM_SEARCH_USES, Sampling
-from worker.job.structured import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
+from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
 
 SamplingParams = find("SamplingParams")
 OutputKind = find("RequestOutputKind")

@@ -12,6 +12,12 @@ from worker.settings.values import is_directory
 # Variables for a CPU. vLLM runs the executor inside the core's process only if the second is 0.
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
+# vLLM's own default checks each request with the backend that takes it, and holds all of them to
+# the backend of the first: an answer may then be one that its schema forbids.
+ONE_BACKEND = Default(
+    "STRUCTURED_OUTPUTS_CONFIG", '{"backend": "xgrammar"}', "one backend checks and compiles"
+)
+
 
 def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> list[Default]:
     """Choose the defaults of options that are unset.
@@ -22,6 +28,7 @@ def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> l
         gpu_share: share of a GPU's memory.
     """
     defaults = _for_cpu(given) if machine.cpu else _for_gpus(given, len(machine.gpus), gpu_share)
+    defaults.append(ONE_BACKEND)
     return [default for default in defaults if default.name not in given]
 
 

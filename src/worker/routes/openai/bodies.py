@@ -14,7 +14,8 @@ from worker.job import OpenAIJob
 from worker.job.base import LONGEST_KEY, unknown_key, without_nulls
 from worker.job.bounds import bounded
 from worker.job.sampling import BEAM_SEARCH_IGNORES, OUTSIDE, Sampling
-from worker.job.structured import REPLACED, STRUCTURED
+from worker.job.structured.bounds import Bounds
+from worker.job.structured.spelling import REPLACED, STRUCTURED
 from worker.routes.openai.ranking import Ranking
 from worker.routes.openai.route import Route
 from worker.settings import Settings
@@ -76,6 +77,7 @@ def prepare(
     _refuse_denied(body)
     _refuse_long(body)
     body = bounded(body, holder="")
+    Bounds.of(settings).check(body)
     body.setdefault("model", engine.model.names[0])
     route.complete(body, job, settings.system_prompt)
     if route.temperature is not None and not body.get("use_beam_search"):

@@ -1,18 +1,9 @@
 """Structured outputs: what an answer must match, in every spelling that vLLM has had for it."""
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from worker.job.base import invalid_param, without_nulls
-
-# Bounds, since they are compiled while other requests wait: characters, and choices.
-LONGEST = {"json": 64_000, "regex": 10_000, "grammar": 50_000}
-MOST_CHOSEN_FROM = 1_000
-LEFT_RECURSION = re.compile(
-    r"^[ \t]*([\w-]+)[ \t]*::=[ \t]*(?:[^\n]*\|[ \t]*)?\1(?![\w-])", re.MULTILINE
-)
 
 # The kinds, of which a request has one: vLLM's names.
 KINDS = frozenset({"json", "regex", "choice", "grammar", "json_object", "structural_tag"})
@@ -49,8 +40,6 @@ def normalized(params: Mapping[str, Any], holder: str) -> dict[str, Any]:
     # A switch that is off constrains nothing.
     parts = [part for part in _parts(params, holder) if part[1:] != ("json_object", False)]
     _refuse_several(parts, holder)
-    for name, kind, value in parts:
-        _refuse_bomb(name, kind, value, holder)
     rest = {key: value for key, value in params.items() if key not in GUIDED | GUIDED_OBJECTS}
     structured = {kind: value for _, kind, value in parts}
     return {**rest, STRUCTURED: structured} if structured else rest
@@ -85,20 +74,3 @@ def _refuse_several(parts: list[Part], holder: str) -> None:
         if (other := names.setdefault(kind, name)) != name:
             message = f"{other} and {name} are the same"
             raise invalid_param(name, message, holder, prefixed=False)
-
-
-def _refuse_bomb(name: str, kind: str, value: Any, holder: str) -> None:
-    """Refuse what would keep the engine's compiler, and whoever waits for it, busy for long."""
-    try:
-        text = value if isinstance(value, str) else json.dumps(value)
-    except RecursionError:
-        raise invalid_param(name, "nested too deeply", holder) from None
-    message, most = None, LONGEST.get(kind, LONGEST["json"])
-    if len(text) > most:
-        message = f"at most {most:,} characters"
-    elif kind == "choice" and isinstance(value, list) and len(value) > MOST_CHOSEN_FROM:
-        message = f"at most {MOST_CHOSEN_FROM:,} choices"
-    elif kind == "grammar" and (rule := LEFT_RECURSION.search(text)):
-        message = f"the rule {rule[1]!r} begins with itself and never ends"
-    if message:
-        raise invalid_param(name, message, holder)
