@@ -148,11 +148,10 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
     for warning in ready.warnings:
         log.warning(warning)
     # It imports vLLM, which reads variables that were just written.
-    from worker.engine import launch  # noqa: PLC0415 - see above
+    from worker.engine import launch, media  # noqa: PLC0415 - see above
 
-    with launch.launched(
-        ready.settings, ready.engines, also_import, ready.compile_cache
-    ) as engines:
+    arguments = [media.without_fetcher(engine) for engine in ready.engines]
+    with launch.launched(ready.settings, arguments, also_import, ready.compile_cache) as engines:
         yield engines, ready.settings
 
 

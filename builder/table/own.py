@@ -3,6 +3,7 @@
 from table.row import (
     LIBRARIES,
     LLM,
+    MULTIMODAL,
     OPENAI,
     SERVERLESS,
     STREAMING,
@@ -160,6 +161,31 @@ OWN_ROWS = (
         OPENAI,
         "Repetitions",
         "What counted repetitions inside each other may multiply to: `(a{9}){9}` is 81.",
+    ),
+    Row(
+        "ALLOW_REMOTE_MEDIA",
+        MULTIMODAL,
+        "Media from URLs",
+        "Images, videos and audio are fetched from `http` and `https` URLs on the public internet; "
+        "`0`: requests hold them, as `data:` URLs.",
+    ),
+    Row(
+        "MEDIA_MAX_MB",
+        MULTIMODAL,
+        "Largest medium (MB)",
+        "Megabytes of one image, video or sound; all of a request may have four times as many.",
+    ),
+    Row(
+        "MEDIA_MAX_PARTS",
+        MULTIMODAL,
+        "Media in a request",
+        "Most images, videos and sounds in one request.",
+    ),
+    Row(
+        "MEDIA_FETCH_TIMEOUT_S",
+        MULTIMODAL,
+        "Seconds for media",
+        "Seconds in which all media of a request have to be fetched.",
     ),
     Row(
         "MAX_CONCURRENCY",
@@ -347,6 +373,11 @@ LIBRARY_ROWS = (
     _variable(
         "VLLM_ENGINE_READY_TIMEOUT_S",
         "Seconds within which the engine must be ready, loading included, 600 unless set.",
+    ),
+    _variable(
+        "VLLM_MAX_IMAGE_PIXELS",
+        "Most pixels of an image, 40,000,000 unless set; all images and frames of a request may "
+        "have eight times as many.",
     ),
     _variable("VLLM_LOGGING_LEVEL", "Level of vLLM's log, `INFO` unless set."),
     _variable(

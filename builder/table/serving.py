@@ -169,13 +169,13 @@ SERVING_ROWS = (
         "ALLOWED_LOCAL_MEDIA_PATH",
         MULTIMODAL,
         "Media on disk",
-        "Directory from which requests may name media; unset, none.",
+        "Directory from which a script (`LLM`) may name media; requests to a worker name no files.",
     ),
     Row(
         "ALLOWED_MEDIA_DOMAINS",
         MULTIMODAL,
         "Media on the web",
-        "The only hosts from which media are fetched; unset, all.",
+        "The only hosts from which media are fetched; unset, all of the public internet.",
     ),
     Row(
         "SPECULATIVE_CONFIG",

@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 from starlette.types import Message
 from support.engine.scripted import replying
+from support.media import data_url
 from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import Head
@@ -22,20 +23,23 @@ from worker.engine.generation.sampling import VLLMS
 from worker.engine.locations import find
 from worker.engine.options import Options
 from worker.engine.server import Server
-from worker.engine.translation import shows_media
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES
+from worker.media import Limits, Media
+from worker.media.fetcher import Fetcher
 from worker.record import Usage
 
 CHAT = "/v1/chat/completions"
-CLIENT: Any = SimpleNamespace(model_config=None, errored=False)
+CLIENT: Any = SimpleNamespace(
+    model_config=None, errored=False, renderer=SimpleNamespace(tokenizer=None)
+)
 
 
 @pytest.fixture(scope="module")
 def built() -> Server:
     """The server of a model that generates text."""
     arguments = Options().parse({"MODEL": "org/name"}).vllm
-    return Server(CLIENT, arguments, ("generate",))
+    return Server(CLIENT, arguments, ("generate",), Media(Limits(), Fetcher(), ["image"]))
 
 
 @pytest.fixture
@@ -181,7 +185,8 @@ async def test_an_engine_can_die_in_the_middle_of_a_stream(server: Server) -> No
         await anext(parts)
 
 
-IMAGE = {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}
+PIXEL = {"type": "image_url", "image_url": {"url": data_url(1, 1)}}
+IMAGE = {"messages": [{"role": "user", "content": [PIXEL]}]}
 
 
 async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(server: Server) -> None:
@@ -197,24 +202,6 @@ async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(server: Se
         await answer(server, CHAT, {"messages": [{"role": "user", "content": "Hi"}]})
     with pytest.raises(OSError, match="no image"):
         await answer(server, "/version", None)
-
-
-@pytest.mark.parametrize(
-    ("messages", "shows"),
-    [
-        (IMAGE["messages"], True),
-        ([{"content": "a"}, {"content": [{"type": "text"}, {"type": "input_audio"}]}], True),
-        ([{"content": [{}]}], True),
-        ([{"content": [{"type": "text"}]}], False),
-        ([{"content": ["a"]}, "b", {}], False),
-        ([{"content": 5}], False),
-        ("Hi", False),
-        (None, False),
-    ],
-    ids=repr,
-)
-def test_a_conversation_shows_media_if_a_part_is_no_text(messages: Any, shows: bool) -> None:
-    assert shows_media(messages) is shows
 
 
 # Its log:

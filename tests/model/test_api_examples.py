@@ -13,8 +13,8 @@ from worker import asgi
 from worker.app import Worker
 from worker.engine import Engines
 from worker.errors import EngineDead
+from worker.media.walker import DENIED
 from worker.routes.openai import ROUTES
-from worker.routes.openai.bodies import DENIED
 from worker.settings import Settings
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.generation import Generation
 from worker.engine.healing.core import Core
 from worker.engine.healing.healer import Healer, Limits
+from worker.engine.media import media_of
 from worker.engine.protocols import Client
 from worker.engine.server import Server
 from worker.job import RawJob
@@ -95,7 +96,7 @@ class InProcessEngine:
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
         check_lora_modules(arguments.vllm.lora_modules or (), client.vllm_config)
-        server = Server(client, arguments.vllm, tasks)
+        server = Server(client, arguments.vllm, tasks, media_of(client, settings))
         await server.open()
         adapters = Adapters(settings.base_path, client, server.state)
         # From the model's generation_config; it applies to the raw path only if it was asked for.

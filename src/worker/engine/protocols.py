@@ -63,6 +63,8 @@ class Renderer(Protocol):
 
     async def render_cmpl_async(self, prompts: Any) -> Sequence[EngineInput]: ...
 
+    def get_mm_processor(self) -> Any: ...
+
 
 class Models(Protocol):
     """The models and adapters of vLLM's server (``OpenAIServingModels``)."""

@@ -19,8 +19,10 @@ from worker.engine.bad_words import check_bad_words
 from worker.engine.locations import find
 from worker.engine.protocols import Client, RequestMetadata
 from worker.engine.refusals import shorten_messages
-from worker.engine.translation import shows_media, translate, translated
+from worker.engine.translation import translate, translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
+from worker.media import Media
+from worker.media.walker import find as find_media
 from worker.record import Usage
 
 # Loggers that quote messages, or the URLs of images, which can hold credentials. The second is the
@@ -44,10 +46,14 @@ class Server:
         client: vLLM's.
         arguments: vLLM's.
         tasks: vLLM's supported tasks.
+        media: replaces those of requests by what vLLM may read.
     """
 
-    def __init__(self, client: Client, arguments: Namespace, tasks: tuple[str, ...]) -> None:
+    def __init__(
+        self, client: Client, arguments: Namespace, tasks: tuple[str, ...], media: Media
+    ) -> None:
         self._client = client
+        self.media = media
         self._arguments = arguments
         self._tasks = tasks
         self._app = find("build_app")(arguments, tasks, client.model_config)
@@ -93,8 +99,10 @@ class Server:
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
         """See ``Engine.call``."""
         try:
-            media = body is not None and shows_media(body.get("messages"))
-            with translated(self._client, shows_media=media):
+            shows = False
+            if body is not None:
+                body, shows = await self.media.inlined(body, path)
+            with translated(self._client, shows_media=shows):
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
                 data = b"" if body is None else _encoded(body)
                 method = "GET" if body is None else "POST"
@@ -122,6 +130,9 @@ class Server:
             prompt = {key: body[key] for key in ("messages", "tools") if body.get(key) is not None}
         is_text = "messages" in prompt or isinstance(prompt["prompt"], str)
         if refused.param not in TOO_LONG or not is_text or len(_encoded(prompt)) > MOST_COUNTED:
+            return refused
+        if find_media(prompt, TOKENIZE):
+            # A raw job's are as its caller sent them: vLLM would fetch them itself.
             return refused
         request = asgi.Request("POST", TOKENIZE, _encoded(prompt))
         async with contextlib.aclosing(asgi.call(self._app, request)) as parts:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
-import aiohttp
 from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
 from PIL.Image import DecompressionBombError
@@ -122,9 +121,8 @@ def translate(error: Exception) -> WorkerError | None:
     return next((make(error) for class_, make in TABLE if isinstance(error, class_)), None)
 
 
-# What fetching and decoding an image raises, besides what vLLM translates itself.
+# What decoding an image raises, besides what vLLM translates itself.
 MEDIA_ERRORS = (
-    aiohttp.ClientError,
     DecompressionBombError,
     OSError,
     RuntimeError,
@@ -138,7 +136,7 @@ def translated(client: Client, *, shows_media: bool = False) -> Iterator[None]:
 
     Args:
         client: vLLM's AsyncLLM. If it is dead, whatever is raised becomes ``EngineDead``.
-        shows_media: whether the request holds media, which can fail to be fetched or decoded.
+        shows_media: whether the request holds media, which can fail to be decoded.
     """
     try:
         yield
@@ -151,14 +149,6 @@ def translated(client: Client, *, shows_media: bool = False) -> Iterator[None]:
             raise
         message = str(error)[:LONGEST_REASON]
         raise InvalidInput(f"A part of the messages could not be loaded: {message}") from error
-
-
-def shows_media(conversation: Any) -> bool:
-    """Return whether messages hold more than text."""
-    messages = conversation if isinstance(conversation, list) else []
-    contents = [message.get("content") for message in messages if isinstance(message, dict)]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return any(isinstance(part, dict) and part.get("type") != "text" for part in parts)
 
 
 def accepted(answer: Any) -> Any:

@@ -101,6 +101,10 @@ class Settings(BaseModel):
     system_prompt: str | None = None
     disabled_routes: Routes = ()
     allow_unload_lora_adapter: Flag = False
+    allow_remote_media: Flag = True
+    media_max_mb: Count = 20
+    media_max_parts: Count = 16
+    media_fetch_timeout_s: Size = 10
     disable_log_stats: Flag = True
     disable_log_requests: Flag = True
 

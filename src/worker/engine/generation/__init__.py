@@ -72,7 +72,7 @@ class Generation:
 
     async def _rendered(self, job: RawJob) -> EngineInput:
         try:
-            return await self.prompts.render_job(job)
+            return await self.prompts.render_job(job, media=self._server.media)
         except RefusedByEngine as refused:
             body = {"messages": self.prompts.conversation(job), "tools": job.tools}
             raise await self._server.measured(refused, {**body, "prompt": job.prompt}) from refused

@@ -1,13 +1,18 @@
 """Renders the prompt of a raw job for the engine."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from worker.engine.locations import find
 from worker.engine.protocols import Client, EngineInput
-from worker.engine.translation import accepted, shows_media, translated
+from worker.engine.translation import accepted, translated
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import with_system_prompt
+from worker.media import Media
+
+# What renders the conversations of raw jobs, too.
+CHAT = "/v1/chat/completions"
 
 NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
@@ -34,12 +39,15 @@ class Prompts:
             return {"messages": [{"role": "user", "content": "Hi"}]}
         return {"prompt": "Hi"}
 
-    async def render_job(self, job: RawJob, chat_template: str | None = None) -> EngineInput:
+    async def render_job(
+        self, job: RawJob, chat_template: str | None = None, media: Media | None = None
+    ) -> EngineInput:
         """Render the prompt or the conversation of a job.
 
         Args:
             job: its sampling parameters don't matter here.
             chat_template: replaces the model's own, where the operator trusts callers.
+            media: replaces those of the conversation; None where the operator trusts callers.
 
         Raises:
             WorkerError: it is refused.
@@ -48,7 +56,7 @@ class Prompts:
             return await self.render_prompt(job.prompt)
         if self._client.renderer.tokenizer is None:
             raise InvalidInput(NO_TOKENIZER, param="messages")
-        return await self._render_chat(job, conversation, chat_template)
+        return await self._render_chat(job, conversation, chat_template, media)
 
     def conversation(self, job: RawJob) -> list[dict[str, Any]] | None:
         """Return the messages for the chat template; None if the job is no conversation."""
@@ -79,12 +87,23 @@ class Prompts:
             raise InvalidInput(f"Token id {unknown} is out of vocabulary", param="prompt")
 
     async def _render_chat(
-        self, job: RawJob, conversation: list[dict[str, Any]], chat_template: str | None
+        self,
+        job: RawJob,
+        conversation: list[dict[str, Any]],
+        chat_template: str | None,
+        media: Media | None,
     ) -> EngineInput:
         begins = job.add_generation_prompt
-        with translated(self._client, shows_media=shows_media(conversation)):
+        body: Mapping[str, Any] = {
+            "messages": conversation,
+            "chat_template_kwargs": job.chat_template_kwargs,
+        }
+        shows = True
+        if media is not None:
+            body, shows = await media.inlined(body, CHAT)
+        with translated(self._client, shows_media=shows):
             request = find("ChatCompletionRequest")(
-                messages=conversation,
+                messages=body["messages"],
                 tools=job.tools,
                 # The template shows the tools; calls are not parsed but stay in the answer's text.
                 tool_choice="none" if job.tools else None,

@@ -8,6 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from worker import media
 from worker.engine import Engine
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
@@ -21,16 +22,6 @@ from worker.routes.openai.route import Route
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)
-
-# Keys that reach the library that decodes images, or other machines; and the worker's own.
-DENIED = {
-    "mm_processor_kwargs": "it is the operator's to set",
-    "media_io_kwargs": "it is the operator's to set",
-    "prompt_embeds": "this worker takes text and token ids",
-    "kv_transfer_params": "this worker shares its cache with no other",
-    "ec_transfer_params": "this worker shares its cache with no other",
-    "request_id": "it is the job's id",
-}
 
 # Parameters that are checked, and some translated, as on the raw path.
 SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
@@ -74,7 +65,7 @@ def prepare(
     """
     body = without_nulls(job.body or {})
     known = engine.keys(route.path) or frozenset()
-    _refuse_denied(body)
+    media.refuse(body, route.path)
     _refuse_long(body)
     body = bounded(body, holder="")
     Bounds.of(settings).check(body)
@@ -92,13 +83,6 @@ def prepare(
     if route.response_id is not None:
         body["request_id"] = route.response_id.format(request_id)
     return Prepared(body, ranking)
-
-
-def _refuse_denied(body: dict[str, Any]) -> None:
-    nested = body.get("chat_template_kwargs")
-    for holder in (body, nested if isinstance(nested, dict) else {}):
-        for name in holder.keys() & DENIED.keys():
-            raise InvalidInput(f"{name}: not in a request: {DENIED[name]}", param=name)
 
 
 def _refuse_long(value: Any, name: str = "", depth: int = DEPTH) -> None:

@@ -11,6 +11,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, settings
 from worker.engine import Model
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
+from worker.media.walker import DENIED
 from worker.routes.openai import ROUTES, bodies
 from worker.routes.openai.bodies import Prepared
 from worker.routes.openai.route import Route
@@ -69,14 +70,14 @@ def test_vllm_finds_the_model_that_a_request_names(prepare: Prepare, name: Any) 
     assert prepare(COMPLETIONS, {"model": name})["model"] == name
 
 
-@pytest.mark.parametrize("name", sorted(bodies.DENIED))
+@pytest.mark.parametrize("name", sorted(DENIED))
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES, TOKENIZE])
 def test_keys_that_callers_may_not_send_are_refused(prepare: Prepare, path: str, name: str) -> None:
     bodies_with_it: list[dict[str, Any]] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
     for body in bodies_with_it:
         with pytest.raises(InvalidInput) as caught:
             prepare(path, body)
-        message = f"{name}: not in a request: {bodies.DENIED[name]}"
+        message = f"{name}: not in a request: {DENIED[name]}"
         assert (caught.value.message, caught.value.param) == (message, name)
 
 
@@ -203,10 +204,16 @@ def test_the_parts_of_a_tools_output_become_one_text(prepare: Prepare) -> None:
         {"role": "user", "content": "Hi"},
         {"role": "user", "content": [text("Hi", "input_text")]},
         {"role": "assistant", "content": "Ho"},
-        {"role": "assistant", "content": [text("a"), {"type": "input_image"}]},
+        {
+            "role": "assistant",
+            "content": [text("a"), {"type": "input_image", "image_url": "data:,"}],
+        },
         {"role": "assistant", "content": [text("a"), "b"]},
         {"type": "function_call_output", "output": "42"},
-        {"type": "function_call_output", "output": [{"type": "input_image"}]},
+        {
+            "type": "function_call_output",
+            "output": [{"type": "input_image", "image_url": "data:,"}],
+        },
         {"type": "reasoning", "output": [text("a")]},
     ],
     ids=repr,

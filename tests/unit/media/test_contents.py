@@ -1,0 +1,134 @@
+"""What files may be, and how large, before anything in them is decoded."""
+
+import base64
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy
+import pytest
+from PIL import Image
+from support.media import CHAT, FILE, as_url, body, bomb, data_url, image, media, refusal, values
+
+from worker.media import Limits
+
+
+@pytest.mark.parametrize("remote", [True, False])
+async def test_an_image_of_too_many_pixels_is_refused_by_its_head(serve: Any, remote: bool) -> None:
+    url = serve(bomb()) if remote else as_url(bomb())
+    message = await refusal(media(), body(url))
+    most = "at most 40,000,000 are taken (VLLM_MAX_IMAGE_PIXELS)"
+    assert message == f"64,000,000 pixels, and {most}"
+    url = serve(bomb(65_000, 65_000)) if remote else as_url(bomb(65_000, 65_000))
+    assert await refusal(media(), body(url)) == f"more than 178,956,970 pixels, and {most}"
+
+
+async def test_all_images_of_a_request_together_have_eight_times_the_pixels() -> None:
+    own = media(Limits(pixels=1_200))
+    assert len(await values(own, body(*[data_url(40, 30)] * 8))) == 8
+    message = await refusal(own, body(*[data_url(40, 30)] * 9))
+    assert "10,800 pixels in the media of the request so far, and at most 9,600" in message
+    assert await values(media(Limits(pixels=0)), body(as_url(bomb())))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "data:",
+        "data:,",
+        "data:image/png",
+        "data:image/png;base64",
+        "data:image/png,abc",
+        "data:image/png;base64,",
+        "data:image/png;base64,AAAA",
+        "data:image/png;base64,A",
+        "data:image/png;base64,AA AA",
+        "data:image/png;base64;x," + as_url(FILE).partition(",")[2],
+        as_url(FILE)[:60],
+        as_url(b"%!PS-Adobe-3.0 EPSF-3.0"),
+        as_url(b"<svg/>"),
+        "DATA:image/png;base64,AAAA",
+    ],
+)
+async def test_a_data_url_without_an_image_is_refused(url: str) -> None:
+    assert "can't be read: Input should be" in await refusal(media(), body(url))
+
+
+async def test_the_size_of_a_data_url_is_limited() -> None:
+    own = media(Limits(megabytes=1))
+    message = await refusal(own, body(as_url(FILE + bytes(1_000_000))))
+    assert message.endswith("bytes, and at most 1,000,000 are taken (MEDIA_MAX_MB)")
+
+
+WAVE = b"RIFF\x24\0\0\0WAVEfmt "
+
+
+async def test_a_sound_is_known_by_its_beginning(serve: Any) -> None:
+    assert await values(media(), body(serve(WAVE, "audio/x-wav"), kind="audio")) == [
+        as_url(WAVE, "audio/wav")
+    ]
+    for other in (b"#EXTM3U\nhttp://127.0.0.1/", FILE, b"", b"ffconcat version 1.0"):
+        for kind in ("audio", "video"):
+            url = as_url(other, f"{kind}/mp4")
+            assert "can't be read: Input should be" in await refusal(media(), body(url, kind=kind))
+
+
+async def test_a_sound_in_base64_is_checked_likewise() -> None:
+    def request(data: bytes) -> dict[str, Any]:
+        sound = {"data": base64.b64encode(data).decode(), "format": "wav"}
+        part = {"type": "input_audio", "input_audio": sound}
+        return {"messages": [{"role": "user", "content": [part]}]}
+
+    assert await media().inlined(request(WAVE), CHAT) == (request(WAVE), True)
+    assert "can't be read" in await refusal(media(), request(b"#EXTM3U"))
+
+
+async def test_images_in_a_row_are_a_video() -> None:
+    encoded = base64.b64encode(image(format_="JPEG")).decode()
+    url = f"data:video/jpeg;base64,{encoded},{encoded}"
+    assert await values(media(), body(url, kind="video")) == [url]
+    large = base64.b64encode(bomb()).decode()
+    url = f"data:video/jpeg;base64,{encoded},{large}"
+    message = await refusal(media(), body(url, kind="video"))
+    assert "VLLM_MAX_IMAGE_PIXELS" in message
+
+
+def moving(width: int, height: int) -> bytes:
+    """Return a GIF of three frames."""
+    file = io.BytesIO()
+    frames = [Image.new("P", (width, height), index) for index in range(3)]
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
+    return file.getvalue()
+
+
+async def test_the_pixels_of_a_moving_image_are_limited() -> None:
+    url = as_url(moving(40, 30), "image/gif")
+    for kind in ("image", "video"):
+        assert await values(media(), body(url, kind=kind)) == [url]
+        message = await refusal(media(Limits(pixels=1_000)), body(url, kind=kind))
+        assert "1,200 pixels" in message
+
+
+def video(width: int, height: int, frames: int, code: str, ending: str) -> bytes:
+    writer = cv2.VideoWriter_fourcc(*code)  # type: ignore[attr-defined]  # not in its types
+    with tempfile.NamedTemporaryFile(suffix=ending) as file:
+        video = cv2.VideoWriter(file.name, writer, 5, (width, height))
+        for _ in range(frames):
+            video.write(numpy.zeros((height, width, 3), numpy.uint8))
+        video.release()
+        return Path(file.name).read_bytes()
+
+
+async def test_the_pixels_of_all_frames_that_are_shown_of_a_video_are_limited() -> None:
+    small = as_url(video(64, 48, 6, "mp4v", ".mp4"), "video/mp4")
+    assert await values(media(), body(small, kind="video")) == [small]
+    own = media(Limits(pixels=2_000))
+    message = await refusal(own, body(small, kind="video"))
+    assert message.startswith(
+        "18,432 pixels in the media of the request so far, and at most 16,000"
+    )
+    # Of a long video a share is shown.
+    long = as_url(video(64, 48, 100, "MJPG", ".avi"), "video/x-msvideo")
+    assert await values(media(Limits(pixels=13_000)), body(long, kind="video")) == [long]

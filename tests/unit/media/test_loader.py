@@ -1,0 +1,181 @@
+"""What a request's media become, and how long and how often they are fetched."""
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+from aiohttp import web
+from PIL import Image
+from support.media import CHAT, FILE, as_url, body, data_url, image, media, refusal, values
+
+from worker.media import Limits
+
+
+async def test_a_url_becomes_the_file_that_it_names_and_the_request_stays(serve: Any) -> None:
+    request = body(serve(), data_url(), serve(image(colour="blue")))
+    before = str(request)
+    first, second, third = await values(media(), request)
+    assert (first, second) == (as_url(FILE), data_url())
+    assert third == as_url(image(colour="blue"))
+    assert str(request) == before
+
+
+async def test_a_request_without_media_stays_the_same_object() -> None:
+    request = {"messages": [{"role": "user", "content": "Hi"}]}
+    after, shows = await media().inlined(request, CHAT)
+    assert after is request
+    assert not shows
+
+
+@pytest.mark.parametrize("format_", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
+async def test_the_type_is_read_from_the_file_whatever_the_host_says(
+    serve: Any, format_: str
+) -> None:
+    file = image(format_=format_)
+    (url,) = await values(media(), body(serve(file, "application/octet-stream")))
+    assert url == as_url(file, Image.MIME[format_])
+
+
+async def test_a_redirect_is_followed_three_times_and_no_more(serve: Any) -> None:
+    url = serve()
+    for hop in range(4):
+        if hop == 3:
+            assert await values(media(), body(url)) == [as_url(FILE)]
+        target = url if hop % 2 else url.removeprefix("http://host.example").partition("/")[2]
+        location = target if hop % 2 else f"/{target}"
+
+        async def redirect(_: web.Request, location: str = location) -> web.Response:
+            return web.Response(status=302, headers={"Location": location})
+
+        url = serve.by(redirect)
+    assert await refusal(media(), body(url)) == "its host redirects more than 3 times"
+
+
+async def test_only_the_domains_of_the_operator_are_asked(serve: Any) -> None:
+    url = serve()
+    own = media(domains=("other.example",))
+    assert await refusal(own, body(url)) == "its host is none of ALLOWED_MEDIA_DOMAINS"
+    assert await values(own, body(url.replace("host.", "Other.")))
+
+
+@pytest.mark.parametrize("status", [201, 204, 400, 401, 403, 404, 429, 500, 503])
+async def test_a_host_that_has_no_file_is_told_by_its_status(serve: Any, status: int) -> None:
+    url = serve(status=status, headers={"X-Secret": "a"})
+    assert await refusal(media(), body(url)) == f"its host answers {status}"
+
+
+@pytest.mark.parametrize("type_", ["text/html", "application/json", "text/plain"])
+async def test_an_answer_that_is_no_medium_is_not_read(serve: Any, type_: str) -> None:
+    message = "its host does not say that it is an image, a video or audio"
+    assert await refusal(media(), body(serve(type_=type_))) == message
+
+
+async def test_a_compressed_answer_is_not_unpacked(serve: Any) -> None:
+    url = serve(headers={"Content-Encoding": "gzip"})
+    assert await values(media(), body(url)) == [as_url(FILE)]
+    packed = serve(base64.b64decode("H4sIAAAAAAAAA0tMBABVXQkKAgAAAA=="), headers={})
+    assert "can't be read" in await refusal(media(), body(packed))
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_file_that_is_too_large_is_not_read_to_its_end(serve: Any, told: bool) -> None:
+    sent = 0
+
+    async def large(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(headers={"Content-Type": "image/png"})
+        if told:
+            response.content_length = 50_000_000
+        await response.prepare(request)
+        for _ in range(500):
+            await response.write(b"x" * 100_000)
+            sent += 100_000
+        return response
+
+    message = await refusal(media(Limits(megabytes=1)), body(serve.by(large)))
+    assert message.endswith("bytes, and at most 1,000,000 are taken (MEDIA_MAX_MB)")
+    assert sent < 25_000_000
+
+
+async def test_all_files_of_a_request_together_are_limited(serve: Any) -> None:
+    file = FILE + bytes(900_000)
+    own = media(Limits(megabytes=1))
+    assert len(await values(own, body(*[serve(file)] * 4))) == 4
+    message = await refusal(own, body(*[serve(file)] * 5))
+    assert "in the media of the request so far, and at most 4,000,000 are taken" in message
+
+
+async def test_a_host_that_sends_nothing_is_given_up(serve: Any) -> None:
+    never = asyncio.Event()
+
+    async def silent(_: web.Request) -> web.Response:
+        await never.wait()
+        return web.Response()
+
+    url = serve.by(silent)
+    message = await refusal(media(Limits(seconds=0.3)), body(serve(), url, url))
+    limit = "0.3 seconds (MEDIA_FETCH_TIMEOUT_S)"
+    assert message == f"the media could not be fetched within {limit}"
+    never.set()
+
+
+async def test_the_number_of_media_is_limited_before_any_is_fetched() -> None:
+    message = await refusal(media(Limits(parts=2)), body(*["http://host.example/"] * 3))
+    assert message == "3 media in one request, and at most 2 are taken (MEDIA_MAX_PARTS)"
+
+
+async def test_an_operator_can_turn_fetching_off() -> None:
+    own = media(Limits(remote=False))
+    message = await refusal(own, body(data_url(), "http://host.example/"))
+    assert message == "this endpoint takes media as data: URLs only"
+    assert await values(own, body(data_url())) == [data_url()]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "takes"),
+    [
+        ((), "text"),
+        (("audio",), "text and audio"),
+        (("video", "audio"), "text and audio and video"),
+    ],
+)
+async def test_what_the_model_does_not_take_is_refused_before_any_fetch(
+    kinds: tuple[str, ...], takes: str
+) -> None:
+    message = await refusal(media(kinds=kinds), body("http://host.example/"))
+    assert message == f"this model takes {takes}"
+
+
+async def test_many_requests_take_turns(serve: Any) -> None:
+    now, most = 0, 0
+
+    async def slow(_: web.Request) -> web.Response:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.02)
+        now -= 1
+        return web.Response(body=FILE, content_type="image/png")
+
+    own, url = media(), serve.by(slow)
+    await asyncio.gather(*(own.inlined(body(*[url] * 8), CHAT) for _ in range(20)))
+    # Four of one request, of eight requests at once.
+    assert 8 < most <= 32
+
+
+async def test_a_cancelled_request_lets_go_of_its_turn(serve: Any) -> None:
+    never = asyncio.Event()
+
+    async def silent(_: web.Request) -> web.Response:
+        await never.wait()
+        return web.Response()
+
+    own, url = media(), serve.by(silent)
+    waiting = [asyncio.create_task(own.inlined(body(url), CHAT)) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    never.set()
+    assert await values(own, body(serve())) == [as_url(FILE)]
