@@ -40,7 +40,7 @@ class Media:
             route: the path of the request.
 
         Raises:
-            InvalidInput: a key or a medium is refused; naming its place, limit and size.
+            InvalidInput: a part or a medium is refused; naming its place, limit and size.
         """
         found = find(body, route)
         if not found:

@@ -98,6 +98,7 @@ def refuse(body: Mapping[str, Any], route: str) -> None:
     Raises:
         InvalidInput: naming the key.
     """
+    _refuse_keys(body)
     find(body, route)
 
 
@@ -109,9 +110,8 @@ def find(body: Mapping[str, Any], route: str) -> list[Medium]:
         route: the path of the request.
 
     Raises:
-        InvalidInput: a key is refused, or a medium has no URL; naming the place.
+        InvalidInput: a key of a part is refused, or a medium has no URL; naming the place.
     """
-    _refuse_keys(body)
     keys = CONVERSATIONS + (SCORED if route in SCORING_ROUTES else ())
     found: list[Medium] = []
     for key in keys:

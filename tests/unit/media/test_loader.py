@@ -28,6 +28,11 @@ async def test_a_request_without_media_stays_the_same_object() -> None:
     assert not shows
 
 
+async def test_keys_that_the_worker_itself_sets_pass() -> None:
+    request = {"input": "Hi", "request_id": "resp_1"}
+    assert await media().inlined(request, "/v1/responses") == (request, False)
+
+
 @pytest.mark.parametrize("format_", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
 async def test_the_type_is_read_from_the_file_whatever_the_host_says(
     serve: Any, format_: str

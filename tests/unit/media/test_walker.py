@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput
-from worker.media.walker import DENIED, DENIED_IN_PARTS, HOLDERS, find, replaced
+from worker.media.walker import DENIED, DENIED_IN_PARTS, HOLDERS, find, refuse, replaced
 
 CHAT = "/v1/chat/completions"
 URL = "https://example.com/a.png"
@@ -159,7 +159,7 @@ def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges(
     bodies: list[dict[str, Any]] = [{name: {}}, {holder: {name: "x"}}]
     for body in bodies:
         with pytest.raises(InvalidInput, match=f"{name}: not in a request") as caught:
-            find(body, CHAT)
+            refuse(body, CHAT)
         assert caught.value.param == name
 
 
@@ -219,4 +219,5 @@ CALL = {"type": "function", "function": {"name": "f", "arguments": json.dumps({"
     ids=repr,
 )
 def test_words_in_what_vllm_does_not_read_as_media_are_the_callers_own(body: Any) -> None:
+    refuse(body, CHAT)
     assert not find(body, CHAT)

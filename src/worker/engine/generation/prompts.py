@@ -9,7 +9,7 @@ from worker.engine.translation import accepted, translated
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import with_system_prompt
-from worker.media import Media
+from worker.media import Media, refuse
 
 # What renders the conversations of raw jobs, too.
 CHAT = "/v1/chat/completions"
@@ -100,6 +100,7 @@ class Prompts:
         }
         shows = True
         if media is not None:
+            refuse(body, CHAT)
             body, shows = await media.inlined(body, CHAT)
         with translated(self._client, shows_media=shows):
             request = find("ChatCompletionRequest")(
