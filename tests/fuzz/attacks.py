@@ -90,7 +90,9 @@ def print_line(text: str) -> None:
 
 
 def _asked(kind: str, row: Attack, args: Namespace) -> bool:
-    wanted = not args.only or any(word in f"{kind}: {row.name}" for word in args.only)
+    wanted = not args.only or any(
+        word == kind if word in KINDS else word in row.name for word in args.only
+    )
     return wanted and (row.harmful or not args.harmful)
 
 
