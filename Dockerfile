@@ -29,7 +29,7 @@ RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python; \
 
 # The model, if one is given, is in a layer below the source, so that a change of the source downloads
 # nothing again: only the code that downloads is copied before it.
-COPY src/worker/__init__.py src/worker/errors.py /src/worker/
+COPY src/worker/__init__.py src/worker/errors.py src/worker/masking.py /src/worker/
 COPY src/worker/store/ /src/worker/store/
 COPY builder/bake_model.py /tmp/bake_model.py
 ARG MODEL_NAME

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from worker import doctor, local, logs, start
+from worker import doctor, local, logs, masking, start
 from worker.app import Worker
 from worker.concurrency import jobs_at_once
 from worker.engine import Engines, Model
@@ -27,10 +27,13 @@ from worker.phases import phase
 from worker.record import JobRecord
 from worker.settings import Settings
 from worker.settings.environment import (
+    give_sdk_its_key,
+    given_environ,
     log_format,
     platform_around,
     process_environ,
     queue_around,
+    take_secrets,
 )
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
@@ -46,6 +49,9 @@ FAREWELL_S = 10.0
 def main() -> int:
     """Start the worker and run it until it is stopped; return the exit status of a failed start."""
     command = read_command_line()
+    # Before there are children, or anything is logged.
+    masking.hide(take_secrets())
+    masking.mask_output()
     set_up_log(command)
     # Until the SDK sets its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -126,7 +132,7 @@ def prefetch() -> None:
         SettingsError: the settings don't say what to download, or where to.
         StartFailed: something can't be found or downloaded.
     """
-    bootstrap = Bootstrap.of(gather(process_environ()))
+    bootstrap = Bootstrap.of(gather(given_environ()))
     if bootstrap.mistakes:
         raise SettingsError([*bootstrap.mistakes])
     for found in Repositories(bootstrap, newest=True).prefetch():
@@ -161,6 +167,7 @@ def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> No
     With ``test_api`` the SDK serves its own test API instead.
     """
     with phase("sdk"):
+        give_sdk_its_key()
         # The SDK reads the environment when it is imported. Other ways to run do without it.
         import runpod  # noqa: PLC0415 - see above
 

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from worker.masking import masked
+
 log = logging.getLogger(__name__)
 
 # Characters: a message may quote the request, and a yield has a limit.
@@ -75,8 +77,8 @@ def in_settings(message: str) -> str:
 
 
 def _postable(text: str) -> str:
-    """Return a text that a POST can carry: cut, and without halves of surrogate pairs."""
-    return text[:LONGEST_MESSAGE].encode(errors="replace").decode()
+    """Return a text that a POST can carry: cut, without secrets or halves of surrogate pairs."""
+    return masked(text)[:LONGEST_MESSAGE].encode(errors="replace").decode()
 
 
 class RequestError(WorkerError):

@@ -16,7 +16,7 @@ from worker import start
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.engine.arguments import EngineArguments
 from worker.errors import SettingsError, WorkerError
-from worker.settings.environment import export, overwrite, process_environ
+from worker.settings.environment import export, given_environ, overwrite, process_environ
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
@@ -64,7 +64,7 @@ class _Read:
 
 def examine() -> Iterator[Finding]:
     """Check everything, and yield all findings."""
-    bootstrap = Bootstrap.of(gather(process_environ()))
+    bootstrap = Bootstrap.of(gather(given_environ()))
     lookups = _lookups(bootstrap)
     read = _read(bootstrap)
     yield from read.findings
@@ -90,7 +90,7 @@ def _without_mistakes(error: SettingsError) -> _Read:
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
     # A setting that is made of several variables has the names of all of them.
     names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
-    rest = {name: value for name, value in process_environ().items() if name not in names}
+    rest = {name: value for name, value in given_environ().items() if name not in names}
     read = None
     # An import that failed leaves modules behind that only confuse a second one.
     if "worker.engine.options" in sys.modules:

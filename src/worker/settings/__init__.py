@@ -143,6 +143,11 @@ class Settings(BaseModel):
         accepted = example(name.upper()) or default or None
         return Mistake(name.upper(), "***" if secret else texts[name], advice, accepted)
 
+    def secrets(self) -> list[str]:
+        """Return the values of all settings that are secrets."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+
     def idle(self) -> dict[str, str]:
         """Return the reasons why settings have no effect next to others, by name."""
         constant = f"every chunk holds DEFAULT_BATCH_SIZE={self.default_batch_size} tokens"

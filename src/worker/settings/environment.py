@@ -1,5 +1,6 @@
 """Reads and writes the process's environment; no other module does."""
 
+import ctypes
 import os
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -19,6 +20,21 @@ EXPORTS = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 
+HUB_TOKEN = "HF_TOKEN"
+SDK_KEY = "RUNPOD_AI_API_KEY"
+# Variables that hold secrets, with the names that operators use by mistake.
+SECRETS = (
+    HUB_TOKEN,
+    SDK_KEY,
+    "SERVE_API_KEY",
+    "RUNPOD_API_KEY",
+    *("HUGGING_FACE_HUB_TOKEN", "HUGGING_FACE_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_API_KEY"),
+    *("HF_API_TOKEN", "VLLM_API_KEY", "API_KEY"),
+)
+
+# Those that were taken out of the environment.
+_taken: dict[str, str] = {}
+
 
 @dataclass(frozen=True)
 class Default:
@@ -35,6 +51,49 @@ class Default:
 def process_environ() -> Mapping[str, str]:
     """Return the process's environment: what the operator set, and what was exported since."""
     return os.environ
+
+
+def given_environ() -> Mapping[str, str]:
+    """Return the process's environment with the secrets that were taken out of it."""
+    return {**_taken, **os.environ}
+
+
+def take_secrets() -> list[str]:
+    """Take the secrets out of the environment, so that no child process has them.
+
+    Call this before the first thread.
+
+    Returns:
+        Their values.
+    """
+    find = ctypes.CDLL(None).getenv
+    find.restype = ctypes.c_void_p
+    for name in SECRETS:
+        if value := os.environ.get(name):
+            _taken[name] = value
+            # The variables that a process was started with stay in its memory when they are unset,
+            # where /proc/<pid>/environ shows them, also of each process that is forked from it.
+            if place := find(name.encode()):
+                ctypes.memset(place, ord("*"), len(os.fsencode(value)))
+            del os.environ[name]
+    return [*_taken.values()]
+
+
+def give_sdk_its_key() -> None:
+    """Let the SDK read the platform's key, where processes that are started anew don't see it."""
+    if key := _taken.get(SDK_KEY):
+        os.environ[SDK_KEY] = key
+        # Of the environment that children inherit, not of the mapping that Python reads.
+        os.unsetenv(SDK_KEY)
+
+
+def remove(name: str) -> None:
+    """Remove a variable, if it is set."""
+    os.environ.pop(name, None)
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in SECRETS}
 
 
 def export(

@@ -17,7 +17,7 @@ from worker.engine.gpus import EMBEDDER_SHARE, GPU_SHARE, divide_memory
 from worker.errors import Mistake, SettingsError, StartFailed, collected
 from worker.phases import phase
 from worker.settings import Settings
-from worker.settings.environment import process_environ
+from worker.settings.environment import given_environ
 from worker.settings.names import EMBEDDER, FOREIGN, Names
 from worker.settings.sources import EXTRA_ARGS, Given, gather, options_of
 from worker.start.bootstrap import Bootstrap
@@ -74,7 +74,7 @@ def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> St
         SettingsError: mistakes in the settings.
         StartFailed: vLLM can't be imported, or a model can't be found or downloaded.
     """
-    bootstrap = Bootstrap.of(gather(process_environ() if environ is None else environ))
+    bootstrap = Bootstrap.of(gather(given_environ() if environ is None else environ))
     with contextlib.closing(Repositories(bootstrap)) as repositories:
         if offline:
             repositories.go_offline()

@@ -4,6 +4,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Self
 
+from worker import masking
 from worker.errors import Mistake, SettingsError, collected
 from worker.settings import Settings
 from worker.settings.environment import Default
@@ -43,6 +44,9 @@ class Bootstrap:
             with contextlib.suppress(SettingsError):
                 settings = Settings.from_env(right)
         defaults = settings.export() if settings else []
+        if settings:
+            # Those of files, which were not in the environment.
+            masking.hide(settings.secrets())
         return cls(
             given, settings, tuple(defaults), (*given.mistakes, *map(given.as_written, mistakes))
         )

@@ -12,8 +12,9 @@ from typing import Any
 from worker.engine.arguments import EngineArguments
 from worker.errors import StartFailed
 from worker.phases import phase
-from worker.settings.environment import export, hub_cache, process_environ
+from worker.settings.environment import HUB_TOKEN, export, hub_cache, process_environ, remove
 from worker.settings.sources import BAKED
+from worker.settings.values import says
 from worker.start.bootstrap import Bootstrap
 from worker.start.needs import (
     asks_hub,
@@ -112,6 +113,9 @@ class Repositories:
         complete = not self._left_to_vllm()
         if self._named and complete and not asks_hub(self._given):
             export(_OFFLINE)
+            if says(process_environ().get("HF_HUB_OFFLINE"), True):
+                # Before there is an engine, which would have it, too.
+                remove(HUB_TOKEN)
 
     def prefetch(self) -> list[Found]:
         """Wait for everything that the settings name.

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from worker.errors import StartFailed
+from worker.settings.environment import HUB_TOKEN, without_secrets
 from worker.store.places import Places
 from worker.store.refusals import Reason, Unavailable
 from worker.store.resolve import Found, resolve
@@ -33,11 +34,15 @@ _GRACE_S = 2.0
 
 @dataclass(frozen=True)
 class Order:
-    """What the child is to obtain; ``newest`` as in ``download.obtain``."""
+    """What the child is to obtain; ``newest`` as in ``download.obtain``.
+
+    The token is the hub's; in the environment of a process others could read it.
+    """
 
     wanted: list[Wanted]
     places: Places
     newest: bool = False
+    token: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ class Fetching:
         settled = [result for result in found if not (newest and result.origin is Origin.VOLUME)]
         self._found = {result.wanted: result for result in settled}
         missing = [item for item in wanted if item not in self._found]
-        self._child = _start_child(Order(missing, places, newest), environ) if missing else None
+        order = Order(missing, places, newest, environ.get(HUB_TOKEN, ""))
+        self._child = _start_child(order, without_secrets(environ)) if missing else None
         _running.add(self)
 
     def result(self) -> dict[Wanted, Found]:

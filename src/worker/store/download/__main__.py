@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
+from worker import masking
+from worker.settings.environment import HUB_TOKEN, overwrite
 from worker.store import Unavailable
 from worker.store.download import lease, obtain
 from worker.store.fetching import ORDER, REPLY, Reply
@@ -21,12 +23,16 @@ log = logging.getLogger("worker.store")
 
 def main() -> None:
     """Read the order, obtain what it wants, write the reply, and end the process."""
+    masking.mask_output()
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("worker").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: leave())
     # Ctrl-C reaches the parent, too, which decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = ORDER.validate_json(sys.stdin.buffer.readline())
+    if order.token:
+        masking.hide([order.token])
+        overwrite(HUB_TOKEN, order.token)
     threading.Thread(target=leave_with_parent, daemon=True).start()
     for cache in {order.places.cache(wanted) for wanted in order.wanted}:
         warn_of_own_disk(cache)
