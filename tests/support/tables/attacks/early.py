@@ -61,31 +61,76 @@ numbers: logit_bias {"5": Na
 numbers: logit_bias {"5": In
 numbers: logit_bias {"5": 1e
 numbers: token ids of 2**64
-grammars: an expression of 200 KB: raw
+grammars: three nested repetitions: chat
+grammars: three nested repetitions: chat structured_outputs
+grammars: three nested repetitions: chat stream
+grammars: three nested repetitions: completions
+grammars: three nested repetitions: responses
+grammars: three nested repetitions: pattern in response_format
+grammars: six nested repetitions: chat structured_outputs
+grammars: six nested repetitions: responses
+grammars: repetitions of groups without names: completions
+grammars: one repetition of 10**9: chat
+grammars: one repetition of 10**9: responses
+grammars: one repetition of 10**9: pattern in response_format
+grammars: two repetitions of 9,999: chat stream
+grammars: repetitions in a class's shadow: chat
+grammars: repetitions behind an escaped brace: responses
 grammars: an expression of 200 KB: chat
 grammars: an expression of 200 KB: chat structured_outputs
+grammars: an expression of 200 KB: responses
+grammars: an expression of 200 KB: pattern in response_format
 grammars: an expression that is a number: llm_engine
-grammars: a rule that is only itself: raw
-grammars: a rule that is only itself: beside sampling_params
-grammars: a rule that is only itself: llm_engine
-grammars: a rule that is only itself: chat
-grammars: a rule that is only itself: completions
-grammars: 200 KB of rules: raw
+grammars: nested repetitions: chat
+grammars: nested repetitions: completions
+grammars: nested repetitions: responses
 grammars: 200 KB of rules: chat
-grammars: 200 KB of rules: llm_engine
-grammars: 6,000 properties: raw
+grammars: 200 KB of rules: responses
+grammars: 6,000 properties: chat structural_tag
+grammars: 6,000 properties: completions response_format
+grammars: 6,000 properties: chat response_format
+grammars: 6,000 properties: responses text.format
+grammars: 6,000 properties: messages output_config
+grammars: a schema of 100 KB: chat response_format
+grammars: a schema of 100 KB: responses text.format
+grammars: a schema of 100 KB: messages output_config
 grammars: 5,000 choices: chat response_format
 grammars: 5,000 choices: responses text.format
 grammars: 5,000 choices: messages output_config
-grammars: 10,000 choices (raw)
-grammars: a choice of 1 MB (raw)
+grammars: nested repetitions in a pattern: chat response_format
+grammars: nested repetitions in a pattern: completions response_format
+grammars: nested repetitions in a pattern: chat structured_outputs
+grammars: nested repetitions in a pattern: chat structural_tag
+grammars: nested repetitions in a pattern: chat tool
+grammars: nested repetitions in a pattern: chat strict tool
+grammars: nested repetitions in a pattern: responses text.format
+grammars: nested repetitions in a pattern: responses structured_outputs
+grammars: nested repetitions in a pattern: responses tool
+grammars: nested repetitions in a pattern: messages output_config
+grammars: nested repetitions in a pattern: messages tool
+grammars: nested repetitions in patternProperties: chat response_format
+grammars: nested repetitions in patternProperties: responses text.format
+grammars: nested repetitions in patternProperties: chat strict tool
+grammars: a pattern in a definition: chat response_format
+grammars: a pattern in a definition: chat tool
+grammars: a pattern in a definition: responses text.format
+grammars: a pattern in a definition: messages output_config
+grammars: a choice of 1 MB (responses)
 grammars: 10,000 choices (responses)
 grammars: schema and regex at once (chat)
+grammars: format and structured_outputs at once (chat)
 grammars: a private key of structured_outputs (chat)
 grammars: a backend by request (raw)
+grammars: a structural tag with nested repetitions (chat)
+grammars: a structural tag with a grammar (chat)
+grammars: 100 KB in a structural tag's text (chat)
+grammars: 30 tools with patterns (chat)
+texts: a tool's name of parameters (chat)
 texts: an unknown key of slashes (raw)
 texts: an unknown sampling parameter of slashes (raw)
 texts: a route of slashes
+texts: a truncation of parameters (responses)
+texts: a reasoning effort of parameters (chat)
 structure: 10,001 prompts
 structure: 500,000 messages of 0 (raw)
 structure: 500,000 messages of 0 (chat)
@@ -152,6 +197,13 @@ work: 500,000 logprob ids (raw)
 work: n 257 (raw)
 work: n 16,384 (chat)
 work: n 16,384 (completions)
+media: a picture that is null with a uuid (chat)
+media: a picture with a uuid (chat)
+media: embeddings of a picture (chat)
+media: embeddings of a sound (chat)
+media: embeddings of a film (chat)
+media: embeddings of a prompt (chat)
+media: a PIL picture (chat)
 media: a file (responses)
 media: prompt_embeds (completions)
 media: prompt_embeds (raw)
@@ -159,7 +211,12 @@ media: multi_modal_data (raw)
 media: multi_modal_data in the prompt (raw)
 media: mm_processor_kwargs (chat)
 media: media_io_kwargs (chat)
+keys: kv_transfer_params in vllm_xargs (chat)
+keys: kv_transfer_params in vllm_xargs (completions)
+keys: kv_transfer_params in vllm_xargs (responses)
+keys: ec_transfer_params in vllm_xargs (chat)
 keys: vllm_xargs of 60,000 (chat)
+keys: vllm_xargs with a list (completions)
 keys: kv_transfer_params (chat)
 keys: kv_transfer_params among template arguments (chat)
 keys: kv_transfer_params (messages)
