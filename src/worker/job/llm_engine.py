@@ -13,6 +13,8 @@ RENAMED = {"max_new_tokens": "max_tokens", "stop_sequences": "stop"}
 # Arguments of LLM Engine's client that are not for the server.
 CLIENT_ONLY = frozenset({"timeout", "request_headers"})
 
+# The first mistake in a list is enough.
+Texts = Annotated[list[str], Field(fail_fast=True)]
 Penalty = Annotated[float, Field(ge=0, le=2)]
 
 
@@ -24,7 +26,7 @@ class LLMEngineJob(Job):
     model: str | None = None
     max_new_tokens: Annotated[int, Field(ge=1)] = 20
     temperature: Annotated[float, Field(ge=0, le=1)] = 0.2
-    stop_sequences: list[str] | None = None
+    stop_sequences: Texts | None = None
     return_token_log_probs: bool = False
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -34,7 +36,7 @@ class LLMEngineJob(Job):
     skip_special_tokens: bool | None = None
     guided_json: dict[str, Any] | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Texts | None = None
     guided_grammar: str | None = None
     stream: bool = False
     use_tqdm: bool | None = None

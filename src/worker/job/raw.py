@@ -1,6 +1,8 @@
 """Prompts and conversations for the engine itself: one, or a list of them."""
 
+import json
 from collections.abc import Mapping, Set
+from itertools import repeat
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -17,8 +19,13 @@ from worker.errors import InvalidInput
 from worker.job.base import SAMPLING, Job, without_nulls
 from worker.job.sampling import OUTSIDE, Sampling, gathered
 
-# Every prompt of a list is a request of its own; a job's input has at most 20 MB.
+# Every prompt of a list is a request of its own.
 MOST_PROMPTS = 10_000
+# Characters of parameters beside a list of sampling_params, times their number.
+MOST_REPEATED = 1_000_000
+
+# The first mistake in a list is enough: pydantic would keep one for each of its items.
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
 
 class Message(BaseModel):
@@ -27,7 +34,7 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True)
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Objects | None = None
 
     @field_validator("content")
     @classmethod
@@ -45,9 +52,9 @@ class RawJob(Job):
     marks: ClassVar[frozenset[str]] = frozenset({"prompt", "messages"})
 
     prompt: str | list[int] | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     apply_chat_template: bool = False
-    tools: list[dict[str, Any]] | None = None
+    tools: Objects | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     # None begins a turn of the assistant, unless the last message is to be continued.
     add_generation_prompt: bool | None = None
@@ -135,16 +142,16 @@ class ListJob(Job):
         if isinstance(params, list) and len(params) != len(prompts):
             message = f"{SAMPLING}: {len(params)} of them for {len(prompts)} {key}"
             raise InvalidInput(message, param=SAMPLING)
-        one_each = isinstance(params, list)
-        common = RawJob.read({**shared, "prompt": "", **({} if one_each else {SAMPLING: params})})
-        if not one_each:
-            # Validated once for all, with those that stood next to them.
-            shared = {name: value for name, value in shared.items() if name not in OUTSIDE}
-            params = [common.sampling_params] * len(prompts)
+        each = params if isinstance(params, list) else None
+        common = RawJob.read({**shared, "prompt": "", **({} if each else {SAMPLING: params})})
+        outside = {name: shared[name] for name in shared.keys() & OUTSIDE} if each else {}
+        _refuse_repeated(outside, len(prompts))
         item = {"prompts": "prompt", "messages_list": "messages"}[key]
         items = tuple(
-            _item({**shared, item: prompt, SAMPLING: its_params})
-            for prompt, its_params in zip(prompts, params, strict=True)
+            _item(common, {item: prompt, SAMPLING: its_params, **outside})
+            for prompt, its_params in zip(
+                prompts, each or repeat(common.sampling_params), strict=False
+            )
         )
         return super().read({**own, "shared": common, "items": items})
 
@@ -156,8 +163,24 @@ def _only(keys: Set[str]) -> str:
     return next(iter(keys))
 
 
-def _item(values: Mapping[str, Any]) -> RawJob | InvalidInput:
+def _refuse_repeated(outside: Mapping[str, Any], count: int) -> None:
+    """Refuse what would be merged into, and checked with, the own parameters of each item."""
+    if outside and (size := len(json.dumps(outside)) * count) > MOST_REPEATED:
+        name = min(outside)
+        message = f"{count:,} times for as many {SAMPLING} it has {size:,} characters"
+        raise InvalidInput(f"{name}: {message}, at most {MOST_REPEATED:,}", param=name)
+
+
+def _item(common: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
+    """Validate what is an item's own, and join it to what all items share: that is not copied."""
+    prompt = values.get("prompt")
+    if isinstance(prompt, str) and values[SAMPLING] is common.sampling_params:
+        return common.model_copy(update={"prompt": prompt})  # any text is one
     try:
-        return RawJob.read(without_nulls(values))
+        own = RawJob.read(
+            without_nulls({**values, "apply_chat_template": common.apply_chat_template})
+        )
     except InvalidInput as error:
         return error
+    differs = {name: getattr(own, name) for name in ("prompt", "messages", SAMPLING)}
+    return common.model_copy(update=differs)

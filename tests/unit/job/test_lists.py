@@ -271,3 +271,29 @@ def test_parsing_leaves_the_payload_alone(form: dict[str, Any]) -> None:
     }
     parse_input(payload)
     assert payload == before
+
+
+# What all items share is there once, however many they are:
+
+
+@pytest.mark.parametrize(
+    "form", [{"prompts": ["a", [1], "b"]}, {"messages_list": [[TURN]] * 3}], ids=["text", "turns"]
+)
+@pytest.mark.parametrize("params", [{"n": 2}, [{"n": 2}, {"n": 2}, None]], ids=["all", "each"])
+def test_items_share_what_is_not_their_own(form: dict[str, Any], params: Any) -> None:
+    shared = {"tools": [{"type": "function"}], "chat_template_kwargs": {"a": 1}}
+    items = raw_items(listed({**form, **shared, "sampling_params": params}))
+    for name in ("tools", "chat_template_kwargs"):
+        assert len({id(getattr(item, name)) for item in items}) == 1
+    if isinstance(params, dict):
+        assert len({id(item.sampling_params) for item in items}) == 1
+
+
+def test_what_each_items_parameters_would_repeat_has_a_bound() -> None:
+    payload = {"prompts": ["a"] * 200, "sampling_params": [{}] * 200, "guided_regex": "a" * 5_000}
+    error = refusal(payload)
+    assert error.param == "guided_regex"
+    assert "200 times" in error.message
+    assert "at most 1,000,000" in error.message
+    # Once for all, it is no more than it is.
+    assert len(raw_items(listed({**payload, "sampling_params": {}}))) == 200

@@ -133,3 +133,20 @@ def test_half_a_surrogate_pair_in_a_key_is_refused(form: dict[str, Any]) -> None
 def test_a_long_key_is_named_by_its_beginning() -> None:
     message = refusal({"prompt": "Hi", "z" * 200: 1}).message
     assert message == f"unknown key {'z' * 64!r}..."
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"messages": [0] * 9_999},
+        {"messages": [{}] * 9_999},
+        {"messages": [{"role": "user", "content": [0] * 9_999}]},
+        {"prompt": "Hi", "tools": [0] * 9_999},
+        {"format": "llm_engine", "prompt": "Hi", "stop_sequences": [0] * 9_999},
+    ],
+    ids=["numbers", "objects", "parts", "tools", "texts"],
+)
+def test_of_a_list_of_mistakes_the_first_is_told(payload: dict[str, Any]) -> None:
+    # A list of complaints as long as the list would take seconds, and gigabytes.
+    field = refusal(payload).param or ""
+    assert field.split(".").count("0") == field.count("0") == 1 or ".0.0" in field
