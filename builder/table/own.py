@@ -203,6 +203,13 @@ OWN_ROWS = (
         "don't are failed as retryable.",
     ),
     Row(
+        "ALLOWED_XARGS",
+        OPENAI,
+        "Allowed vllm_xargs",
+        "Keys that requests may have in `vllm_xargs`, which plugins of vLLM read, separated by "
+        "commas; unset, none.",
+    ),
+    Row(
         "MAX_INPUT_MB",
         SERVERLESS,
         "Largest input (MB)",

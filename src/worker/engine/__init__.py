@@ -48,6 +48,7 @@ class Model:
         tasks: vLLM's supported tasks: "generate", "embed", "score" and so on.
         temperature: the model's own default, from its generation_config.
         max_new_tokens: likewise.
+        by_priority: whether requests are computed by their priority, not in their order.
     """
 
     names: tuple[str, ...]
@@ -56,6 +57,7 @@ class Model:
     tasks: frozenset[str]
     temperature: float | None = None
     max_new_tokens: int | None = None
+    by_priority: bool = False
 
 
 class Engine(Protocol):

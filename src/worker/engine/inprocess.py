@@ -117,6 +117,7 @@ class InProcessEngine:
             tasks=frozenset(tasks),
             temperature=own.get("temperature"),
             max_new_tokens=own.get("max_tokens"),
+            by_priority=client.vllm_config.scheduler_config.policy == "priority",
         )
         self._server = server
 

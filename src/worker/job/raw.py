@@ -18,6 +18,7 @@ from pydantic import (
 from worker.errors import InvalidInput
 from worker.job.base import SAMPLING, Job, without_nulls
 from worker.job.sampling import OUTSIDE, Sampling, gathered
+from worker.job.tools import check_tools
 
 # Every prompt of a list is a request of its own.
 MOST_PROMPTS = 10_000
@@ -65,6 +66,12 @@ class RawJob(Job):
     return_token_ids: bool = False
     stream: bool = False
     format: Literal["raw", "llm_engine"] = "raw"
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """Validate an input; its tools are bounded before pydantic sees them."""
+        check_tools(values)
+        return super().read(values)
 
     @model_validator(mode="before")
     @classmethod

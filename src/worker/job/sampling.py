@@ -134,6 +134,11 @@ class Sampling(BaseModel):
         asked = {"logprobs": 0} if self.return_token_log_probs else {}
         return params if "logprob_token_ids" in params else {**asked, **params}
 
+    @property
+    def work(self) -> dict[str, Any]:
+        """The parameters that ``check_work`` multiplies, by the names that bodies have for them."""
+        return {**self.vllm, "n": self.width}
+
     # Which of them go together, on both paths:
 
     def refuse_stream(self, holder: str = SAMPLING) -> None:

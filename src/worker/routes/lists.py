@@ -12,6 +12,7 @@ from worker.errors import AnswerTooLarge, EngineDead, InvalidInput, WorkerError,
 from worker.job import ListJob, RawJob
 from worker.job.base import SAMPLING
 from worker.job.structured.bounds import Bounds
+from worker.job.work import check_work
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
@@ -27,6 +28,30 @@ FULL = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
 Result = tuple[int, dict[str, Any]]
 
 
+class Room:
+    """Room for so many choices at once, given in the order in which it was asked for."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._free = asyncio.Semaphore(places)
+        self._turn = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def taken(self, choices: int) -> AsyncGenerator[None, None]:
+        """Wait for room for some choices, and hold it; if there never is enough, all of it."""
+        held = 0
+        try:
+            # One at a time, or several could each hold a part and wait for the rest.
+            async with self._turn:
+                while held < min(choices, self._places):
+                    await self._free.acquire()
+                    held += 1
+            yield
+        finally:
+            for _ in range(held):
+                self._free.release()
+
+
 def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Answer[Result]:
     """Return the answer to a list: a piece is the result of one item, or its error.
 
@@ -40,10 +65,11 @@ def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Ans
     total, done = len(job.items), 0
     usage = Usage()
 
-    async def result(index: int, room: asyncio.Semaphore) -> Piece[Result]:
+    async def result(index: int, room: Room) -> Piece[Result]:
         nonlocal done
-        async with room:
-            item = _bounded(job.items[index], job.shared, bounds)
+        item = job.items[index]
+        async with room.taken(item.sampling_params.width if isinstance(item, RawJob) else 1):
+            item = _bounded(item, job.shared, bounds)
             found, size = await _result(item, f"{request_id}-{index}", engine, usage)
         done += 1
         return Piece((index, found), weight=1, size=size)
@@ -51,7 +77,7 @@ def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Ans
     async def pieces() -> AsyncGenerator[Piece[Result], None]:
         await engine.check(job.shared)
         # Enough to keep the engine full: more would wait in its queue, in front of other jobs.
-        room = asyncio.Semaphore(2 * engine.slots)
+        room = Room(2 * engine.slots)
         tasks = [asyncio.create_task(result(index, room)) for index in range(total)]
         try:
             for task in asyncio.as_completed(tasks) if job.stream else tasks:
@@ -112,6 +138,7 @@ async def _answer(
 ) -> dict[str, Any]:
     if isinstance(item, WorkerError):
         raise item
+    check_work(item.sampling_params.work, room=ROOM_BYTES, holder=f"{SAMPLING}.")
     dialect = DIALECTS[item.format](item, request_id)
     generated = unless_begun(engine, request_id, partial(engine.generate, item, request_id))
     async with contextlib.aclosing(generated) as deltas:

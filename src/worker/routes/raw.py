@@ -12,6 +12,7 @@ from worker.engine import Delta, Engine
 from worker.job import RawJob
 from worker.job.base import SAMPLING
 from worker.job.structured.bounds import Bounds
+from worker.job.work import check_work
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
@@ -31,6 +32,11 @@ def answer(job: RawJob, request_id: str, engine: Engine, bounds: Bounds) -> Answ
         InvalidInput: its structured output is too much.
     """
     bounds.check(job.sampling_params.vllm, SAMPLING)
+    check_work(
+        job.sampling_params.work,
+        room=math.inf if job.streamed else ROOM_BYTES,
+        holder=f"{SAMPLING}.",
+    )
     dialect = DIALECTS[job.format](job, request_id)
     usage = Usage()
 

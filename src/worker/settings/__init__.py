@@ -41,6 +41,13 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+def _split(value: Any) -> Any:
+    return tuple(filter(None, map(str.strip, value.split(",")))) if type(value) is str else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+
+
 def _read_jobs(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     try:
         return read(str(value).lower())
@@ -83,6 +90,7 @@ class Settings(BaseModel):
     runpod_endpoint_id: str | None = None
     max_concurrency: Jobs = 300
     shutdown_grace_s: Amount = 25
+    allowed_xargs: Names = ()
     max_input_mb: Size = 20
     max_input_values: Count = 100_000
     max_input_depth: Count = 64

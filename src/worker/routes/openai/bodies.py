@@ -5,10 +5,12 @@ Those that callers must not set are refused. Unknown ones are passed on and logg
 """
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from worker import media
+from worker.chunking import ROOM_BYTES
 from worker.engine import Engine
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
@@ -17,11 +19,16 @@ from worker.job.bounds import bounded
 from worker.job.sampling import BEAM_SEARCH_IGNORES, OUTSIDE, Sampling
 from worker.job.structured.bounds import Bounds
 from worker.job.structured.spelling import REPLACED, STRUCTURED
+from worker.job.tools import check_tools
+from worker.job.work import check_work
 from worker.routes.openai.ranking import Ranking
 from worker.routes.openai.route import Route
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)
+
+# Arguments for plugins of vLLM's sampling, and for what else reads them.
+XARGS = "vllm_xargs"
 
 # Parameters that are checked, and some translated, as on the raw path.
 SAMPLED = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
@@ -67,7 +74,10 @@ def prepare(
     known = engine.keys(route.path) or frozenset()
     media.refuse(body, route.path)
     _refuse_long(body)
+    _refuse_not_allowed(body, engine, settings)
+    check_tools(body)
     body = bounded(body, holder="")
+    check_work(body, room=math.inf if job.stream else ROOM_BYTES)
     Bounds.of(settings).check(body)
     body.setdefault("model", engine.model.names[0])
     route.complete(body, job, settings.system_prompt)
@@ -87,14 +97,29 @@ def prepare(
 
 def _refuse_long(value: Any, name: str = "", depth: int = DEPTH) -> None:
     """Refuse lists that vLLM would take long to check; lists of token ids it checks quickly."""
-    if isinstance(value, list) and len(value) > MOST_ITEMS and not isinstance(value[0], int):
-        raise InvalidInput(f"{name}: at most {MOST_ITEMS:,} items", param=name)
+    if isinstance(value, list) and set(map(type, value)) == {int}:
+        return
+    if isinstance(value, list) and len(value) > MOST_ITEMS:
+        message = f"{name}: {len(value):,} items, at most {MOST_ITEMS:,}"
+        raise InvalidInput(message, param=name)
     if depth and isinstance(value, dict):
         for key, nested in value.items():
             _refuse_long(nested, name or key, depth - 1)
-    elif depth and isinstance(value, list) and value and not isinstance(value[0], int):
+    elif depth and isinstance(value, list):
         for item in value:
             _refuse_long(item, name, depth - 1)
+
+
+def _refuse_not_allowed(body: dict[str, Any], engine: Engine, settings: Settings) -> None:
+    """Refuse what only an operator can allow."""
+    xargs = body.get(XARGS)
+    for name in sorted(xargs.keys() - {*settings.allowed_xargs}) if isinstance(xargs, dict) else ():
+        place = f"{XARGS}.{name[:LONGEST_KEY]}"
+        message = "it is not among those that ALLOWED_XARGS names"
+        raise InvalidInput(f"{place}: {message}", param=place)
+    if body.get("priority") and not engine.model.by_priority:
+        message = "requests are answered in their order: SCHEDULING_POLICY=priority heeds it"
+        raise InvalidInput(f"priority: {message}", param="priority")
 
 
 def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:
