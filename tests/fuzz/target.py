@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -22,6 +23,8 @@ from support.tables.attacks.row import Http
 from fuzz.memory import family
 
 HELLO = {"prompt": "Hi", "sampling_params": {"max_tokens": 4, "ignore_eos": True}}
+# In an error's object; within a text the quotation marks are escaped.
+CODE = re.compile(r'"code": (\d{3})\b')
 PYTHON = [sys.executable, "-u"]
 QUIET = {"USE_TQDM_ON_LOAD": "0", "PYTHONWARNINGS": "ignore", "TORCH_LOGS": "-torch._library"}
 
@@ -196,11 +199,8 @@ def _outcome(report: dict[str, Any]) -> Outcome:
             return Outcome(int(json.loads(said)["error"]["code"]), said)
         except (ValueError, KeyError, TypeError):
             return Outcome(500, said)
-    output = report.get("output")
-    items = output if isinstance(output, list) else [output]
-    errors = [item["error"] for item in items if isinstance(item, dict) and "error" in item]
-    codes = [error["code"] for error in errors if isinstance(error, dict) and "code" in error]
-    return Outcome(max([200, *codes]), json.dumps(errors[:5] or output)[:2_000])
+    output = json.dumps(report.get("output"))
+    return Outcome(max([200, *map(int, CODE.findall(output))]), output[:2_000])
 
 
 def _kill(pids: Sequence[int]) -> None:

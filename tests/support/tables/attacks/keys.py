@@ -144,13 +144,13 @@ KEYS = [
     Attack("a stream of an unknown model (chat)", lambda: chat(stream=True, model=CANARY)),
     Attack(
         "an unknown name of 1 MB (chat)",
-        lambda: chat(**{CANARY + "n" * 1_000_000: 1}),
+        lambda: chat(**{"n" * 1_000_000 + CANARY: 1}),
         EITHER,
         harmful=True,
     ),
     Attack(
         "an unknown name of 1 MB (completions)",
-        lambda: completion(**{CANARY + "n" * 1_000_000: 1}),
+        lambda: completion(**{"n" * 1_000_000 + CANARY: 1}),
         EITHER,
         harmful=True,
     ),
