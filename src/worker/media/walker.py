@@ -48,6 +48,12 @@ URLS: dict[str, Kind] = {"image_url": "image", "video_url": "video", "audio_url"
 # Types of parts that have to have one.
 NEEDED = {**{name: name for name in URLS}, "input_image": "image_url"}
 
+# Keys of a part that are looked at, and types of the parts that most messages have.
+READ = frozenset({*DENIED_IN_PARTS, *URLS, "input_audio"})
+TEXTS = ("text", "input_text", "output_text")
+
+# Keys of a message, of an item of a response's input, and of a text to be scored.
+WITH_PARTS = ("content", "output")
 # Keys with conversations, items of a response's input, or inputs of embeddings.
 CONVERSATIONS = ("messages", "input", "previous_input_messages")
 # Keys of scores and ranks, whose inputs are texts, or objects with parts.
@@ -118,7 +124,7 @@ def find(body: Mapping[str, Any], route: str) -> list[Medium]:
         for path, part in _parts_of(body.get(key), (key,), DEPTH):
             found += _media(part, path)
     # Anthropic's system prompt is a list of parts.
-    for path, part in _dicts(body.get("system"), ("system",)):
+    for path, part in _parts(body.get("system"), ("system",)):
         found += _media(part, path)
     return found
 
@@ -146,31 +152,39 @@ def _refuse_keys(body: Mapping[str, Any]) -> None:
 
 
 def _refuse_in(holder: Mapping[str, Any], denied: Mapping[str, str], place: str = "") -> None:
-    for name in holder.keys() & denied.keys():
-        if holder[name] is not None:
+    if denied.keys().isdisjoint(holder):
+        return
+    for name, value in holder.items():
+        if name in denied and value is not None:
             field = f"{place}.{name}" if place else name
             raise InvalidInput(f"{field}: not in a request: {denied[name]}", param=field)
 
 
-def _dicts(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the objects in a list."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield (*path, index), item
-
-
 def _parts_of(value: Any, path: Path, depth: int) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the parts of a message, an item, or an object with parts; of all in a list."""
+    """Yield the parts of a message, an item, or an object with parts; of all in a list.
+
+    Only those that are more than a text.
+    """
     if isinstance(value, dict):
-        for key in ("content", "output"):
-            for place, part in _dicts(value.get(key), (*path, key)):
-                yield place, part
-                if part.get("type") == "tool_result":
-                    yield from _dicts(part.get("content"), (*place, "content"))
+        for key in WITH_PARTS:
+            yield from _parts(value.get(key), (*path, key))
     elif isinstance(value, list) and depth:
         for index, item in enumerate(value):
-            yield from _parts_of(item, (*path, index), depth - 1)
+            # Most are a text, or a token's id.
+            if isinstance(item, list) or (
+                isinstance(item, dict)
+                and any(isinstance(item.get(key), list) for key in WITH_PARTS)
+            ):
+                yield from _parts_of(item, (*path, index), depth - 1)
+
+
+def _parts(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the parts in a list that are more than a text."""
+    for index, part in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(part, dict) and not (part.get("type") in TEXTS and READ.isdisjoint(part)):
+            yield (*path, index), part
+            if part.get("type") == "tool_result":
+                yield from _parts(part.get("content"), (*path, index, "content"))
 
 
 def _media(part: dict[str, Any], path: Path) -> Iterator[Medium]:
