@@ -14,6 +14,7 @@ from emulator.http.freezing import freeze, thaw
 from emulator.http.gateway import Gateway
 from emulator.http.public_api import PublicApi
 from emulator.http.request_log import log_requests, open_log
+from emulator.http.web_pages import refuse_web_pages
 from emulator.http.webhooks import Webhooks
 from emulator.http.wire import json_errors, require_key
 from emulator.http.worker_api import WorkerApi
@@ -45,7 +46,7 @@ class Emulator:
             OSError: the port is taken, or the request log can't be written.
         """
         options = self.options
-        middlewares: list[Middleware] = [json_errors]
+        middlewares: list[Middleware] = [json_errors, refuse_web_pages]
         if options.request_log is not None:
             log = self._running.enter_context(open_log(options.request_log))
             middlewares.insert(0, log_requests(log))
