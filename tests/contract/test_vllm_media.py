@@ -1,0 +1,59 @@
+"""What the worker knows of the media that vLLM reads, and how vLLM's own fetcher is closed."""
+
+import asyncio
+import http.server
+import threading
+from argparse import Namespace
+
+import pytest
+from vllm.multimodal.media import ImageMediaIO, MediaConnector
+from vllm.renderers.chat_utils import MM_PARSER_MAP
+
+from worker.engine.arguments import EngineArguments
+from worker.engine.media import NOWHERE, without_fetcher
+from worker.media.walker import DENIED_IN_PARTS, NEEDED, URLS
+from worker.settings.environment import process_environ
+
+# Parts that hold no media.
+PLAIN = {"text", "thinking", "input_text", "output_text", "refusal", "tool_reference"}
+
+
+def arguments(**options: object) -> EngineArguments:
+    unset = {"allowed_media_domains": None, "allowed_local_media_path": ""}
+    return EngineArguments(vllm=Namespace(**unset | options), model_name="org/name")
+
+
+def test_every_type_of_part_that_vllm_reads_is_known() -> None:
+    known = PLAIN | DENIED_IN_PARTS.keys() | URLS.keys() | NEEDED.keys() | {"input_audio"}
+    assert MM_PARSER_MAP.keys() <= known
+
+
+def test_vllm_may_fetch_from_nowhere_by_itself() -> None:
+    closed = without_fetcher(arguments(allowed_local_media_path="/")).vllm
+    assert (closed.allowed_media_domains, closed.allowed_local_media_path) == ([NOWHERE], "")
+    assert process_environ()["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+    assert process_environ()["VLLM_MAX_IMAGE_PIXELS"] == "40000000"
+
+
+def test_the_hosts_that_the_operator_names_stay() -> None:
+    closed = without_fetcher(arguments(allowed_media_domains=["example.com"])).vllm
+    assert closed.allowed_media_domains == ["example.com"]
+
+
+def test_a_closed_fetcher_asks_nobody() -> None:
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        connector = MediaConnector(allowed_media_domains=[NOWHERE])
+        for url in (f"http://127.0.0.1:{server.server_port}/a", "file:///etc/hostname"):
+            with pytest.raises((ValueError, RuntimeError)):
+                connector.load_from_url(url, ImageMediaIO())
+            with pytest.raises((ValueError, RuntimeError)):
+                asyncio.run(connector.load_from_url_async(url, ImageMediaIO()))
+        server.shutdown()
+    assert not asked
