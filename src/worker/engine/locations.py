@@ -46,6 +46,10 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "ReasoningParserManager": ("vllm.reasoning",),
     "RepetitionDetectionParams": ("vllm.sampling_params",),
     "RequestOutputKind": ("vllm.sampling_params",),
+    "ResponsesRequest": (
+        "vllm.entrypoints.openai.responses.protocol",
+        "vllm.entrypoints.openai.protocol",
+    ),
     "RetryableRequestError": ("vllm.exceptions",),
     "SamplingParams": ("vllm.sampling_params",),
     "StructuredOutputsParams": ("vllm.sampling_params",),

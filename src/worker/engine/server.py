@@ -19,6 +19,7 @@ from worker.engine.bad_words import check_bad_words
 from worker.engine.locations import find
 from worker.engine.protocols import Client, RequestMetadata
 from worker.engine.refusals import shorten_messages
+from worker.engine.shapes import check_items
 from worker.engine.translation import translate, translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
 from worker.media import Media
@@ -103,6 +104,7 @@ class Server:
             if body is not None:
                 body, shows = await self.media.inlined(body, path)
             with translated(self._client, shows_media=shows):
+                check_items(path, body or {})
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
                 data = b"" if body is None else _encoded(body)
                 method = "GET" if body is None else "POST"

@@ -29,6 +29,9 @@ from worker.job.base import MOST_MISTAKES
 FIELD = re.compile(r"[a-z0-9_]+")
 TYPES = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
+# Complaints that are read for a message: a long list of mistakes has one for each alternative.
+MOST_READ = 1_000
+
 NO_CHAT_TEMPLATE = (
     "The model has no chat template, so messages can't be turned into a prompt: set "
     "CUSTOM_CHAT_TEMPLATE on the endpoint, or send a prompt."
@@ -52,7 +55,7 @@ def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:
 def wrong_shape(invalid: ValidationError | RequestValidationError) -> InvalidInput:
     """Return the error for a body of the wrong shape: its message names fields, not values."""
     wrong: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for error in invalid.errors():
+    for error in invalid.errors()[:MOST_READ]:
         place, of_alternative = _place(error["loc"])
         field = place.rpartition(".")[0] if of_alternative else place
         wrong[field][f"{place}: {error['msg']}"] += 1

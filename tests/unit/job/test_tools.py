@@ -92,14 +92,14 @@ def test_what_is_common_or_vllms_to_refuse_is_left_alone(body: dict[str, Any]) -
 
 
 async def test_arguments_for_plugins_are_for_the_operator_to_allow() -> None:
-    body = {"messages": [TURN], "vllm_xargs": {"kv_transfer_params": "x", "mine": 1}}
+    body = {"messages": [TURN], "vllm_xargs": {"its": "x", "mine": 1}}
     job = {"openai_route": CHAT, "openai_input": body}
     with ScriptedEngine(*tokens("a")) as engine:
-        for allowed, refused in (("", "kv_transfer_params"), ("kv_transfer_params", "mine")):
+        for allowed, refused in (("", "its"), ("its", "mine")):
             error = failure(await yields_of(engine, job, ALLOWED_XARGS=allowed))
             assert (error["code"], error["param"]) == (400, f"vllm_xargs.{refused}")
         assert engine.asked == []
-        chunks = await yields_of(engine, job, ALLOWED_XARGS="mine,kv_transfer_params")
+        chunks = await yields_of(engine, job, ALLOWED_XARGS="mine,its")
         assert "error" not in chunks[-1]
 
 

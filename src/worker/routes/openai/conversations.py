@@ -13,6 +13,7 @@ from worker.job.base import with_system_prompt
 # Items of a response's input. vLLM's checks keep an error for every alternative of every wrong
 # item, of which these have the most: half a gigabyte for so many.
 MOST_INPUT_ITEMS = 500
+MOST_PARTS = 256
 
 # Changes the body of a request; the last argument is SYSTEM_PROMPT.
 Complete = Callable[[dict[str, Any], OpenAIJob, str | None], None]
@@ -84,6 +85,9 @@ def _readable(item: Any) -> Any:
     if not isinstance(item, dict):
         return item
     for parts in (item.get("content"), item.get("output")):
+        if isinstance(parts, list) and len(parts) > MOST_PARTS:
+            message = f"an item has {len(parts):,} parts, at most {MOST_PARTS}"
+            raise InvalidInput(f"input: {message}", param="input")
         if isinstance(parts, list) and any(_of_type(part, "input_file") for part in parts):
             raise InvalidInput("input: this worker takes no files: send their text", param="input")
     if item.get("type") == "function_call_output" and _is_text(item.get("output")):
