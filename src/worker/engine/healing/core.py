@@ -3,6 +3,7 @@
 import contextlib
 import signal
 from collections.abc import Iterator
+from multiprocessing import connection
 
 import psutil
 from prometheus_client import CollectorRegistry
@@ -11,8 +12,8 @@ from worker.engine.healing.output import CoreOutput
 from worker.engine.healing.watchdog import Heartbeat
 from worker.engine.protocols import Client, RequestState
 
-# Seconds until a killed process is gone.
-KILLED_S = 5.0
+# Seconds until a process is gone that was killed, or whose death was noticed.
+ENDS_S = 5.0
 # How a core ends that somebody else has ended: no request has brought it about.
 ENDED_FROM_OUTSIDE = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory")
@@ -54,10 +55,9 @@ class Core:
     @property
     def stopped(self) -> bool:
         """Whether a process of it is stopped by a signal."""
-        return any(
-            process.is_running() and process.status() == psutil.STATUS_STOPPED
-            for process in self._processes
-        )
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return any(process.status() == psutil.STATUS_STOPPED for process in self._processes)
+        return False
 
     @property
     def builds(self) -> bool:
@@ -70,7 +70,17 @@ class Core:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(processes, KILLED_S)
+        # First those that are children of this process: only ``multiprocessing`` may wait for them.
+        for rank in self._ranks:
+            rank.join(ENDS_S)
+        psutil.wait_procs(processes, ENDS_S)
+
+    def crashed(self) -> bool:
+        """Wait for the end of a dead core, and return whether it has ended itself."""
+        connection.wait([rank.sentinel for rank in self._ranks], ENDS_S)
+        # Without one, it says that it is dead, and does not get as far as its end.
+        codes = self._exit_codes
+        return not codes or any(code not in ENDED_FROM_OUTSIDE for code in codes)
 
     def end(self) -> str:
         """Remove what is left of a dead core; return the reason of its death, in one line."""
@@ -78,14 +88,8 @@ class Core:
         error = self._output.close()
         signals = [signal.Signals(-code).name for code in self._exit_codes if code < 0]
         reason = error or (f"ended by {signals[0]}" if signals else "for no reason that it told")
-        return (
-            f"{reason} ({LESS_MEMORY})" if any(sign in reason for sign in OUT_OF_MEMORY) else reason
-        )
-
-    @property
-    def crashed(self) -> bool:
-        """Whether a dead core has ended itself."""
-        return not all(code in ENDED_FROM_OUTSIDE for code in self._exit_codes)
+        is_memory = any(sign in reason for sign in OUT_OF_MEMORY)
+        return f"{reason} ({LESS_MEMORY})" if is_memory else reason
 
     @property
     def _exit_codes(self) -> list[int]:

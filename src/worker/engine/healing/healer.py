@@ -141,7 +141,7 @@ class Healer:
     async def _bury(self, *, hung: bool) -> str:
         """Remove what a dead core has left; return why it died."""
         core = self.core
-        if hung or core.crashed:
+        if hung or await asyncio.to_thread(core.crashed):
             newcomers = {
                 request.external_req_id for request in core.requests if request.is_prefilling
             }

@@ -54,7 +54,6 @@ class FakeCore:
 
         self.client = Client()
 
-    @property
     def crashed(self) -> bool:
         return self.crashes
 
