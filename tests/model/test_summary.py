@@ -57,6 +57,7 @@ def test_every_automatic_choice_is_logged_with_its_reason(engine: "InProcessEngi
         "DTYPE",
         "ENFORCE_EAGER",
         "DISTRIBUTED_EXECUTOR_BACKEND",
+        "RENDERER_NUM_WORKERS",
         "SERVED_MODEL_NAME",
         "TOKENIZER",
     }

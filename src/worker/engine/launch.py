@@ -34,7 +34,7 @@ from worker.engine.inprocess import InProcessEngine, take_metrics
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.machine import this_machine
 from worker.engine.model_config import create_model_config
-from worker.engine.options.automatic import fitting_tensor_parallel_size
+from worker.engine.options.automatic import fitting_tensor_parallel_size, with_renderer_workers
 from worker.engine.options.hints import hints
 from worker.engine.options.option import reasons
 from worker.engine.options.read_ahead import with_load_strategy
@@ -202,7 +202,7 @@ def _configure(arguments: EngineArguments) -> _Configured:
         config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
     for hint in hints(final.vllm):
         log.info("%s: %s", final.vllm.served_model_name[0], hint)
-    return _Configured(final, config)
+    return _Configured(with_renderer_workers(final, config.model_config), config)
 
 
 def with_fitting_tensor_parallel_size(arguments: EngineArguments) -> EngineArguments:

@@ -52,6 +52,9 @@ class LoRARequest(Protocol):
 class Tokenizer(Protocol):
     """The model's tokenizer."""
 
+    max_chars_per_token: int
+    truncation_side: str
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str: ...
 
 

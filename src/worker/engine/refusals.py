@@ -1,13 +1,16 @@
-"""The messages of vLLM's server, made safe in a time that does not grow with what they quote.
+"""What vLLM says of refused requests: messages that are safe to send, and nothing in the log.
 
 vLLM takes paths out of a message with a regular expression that needs minutes for a name of 40 KB
-that a message quotes, and holds the whole process meanwhile.
+that a message quotes, and holds the whole process meanwhile. It logs some refusals with a traceback
+and the request's words.
 """
 
+import logging
 import re
 import sys
 
-from worker.engine.locations import optional
+from worker.engine.locations import find, optional
+from worker.engine.translation import translate
 from worker.errors import LONGEST_MESSAGE
 
 # vLLM's function, which its modules import by name.
@@ -40,3 +43,27 @@ def _hidden(path: re.Match[str]) -> str:
         return found
     root, *rest = found.strip("/").split("/")
     return "<path>" if rest and (root in ROOTS or "." in rest[-1]) else found
+
+
+def silence_refusals() -> None:
+    """Keep refusals out of whatever vLLM's log is written to, at every level."""
+    logger: logging.Logger | None = logging.getLogger("vllm")
+    while logger:
+        for handler in logger.handlers:
+            handler.addFilter(is_no_refusal)
+        logger = logger.parent if logger.propagate else None
+
+
+def is_no_refusal(record: logging.LogRecord) -> bool:
+    """Return whether a line of vLLM's log is about anything else than a refused request."""
+    if not record.name.startswith("vllm"):
+        return True
+    told = record.args if isinstance(record.args, tuple) else ()
+    error = record.exc_info[1] if record.exc_info else None
+    return not any(_is_refusal(one) for one in (*told, error))
+
+
+def _is_refusal(told: object) -> bool:
+    if isinstance(told, Exception):
+        return translate(told) is not None
+    return isinstance(told, find("ErrorResponse"))

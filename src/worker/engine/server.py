@@ -18,9 +18,10 @@ from worker import asgi
 from worker.engine.bad_words import check_bad_words
 from worker.engine.locations import find
 from worker.engine.protocols import Client, RequestMetadata
-from worker.engine.refusals import shorten_messages
+from worker.engine.refusals import shorten_messages, silence_refusals
 from worker.engine.shapes import check_items
-from worker.engine.translation import translate, translated
+from worker.engine.texts import Texts, is_long, keep_a_thread_free
+from worker.engine.translation import translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
 from worker.media import Media
 from worker.media.walker import find as find_media
@@ -29,15 +30,11 @@ from worker.record import Usage
 # Loggers that quote messages, or the URLs of images, which can hold credentials. The second is the
 # first's name before vLLM 0.32.
 QUOTING_LOGGERS = ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils", "vllm.connections")
-# A logger that prints a traceback for every refusal.
-TRACEBACK_LOGGER = "vllm.entrypoints.anthropic.api_router"
 # The parameters that vLLM names when a prompt is too long.
 TOO_LONG = {"input_tokens", "input_text"}
 TOKENIZE = "/tokenize"
 # Its prompts can't be counted: they hold more than the body shows, such as earlier responses.
 RESPONSES = "/v1/responses"
-# Bytes of the longest prompt whose tokens are counted for a message: counting takes time.
-MOST_COUNTED = 1_000_000
 
 
 class Server:
@@ -53,6 +50,7 @@ class Server:
     def __init__(
         self, client: Client, arguments: Namespace, tasks: tuple[str, ...], media: Media
     ) -> None:
+        self.texts = Texts(client)
         self._client = client
         self.media = media
         self._arguments = arguments
@@ -62,7 +60,7 @@ class Server:
         _let_errors_out(self._app)
         for name in QUOTING_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        logging.getLogger(TRACEBACK_LOGGER).addFilter(_is_defect)
+        silence_refusals()
         self._keys = dict(_body_keys(self._app))
 
     @property
@@ -78,6 +76,9 @@ class Server:
         """
         arguments = _without_path(self._arguments)
         await find("init_app_state")(self._client, self.state, arguments, self._tasks)
+        renderer = self._client.renderer
+        if executor := getattr(renderer, "_executor", None):
+            keep_a_thread_free(executor, self._client.model_config.renderer_num_workers)
         # vLLM's launcher puts its HTTP server here, and error paths use it.
         self.state.server = SimpleNamespace(should_exit=False)
 
@@ -102,6 +103,7 @@ class Server:
         try:
             shows = False
             if body is not None:
+                body = self.texts.bounded(body, path)
                 body, shows = await self.media.inlined(body, path)
             with translated(self._client, shows_media=shows):
                 check_items(path, body or {})
@@ -125,13 +127,16 @@ class Server:
     async def measured(self, refused: RefusedByEngine, body: Mapping[str, Any]) -> WorkerError:
         """Return the refusal of a prompt that is too long with its number of tokens.
 
-        vLLM does not count them all. Any other refusal is returned unchanged.
+        vLLM does not count them all. Any other refusal is returned unchanged, and that of a text
+        that takes long to count.
         """
+        if refused.param not in TOO_LONG or is_long.get():
+            return refused
         prompt = {"prompt": body.get("prompt", body.get("input"))}
         if body.get("messages") is not None:
             prompt = {key: body[key] for key in ("messages", "tools") if body.get(key) is not None}
         is_text = "messages" in prompt or isinstance(prompt["prompt"], str)
-        if refused.param not in TOO_LONG or not is_text or len(_encoded(prompt)) > MOST_COUNTED:
+        if not is_text:
             return refused
         if find_media(prompt, TOKENIZE):
             # A raw job's are as its caller sent them: vLLM would fetch them itself.
@@ -155,11 +160,6 @@ def _count(usage: Usage, metadata: RequestMetadata | None) -> None:
     if metadata is not None and (counted := metadata.final_usage_info):
         usage.prompt_tokens = counted.prompt_tokens
         usage.output_tokens = counted.completion_tokens
-
-
-def _is_defect(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, Exception) or translate(error) is None
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

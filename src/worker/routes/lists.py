@@ -8,6 +8,7 @@ from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
+from worker.engine.texts import mark
 from worker.errors import AnswerTooLarge, EngineDead, InvalidInput, WorkerError, defects_hidden
 from worker.job import ListJob, RawJob
 from worker.job.base import SAMPLING
@@ -76,6 +77,8 @@ def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Ans
 
     async def pieces() -> AsyncGenerator[Piece[Result], None]:
         await engine.check(job.shared)
+        # The items wait for each other when they are tokenized, and nobody for them.
+        mark(long=True)
         # Enough to keep the engine full: more would wait in its queue, in front of other jobs.
         room = Room(2 * engine.slots)
         tasks = [asyncio.create_task(result(index, room)) for index in range(total)]

@@ -11,7 +11,13 @@ from worker.engine.adapters import Adapters
 from worker.engine.bad_words import check_bad_words
 from worker.engine.generation.deltas import deltas, keep_best
 from worker.engine.generation.prompts import Prompts
-from worker.engine.generation.sampling import Plan, beam_search_params, plan, plan_vllm_params
+from worker.engine.generation.sampling import (
+    Plan,
+    beam_search_params,
+    plan,
+    plan_vllm_params,
+    within,
+)
 from worker.engine.locations import find
 from worker.engine.protocols import Client, EngineInput, LoRARequest, RequestOutput, Tokenizer
 from worker.engine.server import Server
@@ -47,7 +53,7 @@ class Generation:
         system_prompt: str | None,
     ) -> None:
         self.adapters = adapters
-        self.prompts = Prompts(client, server.state, system_prompt)
+        self.prompts = Prompts(client, server, system_prompt)
         self._client = client
         self._server = server
         self._tasks = tasks
@@ -142,7 +148,8 @@ class Generation:
         self, prompt: EngineInput, planned: Plan, request_id: str, adapter: LoRARequest | None
     ) -> AsyncGenerator[RequestOutput, None]:
         if not planned.beam_width:
-            return self._client.generate(prompt, planned.params, request_id, lora_request=adapter)
+            params = within(self._client.model_config.max_model_len, planned.params, prompt)
+            return self._client.generate(prompt, params, request_id, lora_request=adapter)
         # Beam search is a part of vLLM's server, not of its engine.
         params = beam_search_params(planned, prompt, self._client.model_config)
         search = self._server.state.openai_serving_completion.beam_search

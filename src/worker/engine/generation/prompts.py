@@ -5,6 +5,7 @@ from typing import Any
 
 from worker.engine.locations import find
 from worker.engine.protocols import Client, EngineInput
+from worker.engine.server import Server
 from worker.engine.translation import accepted, translated
 from worker.errors import InvalidInput
 from worker.job import RawJob
@@ -23,10 +24,11 @@ NO_TOKENIZER = (
 class Prompts:
     """Renders with the objects of vLLM's own server, so that both paths give the same prompt."""
 
-    def __init__(self, client: Client, state: Any, system_prompt: str | None) -> None:
-        """``state`` is that of vLLM's server; the prompt opens chats without a system message."""
+    def __init__(self, client: Client, server: Server, system_prompt: str | None) -> None:
+        """``server`` is vLLM's; the prompt opens chats without a system message."""
         self._client = client
-        self._chats = state.online_renderer
+        self._chats = server.state.online_renderer
+        self._texts = server.texts
         self._system_prompt = system_prompt
 
     @property
@@ -52,7 +54,10 @@ class Prompts:
         Raises:
             WorkerError: it is refused.
         """
-        if (conversation := self.conversation(job)) is None:
+        conversation = self.conversation(job)
+        beside = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
+        self._texts.bounded({"messages": conversation, "prompt": job.prompt, **beside})
+        if conversation is None:
             return await self.render_prompt(job.prompt)
         if self._client.renderer.tokenizer is None:
             raise InvalidInput(NO_TOKENIZER, param="messages")

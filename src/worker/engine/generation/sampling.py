@@ -154,6 +154,24 @@ def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) ->
     )
 
 
+def within(context: int, params: Any, prompt: EngineInput) -> Any:
+    """Return parameters that ask for no more tokens than there is room for after a prompt.
+
+    vLLM's server cuts them likewise; its engine takes numbers that a GPU's kernels don't.
+
+    Args:
+        context: tokens that the engine holds for a request.
+        params: vLLM's ``SamplingParams``, which are not changed.
+        prompt: one without tokens of its own is left to the engine.
+    """
+    room = max(1, context - len(prompt.get("prompt_token_ids") or ()))
+    if params.max_tokens is None or params.max_tokens <= room:
+        return params
+    cut = params.clone()
+    cut.max_tokens, cut.min_tokens = room, min(params.min_tokens, room)
+    return cut
+
+
 def _params(values: dict[str, Any]) -> Any:
     if values.get("stop_token_ids") and not values.get("stop"):
         # A stop token's text belongs to the answer, a stop string's does not. vLLM has one switch

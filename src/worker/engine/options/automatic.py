@@ -4,13 +4,17 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
 from worker.settings.environment import Default, export
 from worker.settings.values import is_directory
 
 # Variables for a CPU. vLLM runs the executor inside the core's process only if the second is 0.
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+RENDERERS = "RENDERER_NUM_WORKERS"
 
 # vLLM's own default checks each request with the backend that takes it, and holds all of them to
 # the backend of the first: an answer may then be one that its schema forbids.
@@ -50,6 +54,21 @@ def fitting_tensor_parallel_size(gpus: int, heads: int) -> int:
         heads: the model's attention heads; 0 if it has none.
     """
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
+
+
+def with_renderer_workers(arguments: EngineArguments, model_config: Any) -> EngineArguments:
+    """Let vLLM tokenize in two threads, so that long texts never have all of them.
+
+    Args:
+        arguments: of an engine.
+        model_config: vLLM's, made of them, which is changed likewise. vLLM refuses several threads
+            for models that embed or rank what they see: their cache takes one.
+    """
+    pools_media = model_config.runner_type == "pooling" and model_config.multimodal_config
+    if RENDERERS in arguments.given or model_config.skip_tokenizer_init or pools_media:
+        return arguments
+    model_config.renderer_num_workers = 2
+    return arguments.with_default(Default(RENDERERS, "2", "one of them is free of long texts"), 2)
 
 
 def _for_cpu(given: Mapping[str, str]) -> list[Default]:

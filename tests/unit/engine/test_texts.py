@@ -1,0 +1,189 @@
+"""How much text is taken, what is cut of it, and who waits for whom when it is tokenized."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from worker.engine.texts import LONG, Texts, characters, is_long, keep_a_thread_free, mark
+from worker.errors import InvalidInput
+
+CHAT = "/v1/chat/completions"
+# The longest text of a context of 20,000 tokens of at most 10 characters.
+MOST = 200_000
+
+
+@pytest.fixture(autouse=True)
+def nothing_long_before() -> Iterator[None]:
+    before = is_long.set(False)
+    yield
+    is_long.reset(before)
+
+
+def texts(context: int = 20_000, per_token: int = 10, side: str = "right") -> Texts:
+    tokenizer = SimpleNamespace(max_chars_per_token=per_token, truncation_side=side)
+    client: Any = SimpleNamespace(
+        renderer=SimpleNamespace(tokenizer=tokenizer),
+        model_config=SimpleNamespace(max_model_len=context),
+    )
+    return Texts(client)
+
+
+def conversation(text: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": text}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("", {"prompt": "a" * (MOST + 1)}, "prompt"),
+        ("/v1/completions", {"prompt": ["a", "a" * (MOST + 1)]}, "prompt"),
+        (CHAT, conversation("a" * MOST), "messages"),
+        (CHAT, conversation([{"type": "text", "text": "a" * MOST}]), "messages"),
+        (CHAT, conversation([0, "a" * MOST]), "messages"),
+        (CHAT, {**conversation("a" * MOST), "truncate_prompt_tokens": 1}, "messages"),
+        ("/v1/messages", {"system": "a" * MOST, "messages": ["a"]}, "messages"),
+        ("/v1/responses", {"input": "a" * (MOST + 1), "truncate_prompt_tokens": 1}, "input"),
+        ("/v1/responses", {"input": [{"content": "a" * (MOST // 2)}, "a" * MOST]}, "input"),
+        ("/v1/embeddings", {"input": ["a" * (MOST + 1)]}, "input"),
+        ("/score", {"text_1": "a", "text_2": ["a" * (MOST + 1)]}, "text_2"),
+        ("/rerank", {"query": "a", "documents": ["a" * (MOST + 1)]}, "documents"),
+        ("/tokenize", {"prompt": "a" * (MOST + 1)}, "prompt"),
+        ("/detokenize", {"tokens": [1] * (MOST + 1)}, "tokens"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_text_that_can_not_fit_the_context_is_refused(
+    path: str, body: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        texts().bounded(body, path)
+    assert caught.value.param == key
+    assert caught.value.message.startswith(f"{key}: ")
+    assert (
+        caught.value.message.endswith(
+            "and at most 200,000 are taken: the context of this model has 20,000 tokens."
+        )
+        or "200," in caught.value.message
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": " " * MOST},
+        {"prompt": [1] * (MOST + 1)},
+        {"prompt": ["a" * MOST] * 3},
+        {"prompt": {"a": [None, 1.5, True]}, "messages": "a", "tokens": 5},
+        conversation([{"type": "image_url", "image_url": {"url": "a" * (MOST + 1)}}]),
+        {**conversation("a"), "tools": [{"type": "function", "description": "a" * (MOST + 1)}]},
+        {"messages": None, "prompt": "a"},
+    ],
+    ids=["spaces", "ids", "several", "shapes", "image", "tools", "nothing"],
+)
+def test_other_bodies_are_not_changed(body: dict[str, Any]) -> None:
+    assert texts().bounded(body, "/v1/completions") is body
+
+
+def test_few_characters_are_believed_to_be_long_tokens_and_many_are_not() -> None:
+    assert texts(context=10_000, per_token=128).bounded({"prompt": "a" * 1_000_000})
+    with pytest.raises(InvalidInput, match="at most 1,000,000 are taken"):
+        texts(context=10_000, per_token=128).bounded({"prompt": "a" * 1_000_001})
+    assert texts(context=100_000, per_token=128).bounded({"prompt": "a" * 3_200_000})
+
+
+def test_what_is_answered_whole_is_no_longer_than_an_answer() -> None:
+    with pytest.raises(InvalidInput, match="at most 1,000,000 are taken"):
+        texts(context=100_000, per_token=128).bounded({"prompt": "a" * 1_000_001}, "/tokenize")
+
+
+def test_a_model_without_a_tokenizer_takes_no_text_that_could_be_long() -> None:
+    client: Any = SimpleNamespace(renderer=SimpleNamespace(tokenizer=None))
+    assert Texts(client).bounded({"prompt": "a" * 10_000_000})
+
+
+@pytest.mark.parametrize(
+    ("asked", "side", "kept"),
+    [
+        ({"truncate_prompt_tokens": 2}, "right", ("ab", 100)),
+        ({"truncate_prompt_tokens": 2}, "left", ("yz", 100)),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "left"}, "right", ("yz", 100)),
+        ({"truncate_prompt_tokens": 2, "truncation_side": "right"}, "left", ("ab", 100)),
+        ({"truncate_prompt_tokens": -1}, "right", ("ab", MOST)),
+        ({"truncate_prompt_tokens": 10**9}, "right", ("ab", MOST)),
+        ({"truncate_prompt_tokens": 0}, "right", ("ab", 80)),
+    ],
+)
+def test_a_text_that_is_truncated_is_cut_to_what_can_be_kept(
+    asked: dict[str, Any], side: str, kept: tuple[str, int]
+) -> None:
+    whole = "ab" + "m" * MOST + "yz"
+    body = {"input": ["short", whole], "text_1": whole, "n": 1, **asked}
+    cut = texts(side=side).bounded(body, "/v1/embeddings")
+    mark_, length = kept
+    for text in (cut["input"][1], cut["text_1"]):
+        assert len(text) == length
+        assert text.startswith(mark_) or text.endswith(mark_)
+    assert cut["input"][0] == "short"
+    assert {**cut, "input": 0, "text_1": 0} == {**body, "input": 0, "text_1": 0}
+    assert len(body["text_1"]) > length
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ("ab", 2),
+        (["ab", {"c": ["d", 5, None]}], 3),
+        ({"type": "image_url", "image_url": "abc"}, 0),
+        ({"type": "image", "role": "user", "content": "abc"}, 12),
+        ({"type": ["a"], "b": "c"}, 2),
+        (None, 0),
+    ],
+)
+def test_characters_are_counted_at_any_depth(value: Any, count: int) -> None:
+    assert characters(value) == count
+
+
+@pytest.mark.parametrize(("count", "long"), [(LONG, False), (LONG + 1, True)])
+def test_a_request_is_long_by_its_characters(count: int, long: bool) -> None:
+    def noted() -> bool:
+        texts().bounded({"prompt": "a" * count})
+        return is_long.get()
+
+    assert Context().run(noted) is long
+
+
+def test_long_requests_wait_for_each_other_and_leave_a_thread() -> None:
+    executor = ThreadPoolExecutor(2)
+    keep_a_thread_free(executor, 2)
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def work() -> bool:
+        begun.release()
+        return go_on.wait(30)
+
+    def submit_long(function: Any, *args: Any) -> Any:
+        mark(long=True)
+        mark(long=False)
+        return executor.submit(function, *args)
+
+    several = [Context().run(submit_long, work) for _ in range(3)]
+    assert begun.acquire(timeout=30)
+    # While one is busy, the others of its kind have not begun, and anybody else is served.
+    assert Context().run(executor.submit, str, 5).result(30) == "5"
+    assert not begun.acquire(blocking=False)
+    go_on.set()
+    assert [future.result(30) for future in several] == [True] * 3
+    with pytest.raises(ZeroDivisionError):
+        Context().run(submit_long, divmod, 1, 0).result(30)
+
+
+def test_a_single_thread_is_everybodys() -> None:
+    executor = ThreadPoolExecutor(1)
+    submit = executor.submit
+    keep_a_thread_free(executor, 1)
+    assert executor.submit == submit
