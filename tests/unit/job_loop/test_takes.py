@@ -103,15 +103,16 @@ async def test_a_take_that_comes_back_empty_is_made_again() -> None:
 
 async def test_no_job_is_taken_while_the_engine_is_started_again() -> None:
     async with Emulator() as emulator, looping(emulator, jobs=SLOTS) as platform:
-        # The take that is open already has the first.
         platform.answers.ready = False
-        first = platform.submit(0)
-        assert await first.wait_ended(HUNG_S)
-        second = platform.submit(1)
-        await settled(platform)
-        assert second.status is Status.IN_QUEUE
+        # A take that was open already has the first.
+        jobs = []
+        for number in range(3):
+            jobs.append(platform.submit(number))
+            await settled(platform)
+        assert [job.status for job in jobs[1:]] == [Status.IN_QUEUE] * 2
         platform.answers.ready = True
-        assert await second.wait_ended(HUNG_S)
+        for job in jobs:
+            assert await job.wait_ended(HUNG_S)
 
 
 async def test_no_job_is_taken_after_the_death_of_the_engine(platform: Platform) -> None:
