@@ -154,7 +154,8 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
     for warning in ready.warnings:
         log.warning(warning)
     # It imports vLLM, which reads variables that were just written.
-    from worker.engine import launch, media  # noqa: PLC0415 - see above
+    from worker.engine import launch  # noqa: PLC0415 - see above
+    from worker.engine.requests import media  # noqa: PLC0415 - likewise
 
     arguments = [media.without_fetcher(engine) for engine in ready.engines]
     with launch.launched(ready.settings, arguments, also_import, ready.compile_cache) as engines:

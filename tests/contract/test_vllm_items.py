@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from worker.engine.shapes import check_items
+from worker.engine.requests.shapes import check_items
 from worker.errors import InvalidInput
 
 PATH = "/v1/responses"

@@ -10,7 +10,7 @@ from vllm.multimodal.media import ImageMediaIO, MediaConnector
 from vllm.renderers.chat_utils import MM_PARSER_MAP
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.media import NOWHERE, without_fetcher
+from worker.engine.requests.media import NOWHERE, without_fetcher
 from worker.media.walker import DENIED_IN_PARTS, NEEDED, URLS
 from worker.settings.environment import process_environ
 

@@ -13,9 +13,9 @@ from vllm.exceptions import VLLMValidationError
 from vllm.renderers.base import BaseRenderer
 from vllm.renderers.hf import HfRenderer
 
-from worker.engine import refusals
 from worker.engine.locations import find
 from worker.engine.options import Options
+from worker.engine.requests import refusals
 from worker.engine.server import Server
 from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher

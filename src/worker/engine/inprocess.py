@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import CollectorRegistry
 
 from worker.asgi import Head
 from worker.engine import Delta, Model
@@ -16,31 +16,14 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.generation import Generation
 from worker.engine.healing.core import Core
 from worker.engine.healing.healer import Healer, Limits
-from worker.engine.media import media_of
 from worker.engine.protocols import Client
+from worker.engine.requests.media import media_of
 from worker.engine.server import Server
 from worker.job import RawJob
 from worker.record import Usage
 from worker.settings import Settings
 
 STATS_INTERVAL_S = 10.0
-
-# The prefix of vLLM's metrics.
-METRICS = "vllm:"
-
-
-def take_metrics() -> CollectorRegistry:
-    """Move the metrics that vLLM has just registered into a registry of their own.
-
-    The next engine of this process would unregister them: vLLM expects to be the only one.
-    """
-    registry = CollectorRegistry()
-    # There is no public way to list collectors; vLLM looks here, too.
-    for collector in list(REGISTRY._collector_to_names):
-        if getattr(collector, "_name", "").startswith(METRICS):
-            REGISTRY.unregister(collector)
-            registry.register(collector)
-    return registry
 
 
 class InProcessEngine:

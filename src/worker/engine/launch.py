@@ -8,9 +8,7 @@ a thread of its own.
 import asyncio
 import contextlib
 import gc
-import importlib
 import logging
-import os
 import threading
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -18,7 +16,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-import torch
 import uvloop
 from pydantic import ValidationError
 
@@ -27,11 +24,10 @@ from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
 from worker.engine.compile_key import key_of_engines, key_of_models
+from worker.engine.healing import starting
 from worker.engine.healing.core import Core
-from worker.engine.healing.output import CoreOutput
-from worker.engine.healing.watchdog import Heartbeat
-from worker.engine.inprocess import InProcessEngine, take_metrics
-from worker.engine.locations import LOCATIONS, find
+from worker.engine.inprocess import InProcessEngine
+from worker.engine.locations import find
 from worker.engine.machine import this_machine
 from worker.engine.model_config import create_model_config
 from worker.engine.options.automatic import fitting_tensor_parallel_size, with_renderer_workers
@@ -44,12 +40,9 @@ from worker.errors import StartFailed, in_settings
 from worker.job import RawJob
 from worker.phases import phase
 from worker.settings import Settings
-from worker.settings.environment import Default, is_set, overwrite
+from worker.settings.environment import Default
 
 log = logging.getLogger("worker")
-
-# Held while a core starts: the next start would take away the metrics that vLLM registers.
-_starting = threading.Lock()
 
 # How long the loop may take to stop the engine's processes.
 CLOSE_TIMEOUT_S = 15.0
@@ -96,15 +89,16 @@ def launched(
     # All cores are started before the first thread.
     with _start_failures(engines[0]):
         configured = _configure_all(engines, compile_cache)
-        cores = [
-            _start_core(engine, also_import if engine is configured[-1] else None)
-            for engine in configured
-        ]
+        cores = []
+        for number, (arguments, config) in enumerate(configured, 1):
+            with phase("engine"):
+                imports = also_import if number == len(configured) else None
+                cores.append(starting.fork(arguments, config, imports))
     with _loop_in_thread() as loop, contextlib.ExitStack() as stack:
         died: Future[None] = Future()
         running = []
         for (arguments, _), core in zip(configured, cores, strict=True):
-            again = partial(_restart_core, arguments)
+            again = partial(_start_again, arguments)
             engine = InProcessEngine(core, arguments, settings, loop, died, again)
             stack.callback(_close, engine)
             _make_ready(engine, arguments)
@@ -160,35 +154,13 @@ def _configure_all(
     return configured
 
 
-def _start_core(configured: _Configured, also_import: Sequence[str] | None) -> Core:
-    """Start an engine's core by a fork of this process, while it has one thread.
-
-    Args:
-        configured: the engine.
-        also_import: modules to import in a thread once the core is forked; None if another core is
-            to be forked after this one.
-    """
-    with phase("engine"):
-        if find("current_platform").is_cpu():
-            _prepare_cpu()
-        # With data parallelism several cores are forked, and no thread may begin between them.
-        if also_import is not None and configured.config.parallel_config.data_parallel_size == 1:
-            _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
-        return _core(configured)
-
-
-def _restart_core(arguments: EngineArguments) -> Core:
-    """Start a new core for an engine that died, in a process that has threads by now.
+def _start_again(arguments: EngineArguments) -> Core:
+    """Start a new core for an engine that died.
 
     Raises:
         Exception: one of ``START_ERRORS``.
     """
-    # A fork would copy locks that other threads hold. A spawned core gets the number of threads,
-    # which a forked one inherits, from the environment.
-    overwrite("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    if find("current_platform").is_cpu() and not is_set("OMP_NUM_THREADS"):
-        overwrite("OMP_NUM_THREADS", str(torch.get_num_threads()))
-    return _core(_configure(arguments))
+    return starting.spawn(*_configure(arguments))
 
 
 def _configure(arguments: EngineArguments) -> _Configured:
@@ -217,64 +189,6 @@ def with_fitting_tensor_parallel_size(arguments: EngineArguments) -> EngineArgum
         return arguments
     reason = f"as many of {gpus} GPUs as can share its attention heads"
     return arguments.with_default(Default(name, str(size), reason), size)
-
-
-def _core(configured: _Configured) -> Core:
-    """Start a core.
-
-    Raises:
-        Exception: one of ``START_ERRORS``.
-    """
-    log_requests = configured.arguments.vllm.enable_log_requests
-    heartbeat, output = Heartbeat(), CoreOutput()
-    with _starting:
-        try:
-            with output.captured():
-                client = find("AsyncLLM").from_vllm_config(
-                    configured.config,
-                    enable_log_requests=log_requests,
-                    stat_loggers=[lambda *_: heartbeat],
-                )
-        except START_ERRORS as error:
-            # vLLM itself says only that the core did not start.
-            if reason := output.close():
-                raise RuntimeError(reason) from error
-            raise
-        return Core(client, take_metrics(), heartbeat, output)
-
-
-def _prepare_cpu() -> None:
-    # vLLM's CPU backend has just chosen to spawn, which means to import vLLM once more.
-    overwrite("VLLM_WORKER_MULTIPROC_METHOD", "fork")
-    # The core inherits the number of threads. OpenMP's threads spin while they wait for each other:
-    # with one for each CPU, anything else that runs (this process, a client) makes them a hundred
-    # times slower.
-    if not is_set("OMP_NUM_THREADS"):
-        torch.set_num_threads(max(1, torch.get_num_threads() - 1))
-
-
-def _import_while_core_starts(modules: Sequence[str]) -> None:
-    """Import modules in a thread that begins right after the next fork.
-
-    This process would only wait for the core, which takes seconds to start. A thread before the
-    fork would be dangerous: a lock that it holds then stays locked in the child.
-    """
-    pending, parent = list(modules), os.getpid()
-
-    def begin() -> None:
-        # The hook can't be removed: it also runs at later forks, and at those of the child.
-        if pending and os.getpid() == parent:
-            names, pending[:] = tuple(pending), []
-            threading.Thread(target=_import_all, args=(names,), name="import").start()
-
-    os.register_at_fork(after_in_parent=begin)
-
-
-def _import_all(modules: Sequence[str]) -> None:
-    for module in modules:
-        # The import that needs the module will raise the error again.
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
 
 
 def _import_plugins(options: Namespace) -> None:

@@ -15,12 +15,12 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from worker import asgi
-from worker.engine.bad_words import check_bad_words
 from worker.engine.locations import find
 from worker.engine.protocols import Client, RequestMetadata
-from worker.engine.refusals import shorten_messages, silence_refusals
-from worker.engine.shapes import check_items
-from worker.engine.texts import Texts, is_long, keep_a_thread_free
+from worker.engine.requests.bad_words import check_bad_words
+from worker.engine.requests.refusals import shorten_messages, silence_refusals
+from worker.engine.requests.shapes import check_items
+from worker.engine.requests.texts import Texts, is_long, keep_a_thread_free
 from worker.engine.translation import translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
 from worker.media import Media

@@ -8,7 +8,7 @@ from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
-from worker.engine.texts import mark
+from worker.engine.requests.texts import mark
 from worker.errors import AnswerTooLarge, EngineDead, InvalidInput, WorkerError, defects_hidden
 from worker.job import ListJob, RawJob
 from worker.job.base import SAMPLING

@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import REGISTRY, Counter
 from support.engine.scripted import settings
 
-from worker.engine.inprocess import InProcessEngine, take_metrics
+from worker.engine.healing.starting import take_metrics
+from worker.engine.inprocess import InProcessEngine
 
 
 def test_vllms_metrics_of_an_engine_have_a_registry_of_their_own() -> None:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from worker.engine.refusals import sanitized
+from worker.engine.requests.refusals import sanitized
 from worker.errors import LONGEST_MESSAGE
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from worker.engine.texts import LONG, Texts, characters, is_long, keep_a_thread_free, mark
+from worker.engine.requests.texts import LONG, Texts, characters, is_long, keep_a_thread_free, mark
 from worker.errors import InvalidInput
 
 CHAT = "/v1/chat/completions"

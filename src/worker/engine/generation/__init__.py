@@ -8,7 +8,6 @@ from typing import Any
 
 from worker.engine import Delta
 from worker.engine.adapters import Adapters
-from worker.engine.bad_words import check_bad_words
 from worker.engine.generation.deltas import deltas, keep_best
 from worker.engine.generation.prompts import Prompts
 from worker.engine.generation.sampling import (
@@ -20,6 +19,7 @@ from worker.engine.generation.sampling import (
 )
 from worker.engine.locations import find
 from worker.engine.protocols import Client, EngineInput, LoRARequest, RequestOutput, Tokenizer
+from worker.engine.requests.bad_words import check_bad_words
 from worker.engine.server import Server
 from worker.engine.translation import translated
 from worker.errors import InternalError, InvalidInput, RefusedByEngine
