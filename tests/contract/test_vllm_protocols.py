@@ -13,6 +13,7 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.renderers import BaseRenderer
 from vllm.tokenizers import TokenizerLike
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import RequestState
 
 from worker.engine import protocols
 
@@ -25,6 +26,7 @@ CLASSES: dict[Any, type] = {
     protocols.Renderer: BaseRenderer,
     protocols.RequestMetadata: serving.RequestResponseMetadata,
     protocols.RequestOutput: RequestOutput,
+    protocols.RequestState: RequestState,
     protocols.Tokenizer: TokenizerLike,
     protocols.UsageInfo: serving.UsageInfo,
 }

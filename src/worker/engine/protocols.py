@@ -107,6 +107,8 @@ class RequestState(Protocol):
     prompt_len: int
     # Whether it has no output yet.
     is_prefilling: bool
+    # Its ``arrival_time`` is Unix time in seconds; there are none if vLLM keeps no statistics.
+    stats: Any
 
 
 class Client(Protocol):

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from multiprocessing import connection
 
@@ -51,6 +52,23 @@ class Core:
     def requests(self) -> list[RequestState]:
         """The requests that the core has not answered to their end, dead or alive."""
         return list(self.client.output_processor.request_states.values())
+
+    def newcomers(self, until: float) -> set[str]:
+        """Return the ids of the requests that have no output yet, and came before a time.
+
+        ``until`` is by ``time.monotonic``.
+        """
+        until_unix = time.time() - time.monotonic() + until
+        return {
+            request.external_req_id
+            for request in self.requests
+            if request.is_prefilling and request.stats.arrival_time <= until_unix
+        }
+
+    @property
+    def running(self) -> set[str]:
+        """The ids of the requests that have some output."""
+        return {request.external_req_id for request in self.requests if not request.is_prefilling}
 
     @property
     def stopped(self) -> bool:

@@ -21,8 +21,8 @@ WATCH_INTERVAL_S = 0.1
 HANDLER_ENDS_S = 30.0
 # Restarts are counted for so long: a core that dies more often will die again.
 RESTARTS_COUNT_S = 600.0
-# How many crashes in a row a request is run through, even if others have more likely caused them.
-MOST_CRASHES = 2
+# Seconds after the last sign of life in which a request may still get into the next step.
+STEP_S = 1.0
 # Seconds until the engine knows a request that begins, and until its first output at the latest.
 APPEARS_S = 0.5
 SETTLES_S = 60.0
@@ -77,8 +77,9 @@ class Healer:
         """Replace the core whenever it dies or hangs; return when that is not possible any more."""
         try:
             while True:
-                hung = await self._until_dead()
-                if not await self._replace(await self._bury(hung=hung)):
+                silence = Silence(time.monotonic())
+                hung = await self._until_dead(silence)
+                if not await self._replace(await self._bury(silence.began_at, hung=hung)):
                     return
         finally:
             self._given_up = True
@@ -91,8 +92,6 @@ class Healer:
             await asyncio.sleep(WATCH_INTERVAL_S)
         if self._suspects.is_killer(request_id):
             raise KilledEngine
-        if self._suspects.crashes(request_id) >= MOST_CRASHES:
-            raise EngineDead
         if self._suspects.is_suspect(request_id):
             await self._turn.acquire()
             turn = asyncio.create_task(self._end_turn(request_id))
@@ -109,9 +108,9 @@ class Healer:
                     await asyncio.sleep(WATCH_INTERVAL_S)
         self._turn.release()
 
-    async def _until_dead(self) -> bool:
+    async def _until_dead(self, silence: Silence) -> bool:
         """Wait for the core's death; end it if it hangs, and return whether it did."""
-        core, silence, hung = self.core, Silence(time.monotonic()), False
+        core, hung = self.core, False
         while not self.dead:
             await asyncio.sleep(WATCH_INTERVAL_S)
             busy = core.client.output_processor.has_unfinished_requests()
@@ -138,15 +137,12 @@ class Healer:
             return False
         return silent_s > BUILD_S or not core.builds
 
-    async def _bury(self, *, hung: bool) -> str:
+    async def _bury(self, step_began_at: float, *, hung: bool) -> str:
         """Remove what a dead core has left; return why it died."""
         core = self.core
         if hung or await asyncio.to_thread(core.crashed):
-            newcomers = {
-                request.external_req_id for request in core.requests if request.is_prefilling
-            }
-            running = {request.external_req_id for request in core.requests} - newcomers
-            self._suspects.crashed(newcomers, running)
+            new, running = core.newcomers(step_began_at + STEP_S), core.running
+            self._suspects.crashed(new, running)
         if handler := core.client.output_handler:
             # It fails the requests that run. A shutdown would cancel it.
             await asyncio.wait([handler], timeout=HANDLER_ENDS_S)

@@ -16,7 +16,6 @@ class Suspects:
         self._newcomers: Counter[str] = Counter()
         # All that ran then, and in how many crashes in a row.
         self._running: Counter[str] = Counter()
-        self._killer: str | None = None
 
     def crashed(self, newcomers: Iterable[str], running: Iterable[str]) -> None:
         """Take note of a core that has ended itself, or hung.
@@ -25,27 +24,29 @@ class Suspects:
             newcomers: requests that had no output yet.
             running: all others.
         """
-        before, self._newcomers = self._newcomers, Counter()
-        self._newcomers.update({id_: before[id_] + 1 for id_ in newcomers})
-        ran, self._running = self._running, Counter()
-        self._running.update({id_: ran[id_] + 1 for id_ in {*self._newcomers, *running}})
-        most = max(self._newcomers.values(), default=0)
-        likeliest = [id_ for id_, count in self._newcomers.items() if count == most]
-        self._killer = likeliest[0] if len(likeliest) == 1 else None
+        self._newcomers = _counted_on(self._newcomers, newcomers)
+        self._running = _counted_on(self._running, {*self._newcomers, *running})
 
     def is_killer(self, request_id: str) -> bool:
         """Whether the last crash was this request's doing, as far as can be told."""
-        return self._killer is not None and belongs(self._killer, request_id)
+        likeliest = self._likeliest
+        return len(likeliest) == 1 and belongs(likeliest[0], request_id)
 
     def is_suspect(self, request_id: str) -> bool:
-        """Whether it was one of several newcomers of the last crash."""
-        return any(belongs(id_, request_id) for id_ in self._newcomers)
+        """Whether it is one of several that may have caused the last crash."""
+        return any(belongs(id_, request_id) for id_ in self._likeliest)
 
-    def crashes(self, request_id: str) -> int:
-        """Return in how many crashes in a row this request has been."""
-        return max(
-            (count for id_, count in self._running.items() if belongs(id_, request_id)), default=0
-        )
+    @property
+    def _likeliest(self) -> list[str]:
+        """The newcomers of most crashes; without any, all that ran in most, but at least two."""
+        of_running = {id_: count for id_, count in self._running.items() if count > 1}
+        counts = self._newcomers or of_running
+        most = max(counts.values(), default=0)
+        return [id_ for id_, count in counts.items() if count == most]
+
+
+def _counted_on(before: Counter[str], ids: Iterable[str]) -> Counter[str]:
+    return Counter({id_: before[id_] + 1 for id_ in ids})
 
 
 def belongs(id_: str, request_id: str) -> bool:

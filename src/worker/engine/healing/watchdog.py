@@ -37,7 +37,7 @@ class Silence:
     """
 
     def __init__(self, now: float) -> None:
-        self._since = self._looked_at = now
+        self._since = self._looked_at = self.began_at = now
 
     def look(self, now: float, beat_at: float, *, busy: bool) -> float:
         """Return the seconds of silence; call it more often than every ``LATE_S``.
@@ -50,7 +50,8 @@ class Silence:
         if not busy or now - self._looked_at > LATE_S:
             self._since = now
         self._looked_at = now
-        return now - max(self._since, beat_at)
+        self.began_at = max(self._since, beat_at)
+        return now - self.began_at
 
 
 def prefill_s(prompts: list[int], most_in_a_step: int, device: str) -> float:

@@ -52,17 +52,23 @@ def test_a_crash_without_newcomers_has_no_killer_and_forgets_the_one_before() ->
     assert not suspects.is_suspect("a")
 
 
-def test_crashes_in_a_row_are_counted_for_all_that_ran() -> None:
+def test_the_only_request_of_two_crashes_in_a_row_is_their_killer() -> None:
     suspects = Suspects()
-    suspects.crashed(["a"], ["b"])
-    suspects.crashed([], ["a", "b", "c"])
-    assert [suspects.crashes(id_) for id_ in "abcd"] == [2, 2, 1, 0]
-    suspects.crashed([], ["c"])
-    assert [suspects.crashes(id_) for id_ in "abc"] == [0, 0, 2]
+    suspects.crashed([], ["a", "b"])
+    assert [suspects.is_suspect(id_) for id_ in "abc"] == [False, False, False]
+    suspects.crashed([], ["b", "c"])
+    assert [suspects.is_killer(id_) for id_ in "abc"] == [False, True, False]
+
+
+def test_several_requests_of_two_crashes_in_a_row_are_suspects() -> None:
+    suspects = Suspects()
+    suspects.crashed(["a", "b"], ["c"])
+    suspects.crashed([], ["a", "b", "d"])
+    assert [suspects.is_killer(id_) for id_ in "abcd"] == [False] * 4
+    assert [suspects.is_suspect(id_) for id_ in "abcd"] == [True, True, False, False]
 
 
 def test_choices_of_one_request_count_once() -> None:
     suspects = Suspects()
     suspects.crashed(["a", "a"], [])
     assert suspects.is_killer("a")
-    assert suspects.crashes("a") == 1

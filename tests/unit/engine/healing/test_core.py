@@ -1,0 +1,100 @@
+"""A core's requests, and how its processes end. The processes are real, but no engine's."""
+
+import multiprocessing
+import os
+import signal
+import time
+from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from worker.engine.healing.core import LESS_MEMORY, Core
+from worker.engine.healing.watchdog import Heartbeat
+
+_context = multiprocessing.get_context("spawn")
+
+
+class Output:
+    """What the core has printed last."""
+
+    def __init__(self, error: str | None = None) -> None:
+        self.error = error
+
+    def close(self) -> str | None:
+        return self.error
+
+
+def core(*ranks: BaseProcess, error: str | None = None, requests: Any = ()) -> Core:
+    manager = SimpleNamespace(processes=list(ranks))
+    client: Any = SimpleNamespace(
+        engine_core=SimpleNamespace(resources=SimpleNamespace(engine_manager=manager)),
+        output_processor=SimpleNamespace(request_states=dict(enumerate(requests))),
+    )
+    output: Any = Output(error)
+    return Core(client, CollectorRegistry(), Heartbeat(), output)
+
+
+def started(target: Any, *args: Any) -> BaseProcess:
+    process = _context.Process(target=target, args=args)
+    process.start()
+    return process
+
+
+def test_newcomers_are_those_without_output_that_came_in_time() -> None:
+    def request(id_: str, age_s: float, *, new: bool) -> Any:
+        stats = SimpleNamespace(arrival_time=time.time() - age_s)
+        return SimpleNamespace(external_req_id=id_, is_prefilling=new, stats=stats)
+
+    requests = [
+        request("begun", 9, new=False),
+        request("new", 9, new=True),
+        request("late", 1, new=True),
+    ]
+    found = core(requests=requests)
+    assert found.newcomers(time.monotonic() - 5) == {"new"}
+    assert found.running == {"begun"}
+
+
+@pytest.mark.parametrize(
+    ("number", "crashed"),
+    [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGSEGV, True)],
+)
+def test_a_core_that_a_signal_has_ended(number: signal.Signals, *, crashed: bool) -> None:
+    rank = started(time.sleep, 60)
+    ended = core(rank)
+    os.kill(rank.pid or 0, number)
+    assert ended.crashed() is crashed
+    assert ended.end() == f"ended by {number.name}"
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_core_that_has_ended_itself(status: int) -> None:
+    ended = core(started(os._exit, status), error="ValueError: broken")
+    assert ended.crashed() is bool(status)
+    assert ended.end() == "ValueError: broken"
+
+
+def test_an_error_of_the_gpus_memory_says_what_to_lower() -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert core(started(os._exit, 1), error=error).end() == f"{error} ({LESS_MEMORY})"
+
+
+def test_a_stopped_core_is_seen_and_ended() -> None:
+    rank = started(time.sleep, 60)
+    stopped = core(rank)
+    assert not stopped.stopped
+    os.kill(rank.pid or 0, signal.SIGSTOP)
+    while not stopped.stopped:
+        time.sleep(0.01)
+    stopped.kill()
+    assert rank.exitcode == -signal.SIGKILL
+
+
+def test_a_core_without_further_processes_builds_nothing() -> None:
+    rank = started(time.sleep, 60)
+    running = core(rank)
+    assert not running.builds
+    running.kill()
