@@ -59,13 +59,13 @@ def assert_unseen(worker: Background, *, least: int) -> None:
     assert "canary" not in worker.output
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize(("log_format", "restarts"), [("text", 1), ("json", 0)])
 async def test_a_worker_at_its_loudest_shows_no_secret(
-    demo_model: Path, tmp_path: Path, log_format: str
+    demo_model: Path, tmp_path: Path, log_format: str, restarts: int
 ) -> None:
     async with Emulator(Options(take_poll_s=1)) as emulator:
         platform = {**emulator.worker_environ(), **SECRETS, "LOG_FORMAT": log_format}
-        platform["DISABLE_LOG_REQUESTS"] = "0"
+        platform |= {"DISABLE_LOG_REQUESTS": "0", "MAX_ENGINE_RESTARTS": str(restarts)}
         with watched(platform, tmp_path / "log") as worker:
             endpoint = EmulatedEndpoint(emulator, worker)
             assert await endpoint.answers()
@@ -80,6 +80,11 @@ async def test_a_worker_at_its_loudest_shows_no_secret(
             await anext(long.follow())
             # The worker, the core and the pings.
             assert_unseen(worker, least=3)
+            for _ in range(restarts):
+                os.kill(endpoint.core_pid(), signal.SIGKILL)
+                assert await endpoint.answers()
+                # This core has begun as a new process, with an environment of its own.
+                assert_unseen(worker, least=3)
             os.kill(endpoint.core_pid(), signal.SIGKILL)
             assert await asyncio.to_thread(worker.ended) == 1
             assert long.status is Status.FAILED
