@@ -146,8 +146,8 @@ MODEL_ROWS = (
         "RENDERER_NUM_WORKERS",
         TOKENIZER,
         "Rendering threads",
-        "Threads that render templates and tokenize prompts. Unset, the worker takes 2, but for "
-        "models that embed what they see; one is always free of long texts.",
+        "Threads that render templates and tokenize prompts; unset, the worker takes 2, but for "
+        "models that embed what they see, and one is always free of long texts.",
     ),
     Row(
         "CHAT_TEMPLATE_CONTENT_FORMAT",

@@ -220,7 +220,7 @@ async def test_messages_break_with_an_event_of_anthropics() -> None:
     assert broken_stream(yields) == ([begun, last_event], ERROR)
     assert json.loads(yields[-1]["error"]) == event
     decoded = await answered(app, MESSAGES, stream=True, RAW_OPENAI_OUTPUT="0")
-    assert broken_stream(decoded) == ([[{"type": "message_start"}], [event]], ERROR)
+    assert broken_stream(decoded) == ([[{"type": "content_block_delta"}], [event]], ERROR)
 
 
 async def test_a_response_breaks_with_an_event_of_its_own_shape() -> None:
