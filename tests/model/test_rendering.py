@@ -98,7 +98,7 @@ async def test_the_answers_ids_are_returned_where_asked_for(
     ("payload", "status", "message"),
     [
         ({"prompt": [5, 10**6]}, 400, "out of vocabulary"),
-        ({"prompt": [5] * 2000}, 400, "1024"),
+        ({"prompt": [5] * 2000}, 400, "1,024"),
         ({"messages": QUESTION, "tools": [{"x": 1}]}, 400, "tools.0.function"),
         ({"messages": QUESTION, "chat_template_kwargs": {"chat_template": "x"}}, 400, "untrusted"),
         (

@@ -129,6 +129,8 @@ class Client(Protocol):
     @property
     def errored(self) -> bool: ...
 
+    async def add_request(self, request_id: str, prompt: EngineInput, params: Any) -> Any: ...
+
     def generate(
         self,
         prompt: EngineInput,

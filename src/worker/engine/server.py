@@ -21,6 +21,7 @@ from worker.engine.requests.bad_words import check_bad_words
 from worker.engine.requests.refusals import shorten_messages, silence_refusals
 from worker.engine.requests.shapes import check_items
 from worker.engine.requests.texts import Texts, is_long, keep_a_thread_free
+from worker.engine.requests.turns import take_turns
 from worker.engine.translation import translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
 from worker.media import Media
@@ -79,6 +80,7 @@ class Server:
         renderer = self._client.renderer
         if executor := getattr(renderer, "_executor", None):
             keep_a_thread_free(executor, self._client.model_config.renderer_num_workers)
+        take_turns(self._client)
         # vLLM's launcher puts its HTTP server here, and error paths use it.
         self.state.server = SimpleNamespace(should_exit=False)
 

@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 
-from worker.engine.requests.texts import LONG, Texts, characters, is_long, keep_a_thread_free, mark
+from worker.engine.requests.texts import (
+    LONG,
+    MANY,
+    MANY_TOKENS,
+    TEXTS,
+    Texts,
+    characters,
+    is_long,
+    keep_a_thread_free,
+    mark,
+)
 from worker.errors import InvalidInput
+from worker.job.structured.bounds import CONTENT
 
 CHAT = "/v1/chat/completions"
 # The longest text of a context of 20,000 tokens of at most 10 characters.
@@ -76,17 +87,30 @@ def test_a_text_that_can_not_fit_the_context_is_refused(
     "body",
     [
         {"prompt": " " * MOST},
-        {"prompt": [1] * (MOST + 1)},
+        {"prompt": [1] * 20_000},
+        {"prompt": [[1] * 20_000, "a"]},
         {"prompt": ["a" * MOST] * 3},
         {"prompt": {"a": [None, 1.5, True]}, "messages": "a", "tokens": 5},
         conversation([{"type": "image_url", "image_url": {"url": "a" * (MOST + 1)}}]),
         {**conversation("a"), "tools": [{"type": "function", "description": "a" * (MOST + 1)}]},
         {"messages": None, "prompt": "a"},
     ],
-    ids=["spaces", "ids", "several", "shapes", "image", "tools", "nothing"],
+    ids=["spaces", "ids", "lists", "several", "shapes", "image", "tools", "nothing"],
 )
 def test_other_bodies_are_not_changed(body: dict[str, Any]) -> None:
     assert texts().bounded(body, "/v1/completions") is body
+
+
+@pytest.mark.parametrize("path", ["", "/v1/completions"])
+@pytest.mark.parametrize("prompt", [[1] * 20_001, [[1], [1] * 20_001]])
+def test_token_ids_that_can_not_fit_the_context_are_refused(path: str, prompt: Any) -> None:
+    with pytest.raises(InvalidInput, match="20,001 tokens, and at most 20,000 are taken") as caught:
+        texts().bounded({"prompt": prompt}, path)
+    assert caught.value.param == "prompt"
+    body = {"prompt": prompt, "truncate_prompt_tokens": 5}
+    assert texts().bounded(body, path) is body
+    # Embeddings of long inputs can be made in parts.
+    assert texts().bounded({"input": prompt}, "/v1/embeddings")
 
 
 def test_few_characters_are_believed_to_be_long_tokens_and_many_are_not() -> None:
@@ -148,10 +172,24 @@ def test_characters_are_counted_at_any_depth(value: Any, count: int) -> None:
     assert characters(value) == count
 
 
-@pytest.mark.parametrize(("count", "long"), [(LONG, False), (LONG + 1, True)])
-def test_a_request_is_long_by_its_characters(count: int, long: bool) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "long"),
+    [
+        ("a" * LONG, False),
+        ("a" * (LONG + 1), True),
+        (["a"] * MANY, False),
+        (["a"] * (MANY + 1), True),
+        ([1] * MANY_TOKENS, False),
+        ([1] * (MANY_TOKENS + 1), True),
+        ([[1] * MANY_TOKENS, []], False),
+        ([[1] * MANY_TOKENS, [1]], True),
+    ],
+)
+def test_a_request_is_long_by_its_characters_its_tokens_or_its_prompts(
+    prompt: Any, long: bool
+) -> None:
     def noted() -> bool:
-        texts().bounded({"prompt": "a" * count})
+        texts().bounded({"prompt": prompt})
         return is_long.get()
 
     assert Context().run(noted) is long
@@ -187,3 +225,7 @@ def test_a_single_thread_is_everybodys() -> None:
     submit = executor.submit
     keep_a_thread_free(executor, 1)
     assert executor.submit == submit
+
+
+def test_texts_are_not_measured_as_schemas() -> None:
+    assert {*TEXTS, "tokens"} <= CONTENT

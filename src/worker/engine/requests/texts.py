@@ -13,6 +13,9 @@ from worker.errors import InvalidInput
 
 # Characters of a request from which on it goes the way of the long ones.
 LONG = 64_000
+# Prompts in one request, and tokens that it may hold instead of text, likewise.
+MANY = 32
+MANY_TOKENS = LONG // 4
 # Whether what runs belongs to a long request, or to a list of them.
 is_long: ContextVar[bool] = ContextVar("is_long", default=False)
 
@@ -32,6 +35,8 @@ TEXTS = tuple("prompt input query queries documents text_1 text_2 data_1 data_2 
 BESIDE = ("tools", "chat_template_kwargs", "documents")
 # Kinds of a message's parts that are no text.
 MEDIA = ("image", "audio", "video", "file", "input_image", "input_audio", "input_file")
+# Routes that generate from token ids; the raw path has no route.
+GENERATING = ("", "/v1/completions")
 # Routes whose answer holds all that was sent, and those that truncate texts.
 REPEATING = ("/tokenize", "/detokenize")
 TRUNCATING = ("/v1/completions", "/v1/embeddings", "/score", "/rerank", "/pooling")
@@ -56,16 +61,19 @@ class Texts:
             InvalidInput: a text is longer than what the context can hold.
         """
         size = sum(characters(body.get(key)) for key in {*CONVERSATIONS, *TEXTS, *BESIDE})
-        mark(long=size > LONG)
+        lists = [value for key in TEXTS if isinstance(value := body.get(key), list)]
+        mark(long=size > LONG or any(map(_is_large, lists)))
+        kept = body.get("truncate_prompt_tokens")
+        if kept is None and path in GENERATING:
+            self._refuse_ids(body.get("prompt"))
         tokens = body.get("tokens") if path in REPEATING else None
         tokenizer = self._client.renderer.tokenizer if size > LONG or tokens else None
         if tokenizer is None:
             return body
         per_token = tokenizer.max_chars_per_token
         most = self._most(per_token, path)
-        self._refuse(len(tokens) if isinstance(tokens, list) else 0, most, "tokens")
+        self._refuse(len(tokens) if isinstance(tokens, list) else 0, most, "tokens", "tokens")
         self._refuse(sum(characters(body.get(key)) for key in CONVERSATIONS), most, "messages")
-        kept = body.get("truncate_prompt_tokens")
         if type(kept) is int and path in TRUNCATING and "messages" not in body:
             kept = most if kept < 0 else min(most, (kept + SPARE) * per_token)
             side = body.get("truncation_side") or tokenizer.truncation_side
@@ -80,9 +88,15 @@ class Texts:
         most = int(min(context * per_token, max(FEW, context * MOST_PER_TOKEN)))
         return min(most, MOST_ANSWERED) if path in REPEATING else most
 
-    def _refuse(self, size: int, most: int, key: str) -> None:
+    def _refuse_ids(self, prompt: Any) -> None:
+        """Refuse token ids that can't fit the context before anything is done with each of them."""
+        prompts: list[Any] = prompt if _is_of(prompt, list) else [prompt]
+        if longest := max((len(ids) for ids in prompts if _is_of(ids, int)), default=0):
+            most = self._client.model_config.max_model_len
+            self._refuse(longest, most, "prompt", "tokens")
+
+    def _refuse(self, size: int, most: int, key: str, unit: str = "characters") -> None:
         if size > most:
-            unit = "tokens" if key == "tokens" else "characters"
             context = self._client.model_config.max_model_len
             raise InvalidInput(
                 f"{key}: {size:,} {unit}, and at most {most:,} are taken: the context of this "
@@ -94,6 +108,19 @@ class Texts:
 def mark(*, long: bool) -> None:
     """Note whether what this task does next is long; what was noted before it stays."""
     is_long.set(long or is_long.get())
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    """Whether a value is a list that begins with an item of a kind."""
+    return isinstance(value, list) and bool(value) and type(value[0]) is kind
+
+
+def _is_large(items: list[Any]) -> bool:
+    """Whether a list is of many prompts, or of many tokens."""
+    if _is_of(items, int):
+        return len(items) > MANY_TOKENS
+    ids = sum(len(prompt) for prompt in items if _is_of(prompt, int))
+    return len(items) > MANY or ids > MANY_TOKENS
 
 
 def characters(value: Any) -> int:

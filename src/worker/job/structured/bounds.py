@@ -30,8 +30,9 @@ MOST_TIMES = 100_000  # of minItems, maxLength and their like
 # Content, not constraints: other bounds hold for it.
 CONTENT = frozenset(
     """
-    allowed_token_ids bad_words chat_template_kwargs documents input instructions logit_bias
-    messages metadata model prompt prompts stop stop_token_ids system user vllm_xargs
+    allowed_token_ids bad_words chat_template_kwargs data_1 data_2 documents input instructions
+    items logit_bias messages metadata model prompt prompts queries query stop stop_token_ids
+    suffix system text_1 text_2 tokens user vllm_xargs
     """.split()
 )
 
