@@ -30,7 +30,7 @@ async def test_an_excluded_token_has_a_log_probability_that_json_can_hold(
     ("params", "param"),
     [
         ({"trace_decode_token_ids": []}, None),
-        ({"seed": 2**64 - 1, "n": 2}, None),
+        ({"seed": 2**64 - 1, "n": 2}, "seed"),
         ({"stream_interval": 257}, "stream_interval"),
         ({"guided_whitespace_pattern": "a"}, "structured_outputs"),
     ],

@@ -59,6 +59,7 @@ def test_every_automatic_choice_is_logged_with_its_reason(engine: "InProcessEngi
         "DISTRIBUTED_EXECUTOR_BACKEND",
         "RENDERER_NUM_WORKERS",
         "SERVED_MODEL_NAME",
+        "STRUCTURED_OUTPUTS_CONFIG",
         "TOKENIZER",
     }
     name = engine.model.names[0]

@@ -59,6 +59,7 @@ def assert_unseen(worker: Background, *, least: int) -> None:
     assert "canary" not in worker.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("log_format", "restarts"), [("text", 1), ("json", 0)])
 async def test_a_worker_at_its_loudest_shows_no_secret(
     demo_model: Path, tmp_path: Path, log_format: str, restarts: int

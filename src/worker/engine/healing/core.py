@@ -78,6 +78,16 @@ class Core:
         return False
 
     @property
+    def processor_s(self) -> float:
+        """The seconds of a processor that it has used since its start."""
+        used_s = 0.0
+        for process in self._processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used_s += times.user + times.system
+        return used_s
+
+    @property
     def builds(self) -> bool:
         """Whether processes run below it that did not when it was started: compilers."""
         return bool(set(self._running()) - set(self._processes))

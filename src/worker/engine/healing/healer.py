@@ -21,6 +21,10 @@ WATCH_INTERVAL_S = 0.1
 HANDLER_ENDS_S = 30.0
 # Restarts are counted for so long: a core that dies more often will die again.
 RESTARTS_COUNT_S = 600.0
+# Seconds of silence that are nothing unusual.
+SILENT_S = 0.3
+# A core that waits for what never comes uses less than this share of a processor.
+WAITS = 0.01
 # Seconds after the last sign of life in which a request may still get into the next step.
 STEP_S = 1.0
 # Seconds until the engine knows a request that begins, and until its first output at the latest.
@@ -110,12 +114,16 @@ class Healer:
 
     async def _until_dead(self, silence: Silence) -> bool:
         """Wait for the core's death; end it if it hangs, and return whether it did."""
-        core, hung = self.core, False
+        core, hung, used_before = self.core, False, 0.0
         while not self.dead:
             await asyncio.sleep(WATCH_INTERVAL_S)
             busy = core.client.output_processor.has_unfinished_requests()
             silent_s = silence.look(time.monotonic(), core.heartbeat.at, busy=busy)
-            if not hung and self._hangs(silent_s):
+            if silent_s < SILENT_S:
+                used_before = 0.0
+                continue
+            used_before = used_before or core.processor_s
+            if not hung and self._hangs(silent_s, core.processor_s - used_before):
                 hung = True
                 log.error(
                     "the engine of %s has not moved for %.1f s: it is ended", self._name, silent_s
@@ -123,7 +131,13 @@ class Healer:
                 await asyncio.to_thread(core.kill)
         return hung
 
-    def _hangs(self, silent_s: float) -> bool:
+    def _hangs(self, silent_s: float, used_s: float) -> bool:
+        """Tell whether the core hangs.
+
+        Args:
+            silent_s: seconds without a sign of life.
+            used_s: seconds of a processor that it has used after the first ``SILENT_S`` of them.
+        """
         if not self._limits.hang_s or silent_s < self._limits.hang_s:
             return False
         core = self.core
@@ -133,7 +147,10 @@ class Healer:
         prompts = [request.prompt_len for request in core.requests if request.is_prefilling]
         most = config.scheduler_config.max_num_batched_tokens
         device = config.device_config.device_type
-        if silent_s < self._limits.hang_s + prefill_s(prompts, most, device):
+        patience_s = self._limits.hang_s + prefill_s(prompts, most, device)
+        # On a machine that is too busy the core needs longer for the same step.
+        waits = used_s < WAITS * silent_s
+        if silent_s < patience_s or not (waits or used_s + SILENT_S >= patience_s):
             return False
         return silent_s > BUILD_S or not core.builds
 

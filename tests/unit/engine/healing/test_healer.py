@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,12 @@ class FakeCore:
     happened: list[str] = field(default_factory=list)
     handler: "asyncio.Task[Any] | None" = None
     prompt_limit: int = 100
+    # Of a processor, that it uses: 1 is all of one.
+    share: float = 0
+
+    @property
+    def processor_s(self) -> float:
+        return 1 + self.share * time.monotonic()
 
     def __post_init__(self) -> None:
         self.heartbeat = SimpleNamespace(at=0.0)
@@ -212,7 +219,8 @@ async def test_the_only_request_of_two_crashes_in_a_row_is_not_run_a_third_time(
 
 
 @pytest.mark.parametrize(
-    "first", [FakeCore(), FakeCore(stopped=True), FakeCore(stopped=True, builds=True)]
+    "first",
+    [FakeCore(), FakeCore(share=1), FakeCore(stopped=True), FakeCore(stopped=True, builds=True)],
 )
 async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
     first.add("job", new=False)
@@ -226,6 +234,12 @@ async def left_alone(core: FakeCore, limits: Limits = WATCHED) -> bool:
     async with healing(core, limits=limits):
         await asyncio.sleep(3 * HANG_S)
     return not core.happened
+
+
+async def test_a_core_that_gets_little_of_a_busy_machine_does_not_hang() -> None:
+    core = FakeCore(share=0.1)
+    core.add("job", new=False)
+    assert await left_alone(core)
 
 
 async def test_a_core_that_builds_code_does_not_hang() -> None:
