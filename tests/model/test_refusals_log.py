@@ -91,8 +91,9 @@ def printed(worker: Worker) -> Iterator[io.StringIO]:
     others = logging.StreamHandler(stream)
     before = [(handler.setStream(stream), handler.level) for handler in handlers]
     level, root = own.level, logging.getLogger()
-    for logs in (own, *handlers):
-        logs.setLevel(logging.INFO)
+    own.setLevel(logging.INFO)
+    for handler in handlers:
+        handler.setLevel(logging.INFO)
     root.addHandler(others)
     yield stream
     root.removeHandler(others)
