@@ -151,6 +151,13 @@ OWN_ROWS = (
         "then are loaded anew for the next request: also for those of others.",
     ),
     Row(
+        "STRUCTURED_COMPILE_S",
+        OPENAI,
+        "Time to compile a structured output",
+        "Seconds of one core that a schema, a regex or a grammar may take to compile, which is "
+        "tried out before the engine gets it; on one or two cores 2 if unset; `0`: no limit.",
+    ),
+    Row(
         "STRUCTURED_MAX_NESTING",
         OPENAI,
         "Counts inside each other",

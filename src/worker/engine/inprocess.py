@@ -14,6 +14,8 @@ from worker.engine.adapters import Adapters
 from worker.engine.adapters.files import check_lora_modules
 from worker.engine.arguments import EngineArguments
 from worker.engine.generation import Generation
+from worker.engine.grammar.gate import Gate, trial_for
+from worker.engine.grammar.trial import Trial
 from worker.engine.healing.core import Core
 from worker.engine.healing.healer import Healer, Limits
 from worker.engine.protocols import Client
@@ -55,6 +57,7 @@ class InProcessEngine:
         limits = Limits(settings.max_engine_restarts, settings.engine_hang_s)
         name = arguments.vllm.served_model_name[0]
         self._healer = Healer(name, core, start_again, self._use_next, limits)
+        self._trial: Trial | None = None
         self._watchers: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -65,6 +68,11 @@ class InProcessEngine:
         self._watchers.append(watch)
         if not self._settings.disable_log_stats:
             self._watchers.append(asyncio.create_task(self._log_stats()))
+
+    async def prepare(self) -> None:
+        """Begin what no job waits for yet; call when the engine is warm, on its loop."""
+        if self._trial:
+            self._watchers.append(asyncio.create_task(self._trial.start()))
 
     async def _use_next(self, core: Core) -> None:
         await self._use(core)
@@ -79,6 +87,10 @@ class InProcessEngine:
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
         check_lora_modules(arguments.vllm.lora_modules or (), client.vllm_config)
+        # One for all cores: it holds what has been tried.
+        self._trial = self._trial or trial_for(client, settings)
+        # Before the server takes hold of the client.
+        Gate(client, self._trial)
         server = Server(client, arguments.vllm, tasks, media_of(client, settings))
         await server.open()
         adapters = Adapters(settings.base_path, client, server.state)
@@ -108,6 +120,8 @@ class InProcessEngine:
         """Stop the engine and its processes; call on the engine's loop."""
         for watcher in self._watchers:
             watcher.cancel()
+        if self._trial:
+            await self._trial.close()
         self._client.shutdown()
 
     @property

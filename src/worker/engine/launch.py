@@ -126,6 +126,7 @@ def _make_ready(engine: InProcessEngine, arguments: EngineArguments) -> None:
         _run(engine.loop, engine.open())
     with phase("warm-up"), _start_failures(arguments):
         _run(engine.loop, warm_up(engine))
+    _run(engine.loop, engine.prepare())
 
 
 @contextlib.contextmanager

@@ -104,6 +104,7 @@ class Settings(BaseModel):
     default_max_tokens: Count = 16
     raw_openai_output: Flag = True
     strict_requests: Flag = False
+    structured_compile_s: Amount = 30
     structured_max_repetitions: Count = 10_000
     structured_max_nesting: Count = 2
     system_prompt: str | None = None

@@ -44,6 +44,7 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "default_max_tokens": 16,
         "raw_openai_output": True,
         "strict_requests": False,
+        "structured_compile_s": 30,
         "structured_max_nesting": 2,
         "structured_max_repetitions": 10_000,
         "system_prompt": None,
