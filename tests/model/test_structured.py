@@ -81,3 +81,9 @@ async def test_what_compiles_is_answered(ask: Ask) -> None:
     )
     (choice,) = answered["choices"]
     assert "".join(choice["tokens"]).isdigit()
+
+
+async def test_a_schema_may_list_several_types(ask: Ask) -> None:
+    schema = {"type": ["integer", "null"]}
+    (answered,) = await ask(**raw(guided_json=schema, max_tokens=9))
+    assert "error" not in answered

@@ -175,7 +175,7 @@ class _Measure:
         """Return how often what an object holds is repeated: in structural tags some are."""
         kind, most = node.value.get("type"), node.value.get("max")
         around = node.around
-        if kind in {"plus", "star"}:
+        if kind in ("plus", "star"):  # a type may be a list, for which no set can be asked
             around = Repeated(loops=1).within(around)
         elif kind == "repeat" and isinstance(most, int):
             around = Repeated(min(most, ENDLESS), 1).within(around)
