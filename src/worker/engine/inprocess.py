@@ -61,16 +61,19 @@ class InProcessEngine:
         self._watchers: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Build vLLM's server around the engine and begin to watch it; call on its loop."""
+        """Build vLLM's server around the engine; call on its loop."""
         await self._use(self._healer.core)
+
+    async def prepare(self) -> None:
+        """Begin to watch a warm engine, and what no job waits for yet; call on its loop.
+
+        What is compiled during the warm-up may take longer than a core that works is silent.
+        """
         watch = asyncio.create_task(self._healer.run())
         watch.add_done_callback(lambda ended: None if ended.cancelled() else self._give_up())
         self._watchers.append(watch)
         if not self._settings.disable_log_stats:
             self._watchers.append(asyncio.create_task(self._log_stats()))
-
-    async def prepare(self) -> None:
-        """Begin what no job waits for yet; call when the engine is warm, on its loop."""
         if self._trial:
             self._watchers.append(asyncio.create_task(self._trial.start()))
 

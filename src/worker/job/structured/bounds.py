@@ -25,6 +25,7 @@ MOST_PATTERNS = 200
 MOST_BRANCHES = 500
 MOST_RULES = 1_000
 MOST_ALTERNATIVES = 5_000
+MOST_LINES = 5_000  # vLLM looks at each when it tells one kind of grammar from another
 MOST_TIMES = 100_000  # of minItems, maxLength and their like
 
 # Content, not constraints: other bounds hold for it.
@@ -194,6 +195,7 @@ class _Measure:
     def _grammar(self, text: str, around: Repeated) -> None:
         if len(text) > LONGEST["grammar"]:
             raise self._too_many("characters of a grammar", len(text), LONGEST["grammar"])
+        self._add("lines of grammars", text.count("\n"), MOST_LINES)
         self._read(grammar(text), around)
 
     def _read(self, reading: Reading, around: Repeated) -> None:

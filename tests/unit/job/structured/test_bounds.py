@@ -68,6 +68,7 @@ TOO_MUCH = [
     ({"json": {"type": "array", "minItems": 10**9}}, "minItems is 1e+09; at most 100,000"),
     ({"grammar": "a ::= b\n" * 1_001}, "at most 1,000 rules; it has 1,001"),
     ({"grammar": "a ::= b" + "|b" * 5_001}, "at most 5,000 alternatives"),
+    ({"grammar": "\n" * 5_001 + "a ::= b"}, "at most 5,000 lines"),
     ({"regex": "(a{0,200}){0,200}"}, "it has 40,000"),
     ({"regex": "a{2}{2}{2}"}, DEEP),
     ({"regex": "a{99999999999999999999}"}, "at most 10,000 repetitions"),
