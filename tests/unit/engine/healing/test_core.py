@@ -72,7 +72,9 @@ def test_a_core_that_a_signal_has_ended(number: signal.Signals, *, crashed: bool
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_core_that_has_ended_itself(status: int) -> None:
-    ended = core(started(os._exit, status), error="ValueError: broken")
+    rank = started(os._exit, status)
+    rank.join()
+    ended = core(rank, error="ValueError: broken")
     assert ended.crashed() is bool(status)
     assert ended.end() == "ValueError: broken"
 
