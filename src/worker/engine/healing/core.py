@@ -105,7 +105,11 @@ class Core:
 
     def crashed(self) -> bool:
         """Wait for the end of a dead core, and return whether it has ended itself."""
-        connection.wait([rank.sentinel for rank in self._ranks], ENDS_S)
+        ended = connection.wait([rank.sentinel for rank in self._ranks], ENDS_S)
+        for rank in self._ranks:
+            if rank.sentinel in ended:
+                # Its pipes are closed a moment before its status is known.
+                rank.join(ENDS_S)
         # Without one, it says that it is dead, and does not get as far as its end.
         codes = self._exit_codes
         return not codes or any(code not in ENDED_FROM_OUTSIDE for code in codes)
