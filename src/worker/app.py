@@ -158,7 +158,12 @@ class Worker:
             while chunk := chunker.flush(time.monotonic()):
                 yield reply.render(chunk)
             if failure is not None:
-                raise failure
+                try:
+                    raise failure
+                finally:
+                    # Its traceback would refer to this frame, which refers to it: all that the job
+                    # held would stay until the next full garbage collection.
+                    del failure
             record.status = HTTPStatus.OK
 
     @contextlib.contextmanager

@@ -19,7 +19,7 @@ from emulator import Status
 
 pytestmark = pytest.mark.usefixtures("demo_model")
 
-SETTINGS = {"LOG_FORMAT": "json", "HF_TOKEN": TOKEN}
+SETTINGS = {"LOG_FORMAT": "json", "HF_TOKEN": TOKEN, "MAX_ENGINE_RESTARTS": "0"}
 # Nothing is taken from there: the start ends before.
 PLATFORM = {"RUNPOD_WEBHOOK_GET_JOB": "http://127.0.0.1:9/job-take/$ID?x=1"}
 
