@@ -11,8 +11,9 @@ from multiprocessing import resource_tracker
 from worker.engine.healing import reader
 
 STREAMS = (1, 2)
-# Seconds that a reader gets for what a core has printed at its end.
-DRAIN_S = 0.5
+# Seconds that a reader gets for what a core has printed at its end; it needs milliseconds of them,
+# unless the machine is busy, or another process has inherited a pipe.
+DRAIN_S = 5.0
 
 
 class CoreOutput:
@@ -67,7 +68,6 @@ class CoreOutput:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._reader.wait(DRAIN_S)
-        # Another process may have inherited a pipe.
         self._reader.kill()
         self._reader.wait()
         self._reader = None

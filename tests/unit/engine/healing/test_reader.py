@@ -81,7 +81,7 @@ def test_the_last_error_is_kept_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_reader_ends_although_another_process_has_its_pipes(tmp_path: Path) -> None:
-    sleeps = "import time; time.sleep(5)"
+    sleeps = "import time; time.sleep(30)"
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeps!r}])"
     assert printed_by(code, tmp_path) == ("", "None")
 
