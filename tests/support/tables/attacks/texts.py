@@ -202,6 +202,7 @@ LONG = [
     Attack(
         "5 MB, cut to 10 tokens (completions)",
         lambda: completion(prompt=words(5_000), truncate_prompt_tokens=10),
+        ANSWERED,
         harmful=True,
     ),
     Attack(
@@ -212,6 +213,7 @@ LONG = [
     Attack(
         "3 MB, cut to the context (completions)",
         lambda: completion(prompt=words(3_000), truncate_prompt_tokens=-1),
+        ANSWERED,
         harmful=True,
     ),
     Attack(
@@ -300,10 +302,12 @@ LONG = [
     Attack(
         "900 KB, cut, as a prompt of a list (completions)",
         lambda: completion(prompt=[words(450)] * 2, truncate_prompt_tokens=5),
+        ANSWERED,
     ),
     Attack(
         "900 KB, cut from the left (completions)",
         lambda: completion(prompt=words(900), truncate_prompt_tokens=5, truncation_side="left"),
+        ANSWERED,
     ),
     Attack(
         "3 MB, cut (responses)", lambda: responses(input=words(3_000), truncation="auto"), EITHER
