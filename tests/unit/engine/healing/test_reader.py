@@ -74,7 +74,7 @@ def test_all_that_a_core_prints_is_passed_on(tmp_path: Path) -> None:
 
 
 def test_the_last_error_is_kept_in_one_line(tmp_path: Path) -> None:
-    code = "print('KeyError: 1'); raise ValueError('two\\nlines')"
+    code = "import sys; print('KeyError: 1', file=sys.stderr); raise ValueError('two\\nlines')"
     passed_on, error = printed_by(code, tmp_path)
     assert "Traceback" in passed_on
     assert error == "ValueError: two"
