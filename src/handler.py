@@ -189,7 +189,7 @@ def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> No
     runpod.serverless.register_fitness_check(engine_answers)
     jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
     if wire:
-        limits = Limits(jobs, settings.shutdown_grace_s)
+        limits = Limits(jobs, settings.shutdown_grace_s, settings.max_input_values)
         sdk.install(JobLoop(worker, wire, limits, engines.died, sdk.in_progress()))
     else:
         leaving = (engines.died, sdk.jobs_in_progress)

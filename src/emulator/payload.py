@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl
+from pydantic import BaseModel, Field, HttpUrl
 
 from emulator.limits import EXECUTION_TIMEOUT_MS, TTL_MS
 
@@ -21,10 +21,7 @@ class Policy(BaseModel):
 
 
 class Payload(BaseModel):
-    """The checked keys of the body; all others reach the worker unchecked."""
+    """The checked keys of the body; all others, and the input, reach the worker unchecked."""
 
-    model_config = ConfigDict(extra="allow")
-
-    input: Any
     webhook: HttpUrl | None = None
     policy: Policy | None = None

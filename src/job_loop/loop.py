@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import signal
 import time
 from collections.abc import AsyncGenerator
@@ -56,11 +57,12 @@ class InProgress(Protocol):
 class Limits:
     """How many jobs may be in progress at once, and how long they may take to end at the end.
 
-    ``grace_s`` counts from the signal.
+    ``grace_s`` counts from the signal. ``values`` is what one job may have of them.
     """
 
     jobs: int
     grace_s: float
+    values: float = math.inf
 
 
 class JobLoop:
@@ -104,7 +106,8 @@ class JobLoop:
         self._died.add_done_callback(lambda _: loop.call_soon_threadsafe(self.leave))
         # A defect in one of the tasks ends all, and is raised.
         async with self._wire, asyncio.TaskGroup() as tasks:
-            takes = Polls(self._wire, _jobs_in, vital=True)
+            values = self._limits.values
+            takes = Polls(self._wire, _jobs_in, vital=True, most_values=values)
             taking = tasks.create_task(self._take_jobs(takes))
             stops = Polls(self._wire, _ids_in, vital=False)
             stopping = tasks.create_task(self._stop_jobs(stops))

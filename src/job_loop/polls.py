@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -27,17 +28,26 @@ NOTHING = (204, 400)
 class Polls(Generic[T]):
     """One request after another, each for a list. Use on the wire's loop."""
 
-    def __init__(self, wire: Wire, read: Callable[[Any], list[T]], *, vital: bool) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        read: Callable[[Any], list[T]],
+        *,
+        vital: bool,
+        most_values: float = math.inf,
+    ) -> None:
         """Make polls.
 
         Args:
             wire: to the platform.
             read: finds the items in an answer, whatever JSON that is.
             vital: whether the platform counts as unreachable when they fail.
+            most_values: of a job in an answer.
         """
         self._wire = wire
         self._read = read
         self._vital = vital
+        self._most_values = most_values
         self._failures = 0
         self._over = asyncio.Event()
         self._begun = 0.0
@@ -103,7 +113,7 @@ class Polls(Generic[T]):
             if response.status in NOTHING:
                 return []
             response.raise_for_status()
-            return self._read(await parsed(await response.read()))
+            return self._read(await parsed(await response.read(), self._most_values))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

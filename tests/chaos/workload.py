@@ -55,8 +55,7 @@ def long_job(rng: random.Random, *, stream: bool) -> dict[str, Any]:
 
 
 def is_stream(job: Job) -> bool:
-    job_input = job.payload["input"]
-    return bool(job_input.get("openai_input", job_input).get("stream"))
+    return bool(job.input.get("openai_input", job.input).get("stream"))
 
 
 async def runs(job: Job, chunks: int = 0) -> bool:

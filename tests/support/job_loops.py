@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -36,6 +37,9 @@ class ScriptedAnswers:
         self._ended: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()
 
     async def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
+        if isinstance(job["input"], WorkerError):
+            yield {"error": json.dumps(job["input"].body(record.id))}
+            return
         record.streamed = job["input"].get("stream", False)
         self.records.append(record)
         self.running.add(job["id"])
@@ -106,12 +110,12 @@ def session(trace: TraceConfig) -> ClientSession:
 
 @asynccontextmanager
 async def looping(
-    emulator: Emulator, jobs: int = 4, grace_s: float = 60
+    emulator: Emulator, jobs: int = 4, grace_s: float = 60, values: float = math.inf
 ) -> AsyncIterator[Platform]:
     """Run a job loop behind an emulator that serves; leaving ends it."""
     answers, wire, in_progress = ScriptedAnswers(), Wire(urls(emulator), session), set[str]()
     died: Future[None] = Future()
-    loop = JobLoop(answers, wire, Limits(jobs, grace_s), died, in_progress)
+    loop = JobLoop(answers, wire, Limits(jobs, grace_s, values), died, in_progress)
     task = asyncio.create_task(loop.run())
     try:
         yield Platform(emulator, answers, loop, wire, died, in_progress, task)

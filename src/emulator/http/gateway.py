@@ -5,10 +5,11 @@ import json
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from pydantic_core import from_json
 
-from emulator.http.wire import parse_object, read_body, refuse_when_closed
+from emulator.http.wire import parse_parts, read_body, refuse_when_closed
 from emulator.limits import RUNSYNC_BYTES
 from emulator.options import FailedAs, Options
 from emulator.state.job import Chunk, Job, Status
@@ -38,10 +39,11 @@ class Gateway:
         body = await self._read(request) if request.method == "POST" else None
         route = f"/{request.match_info['path']}"
         refuse_when_closed(self._queue)
-        payload = {"input": {"openai_route": route, "openai_input": body}}
+        given = {"openai_route": route, "openai_input": body}
+        payload = {"input": msgspec.Raw(msgspec.json.encode(given))}
         job = self._queue.submit(payload, sync=True)
         try:
-            if body is not None and body.get("stream") is True:
+            if body is not None and bytes(body.get("stream", b"")) == b"true":
                 return await self._stream(request, job)
             await job.wait_ended()
             return self._whole(job)
@@ -50,10 +52,10 @@ class Gateway:
                 self._queue.cancel(job)
             raise
 
-    async def _read(self, request: web.Request) -> dict[str, Any]:
+    async def _read(self, request: web.Request) -> dict[str, msgspec.Raw]:
         # The gateway's real limit is not public; its caller waits, as that of /runsync.
         body = await read_body(request, RUNSYNC_BYTES, self._options.oversize_status)
-        return parse_object(body)
+        return parse_parts(body)
 
     async def _stream(self, request: web.Request, job: Job) -> web.StreamResponse:
         async with aclosing(job.follow()) as chunks:

@@ -3,10 +3,11 @@
 from typing import Any
 
 from aiohttp import web
+from pydantic_core import from_json
 
 from emulator.http.wire import (
     find_job,
-    parse_object,
+    parse_parts,
     read_body,
     read_number,
     refuse_when_closed,
@@ -98,10 +99,12 @@ class PublicApi:
 
     async def _submit(self, request: web.Request, limit_bytes: int, sync: bool = False) -> Job:
         body = await read_body(request, limit_bytes, self._options.oversize_status)
-        raw = parse_object(body)
-        if "input" not in raw:
+        # Its worker gets the input as it is: a large one would hold up all others here.
+        parts = parse_parts(body)
+        if "input" not in parts:
             raise web.HTTPBadRequest(text="the body must have an `input`")
-        payload = validate(Payload, raw)
+        checked = parts.keys() & Payload.model_fields.keys()
+        payload = validate(Payload, {key: from_json(bytes(parts[key])) for key in checked})
         refuse_when_closed(self._queue)
         webhook = None if payload.webhook is None else str(payload.webhook)
-        return self._queue.submit(raw, payload.policy, webhook, sync=sync)
+        return self._queue.submit(parts, payload.policy, webhook, sync=sync)

@@ -4,6 +4,7 @@ import hmac
 import re
 from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
@@ -35,6 +36,20 @@ async def read_body(request: web.Request, limit_bytes: int, oversize_status: int
     error = web.HTTPBadRequest(text=f"the body has {size} bytes, and {limit_bytes:,} is the most")
     error.set_status(oversize_status)
     raise error
+
+
+def parse_parts(body: bytes) -> dict[str, msgspec.Raw]:
+    """Parse a body as ``parse_object`` does, but leave its values the JSON that they are.
+
+    Raises:
+        web.HTTPBadRequest: it is not a JSON object.
+    """
+    try:
+        return msgspec.json.decode(body.decode(), type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError as error:
+        raise web.HTTPBadRequest(text="the body must be a JSON object") from error
+    except (ValueError, RecursionError) as error:
+        raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from error
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

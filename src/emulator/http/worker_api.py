@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -191,7 +192,7 @@ class WorkerApi:
         await self._delay(request, call)
         if self._trigger(request, call, Action.LOSE):
             return _reset(request)
-        response = web.json_response(body)
+        response = web.Response(body=msgspec.json.encode(body), content_type="application/json")
         transport = request.transport
         if transport is None or is_closed(transport):
             raise ConnectionResetError("the worker hung up")

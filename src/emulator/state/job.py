@@ -1,11 +1,14 @@
 """A job, from the public request to its end."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+import msgspec
 
 from emulator.state.condition import Condition
 
@@ -41,7 +44,8 @@ class Job:
     """One job, with everything the worker posted for it. Times (`*_at`) are time.monotonic's."""
 
     id: str
-    payload: dict[str, Any]  # the public request's body: `input`, and all else that it holds
+    # The public request's body: `input`, and all else that it holds, each as the JSON that came.
+    payload: dict[str, msgspec.Raw]
     ttl_s: float  # from when it was queued to when it expires
     execution_timeout_s: float
     retention_s: float  # how long it is kept after its end
@@ -61,6 +65,11 @@ class Job:
     forget_at: float | None = None  # set by a caller's ttl
     redelivered: bool = False  # by a fault on demand: two workers may run it
     _read: int = 0  # chunks already returned by read_chunks
+
+    @property
+    def input(self) -> Any:
+        """The input, parsed."""
+        return json.loads(bytes(self.payload["input"]))
 
     @property
     def ended(self) -> bool:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.job_loops import serving, session
+from support.job_loops import looping, serving, session
 
+from emulator import Emulator
 from job_loop import Wire
 from job_loop.loop import _jobs_in
 from job_loop.polls import Polls
@@ -60,6 +61,21 @@ async def test_an_answer_that_breaks_off_is_no_answer(body: bytes) -> None:
     assert _jobs_in(found) == []
 
 
+@pytest.mark.parametrize(
+    "many", ['{"a" : 1, "b":{}, "c":[], "d":2}', "[{}, [], [[]], []]"], ids=["keys", "brackets"]
+)
+async def test_a_job_of_too_many_values_is_refused_and_not_parsed(many: str) -> None:
+    texts = {"id": "texts", "input": {"prompt": '{"a": {"b": [1, 2]}}, \\"{[{[:::' * 9}}
+    bad = f'{{"id": "bad", "input": {many}}}'
+    found, refused = await parsed(f"[{json.dumps(texts)}, {bad}]".encode(), most_values=5)
+    assert found == texts
+    assert refused["id"] == "bad"
+    assert "more than 5 values (MAX_INPUT_VALUES)" in refused["input"].message
+    assert await parsed(bad.encode(), most_values=7) == json.loads(bad)
+    (alone,) = await parsed(bad.encode(), most_values=5)
+    assert alone["input"].message == refused["input"].message
+
+
 async def test_a_take_brings_the_jobs_that_can_be_read_and_the_ids_of_the_others() -> None:
     async def take(_: web.Request) -> web.Response:
         return web.Response(text=f'[{{"id": "bad", "input": {DEEP}}}, {json.dumps(GOOD)}]')
@@ -70,3 +86,11 @@ async def test_a_take_brings_the_jobs_that_can_be_read_and_the_ids_of_the_others
         async with wire:
             jobs = await polls.next(wire.urls.next_jobs(2, busy=False))
     assert [job["id"] for job in jobs] == ["bad", "good"]
+
+
+async def test_a_loop_refuses_a_job_of_more_values_than_it_may_have() -> None:
+    async with Emulator() as emulator, looping(emulator, values=9) as platform:
+        refused = await platform.run(*({"a": 1} for _ in range(10)))
+        answered = await platform.run({"a": 1})
+    assert "more than 9 values (MAX_INPUT_VALUES)" in str(refused.error)
+    assert answered.output == [{"a": 1}]

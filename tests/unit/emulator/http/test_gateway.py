@@ -69,7 +69,7 @@ async def test_a_post_becomes_a_job_with_its_route_and_body(http: aiohttp.Client
             assert (answer.status, await answer.json()) == (200, {"id": "x"})
         job = await only_job(emulator)
         expected = {"openai_route": "/v1/completions", "openai_input": body}
-        assert job.payload == {"input": expected}
+        assert job.input == expected
 
 
 async def test_a_get_becomes_a_job_without_a_body(http: aiohttp.ClientSession) -> None:
@@ -78,7 +78,7 @@ async def test_a_get_becomes_a_job_without_a_body(http: aiohttp.ClientSession) -
             assert await answer.json() == {"object": "list"}
         job = await only_job(emulator)
         expected = {"openai_route": "/v1/models/org/name", "openai_input": None}
-        assert job.payload == {"input": expected}
+        assert job.input == expected
 
 
 async def test_a_string_answer_is_plain_text(http: aiohttp.ClientSession) -> None:

@@ -70,7 +70,7 @@ async def test_the_emulator_answers_the_recorded_sdk_as_the_recording_says(
     ended = {name: job.status.value for name, job in jobs.items()}
     expected = {"streams": "COMPLETED", "fails": "FAILED", "hangs": "CANCELLED"}
     assert ended == {name: expected[name] for name in jobs}
-    assert jobs["streams"].output == jobs["streams"].payload["input"]["yields"]
+    assert jobs["streams"].output == jobs["streams"].input["yields"]
 
 
 def test_there_is_a_recording() -> None:
