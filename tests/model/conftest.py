@@ -27,7 +27,13 @@ def settings(demo_model: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def engine(settings: Settings) -> "Iterator[InProcessEngine]":
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the engine puts what it compiles."""
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="session")
+def engine(settings: Settings, compiled: Path) -> "Iterator[InProcessEngine]":
     """The engine, started once: a cold start takes ten seconds."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     # Imported here: it takes seconds, and tests of other folders do without it.
@@ -36,7 +42,11 @@ def engine(settings: Settings) -> "Iterator[InProcessEngine]":
     environ = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024"}
     from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
 
+    its_own = pytest.MonkeyPatch()
+    its_own.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiled))
     with launch.launched(settings, [options.Options().parse(environ)]) as engines:
+        # Its core has it; what other tests start has not.
+        its_own.undo()
         assert isinstance(engines.main, InProcessEngine)
         yield engines.main
 

@@ -61,6 +61,7 @@ def test_every_automatic_choice_is_logged_with_its_reason(engine: "InProcessEngi
         "SERVED_MODEL_NAME",
         "STRUCTURED_OUTPUTS_CONFIG",
         "TOKENIZER",
+        "WORKER_CLS",
     }
     name = engine.model.names[0]
     assert shown["SERVED_MODEL_NAME"] == f"SERVED_MODEL_NAME={name} (the last part of MODEL_NAME)"

@@ -82,6 +82,7 @@ def test_on_a_cpu_the_engine_is_one_that_starts_fast_and_runs_anywhere() -> None
         "served_model_name": ["org/model"],
         "dtype": "float32",
         "enforce_eager": True,
+        "worker_cls": "worker.engine.cpu_worker.CPUWorker",
         "distributed_executor_backend": "uni",
     }
 
@@ -195,6 +196,8 @@ def test_a_model_without_attention_heads_is_divided_among_all() -> None:
 ON_CPU = {
     "DTYPE": "float32: no GPU; bfloat16 is an illegal instruction on some CPUs",
     "ENFORCE_EAGER": "1: no GPU; there are no CUDA graphs to capture",
+    "WORKER_CLS": "worker.engine.cpu_worker.CPUWorker: "
+    "no GPU; vLLM's own dies of a seed with a long prompt",
     "DISTRIBUTED_EXECUTOR_BACKEND": "uni: one process starts fastest",
 }
 BACKEND = '{"backend": "xgrammar"}: one backend checks and compiles'
@@ -232,6 +235,7 @@ def test_variables_set_for_libraries_are_reported_where_the_operator_left_them_u
         (CPU, "DTYPE", "bfloat16", "bfloat16"),
         (CPU, "ENFORCE_EAGER", "0", False),
         (CPU, "DISTRIBUTED_EXECUTOR_BACKEND", "mp", "mp"),
+        (CPU, "WORKER_CLS", "mine.Worker", "mine.Worker"),
         (gpus(1), "GPU_MEMORY_UTILIZATION", "0.5", 0.5),
     ],
 )

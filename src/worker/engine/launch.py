@@ -232,8 +232,8 @@ async def warm_up(engine: InProcessEngine) -> None:
             await generation.embed(prompt, "warm-up")
         return
     one_token = {"max_tokens": 1, "stream": True}
-    # Log probabilities are counted by code that is compiled when they are first asked for: that
-    # takes seconds, in which the core does nothing else.
+    # An engine that compiles does so for log probabilities when they are first asked for: for
+    # seconds, in which the core does nothing else.
     params = {"max_tokens": 1, "logprobs": 0}
     raw = RawJob.read({**greeting, "sampling_params": params, "stream": True})
     async for _ in engine.generate(raw, "warm-up"):

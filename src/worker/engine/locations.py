@@ -22,6 +22,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "AsyncEngineArgs": ("vllm.engine.arg_utils",),
     "AsyncLLM": ("vllm.v1.engine.async_llm",),
     "BeamSearchParams": ("vllm.sampling_params",),
+    "CPUWorker": ("vllm.v1.worker.cpu_worker",),
     "ChatCompletionRequest": (
         "vllm.entrypoints.openai.chat_completion.protocol",
         "vllm.entrypoints.openai.protocol",

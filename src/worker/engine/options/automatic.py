@@ -14,6 +14,9 @@ from worker.settings.values import is_directory
 # Variables for a CPU. vLLM runs the executor inside the core's process only if the second is 0.
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
+# By its name, since it is vLLM that imports it.
+CPU_WORKER = "worker.engine.cpu_worker.CPUWorker"
+
 RENDERERS = "RENDERER_NUM_WORKERS"
 
 # vLLM's own default checks each request with the backend that takes it, and holds all of them to
@@ -78,6 +81,7 @@ def _for_cpu(given: Mapping[str, str]) -> list[Default]:
         *(Default(name, value, "no GPU") for name, value in written.items()),
         Default("DTYPE", "float32", "no GPU; bfloat16 is an illegal instruction on some CPUs"),
         Default("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
+        Default("WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own dies of a seed with a long prompt"),
     ]
     if _other_parallelism(given) == 1 == _size(given, "TENSOR_PARALLEL_SIZE"):
         reason = "one process starts fastest"
