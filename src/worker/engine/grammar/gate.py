@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from worker.engine.grammar.trial import Grammar, Trial
 from worker.engine.locations import find
 from worker.engine.protocols import Client, RequestOutput, Tokenizer
+from worker.errors import EngineBusy
 from worker.settings import Settings
 
 # Characters of a JSON schema that is not tried out if it has no word of the second line.
@@ -66,14 +68,18 @@ class Gate:
         Raises:
             Exception: vLLM's own for a refused request.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            if self._trial and grammar:
+        if self._trial and grammar:
+            try:
                 result = await self._trial.of(grammar)
-                if result.outcome in REASONS:
-                    raise _refusal(REASONS[result.outcome].format(limit=self._trial.limit_s))
-                if result.seconds > SLOW_S:
-                    await self._enter(grammar.key, result.seconds)
-            generated = await stack.enter_async_context(contextlib.aclosing(outputs()))
+            except EngineBusy as busy:
+                # vLLM's server, which calls this, answers its own errors only.
+                unavailable = HTTPStatus.SERVICE_UNAVAILABLE
+                raise find("GracefulHTTPError")(busy.message, unavailable) from busy
+            if result.outcome in REASONS:
+                raise _refusal(REASONS[result.outcome].format(limit=self._trial.limit_s))
+            if result.seconds > SLOW_S:
+                await self._enter(grammar.key, result.seconds)
+        async with contextlib.aclosing(outputs()) as generated:
             async for output in generated:
                 if any(choice.finish_reason == "error" for choice in output.outputs):
                     raise _refusal(REASONS["nothing"])

@@ -84,9 +84,9 @@ def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[st
     with open("/proc/self/statm") as statm:  # noqa: PTH123 - a file of the kernel
         limit = int(statm.read().split()[0]) * resource.getpagesize() + ROOM_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    parse, compile_ = steps(request, compiler)
     begun = time.process_time()
     try:
+        parse, compile_ = steps(request, compiler)
         parse()
     except MemoryError:
         return LARGE, 0.0

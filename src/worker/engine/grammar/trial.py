@@ -73,6 +73,7 @@ class Trial:
         self._known: OrderedDict[bytes, Result] = OrderedDict()
         self._waiting: dict[int, _Answer] = {}
         self._numbers = count()
+        self._answered = 0
         self._room = asyncio.Semaphore(AT_ONCE)
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
@@ -92,11 +93,15 @@ class Trial:
         if (known := self._known.get(key)) is not None:
             self._known.move_to_end(key)
             return known
+        answered = self._answered
         try:
             async with asyncio.timeout(PATIENCE_S + 10 * self.limit_s):
                 result = await self._asked(grammar)
         except TimeoutError:
             result = None
+            if answered == self._answered:
+                # The process hangs: what it has would keep its room for ever.
+                await self.close()
         if result is None:
             raise EngineBusy("A structured output could not be checked in time")
         return result
@@ -156,9 +161,15 @@ class Trial:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout  # for the type checker: it is a pipe
-        async for line in process.stdout:
-            number, outcome, seconds = json.loads(line)
-            self._waiting.pop(number).set_result(Result(outcome, seconds))
+        try:
+            async for line in process.stdout:
+                number, outcome, seconds = json.loads(line)
+                self._waiting.pop(number).set_result(Result(outcome, seconds))
+                self._answered += 1
+        except (ValueError, TypeError, KeyError):
+            log.exception("the process that tries grammars out has printed something else")
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
         log.info("the process that tries grammars out has ended")
         unanswered, self._waiting = self._waiting, {}
         for answer in unanswered.values():

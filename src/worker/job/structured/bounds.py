@@ -26,6 +26,8 @@ MOST_BRANCHES = 500
 MOST_RULES = 1_000
 MOST_ALTERNATIVES = 5_000
 MOST_LINES = 5_000  # vLLM looks at each when it tells one kind of grammar from another
+CHARACTERS_OF_A_NUMBER = 4
+NUMBERS = frozenset({int, float, bool, type(None)})
 MOST_TIMES = 100_000  # of minItems, maxLength and their like
 
 # Content, not constraints: other bounds hold for it.
@@ -78,7 +80,7 @@ class Bounds:
             InvalidInput: naming the limit, the field and the size, never the value.
         """
         for key, value in holder.items():
-            if key in CONTENT:
+            if key in CONTENT or isinstance(value, int | float):
                 continue
             # Tools are constraints of their own; so is each kind in vLLM's object for them.
             parts: Iterable[tuple[Any, Any]] = [("", value)]
@@ -128,7 +130,7 @@ class _Measure:
                 case list():
                     waiting += self._list(node)
                 case _:
-                    self._add("characters", 4, self._longest)
+                    self._add("characters", CHARACTERS_OF_A_NUMBER, self._longest)
 
     def _text(self, node: _Node) -> Iterator[_Node]:
         text, key = node.value, node.key
@@ -157,6 +159,8 @@ class _Measure:
                 yield _Node(value, "", node.depth + 1)
                 continue
             name = key.removeprefix(PREFIX)
+            if name == "$ref" and isinstance(value, str) and value[:1] != "#" and not node.said:
+                raise self._refusal("a $ref leads to a place in the same schema: it begins with #")
             if name in COUNTED and isinstance(value, int) and value > MOST_TIMES and not node.said:
                 raise self._refusal(f"{name} is {value:.3g}; at most {MOST_TIMES:,}")
             yield _Node(value, name, node.depth + 1, node.said or name in SAID, around)
@@ -168,6 +172,9 @@ class _Measure:
             self._add(name, len(node.value), MOST_VALUES)
         elif node.key in BRANCHES:
             self._add(f"branches of {', '.join(sorted(BRANCHES))}", len(node.value), MOST_BRANCHES)
+        if set(map(type, node.value)) <= NUMBERS:
+            self._add("characters", CHARACTERS_OF_A_NUMBER * len(node.value), self._longest)
+            return
         for item in node.value:
             # The items of a list of schemas are schemas.
             yield _Node(item, "", node.depth + 1, said, node.around)

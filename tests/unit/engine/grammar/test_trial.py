@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from support.processes.background import HUNG_S
 
+from worker.engine.grammar import trial as module
 from worker.engine.grammar.trial import PROCESS, Grammar, Trial
 from worker.errors import EngineBusy
 
@@ -35,6 +37,12 @@ def many(count: int) -> Grammar:
     """Return a schema with as many properties, of which none is required."""
     properties = {f"field_{number}": {"type": ["string", "null"]} for number in range(count)}
     return Grammar("json", json.dumps({"type": "object", "properties": properties}))
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for the process, which gives way to all others, on a busy machine."""
+    monkeypatch.setattr(module, "PATIENCE_S", HUNG_S)
 
 
 @pytest.fixture
@@ -66,13 +74,14 @@ async def test_what_compiles_is_told_from_what_nothing_satisfies_and_what_is_wro
     trial: Trial,
 ) -> None:
     wrong = Grammar("ebnf", "root ::= nowhere")
-    asked = (FINE, ENDLESS, Grammar("ebnf", "root ::= root"), wrong, AMBIGUOUS, many(1_000))
+    broken = Grammar("structural_tag", "{")
+    asked = (FINE, ENDLESS, Grammar("ebnf", "root ::= root"), wrong, broken, AMBIGUOUS, many(1_000))
     outcomes = [(await trial.of(grammar)).outcome for grammar in asked]
-    assert outcomes == ["fine", "nothing", "nothing", "invalid", "slow", "fine"]
+    assert outcomes == ["fine", "nothing", "nothing", "invalid", "invalid", "slow", "fine"]
 
 
 async def test_what_takes_longer_than_the_limit_is_slow_and_others_do_not_wait_for_it() -> None:
-    trial = Trial(description, 0.05)
+    trial = Trial(description, 0.5)
     try:
         slow = asyncio.create_task(trial.of(many(20_000)))
         assert (await trial.of(FINE)).outcome == "fine"
@@ -93,6 +102,33 @@ async def test_an_ended_process_fails_what_it_had_as_retryable_and_another_is_st
     with pytest.raises(EngineBusy):
         await waiting
     assert (await trial.of(FINE)).outcome == "fine"
+    assert pids().isdisjoint({pid})
+
+
+async def test_a_process_that_prints_anything_else_fails_what_it_had_at_once(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A module that prints a text.
+    monkeypatch.setattr(module, "PROCESS", "this")
+    async with asyncio.timeout(60):
+        with pytest.raises(EngineBusy):
+            await trial.of(FINE)
+    monkeypatch.undo()
+    assert (await trial.of(FINE)).outcome == "fine"
+
+
+async def test_a_process_that_hangs_is_ended_when_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, trial: Trial
+) -> None:
+    other = Grammar("regex", "[a-e]{5}")
+    await trial.of(FINE)
+    [pid] = pids()
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(module, "PATIENCE_S", -10 * trial.limit_s + 1)
+    with pytest.raises(EngineBusy):
+        await trial.of(other)
+    monkeypatch.undo()
+    assert (await trial.of(other)).outcome == "fine"
     assert pids().isdisjoint({pid})
 
 
@@ -136,7 +172,7 @@ asyncio.run(run())
         assert worker.stdout
         pid = int(worker.stdout.readline())
         worker.kill()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HUNG_S
     while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
         assert time.monotonic() < deadline, "the process outlives the worker"
         time.sleep(0.1)

@@ -14,9 +14,9 @@ DEEP = "at most 2 counted repetitions inside each other; it has 3 or more"
 PATTERN = {"type": "string", "pattern": BOMB}
 
 
-def nested(value: Any, times: int, key: str = "items") -> Any:
+def nested(value: Any, times: int, key: str = "items", **beside: Any) -> Any:
     for _ in range(times):
-        value = {key: value}
+        value = {key: value, **beside}
     return value
 
 
@@ -57,21 +57,29 @@ def test_a_constraint_is_found_whatever_its_key(body: dict[str, Any], place: str
 TOO_MUCH = [
     ({"json": properties(1_001)}, "at most 1,000 properties; it has 1,001"),
     ({"json": {"enum": list(range(1_001))}}, "at most 1,000 values; it has 1,001"),
+    ({"json": {"$ref": "file:///etc/passwd"}}, "it begins with #"),
+    ({"json": {"items": {"$ref": "http://127.0.0.1/x"}}}, "it begins with #"),
+    ({"json": {"x": [0] * 16_001}}, "at most 64,000 characters"),
     ({"choice": ["a"] * 1_001}, "at most 1,000 choices; it has 1,001"),
+    ({"json": nested({}, 65)}, "nested too deeply: at most 64 levels"),
     ({"json": nested({}, 70)}, "nested too deeply: at most 64 levels"),
     ({"json": json.dumps(nested({}, 70))}, "nested too deeply"),
     ({"json": "[" * 60_000}, "nested too deeply"),
     ({"json": {"description": "a" * 64_001}}, "at most 64,000 characters"),
+    ({"json": {"a" * 64_001: 1}}, "at most 64,000 characters"),
+    ({"json": " " + json.dumps(PATTERN)}, DEEP),
     ({"json": [{"pattern": "a"}] * 201}, "at most 200 regular expressions; it has 201"),
     ({"json": {"pattern": "a" * 10_001}}, "at most 10,000 characters of a regular expression"),
     ({"json": {"anyOf": [{}] * 501}}, "at most 500 branches"),
     ({"json": {"type": "array", "minItems": 10**9}}, "minItems is 1e+09; at most 100,000"),
+    ({"json": {"type": "string", "maxLength": 100_001}}, "maxLength is 1e+05; at most 100,000"),
     ({"grammar": "a ::= b\n" * 1_001}, "at most 1,000 rules; it has 1,001"),
     ({"grammar": "a ::= b" + "|b" * 5_001}, "at most 5,000 alternatives"),
     ({"grammar": "\n" * 5_001 + "a ::= b"}, "at most 5,000 lines"),
     ({"regex": "(a{0,200}){0,200}"}, "it has 40,000"),
     ({"regex": "a{2}{2}{2}"}, DEEP),
     ({"regex": "a{99999999999999999999}"}, "at most 10,000 repetitions"),
+    ({"regex": f"a{{{'9' * 5_000}}}"}, "at most 10,000 repetitions"),
     ({"regex": "((((a*)*)+)*)b"}, "at most 3 repetitions inside each other; it has 4"),
     ({"grammar": 'root ::= ((("a"|"b"){0,9}){0,9}){0,9}'}, DEEP),
     ({"grammar": 'root ::= a{9}\na ::= b{9}\nb ::= "c"{9}'}, DEEP),
@@ -79,6 +87,27 @@ TOO_MUCH = [
     ({"grammar": 'root ::= "x" | "(" root{2} ")"'}, DEEP),
     ({"grammar": "start: a~1..9\na: b~9\nb: [/x{9}/]"}, DEEP),
     ({"grammar": 'start: [(("a"~9)~9)~9]'}, DEEP),
+    ({"grammar": 'start: [[["a"~9]~9]~9]'}, DEEP),
+    # A comment does not make it EBNF.
+    ({"grammar": 'start: [(("a"~9)~9)~9] // a ::= b'}, DEEP),
+    ({"grammar": "start: (/x{200}/)~200"}, "it has 40,000"),
+    # Of several ways to a rule the one with most repetitions counts.
+    ({"grammar": 'root ::= a{2} | a{5000}\na ::= "b"{3}'}, "it has 15,000"),
+    ({"grammar": 'root ::= a{2} | b{200}\nb ::= a\na ::= "c"{60}'}, "it has 12,000"),
+    (
+        {"structural_tag": nested({"type": "regex", "pattern": "a"}, 4, "content", type="star")},
+        "at most 3 repetitions inside each other; it has 4",
+    ),
+    (
+        {
+            "structural_tag": {
+                "type": "repeat",
+                "max": 200,
+                "content": {"elements": [{"type": "regex", "pattern": "a{200}"}]},
+            }
+        },
+        "it has 40,000",
+    ),
     (
         {
             "structural_tag": {
@@ -140,6 +169,12 @@ LEGITIMATE = [
     {"json": {"enum": [f"value {n}" for n in range(300)]}},
     {"json": {"properties": {"pattern": {"type": "string"}, "enum": {"type": "array"}}}},
     {"json": {"default": {"pattern": BOMB}, "examples": [{"pattern": BOMB}]}},
+    {"json": {"default": {"maxItems": 10**9}, "enum": [{"pattern": BOMB}]}},
+    {"json": {"type": "string", "maxLength": 100_000}},
+    {"json": nested({}, 64)},
+    # As text it is counted once.
+    {"json": json.dumps({"enum": [f"{n:050}" for n in range(900)]})},
+    {"regex": "(a{0,100}){0,100}"},
     {"json": {"items": {"items": {"maxItems": 100, "maxLength": 500}, "maxItems": 100}}},
     {"regex": r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})"},
     {"regex": UUID},

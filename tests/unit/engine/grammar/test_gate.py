@@ -1,0 +1,228 @@
+"""The gate in front of vLLM's client: which grammars are tried, refused, or made to wait."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.engine.scripted import settings
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+from worker.engine.grammar.gate import MOST_COMPILED, ONE_THREAD_S, Gate, trial_for
+from worker.engine.grammar.trial import Grammar, Result
+from worker.errors import EngineBusy
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+PATTERN = {"type": "string", "pattern": "a+"}
+TAG = json.dumps({"structures": [], "triggers": []})
+FINE = Result("fine")
+
+
+class Trial:
+    """Knows the result of every grammar, and remembers which it was asked for."""
+
+    limit_s = 2.5
+
+    def __init__(self, result: Result = FINE) -> None:
+        self.result = result
+        self.asked: list[Grammar] = []
+
+    async def of(self, grammar: Grammar) -> Result:
+        self.asked.append(grammar)
+        return self.result
+
+
+class Client:
+    """Answers with one output, unless it hangs."""
+
+    def __init__(self, reason: str = "stop", *, compact: bool = False) -> None:
+        self.reason = reason
+        self.generating: list[Any] = []
+        self.ended: list[Any] = []
+        config = SimpleNamespace(disable_any_whitespace=compact, backend="xgrammar")
+        self.vllm_config = SimpleNamespace(structured_outputs_config=config)
+        self.model_config = SimpleNamespace(get_vocab_size=lambda: 10)
+        self.renderer = SimpleNamespace(tokenizer=object())
+
+    async def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, **_: Any
+    ) -> AsyncGenerator[Any, None]:
+        self.generating.append(request_id)
+        try:
+            for _index in range(2):
+                yield SimpleNamespace(outputs=[SimpleNamespace(finish_reason=self.reason)])
+        finally:
+            self.ended.append(request_id)
+
+
+def gate(client: Any, trial: Any) -> None:
+    Gate(client, trial)
+
+
+def outputs(client: Any, name: str = "a", **structured: Any) -> AsyncGenerator[Any, None]:
+    held = StructuredOutputsParams(**structured) if structured else None
+    params = SamplingParams(structured_outputs=held)
+    generated: AsyncGenerator[Any, None] = client.generate("Hi", params, name, lora_request=None)
+    return generated
+
+
+async def ask(client: Any, name: str = "a", **structured: Any) -> int:
+    return len([output async for output in outputs(client, name, **structured)])
+
+
+@pytest.mark.parametrize(
+    ("structured", "tried"),
+    [
+        ({}, []),
+        ({"json_object": True}, []),
+        ({"choice": ["a", "b"]}, []),
+        ({"json": SCHEMA}, []),
+        ({"json": json.dumps(SCHEMA)}, []),
+        ({"json": PATTERN}, [Grammar("json", json.dumps(PATTERN))]),
+        ({"json": {"enum": ["a" * 1_000]}}, [Grammar("json", f'{{"enum": ["{"a" * 1_000}"]}}')]),
+        ({"regex": "a+"}, [Grammar("regex", "a+")]),
+        ({"grammar": 'root ::= "a"'}, [Grammar("ebnf", 'root ::= "a"')]),
+        ({"grammar": 'start: "a"'}, [Grammar("lark", 'start: "a"')]),
+        ({"structural_tag": TAG}, [Grammar("structural_tag", TAG)]),
+    ],
+    ids=repr,
+)
+async def test_what_may_be_slow_is_tried_and_nothing_else(
+    structured: dict[str, Any], tried: list[Grammar]
+) -> None:
+    client, trial = Client(), Trial()
+    gate(client, trial)
+    assert await ask(client, **structured) == 2
+    assert trial.asked == tried
+
+
+@pytest.mark.parametrize("compact", [False, True])
+async def test_a_schema_is_tried_with_the_whitespace_that_vllm_allows(compact: bool) -> None:
+    client, trial = Client(compact=compact), Trial()
+    gate(client, trial)
+    await ask(client, json=PATTERN)
+    assert [grammar.compact for grammar in trial.asked] == [compact]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        ("slow", "takes too long to compile or to follow: at most 2.5 s"),
+        ("large", "too much memory"),
+        ("nothing", "nothing satisfies it"),
+        ("failed", "can't be compiled"),
+    ],
+)
+async def test_what_the_trial_finds_wrong_never_reaches_the_engine(
+    outcome: str, message: str
+) -> None:
+    client = Client()
+    gate(client, Trial(Result(outcome)))
+    with pytest.raises(VLLMValidationError, match=message) as caught:
+        await ask(client, regex="a+")
+    assert caught.value.parameter == "structured_outputs"
+    assert client.generating == []
+
+
+async def test_what_is_invalid_is_left_to_vllm_whose_message_says_why() -> None:
+    client = Client()
+    gate(client, Trial(Result("invalid")))
+    assert await ask(client, regex="a+") == 2
+
+
+@pytest.mark.parametrize("trial", [None, Trial()], ids=["untried", "tried"])
+async def test_an_answer_that_nothing_could_satisfy_is_refused_and_ended(trial: Any) -> None:
+    client = Client("error")
+    gate(client, trial)
+    with pytest.raises(VLLMValidationError, match="nothing satisfies it"):
+        await ask(client, regex="a+")
+    assert client.ended == ["a"]
+    # Without a structure it has another cause.
+    assert await ask(client, "b") == 2
+
+
+async def test_a_caller_who_leaves_ends_the_request_at_once() -> None:
+    client = Client()
+    gate(client, Trial())
+    left = outputs(client, regex="a+")
+    await anext(left)
+    await left.aclose()
+    assert client.ended == ["a"]
+
+
+async def test_slow_grammars_reach_the_engine_one_after_the_other_and_others_do_not_wait() -> None:
+    client, trial = Client(), Trial(Result("fine", 1.0))
+    gate(client, trial)
+    await ask(client, "first", regex="a")
+    second = asyncio.create_task(ask(client, "second", regex="b"))
+    gone = asyncio.create_task(ask(client, "gone", regex="c"))
+    third = asyncio.create_task(ask(client, "third", regex="b"))
+    await asyncio.sleep(0.1)
+    assert client.generating == ["first"]
+    gone.cancel()
+    # The engine has this one already.
+    await ask(client, "again", regex="a")
+    trial.result = Result("fine", 0.05)
+    await ask(client, "quick", regex="d")
+    assert client.generating == ["first", "again", "quick"]
+    async with asyncio.timeout(60):
+        await asyncio.gather(second, third)
+    assert client.generating == ["first", "again", "quick", "second", "third"]
+    # The turn has been given back: one that is new waits for the second only.
+    trial.result = Result("fine", 0.2)
+    async with asyncio.timeout(60):
+        await ask(client, "last", regex="e")
+
+
+async def test_what_is_remembered_as_compiled_is_bounded() -> None:
+    client: Any = Client()
+    made = Gate(client, Trial(Result("fine", 0.11)))  # type: ignore[arg-type]  # a fake
+    made._compiled = {str(number).encode() for number in range(MOST_COMPILED)}
+    await ask(client, regex="a")
+    assert len(made._compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "processors", "limit_s"),
+    [
+        ({}, 2, ONE_THREAD_S),
+        ({}, 16, settings().structured_compile_s),
+        ({"STRUCTURED_COMPILE_S": "7"}, 2, 7),
+        ({"STRUCTURED_COMPILE_S": "7"}, 16, 7),
+    ],
+)
+def test_the_limit_is_lower_where_the_engine_has_one_thread_unless_it_is_set(
+    environ: dict[str, str], processors: int, limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    client: Any = Client()
+    trial = trial_for(client, settings(**environ))
+    assert trial is not None
+    assert trial.limit_s == limit_s
+
+
+def test_nothing_is_tried_without_a_limit_a_tokenizer_or_the_backend_that_is_known() -> None:
+    client: Any = Client()
+    assert trial_for(client, settings(STRUCTURED_COMPILE_S="0")) is None
+    client.vllm_config.structured_outputs_config.backend = "guidance"
+    assert trial_for(client, settings()) is None
+    client = Client()
+    client.renderer.tokenizer = None
+    assert trial_for(client, settings()) is None
+
+
+async def test_a_trial_that_is_not_answered_is_an_error_that_vllms_server_answers() -> None:
+    class Unanswered(Trial):
+        async def of(self, grammar: Grammar) -> Result:
+            raise EngineBusy
+
+    client = Client()
+    gate(client, Unanswered())
+    with pytest.raises(GracefulHTTPError) as refused:
+        await ask(client, json=PATTERN)
+    assert refused.value.http_status == 503
+    assert client.generating == []
