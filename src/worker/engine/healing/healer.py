@@ -30,6 +30,8 @@ STEP_S = 1.0
 # Seconds until the engine knows a request that begins, and until its first output at the latest.
 APPEARS_S = 0.5
 SETTLES_S = 60.0
+# All others that may have killed a core wait while one begins.
+LOOKS_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,19 @@ class Healer:
     async def _end_turn(self, request_id: str) -> None:
         """Let the next suspect begin once this one has output, or is gone."""
         core = self.core
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLES_S):
-                await asyncio.sleep(APPEARS_S)
-                while not core.client.errored and _is_new(core, request_id):  # noqa: ASYNC110 - vLLM offers nothing to wait for
-                    await asyncio.sleep(WATCH_INTERVAL_S)
+
+        def is_new() -> list[bool]:
+            """Return for each part of the request that the engine has whether it has no output."""
+            return [
+                request.is_prefilling
+                for request in core.requests
+                if belongs(request.external_req_id, request_id)
+            ]
+
+        # A core that died while this one waited did not have it: it is no suspect any more.
+        if self._suspects.is_suspect(request_id):
+            await _until(lambda: core.client.errored or bool(is_new()), APPEARS_S)
+            await _until(lambda: core.client.errored or not any(is_new()), SETTLES_S)
         self._turn.release()
 
     async def _until_dead(self, silence: Silence) -> bool:
@@ -163,8 +173,7 @@ class Healer:
         if handler := core.client.output_handler:
             # It fails the requests that run. A shutdown would cancel it.
             await asyncio.wait([handler], timeout=HANDLER_ENDS_S)
-        await asyncio.to_thread(core.client.shutdown)
-        reason = await asyncio.to_thread(core.end)
+        reason = await _removed(core)
         return "it hung" if hung else reason
 
     async def _replace(self, reason: str) -> bool:
@@ -173,17 +182,24 @@ class Healer:
         while self._may_restart():
             log.error("the engine of %s died: %s: it is started again", self._name, reason)
             try:
-                core = await asyncio.to_thread(self._start)
-                await self._use(core)
+                await self._begin(await asyncio.to_thread(self._start))
             except START_ERRORS as error:
                 reason = str(error)
             else:
-                self.core = core
                 seconds = time.monotonic() - died_at
                 log.info("the engine of %s is back after %.1f s", self._name, seconds)
                 return True
         log.error("the engine of %s died: %s: it is not started again", self._name, reason)
         return False
+
+    async def _begin(self, core: Core) -> None:
+        """Put a new core in the dead one's place."""
+        try:
+            await self._use(core)
+        except START_ERRORS:
+            await _removed(core)
+            raise
+        self.core = core
 
     def _may_restart(self) -> bool:
         now = time.monotonic()
@@ -195,9 +211,15 @@ class Healer:
         return True
 
 
-def _is_new(core: Core, request_id: str) -> bool:
-    """Whether a request has no output yet."""
-    return any(
-        request.is_prefilling and belongs(request.external_req_id, request_id)
-        for request in core.requests
-    )
+async def _removed(core: Core) -> str:
+    """Remove a core's process and what it holds; return the process's last error."""
+    await asyncio.to_thread(core.client.shutdown)
+    return await asyncio.to_thread(core.end)
+
+
+async def _until(holds: Callable[[], bool], most_s: float) -> None:
+    """Look until something holds, but no longer than so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_s):
+            while not holds():  # noqa: ASYNC110 - vLLM offers nothing to wait for
+                await asyncio.sleep(LOOKS_S)

@@ -33,6 +33,8 @@ class FakeCore:
     happened: list[str] = field(default_factory=list)
     handler: "asyncio.Task[Any] | None" = None
     prompt_limit: int = 100
+    # Nothing can be built on it.
+    unusable: bool = False
     # Of a processor, that it uses: 1 is all of one.
     share: float = 0
 
@@ -102,6 +104,8 @@ async def healing(
         return following
 
     async def use(core: Any) -> None:
+        if core.unusable:
+            raise ValueError("no such adapter")
         used.append(core)
 
     core: Any = first
@@ -169,6 +173,14 @@ async def test_a_start_that_fails_counts_as_a_restart() -> None:
     last = FakeCore()
     async with healing(FakeCore(is_dead=True), RuntimeError("no memory"), last) as (healer, used):
         await healer.back("job")
+    assert used == [last]
+
+
+async def test_a_new_core_that_nothing_can_be_built_on_is_removed() -> None:
+    unusable, last = FakeCore(unusable=True), FakeCore()
+    async with healing(FakeCore(is_dead=True), unusable, last) as (healer, used):
+        await healer.back("job")
+    assert unusable.happened == ["shut down", "ended"]
     assert used == [last]
 
 
