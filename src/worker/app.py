@@ -1,5 +1,6 @@
 """The worker: a job in, the yields of its answer out. Errors are rendered here and only here."""
 
+import asyncio
 import contextlib
 import json
 import time
@@ -13,7 +14,7 @@ from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
-from worker.job import Budget, Job, parse_input
+from worker.job import Budget, Job, ListJob, OpenAIJob, RawJob, parse_input
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
@@ -114,7 +115,7 @@ class Worker:
         try:
             # The SDK would send the traceback of a defect to the caller.
             with defects_hidden(request_id):
-                parsed = parse_input(job.get("input"), self._budget)
+                parsed = await self._parsed(job.get("input"))
                 record.route, record.streamed = routes.name(parsed), parsed.stream
                 reply = routes.answer(parsed, request_id, self._engines, self._settings)
                 error_keys, record.usage = reply.error_keys, reply.usage
@@ -132,6 +133,12 @@ class Worker:
             if render_error:
                 yield render_error(body)
             yield _failure(body)
+
+    async def _parsed(self, payload: Any) -> OpenAIJob | RawJob | ListJob:
+        """Validate an input: a list, which may take half a second, while others are answered."""
+        if isinstance(payload, dict) and payload.keys() & ListJob.marks:
+            return await asyncio.to_thread(parse_input, payload, self._budget)
+        return parse_input(payload, self._budget)
 
     async def _yields(
         self, job: Job, reply: Answer[Any], record: JobRecord

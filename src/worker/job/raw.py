@@ -1,7 +1,7 @@
 """Prompts and conversations for the engine itself: one, or a list of them."""
 
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import repeat
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -22,6 +22,8 @@ from worker.job.tools import check_tools
 
 # Every prompt of a list is a request of its own.
 MOST_PROMPTS = 10_000
+# A list with more that are wrong is refused, not answered with an error for each.
+MOST_WRONG = 100
 # Characters of parameters beside a list of sampling_params, times their number.
 MOST_REPEATED = 1_000_000
 
@@ -154,10 +156,11 @@ class ListJob(Job):
         outside = {name: shared[name] for name in shared.keys() & OUTSIDE} if each else {}
         _refuse_repeated(outside, len(prompts))
         item = {"prompts": "prompt", "messages_list": "messages"}[key]
+        alike = zip(prompts, each or repeat(common.sampling_params), strict=False)
         items = tuple(
-            _item(common, {item: prompt, SAMPLING: its_params, **outside})
-            for prompt, its_params in zip(
-                prompts, each or repeat(common.sampling_params), strict=False
+            _few_wrong(
+                _item(common, {item: prompt, SAMPLING: its_params, **outside})
+                for prompt, its_params in alike
             )
         )
         return super().read({**own, "shared": common, "items": items})
@@ -176,6 +179,17 @@ def _refuse_repeated(outside: Mapping[str, Any], count: int) -> None:
         name = min(outside)
         message = f"{count:,} times for as many {SAMPLING} it has {size:,} characters"
         raise InvalidInput(f"{name}: {message}, at most {MOST_REPEATED:,}", param=name)
+
+
+def _few_wrong(items: Iterable[RawJob | InvalidInput]) -> Iterator[RawJob | InvalidInput]:
+    wrong = 0
+    for index, item in enumerate(items):
+        if isinstance(item, InvalidInput):
+            wrong += 1
+            if wrong > MOST_WRONG:
+                message = f"more than {MOST_WRONG} items are wrong; item {index}: {item.message}"
+                raise InvalidInput(message, param=item.param)
+        yield item
 
 
 def _item(common: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:

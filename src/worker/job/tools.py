@@ -15,11 +15,13 @@ NAME = re.compile(r"[\w.-]{1,64}")
 
 MOST_VALUES = 32
 VALUE_NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
-# Arguments of the functions that vLLM hands these values to: it sets them itself.
+# Arguments of the functions that vLLM hands these values to, and functions that templates call:
+# where a template's text becomes tokens at once, max_length and padding could ask for billions.
 RESERVED = frozenset(
     """
-    chat_template conversation conversations kwargs messages model_config return_dict return_tensors
-    self tokenize tokenizer tokenizer_kwargs tools
+    chat_template conversation conversations kwargs max_length messages model_config padding
+    raise_exception return_assistant_tokens_mask return_dict return_tensors self strftime_now
+    tokenize tokenizer tokenizer_kwargs tools truncation trust_remote_code
     """.split()
 )
 

@@ -10,6 +10,9 @@ from worker.errors import AnswerTooLarge, InvalidInput
 BYTES_OF_A_LOGPROB = 40
 # Log probabilities of one step of a request: all its choices, each token with its alternatives.
 MOST_AT_ONCE = 1_024
+# The same of all items of a list that the engine has at once. vLLM looks up each one's text, and
+# others wait for that in every step, for as long as the list takes.
+MOST_IN_LISTS = 512
 # Log probabilities of several choices that do not come in a stream, if each has all its tokens:
 # ten times as many as can fit one yield.
 MOST_UNSTREAMED = 200_000
@@ -35,10 +38,9 @@ def check_work(params: Mapping[str, Any], *, room: float, holder: str = "") -> N
     if count > 1 and width * count > MOST_CHOICES_AT_ONCE:
         message = f"{count:,} prompts times {width} is more than {MOST_CHOICES_AT_ONCE:,} choices"
         raise InvalidInput(f"{holder}n: {message}", param="n")
-    alternatives = _alternatives(params)
-    if alternatives is None:
+    each = logprobs_at_once(params)
+    if not each:
         return
-    each = width * (1 + alternatives)
     if each > MOST_AT_ONCE:
         message = f"{each:,} log probabilities for a token of each choice, at most {MOST_AT_ONCE:,}"
         raise InvalidInput(f"{holder}logprobs: {message}", param="logprobs")
@@ -47,6 +49,14 @@ def check_work(params: Mapping[str, Any], *, room: float, holder: str = "") -> N
     if least > room or (width > 1 and may_be > MOST_UNSTREAMED and room < inf):
         message = "so many log probabilities do not fit one yield: ask for fewer, or for a stream"
         raise AnswerTooLarge(f"{holder}logprobs: {message}", param="logprobs")
+
+
+def logprobs_at_once(params: Mapping[str, Any]) -> int:
+    """Return how many log probabilities one step comes with: of all choices of one prompt."""
+    alternatives = _alternatives(params)
+    if alternatives is None:
+        return 0
+    return max(_count(params, "n", 1), _count(params, "best_of", 1)) * (1 + alternatives)
 
 
 def _alternatives(params: Mapping[str, Any]) -> int | None:

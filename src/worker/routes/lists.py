@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from worker.errors import AnswerTooLarge, EngineDead, InvalidInput, WorkerError,
 from worker.job import ListJob, RawJob
 from worker.job.base import SAMPLING
 from worker.job.structured.bounds import Bounds
-from worker.job.work import check_work
+from worker.job.work import MOST_IN_LISTS, check_work, logprobs_at_once
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
@@ -33,7 +34,7 @@ class Room:
     """Room for so many choices at once, given in the order in which it was asked for."""
 
     def __init__(self, places: int) -> None:
-        self._places = places
+        self.places = places
         self._free = asyncio.Semaphore(places)
         self._turn = asyncio.Lock()
 
@@ -44,7 +45,7 @@ class Room:
         try:
             # One at a time, or several could each hold a part and wait for the rest.
             async with self._turn:
-                while held < min(choices, self._places):
+                while held < min(choices, self.places):
                     await self._free.acquire()
                     held += 1
             yield
@@ -69,7 +70,7 @@ def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Ans
     async def result(index: int, room: Room) -> Piece[Result]:
         nonlocal done
         item = job.items[index]
-        async with room.taken(item.sampling_params.width if isinstance(item, RawJob) else 1):
+        async with room.taken(_places(item, room.places)):
             item = _bounded(item, job.shared, bounds)
             found, size = await _result(item, f"{request_id}-{index}", engine, usage)
         done += 1
@@ -99,6 +100,14 @@ def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Ans
         usage=usage,
         progress=(lambda: {"done": done, "total": total}) if reports_progress else None,
     )
+
+
+def _places(item: RawJob | WorkerError, all_places: int) -> int:
+    """Return the places for an item's choices, or for its log probabilities if they need more."""
+    if not isinstance(item, RawJob):
+        return 1
+    logprobs = logprobs_at_once(item.sampling_params.work)
+    return max(item.sampling_params.width, math.ceil(all_places * logprobs / MOST_IN_LISTS))
 
 
 def _bounded(item: RawJob | InvalidInput, shared: RawJob, bounds: Bounds) -> RawJob | InvalidInput:

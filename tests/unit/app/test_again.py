@@ -1,5 +1,6 @@
 """Jobs that begin again when the engine dies before it has answered anything of them."""
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from support.engine.scripted import (
 )
 
 from worker.errors import EngineDead, KilledEngine
+from worker.routes.again import unless_begun
 
 DIES: tuple[Step, ...] = (0.05, EngineDead())
 ANSWER = ("Hello", " there")
@@ -97,3 +99,20 @@ async def test_a_request_that_killed_the_engine_fails_and_is_not_retryable() -> 
         error = failure(await yields_of(scripted, raw(stream=False)))
     assert (error["code"], error["type"], error["retryable"]) == (500, "InternalServerError", False)
     assert "not run again" in error["message"]
+
+
+async def test_an_answer_whose_reader_leaves_is_closed_at_once() -> None:
+    closed: list[str] = []
+
+    async def answer() -> AsyncGenerator[str, None]:
+        try:
+            yield "Begun"
+            yield "more"
+        finally:
+            closed.append("answer")
+
+    with ScriptedEngine() as scripted:
+        pieces = unless_begun(scripted, "job-1", answer)
+        assert await anext(pieces) == "Begun"
+        await pieces.aclose()
+    assert closed == ["answer"]

@@ -189,19 +189,32 @@ async def test_a_list_cancelled_in_a_post_is_aborted_though_its_generator_is_kep
         await generator.aclose()
 
 
+class Counted(list[str]):
+    """Requests that run, and the most that ran at once."""
+
+    most = 0
+
+    def append(self, request_id: str) -> None:
+        super().append(request_id)
+        self.most = max(self.most, len(self))
+
+
 async def test_a_long_list_leaves_the_engines_queue_to_others() -> None:
     slow = tokens("a", "b", pause=0.005)
     with Scripts(slow=slow) as engine:
         engine.slots = 2
-        most = 0
-
-        class Counted(list[str]):
-            def append(self, request_id: str) -> None:
-                nonlocal most
-                super().append(request_id)
-                most = max(most, len(self))
-
-        engine.generating = Counted()
+        engine.generating = counted = Counted()
         yields = await yields_of(engine, {"prompts": ["slow"] * 30})
     assert texts(results_of(yields, stream=False)) == ["ab"] * 30
-    assert most == 4
+    assert counted.most == 4
+
+
+async def test_items_with_log_probabilities_leave_room_for_those_of_others() -> None:
+    slow = tokens("a", "b", pause=0.005)
+    with Scripts(slow=slow) as engine:
+        engine.slots = 256
+        engine.generating = counted = Counted()
+        job = {"prompts": ["slow"] * 100, "sampling_params": {"n": 2, "logprobs": 31}}
+        yields = await yields_of(engine, job)
+    assert len(results_of(yields, stream=False)) == 100
+    assert counted.most == 512 // (2 * 32)

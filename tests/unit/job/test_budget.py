@@ -45,6 +45,8 @@ def refusal(payload: Any, budget: Budget = SMALL) -> InvalidInput:
         {"prompt": [1] * 100},
         {"prompt": [[1] * 30] * 5},
         {"seed": 2**64 - 1, "other": -(2**63)},
+        # 50 values, with the input itself.
+        {"a": ["b"] * 20, "c": ["d"] * 20, "e": ["f"] * 6},
     ],
 )
 def test_what_is_within_the_budget_is_accepted(payload: Any) -> None:
@@ -65,6 +67,8 @@ def test_what_is_within_the_budget_is_accepted(payload: Any) -> None:
         ({"a": nested(4)}, "a.0.0.0", "a.0.0.0: more than 4 levels deep (MAX_INPUT_DEPTH)"),
         ({"a": {"b" * 257: 1}}, "a", "a: a key of 257 characters, at most 256"),
         ({"a": {"seed": 2**64}}, "a.seed", "a.seed: an integer has more than 64 bits"),
+        ({"a": {"seed": -(2**63) - 1}}, "a.seed", "an integer has more than 64 bits"),
+        ({"a": [1, 2**64]}, "a", "an integer has more than 64 bits"),
         ({"a": [1, -(2**63) - 1]}, "a", "a: an integer has more than 64 bits"),
         ({"a": ["b", 10**4299]}, "a.1", "a.1: an integer has more than 64 bits"),
         ([["a"] * 21], "0", "0: 21 items"),
@@ -102,6 +106,11 @@ def test_a_refusal_quotes_no_value_and_is_short() -> None:
     error = refusal(deep, Budget())
     assert "secret" not in error.message
     assert len(error.message) < 1_000
+
+
+def test_token_ids_of_all_lists_are_counted_together() -> None:
+    Budget().check({"prompts": [[0] * 100_000] * 15})
+    assert "more than 1,500,000" in refusal({"prompts": [[0] * 100_000] * 16}, Budget()).message
 
 
 def test_the_default_leaves_room_for_large_use() -> None:

@@ -253,8 +253,10 @@ def test_a_shared_parameter_that_clashes_with_an_items_own_fails_that_item(
     assert list(wrong_items(listed(payload))) == [0]
 
 
-def test_a_list_whose_items_are_all_wrong_is_a_job_nevertheless() -> None:
-    assert wrong_items(listed({"prompts": [7, 8]})) == {0: "prompt", 1: "prompt"}
+def test_up_to_a_hundred_wrong_items_are_a_job_even_if_all_are_wrong() -> None:
+    assert wrong_items(listed({"prompts": [7] * 100})) == dict.fromkeys(range(100), "prompt")
+    refused = refusal({"prompts": ["a", *[7] * 101]})
+    assert "more than 100 items are wrong; item 101: prompt: " in refused.message
 
 
 def test_a_refusal_in_a_list_does_not_quote_what_was_sent() -> None:

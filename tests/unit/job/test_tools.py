@@ -21,6 +21,7 @@ WRONG = [
     ({"tools": [tool()] * 129}, "tools", "129 of them, at most 128"),
     ({"tools": [tool(), tool(LONG)]}, "tools.1.function.name", "20,000 characters; 1 to 64"),
     ({"tools": [tool("a b")]}, "tools.0.function.name", "letters, digits and ._-"),
+    ({"tools": [tool("a" * 65)]}, "tools.0.function.name", "65 characters"),
     ({"tools": [tool("")]}, "tools.0.function.name", "0 characters"),
     (
         {"messages": [TURN, {"role": "assistant", "tool_calls": [tool(LONG)]}]},
@@ -38,6 +39,8 @@ WRONG = [
     ({"chat_template_kwargs": {"tokenizer": 1}}, "chat_template_kwargs.tokenizer", "sets it"),
     ({"chat_template_kwargs": {"model_config": 1}}, "chat_template_kwargs.model_config", "sets"),
     ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize", "sets"),
+    ({"chat_template_kwargs": {"max_length": 1}}, "chat_template_kwargs.max_length", "sets"),
+    ({"chat_template_kwargs": {"strftime_now": 1}}, "chat_template_kwargs.strftime_now", "sets"),
 ]
 # In bodies of one API or another.
 WRONG_BODIES = [

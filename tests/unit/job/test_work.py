@@ -9,9 +9,12 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 TOO_MUCH: list[tuple[dict[str, Any], int]] = [
     ({"n": 256, "logprobs": 20, "max_tokens": 60}, 400),
     ({"n": 2, "best_of": 256, "logprobs": 20}, 400),
+    # The token itself counts, too: 64 times 17.
+    ({"n": 64, "logprobs": 16}, 400),
     # It can't fit, or only if nearly all choices end early.
     ({"logprobs": 20, "min_tokens": 1_200}, 413),
     ({"n": 32, "logprobs": 20, "max_tokens": 1_000}, 413),
+    ({"n": 2, "logprobs": 20, "max_tokens": 5_000}, 413),
 ]
 ENOUGH: list[dict[str, Any]] = [
     {"n": 256, "max_tokens": 60},
@@ -72,3 +75,18 @@ async def test_prompts_of_a_completion_count_with_their_choices(
         chunks = await yields_of(engine, {"openai_route": "/v1/completions", "openai_input": body})
     assert ("error" not in chunks[-1]) == fits
     assert bool(engine.asked) == fits
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        # One prompt, of many tokens.
+        ("/v1/completions", {"prompt": [1] * 2_000, "n": 2}),
+        # No log probabilities are asked for.
+        (CHAT, {"messages": MESSAGES, "n": 2, "logprobs": False, "max_tokens": 150_000}),
+    ],
+)
+async def test_what_only_looks_like_much_is_computed(route: str, body: dict[str, Any]) -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        chunks = await yields_of(engine, {"openai_route": route, "openai_input": body})
+    assert "error" not in chunks[-1]
