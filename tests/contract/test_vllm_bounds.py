@@ -4,6 +4,7 @@ What does not fit there ends the engine of a GPU, and the CPU's has another runn
 functions are called here, with rows as it makes them.
 """
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,16 @@ from worker.job import RawJob
 from worker.job.bounds import BOUNDS, INT32, INT64, Items, Numbers
 
 CONTEXT = 1_048_576
+
+
+class Spaced:
+    """A tokenizer in which a space in front makes another token of a letter."""
+
+    max_token_id = 511
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        first, *others = text.strip().encode()
+        return [first + 256 * text.startswith(" "), *others]
 
 
 class Letters:
@@ -161,6 +172,22 @@ def test_bad_words_are_counted_in_tokens(words: list[str]) -> None:
     with pytest.raises(InvalidInput, match=r"tokens in all, .* at most 1,024") as caught:
         check_bad_words(words, Letters())
     assert caught.value.param == "bad_words"
+
+
+@pytest.mark.parametrize(
+    ("words", "fit"),
+    [(["a" * 512], True), (["a" * 200] * 2, True), (["a" * 200, "b" * 200, "c" * 200], False)],
+)
+def test_each_bad_word_is_counted_with_a_space_in_front_and_without(
+    words: list[str], fit: bool
+) -> None:
+    with contextlib.nullcontext() if fit else pytest.raises(InvalidInput, match="1,200 tokens"):
+        check_bad_words(words, Spaced())
+
+
+def test_a_character_may_be_several_tokens() -> None:
+    with pytest.raises(InvalidInput, match="tokens in all"):
+        check_bad_words(["é" * 250, "ü" * 250], Spaced())
 
 
 @pytest.mark.parametrize("words", [None, "a", 5, [], [5], ["a", 5], {"a": 1}])

@@ -2,17 +2,22 @@
 
 import asyncio
 import http.server
+import importlib
 import threading
 from argparse import Namespace
 
 import pytest
 from vllm.multimodal.media import ImageMediaIO, MediaConnector
-from vllm.renderers.chat_utils import MM_PARSER_MAP
 
 from worker.engine.arguments import EngineArguments
+from worker.engine.locations import find
 from worker.engine.requests.media import NOWHERE, without_fetcher
 from worker.media.walker import DENIED_IN_PARTS, NEEDED, URLS
 from worker.settings.environment import process_environ
+
+# It stands beside this exception, whose module has another name before vLLM 0.32.
+_RENDERING = importlib.import_module(find("ChatTemplateResolutionError").__module__)
+MM_PARSER_MAP = _RENDERING.MM_PARSER_MAP
 
 # Parts that hold no media.
 PLAIN = {"text", "thinking", "input_text", "output_text", "refusal", "tool_reference"}

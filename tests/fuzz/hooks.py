@@ -33,8 +33,9 @@ counts: dict[str, dict[str, Any]] = {}
 # Unusual values that a schema's types allow, or nearly.
 ODD: list[Any] = [
     *(-1, 0, 2**31, 2**63, 2**64, -(2**64), 0.5, 1e308, True, None),
-    *("", "\x00", "\ud800", "a" * 5_000, "{{ 1/0 }}", "auto", "required"),
-    *([], [""], ["\ud800"], [-1], [2**64], [None], [[]], [{}]),
+    # No half of a surrogate pair: schemathesis itself fails on it (the table of attacks has some).
+    *("", "\x00", "a" * 5_000, "{{ 1/0 }}", "auto", "required"),
+    *([], [""], [-1], [2**64], [None], [[]], [{}]),
     *({}, {"a": 1}, {"-1": 5}, {"json": "{"}, {"regex": "("}, {"choice": []}, {"grammar": ""}),
     {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "none"}}},
     {"format": {"type": "json_schema", "name": "x", "schema": {"$ref": "#/none"}}},

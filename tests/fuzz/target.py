@@ -171,7 +171,8 @@ class Server(Target):
         limit_s = payload.patience_s or limit_s
         connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=limit_s)
         try:
-            connection.putrequest(payload.method, payload.path, skip_accept_encoding=True)
+            bare = {"skip_host": True, "skip_accept_encoding": True}
+            connection.putrequest(payload.method, payload.path, **bare)
             for name, value in payload.all_headers.items():
                 connection.putheader(name, value)
             connection.endheaders(payload.body)

@@ -87,6 +87,7 @@ async def test_both_models_are_listed_and_have_their_own_routes(client: openai.A
         ({"input": "token " * 600}, "256"),
         ({"input": []}, "at least one prompt"),
         ({"input": [1_000_000]}, "vocab"),
+        ({"input": "Hi", "encoding_format": "bytes"}, "float or base64"),
     ],
 )
 async def test_a_request_that_the_embedder_cannot_answer_is_a_bad_request(

@@ -1,8 +1,10 @@
 """Secrets are masked by their values, whoever prints them and however they are written."""
 
+import io
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from support import ROOT
@@ -31,6 +33,24 @@ def test_a_secret_is_masked_however_it_is_written(written: str) -> None:
 
 def test_what_is_too_short_is_not_masked() -> None:
     assert masking.masked("short text") == "short text"
+
+
+def test_a_secret_that_holds_another_is_masked_whole() -> None:
+    masking.hide(["12345678", "12345678-and-more"])
+    assert masking.masked("12345678-and-more, 12345678") == "***, ***"
+
+
+def test_a_secret_is_masked_in_a_value_that_python_shows() -> None:
+    secret = "back\\slash'canary"
+    masking.hide([secret])
+    assert "canary" not in masking.masked(repr({"key": secret}))
+
+
+def test_a_stream_counts_what_it_was_given() -> None:
+    text = io.StringIO()
+    stream: Any = masking._Masked(text)
+    assert stream.write(f"{SECRET}!") == len(SECRET) + 1
+    assert text.getvalue() == "***!"
 
 
 def test_a_message_to_callers_has_no_secret_even_where_it_is_cut() -> None:

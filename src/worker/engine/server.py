@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import threading
 import types
 import typing
 from argparse import Namespace
@@ -63,6 +64,8 @@ class Server:
             logging.getLogger(name).setLevel(logging.ERROR)
         silence_refusals()
         self._keys = dict(_body_keys(self._app))
+        # Building the document takes a second or two: several at once would each build it.
+        self._describing = threading.Lock()
 
     @property
     def state(self) -> Any:
@@ -91,7 +94,8 @@ class Server:
     @property
     def schema(self) -> dict[str, Any]:
         """The server's OpenAPI document."""
-        document: dict[str, Any] = self._app.openapi()
+        with self._describing:
+            document: dict[str, Any] = self._app.openapi()
         return document
 
     async def call(

@@ -1,10 +1,11 @@
 """Messages of vLLM's server: what is taken out of them, and how long that takes."""
 
+import logging
 import time
 
 import pytest
 
-from worker.engine.requests.refusals import sanitized
+from worker.engine.requests.refusals import is_no_refusal, sanitized, silence_refusals
 from worker.errors import LONGEST_MESSAGE
 
 
@@ -30,3 +31,16 @@ def test_a_message_is_cut_before_it_is_read(fragment: str) -> None:
     began = time.thread_time()
     assert len(sanitized(fragment * 5_000_000)) <= LONGEST_MESSAGE
     assert time.thread_time() - began < 1
+
+
+@pytest.mark.parametrize("propagate", [False, True])
+def test_refusals_are_kept_out_of_all_that_vllms_log_is_written_to(
+    propagate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, above = logging.Handler(), logging.Handler()
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [own])
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", propagate)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [above])
+    silence_refusals()
+    assert is_no_refusal in own.filters
+    assert (is_no_refusal in above.filters) is propagate

@@ -63,6 +63,7 @@ def conversation(text: Any) -> dict[str, Any]:
         ("/v1/embeddings", {"input": ["a" * (MOST + 1)]}, "input"),
         ("/score", {"text_1": "a", "text_2": ["a" * (MOST + 1)]}, "text_2"),
         ("/rerank", {"query": "a", "documents": ["a" * (MOST + 1)]}, "documents"),
+        ("/rerank", {"query": "a", "documents": ["a", {"content": "a" * MOST}]}, "documents"),
         ("/tokenize", {"prompt": "a" * (MOST + 1)}, "prompt"),
         ("/detokenize", {"tokens": [1] * (MOST + 1)}, "tokens"),
     ],
@@ -118,6 +119,13 @@ def test_few_characters_are_believed_to_be_long_tokens_and_many_are_not() -> Non
     with pytest.raises(InvalidInput, match="at most 1,000,000 are taken"):
         texts(context=10_000, per_token=128).bounded({"prompt": "a" * 1_000_001})
     assert texts(context=100_000, per_token=128).bounded({"prompt": "a" * 3_200_000})
+
+
+def test_a_text_that_is_not_long_is_left_to_vllm() -> None:
+    small = texts(context=1_000)
+    assert small.bounded({"prompt": "a" * LONG})
+    with pytest.raises(InvalidInput, match="at most 10,000 are taken"):
+        small.bounded({"prompt": "a" * (LONG + 1)})
 
 
 def test_what_is_answered_whole_is_no_longer_than_an_answer() -> None:
@@ -193,6 +201,15 @@ def test_a_request_is_long_by_its_characters_its_tokens_or_its_prompts(
         return is_long.get()
 
     assert Context().run(noted) is long
+
+
+@pytest.mark.parametrize("key", ["tools", "chat_template_kwargs"])
+def test_what_a_template_may_show_beside_a_conversation_counts(key: str) -> None:
+    def noted() -> bool:
+        texts().bounded({"messages": [], key: [{"description": "a" * (LONG + 1)}]}, CHAT)
+        return is_long.get()
+
+    assert Context().run(noted)
 
 
 def test_long_requests_wait_for_each_other_and_leave_a_thread() -> None:

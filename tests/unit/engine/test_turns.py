@@ -13,12 +13,12 @@ from worker.engine.requests.turns import take_turns
 class Core:
     """Takes requests, and computes them when it is told to; a step has 100 tokens, of 8 places."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
         self.errored = False
         config = {"max_num_batched_tokens": 100, "max_num_seqs": 8}
         self.vllm_config = SimpleNamespace(
             scheduler_config=SimpleNamespace(**config),
-            parallel_config=SimpleNamespace(data_parallel_size=1),
+            parallel_config=SimpleNamespace(data_parallel_size=ranks),
         )
         self.states: dict[str, Any] = {}
         self.output_processor = SimpleNamespace(request_states=self.states)
@@ -68,6 +68,17 @@ async def test_prompts_of_two_steps_are_in_the_engine_and_the_others_wait(core: 
     assert core.names == ["0", "1", "short", "2"]
     del core.states["1-of-vllm"]
     await several[3]
+
+
+async def test_each_rank_of_data_parallelism_has_room_of_its_own() -> None:
+    core: Any = Core(ranks=2)
+    take_turns(core)
+    several = [ask(core, str(number), 100) for number in range(5)]
+    await several[3]
+    await asyncio.sleep(0.05)
+    assert core.names == ["0", "1", "2", "3"]
+    core.compute("0")
+    await several[4]
 
 
 async def test_one_larger_than_two_steps_is_not_kept_out(core: Any) -> None:

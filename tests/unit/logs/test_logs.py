@@ -145,13 +145,13 @@ def test_all_has_been_written_when_the_flush_returns(tmp_path: Path) -> None:
 
 def test_a_flush_does_not_wait_for_children_that_can_still_print() -> None:
     ran = run("""
+parent = os.getpid()
 if os.fork():
     begun = time.monotonic()
     logs.flush()
     print(time.monotonic() - begun < logs.PATIENCE_S, flush=True)
     os._exit(0)
 else:
-    parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(0.01)
     print("outlived", flush=True)

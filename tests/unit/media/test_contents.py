@@ -49,6 +49,9 @@ async def test_all_images_of_a_request_together_have_eight_times_the_pixels() ->
         as_url(FILE)[:60],
         as_url(b"%!PS-Adobe-3.0 EPSF-3.0"),
         as_url(b"<svg/>"),
+        # Base64 with something else in it, and an image that vLLM is not shown.
+        as_url(FILE).replace(",", ",!"),
+        as_url(image(format_="PPM")),
         "DATA:image/png;base64,AAAA",
     ],
 )
@@ -89,6 +92,8 @@ async def test_images_in_a_row_are_a_video() -> None:
     encoded = base64.b64encode(image(format_="JPEG")).decode()
     url = f"data:video/jpeg;base64,{encoded},{encoded}"
     assert await values(media(), body(url, kind="video")) == [url]
+    many = "data:video/jpeg;base64," + ",".join([encoded] * 258)
+    assert "base64" in await refusal(media(), body(many, kind="video"))
     large = base64.b64encode(bomb()).decode()
     url = f"data:video/jpeg;base64,{encoded},{large}"
     message = await refusal(media(), body(url, kind="video"))

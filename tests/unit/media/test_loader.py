@@ -57,11 +57,29 @@ async def test_a_redirect_is_followed_three_times_and_no_more(serve: Any) -> Non
     assert await refusal(media(), body(url)) == "its host redirects more than 3 times"
 
 
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("other.example", "its host is none of ALLOWED_MEDIA_DOMAINS"),
+        ("user:hunter2@host.example", "its URL has a user or a password"),
+    ],
+)
+async def test_a_redirect_is_held_to_the_rules_of_urls(serve: Any, host: str, reason: str) -> None:
+    target = serve().replace("host.example", host)
+
+    async def redirect(_: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": target})
+
+    own = media(domains=("host.example",))
+    assert await refusal(own, body(serve.by(redirect))) == reason
+
+
 async def test_only_the_domains_of_the_operator_are_asked(serve: Any) -> None:
     url = serve()
     own = media(domains=("other.example",))
     assert await refusal(own, body(url)) == "its host is none of ALLOWED_MEDIA_DOMAINS"
     assert await values(own, body(url.replace("host.", "Other.")))
+    assert await values(own, body(url.replace("host.example", "other.example.")))
 
 
 @pytest.mark.parametrize("status", [201, 204, 400, 401, 403, 404, 429, 500, 503])
@@ -100,6 +118,7 @@ async def test_a_file_that_is_too_large_is_not_read_to_its_end(serve: Any, told:
 
     message = await refusal(media(Limits(megabytes=1)), body(serve.by(large)))
     assert message.endswith("bytes, and at most 1,000,000 are taken (MEDIA_MAX_MB)")
+    assert message.startswith("50,000,000 bytes") is told
     assert sent < 25_000_000
 
 
@@ -126,6 +145,7 @@ async def test_a_host_that_sends_nothing_is_given_up(serve: Any) -> None:
 
 
 async def test_the_number_of_media_is_limited_before_any_is_fetched() -> None:
+    assert len(await values(media(Limits(parts=2)), body(*[data_url()] * 2))) == 2
     message = await refusal(media(Limits(parts=2)), body(*["http://host.example/"] * 3))
     assert message == "3 media in one request, and at most 2 are taken (MEDIA_MAX_PARTS)"
 

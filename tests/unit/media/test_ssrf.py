@@ -111,6 +111,13 @@ async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(
     assert not canary.hits
 
 
+async def test_a_name_with_one_address_inside_is_refused_whole(serve: Any) -> None:
+    names = Names({"mixed.example": [["127.0.0.9", "127.0.0.1"]]})
+    fetcher = Fetcher(resolver=lambda: names, allows=lambda address: address == "127.0.0.9")
+    url = serve().replace("host.example", "mixed.example")
+    await refused(Media(Limits(seconds=5), fetcher, ["image", "video", "audio"]), url)
+
+
 async def test_neither_a_proxy_nor_stored_passwords_of_the_environment_are_used(
     canary: Canary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -118,13 +125,14 @@ async def test_neither_a_proxy_nor_stored_passwords_of_the_environment_are_used(
     netrc.write_text("machine public.example login user password word\n")
     monkeypatch.setenv("NETRC", str(netrc))
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{canary.port}")
-    names = Names({"public.example": [["127.0.0.9"]]})
+        monkeypatch.setenv(name, f"http://proxy.example:{canary.port}")
+    names = Names({**NAMES, "public.example": [["127.0.0.9"]], "proxy.example": [["127.0.0.1"]]})
     fetcher = Fetcher(resolver=lambda: names, allows=lambda address: address == "127.0.0.9")
     await refused(
         Media(Limits(seconds=5), fetcher, ["image", "video", "audio"]), "http://public.example/a"
     )
     assert not canary.hits
+    assert set(names.asked) == {"public.example"}
 
 
 def _everywhere(url: str) -> list[tuple[str, dict[str, Any]]]:

@@ -221,3 +221,13 @@ CALL = {"type": "function", "function": {"name": "f", "arguments": json.dumps({"
 def test_words_in_what_vllm_does_not_read_as_media_are_the_callers_own(body: Any) -> None:
     refuse(body, CHAT)
     assert not find(body, CHAT)
+
+
+def test_what_must_never_come_from_a_caller_is_in_the_tables() -> None:
+    """The tests above go through the tables, and would miss a row that is gone."""
+    everywhere = {"mm_processor_kwargs", "media_io_kwargs", "use_audio_in_video"}
+    everywhere |= {f"{kind}_embeds" for kind in ("prompt", "image", "audio", "video")}
+    everywhere |= {"kv_transfer_params", "ec_transfer_params"}
+    assert everywhere | {"request_id"} <= DENIED.keys()
+    assert everywhere | {"uuid", "image_pil"} <= DENIED_IN_PARTS.keys()
+    assert {"chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args"} <= set(HOLDERS)

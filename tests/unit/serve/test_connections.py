@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import uvicorn
 from support.engine.scripted import CHAT, HANG, ScriptedEngine, settings, tokens, until
 from support.processes.background import HUNG_S
 
@@ -47,7 +48,8 @@ class Client:
 class Port:
     """A server's port, and the connections to it."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, running: uvicorn.Server, address: tuple[str, int]) -> None:
+        self.server = running
         self._address = address
         self._clients: list[Client] = []
 
@@ -76,7 +78,7 @@ async def serving(engine: ScriptedEngine, **environ: str) -> AsyncIterator[Port]
     running = server(engine.engines, settings(**environ), "127.0.0.1", 0)
     task = asyncio.create_task(running.serve(sockets=[listening]))
     assert await until(lambda: running.started)
-    port = Port(listening.getsockname())
+    port = Port(running, listening.getsockname())
     try:
         yield port
     finally:
@@ -188,6 +190,23 @@ async def test_a_client_that_does_not_read_its_stream_is_given_up() -> None:
             assert engine.generating == []
 
 
+async def test_a_client_that_reads_its_stream_too_slowly_is_given_up() -> None:
+    """The kernel takes it for one that reads."""
+    with ScriptedEngine(*tokens(*["x" * 50_000] * 200, finish=None), HANG) as engine:
+        async with serving(engine, **SHORT) as port:
+            client = await port.connect(limit=1024)
+            client.send(request(STREAM))
+            reading = asyncio.create_task(read_slowly(client))
+            assert await until(lambda: len(engine.aborted) == 1)
+            reading.cancel()
+
+
+async def read_slowly(client: Client) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await client.reader.read(1_000):
+            await asyncio.sleep(0.02)
+
+
 async def test_bodies_are_counted_as_requests_before_they_are_whole(
     engine: ScriptedEngine,
 ) -> None:
@@ -224,8 +243,21 @@ async def test_a_connection_beyond_the_most_is_refused(engine: ScriptedEngine) -
         refused = await port.ask(b"")
         assert refused.startswith(b"HTTP/1.1 503")
         assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["retryable"]
-        idle[0].writer.transport.abort()
+        for client in idle[1:]:
+            client.send(f" HTTP/1.1\r\nhost: a\r\n{CLOSE}\r\n".encode())
+            assert (await client.all()).startswith(b"HTTP/1.1 200")
         assert await until_answered(port)
+
+
+async def test_the_kernel_waits_no_longer_for_a_client_than_the_server(
+    engine: ScriptedEngine,
+) -> None:
+    async with serving(engine, SERVE_TIMEOUT_S="7") as port:
+        await port.connect()
+        assert await until(lambda: len(port.server.server_state.connections) == 1)
+        (connection,) = port.server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7_000
 
 
 @pytest.mark.parametrize(

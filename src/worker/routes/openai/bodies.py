@@ -40,6 +40,9 @@ OURS = SAMPLED - {"n", "use_beam_search", "length_penalty", STRUCTURED}
 # Parameters that vLLM's server has dropped, refused with what replaces them.
 GONE = REPLACED.keys() - {"truncate_prompt_tokens"}
 
+# Encodings of embeddings that no answer of ours can hold, since answers are JSON.
+BINARY = ("bytes", "bytes_only")
+
 # Items of a list: vLLM's checks keep an error for every alternative of every wrong item.
 MOST_ITEMS = 2_048
 # How deep nested lists are checked: as deep as a message's parts.
@@ -75,6 +78,9 @@ def prepare(
     media.refuse(body, route.path)
     _refuse_long(body)
     _refuse_not_allowed(body, engine, settings)
+    if body.get("encoding_format") in BINARY:
+        message = "encoding_format: float or base64, since answers are JSON"
+        raise InvalidInput(message, param="encoding_format")
     check_tools(body)
     body = bounded(body, holder="")
     check_work(body, room=math.inf if job.stream else ROOM_BYTES)
@@ -117,6 +123,10 @@ def _refuse_not_allowed(body: dict[str, Any], engine: Engine, settings: Settings
         place = f"{XARGS}.{name[:LONGEST_KEY]}"
         message = "it is not among those that ALLOWED_XARGS names"
         raise InvalidInput(f"{place}: {message}", param=place)
+    structured = body.get(STRUCTURED)
+    for name in structured if isinstance(structured, dict) else ():
+        if name.startswith("_"):
+            raise InvalidInput(f"{STRUCTURED}: unknown key {name!r}", param=STRUCTURED)
     if body.get("priority") and not engine.model.by_priority:
         message = "requests are answered in their order: SCHEDULING_POLICY=priority heeds it"
         raise InvalidInput(f"priority: {message}", param="priority")
@@ -137,7 +147,6 @@ def _sample(body: dict[str, Any], *, stream: bool) -> Ranking | None:
         message = "an empty prompt has no tokens whose log probabilities could be echoed"
         raise InvalidInput(f"prompt: {message}", param="prompt")
     if structured := sampling.vllm.get(STRUCTURED):
-        _refuse_private(structured)
         body[STRUCTURED] = structured
     if not sampling.ranked:
         return None
@@ -157,12 +166,6 @@ def _ignored(body: dict[str, Any]) -> list[str]:
 def _prompts(body: dict[str, Any]) -> list[Any]:
     prompt = body.get("prompt")
     return prompt if isinstance(prompt, list) else [prompt]
-
-
-def _refuse_private(structured: dict[str, Any]) -> None:
-    for name in structured:
-        if name.startswith("_"):
-            raise InvalidInput(f"{STRUCTURED}: unknown key {name!r}", param=STRUCTURED)
 
 
 def _log_unknown(name: str, path: str, request_id: str) -> None:

@@ -125,6 +125,11 @@ grammars: a structural tag with nested repetitions (chat)
 grammars: a structural tag with a grammar (chat)
 grammars: 100 KB in a structural tag's text (chat)
 grammars: 30 tools with patterns (chat)
+grammars: a reference to a file: chat response_format
+grammars: a reference to a file: responses text.format
+grammars: a reference to a server: chat response_format
+grammars: a reference to a server: responses text.format
+grammars: a private key of structured_outputs (responses)
 texts: a tool's name of parameters (chat)
 texts: an unknown key of slashes (raw)
 texts: an unknown sampling parameter of slashes (raw)
@@ -176,6 +181,7 @@ structure: sampling parameters are a list (raw)
 structure: LLM Engine with 60,000 stop sequences
 structure: 0, then 60,000 empty messages, eight at once (chat)
 structure: 64 requests of 100 KB of zeros at once
+structure: 10,000 prompts that are wrong
 work: 100,000 stop strings (raw)
 work: 100,000 stop strings, stream (raw)
 work: 100,000 stop strings (chat)
@@ -233,6 +239,12 @@ templates: 300,000 template arguments (chat)
 templates: 300,000 template arguments (raw)
 templates: 30,000 template arguments (tokenize)
 templates: a template (raw)
+templates: the template argument padding (chat)
+templates: the template argument max_length (chat)
+templates: the template argument max_length (raw)
+templates: the template argument trust_remote_code (chat)
+templates: the template argument strftime_now (chat)
+templates: the template argument raise_exception (raw)
 names: an adapter is loaded
 names: a model that is a number (raw)
 names: the route /v1/load_lora_adapter (POST)

@@ -4,10 +4,12 @@ from functools import partial
 from typing import Any
 
 from support.tables.attacks.row import (
+    ANSWERED,
     CANARY,
     EITHER,
     HELLO,
     PORT,
+    REFUSED,
     Attack,
     Body,
     anthropic,
@@ -166,6 +168,8 @@ KEYS = [
     Attack("a format that is none", lambda: raw(format="x")),
 ]
 
+OWN_PROMPT = ("documents", "continue_final_message", "bos_token")
+
 TEMPLATES = [
     Attack(
         "300,000 template arguments (chat)",
@@ -192,6 +196,8 @@ TEMPLATES = [
         Attack(
             f"the template argument {name} ({where})",
             partial(make, chat_template_kwargs={name: value}),
+            # They change the caller's own prompt, and nothing else.
+            ANSWERED if name in OWN_PROMPT else REFUSED,
             harmful=name in ("tokenizer", "model_config"),
         )
         for where, make in (("chat", chat), ("raw", partial(raw, messages=HELLO, prompt=None)))

@@ -1,6 +1,7 @@
 """Sampling parameters at and beyond what fits: vLLM's rows of numbers, NaN, wrong types."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -168,13 +169,17 @@ VALUES = [
     *new("raw chat", "beam length_penalty 1e308", use_beam_search=True, n=2, length_penalty=1e308),
     *new("raw chat", "beam of 256", EITHER, use_beam_search=True, best_of=256, n=1),
     *new("raw", "beam with min_tokens 2**31", use_beam_search=True, n=2, min_tokens=INT32),
-    *new(
-        "raw chat",
-        "beam with max_tokens 2**31",
-        EITHER,
-        use_beam_search=True,
-        n=2,
-        max_tokens=INT32,
+    # A search through all of the context takes a minute.
+    *(
+        replace(attack, limit_s=180.0)
+        for attack in new(
+            "raw chat",
+            "beam with max_tokens 2**31",
+            EITHER,
+            use_beam_search=True,
+            n=2,
+            max_tokens=INT32,
+        )
     ),
 ]
 

@@ -188,6 +188,7 @@ ROWS = [
         lambda: http(
             "/v1/completions", prompt=words(3_000), truncate_prompt_tokens=10, max_tokens=1
         ),
+        ANSWERED,
         harmful=True,
     ),
     Attack("3 MB (tokenize)", lambda: http("/tokenize", prompt=words(3_000)), harmful=True),

@@ -1,7 +1,6 @@
 """Inputs of many or deep parts, most of them small in bytes."""
 
 from support.tables.attacks.row import (
-    ANSWERED,
     CANARY,
     EITHER,
     HELLO,
@@ -77,6 +76,13 @@ ROWS = [
     Attack(
         "10,000 prompts that are wrong",
         lambda: {"prompts": [{}] * 10_000, "sampling_params": {"max_tokens": 1}},
+    ),
+    Attack(
+        "10,000 prompts, each with parameters of its own",
+        lambda: {
+            "prompts": ["a"] * 10_000,
+            "sampling_params": [{"max_tokens": 1, "seed": seed} for seed in range(10_000)],
+        },
         EITHER,
     ),
     Attack("10,001 prompts", lambda: {"prompts": ["a"] * 10_001}),
@@ -248,13 +254,13 @@ ROWS = [
             % nested(500, "[", "]", "{}").encode()
         ),
     ),
+    # Values are counted as they are written, before anything is parsed.
     Attack(
         "the same key 100,000 times (raw)",
         lambda: (
             b'{"prompt": "Hi", %s "sampling_params": {"max_tokens": 1}}'
             % (b'"stream": false,' * 100_000)
         ),
-        ANSWERED,
     ),
     Attack(
         "a whole number of 5,000 digits (raw)",

@@ -94,8 +94,9 @@ def test_keys_that_ask_for_nothing_are_left_out(ask: Ask, given: dict[str, Any])
 
 
 def test_vllms_internal_keys_are_refused(ask: Ask) -> None:
-    refused = refusal(ask, COMPLETIONS, structured_outputs={"regex": "a", "_backend": "x"})
-    assert refused == ("structured_outputs: unknown key '_backend'", "structured_outputs")
+    for path in (COMPLETIONS, "/v1/responses"):
+        refused = refusal(ask, path, structured_outputs={"regex": "a", "_backend": "x"})
+        assert refused == ("structured_outputs: unknown key '_backend'", "structured_outputs")
 
 
 @pytest.mark.parametrize("name", ["logits_processors", "guided_decoding_backend", "backend"])
