@@ -8,6 +8,7 @@ from table.row import (
     SERVERLESS,
     STREAMING,
     TOKENIZER,
+    VOLUME,
     Row,
 )
 
@@ -326,10 +327,68 @@ OWN_ROWS = (
         advanced=True,
     ),
     Row(
+        "EXECUTION_TIMEOUT_S",
+        SERVERLESS,
+        "Execution timeout",
+        "Seconds that the endpoint gives a job, where the job's own policy names none: a batch "
+        "stops 30 seconds earlier, and goes on in another job.",
+    ),
+    Row(
         "RUNPOD_ENDPOINT_ID",
         SERVERLESS,
         "Endpoint",
         "Id of the endpoint that the worker belongs to; the platform sets it.",
+    ),
+    Row(
+        "RUNPOD_ENDPOINT_BASE_URL",
+        SERVERLESS,
+        "Endpoints' address",
+        "Where the worker sends the jobs that continue a batch, in front of the endpoint's id.",
+    ),
+    Row(
+        "FILES_PATH",
+        VOLUME,
+        "Files path",
+        "Directory in which files and batches are kept, in `worker`, and which callers' paths "
+        "are relative to; unset, `BASE_PATH`.",
+    ),
+    Row(
+        "FILES_MAX_MB",
+        VOLUME,
+        "Largest file",
+        "Megabytes that a file may have which is uploaded.",
+    ),
+    Row(
+        "FILES_RETENTION_DAYS",
+        VOLUME,
+        "Retention",
+        "Days after which files and ended batches are removed; 0 keeps them.",
+    ),
+    Row(
+        "BATCH_API_KEY",
+        VOLUME,
+        "Key for batches",
+        "Key of the platform's with which the worker sends the jobs that run a batch; without it "
+        "the answer says what to send.",
+    ),
+    Row(
+        "BATCH_CONCURRENCY",
+        VOLUME,
+        "Batch concurrency",
+        "How many lines of batches are answered at once while nobody else asks; `auto` keeps the "
+        "engine full.",
+    ),
+    Row(
+        "BATCH_MAX_REQUESTS",
+        VOLUME,
+        "Lines of a batch",
+        "How many lines the input of a batch may have.",
+    ),
+    Row(
+        "RUNPOD_VOLUME_ID",
+        VOLUME,
+        "Volume",
+        "Id of the network volume, and its bucket in `s3://` paths; the platform sets it.",
     ),
 )
 

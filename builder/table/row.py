@@ -10,6 +10,7 @@ SYSTEM = "System, GPU, and Tensor Parallelism Settings"
 STREAMING = "Streaming Batch Size Settings"
 OPENAI = "OpenAI Settings"
 SERVERLESS = "Serverless Settings"
+VOLUME = "Files and Batches Settings"
 LORA = "LoRA Settings"
 MULTIMODAL = "Multimodal Settings"
 SPECULATIVE = "Speculative Decoding Settings"
@@ -23,6 +24,7 @@ SECTIONS = (
     STREAMING,
     OPENAI,
     SERVERLESS,
+    VOLUME,
     LORA,
     MULTIMODAL,
     SPECULATIVE,

@@ -6,7 +6,9 @@ WorkerError
 │  ├─ InvalidInput       400
 │  ├─ Unauthorized       401
 │  ├─ UnknownRoute       404
+│  ├─ NoSuchObject       404
 │  ├─ WrongMethod        405
+│  ├─ Conflict           409
 │  ├─ InputTooLarge      413
 │  └─ AnswerTooLarge     413
 ├─ EngineError           the caller can't correct it
@@ -16,6 +18,7 @@ WorkerError
 │  ├─ KilledEngine       500: this request has probably killed the engine
 │  ├─ StreamInDoubt      503, retryable: a part of the answer may be lost
 │  ├─ ShuttingDown       503, retryable: this worker is being stopped
+│  ├─ VolumeError        507: the network volume is missing, full or read-only
 │  └─ InternalError      500
 └─ RefusedByEngine       vLLM refuses the request, with its own message and status
 """
@@ -106,6 +109,18 @@ class UnknownRoute(RequestError):
     status = 404
 
 
+class NoSuchObject(RequestError):
+    """No file or batch has this id."""
+
+    status = 404
+
+
+class Conflict(RequestError):
+    """The state of an object does not allow it."""
+
+    status = 409
+
+
 class WrongMethod(RequestError):
     """The route has another method."""
 
@@ -191,6 +206,12 @@ class ShuttingDown(EngineError):
         super().__init__(
             "The worker that answers this request is being stopped. Send the request again."
         )
+
+
+class VolumeError(EngineError):
+    """What is kept on the network volume can't be read or written."""
+
+    status = 507
 
 
 class InternalError(EngineError):

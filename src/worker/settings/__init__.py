@@ -86,8 +86,18 @@ class Settings(BaseModel):
     serve_api_key: SecretStr | None = None
     serve_max_connections: Count = 1_000
     serve_timeout_s: Size = 30
-    # Set by the platform: the endpoint that this worker belongs to.
+    files_path: Path | None = None
+    files_max_mb: Count = 512
+    files_retention_days: Amount = 30
+    batch_api_key: SecretStr | None = None
+    batch_concurrency: Jobs = "auto"
+    batch_max_requests: Count = 50_000
+    execution_timeout_s: Size = 600
+    # Set by the platform: the endpoint that this worker belongs to, where jobs are sent to it, and
+    # its network volume.
     runpod_endpoint_id: str | None = None
+    runpod_endpoint_base_url: str = "https://api.runpod.ai/v2"
+    runpod_volume_id: str | None = None
     max_concurrency: Jobs = 300
     shutdown_grace_s: Amount = 25
     allowed_xargs: Names = ()

@@ -10,6 +10,7 @@ EXAMPLES = {
     "TOKENIZER_NAME": "Qwen/Qwen3-0.6B",
     "CUSTOM_CHAT_TEMPLATE": "{% for message in messages %}{{ message.content }}{% endfor %}",
     "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "my-model",
+    "FILES_PATH": "/runpod-volume",
     "DISABLED_ROUTES": "/chat,/metrics",
     "ALLOWED_XARGS": "my_plugin_switch",
     "SYSTEM_PROMPT": "You are a helpful assistant.",

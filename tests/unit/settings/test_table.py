@@ -54,9 +54,10 @@ def test_a_meaning_is_one_sentence(setting: Row) -> None:
 
 
 def test_the_form_does_not_ask_for_what_the_platform_sets() -> None:
-    platforms = row("RUNPOD_ENDPOINT_ID")
-    assert platforms
-    assert not platforms.form
+    for name in ("RUNPOD_ENDPOINT_ID", "RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_VOLUME_ID"):
+        platforms = row(name)
+        assert platforms
+        assert not platforms.form
 
 
 def test_advanced_settings_of_the_form_are_in_the_form() -> None:

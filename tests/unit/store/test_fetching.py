@@ -19,8 +19,8 @@ from worker.errors import StartFailed
 from worker.store import Found, Kind, NotFound, Origin, Places, Reason, Unavailable, Wanted, resolve
 from worker.store import fetching as module
 from worker.store.download.__main__ import warn_of_own_disk
-from worker.store.download.lease import Claim
 from worker.store.fetching import ORDER, Fetching, Order, end_all
+from worker.volume.lease import Claim
 
 SOURCES = ROOT / "src"
 TOKENIZER = Wanted(NAME, kind=Kind.TOKENIZER, load_format="dummy")

@@ -27,7 +27,7 @@ from support.hub.server import MEMBER, STRANGER
 from worker.errors import StartFailed
 from worker.store import NotFound, Reason, Unavailable, Wanted, download, resolve, unavailable
 from worker.store.download import obtain
-from worker.store.download.lease import Leases
+from worker.volume.lease import Leases
 
 TRANSIENT = [(429, Reason.RATE_LIMITED), (500, Reason.HUB_FAILS), (503, Reason.HUB_FAILS)]
 

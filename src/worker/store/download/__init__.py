@@ -21,7 +21,6 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
 )
 
 from worker.store import disk, files, hub, manifest
-from worker.store.download.lease import LOOK_S, Leases
 from worker.store.download.meter import Meter, size
 from worker.store.download.partial import Stopped
 from worker.store.download.transfer import Transfer
@@ -30,6 +29,7 @@ from worker.store.places import STATE, Places, repository_folder, repository_fol
 from worker.store.refusals import Reason, Unavailable, unavailable
 from worker.store.resolve import DEFAULT_REVISION, Found, NotFound, resolve
 from worker.store.snapshot import File, Origin, Wanted
+from worker.volume.lease import LOOK_S, Leases
 
 log = logging.getLogger(__name__)
 

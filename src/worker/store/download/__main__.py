@@ -15,8 +15,9 @@ from typing import NoReturn
 from worker import masking
 from worker.settings.environment import HUB_TOKEN, overwrite
 from worker.store import Unavailable
-from worker.store.download import lease, obtain
+from worker.store.download import obtain
 from worker.store.fetching import ORDER, REPLY, Reply
+from worker.volume import lease
 
 log = logging.getLogger("worker.store")
 

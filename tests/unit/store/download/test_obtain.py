@@ -26,9 +26,9 @@ from support.hub.caches import (
 from support.hub.server import Repository, commit
 
 from worker.store import Found, Kind, Origin, Reason, Wanted, download, resolve
-from worker.store.download.lease import Leases
 from worker.store.download.meter import Meter
 from worker.store.manifest import read
+from worker.volume.lease import Leases
 
 CLUTTER = """README.md .gitattributes pytorch_model.bin tf_model.h5 onnx/model.onnx image.png
 original/params.json original/consolidated.00.pth checkpoint-5/config.json training_args.bin

@@ -15,7 +15,7 @@ from support.hub.server import blob
 from support.processes.background import HUNG_S, wait_until
 
 from worker.store import Reason, Unavailable, download
-from worker.store.download import lease
+from worker.volume import lease
 
 STALLED, OTHER = SHARDS
 FAILS = "tokenizer.json"

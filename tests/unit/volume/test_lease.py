@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from worker.store.download import lease
-from worker.store.download.lease import PATIENCE, Claim, Lease, Leases
+from worker.volume import lease
+from worker.volume.lease import PATIENCE, Claim, Lease, Leases
 
 MANY = 8
 

@@ -28,7 +28,7 @@ PATIENCE = 15
 
 @dataclass(frozen=True)
 class Claim:
-    """The content of a lease: its owner, and the owner's progress in bytes."""
+    """The content of a lease: its owner, and how far the owner has come, in its own unit."""
 
     owner: str
     host: str
@@ -59,7 +59,7 @@ class Lease:
     Args:
         path: the file, which this process has just created.
         attempt: its number.
-        progress: returns the bytes that are done, and those of the whole.
+        progress: returns how much is done, and how much there is to do.
     """
 
     def __init__(self, path: Path, attempt: int, progress: Callable[[], tuple[int, int]]) -> None:
@@ -67,7 +67,7 @@ class Lease:
         self.lost = threading.Event()
         self._path = path
         self._progress = progress
-        self._owner = uuid4().hex
+        self.owner = uuid4().hex
         self._beat = 0
         self._ended = threading.Event()
         self._write()
@@ -86,7 +86,7 @@ class Lease:
     def _is_mine(self) -> bool:
         """Return whether no other worker has taken over, since then or with the same number."""
         newest = _newest(self._path.parent) == self.attempt
-        return newest and self._owner.encode() in self._path.read_bytes()
+        return newest and self.owner.encode() in self._path.read_bytes()
 
     def keep_alive(self) -> None:
         """Rewrite the lease every ``BEAT_S`` seconds, until it is released or lost."""
@@ -105,7 +105,7 @@ class Lease:
         self._beat += 1
         done, total = self._progress()
         claim = Claim(
-            self._owner, socket.gethostname(), os.getpid(), self.attempt, self._beat, done, total
+            self.owner, socket.gethostname(), os.getpid(), self.attempt, self._beat, done, total
         )
         # In place: a reader that opens the file anew sees it, also on a network disk.
         with self._path.open("r+b") as opened:

@@ -1,0 +1,163 @@
+"""What workers keep on the network volume: where it lies, and how it is written.
+
+Every file has one writer and is written once, under a temporary name first, or is only appended to.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from worker.errors import InvalidInput, VolumeError
+from worker.settings import Settings
+
+# Directory in the root.
+KEPT = "worker"
+# Directories in the root that no caller may name: the worker's own, and models with their tokens.
+PRIVATE = (KEPT, "huggingface-cache", "compile-cache")
+S3 = "s3://"
+
+_REASONS = {
+    errno.ENOSPC: "the volume is full",
+    errno.EDQUOT: "the volume is full",
+    errno.EROFS: "the volume is read-only",
+    errno.EACCES: "the volume may not be written to",
+    errno.EPERM: "the volume may not be written to",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The network volume, or another directory in its place.
+
+    Args:
+        root: what callers' paths are relative to.
+        bucket: the volume's id, which is its bucket in the platform's S3 API; None: unknown.
+        optional: whether the root may have to be made: it is no mounted volume.
+    """
+
+    root: Path
+    bucket: str | None = None
+    optional: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Volume":
+        root, bucket = settings.files_path, settings.runpod_volume_id
+        return cls(root or settings.base_path, bucket, optional=root is not None)
+
+    def directory(self, name: str) -> Path:
+        """Return a directory of the worker's own.
+
+        Raises:
+            VolumeError: there is no volume.
+        """
+        if not (self.optional or self.root.is_dir()):
+            raise VolumeError(
+                "this worker has no network volume to keep files on: "
+                "its operator attaches one, or sets FILES_PATH"
+            )
+        return self.root / KEPT / name
+
+    def place(self, path: str) -> Path:
+        """Return where a path of a caller's leads.
+
+        Args:
+            path: relative to the root, absolute, or ``s3://<volume's id>/key``.
+
+        Raises:
+            InvalidInput: it leads out of the root, or into a directory that is not for callers.
+            VolumeError: there is no volume.
+        """
+        self.directory("")
+        key = path
+        if path.startswith(S3):
+            bucket, _, key = path.removeprefix(S3).partition("/")
+            if bucket != self.bucket:
+                raise InvalidInput(f"{path}: this worker reads no other bucket than its volume's")
+        if not key or "\0" in key:
+            raise InvalidInput("a path names a file on the volume")
+        root = self.root.resolve()
+        place = (root / key).resolve()
+        if place == root or not place.is_relative_to(root):
+            raise InvalidInput(f"{path}: the path leads out of the volume")
+        if place.relative_to(root).parts[0] in PRIVATE:
+            raise InvalidInput(f"{path}: this directory of the volume is the worker's own")
+        return place
+
+
+@contextlib.contextmanager
+def failures() -> Iterator[None]:
+    """Raise ``VolumeError`` for what the file system refuses: what it says has paths in it."""
+    try:
+        yield
+    except OSError as error:
+        text = os.strerror(error.errno) if error.errno else type(error).__name__
+        raise VolumeError(_REASONS.get(error.errno or 0, f"the volume fails: {text}")) from error
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a small file: readers see the old one or the new one.
+
+    Raises:
+        OSError: it can't be written; then nothing is left.
+    """
+    temporary = _temporary(path, content)
+    try:
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_once(path: Path, content: bytes) -> bool:
+    """Write a small file that is never written again.
+
+    Returns:
+        False if it is there already; then it stays as it is.
+
+    Raises:
+        OSError: it can't be written; then nothing is left.
+    """
+    if path.exists():
+        return False
+    temporary = _temporary(path, content)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        # Not every network disk has links; then two may both write, one after the other.
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
+            raise
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
+    return True
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _temporary(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with temporary.open("xb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
