@@ -18,6 +18,7 @@ from worker.job import Budget, Job, ListJob, OpenAIJob, RawJob, parse_input
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
+from worker.routes.resources import Resources
 from worker.settings import Settings
 
 # Waits for further pieces of an answer, as ``Stream.read``.
@@ -44,6 +45,7 @@ class Worker:
         """
         self._engines = engines
         self._settings = settings
+        self._resources = Resources(engines, settings)
         self._budget = Budget.of(settings)
         self._report = report
         self._limit = limit
@@ -117,7 +119,7 @@ class Worker:
             with defects_hidden(request_id):
                 parsed = await self._parsed(job.get("input"))
                 record.route, record.streamed = routes.name(parsed), parsed.stream
-                reply = routes.answer(parsed, request_id, self._engines, self._settings)
+                reply = routes.answer(parsed, request_id, self._resources)
                 error_keys, record.usage = reply.error_keys, reply.usage
                 async with (
                     reporting(job, reply.progress, self._report),

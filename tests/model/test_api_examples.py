@@ -64,11 +64,10 @@ async def test_a_stream_breaks_off_as_it_is_shown(shown: Block) -> None:
 
 def test_every_route_has_its_row() -> None:
     documented = {
-        path: (method, answers, streams) for method, path, answers, streams, _ in rows("Routes")
+        (method, path): (answers, streams) for method, path, answers, streams, _ in rows("Routes")
     }
     assert documented == {
-        route.path: (
-            route.method,
+        (route.method, route.template): (
             "the worker" if route.own else "vLLM",
             "yes" if route.streams else "",
         )

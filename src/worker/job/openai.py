@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from pydantic import TypeAdapter, ValidationError, model_validator
 
@@ -36,9 +36,13 @@ class OpenAIJob(Job):
     @property
     def path(self) -> str:
         """The route without ``/v1``, which callers may leave out: ``/chat/completions``."""
-        # The query string has no meaning here, but some clients send one.
         path = "/" + unquote(self.route.split("?")[0]).strip("/")
         return path.removeprefix("/v1") if self.versioned else path
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The route's query string, the last value of each name."""
+        return dict(parse_qsl(self.route.partition("?")[2], keep_blank_values=True))
 
     @property
     def versioned(self) -> bool:

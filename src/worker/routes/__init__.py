@@ -2,25 +2,23 @@
 
 from typing import Any
 
-from worker.engine import Engines
 from worker.job import ListJob, OpenAIJob, RawJob
 from worker.job.structured.bounds import Bounds
 from worker.routes import lists, openai, raw
 from worker.routes.answer import Answer
-from worker.settings import Settings
+from worker.routes.resources import Resources
 
 
-def answer(
-    job: OpenAIJob | RawJob | ListJob, request_id: str, engines: Engines, settings: Settings
-) -> Answer[Any]:
+def answer(job: OpenAIJob | RawJob | ListJob, request_id: str, resources: Resources) -> Answer[Any]:
     """Return the answer to a job, which has not started.
 
     Raises:
         WorkerError: no route serves the job.
     """
+    engines, settings = resources.engines, resources.settings
     match job:
         case OpenAIJob():
-            return openai.answer(job, request_id, engines, settings)
+            return openai.answer(job, request_id, resources)
         case RawJob():
             return raw.answer(job, request_id, engines.main, Bounds.of(settings))
         case ListJob():
@@ -32,7 +30,7 @@ def name(job: OpenAIJob | RawJob | ListJob) -> str:
     match job:
         case OpenAIJob():
             route = openai.find(job)
-            return route.path if route else "unknown"
+            return route.template if route else "unknown"
         case RawJob():
             return "raw"
         case ListJob():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -197,9 +198,10 @@ async def test_the_route_is_the_tables_and_the_status_the_answers(
 async def test_every_route_has_its_path_as_its_name() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         for route in ROUTES:
-            # A model's name in place of the parameter.
-            payload = {"route": route.path.replace("{model}", SECRET), "method": "PATCH"}
-            assert (await record_of(engine, payload)).route == route.path
+            # A model's name, or an id, in place of the parameter.
+            path = re.sub(r"{\w+}", SECRET, route.template)
+            payload = {"route": path, "method": "PATCH"}
+            assert (await record_of(engine, payload)).route == route.template
 
 
 @pytest.mark.parametrize("payload", [raw(stream=True), chat(stream=True)])

@@ -24,6 +24,7 @@ from worker.errors import InvalidInput, UnknownRoute
 from worker.job import parse_input
 from worker.routes import answer
 from worker.routes.answer import Answer, json_size
+from worker.routes.resources import Resources
 
 PROMPT = "my secret prompt"
 
@@ -35,7 +36,8 @@ AnswerTo = Callable[[Any], Answer[Any]]
 def answer_to() -> Iterator[AnswerTo]:
     """Return a function that makes answers, which are not started."""
     with ScriptedEngine() as engine:
-        yield lambda payload: answer(parse_input(payload), "job-1", engine.engines, settings())
+        resources = Resources(engine.engines, settings())
+        yield lambda payload: answer(parse_input(payload), "job-1", resources)
         assert engine.asked == []
 
 

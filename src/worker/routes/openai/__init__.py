@@ -7,28 +7,33 @@ weight transfer, disaggregation, loading adapters from a path).
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from worker.chunking import Piece
-from worker.engine import Engines
 from worker.errors import UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer
 from worker.routes.openai import conversations, events, forward, own
-from worker.routes.openai.route import CHAT_TEMPERATURE, Route
+from worker.routes.openai.route import CHAT_TEMPERATURE, Asked, Route
+from worker.routes.resources import Resources
 from worker.settings import Settings
 
 
-async def openapi(_: OpenAIJob, __: str, engines: Engines, settings: Settings) -> dict[str, Any]:
+async def openapi(asked: Asked) -> dict[str, Any]:
     """Describe ``ROUTES``: those of vLLM's server in its own words, the others in a line."""
     # An engine needs a second or two to build its document.
-    documents = [await asyncio.to_thread(getattr, engine, "schema") for engine in engines]
-    served = {route.path: route for route in _served(settings)}
-    paths = {path: _in_a_line(route) for path, route in served.items() if route.own}
+    documents = [await asyncio.to_thread(getattr, engine, "schema") for engine in asked.engines]
+    served = _served(asked.settings)
+    paths: dict[str, Any] = {}
+    for route in served:
+        if route.own:
+            paths.setdefault(route.template, {}).update(_in_a_line(route))
     schemas: dict[str, Any] = {}
+    known = {route.path for route in served}
     for document in documents:
-        paths |= {path: item for path, item in document["paths"].items() if path in served}
+        paths |= {path: item for path, item in document["paths"].items() if path in known}
         schemas |= document["components"]["schemas"]
     return {**documents[0], "paths": paths, "components": {"schemas": schemas}}
 
@@ -39,10 +44,10 @@ def _in_a_line(route: Route) -> dict[str, Any]:
         "summary": (route.own.__doc__ or "").split("\n")[0],
         "responses": {"200": {"description": "Successful Response"}},
     }
-    if "{model}" in route.path:
-        schema = {"type": "string"}
+    if names := re.findall(r"{(\w+)}", route.template):
         operation["parameters"] = [
-            {"name": "model", "in": "path", "required": True, "schema": schema}
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
         ]
     return {route.method.lower(): operation}
 
@@ -84,7 +89,7 @@ ROUTES = (
     Route("POST", "/tokenize", complete=conversations.chat),
     Route("POST", "/detokenize"),
     Route("GET", "/v1/models", own.models),
-    Route("GET", "/v1/models/{model}", own.model),
+    Route("GET", "/v1/models/{model:path}", own.model),
     Route("POST", "/v1/unload_lora_adapter", own.unload_adapter),
     Route("GET", "/version"),
     Route("GET", "/health", own.health),
@@ -95,33 +100,37 @@ ROUTES = (
 
 
 def find(job: OpenAIJob) -> Route | None:
-    """Return the route of a job's path, if there is one."""
-    return next((route for route in ROUTES if route.matches(job.path)), None)
+    """Return the route of a job's path, if there is one: of several, the one of its method."""
+    # The platform's gateway does not pass the method on.
+    method = (job.method or ("POST" if job.body else "GET")).upper()
+    found = [route for route in ROUTES if route.match(job.path) is not None]
+    return next((route for route in found if route.method == method), found[0] if found else None)
 
 
 def _served(settings: Settings) -> list[Route]:
     return [route for route in ROUTES if route.path not in settings.disabled_routes]
 
 
-def answer(job: OpenAIJob, request_id: str, engines: Engines, settings: Settings) -> Answer[Any]:
+def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]:
     """Answer a request to one of ``ROUTES``.
 
     Raises:
         UnknownRoute: there is no such route, or it is disabled.
         WrongMethod: there is, but for another method.
     """
+    engines, settings = resources.engines, resources.settings
     route = find(job)
     if route is None or route not in _served(settings):
-        served = ", ".join(f"{route.method} {route.path}" for route in _served(settings))
+        served = ", ".join(f"{route.method} {route.template}" for route in _served(settings))
         raise UnknownRoute(f"There is no route {job.route!r}; this worker serves {served}.")
-    # The platform's gateway does not pass the method on: then it is the route's.
     if job.method is not None and job.method.upper() != route.method:
-        raise WrongMethod(f"{route.path} takes {route.method}.")
+        raise WrongMethod(f"{route.template} takes {route.method}.")
     if route.own is None:
         return forward.answer(job, route, request_id, engines, settings)
     answering = route.own
+    asked = Asked(job, request_id, resources, route.match(job.path) or {})
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        yield Piece(await answering(job, request_id, engines, settings), weight=1, size=0)
+        yield Piece(await answering(asked), weight=1, size=0)
 
     return Answer(stream=False, pieces=pieces, render=lambda values: values[0], by_worker=True)

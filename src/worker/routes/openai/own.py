@@ -10,42 +10,38 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
 
-from worker.engine import Engine, Engines
+from worker.engine import Engine
 from worker.errors import EngineDead, InvalidInput, UnknownRoute
-from worker.job import OpenAIJob
-from worker.routes.openai.route import CHAT_TEMPERATURE
-from worker.settings import Settings
-
-MODEL_PREFIX = "/models/"
+from worker.routes.openai.route import CHAT_TEMPERATURE, Asked
 
 PLATFORM_URL = "https://api.runpod.ai/v2/{}/openai/v1"
 NOT_STARTED = {"status": "not started", "message": "You need to start the service first."}
 
 
-async def models(_: OpenAIJob, request_id: str, engines: Engines, __: Settings) -> dict[str, Any]:
+async def models(asked: Asked) -> dict[str, Any]:
     """List the models that callers can name: of each engine, and its adapters.
 
     Raises:
         EngineDead: no engine is alive.
     """
     # An embedder that is being started again has none.
-    alive = [engine for engine in engines if not engine.dead]
+    alive = [engine for engine in asked.engines if not engine.dead]
     if not alive:
         raise EngineDead
-    cards = [card for engine in alive for card in await _cards(engine, request_id)]
+    cards = [card for engine in alive for card in await _cards(engine, asked.request_id)]
     return {"object": "list", "data": cards}
 
 
-async def model(job: OpenAIJob, request_id: str, engines: Engines, settings: Settings) -> Any:
+async def model(asked: Asked) -> Any:
     """Describe one of ``models``.
 
     Raises:
         UnknownRoute: there is no such model.
     """
-    name = job.path.removeprefix(MODEL_PREFIX)
-    listed = await models(job, request_id, engines, settings)
+    name = asked.parameters["model"]
+    listed = await models(asked)
     card = next((card for card in listed["data"] if card["id"] == name), None)
-    if card is None and any(engine.dead for engine in engines):
+    if card is None and any(engine.dead for engine in asked.engines):
         raise EngineDead
     if card is None:
         served = ", ".join(card["id"] for card in listed["data"])
@@ -53,46 +49,47 @@ async def model(job: OpenAIJob, request_id: str, engines: Engines, settings: Set
     return card
 
 
-async def unload_adapter(
-    job: OpenAIJob, _: str, engines: Engines, settings: Settings
-) -> dict[str, Any]:
+async def unload_adapter(asked: Asked) -> dict[str, Any]:
     """Forget an adapter until it is named again; one whose directory is gone stays forgotten.
 
     Raises:
         UnknownRoute: callers may not.
     """
-    if not settings.allow_unload_lora_adapter:
+    if not asked.settings.allow_unload_lora_adapter:
         raise UnknownRoute(
             "Callers can't unload adapters of this worker: "
             "its operator has to allow it with ALLOW_UNLOAD_LORA_ADAPTER=1."
         )
-    name = (job.body or {}).get("lora_name")
+    name = asked.body.get("lora_name")
     if not isinstance(name, str):
         raise InvalidInput("lora_name: the name of an adapter", param="lora_name")
-    await engines.main.unload(name)
+    await asked.engines.main.unload(name)
     return {"unloaded": name}
 
 
-async def health(_: OpenAIJob, __: str, engines: Engines, ___: Settings) -> dict[str, Any]:
+async def health(asked: Asked) -> dict[str, Any]:
     """Tell whether the model answers, and how each engine is.
 
     Raises:
         EngineDead: it does not.
     """
-    if engines.main.dead:
+    if asked.engines.main.dead:
         raise EngineDead
-    states = {engine.model.names[0]: "starting" if engine.dead else "ready" for engine in engines}
+    states = {
+        engine.model.names[0]: "starting" if engine.dead else "ready" for engine in asked.engines
+    }
     return {"status": "ok", "models": states}
 
 
-async def metrics(_: OpenAIJob, __: str, engines: Engines, ___: Settings) -> str:
+async def metrics(asked: Asked) -> str:
     """Return what is counted, of the process and of each engine, in Prometheus' text format."""
-    registries = [REGISTRY, *(engine.metrics for engine in engines)]
+    registries = [REGISTRY, *(engine.metrics for engine in asked.engines)]
     return generate_latest(_Merged(registries)).decode()
 
 
-async def status(_: OpenAIJob, __: str, engines: Engines, settings: Settings) -> dict[str, Any]:
+async def status(asked: Asked) -> dict[str, Any]:
     """Tell what is served, in the words of the Model Serving API."""
+    engines, settings = asked.engines, asked.settings
     if engines.main.dead:
         return NOT_STARTED
     model, endpoint = engines.main.model, settings.runpod_endpoint_id

@@ -1,12 +1,17 @@
 """A route of the OpenAI path: a row of ``ROUTES``, with all in which routes differ."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+
+from starlette.routing import compile_path
 
 from worker.engine import Engines
 from worker.job import OpenAIJob
 from worker.routes.openai import conversations, events
+from worker.routes.resources import Resources
 from worker.settings import Settings
 
 # The default of chats, where the model has none.
@@ -14,12 +19,41 @@ CHAT_TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A request to a route that the worker answers itself.
+
+    Args:
+        job: the request.
+        request_id: the job's id.
+        resources: what it can be answered with.
+        parameters: the texts in the path, by their names in the route's.
+    """
+
+    job: OpenAIJob
+    request_id: str
+    resources: Resources
+    parameters: dict[str, str]
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return self.job.body or {}
+
+    @property
+    def engines(self) -> Engines:
+        return self.resources.engines
+
+    @property
+    def settings(self) -> Settings:
+        return self.resources.settings
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """One route, of vLLM's server or of the worker's own.
 
     Args:
-        method: "GET" or "POST".
-        path: where vLLM's server has it.
+        method: "GET", "POST", "PUT" or "DELETE".
+        path: where vLLM's server has it. ``{name}`` is a part of it, ``{name:path}`` any text.
         own: answers the request in place of vLLM's server; all below is for that server's routes.
         streams: whether a body with ``stream`` is answered by events.
         complete: completes the conversation in a body.
@@ -30,14 +64,24 @@ class Route:
 
     method: str
     path: str
-    own: Callable[[OpenAIJob, str, Engines, Settings], Awaitable[Any]] | None = None
+    own: Callable[[Asked], Awaitable[Any]] | None = None
     streams: bool = False
     complete: conversations.Complete = conversations.none
     temperature: float | None = None
     response_id: str | None = None
     errors: events.ErrorFormat = events.OPENAI
 
-    def matches(self, path: str) -> bool:
-        """Return whether a path without /v1 is this route's: a parameter at its end is any text."""
-        fixed, parameter, _ = self.path.removeprefix("/v1").partition("{")
-        return path.startswith(fixed) if parameter else path == fixed
+    @property
+    def template(self) -> str:
+        """The path as documents show it."""
+        return compile_path(self.path)[1]
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """Return the parameters in a path without /v1; None: it is not this route's."""
+        found = _pattern(self.path).match(path)
+        return found and found.groupdict()
+
+
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return compile_path(path.removeprefix("/v1"))[0]
