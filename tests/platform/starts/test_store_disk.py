@@ -1,12 +1,10 @@
 """Disks that are full or read-only, dangling links: one line a fault, and the next start works."""
 
-import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.disks import fill, mounted, remount
 from support.hub.downloads import (
     NAME,
     PREFETCH,
@@ -19,7 +17,6 @@ from support.hub.downloads import (
     found,
     hold,
     hub_with,
-    mounted,
     sent,
     sent_once,
     size,
@@ -44,19 +41,6 @@ def served(source: Path) -> Iterator[Hub]:
 def disk(tmp_path: Path) -> Iterator[Path]:
     with mounted(tmp_path / "disk", ROOM) as place:
         yield place
-
-
-def fill(disk: Path, left: int = 0) -> Path:
-    """Fill a disk but for so many bytes; return the file that fills it."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as opened, suppress(OSError):
-        while shutil.disk_usage(disk).free > left:
-            opened.write(bytes(4096))
-    return filler
-
-
-def remount(disk: Path, way: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{way}", disk], check=True)
 
 
 @pytest.mark.parametrize("left", [0, pytest.param(1_000_000, marks=pytest.mark.slow)])

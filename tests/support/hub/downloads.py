@@ -5,13 +5,10 @@ import json
 import shutil
 import signal
 import struct
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-
-import pytest
 
 from support.hub.server import Hub, hub
 from support.processes.background import Background, wait_until
@@ -148,22 +145,3 @@ def left_behind(base: str) -> list[int]:
         except OSError:
             continue
     return found
-
-
-@contextmanager
-def mounted(place: Path, size: int) -> Iterator[Path]:
-    """Mount a disk in memory of so many bytes; skip the test where that is not possible."""
-    place.mkdir()
-    options = ["-o", f"size={size}"]
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", *options, "tmpfs", place],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"nothing can be mounted here: {done.stderr}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)

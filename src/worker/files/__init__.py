@@ -1,0 +1,275 @@
+"""Files on the volume: received, written or referred to, listed, and removed when they expire."""
+
+import contextlib
+import os
+import time
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
+from worker.files.folders import CONTENT, PREFIX, Folders
+from worker.files.stored import PURPOSE, StoredFile
+from worker.settings import Settings
+from worker.volume import Volume, failures, ids
+from worker.volume.pages import LARGEST, Page, page
+
+__all__ = ["PREFIX", "Files", "StoredFile", "Writing"]
+
+MEGABYTE = 1_000_000
+DAY_S = 86_400
+
+
+@dataclass(slots=True)
+class Writing:
+    """A file that is being written.
+
+    Args:
+        id: what it will have.
+        file: takes its content.
+    """
+
+    id: str
+    file: BinaryIO
+    _stored: StoredFile | None = None
+
+    @property
+    def stored(self) -> StoredFile:
+        """The file, once it exists."""
+        assert self._stored is not None, "the file is still being written"
+        return self._stored
+
+
+class Files:
+    """The files on a volume. All methods wait for the disk: they are for threads.
+
+    All of them raise ``VolumeError`` if the volume is missing, full or read-only.
+
+    Args:
+        volume: where they are.
+        max_mb: megabytes of one that is received.
+        retention_days: after which a file expires that says nothing else; 0: never.
+    """
+
+    def __init__(self, volume: Volume, *, max_mb: int, retention_days: float) -> None:
+        self._volume = volume
+        self._folders = Folders(volume)
+        self._max_bytes = max_mb * MEGABYTE
+        self._retention_s = round(retention_days * DAY_S)
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Files":
+        return cls(
+            Volume.of(settings),
+            max_mb=settings.files_max_mb,
+            retention_days=settings.files_retention_days,
+        )
+
+    def receive(
+        self,
+        source: Iterable[bytes],
+        *,
+        filename: str,
+        purpose: str = PURPOSE,
+        expires_after_s: int | None = None,
+        id: str | None = None,
+    ) -> StoredFile:
+        """Write a caller's file; nothing is left of one that is refused.
+
+        Args:
+            source: its content, in parts of any size.
+            filename: what the caller calls it.
+            purpose: one of ``stored.PURPOSES``.
+            expires_after_s: seconds; None: what the operator has set.
+            id: what it will have, where a retry must find it; None: a new one.
+
+        Raises:
+            InputTooLarge: it has more than ``max_mb``.
+        """
+        if id is not None and (found := self._folders.read(id)) is not None:
+            return found
+        size = 0
+        with self.writing(
+            filename=filename, purpose=purpose, expires_after_s=expires_after_s, id=id
+        ) as writing:
+            for part in source:
+                size += len(part)
+                if size > self._max_bytes:
+                    raise self.too_large()
+                writing.file.write(part)
+        return writing.stored
+
+    def too_large(self) -> InputTooLarge:
+        """Return the error for a file that is."""
+        return InputTooLarge(
+            f"The file has more than {self._max_bytes:,} bytes (FILES_MAX_MB): "
+            'put it on the volume by other means, and send {"path": "..."}.',
+            param="file",
+        )
+
+    def refer(
+        self,
+        path: str,
+        *,
+        purpose: str,
+        filename: str | None = None,
+        expires_after_s: int | None = None,
+        id: str | None = None,
+    ) -> StoredFile:
+        """Make a file of one that a caller has put on the volume; there it stays, also afterwards.
+
+        Args:
+            path: relative to the volume's root, or as ``s3://<volume's id>/key``.
+            purpose: one of ``stored.PURPOSES``.
+            filename: what the caller calls it; None: the last part of the path.
+            expires_after_s: seconds; None: what the operator has set.
+            id: as in ``receive``.
+
+        Raises:
+            InvalidInput: the path leads to no file, or not to one for callers.
+        """
+        if id is not None and (found := self._folders.read(id)) is not None:
+            return found
+        place = self._volume.place(path)
+        if not place.is_file():
+            raise InvalidInput(f"{path}: there is no such file on the volume", param="path")
+        with failures():
+            size = place.stat().st_size
+            key = str(place.relative_to(self._volume.root.resolve()))
+        name, id = filename or place.name, id or ids.new(PREFIX)
+        new = self._described(id, size, name, purpose, expires_after_s, key)
+        self._folders.publish(new)
+        return new
+
+    def get(self, id: str, *, expired: bool = False) -> StoredFile:
+        """Return a file.
+
+        Args:
+            id: its id, or any text.
+            expired: whether one that has expired, and is still there, is found.
+
+        Raises:
+            NoSuchObject: there is none.
+        """
+        found = self._folders.read(id)
+        if found is None or (found.expired and not expired):
+            raise NoSuchObject("There is no file with this id.", param="id")
+        return found
+
+    def content(self, file: StoredFile) -> Path:
+        """Return where a file's bytes are.
+
+        Raises:
+            NoSuchObject: its caller, whose file it was, has removed it.
+        """
+        own = file.path is None
+        place = (
+            self._folders.root / file.id / CONTENT if own else self._volume.place(file.path or "")
+        )
+        if not place.is_file():
+            raise NoSuchObject("The content of this file is no longer on the volume.", param="id")
+        return place
+
+    def list(
+        self,
+        *,
+        after: str | None = None,
+        limit: int = LARGEST,
+        order: str = "desc",
+        purpose: str | None = None,
+    ) -> Page[StoredFile]:
+        """Return a page of the files that have not expired; see ``volume.pages.page``."""
+        found = (
+            one
+            for one in map(self._folders.read, self._folders.names())
+            if one is not None and not one.expired and purpose in {None, one.purpose}
+        )
+        return page(found, after=after, limit=limit, order=order)
+
+    def delete(self, id: str, *, in_use: Container[str] = ()) -> None:
+        """Remove a file; where it refers to a caller's own, that one stays.
+
+        Args:
+            id: its id.
+            in_use: ids of files that are needed.
+
+        Raises:
+            NoSuchObject: there is none.
+            Conflict: it is in use.
+        """
+        self.get(id)
+        if id in in_use:
+            raise Conflict("A batch that has not ended uses this file: cancel the batch first.")
+        self._folders.remove(id)
+
+    @contextlib.contextmanager
+    def writing(
+        self,
+        *,
+        filename: str,
+        purpose: str,
+        expires_after_s: int | None = None,
+        id: str | None = None,
+    ) -> Iterator[Writing]:
+        """Write a file: it exists when the block ends; an exception leaves nothing of it.
+
+        Args:
+            filename: what it is called.
+            purpose: one of ``stored.PURPOSES``.
+            expires_after_s: seconds; None: what the operator has set.
+            id: what it will have; None: a new one.
+        """
+        id = id or ids.new(PREFIX)
+        with failures():
+            place = self._folders.begin(id)
+            try:
+                with place.open("xb") as opened:
+                    writing = Writing(id, opened)
+                    yield writing
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                    size = os.fstat(opened.fileno()).st_size
+                writing._stored = self._described(id, size, filename, purpose, expires_after_s)
+                self._folders.publish(writing._stored, place)
+            except BaseException:
+                self._folders.discard(place)
+                raise
+
+    def sweep(self, in_use: Container[str]) -> int:
+        """Remove files that have expired, and what was left half-written for a day.
+
+        Args:
+            in_use: ids of files that are needed.
+
+        Returns:
+            How many were removed.
+        """
+        removed = 0
+        for name in self._folders.names():
+            found = self._folders.read(name)
+            over = self._folders.abandoned(name) if found is None else found.expired
+            if over and name not in in_use:
+                self._folders.remove(name)
+                removed += 1
+        return removed
+
+    def _described(
+        self,
+        id: str,
+        size: int,
+        filename: str,
+        purpose: str,
+        expires_after_s: int | None,
+        path: str | None = None,
+    ) -> StoredFile:
+        now, lasts_s = int(time.time()), expires_after_s or self._retention_s
+        return StoredFile(
+            id=id,
+            bytes=size,
+            created_at=now,
+            filename=filename,
+            purpose=purpose,
+            expires_at=now + lasts_s if lasts_s else None,
+            path=path,
+        )

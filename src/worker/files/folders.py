@@ -1,0 +1,101 @@
+"""The directories that files are kept in: ``worker/files/<id>``, with the content and what it is.
+
+The latter, ``meta.json``, is written last: without it there is no file. Nothing of a file ever
+changes; it disappears by a renaming.
+"""
+
+import contextlib
+import shutil
+import time
+from pathlib import Path
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from worker.files.stored import StoredFile
+from worker.volume import Volume, failures, ids, sync_directory, write
+
+PREFIX = "file-"
+CONTENT, META = "content", "meta.json"
+# Seconds after which what nobody has written to is given up.
+ABANDONED_S = 86_400
+
+
+class Folders:
+    """The directories on a volume. All methods raise ``VolumeError`` if it fails."""
+
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+
+    @property
+    def root(self) -> Path:
+        return self._volume.directory("files")
+
+    def read(self, id: str) -> StoredFile | None:
+        """Return what is known of a file; None: there is none, whatever the text is."""
+        if not ids.fits(PREFIX, id):
+            return None
+        with failures():
+            try:
+                return StoredFile.model_validate_json((self.root / id / META).read_bytes())
+            except (FileNotFoundError, NotADirectoryError, ValidationError):
+                return None
+
+    def names(self) -> list[str]:
+        """Return the names of all directories, also of what is half-written or half-removed."""
+        with failures():
+            try:
+                return [place.name for place in self.root.iterdir()]
+            except FileNotFoundError:
+                return []
+
+    def begin(self, id: str) -> Path:
+        """Return where an attempt to write a file puts its content: no other attempt does."""
+        folder = self.root / id
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f".{CONTENT}.{uuid4().hex}"
+
+    def publish(self, new: StoredFile, written: Path | None = None) -> None:
+        """Make a file exist; nothing is left of one that can't.
+
+        Args:
+            new: what it is.
+            written: where its content is; None: the content is a caller's own file.
+        """
+        folder = self.root / new.id
+        with failures():
+            try:
+                if written is not None:
+                    written.replace(folder / CONTENT)
+                write(folder / META, new.model_dump_json().encode())
+                sync_directory(self.root)
+            except OSError:
+                if self.read(new.id) is None:
+                    self.discard(folder / CONTENT)
+                raise
+
+    def discard(self, written: Path) -> None:
+        """Remove what an attempt has written, but nothing of another one."""
+        with contextlib.suppress(OSError):
+            written.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            written.parent.rmdir()
+
+    def remove(self, name: str) -> None:
+        """Remove a directory, at once for all who look for it."""
+        with failures():
+            gone = self.root / f".removed.{uuid4().hex}"
+            with contextlib.suppress(FileNotFoundError):
+                (self.root / name).rename(gone)
+                sync_directory(self.root)
+                shutil.rmtree(gone)
+
+    def abandoned(self, name: str) -> bool:
+        """Return whether nobody has written to a directory for long."""
+        folder = self.root / name
+        with failures():
+            try:
+                newest = max(place.stat().st_mtime for place in (folder, *folder.iterdir()))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return newest < time.time() - ABANDONED_S

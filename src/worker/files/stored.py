@@ -1,0 +1,52 @@
+"""What is known of a file besides its content."""
+
+import time
+from typing import Any
+
+from worker.job.base import Strict
+
+# What callers may upload a file for; the results of the worker's own work have the other two.
+UPLOADED = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+PURPOSES = (*UPLOADED, "batch_output", "fine-tune-results")
+# The purpose of a file that is uploaded without one.
+PURPOSE = "fine-tune"
+
+
+class StoredFile(Strict):
+    """A file that exists: its content is complete, and never changes.
+
+    Args:
+        id: ``file-`` and 24 letters and digits.
+        bytes: of its content.
+        created_at: seconds since 1970.
+        filename: what its caller calls it, which names nothing on the disk.
+        purpose: one of ``PURPOSES``.
+        expires_at: seconds since 1970; None: never.
+        path: where its content lies on the volume, if it is a caller's own file; never shown.
+    """
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    expires_at: int | None
+    path: str | None = None
+
+    @property
+    def expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= time.time()
+
+    def shown(self) -> dict[str, Any]:
+        """Return OpenAI's object, with the size under LLM Engine's name, too."""
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "size": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+        }

@@ -1,0 +1,78 @@
+"""Lists of objects on the volume, a page at a time: newest or oldest first, after a given one."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from worker.errors import InvalidInput, NoSuchObject
+
+# Objects on a page, at most.
+LARGEST = 10_000
+
+Order = Literal["asc", "desc"]
+
+
+class Listed(Protocol):
+    """An object of the OpenAI API that lists have."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def created_at(self) -> int:
+        """Seconds since 1970."""
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as callers see it."""
+
+
+T = TypeVar("T", bound=Listed)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some objects of a list, and whether there are more after them."""
+
+    data: tuple[T, ...]
+    has_more: bool
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as callers see it, in OpenAI's shape."""
+        ids = [found.id for found in self.data]
+        return {
+            "object": "list",
+            "data": [found.shown() for found in self.data],
+            "first_id": ids[0] if ids else None,
+            "last_id": ids[-1] if ids else None,
+            "has_more": self.has_more,
+        }
+
+
+def page(
+    found: Iterable[T], *, after: str | None = None, limit: int = LARGEST, order: str = "desc"
+) -> Page[T]:
+    """Return a page of objects, sorted by when they were created, then by their ids.
+
+    Args:
+        found: all of them, in any order.
+        after: the id of the last one on the page before; None: the first page.
+        limit: how many, from 1 to ``LARGEST``.
+        order: "desc": newest first; "asc": oldest first.
+
+    Raises:
+        InvalidInput: the limit or the order is none.
+        NoSuchObject: nothing has the id ``after``.
+    """
+    if not 1 <= limit <= LARGEST:
+        raise InvalidInput(f"limit: a whole number from 1 to {LARGEST:,}", param="limit")
+    if order not in {"asc", "desc"}:
+        raise InvalidInput('order: "asc" or "desc"', param="order")
+    sorted_all = sorted(found, key=lambda one: (one.created_at, one.id), reverse=order == "desc")
+    start = 0
+    if after is not None:
+        places = {one.id: place for place, one in enumerate(sorted_all)}
+        if after not in places:
+            raise NoSuchObject("after: nothing in this list has this id", param="after")
+        start = places[after] + 1
+    end = start + limit
+    return Page(tuple(sorted_all[start:end]), has_more=end < len(sorted_all))

@@ -1,0 +1,118 @@
+"""Small files: whole or not there, also where the disk refuses them."""
+
+import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.disks import fill, mounted, remount
+
+from worker import volume
+from worker.errors import VolumeError
+from worker.volume import failures, write, write_once
+
+Write = Callable[[Path, bytes], object]
+WAYS = [write, write_once]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_is_written_into_a_new_directory_and_alone(tmp_path: Path, way: Write) -> None:
+    way(tmp_path / "a" / "b" / "file", b"content")
+    assert (tmp_path / "a" / "b" / "file").read_bytes() == b"content"
+    assert [place.name for place in (tmp_path / "a" / "b").iterdir()] == ["file"]
+
+
+def test_the_later_content_counts_and_readers_see_either(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    write(place, b"a" * 100_000)
+
+    def write_often() -> None:
+        for _ in range(50):
+            write(place, b"b" * 100_000)
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(write_often)
+        seen = set()
+        while not writing.done():
+            seen.add(place.read_bytes())
+        writing.result()
+    assert seen <= {b"a" * 100_000, b"b" * 100_000}
+    assert place.read_bytes() == b"b" * 100_000
+    assert [*tmp_path.iterdir()] == [place]
+
+
+def test_what_is_written_once_stays(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    assert write_once(place, b"first")
+    assert not write_once(place, b"second")
+    assert place.read_bytes() == b"first"
+
+
+def test_of_many_that_write_at_once_one_has_written(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    with ThreadPoolExecutor(8) as pool:
+        contents = [b"%d" % number * 10_000 for number in range(8)]
+        wrote = [*pool.map(lambda content: write_once(place, content), contents)]
+    assert wrote.count(True) == 1
+    assert place.read_bytes() == contents[wrote.index(True)]
+    assert [*tmp_path.iterdir()] == [place]
+
+
+def test_on_a_disk_without_links_it_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert write_once(tmp_path / "file", b"content")
+    assert not write_once(tmp_path / "file", b"other")
+    assert [place.read_bytes() for place in tmp_path.iterdir()] == [b"content"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_on_a_full_or_read_only_disk_the_old_file_stays_alone(tmp_path: Path, way: Write) -> None:
+    with mounted(tmp_path / "disk", 1_000_000) as disk:
+        write(disk / "old", b"old")
+        filler = fill(disk)
+        with pytest.raises(VolumeError, match="the volume is full") as refused, failures():
+            way(disk / "new", b"a" * 8192)
+        assert str(disk) not in refused.value.message
+        with pytest.raises(VolumeError, match="full"), failures():
+            write(disk / "old", b"a" * 8192)
+        assert {*disk.iterdir()} == {disk / "old", filler}
+        assert (disk / "old").read_bytes() == b"old"
+        filler.unlink()
+        remount(disk, "ro")
+        with pytest.raises(VolumeError, match="the volume is read-only"), failures():
+            way(disk / "new", b"new")
+        assert [*disk.iterdir()] == [disk / "old"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EDQUOT, "quota"), "the volume is full"),
+        (PermissionError(errno.EACCES, "no", "/a/path"), "the volume may not be written to"),
+        (OSError(errno.EIO, "no", "/a/path"), "the volume fails: Input/output error"),
+        (OSError("no number"), "the volume fails: OSError"),
+    ],
+)
+def test_what_a_file_system_says_is_told_without_its_paths(error: OSError, message: str) -> None:
+    with pytest.raises(VolumeError) as raised, failures():
+        raise error
+    assert (raised.value.message, raised.value.status) == (message, 507)
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(ValueError, match="mine"), failures():
+        raise ValueError("mine")
+
+
+def test_a_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
+    volume.write(tmp_path / "file", b"content")
+    assert synced == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
