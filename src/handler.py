@@ -20,6 +20,7 @@ import psutil
 
 from worker import doctor, local, logs, masking, start
 from worker.app import Worker
+from worker.batches.sending import Sending
 from worker.concurrency import jobs_at_once
 from worker.engine import Engines, Model
 from worker.errors import SettingsError, WorkerError
@@ -177,7 +178,9 @@ def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> No
     own_loop = queue_around() and not test_api and sdk.fits()
     wire = Wire(sdk.urls(), sdk.session) if own_loop else None
     # The SDK's test API, and its own loop, have no way to report progress.
-    worker = Worker(engines, settings, wire.report if wire else None)
+    sending = Sending.of(settings)
+    report, start = wire.report if wire else None, sending.start if sending else None
+    worker = Worker(engines, settings, report, start=start)
 
     async def engine_answers() -> None:
         job = fitness_job(engines.main.model)

@@ -14,11 +14,11 @@ from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
-from worker.job import Budget, Job, ListJob, OpenAIJob, RawJob, parse_input
+from worker.job import AnyJob, BatchJob, Budget, Job, ListJob, parse_input
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
-from worker.routes.resources import Resources
+from worker.routes.resources import Resources, Start
 from worker.settings import Settings
 
 # Waits for further pieces of an answer, as ``Stream.read``.
@@ -34,6 +34,8 @@ class Worker:
         settings: Settings,
         report: Report | None = None,
         limit: float = YIELD_LIMIT_BYTES,
+        start: Start | None = None,
+        seconds: float | None = None,
     ) -> None:
         """Make a worker.
 
@@ -42,10 +44,11 @@ class Worker:
             settings: the worker's.
             report: sends progress of long lists to the platform; None: nobody wants it.
             limit: the most that a yield may have, in bytes as JSON.
+            start: starts a batch; None: callers have to send the job that runs it.
+            seconds: that a job may take, unless its policy says so; None is EXECUTION_TIMEOUT_S.
         """
         self._engines = engines
         self._settings = settings
-        self._resources = Resources(engines, settings)
         self._budget = Budget.of(settings)
         self._report = report
         self._limit = limit
@@ -55,6 +58,8 @@ class Worker:
         self._in_engine: set[Stream[Piece[Any]]] = set()
         slots = engines.main.slots
         self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
+        self._seconds = settings.execution_timeout_s if seconds is None else seconds
+        self._resources = Resources.of(engines, settings, lambda: len(self._in_engine), start)
 
     @property
     def running(self) -> int:
@@ -119,7 +124,7 @@ class Worker:
             with defects_hidden(request_id):
                 parsed = await self._parsed(job.get("input"))
                 record.route, record.streamed = routes.name(parsed), parsed.stream
-                reply = routes.answer(parsed, request_id, self._resources)
+                reply = routes.answer(parsed, request_id, self._resources, self._time(job))
                 error_keys, record.usage = reply.error_keys, reply.usage
                 async with (
                     reporting(job, reply.progress, self._report),
@@ -136,9 +141,17 @@ class Worker:
                 yield render_error(body)
             yield _failure(body)
 
-    async def _parsed(self, payload: Any) -> OpenAIJob | RawJob | ListJob:
+    def _time(self, job: dict[str, Any]) -> float:
+        """Return the seconds that the platform gives a job."""
+        policy = job.get("policy")
+        milliseconds = policy.get("executionTimeout") if isinstance(policy, dict) else None
+        if isinstance(milliseconds, int | float) and milliseconds > 0:
+            return milliseconds / 1000
+        return self._seconds
+
+    async def _parsed(self, payload: Any) -> AnyJob:
         """Validate an input: a list, which may take half a second, while others are answered."""
-        if isinstance(payload, dict) and payload.keys() & ListJob.marks:
+        if isinstance(payload, dict) and payload.keys() & (ListJob.marks | BatchJob.marks):
             return await asyncio.to_thread(parse_input, payload, self._budget)
         return parse_input(payload, self._budget)
 

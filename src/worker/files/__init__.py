@@ -221,20 +221,18 @@ class Files:
             id: what it will have; None: a new one.
         """
         id = id or ids.new(PREFIX)
-        with failures():
+        with failures(), contextlib.ExitStack() as unless_whole:
             place = self._folders.begin(id)
-            try:
-                with place.open("xb") as opened:
-                    writing = Writing(id, opened)
-                    yield writing
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                    size = os.fstat(opened.fileno()).st_size
-                writing._stored = self._described(id, size, filename, purpose, expires_after_s)
-                self._folders.publish(writing._stored, place)
-            except BaseException:
-                self._folders.discard(place)
-                raise
+            unless_whole.callback(self._folders.discard, place)
+            with place.open("xb") as opened:
+                writing = Writing(id, opened)
+                yield writing
+                opened.flush()
+                os.fsync(opened.fileno())
+                size = os.fstat(opened.fileno()).st_size
+            writing._stored = self._described(id, size, filename, purpose, expires_after_s)
+            self._folders.publish(writing._stored, place)
+            unless_whole.pop_all()
 
     def sweep(self, in_use: Container[str]) -> int:
         """Remove files that have expired, and what was left half-written for a day.

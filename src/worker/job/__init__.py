@@ -5,12 +5,13 @@ from typing import Any
 from worker.errors import InvalidInput
 from worker.job import llm_engine
 from worker.job.base import Job, without_nulls
+from worker.job.batch import BatchJob
 from worker.job.budget import Budget
 from worker.job.llm_engine import LLMEngineJob
 from worker.job.openai import OpenAIJob
 from worker.job.raw import ListJob, RawJob
 
-__all__ = ["Budget", "Job", "ListJob", "OpenAIJob", "RawJob", "parse_input"]
+__all__ = ["AnyJob", "BatchJob", "Budget", "Job", "ListJob", "OpenAIJob", "RawJob", "parse_input"]
 
 ACCEPTED_INPUTS = """\
 accepted inputs:
@@ -20,12 +21,15 @@ accepted inputs:
   {"messages_list": [[{"role": "user", "content": "text"}], [...]], "sampling_params": {...}}
   {"format": "llm_engine", "prompt": "text", "max_new_tokens": 20, "temperature": 0.2}
   {"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}
-  {"route": "/v1/models", "method": "GET", "body": null}"""
+  {"route": "/v1/models", "method": "GET", "body": null}
+  {"batch": {"input_file_id": "file-...", "endpoint": "/v1/chat/completions"}}"""
 
-SHAPES = (OpenAIJob, ListJob, RawJob)
+AnyJob = OpenAIJob | RawJob | ListJob | BatchJob
+
+SHAPES = (OpenAIJob, BatchJob, ListJob, RawJob)
 
 
-def parse_input(payload: Any, budget: Budget | None = None) -> OpenAIJob | RawJob | ListJob:
+def parse_input(payload: Any, budget: Budget | None = None) -> AnyJob:
     """Validate a job's ``input``; null values count as absent.
 
     Args:

@@ -18,6 +18,9 @@ class OpenAIJob(Job):
     # The names that the platform's gateway has for them.
     other_names: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
 
+    # Whether the answer has to fit one yield.
+    one_yield: ClassVar[bool] = True
+
     route: str
     # None where the sender does not know it, as the gateway, or left it out: it is the route's.
     method: str | None = None
@@ -58,3 +61,9 @@ class OpenAIJob(Job):
             return _server_boolean.validate_python(self.body.get("stream"))
         except ValidationError:
             return False
+
+
+class BatchLine(OpenAIJob):
+    """A request in a batch: its answer goes into a file."""
+
+    one_yield: ClassVar[bool] = False

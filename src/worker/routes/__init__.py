@@ -2,15 +2,21 @@
 
 from typing import Any
 
-from worker.job import ListJob, OpenAIJob, RawJob
+from worker.job import AnyJob, BatchJob, ListJob, OpenAIJob, RawJob
 from worker.job.structured.bounds import Bounds
-from worker.routes import lists, openai, raw
+from worker.routes import batches, lists, openai, raw
 from worker.routes.answer import Answer
 from worker.routes.resources import Resources
 
 
-def answer(job: OpenAIJob | RawJob | ListJob, request_id: str, resources: Resources) -> Answer[Any]:
+def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -> Answer[Any]:
     """Return the answer to a job, which has not started.
+
+    Args:
+        job: parsed.
+        request_id: the job's id.
+        resources: what it is answered with.
+        seconds: that it may take.
 
     Raises:
         WorkerError: no route serves the job.
@@ -23,9 +29,11 @@ def answer(job: OpenAIJob | RawJob | ListJob, request_id: str, resources: Resour
             return raw.answer(job, request_id, engines.main, Bounds.of(settings))
         case ListJob():
             return lists.answer(job, request_id, engines.main, Bounds.of(settings))
+        case BatchJob():
+            return batches.answer(job, request_id, resources, seconds)
 
 
-def name(job: OpenAIJob | RawJob | ListJob) -> str:
+def name(job: AnyJob) -> str:
     """Return a job's route for the log, in none of the caller's words."""
     match job:
         case OpenAIJob():
@@ -35,3 +43,5 @@ def name(job: OpenAIJob | RawJob | ListJob) -> str:
             return "raw"
         case ListJob():
             return "list"
+        case BatchJob():
+            return "batch"

@@ -3,11 +3,15 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from worker.batches.store import Batches
+from worker.batches.window import Window
+from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.settings import Settings
 
 # Starts to run a batch, by its id: in this process, or by a job that is sent to the endpoint.
-Start = Callable[[str], Awaitable[None]]
+# Returns whether that could be done.
+Start = Callable[[str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +21,32 @@ class Resources:
     Args:
         engines: loaded.
         settings: the worker's.
+        batches: of the volume, and files.
+        window: how many lines of batches are answered at once.
         start: starts a batch; None: somebody has to send the job that runs it.
     """
 
     engines: Engines
     settings: Settings
+    batches: Batches
+    window: Window
     start: Start | None = None
+
+    @classmethod
+    def of(
+        cls,
+        engines: Engines,
+        settings: Settings,
+        others: Callable[[], int] = lambda: 0,
+        start: Start | None = None,
+    ) -> "Resources":
+        """Return what a worker has.
+
+        Args:
+            engines: loaded.
+            settings: the worker's.
+            others: returns how many requests that belong to no batch are in the engine.
+            start: as above.
+        """
+        lines = jobs_at_once(settings.batch_concurrency, engines.main.slots)
+        return cls(engines, settings, Batches.of(settings), Window(lines, others), start)

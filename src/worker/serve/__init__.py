@@ -33,7 +33,7 @@ def server(engines: Engines, settings: Settings, host: str, port: int) -> uvicor
         # Made by uvicorn, once for each connection.
         http=partial(Connection, limits),  # type: ignore[arg-type]  # a function does as well
         h11_max_incomplete_event_size=LARGEST_HEAD,
-        lifespan="off",
+        lifespan="on",
         ws="none",
         # The worker's own handlers take uvicorn's log, too.
         log_config=None,

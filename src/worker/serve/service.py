@@ -14,10 +14,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from worker.app import Worker
+from worker.batches.store import Batches
 from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import EngineBusy, EngineDead, Unauthorized, WorkerError, WrongMethod
 from worker.errors import defects_hidden as as_internal_error
+from worker.serve.background import Background
 from worker.serve.bodies import Bodies, decoded
 from worker.settings import Settings
 
@@ -45,9 +47,16 @@ class Service:
         self._inside = 0
         # A limit of yields, and decoded events, are for the platform's queue only.
         as_text = settings.model_copy(update={"raw_openai_output": True})
-        self._worker = Worker(engines, as_text, limit=math.inf)
+        self._background = Background(Batches.of(settings))
+        start = self._background.start
+        # Nobody ends a job of a server for its time.
+        self._worker = Worker(engines, as_text, limit=math.inf, start=start, seconds=math.inf)
+        self._background.handle = self._worker.handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._background.live(receive, send)
+            return
         request = Request(scope, receive)
         request_id = str(uuid.uuid4())
         try:

@@ -36,8 +36,8 @@ AnswerTo = Callable[[Any], Answer[Any]]
 def answer_to() -> Iterator[AnswerTo]:
     """Return a function that makes answers, which are not started."""
     with ScriptedEngine() as engine:
-        resources = Resources(engine.engines, settings())
-        yield lambda payload: answer(parse_input(payload), "job-1", resources)
+        resources = Resources.of(engine.engines, settings())
+        yield lambda payload: answer(parse_input(payload), "job-1", resources, 600)
         assert engine.asked == []
 
 

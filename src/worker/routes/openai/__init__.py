@@ -15,7 +15,7 @@ from worker.chunking import Piece
 from worker.errors import UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer
-from worker.routes.openai import conversations, events, forward, own
+from worker.routes.openai import batches, conversations, events, forward, own
 from worker.routes.openai.route import CHAT_TEMPERATURE, Asked, Route
 from worker.routes.resources import Resources
 from worker.settings import Settings
@@ -91,6 +91,10 @@ ROUTES = (
     Route("GET", "/v1/models", own.models),
     Route("GET", "/v1/models/{model:path}", own.model),
     Route("POST", "/v1/unload_lora_adapter", own.unload_adapter),
+    Route("POST", "/v1/batches", batches.create),
+    Route("GET", "/v1/batches", batches.listed),
+    Route("GET", "/v1/batches/{batch_id}", batches.retrieve),
+    Route("POST", "/v1/batches/{batch_id}/cancel", batches.cancel),
     Route("GET", "/version"),
     Route("GET", "/health", own.health),
     Route("GET", "/metrics", own.metrics),

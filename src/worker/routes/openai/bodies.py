@@ -83,7 +83,7 @@ def prepare(
         raise InvalidInput(message, param="encoding_format")
     check_tools(body)
     body = bounded(body, holder="")
-    check_work(body, room=math.inf if job.stream else ROOM_BYTES)
+    check_work(body, room=ROOM_BYTES if job.one_yield and not job.stream else math.inf)
     Bounds.of(settings).check(body)
     body.setdefault("model", engine.model.names[0])
     route.complete(body, job, settings.system_prompt)

@@ -1,0 +1,181 @@
+"""Runs a batch, from wherever it was left: checks its input, answers shards of it, ends it."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from worker.batches.finish import finish
+from worker.batches.lines import Plan, planned
+from worker.batches.shard import Ask, ShardRun, Stop
+from worker.batches.state import FAILED, PLAN, Batch, End, Failed, Result
+from worker.batches.store import Batches
+from worker.batches.window import Window
+from worker.volume import failures
+from worker.volume.lease import LOOK_S, Lease, Leases
+
+log = logging.getLogger(__name__)
+
+# Seconds before the end of a job's time in which no line begins, and those that run may end.
+SPARE_S = 30.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a batch has come: read from any thread."""
+
+    done: int = 0
+    total: int = 0
+    failed: int = 0
+
+    def shown(self) -> dict[str, int]:
+        return {"done": self.done, "total": self.total, "failed": self.failed}
+
+
+class Runner:
+    """One job's work on a batch; others may share it. Use on one loop.
+
+    Args:
+        batches: of the volume.
+        batch: to run.
+        ask: answers a line.
+        window: how many lines may be answered at once.
+        progress: updated while it runs.
+    """
+
+    def __init__(
+        self, batches: Batches, batch: Batch, ask: Ask, window: Window, progress: Progress
+    ) -> None:
+        self.progress = progress
+        self._batches = batches
+        self._batch = batch
+        self._ask = ask
+        self._window = window
+        self._deadline = math.inf
+        self._leases: dict[str, Leases] = {}
+        self._last_count = 0.0
+
+    async def run(self, seconds: float) -> bool:
+        """Work until the batch has ended, or the job's time is over.
+
+        Args:
+            seconds: that the job may take.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            WorkerError: the engine is dead, or the volume fails: another job can go on.
+        """
+        self._deadline = time.monotonic() + seconds - SPARE_S
+        while not await asyncio.to_thread(self._batch.ended):
+            await self._count()
+            if not await self._step():
+                return False
+        await self._count(now=True)
+        return True
+
+    async def _step(self) -> bool:
+        """Do a piece of the work, or wait for those who hold what is left of it.
+
+        Returns:
+            False if the time is over.
+        """
+        plan = await asyncio.to_thread(lambda: self._batch.plan)
+        if plan is None:
+            async with self._taken("plan") as lease:
+                if lease:
+                    await asyncio.to_thread(self._make_plan)
+            return await self._waited(lease)
+        if stopping := await asyncio.to_thread(self._batch.stopping):
+            return await self._finished(stopping)
+        left = await asyncio.to_thread(self._batch.shards_left, plan)
+        if not left:
+            return await self._finished("completed")
+        for index in left:
+            async with self._taken(f"shard-{index}") as lease:
+                # The worker that had it may have just ended it.
+                if lease and index in await asyncio.to_thread(self._batch.shards_left, plan):
+                    return await self._run_shard(plan, index, lease) is not Stop.TIME
+        return await self._waited(None)
+
+    async def _waited(self, lease: Lease | None) -> bool:
+        if lease is None:
+            await asyncio.sleep(LOOK_S)
+        return time.monotonic() < self._deadline
+
+    async def _finished(self, status: End) -> bool:
+        async with self._taken("end") as lease:
+            if lease and not self._batch.ended():
+                end = Result(status=status, at=int(time.time()))
+                await asyncio.to_thread(finish, self._batches, self._batch, end)
+                log.info("batch %s: %s", self._batch.id, status)
+        return await self._waited(lease)
+
+    def _make_plan(self) -> None:
+        batch, files, request = self._batch, self._batches.files, self._batch.request
+        if batch.has(PLAN) or batch.ended():
+            return
+        now = int(time.time())
+        path = files.content(files.get(request.input_file_id, expired=True))
+        with failures():
+            found = planned(
+                path, request.endpoint, self._batches.limits, request.data_parallelism, now
+            )
+        if isinstance(found, Plan):
+            batch.write(PLAN, found)
+        else:
+            batch.write(FAILED, Failed(failed_at=now, mistakes=found))
+
+    async def _run_shard(self, plan: Plan, index: int, lease: Lease) -> Stop:
+        files, request = self._batches.files, self._batch.request
+        path = files.content(files.get(request.input_file_id, expired=True))
+        if not plan.holds(path):
+            changed = {"code": "input_changed", "message": "the input has changed since it began"}
+            mistakes = [{**changed, "param": None, "line": None}]
+            self._batch.write(FAILED, Failed(failed_at=int(time.time()), mistakes=mistakes))
+            return Stop.DONE
+        run = ShardRun(
+            batch=self._batch,
+            path=path,
+            longest=self._batches.limits.bytes_of_a_line,
+            shard=plan.shards[index],
+            name=f"{index}.{lease.owner}",
+            ask=self._ask,
+            window=self._window,
+            progress=self._count,
+        )
+        stop = await run.run(self._deadline, lease.lost.is_set)
+        if stop is Stop.DONE:
+            await asyncio.to_thread(self._batch.finish_shard, index)
+        return stop
+
+    @contextlib.asynccontextmanager
+    async def _taken(self, name: str) -> AsyncGenerator[Lease | None, None]:
+        """Take a lease for the block, or yield None: a worker that may live has it."""
+        leases = self._leases.setdefault(name, Leases(self._batch.leases(name)))
+        taken = leases.taken(lambda: (self.progress.done, self.progress.total))
+        # Shielded: a lease that is taken while the job is cancelled has to be released.
+        taking = asyncio.create_task(asyncio.to_thread(taken.__enter__))
+        try:
+            with failures():
+                lease = await asyncio.shield(taking)
+            if lease is None:
+                await asyncio.to_thread(leases.look)
+            yield lease
+        finally:
+            await asyncio.wait({taking})
+            if taking.exception() is None:
+                await asyncio.to_thread(taken.__exit__, None, None, None)
+
+    async def _count(self, *, now: bool = False) -> None:
+        """Count what is durable, at most every second."""
+        if not now and time.monotonic() - self._last_count < 1:
+            return
+        counts = await asyncio.to_thread(self._batch.counts)
+        self._last_count = time.monotonic()
+        self.progress.done = counts.completed + counts.failed
+        self.progress.total, self.progress.failed = counts.total, counts.failed

@@ -1,0 +1,57 @@
+"""Sends the jobs that run batches to the worker's own endpoint."""
+
+import logging
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp_retry import ExponentialRetry, RetryClient
+from pydantic import SecretStr
+
+from worker.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# Seconds that such a job may take, and may wait: the batch stops before, and goes on in another.
+LONGEST_S = 24 * 3600
+# Tries of a post.
+TRIES = 5
+PATIENCE = aiohttp.ClientTimeout(total=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Posts jobs to ``/run``.
+
+    Args:
+        url: of the endpoint.
+        key: of the platform.
+    """
+
+    url: str
+    key: SecretStr
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Sending | None":
+        """Return it, if the operator gave a key and the platform an endpoint."""
+        if settings.batch_api_key is None or settings.runpod_endpoint_id is None:
+            return None
+        url = f"{settings.runpod_endpoint_base_url}/{settings.runpod_endpoint_id}/run"
+        return cls(url, settings.batch_api_key)
+
+    async def start(self, batch_id: str) -> bool:
+        """Send the job that runs a batch; return whether it was taken."""
+        spec = {"id": batch_id, "max_runtime_sec": LONGEST_S}
+        policy = {"executionTimeout": LONGEST_S * 1000, "ttl": 2 * LONGEST_S * 1000}
+        headers = {"Authorization": f"Bearer {self.key.get_secret_value()}"}
+        retry = ExponentialRetry(attempts=TRIES)
+        try:
+            async with RetryClient(
+                raise_for_status=True, retry_options=retry, timeout=PATIENCE, headers=headers
+            ) as client:
+                body = {"input": {"batch": spec}, "policy": policy}
+                async with client.post(self.url, json=body) as response:
+                    await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("batch %s: the job that runs it could not be sent: %r", batch_id, error)
+            return False
+        return True

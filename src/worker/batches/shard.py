@@ -1,0 +1,202 @@
+"""One attempt at a shard of a batch: its lines that have no answer yet, many at once."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worker.batches.finish import output_line, request_id
+from worker.batches.lines import Line, Shard, WrongLineError, lines, request_in
+from worker.batches.parts import Part, Row, finished
+from worker.batches.state import Batch
+from worker.batches.window import Window
+from worker.errors import EngineDead, InternalError, WorkerError, defects_hidden
+from worker.record import Usage
+from worker.volume import failures
+
+# Seconds between two looks at whether to stop.
+LOOK_S = 1.0
+# Seconds until the window is looked at again, while others use the engine.
+PAUSE_S = 0.05
+# Seconds before lines are given up that still run when the time is over.
+PATIENCE_S = 20.0
+# Seconds between two tries of a line that a retry can help.
+PAUSES_S = (1.0, 2.0, 4.0)
+# Lines that are read from the disk at once.
+READ_AHEAD = 256
+
+# Answers a request: its URL, its body and its id. A refusal is raised.
+Ask = Callable[[str, dict[str, Any], str], Awaitable[tuple[Any, Usage]]]
+
+
+class Stop(Enum):
+    """Why an attempt ended."""
+
+    DONE = auto()
+    LOST = auto()  # another worker has the shard
+    ASKED = auto()  # the batch was cancelled, or has expired
+    TIME = auto()
+
+
+@dataclass
+class ShardRun:
+    """An attempt. Use on one loop.
+
+    Args:
+        batch: that the shard belongs to.
+        path: of the input.
+        longest: bytes of a line.
+        shard: the lines.
+        name: of this attempt's part.
+        ask: answers a line.
+        window: how many may be answered at once.
+        progress: called every second.
+    """
+
+    batch: Batch
+    path: Path
+    longest: int
+    shard: Shard
+    name: str
+    ask: Ask
+    window: Window
+    progress: Callable[[], Awaitable[None]]
+    _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+    _failure: BaseException | None = None
+
+    async def run(self, deadline: float, lost: Callable[[], bool]) -> Stop:
+        """Answer the lines that no part has.
+
+        Args:
+            deadline: when no further line may begin, by ``time.monotonic``.
+            lost: returns whether another worker has taken the shard.
+
+        Raises:
+            WorkerError: the engine is dead, or the volume fails.
+        """
+        with failures():
+            known = await asyncio.to_thread(finished, self.batch.parts)
+        waiting = (
+            line for line in lines(self.path, self.longest, self.shard) if line.number not in known
+        )
+        request = await asyncio.to_thread(lambda: self.batch.request)
+        part = Part(self.batch.parts, self.name)
+        try:
+            return await self._answer_all(waiting, request.endpoint, part, deadline, lost)
+        finally:
+            running = tuple(self._running)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await part.close()
+
+    async def _answer_all(
+        self,
+        waiting: Iterator[Line],
+        endpoint: str,
+        part: Part,
+        deadline: float,
+        lost: Callable[[], bool],
+    ) -> Stop:
+        read: list[Line] = []
+        looked_at = time.monotonic()
+        while True:
+            if not read:
+                read = (await asyncio.to_thread(_some, waiting))[::-1]
+            while read and self.window.open and time.monotonic() < deadline:
+                self._begin(read.pop(), endpoint, part)
+            if not read and not self._running:
+                return Stop.DONE
+            await self._some_settled(PAUSE_S if read else LOOK_S)
+            if time.monotonic() - looked_at >= LOOK_S:
+                looked_at = time.monotonic()
+                part.commit_if_due()
+                await self.progress()
+                if stop := await self._asked_to_stop(deadline, lost):
+                    return stop
+
+    async def _asked_to_stop(self, deadline: float, lost: Callable[[], bool]) -> Stop | None:
+        if lost():
+            return Stop.LOST
+        if await asyncio.to_thread(self.batch.stopping):
+            return Stop.ASKED
+        now = time.monotonic()
+        over = now >= deadline and (not self._running or now >= deadline + PATIENCE_S)
+        return Stop.TIME if over else None
+
+    def _begin(self, line: Line, endpoint: str, part: Part) -> None:
+        self.window.running += 1
+        task = asyncio.create_task(self._line(line, endpoint, part))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.window.running -= 1
+        self._running.discard(task)
+        if not task.cancelled():
+            self._failure = self._failure or task.exception()
+        # Not asyncio.wait, which would look at all lines whenever one has its answer.
+        self._settled.set()
+
+    async def _some_settled(self, patience_s: float) -> None:
+        """Wait until a line has its answer, or for a while.
+
+        Raises:
+            WorkerError: no line can be answered any more.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._settled.wait()
+        self._settled.clear()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _line(self, line: Line, endpoint: str, part: Part) -> None:
+        try:
+            found = request_in(line, endpoint)
+        except WrongLineError as wrong:
+            # The input was valid once: what is read now is no more the file that was planned.
+            raise InternalError from wrong
+        name = request_id(self.batch.id, line.number)
+        status, body, usage = await self._answered(endpoint, found["body"], name)
+        response = {"status_code": status, "request_id": name, "body": body}
+        text = output_line(self.batch.id, line.number, found["custom_id"], response=response)
+        counts = (usage.prompt_tokens or 0, usage.output_tokens or 0)
+        await part.add(Row(line.number, status >= 400, *counts, text.rstrip(b"\n")))
+
+    async def _answered(
+        self, endpoint: str, body: dict[str, Any], name: str
+    ) -> tuple[int, Any, Usage]:
+        for pause_s in (*PAUSES_S, None):
+            try:
+                with defects_hidden(name):
+                    answer, usage = await self.ask(endpoint, body, name)
+                    return 200, _encodable(answer), usage
+            except WorkerError as error:
+                if error.retryable and pause_s is not None:
+                    await asyncio.sleep(pause_s)
+                    continue
+                if isinstance(error, EngineDead):
+                    raise
+                return error.status, error.body(name), Usage()
+        raise AssertionError("the last try returns or raises")
+
+
+def _some(waiting: Iterator[Line]) -> list[Line]:
+    with failures():
+        return list(islice(waiting, READ_AHEAD))
+
+
+def _encodable(answer: Any) -> Any:
+    """Return an answer as JSON, so that one that has half a character fails alone, and here."""
+    with contextlib.suppress(UnicodeEncodeError):
+        return msgspec.Raw(msgspec.json.encode(answer))
+    raise InternalError

@@ -1,0 +1,100 @@
+"""All batches of a volume: created, found, listed, removed long after their end."""
+
+import shutil
+import time
+from pathlib import Path
+
+from worker.batches.lines import Limits
+from worker.batches.request import Kept
+from worker.batches.state import REQUEST, Batch
+from worker.errors import InvalidInput, NoSuchObject
+from worker.files import Files
+from worker.settings import Settings
+from worker.volume import Volume, failures, ids
+
+PREFIX = "batch_"
+DAY_S = 24 * 3600
+
+
+class Batches:
+    """All batches of a volume. Its methods read and write files: call them in threads.
+
+    Args:
+        volume: where they are kept.
+        files: their inputs and outputs.
+        limits: of an input.
+        retention_days: after which an ended batch is removed; 0 keeps it.
+    """
+
+    def __init__(self, volume: Volume, files: Files, limits: Limits, retention_days: float) -> None:
+        self.files = files
+        self.limits = limits
+        self._volume = volume
+        self._retention_s = retention_days * DAY_S
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Batches":
+        longest = round(settings.max_input_mb * 1_000_000)
+        limits = Limits(settings.batch_max_requests, longest)
+        files = Files.of(settings)
+        return cls(Volume.of(settings), files, limits, settings.files_retention_days)
+
+    def create(self, kept: Kept) -> Batch:
+        """Create a batch, or return the one that has its id: the job came twice.
+
+        Raises:
+            InvalidInput: the input is no file for batches.
+            NoSuchObject: there is no such file.
+        """
+        batch = Batch(self._directory / kept.id)
+        if batch.has(REQUEST):
+            return batch
+        file = self.files.get(kept.input_file_id)
+        if file.purpose != "batch":
+            message = f"the file {file.id!r} has the purpose {file.purpose!r}, not 'batch'"
+            raise InvalidInput(f"input_file_id: {message}", param="input_file_id")
+        batch.write(REQUEST, kept)
+        return batch
+
+    def get(self, batch_id: str) -> Batch:
+        """Find a batch.
+
+        Raises:
+            NoSuchObject: there is none.
+        """
+        batch = Batch(self._directory / batch_id)
+        if not ids.fits(PREFIX, batch_id) or not batch.has(REQUEST):
+            raise NoSuchObject(f"There is no batch {batch_id!r}.")
+        return batch
+
+    def all(self) -> list[Batch]:
+        """Return all batches, the oldest first."""
+        with failures():
+            found = [Batch(path.parent) for path in self._directory.glob(f"{PREFIX}*/{REQUEST}")]
+        return sorted(found, key=lambda batch: (batch.created_at, batch.id))
+
+    def unfinished(self) -> list[Batch]:
+        """Return the batches that somebody has to run, the oldest first."""
+        return [batch for batch in self.all() if not batch.ended()]
+
+    def inputs_in_use(self) -> set[str]:
+        """Return the ids of the files that batches still read."""
+        return {batch.request.input_file_id for batch in self.unfinished()}
+
+    def sweep(self) -> int:
+        """Remove batches that ended long ago; return how many."""
+        oldest = time.time() - self._retention_s
+        old = [
+            batch
+            for batch in self.all()
+            if self._retention_s and batch.ended() and batch.request.expires_at < oldest
+        ]
+        for batch in old:
+            # Without its request it is gone, whatever else can't be removed.
+            (batch.directory / REQUEST).unlink(missing_ok=True)
+            shutil.rmtree(batch.directory, ignore_errors=True)
+        return len(old)
+
+    @property
+    def _directory(self) -> Path:
+        return self._volume.directory("batches")
