@@ -25,9 +25,13 @@ KINDS = {"json job", "json output", "json error", "sse output", "sse end"}
 
 @pytest.mark.parametrize("example", examples(endpoint=False), ids=lambda example: example.name)
 async def test_a_job_is_answered_as_it_is_shown(
-    example: Example, engine: "InProcessEngine", demo_model: Path
+    example: Example, engine: "InProcessEngine", demo_model: Path, tmp_path: Path
 ) -> None:
-    environ = {"MODEL_NAME": str(demo_model), "DEFAULT_BATCH_MAX_DELAY_MS": "0"}
+    environ = {
+        "MODEL_NAME": str(demo_model),
+        "DEFAULT_BATCH_MAX_DELAY_MS": "0",
+        "FILES_PATH": str(tmp_path),
+    }
     worker = Worker(Engines(engine), Settings.from_env({**environ, **example.settings}))
     job = {"id": "job-1", "input": example.payload}
     example.check([chunk async for chunk in worker.handle(job)])

@@ -80,7 +80,7 @@ class Files:
         Args:
             source: its content, in parts of any size.
             filename: what the caller calls it.
-            purpose: one of ``stored.PURPOSES``.
+            purpose: what it is for, in OpenAI's words.
             expires_after_s: seconds; None: what the operator has set.
             id: what it will have, where a retry must find it; None: a new one.
 
@@ -121,7 +121,7 @@ class Files:
 
         Args:
             path: relative to the volume's root, or as ``s3://<volume's id>/key``.
-            purpose: one of ``stored.PURPOSES``.
+            purpose: what it is for, in OpenAI's words.
             filename: what the caller calls it; None: the last part of the path.
             expires_after_s: seconds; None: what the operator has set.
             id: as in ``receive``.
@@ -216,7 +216,7 @@ class Files:
 
         Args:
             filename: what it is called.
-            purpose: one of ``stored.PURPOSES``.
+            purpose: what it is for, in OpenAI's words.
             expires_after_s: seconds; None: what the operator has set.
             id: what it will have; None: a new one.
         """

@@ -1,15 +1,14 @@
 """What is known of a file besides its content."""
 
 import time
-from typing import Any
+from typing import Any, Literal
 
 from worker.job.base import Strict
 
-# What callers may upload a file for; the results of the worker's own work have the other two.
-UPLOADED = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-PURPOSES = (*UPLOADED, "batch_output", "fine-tune-results")
-# The purpose of a file that is uploaded without one.
-PURPOSE = "fine-tune"
+# What callers may upload a file for. Results of the worker's own have others: "batch_output".
+Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
+# Of a file that is uploaded without one.
+PURPOSE: Purpose = "fine-tune"
 
 
 class StoredFile(Strict):
@@ -20,7 +19,7 @@ class StoredFile(Strict):
         bytes: of its content.
         created_at: seconds since 1970.
         filename: what its caller calls it, which names nothing on the disk.
-        purpose: one of ``PURPOSES``.
+        purpose: what it is for, in OpenAI's words.
         expires_at: seconds since 1970; None: never.
         path: where its content lies on the volume, if it is a caller's own file; never shown.
     """

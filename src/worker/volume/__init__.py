@@ -80,7 +80,12 @@ class Volume:
         if not key or "\0" in key:
             raise InvalidInput("a path names a file on the volume")
         root = self.root.resolve()
-        place = (root / key).resolve()
+        try:
+            place = (root / key).resolve()
+            place.is_file()
+        except (OSError, RuntimeError, UnicodeEncodeError):
+            # Links in a circle, names that are too long, or halves of surrogate pairs.
+            raise InvalidInput("the path leads to nothing that there can be") from None
         if place == root or not place.is_relative_to(root):
             raise InvalidInput(f"{path}: the path leads out of the volume")
         if place.relative_to(root).parts[0] in PRIVATE:

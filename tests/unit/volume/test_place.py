@@ -55,6 +55,13 @@ def test_a_path_that_names_nothing_is_refused(root: Path, path: str) -> None:
         Volume(root, "bucket").place(path)
 
 
+@pytest.mark.parametrize("path", ["circle", "circle/a", "a" * 300, "a/" * 3000, "a\ud83d"])
+def test_a_path_that_can_lead_nowhere_is_refused(root: Path, path: str) -> None:
+    (root / "circle").symlink_to(root / "circle")
+    with pytest.raises(InvalidInput, match="leads to nothing"):
+        Volume(root, "bucket").place(path)
+
+
 @pytest.mark.parametrize("bucket", [None, "bucket"])
 def test_another_bucket_is_refused(root: Path, bucket: str | None) -> None:
     with pytest.raises(InvalidInput, match="no other bucket"):

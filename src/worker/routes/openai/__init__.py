@@ -7,18 +7,23 @@ weight transfer, disaggregation, loading adapters from a path).
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
-from worker.chunking import Piece
+from worker.chunking import ChunkPolicy, Piece
 from worker.errors import UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
-from worker.routes.answer import Answer
-from worker.routes.openai import batches, conversations, events, forward, own
+from worker.routes.answer import Answer, json_size
+from worker.routes.openai import batches, conversations, events, files, forward, own
 from worker.routes.openai.route import CHAT_TEMPERATURE, Asked, Route
 from worker.routes.resources import Resources
 from worker.settings import Settings
+
+# Each part of an answer is a yield.
+ONE_BY_ONE = ChunkPolicy(largest=1, smallest=1, growth=1, max_delay=0)
 
 
 async def openapi(asked: Asked) -> dict[str, Any]:
@@ -90,6 +95,13 @@ ROUTES = (
     Route("POST", "/detokenize"),
     Route("GET", "/v1/models", own.models),
     Route("GET", "/v1/models/{model:path}", own.model),
+    Route("POST", "/v1/files", files.create),
+    Route("GET", "/v1/files", files.listed),
+    Route("GET", "/v1/files/{id}", files.described),
+    Route("DELETE", "/v1/files/{id}", files.delete),
+    # For callers whose gateway takes no other verbs.
+    Route("POST", "/v1/files/{id}/delete", files.delete),
+    Route("GET", "/v1/files/{id}/content", files.content, streams=True),
     Route("POST", "/v1/unload_lora_adapter", own.unload_adapter),
     Route("POST", "/v1/batches", batches.create),
     Route("GET", "/v1/batches", batches.listed),
@@ -128,13 +140,25 @@ def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]
         served = ", ".join(f"{route.method} {route.template}" for route in _served(settings))
         raise UnknownRoute(f"There is no route {job.route!r}; this worker serves {served}.")
     if job.method is not None and job.method.upper() != route.method:
-        raise WrongMethod(f"{route.template} takes {route.method}.")
+        methods = [row.method for row in ROUTES if row.match(job.path) is not None]
+        raise WrongMethod(f"{route.template} takes {' and '.join(methods)}.")
     if route.own is None:
         return forward.answer(job, route, request_id, engines, settings)
-    answering = route.own
-    asked = Asked(job, request_id, resources, route.match(job.path) or {})
+    answering = partial(route.own, Asked(job, request_id, resources, route.match(job.path) or {}))
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        yield Piece(await answering(asked), weight=1, size=0)
+        answered = answering()
+        if not isinstance(answered, AsyncGenerator):
+            yield Piece(await answered, weight=1, size=0)
+            return
+        async with contextlib.aclosing(answered) as parts:
+            async for part in parts:
+                yield Piece(part, weight=1, size=json_size(part))
 
-    return Answer(stream=False, pieces=pieces, render=lambda values: values[0], by_worker=True)
+    return Answer(
+        stream=route.streams,
+        pieces=pieces,
+        render=lambda values: values[0],
+        policy=ONE_BY_ONE,
+        by_worker=True,
+    )

@@ -1,7 +1,7 @@
 """A route of the OpenAI path: a row of ``ROUTES``, with all in which routes differ."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -54,8 +54,10 @@ class Route:
     Args:
         method: "GET", "POST", "PUT" or "DELETE".
         path: where vLLM's server has it. ``{name}`` is a part of it, ``{name:path}`` any text.
-        own: answers the request in place of vLLM's server; all below is for that server's routes.
-        streams: whether a body with ``stream`` is answered by events.
+        own: answers the request in place of vLLM's server; all but ``streams`` is for the routes
+            of that server.
+        streams: whether a body with ``stream`` is answered by events; of the worker's own, whether
+            the answer comes in parts, each a yield.
         complete: completes the conversation in a body.
         temperature: the default, where the model's generation_config has none.
         response_id: the id for the body, where vLLM does not take it from a header: "resp_{}".
@@ -64,7 +66,7 @@ class Route:
 
     method: str
     path: str
-    own: Callable[[Asked], Awaitable[Any]] | None = None
+    own: Callable[[Asked], Awaitable[Any] | AsyncGenerator[Any, None]] | None = None
     streams: bool = False
     complete: conversations.Complete = conversations.none
     temperature: float | None = None
