@@ -9,12 +9,14 @@ from typing import BinaryIO
 import msgspec
 
 from worker.batches.lines import Plan, WrongLineError, lines, request_in
+from worker.batches.llm_engine import rendering
+from worker.batches.llm_engine.places import output_place
 from worker.batches.parts import Finished, finished
 from worker.batches.request import Kept
 from worker.batches.state import FINALIZING, RESULT, Batch, Moment, Result, counted
 from worker.batches.store import Batches
 from worker.files import Files, Writing
-from worker.volume import failures, ids
+from worker.volume import failures, ids, write_parts
 from worker.volume.lease import Leases
 
 # Why a line was never answered, by the batch's end.
@@ -44,6 +46,8 @@ def finish(batches: Batches, batch: Batch, end: Result) -> Result:
     if plan is not None:
         output, errors = _files(batches, batch, plan, found, end.status)
         result.output_file_id, result.error_file_id = output, errors
+        if batch.request.form != "openai":
+            _array(batches, batch.request, plan, found)
     if not batch.write(RESULT, result):
         for made in (result.output_file_id, result.error_file_id):
             if made is not None:
@@ -80,6 +84,20 @@ def _files(
                 for text in _unanswered(batches, request, found, status):
                     errors.write(text)
         return output.id, errors.id
+
+
+def _array(batches: Batches, request: Kept, plan: Plan, found: dict[int, Finished]) -> None:
+    """Write the output of a batch of LLM Engine's: each of its lines is in the place of its number.
+
+    Raises:
+        InvalidInput: what is on the volume now leaves no place for it.
+    """
+    place = output_place(request.extra["output_data_path"], batches.volume)
+    item = rendering.v1 if request.form == "llm_engine_v1" else rendering.v2
+    with failures(), _Texts() as texts:
+        numbers = range(1, plan.total + 1)
+        all_lines = (texts.of(found[number]) if number in found else None for number in numbers)
+        write_parts(place, rendering.array(all_lines, item))
 
 
 def _unanswered(

@@ -15,6 +15,7 @@ class Kept(BatchRequest):
         created_at: in seconds since 1970.
         form: what the output is: OpenAI's two files, or one array of Scale LLM Engine's.
         extra: what else the form needs.
+        lasts_s: seconds until it expires, where these are no whole hours.
     """
 
     id: str
@@ -22,10 +23,11 @@ class Kept(BatchRequest):
     created_at: int
     form: Literal["openai", "llm_engine_v1", "llm_engine_v2"] = "openai"
     extra: dict[str, Any] = Field(default_factory=dict)
+    lasts_s: int | None = None
 
     @property
     def expires_at(self) -> int:
-        return self.created_at + self.window_s
+        return self.created_at + (self.lasts_s or self.window_s)
 
 
 def kept(request: BatchRequest, batch_id: str, input_file_id: str) -> Kept:

@@ -29,7 +29,7 @@ class Batches:
     def __init__(self, volume: Volume, files: Files, limits: Limits, retention_days: float) -> None:
         self.files = files
         self.limits = limits
-        self._volume = volume
+        self.volume = volume
         self._retention_s = retention_days * DAY_S
 
     @classmethod
@@ -97,4 +97,4 @@ class Batches:
 
     @property
     def _directory(self) -> Path:
-        return self._volume.directory("batches")
+        return self.volume.directory("batches")

@@ -6,7 +6,7 @@ Every file has one writer and is written once, under a temporary name first, or 
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -109,7 +109,16 @@ def write(path: Path, content: bytes) -> None:
     Raises:
         OSError: it can't be written; then nothing is left.
     """
-    temporary = _temporary(path, content)
+    write_parts(path, (content,))
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file of any size: readers see the old one or the new one.
+
+    Raises:
+        OSError: it can't be written; then nothing is left.
+    """
+    temporary = _temporary(path, parts)
     try:
         temporary.replace(path)
     except OSError:
@@ -129,7 +138,7 @@ def write_once(path: Path, content: bytes) -> bool:
     """
     if path.exists():
         return False
-    temporary = _temporary(path, content)
+    temporary = _temporary(path, (content,))
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -154,15 +163,14 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary(path: Path, content: bytes) -> Path:
+def _temporary(path: Path, parts: Iterable[bytes]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
+    with contextlib.ExitStack() as unless_written:
+        unless_written.callback(temporary.unlink, missing_ok=True)
         with temporary.open("xb") as opened:
-            opened.write(content)
+            opened.writelines(parts)
             opened.flush()
             os.fsync(opened.fileno())
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+        unless_written.pop_all()
     return temporary

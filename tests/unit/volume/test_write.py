@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from support.disks import fill, mounted, remount
 
 from worker import volume
 from worker.errors import VolumeError
-from worker.volume import failures, write, write_once
+from worker.volume import failures, write, write_once, write_parts
 
 Write = Callable[[Path, bytes], object]
 WAYS = [write, write_once]
@@ -116,3 +116,20 @@ def test_a_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
     volume.write(tmp_path / "file", b"content")
     assert synced == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
+
+
+def test_a_file_in_parts_replaces_the_one_before_it(tmp_path: Path) -> None:
+    place = tmp_path / "a" / "file"
+    write_parts(place, [b"old"])
+    write_parts(place, (b"%d" % number for number in range(3)))
+    assert place.read_bytes() == b"012"
+
+
+def test_parts_that_end_with_an_error_leave_nothing(tmp_path: Path) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"first"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_parts(tmp_path / "file", parts())
+    assert [*tmp_path.iterdir()] == []

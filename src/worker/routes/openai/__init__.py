@@ -17,7 +17,7 @@ from worker.chunking import ChunkPolicy, Piece
 from worker.errors import UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer, json_size
-from worker.routes.openai import batches, conversations, events, files, forward, own
+from worker.routes.openai import batches, conversations, events, files, forward, llm_engine, own
 from worker.routes.openai.route import CHAT_TEMPERATURE, Asked, Route
 from worker.routes.resources import Resources
 from worker.settings import Settings
@@ -107,6 +107,12 @@ ROUTES = (
     Route("GET", "/v1/batches", batches.listed),
     Route("GET", "/v1/batches/{batch_id}", batches.retrieve),
     Route("POST", "/v1/batches/{batch_id}/cancel", batches.cancel),
+    Route("POST", "/v1/llm/batch-completions", llm_engine.create_v1),
+    Route("POST", "/v2/batch-completions", llm_engine.create_v2),
+    Route("GET", "/v2/batch-completions", llm_engine.listed),
+    Route("GET", "/v2/batch-completions/{job_id}", llm_engine.retrieve),
+    Route("POST", "/v2/batch-completions/{job_id}", llm_engine.update),
+    Route("POST", "/v2/batch-completions/{job_id}/actions/cancel", llm_engine.cancel),
     Route("GET", "/version"),
     Route("GET", "/health", own.health),
     Route("GET", "/metrics", own.metrics),

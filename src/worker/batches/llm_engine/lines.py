@@ -1,0 +1,113 @@
+"""Requests of LLM Engine's batches as the lines of an OpenAI batch's input file.
+
+The ``custom_id`` of a line is its place in the request, from 0.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from worker.batches.llm_engine.bodies import plain
+from worker.batches.llm_engine.models import Content
+from worker.errors import InvalidInput
+from worker.job.base import without_nulls
+
+COMPLETIONS = "/v1/completions"
+# The key that only requests of a kind have -> their route.
+ROUTES = {"messages": "/v1/chat/completions", "prompt": COMPLETIONS, "input": "/v1/responses"}
+# What a caller's request does not decide: every line names the batch's model, none is streamed.
+OVERWRITTEN = ("model", "stream", "stream_options")
+
+_KINDS = "messages (a chat), prompt (a completion) or input (a response)"
+
+
+def of_prompts(
+    prompts: Iterable[Any], content: Content, model: str, priority: int | None = None
+) -> Iterator[bytes]:
+    """Yield the lines of a v1 batch.
+
+    Args:
+        prompts: texts.
+        content: what they share.
+        model: the name of a model that is served.
+        priority: for the scheduler; None: it answers requests in their order.
+
+    Raises:
+        InvalidInput: a prompt is no text; it tells which.
+    """
+    shared = without_nulls(
+        {
+            "model": model,
+            "max_tokens": content.max_new_tokens,
+            "temperature": content.temperature,
+            "stop": content.stop_sequences,
+            "logprobs": 1 if content.return_token_log_probs else None,
+            "presence_penalty": content.presence_penalty,
+            "frequency_penalty": content.frequency_penalty,
+            "top_k": content.top_k,
+            "top_p": content.top_p,
+            "skip_special_tokens": content.skip_special_tokens,
+            "priority": priority,
+        }
+    )
+    for index, prompt in enumerate(prompts):
+        place = f"content.prompts.{index}"
+        if not isinstance(prompt, str):
+            raise _refusal(place, "a prompt is a text")
+        yield _line(index, place, COMPLETIONS, {**shared, "prompt": prompt})
+
+
+def of_bodies(
+    items: Iterable[Any], url: str, model: str, priority: int | None = None
+) -> Iterator[bytes]:
+    """Yield the lines of a v2 batch.
+
+    Args:
+        items: bodies of requests.
+        url: the route of the first.
+        model: the name of a model that is served.
+        priority: for bodies without one; None: the scheduler answers requests in their order.
+
+    Raises:
+        InvalidInput: one is no body, or for another route than the first; it tells which.
+    """
+    for index, item in enumerate(items):
+        if (found := _route(index, item)) != url:
+            message = f"it is for {found}, but the first is for {url}: a batch has one route"
+            raise _refusal(f"content.{index}", message)
+        body = {key: value for key, value in plain(item).items() if key not in OVERWRITTEN}
+        # LLM Engine's client writes 0 where nobody asked for one.
+        if priority is not None and not body.get("priority"):
+            body["priority"] = priority
+        yield _line(index, f"content.{index}", url, {**body, "model": model})
+
+
+def route_of(first: Any) -> str:
+    """Return the route of a v2 batch, by its first body.
+
+    Raises:
+        InvalidInput: it is no body.
+    """
+    return _route(0, first)
+
+
+def _route(index: int, item: Any) -> str:
+    keys = without_nulls(item) if isinstance(item, dict) else {}
+    found = [route for key, route in ROUTES.items() if key in keys]
+    if len(found) != 1:
+        raise _refusal(f"content.{index}", f"an object with one of {_KINDS}")
+    return found[0]
+
+
+def _line(index: int, place: str, url: str, body: dict[str, Any]) -> bytes:
+    line = {"custom_id": str(index), "method": "POST", "url": url, "body": body}
+    try:
+        return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        raise _refusal(place, "a text in it has half of a surrogate pair") from None
+    except ValueError:
+        raise _refusal(place, "a number in it is none that JSON has") from None
+
+
+def _refusal(place: str, message: str) -> InvalidInput:
+    return InvalidInput(f"{place}: {message}", param=place)

@@ -1,0 +1,130 @@
+"""The requests of LLM Engine's batches, validated."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from worker.errors import InvalidInput
+from worker.job.base import Strict, invalid_fields, without_nulls
+from worker.job.llm_engine import Penalty, Texts
+
+# Seconds: LLM Engine's default, and its most.
+DAY = 86_400
+LONGEST = 2 * DAY
+
+# What a request may say of machines: they are the endpoint's.
+RESOURCES = ("cpus", "gpus", "memory", "gpu_type", "storage", "nodes_per_worker")
+# What LLM Engine's client writes into model_config by itself.
+UNASKED = {"num_shards": 1}
+
+_CONFIG = "model_config"
+_NO_TOOLS = (
+    "this worker runs no tools, and no code that a model has written; the requests of a v2 batch "
+    "may have tools of their own, whose calls are part of the output"
+)
+
+Labels = dict[str, str]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Config(BaseModel):
+    """What a request says of the model: its name counts, how it would be started does not."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, hide_input_in_errors=True)
+
+    model: Text
+    labels: Labels = Field(default_factory=dict)
+
+
+class Content(Strict):
+    """The parameters that all prompts of a v1 batch share; the prompts themselves are apart."""
+
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    temperature: Annotated[float, Field(ge=0, le=1)]
+    stop_sequences: Texts | None = None
+    return_token_log_probs: bool = False
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    skip_special_tokens: bool = True
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Self:
+        """Validate the object beside the prompts.
+
+        Raises:
+            InvalidInput: naming what is wrong in it.
+        """
+        try:
+            return cls.model_validate(without_nulls(values))
+        except ValidationError as error:
+            known = {*cls.model_fields, "prompts"}
+            raise invalid_fields(error, known, holder="content") from None
+
+
+class BatchRequest(Strict):
+    """What both versions ask: where the input is, where the output goes, and for how long."""
+
+    config: Annotated[Config, Field(alias=_CONFIG)]
+    output_data_path: Text
+    input_data_path: Text | None = None
+    content: Any = None
+    labels: Labels = Field(default_factory=dict)
+    data_parallelism: Annotated[int, Field(ge=1, le=64)] = 1
+    max_runtime_sec: Annotated[int, Field(ge=1, le=LONGEST)] = DAY
+    priority: str | None = None
+    tool_config: Any = None
+    cpus: Any = None
+    gpus: Any = None
+    memory: Any = None
+    gpu_type: Any = None
+    storage: Any = None
+    nodes_per_worker: Any = None
+
+    @classmethod
+    def read(cls, body: dict[str, Any]) -> Self:
+        """Validate the body of a request.
+
+        Raises:
+            InvalidInput: naming what is wrong in it.
+        """
+        values = without_nulls(body)
+        if isinstance(config := values.get(_CONFIG), dict):
+            values[_CONFIG] = without_nulls(config)
+        try:
+            request = cls.model_validate(values)
+        except ValidationError as error:
+            known = {_CONFIG, *cls.model_fields} - {"config"}
+            raise invalid_fields(error, known) from None
+        if request.tool_config is not None:
+            # LLM Engine's one tool runs code of the model's on the server.
+            raise InvalidInput(f"tool_config: {_NO_TOOLS}", param="tool_config")
+        if (request.content is None) == (request.input_data_path is None):
+            message = "either the content itself, or input_data_path"
+            raise InvalidInput(f"content: {message}", param="content")
+        return request
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The labels, which LLM Engine's client writes in two places, and what has no effect."""
+        found = {**self.config.labels, **self.labels}
+        if names := self.without_effect:
+            found["without_effect"] = f"{', '.join(names)}: the endpoint's settings decide"
+        return found
+
+    @property
+    def without_effect(self) -> list[str]:
+        """The names of what is accepted, but decided by the endpoint's settings."""
+        config = self.config.model_extra or {}
+        asked = [name for name, value in config.items() if value and value != UNASKED.get(name)]
+        return [
+            *(name for name in RESOURCES if getattr(self, name) is not None),
+            *(f"{_CONFIG}.{name}" for name in asked),
+        ]
+
+    @property
+    def rank(self) -> int | None:
+        """The priority as a scheduler reads it; None: it is a word, or not given."""
+        text = (self.priority or "").strip()
+        return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else None
