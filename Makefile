@@ -69,7 +69,8 @@ prefetch: $(INSTALLED) ## Download a model to the volume, without a GPU (MODEL_N
 	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py --prefetch
 
 endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
-	@$(QUIET) MODEL_NAME=$(MODEL_NAME) PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
+	@$(QUIET) MODEL_NAME=$(MODEL_NAME) BATCH_API_KEY=$${BATCH_API_KEY:-local} \
+		PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
 serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)

@@ -71,8 +71,7 @@ def make_endpoint(
     """Start `make endpoint` on the demo model and MiniLM, once a run."""
     folder = tmp_path_factory.mktemp("endpoint")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
-    with local_endpoint(
-        command, {**worker_environ, **full_featured}, folder / "output"
-    ) as endpoint:
+    environ = {**worker_environ, **full_featured, "FILES_PATH": str(folder / "volume")}
+    with local_endpoint(command, environ, folder / "output") as endpoint:
         endpoint.wait_for_output(READY)
         yield endpoint

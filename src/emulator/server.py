@@ -161,4 +161,5 @@ class Emulator:
             "RUNPOD_AI_API_KEY": "local",
             "RUNPOD_POD_ID": worker,
             "RUNPOD_ENDPOINT_ID": self.options.endpoint,
+            "RUNPOD_ENDPOINT_BASE_URL": self.api_url,
         }
