@@ -39,6 +39,8 @@ class Answers(Protocol):
 
     def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]: ...
 
+    def leave(self) -> None: ...
+
     def end_all(self, error: WorkerError) -> None: ...
 
     @property
@@ -124,6 +126,7 @@ class JobLoop:
         self._grace_ends_at = time.monotonic() + grace_s
         self._leaving.set()
         self._a_slot_is_free.set()
+        self._answers.leave()
 
     def _on_signal(self, number: int) -> None:
         log.info(

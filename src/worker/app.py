@@ -71,6 +71,10 @@ class Worker:
         """Whether the model's engine can answer; False while it is started again."""
         return not self._engines.main.dead
 
+    def leave(self) -> None:
+        """Begin no further line of a batch: another worker goes on with it."""
+        self._resources.window.close()
+
     def end_all(self, error: WorkerError) -> None:
         """Fail every running answer with this error, after what the engine has produced of it."""
         for stream in self._streams:

@@ -32,6 +32,7 @@ class ScriptedAnswers:
     running: set[str] = field(default_factory=set)
     most_running: int = 0
     ready: bool = True
+    left: bool = False  # whether it was told that the worker is being stopped
 
     def __post_init__(self) -> None:
         self._ended: asyncio.Future[WorkerError] = asyncio.get_running_loop().create_future()
@@ -56,6 +57,9 @@ class ScriptedAnswers:
         finally:
             self.running.remove(job["id"])
             self.closed.append(job["id"])
+
+    def leave(self) -> None:
+        self.left = True
 
     def end_all(self, error: WorkerError) -> None:
         self._ended.set_result(error)

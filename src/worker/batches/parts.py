@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from worker.errors import VolumeError
 from worker.volume import failures, sync_directory
 
 # A group is committed when it is so large, or so old.
@@ -75,6 +76,7 @@ class Part:
         self._since = 0.0
         self._offset = 0
         self._open: tuple[BinaryIO, BinaryIO] | None = None
+        self._broken = False
         self._committing: asyncio.Task[None] | None = None
 
     async def add(self, row: Row) -> None:
@@ -130,6 +132,10 @@ class Part:
         await asyncio.to_thread(self._write, rows)
 
     def _write(self, rows: list[Row]) -> None:
+        if self._broken:
+            # Nobody knows how much of the last group is there: the next attempt has another part.
+            raise VolumeError("the volume fails: an earlier group of lines could not be written")
+        self._broken = True
         with failures():
             if self._open is None:
                 self._lines.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +153,7 @@ class Part:
             _sync(lines)
             records.write(made)
             _sync(records)
+        self._broken = False
 
 
 def finished(directory: Path) -> dict[int, Finished]:

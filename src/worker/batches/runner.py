@@ -105,7 +105,7 @@ class Runner:
     async def _waited(self, lease: Lease | None) -> bool:
         if lease is None:
             await asyncio.sleep(LOOK_S)
-        return time.monotonic() < self._deadline
+        return time.monotonic() < min(self._deadline, self._window.closed_at)
 
     async def _finished(self, status: End) -> bool:
         async with self._taken("end") as lease:

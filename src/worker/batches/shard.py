@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,9 @@ PAUSE_S = 0.05
 PATIENCE_S = 20.0
 # Seconds between two tries of a line that a retry can help.
 PAUSES_S = (1.0, 2.0, 4.0)
-# Lines that are read from the disk at once.
+# Lines that are read from the disk at once, and their bytes, but for the last one's.
 READ_AHEAD = 256
+READ_AHEAD_BYTES = 8_000_000
 
 # Answers a request: its URL, its body and its id. A refusal is raised.
 Ask = Callable[[str, dict[str, Any], str], Awaitable[tuple[Any, Usage]]]
@@ -83,7 +83,7 @@ class ShardRun:
             WorkerError: the engine is dead, or the volume fails.
         """
         with failures():
-            known = await asyncio.to_thread(finished, self.batch.parts)
+            known = set(await asyncio.to_thread(finished, self.batch.parts))
         waiting = (
             line for line in lines(self.path, self.longest, self.shard) if line.number not in known
         )
@@ -111,7 +111,8 @@ class ShardRun:
         while True:
             if not read:
                 read = (await asyncio.to_thread(_some, waiting))[::-1]
-            while read and self.window.open and time.monotonic() < deadline:
+            until = min(deadline, self.window.closed_at)
+            while read and self.window.open and time.monotonic() < until:
                 self._begin(read.pop(), endpoint, part)
             if not read and not self._running:
                 return Stop.DONE
@@ -120,7 +121,7 @@ class ShardRun:
                 looked_at = time.monotonic()
                 part.commit_if_due()
                 await self.progress()
-                if stop := await self._asked_to_stop(deadline, lost):
+                if stop := await self._asked_to_stop(until, lost):
                     return stop
 
     async def _asked_to_stop(self, deadline: float, lost: Callable[[], bool]) -> Stop | None:
@@ -191,8 +192,13 @@ class ShardRun:
 
 
 def _some(waiting: Iterator[Line]) -> list[Line]:
+    found: list[Line] = []
+    size = 0
     with failures():
-        return list(islice(waiting, READ_AHEAD))
+        while len(found) < READ_AHEAD and size < READ_AHEAD_BYTES and (line := next(waiting, None)):
+            found.append(line)
+            size += len(line.text or b"")
+    return found
 
 
 def _encodable(answer: Any) -> Any:

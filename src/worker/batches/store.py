@@ -56,16 +56,18 @@ class Batches:
         batch.write(REQUEST, kept)
         return batch
 
+    def has(self, batch_id: str) -> bool:
+        return ids.fits(PREFIX, batch_id) and Batch(self._directory / batch_id).has(REQUEST)
+
     def get(self, batch_id: str) -> Batch:
         """Find a batch.
 
         Raises:
             NoSuchObject: there is none.
         """
-        batch = Batch(self._directory / batch_id)
-        if not ids.fits(PREFIX, batch_id) or not batch.has(REQUEST):
-            raise NoSuchObject(f"There is no batch {batch_id!r}.")
-        return batch
+        if not self.has(batch_id):
+            raise NoSuchObject("There is no batch with this id.", param="batch_id")
+        return Batch(self._directory / batch_id)
 
     def all(self) -> list[Batch]:
         """Return all batches, the oldest first."""

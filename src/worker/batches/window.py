@@ -1,5 +1,6 @@
 """How many lines of batches are in the engine at once: all that it has room for, or few."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -21,8 +22,13 @@ class Window:
         self._full = full
         self._few = max(1, full // SMALL)
         self._others = others
-        self._busy_at = float("-inf")
+        self._busy_at = -math.inf
+        self.closed_at = math.inf
         self.running = 0
+
+    def close(self) -> None:
+        """Let no further line begin: the worker is being stopped. From any thread."""
+        self.closed_at = time.monotonic()
 
     @property
     def open(self) -> bool:

@@ -44,7 +44,9 @@ def answer(job: BatchJob, request_id: str, resources: Resources, seconds: float)
     progress, usage = Progress(), Usage()
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        batch = await asyncio.to_thread(_batch, job, request_id, resources)
+        batch, others = await asyncio.to_thread(_batch, job, request_id, resources)
+        for _ in range(others):
+            await begun(batch.id, resources)
         runner = Runner(resources.batches, batch, _ask(resources), resources.window, progress)
         ended = await runner.run(spec.max_runtime_sec or seconds)
         found = {"batch": await asyncio.to_thread(batch.shown)}
@@ -64,11 +66,11 @@ def answer(job: BatchJob, request_id: str, resources: Resources, seconds: float)
     )
 
 
-def _batch(job: BatchJob, request_id: str, resources: Resources) -> Batch:
-    """Find a job's batch, or create it."""
+def _batch(job: BatchJob, request_id: str, resources: Resources) -> tuple[Batch, int]:
+    """Find a job's batch, or create it: then with the number of jobs that are to share it."""
     spec, batches = job.batch, resources.batches
     if spec.id is not None:
-        return batches.get(spec.id)
+        return batches.get(spec.id), 0
     batch_id = ids.derived(PREFIX, request_id)
     file_id = ids.derived("file-", batch_id)
     if spec.input_file_id is not None:
@@ -78,7 +80,8 @@ def _batch(job: BatchJob, request_id: str, resources: Resources) -> Batch:
     else:
         texts = (msgspec.json.encode(line) + b"\n" for line in spec.requests or ())
         batches.files.receive(texts, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
-    return batches.create(kept(spec, batch_id, file_id))
+    others = 0 if batches.has(batch_id) else spec.data_parallelism - 1
+    return batches.create(kept(spec, batch_id, file_id)), others
 
 
 def _ask(resources: Resources) -> Ask:

@@ -71,6 +71,9 @@ class Answers:
 
     ready = True
 
+    def leave(self) -> None:
+        """Let them run."""
+
     def end_all(self, error: WorkerError) -> None:
         """Leave them to be cancelled."""
 

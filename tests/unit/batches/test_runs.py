@@ -130,6 +130,24 @@ async def test_a_job_stops_before_its_time_and_says_how_to_go_on(tmp_path: Path)
     assert len(engine.asked) == 300
 
 
+async def test_a_worker_that_is_stopped_ends_its_part_in_order(tmp_path: Path) -> None:
+    with ScriptedEngine(*SLOW) as engine:
+        engine.slots = 2
+        worker = worker_at(tmp_path, engine)
+        spec = {"requests": lines(300), "endpoint": CHAT}
+        running = asyncio.create_task(answered(worker, {"batch": spec}))
+        assert await until(lambda: len(engine.asked) > 10)
+        worker.leave()
+        found = await running
+    asked = len(engine.asked)
+    assert found["batch"]["request_counts"]["completed"] == asked < 300
+    with ScriptedEngine(*tokens("a")) as engine:
+        again = worker_at(tmp_path, engine)
+        batch = (await answered(again, found["run_with"]["input"], "job-2"))["batch"]
+    assert batch["status"] == "completed"
+    assert len(engine.asked) == 300 - asked
+
+
 async def test_a_cancelled_batch_keeps_what_was_answered(tmp_path: Path) -> None:
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 4

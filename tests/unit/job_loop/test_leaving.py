@@ -32,7 +32,9 @@ async def test_what_runs_is_finished_and_nothing_more(
     platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.DELAY, delay_s=0.5, calls=2))
     job = platform.submit("a", "b", stream=True)
     await platform.begun(job)
+    assert not platform.answers.left
     platform.loop.leave()
+    assert platform.answers.left
     await asyncio.sleep(4 * READ_S)
     late = platform.submit("late")
     await platform.ended()
