@@ -25,6 +25,8 @@ MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
 WORKERS ?= 1
 LOGS ?= .endpoint/$(PORT)
+# Where files and batches are kept on a machine without a network volume.
+FILES := $(if $(FILES_PATH)$(BASE_PATH),,FILES_PATH="$(CURDIR)/.endpoint/files")
 # Options of the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
 # scenarios: make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; of
 # the hostile requests: make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000".
@@ -69,12 +71,12 @@ prefetch: $(INSTALLED) ## Download a model to the volume, without a GPU (MODEL_N
 	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py --prefetch
 
 endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
-	@$(QUIET) MODEL_NAME=$(MODEL_NAME) BATCH_API_KEY=$${BATCH_API_KEY:-local} \
+	@$(QUIET) $(FILES) MODEL_NAME=$(MODEL_NAME) BATCH_API_KEY=$${BATCH_API_KEY:-local} \
 		PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
 
 serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
-	@$(QUIET) MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
+	@$(QUIET) $(FILES) MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
 
 image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a model inside)
 	@test -n "$(BUILDER)" || { echo "Docker, podman or buildah is needed to build an image"; exit 1; }

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from worker import doctor, local, logs, masking, start
+from worker import doctor, local, logs, masking, start, sweep
 from worker.app import Worker
 from worker.batches.sending import Sending
 from worker.concurrency import jobs_at_once
@@ -66,10 +66,12 @@ def main() -> int:
             leave(0)
         if command.serve:
             with started("worker.serve") as (engines, settings):
+                sweep.begin(settings)
                 serve_http(engines, settings, command.host, command.port)
                 leave(0)
         if command.rp_serve_api or platform_around():
             with started("runpod", "job_loop.sdk") as (engines, settings):
+                sweep.begin(settings)
                 serve(engines, settings, test_api=command.rp_serve_api)
                 leave(0)
         job = local.read_job(command.test_input)

@@ -15,7 +15,7 @@ from worker.settings import Settings
 from worker.volume import Volume, failures, ids
 from worker.volume.pages import LARGEST, Page, page
 
-__all__ = ["PREFIX", "Files", "StoredFile", "Writing"]
+__all__ = ["MEGABYTE", "PREFIX", "Files", "StoredFile", "Writing"]
 
 MEGABYTE = 1_000_000
 DAY_S = 86_400

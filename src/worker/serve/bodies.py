@@ -1,8 +1,10 @@
 """The bodies of requests: read within a size and a time, and parsed strictly."""
 
 import asyncio
+import contextlib
 import json
 import sys
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.requests import Request
@@ -29,40 +31,53 @@ class Bodies:
     Args:
         largest: bytes of one.
         patience_s: seconds for one, besides those that its bytes may take.
+        setting: what bounds one.
     """
 
-    def __init__(self, largest: int, patience_s: float) -> None:
+    def __init__(self, largest: int, patience_s: float, setting: str = "MAX_INPUT_MB") -> None:
         self._largest = largest
         self._patience_s = patience_s
+        self._setting = setting
         self._held = 0
 
     async def read(self, request: Request) -> bytes:
-        """Return a request's body.
+        """Return a request's body; see ``parts``."""
+        body = bytearray()
+        async with contextlib.aclosing(self.parts(request)) as parts:
+            async for part in parts:
+                body += part
+            return bytes(body)
+
+    async def parts(self, request: Request) -> AsyncGenerator[bytes, None]:
+        """Yield a request's body as it comes; it counts as held until the end of this.
 
         Raises:
             RequestError: it is too large, or too slow.
             EngineBusy: there are too many.
         """
-        body = bytearray()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._patience_s
+        declared = request.headers.get("content-length", "")
+        self._check(int(declared) if declared.isdecimal() else 0)
+        stream, size = request.stream(), 0
+        until = asyncio.get_running_loop().time() + self._patience_s
         try:
-            async with asyncio.timeout_at(until) as timeout:
-                async for part in request.stream():
-                    body += part
-                    self._held += len(part)
-                    self._check(len(body))
-                    timeout.reschedule(until + len(body) / SLOWEST)
+            while True:
+                async with asyncio.timeout_at(until + size / SLOWEST):
+                    part = await anext(stream, None)
+                if part is None:
+                    return
+                size += len(part)
+                self._held += len(part)
+                self._check(size)
+                yield part
         except TimeoutError:
             message = f"The body came slower than {SLOWEST:,} bytes a second (SERVE_TIMEOUT_S)."
             raise Refused(408, message) from None
         finally:
-            self._held -= len(body)
-        return bytes(body)
+            self._held -= size
 
     def _check(self, size: int) -> None:
         if size > self._largest:
-            raise Refused(413, f"The body has more than {self._largest:,} bytes (MAX_INPUT_MB).")
+            raise Refused(413, f"The body has more than {self._largest:,} bytes ({self._setting}).")
         if self._held > MOST_HELD * self._largest:
             raise EngineBusy
 

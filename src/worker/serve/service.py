@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import math
-import secrets
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
@@ -19,14 +18,20 @@ from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import EngineBusy, EngineDead, Unauthorized, WorkerError, WrongMethod
 from worker.errors import defects_hidden as as_internal_error
+from worker.record import UNANSWERED, JobRecord
+from worker.routes.openai.route import Route
+from worker.serve import keys
 from worker.serve.background import Background
 from worker.serve.bodies import Bodies, decoded
+from worker.serve.transfers import Transfers, route_of
 from worker.settings import Settings
 
 PING = "/ping"
 # For load balancers, which have no key.
 OPEN_TO_ALL = (PING, "/health")
-METHODS = ("GET", "HEAD", "POST")
+READING = ("GET", "HEAD")
+WRITING = ("POST", "PUT")
+METHODS = (*READING, *WRITING, "DELETE")
 # The beginnings of events: no other text begins so.
 EVENTS = ("data:", "event:")
 JSON = "application/json"
@@ -47,7 +52,9 @@ class Service:
         self._inside = 0
         # A limit of yields, and decoded events, are for the platform's queue only.
         as_text = settings.model_copy(update={"raw_openai_output": True})
-        self._background = Background(Batches.of(settings))
+        batches = Batches.of(settings)
+        self._transfers = Transfers(batches.files, settings)
+        self._background = Background(batches)
         start = self._background.start
         # Nobody ends a job of a server for its time.
         self._worker = Worker(engines, as_text, limit=math.inf, start=start, seconds=math.inf)
@@ -61,6 +68,9 @@ class Service:
         request_id = str(uuid.uuid4())
         try:
             self._admit(request)
+            if route := self._transfers.take(request):
+                await self._transfer(request, route, request_id, send)
+                return
             with self._counted(request):
                 await self._respond(request, request_id, send)
         except ClientDisconnect:
@@ -76,17 +86,13 @@ class Service:
             WorkerError: the key or the method is wrong, or the engine is dead.
         """
         path = request.scope["path"]
-        if self._key and path not in OPEN_TO_ALL:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            # Anthropic's clients send x-api-key.
-            sent = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-            key = self._key.get_secret_value().encode()
-            if not secrets.compare_digest(sent.encode("latin-1"), key):
-                raise Unauthorized
+        open_to_all = path in OPEN_TO_ALL
+        if self._key and not open_to_all and not keys.right(request.headers, self._key):
+            raise Unauthorized
         # A body of anybody's is not read.
-        methods = METHODS[:2] if path in OPEN_TO_ALL else METHODS
+        methods = READING if open_to_all else METHODS
         if request.method not in methods:
-            taken = " and ".join(method for method in methods if method != "HEAD")
+            taken = " or ".join(method for method in methods if method != "HEAD")
             raise WrongMethod(f"{request.method} {path}: only {taken} is taken here.")
         if path == PING and self._engines.main.dead:
             raise EngineDead
@@ -98,7 +104,7 @@ class Service:
         Raises:
             EngineBusy: the worker has as many as it can hold.
         """
-        counts = int(request.method == "POST")
+        counts = int(request.method in WRITING)
         if self._inside + counts > self._most_inside:
             raise EngineBusy
         self._inside += counts
@@ -106,6 +112,24 @@ class Service:
             yield
         finally:
             self._inside -= counts
+
+    async def _transfer(self, request: Request, route: Route, request_id: str, send: Send) -> None:
+        """Answer a request that is no job, but has a line in the log as one.
+
+        Raises:
+            WorkerError: it is refused.
+        """
+        record = JobRecord(request_id, route=route.template, status=UNANSWERED)
+        try:
+            response = await self._transfers.answer(request, route)
+            response.headers.update(_headers(request_id))
+            await response(request.scope, request.receive, send)
+            record.status = response.status_code
+        except WorkerError as error:
+            record.status = error.status
+            raise
+        finally:
+            record.write()
 
     async def _respond(self, request: Request, request_id: str, send: Send) -> None:
         """Answer a request that is admitted.
@@ -133,17 +157,17 @@ class Service:
             answering.result()
 
     async def _input(self, request: Request) -> dict[str, Any]:
-        """Return a request as a job's input, without the query string, which no route uses.
+        """Return a request as a job's input.
 
         Raises:
             WorkerError: the body is refused.
         """
-        method, body = "GET", None
-        if request.method == "POST":
+        method, body = "GET" if request.method in READING else request.method, None
+        if method in WRITING:
             content = await self._bodies.read(request)
-            method, body = "POST", decoded(content, request.headers.get("content-type", ""))
+            body = decoded(content, request.headers.get("content-type", ""))
         # Every event is sent as it comes: chunks that grow are for the platform's queue.
-        return {"route": request.scope["path"], "method": method, "body": body, "max_batch_size": 1}
+        return {"route": route_of(request), "method": method, "body": body, "max_batch_size": 1}
 
     async def _answer(
         self, job: dict[str, Any], scope: Scope, receive: Receive, send: Send

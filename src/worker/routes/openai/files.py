@@ -28,6 +28,9 @@ LARGEST = 20_000_000
 PART = 600_000
 LLM_ENGINE = "llm_engine"
 
+FILES = "/v1/files"
+CONTENT = "/v1/files/{id}/content"
+
 
 def _whole(text: str) -> str:
     try:

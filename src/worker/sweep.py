@@ -1,0 +1,57 @@
+"""Removes what has expired on the volume, once an hour by one of the workers that share it."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from worker.batches.store import Batches
+from worker.errors import VolumeError
+from worker.settings import Settings
+from worker.volume import Volume, failures
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 3600.0
+# Empty; when it was written is when somebody last swept.
+MARK = "swept"
+
+
+def begin(settings: Settings) -> None:
+    """Sweep now and every hour, in a thread that ends with the process."""
+    threading.Thread(target=_keep_sweeping, args=(settings,), name="sweep", daemon=True).start()
+
+
+def sweep(settings: Settings) -> int:
+    """Remove what has expired, unless that was done within the hour; return how much there was.
+
+    Raises:
+        VolumeError: the volume fails.
+    """
+    volume, batches = Volume.of(settings), Batches.of(settings)
+    with failures():
+        # Without a volume, and on one that nothing was kept on, there is nothing to do.
+        kept = volume.root.is_dir() and volume.directory("")
+        if not kept or not kept.is_dir() or not _due(kept / MARK):
+            return 0
+        removed = batches.files.sweep(batches.inputs_in_use())
+        return removed + batches.sweep()
+
+
+def _due(mark: Path) -> bool:
+    """Return whether somebody should sweep, who then is the caller."""
+    # A mark of the future is that of a clock that was wrong.
+    if mark.exists() and abs(time.time() - mark.stat().st_mtime) < PERIOD_S:
+        return False
+    mark.touch()
+    return True
+
+
+def _keep_sweeping(settings: Settings) -> None:
+    while True:
+        try:
+            if removed := sweep(settings):
+                log.info("%d files and batches had expired and were removed", removed)
+        except VolumeError as error:
+            log.warning("what has expired could not be removed: %s", error)
+        time.sleep(PERIOD_S)
