@@ -9,6 +9,7 @@ DEMO_MODEL := .models/demo
 CLIENTS := .clients/installed
 FUZZ := .fuzz/installed
 NODE_CLIENT := .clients/node/installed
+LLM_ENGINE_CLIENT := .clients/llm-engine/installed
 # Another vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
@@ -108,7 +109,7 @@ test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
 
-test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) ## Run the tests with third-party clients (.clients, 340 MB)
+test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) ## Run the tests with third-party clients (.clients, 390 MB)
 	@$(BIN)/python -m pytest tests/clients
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
@@ -182,6 +183,13 @@ $(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
 	@echo "==> Making .fuzz: half a minute"
 	@$(BIN)/python -m venv .fuzz
 	@.fuzz/bin/python $(PIP) install --no-compile --quiet -r tests/fuzz/requirements.txt
+	@touch $@
+
+$(LLM_ENGINE_CLIENT): $(INSTALLED) tests/clients/llm-engine-requirements.txt
+	@echo "==> Making $(@D)"
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python $(PIP) install --no-deps --no-compile --quiet \
+		-r tests/clients/llm-engine-requirements.txt
 	@touch $@
 
 # In a copy, so that node_modules stays out of tests/.

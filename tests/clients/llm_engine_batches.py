@@ -1,0 +1,115 @@
+"""Scale LLM Engine's client against a worker: `python llm_engine_batches.py BASE_URL DIRECTORY`.
+
+The directory is the root of the worker's volume.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import llmengine
+from llmengine import Completion, File
+from llmengine.data_types import CreateBatchCompletionsModelConfig as ModelConfig
+from llmengine.data_types import CreateBatchCompletionsV1RequestContent as Content
+from llmengine.data_types import FilteredChatCompletionV2Request as Chat
+from llmengine.data_types import FilteredCompletionV2Request as Prompt
+
+PROMPTS = ["Once upon a time", "What does this worker do?", "Once upon a time there was"]
+SHARED: dict[str, Any] = {"max_new_tokens": 4, "temperature": 0.0}
+MODEL = ModelConfig(model="demo", num_shards=1, labels={"team": "a"})
+ENDED_S = 120
+
+
+def ended(job_id: str) -> dict[str, Any]:
+    """Poll a job, as callers do, until it has ended."""
+    until = time.monotonic() + ENDED_S
+    while time.monotonic() < until:
+        job: dict[str, Any] = Completion.get_batch_completion(job_id)["job"]
+        if job["status"] not in {"queued", "running"}:
+            return job
+        time.sleep(0.2)
+    sys.exit(f"The job {job_id} does not end")
+
+
+def refused(create: Any) -> dict[str, str]:
+    try:
+        create()
+    except Exception as error:  # noqa: BLE001  # which one it is is the result
+        return {"error": type(error).__name__, "message": str(error)}
+    sys.exit("What should be refused was answered")
+
+
+def chat(text: str, **keys: Any) -> Chat:
+    return Chat(messages=[{"role": "user", "content": text}], temperature=0, **keys)
+
+
+def files(directory: Path) -> dict[str, Any]:
+    """Upload a v1 input; return what the client knows of it, and then of its end."""
+    written = directory / "upload.json"
+    written.write_text(json.dumps({"prompts": PROMPTS, **SHARED}))
+    with written.open() as opened:
+        uploaded = File.upload(opened).id
+    job = v1("v1-file.json", input_data_path=uploaded)
+    return {
+        "id": uploaded,
+        "job": job,
+        "get": File.get(uploaded).dict(),
+        "listed": [file.dict() for file in File.list().files],
+        "content": File.download(uploaded).dict(),
+        "deleted": File.delete(uploaded).deleted,
+        "gone": refused(lambda: File.get(uploaded)),
+    }
+
+
+def v1(output: str, **keys: Any) -> dict[str, Any]:
+    created = Completion.batch_create(output_data_path=output, model_config=MODEL, **keys)
+    return ended(created.job_id)
+
+
+def v2(output: str, **keys: Any) -> dict[str, Any]:
+    created = Completion.batch_create(
+        output_data_path=output, model_config=MODEL, use_v2=True, priority="3", **keys
+    )
+    return {"created": json.loads(created.json()), "ended": ended(created.job_id)}
+
+
+def cancelled() -> dict[str, Any]:
+    """Cancel a job that would take long."""
+    content = [chat("Hi", max_tokens=200, ignore_eos=True)] * 500
+    job_id = Completion.batch_create(
+        output_data_path="cancelled.json", model_config=MODEL, content=content, use_v2=True
+    ).job_id
+    asked = Completion.cancel_batch_completion(job_id)
+    return {
+        "asked": asked,
+        "ended": ended(job_id),
+        "again": Completion.cancel_batch_completion(job_id),
+    }
+
+
+def main(base_url: str, root: str) -> None:
+    directory = Path(root)
+    llmengine.api_engine.set_base_path(base_url)
+    bodies = [
+        prompt.dict()
+        for prompt in (Prompt(prompt=text, max_tokens=4, temperature=0) for text in PROMPTS)
+    ]
+    (directory / "bodies.json").write_text(json.dumps(bodies))
+    content = Content(prompts=PROMPTS, return_token_log_probs=True, **SHARED)
+    answers = {
+        "prompts": PROMPTS,
+        "files": files(directory),
+        "v1": v1("out/v1.json", content=content),
+        "v2 chats": v2("out/chats.json", content=[chat(text, max_tokens=4) for text in PROMPTS]),
+        "v2 completions": v2("out/completions.json", input_data_path="bodies.json"),
+        "cancelled": cancelled(),
+        "refused": refused(lambda: v1("out/v1.json", input_data_path="https://example.com/in")),
+        "unknown": refused(lambda: Completion.get_batch_completion("batch_none")),
+    }
+    json.dump(answers, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
