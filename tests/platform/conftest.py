@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import openai
 import pytest
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
+from support.processes.http_worker import KEY, HttpWorker, http_worker
 from support.processes.local_endpoint import LocalEndpoint
 
 
@@ -22,6 +23,17 @@ def started_endpoint(
         return emulated_endpoint({**worker_environ, **settings}, log, post_delay_s)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def server(
+    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HttpWorker]:
+    """Start `src/handler.py --serve`, once a run; test_serve.py, the last to use it, ends it."""
+    folder = tmp_path_factory.mktemp("serve")
+    environ = {"SERVE_API_KEY": KEY, "FILES_PATH": str(folder / "volume")}
+    with http_worker({**worker_environ, **environ}, folder / "log") as running:
+        yield running
 
 
 @pytest.fixture

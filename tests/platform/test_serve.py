@@ -7,20 +7,10 @@ import openai
 import pytest
 from openai import OpenAI
 from support.processes.background import wait_until
-from support.processes.http_worker import HttpWorker, http_worker
+from support.processes.http_worker import KEY, HttpWorker
 
-KEY = "sk-served"
 ASKED = "What does this worker do?"
 BEGINS = "This worker turns a Hugging Face model into a serverless endpoint."
-
-
-@pytest.fixture(scope="module")
-def server(
-    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpWorker]:
-    log = tmp_path_factory.mktemp("serve") / "log"
-    with http_worker({**worker_environ, "SERVE_API_KEY": KEY}, log) as running:
-        yield running
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from support.processes.background import Background
 from support.processes.commands import SCRIPT
 from support.processes.forked import forked
 
+# What the tests' server asks for.
+KEY = "sk-served"
 ADDRESS = re.compile(r"Uvicorn running on (http://\S+)")
 
 
