@@ -22,8 +22,8 @@ from worker.volume import failures
 
 # Seconds between two looks at whether to stop.
 LOOK_S = 1.0
-# Seconds until the window is looked at again, while others use the engine.
-PAUSE_S = 0.05
+# Seconds until the window is looked at again.
+PAUSE_S = 0.02
 # Seconds before lines are given up that still run when the time is over.
 PATIENCE_S = 20.0
 # Seconds between two tries of a line that a retry can help.
@@ -68,7 +68,7 @@ class ShardRun:
     ask: Ask
     window: Window
     progress: Callable[[], Awaitable[None]]
-    _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _running: dict[asyncio.Task[None], Line] = field(default_factory=dict)
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
 
@@ -112,7 +112,8 @@ class ShardRun:
             if not read:
                 read = (await asyncio.to_thread(_some, waiting))[::-1]
             until = min(deadline, self.window.closed_at)
-            while read and self.window.open and time.monotonic() < until:
+            read += self._taken_back()
+            while read and self.window.room > 0 and time.monotonic() < until:
                 self._begin(read.pop(), endpoint, part)
             if not read and not self._running:
                 return Stop.DONE
@@ -136,12 +137,22 @@ class ShardRun:
     def _begin(self, line: Line, endpoint: str, part: Part) -> None:
         self.window.running += 1
         task = asyncio.create_task(self._line(line, endpoint, part))
-        self._running.add(task)
+        self._running[task] = line
         task.add_done_callback(self._ended)
 
+    def _taken_back(self) -> list[Line]:
+        """Abort the youngest lines that have to make room for others, and return them."""
+        lines: list[Line] = []
+        while self._running and self.window.room < 0:
+            task, line = self._running.popitem()
+            self.window.running -= 1
+            if task.cancel():
+                lines.append(line)
+        return lines
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self.window.running -= 1
-        self._running.discard(task)
+        if self._running.pop(task, None) is not None:
+            self.window.running -= 1
         if not task.cancelled():
             self._failure = self._failure or task.exception()
         # Not asyncio.wait, which would look at all lines whenever one has its answer.

@@ -4,10 +4,11 @@ import math
 import time
 from collections.abc import Callable
 
-# Of the lines that fit, the part that may begin while others ask.
-SMALL = 16
-# Seconds after the last other request in which more may come.
-CALM_S = 0.5
+# Of the lines that fit, the part that may be answered while others ask.
+SMALL = 32
+# Seconds after the last other request in which more may come: whoever asks now and then must not
+# find the engine full each time.
+CALM_S = 5.0
 
 
 class Window:
@@ -31,9 +32,9 @@ class Window:
         self.closed_at = time.monotonic()
 
     @property
-    def open(self) -> bool:
-        """Whether a further line may begin."""
+    def room(self) -> int:
+        """How many further lines may begin; below 0, how many have to make room for others."""
         now = time.monotonic()
         if self._others():
             self._busy_at = now
-        return self.running < (self._few if now - self._busy_at < CALM_S else self._full)
+        return (self._few if now - self._busy_at < CALM_S else self._full) - self.running

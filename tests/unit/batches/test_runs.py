@@ -130,6 +130,24 @@ async def test_a_job_stops_before_its_time_and_says_how_to_go_on(tmp_path: Path)
     assert len(engine.asked) == 300
 
 
+async def test_lines_make_room_for_other_requests_and_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.batches.window.CALM_S", 0.2)
+    with ScriptedEngine(*tokens("a", "b", pause=1)) as engine:
+        worker = worker_at(tmp_path, engine, BATCH_CONCURRENCY="64")
+        running = asyncio.create_task(batch_of(worker, requests=lines(128), endpoint=CHAT))
+        assert await until(lambda: len(engine.generating) == 64)
+        other = asyncio.create_task(answered(worker, {"prompt": "Hi"}, "other"))
+        # Two lines, and the other request.
+        assert await until(lambda: len(engine.generating) == 3)
+        assert (await other)["choices"]
+        assert await until(lambda: len(engine.generating) == 64)
+        batch = await running
+    assert batch["request_counts"] == {"total": 128, "completed": 128, "failed": 0}
+    assert list(results(tmp_path, batch)[0]) == [f"c{index}" for index in range(128)]
+
+
 async def test_a_worker_that_is_stopped_ends_its_part_in_order(tmp_path: Path) -> None:
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 2
