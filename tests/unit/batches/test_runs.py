@@ -134,7 +134,7 @@ async def test_lines_make_room_for_other_requests_and_begin_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.batches.window.CALM_S", 0.2)
-    with ScriptedEngine(*tokens("a", "b", pause=1)) as engine:
+    with ScriptedEngine(*tokens("a", "b", pause=1.0)) as engine:
         worker = worker_at(tmp_path, engine, BATCH_CONCURRENCY="64")
         running = asyncio.create_task(batch_of(worker, requests=lines(128), endpoint=CHAT))
         assert await until(lambda: len(engine.generating) == 64)
