@@ -62,9 +62,9 @@ def create(
     path, rank = asked.input_data_path, asked.rank if by_priority else None
     place = input_place(path, batches.volume, batches.files) if path else None
     if version == 1:
-        url, texts = lines.COMPLETIONS, inputs.v1(asked, place, batches.limits.lines, rank)
+        url, texts = lines.COMPLETIONS, inputs.v1(asked, place, batches.limits, rank)
     else:
-        url, texts = inputs.v2(asked, place, batches.limits.lines, rank)
+        url, texts = inputs.v2(asked, place, batches.limits, rank)
     check_endpoint(url)
     file_id, name = ids.derived(PREFIX, batch_id), f"{batch_id}.jsonl"
     try:

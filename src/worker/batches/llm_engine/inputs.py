@@ -1,10 +1,11 @@
 """The input of LLM Engine's batches: in the request, or a JSON file that is read item by item."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from worker.batches.lines import Limits
 from worker.batches.llm_engine import lines
 from worker.batches.llm_engine.models import BatchRequest, Content
 from worker.batches.llm_engine.places import INPUT
@@ -14,29 +15,27 @@ from worker.job.base import unknown_key
 from worker.volume import failures
 
 PROMPTS = "prompts"
-# Characters of one prompt or body.
-LONGEST = 20_000_000
 
 _V1 = f"an object with {PROMPTS}, max_new_tokens and temperature"
 _V2 = "a list of requests' bodies"
 
 
 def v1(
-    asked: BatchRequest, place: Path | None, most: int, priority: int | None = None
+    asked: BatchRequest, place: Path | None, limits: Limits, priority: int | None = None
 ) -> Iterator[bytes]:
     """Return the lines of a v1 batch; who iterates gets the mistakes in the prompts.
 
     Args:
         asked: the request.
         place: its input file; None: the input is in the request.
-        most: how many prompts there may be.
+        limits: of the batch.
         priority: for the scheduler; None: it answers requests in their order.
 
     Raises:
         InvalidInput: what is beside the prompts is wrong, or there are none.
         VolumeError: the volume fails.
     """
-    given = asked.content if place is None else _beside_prompts(place)
+    given = asked.content if place is None else _beside_prompts(place, limits)
     if not isinstance(given, dict):
         raise InvalidInput(f"content: {_V1}", param="content")
     found = given.get(PROMPTS)
@@ -44,19 +43,20 @@ def v1(
         message = f"content.{PROMPTS}: a list of at least one text"
         raise InvalidInput(message, param=f"content.{PROMPTS}")
     content = Content.read({key: value for key, value in given.items() if key != PROMPTS})
-    prompts = found if place is None else _prompts(place)
-    return lines.of_prompts(_bounded(prompts, most), content, asked.config.model, priority)
+    prompts = found if place is None else _prompts(place, limits)
+    made = lines.of_prompts(prompts, content, asked.config.model, priority)
+    return _bounded(made, limits, f"content.{PROMPTS}")
 
 
 def v2(
-    asked: BatchRequest, place: Path | None, most: int, priority: int | None = None
+    asked: BatchRequest, place: Path | None, limits: Limits, priority: int | None = None
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v2 batch, and its lines; who iterates gets the mistakes in them.
 
     Args:
         asked: the request.
         place: its input file; None: the input is in the request.
-        most: how many bodies there may be.
+        limits: of the batch.
         priority: for the scheduler; None: it answers requests in their order.
 
     Raises:
@@ -66,24 +66,29 @@ def v2(
     if place is None and not isinstance(asked.content, list):
         message = f"{_V2}; prompts with common parameters go to /v1/llm/batch-completions"
         raise InvalidInput(f"content: {message}", param="content")
-    first = next(iter(asked.content if place is None else _bodies(place)), None)
+    first = next(iter(asked.content if place is None else _bodies(place, limits)), None)
     url = lines.route_of(first)
-    bodies = asked.content if place is None else _bodies(place)
-    return url, lines.of_bodies(_bounded(bodies, most), url, asked.config.model, priority)
+    bodies = asked.content if place is None else _bodies(place, limits)
+    made = lines.of_bodies(bodies, url, asked.config.model, priority)
+    return url, _bounded(made, limits, "content")
 
 
-def _bounded(items: Iterable[Any], most: int) -> Iterator[Any]:
-    for index, item in enumerate(items):
-        if index == most:
-            message = f"more than {most:,} requests (BATCH_MAX_REQUESTS)"
-            raise InvalidInput(f"content: {message}", param="content")
-        yield item
+def _bounded(made: Iterator[bytes], limits: Limits, place: str) -> Iterator[bytes]:
+    """Yield lines that the batch would not refuse, either."""
+    for index, line in enumerate(made):
+        if index == limits.lines:
+            message = f"more than {limits.lines:,} requests (BATCH_MAX_REQUESTS)"
+            raise InvalidInput(f"{place}: {message}", param=place)
+        if len(line) > limits.bytes_of_a_line:
+            message = f"more than {limits.bytes_of_a_line:,} bytes (MAX_INPUT_MB)"
+            raise InvalidInput(f"{place}.{index}: {message}", param=f"{place}.{index}")
+        yield line
 
 
-def _beside_prompts(place: Path) -> dict[str, Any]:
+def _beside_prompts(place: Path, limits: Limits) -> dict[str, Any]:
     """Return the object in a file, with the first of its prompts only, whatever is behind them."""
     found: dict[str, Any] = {}
-    with _text(place) as text:
+    with _text(place, limits) as text:
         for key in text.members():
             if key in found:
                 raise InvalidInput(f"{key!r} stands twice in the object")
@@ -97,8 +102,8 @@ def _beside_prompts(place: Path) -> dict[str, Any]:
     return found
 
 
-def _prompts(place: Path) -> Iterator[Any]:
-    with _text(place) as text:
+def _prompts(place: Path, limits: Limits) -> Iterator[Any]:
+    with _text(place, limits) as text:
         for key in text.members():
             if key == PROMPTS:
                 yield from text.items()
@@ -106,14 +111,14 @@ def _prompts(place: Path) -> Iterator[Any]:
                 text.value()
 
 
-def _bodies(place: Path) -> Iterator[Any]:
-    with _text(place) as text:
+def _bodies(place: Path, limits: Limits) -> Iterator[Any]:
+    with _text(place, limits) as text:
         yield from text.items()
         text.end()
 
 
 @contextlib.contextmanager
-def _text(place: Path) -> Iterator[Text]:
+def _text(place: Path, limits: Limits) -> Iterator[Text]:
     """Open an input file.
 
     Raises:
@@ -125,6 +130,6 @@ def _text(place: Path) -> Iterator[Text]:
     try:
         # A mark of the byte order is passed over.
         with failures(), place.open(encoding="utf-8-sig", newline="") as opened:
-            yield Text(opened, LONGEST)
+            yield Text(opened, limits.bytes_of_a_line)
     except InvalidInput as error:
         raise InvalidInput(f"{INPUT}: {error.message}", param=INPUT) from None

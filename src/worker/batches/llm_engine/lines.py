@@ -18,6 +18,7 @@ ROUTES = {"messages": "/v1/chat/completions", "prompt": COMPLETIONS, "input": "/
 # What a caller's request does not decide: every line names the batch's model, none is streamed.
 OVERWRITTEN = ("model", "stream", "stream_options")
 
+_TOO_DEEP = "it is nested too deeply"
 _KINDS = "messages (a chat), prompt (a completion) or input (a response)"
 
 
@@ -75,7 +76,7 @@ def of_bodies(
         if (found := _route(index, item)) != url:
             message = f"it is for {found}, but the first is for {url}: a batch has one route"
             raise _refusal(f"content.{index}", message)
-        body = {key: value for key, value in plain(item).items() if key not in OVERWRITTEN}
+        body = _plain(index, item)
         # LLM Engine's client writes 0 where nobody asked for one.
         if priority is not None and not body.get("priority"):
             body["priority"] = priority
@@ -91,6 +92,13 @@ def route_of(first: Any) -> str:
     return _route(0, first)
 
 
+def _plain(index: int, item: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {key: value for key, value in plain(item).items() if key not in OVERWRITTEN}
+    except RecursionError:
+        raise _refusal(f"content.{index}", _TOO_DEEP) from None
+
+
 def _route(index: int, item: Any) -> str:
     keys = without_nulls(item) if isinstance(item, dict) else {}
     found = [route for key, route in ROUTES.items() if key in keys]
@@ -103,6 +111,8 @@ def _line(index: int, place: str, url: str, body: dict[str, Any]) -> bytes:
     line = {"custom_id": str(index), "method": "POST", "url": url, "body": body}
     try:
         return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    except RecursionError:
+        raise _refusal(place, _TOO_DEEP) from None
     except UnicodeEncodeError:
         raise _refusal(place, "a text in it has half of a surrogate pair") from None
     except ValueError:

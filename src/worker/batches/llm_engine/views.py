@@ -29,7 +29,9 @@ def job(batch: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """
     ended = next((batch[name] for name in ENDS if batch.get(name) is not None), None)
     # Who has no access to the volume reads the results in OpenAI's form.
-    files = {name: batch[name] for name in FILES if batch.get(name) is not None}
+    notes = {name: batch[name] for name in FILES if batch.get(name) is not None}
+    if errors := batch.get("errors"):
+        notes["error"] = errors["data"][0]["message"]
     return {
         "job_id": batch["id"],
         "input_data_path": asked.get("input_data_path"),
@@ -40,7 +42,7 @@ def job(batch: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
         "created_at": _iso(batch["created_at"]),
         "expires_at": _iso(batch["expires_at"]),
         "completed_at": None if ended is None else _iso(ended),
-        "metadata": {**asked["metadata"], **files},
+        "metadata": {**asked["metadata"], **notes},
     }
 
 

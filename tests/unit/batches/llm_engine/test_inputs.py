@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from worker.batches.lines import Limits
 from worker.batches.llm_engine import inputs
 from worker.batches.llm_engine.models import BatchRequest
 from worker.errors import InvalidInput
 
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi\nthere"}]}
-MOST = 4
+LIMITS = Limits(lines=4, bytes_of_a_line=400)
 
 
 def asked(content: Any = None) -> BatchRequest:
@@ -30,12 +31,12 @@ def written(directory: Path, content: Any) -> Path:
 
 
 def v1(content: Any, place: Path | None = None) -> list[str]:
-    lines = inputs.v1(asked(None if place else content), place, MOST)
+    lines = inputs.v1(asked(None if place else content), place, LIMITS)
     return [json.loads(line)["body"]["prompt"] for line in lines]
 
 
 def v2(content: Any, place: Path | None = None) -> tuple[str, list[Any]]:
-    url, lines = inputs.v2(asked(None if place else content), place, MOST)
+    url, lines = inputs.v2(asked(None if place else content), place, LIMITS)
     return url, [json.loads(line)["body"] for line in lines]
 
 
@@ -72,7 +73,7 @@ def test_a_file_may_begin_with_a_mark_of_the_byte_order(tmp_path: Path) -> None:
         {"prompts": ["a"]},
         {**SHARED, "prompts": ["a"], "temperatur": 0},
         {**SHARED, "prompts": [3]},
-        {**SHARED, "prompts": ["a"] * (MOST + 1)},
+        {**SHARED, "prompts": ["a"] * (LIMITS.lines + 1)},
     ],
     ids=str,
 )
@@ -92,7 +93,7 @@ def test_wrong_input_of_v1_is_refused_wherever_it_stands(tmp_path: Path, content
         ["a"],
         [{}],
         [CHAT, {"prompt": "a"}],
-        [CHAT] * (MOST + 1),
+        [CHAT] * (LIMITS.lines + 1),
     ],
     ids=str,
 )
@@ -129,3 +130,22 @@ def test_a_key_that_stands_twice_in_a_file_is_refused(tmp_path: Path) -> None:
 def test_who_sends_prompts_to_v2_is_told_where_they_go() -> None:
     with pytest.raises(InvalidInput, match="/v1/llm/batch-completions"):
         v2({**SHARED, "prompts": ["a"]})
+
+
+@pytest.mark.parametrize("length", [300, 500])
+def test_what_is_too_long_for_a_line_is_refused_by_its_place(tmp_path: Path, length: int) -> None:
+    long = {"messages": [{"role": "user", "content": "x" * length}]}
+    for place in (None, written(tmp_path, [CHAT, long])):
+        with pytest.raises(InvalidInput, match=r"MAX_INPUT_MB|more than 400 characters"):
+            v2([CHAT, long], place)
+    with pytest.raises(InvalidInput, match=r"content\.prompts\.1: more than 400 bytes"):
+        v1({**SHARED, "prompts": ["a", "x" * length]})
+
+
+@pytest.mark.parametrize("depth", [700, 100_000])
+def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, depth: int) -> None:
+    nested = b"[" * depth + b"]" * depth
+    place = written(tmp_path, b'[{"messages": ' + nested + b"}]")
+    deep = Limits(lines=1, bytes_of_a_line=1_000_000)
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        list(inputs.v2(asked(), place, deep)[1])

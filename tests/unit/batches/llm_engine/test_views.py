@@ -58,6 +58,11 @@ def test_a_job_that_ended_tells_when_however_it_did(name: str) -> None:
     assert job({**BATCH, name: 1_700_000_001}, ASKED)["completed_at"] == "2023-11-14T22:13:21+00:00"
 
 
+def test_a_job_that_failed_tells_why() -> None:
+    failed = {**BATCH, "status": "failed", "errors": {"data": [{"message": "it has changed"}]}}
+    assert job(failed, ASKED)["metadata"]["error"] == "it has changed"
+
+
 def test_a_job_that_ended_tells_the_files_of_its_results() -> None:
     ended = {**BATCH, "output_file_id": "file-1", "error_file_id": None}
     assert job(ended, ASKED)["metadata"] == {"team": "a", "output_file_id": "file-1"}
