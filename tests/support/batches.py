@@ -50,7 +50,7 @@ def content(root: Path, file_id: str | None) -> list[dict[str, Any]]:
         return []
     text = (root / "worker" / "files" / file_id / "content").read_text()
     assert text.endswith("\n")
-    return [json.loads(one) for one in text.splitlines()]
+    return [json.loads(one) for one in text.split("\n")[:-1]]
 
 
 def results(root: Path, batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

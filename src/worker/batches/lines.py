@@ -107,7 +107,7 @@ def lines(path: Path, longest: int, shard: Shard | None = None) -> Iterator[Line
                 whole = False
             content = text.removeprefix(BOM if begin == 0 else b"").strip()
             if content or not whole:
-                yield Line(number, begin, content if whole else None)
+                yield Line(number, begin, content if whole and len(content) <= longest else None)
             number += 1
 
 
@@ -118,7 +118,8 @@ def request_in(line: Line, endpoint: str) -> dict[str, Any]:
         WrongLineError: it is no request to the endpoint.
     """
     if line.text is None:
-        raise WrongLineError("line_too_large", "the line has more bytes than a request may have")
+        message = "the line has more bytes than a request may have (MAX_INPUT_MB)"
+        raise WrongLineError("line_too_large", message)
     try:
         found = msgspec.json.decode(line.text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

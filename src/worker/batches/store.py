@@ -9,6 +9,7 @@ from worker.batches.request import Kept
 from worker.batches.state import REQUEST, Batch
 from worker.errors import InvalidInput, NoSuchObject
 from worker.files import Files
+from worker.job.base import of_field
 from worker.settings import Settings
 from worker.volume import Volume, failures, ids
 
@@ -49,10 +50,10 @@ class Batches:
         batch = Batch(self._directory / kept.id)
         if batch.has(REQUEST):
             return batch
-        file = self.files.get(kept.input_file_id)
-        if file.purpose != "batch":
-            message = f"the file {file.id!r} has the purpose {file.purpose!r}, not 'batch'"
-            raise InvalidInput(f"input_file_id: {message}", param="input_file_id")
+        with of_field("input_file_id"):
+            file = self.files.get(kept.input_file_id)
+            if file.purpose != "batch":
+                raise InvalidInput(f"the file has the purpose {file.purpose!r}, not 'batch'")
         batch.write(REQUEST, kept)
         return batch
 

@@ -1,12 +1,13 @@
 """What all shapes of a job's input share: the chunk keys, and the messages of refusals."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, RequestError
 
 # Bounds of a message: mistakes in it, and characters of a key.
 MOST_MISTAKES = 5
@@ -17,6 +18,18 @@ SAMPLING = "sampling_params"
 
 # Amounts of pieces, a factor, milliseconds.
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("has half of a surrogate pair, which is no character") from None
+    return text
+
+
+# A text that can be written to a file.
+Text = Annotated[str, AfterValidator(_whole)]
 
 
 class Strict(BaseModel):
@@ -81,6 +94,16 @@ def invalid_fields(
             else f"{fields[-1]}: {mistake['msg'].removeprefix('Value error, ')}"
         )
     return InvalidInput("; ".join(messages), param=fields[0].removeprefix(f"{SAMPLING}."))
+
+
+@contextlib.contextmanager
+def of_field(name: str) -> Iterator[None]:
+    """Raise what a block refuses as a refusal of the field that the caller wrote."""
+    try:
+        yield
+    except RequestError as error:
+        error.message, error.param = f"{name}: {error.message}", name
+        raise
 
 
 def invalid_param(name: str, message: str, holder: str, *, prefixed: bool = True) -> InvalidInput:

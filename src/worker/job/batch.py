@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker.job.base import Job, Strict
+from worker.job.base import Job, Strict, Text
 
 HOUR_S = 3600
 # Where a line can go, as callers write it.
@@ -45,7 +45,7 @@ class BatchRequest(Strict):
 
     endpoint: str
     completion_window: str = "24h"
-    metadata: dict[str, str] | None = None
+    metadata: dict[Text, Text] | None = None
     output_expires_after: ExpiresAfter | None = None
     data_parallelism: Annotated[int, Field(ge=1, le=64)] = 1
 

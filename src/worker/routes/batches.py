@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
-
-import msgspec
 
 from worker.batches.request import kept
 from worker.batches.runner import Progress, Runner
@@ -14,6 +13,7 @@ from worker.batches.state import Batch
 from worker.batches.store import PREFIX
 from worker.chunking import Piece
 from worker.job import BatchJob, Budget
+from worker.job.base import of_field
 from worker.job.openai import BatchLine
 from worker.record import Usage
 from worker.routes import openai
@@ -24,6 +24,8 @@ from worker.volume import ids
 
 # Of lines, where requests are computed by their priority: callers' own have 0, and come first.
 PRIORITY = 100
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def answer(job: BatchJob, request_id: str, resources: Resources, seconds: float) -> Answer[Any]:
@@ -76,12 +78,18 @@ def _batch(job: BatchJob, request_id: str, resources: Resources) -> tuple[Batch,
     if spec.input_file_id is not None:
         file_id = spec.input_file_id
     elif spec.input_path is not None:
-        batches.files.refer(spec.input_path, purpose="batch", id=file_id)
+        with of_field("input_path"):
+            batches.files.refer(spec.input_path, purpose="batch", id=file_id)
     else:
-        texts = (msgspec.json.encode(line) + b"\n" for line in spec.requests or ())
+        texts = map(_text, spec.requests or ())
         batches.files.receive(texts, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
     others = 0 if batches.has(batch_id) else spec.data_parallelism - 1
     return batches.create(kept(spec, batch_id, file_id)), others
+
+
+def _text(line: dict[str, Any]) -> bytes:
+    """Return a line of an input, as it came: what is no JSON has its line among the mistakes."""
+    return (_encode(line) + "\n").encode(errors="surrogatepass")
 
 
 def _ask(resources: Resources) -> Ask:

@@ -4,9 +4,9 @@ The first line of a docstring is what /openapi.json has of the route.
 """
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from worker.batches.finish import settle
 from worker.batches.request import kept
@@ -17,13 +17,17 @@ from worker.errors import InvalidInput
 from worker.job.base import invalid_fields, without_nulls
 from worker.job.batch import CreateBatch
 from worker.job.openai import OpenAIJob
+from worker.routes.openai.listing import Listing
 from worker.routes.openai.route import Asked
 from worker.routes.resources import Resources
 from worker.volume import ids
 from worker.volume.pages import page
 
-MOST_LISTED = 100
-_number = TypeAdapter(int)
+
+class Listed(Listing):
+    """A page of the list of batches: what the query has beside these has no effect."""
+
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
 
 
 async def create(asked: Asked) -> dict[str, Any]:
@@ -55,17 +59,11 @@ async def listed(asked: Asked) -> dict[str, Any]:
     Raises:
         InvalidInput: the limit is no number from 1 to 100.
     """
-    query = asked.job.query
-    try:
-        limit = _number.validate_python(query.get("limit", 20))
-    except ValidationError:
-        limit = 0
-    if not 1 <= limit <= MOST_LISTED:
-        raise InvalidInput(f"limit: a whole number from 1 to {MOST_LISTED}", param="limit")
-
-    after = query.get("after")
+    asked_for = Listed.read(asked.job.query)
     return await asyncio.to_thread(
-        lambda: page(asked.resources.batches.all(), after=after, limit=limit).shown()
+        lambda: page(
+            asked.resources.batches.all(), after=asked_for.after, limit=asked_for.limit
+        ).shown()
     )
 
 

@@ -8,14 +8,14 @@ import base64
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from worker.batches.store import Batches
 from worker.chunking import ROOM_BYTES
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import PREFIX, Files, StoredFile
 from worker.files.stored import PURPOSE, Purpose
-from worker.job.base import Strict, invalid_fields, without_nulls
+from worker.job.base import Strict, Text, invalid_fields, without_nulls
 from worker.routes.answer import json_size
 from worker.routes.openai.listing import Listing
 from worker.routes.openai.route import Asked
@@ -30,17 +30,6 @@ LLM_ENGINE = "llm_engine"
 
 FILES = "/v1/files"
 CONTENT = "/v1/files/{id}/content"
-
-
-def _whole(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("has half of a surrogate pair, which is no character") from None
-    return text
-
-
-Text = Annotated[str, AfterValidator(_whole)]
 
 
 class ExpiresAfter(Strict):
