@@ -16,8 +16,8 @@ from worker.settings import Settings
 
 # Directory in the root.
 KEPT = "worker"
-# Directories in the root that no caller may name: the worker's own, and models with their tokens.
-PRIVATE = (KEPT, "huggingface-cache", "compile-cache")
+# Directories in the root that no caller may name: the worker's own, and what it runs.
+PRIVATE = (KEPT, "huggingface-cache", "compile-cache", "adapters")
 S3 = "s3://"
 
 _REASONS = {
