@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -77,7 +78,7 @@ class Service:
             return
         except WorkerError as error:
             refusal = {"error": json.dumps(error.body(request_id))}
-            await _response(refusal, request_id)(scope, receive, send)
+            await _response(refusal, request_id, scope)(scope, receive, send)
 
     def _admit(self, request: Request) -> None:
         """Check a request's key and method, and for /ping that the engine is alive.
@@ -182,7 +183,7 @@ class Service:
             else:
                 # NaN, which JSON has not, is a defect of whoever computed it.
                 with as_internal_error(job["id"]):
-                    response = _response(first, job["id"])
+                    response = _response(first, job["id"], scope)
                 await response(scope, receive, send)
 
 
@@ -195,7 +196,7 @@ def _headers(request_id: str) -> dict[str, str]:
     return {"x-request-id": request_id}
 
 
-def _response(chunk: Any, request_id: str) -> Response:
+def _response(chunk: Any, request_id: str, scope: Scope) -> Response:
     """Return the response for the one yield of an answer that is no stream, or of a failed job."""
     headers = _headers(request_id)
     if isinstance(chunk, str):
@@ -205,6 +206,9 @@ def _response(chunk: Any, request_id: str) -> Response:
     body = json.loads(chunk["error"])
     if body["error"]["retryable"]:
         headers["retry-after"] = "1"
+    if keys.authorization(Headers(scope=scope))[0] == "basic":
+        # LLM Engine's client, which looks for the message there.
+        body["detail"] = body["error"]["message"]
     return Response(_as_bytes(_encode(body)), body["error"]["code"], headers, JSON)
 
 

@@ -69,3 +69,15 @@ async def test_a_load_balancer_needs_no_key() -> None:
         async with client(engine, **KEY) as http:
             assert (await http.get("/ping")).status_code == 200
             assert (await http.get("/health")).status_code != 401
+
+
+async def test_llm_engines_client_finds_the_message_of_an_error_where_it_looks() -> None:
+    basic = {"authorization": "Basic c2stcmlnaHQ6"}
+    with ScriptedEngine() as engine:
+        async with client(engine, **KEY) as http:
+            wrong = await http.post(CHAT, json={"messages": 5}, headers=basic)
+            unread = await http.post(CHAT, content=b"[", headers=basic)
+            others = await http.post(CHAT, json={"messages": 5}, headers={"x-api-key": "sk-right"})
+    for response in (wrong, unread):
+        assert response.json()["detail"] == error_of(response)["message"]
+    assert "detail" not in others.json()
