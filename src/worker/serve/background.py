@@ -1,6 +1,8 @@
 """Batches that run in the background of a server: nobody's request waits for them."""
 
 import asyncio
+import contextlib
+import json
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -9,9 +11,12 @@ from typing import Any
 from starlette.types import Receive, Send
 
 from worker.batches.store import Batches
-from worker.errors import WorkerError
+from worker.errors import VolumeError, WorkerError
 
 log = logging.getLogger(__name__)
+
+# Seconds until a batch goes on that a full volume or a busy engine has stopped.
+PAUSE_S = 60.0
 
 # Answers a job, as ``Worker.handle``.
 Handle = Callable[[dict[str, Any]], AsyncGenerator[Any, None]]
@@ -66,6 +71,14 @@ class Background:
 
     async def _answer(self, batch_id: str) -> None:
         job = {"id": str(uuid.uuid4()), "input": {"batch": {"id": batch_id}}}
-        async for found in self.handle(job):
-            if "error" in found:
-                log.error("batch %s stops: %s", batch_id, found["error"])
+        while error := await self._error_of(job):
+            log.error("batch %s stops: %s", batch_id, error["message"])
+            if not error["retryable"] and error["code"] != VolumeError.status:
+                return
+            await asyncio.sleep(PAUSE_S)
+
+    async def _error_of(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """Run a job; return its error, if it fails."""
+        async with contextlib.aclosing(self.handle(job)) as yields:
+            (found,) = [one async for one in yields]
+        return json.loads(found["error"])["error"] if "error" in found else None
