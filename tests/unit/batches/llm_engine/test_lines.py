@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.batches.llm_engine.lines import of_bodies, of_prompts, route_of
@@ -138,6 +138,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None, database=None)
 @given(st.lists(VALUES, min_size=1))
 def test_a_body_is_one_line_and_comes_through_unchanged(values: list[Any]) -> None:
     lines = list(of_bodies(({**CHAT, "any": [value]} for value in values), CHATS, "demo"))

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.batches.llm_engine import rendering
@@ -74,6 +74,7 @@ def test_no_requests_are_an_empty_array() -> None:
     assert json.loads(b"".join(rendering.array([], rendering.v2))) == []
 
 
+@settings(deadline=None, database=None)
 @given(st.lists(st.none() | st.dictionaries(st.text(), st.text())))
 def test_the_array_has_one_item_for_each_request_in_their_order(bodies: list[Any]) -> None:
     found = [None if body is None else line(body) for body in bodies]

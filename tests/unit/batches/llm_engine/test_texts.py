@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.batches.llm_engine import texts
@@ -48,6 +48,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(deadline=None, database=None)
 @given(
     st.lists(VALUES, max_size=5),
     st.integers(1, 40),
@@ -61,6 +62,7 @@ def test_an_array_has_the_same_items_wherever_it_is_cut(
     assert items(content, part, longest=100_000) == values
 
 
+@settings(deadline=None, database=None)
 @given(st.dictionaries(st.text(), VALUES, max_size=5), st.integers(1, 40))
 def test_an_object_has_the_same_members_wherever_it_is_cut(
     members: dict[str, Any], part: int

@@ -1,5 +1,6 @@
 """LLM Engine's batches, from the request to the array on the volume."""
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -105,6 +106,18 @@ async def test_v2_writes_bodies_and_errors_in_the_order_of_the_requests(
     assert first["choices"][0]["text"] == "a"
     assert second["error"]["message"] == "too long"
     assert {body["model"] for body in engine.asked if isinstance(body, dict)} == {"demo"}
+
+
+async def test_jobs_that_share_a_batch_make_one_array_in_its_order(
+    worker: Worker, tmp_path: Path
+) -> None:
+    prompts = [f"p{number}" for number in range(60)]
+    content = {"prompts": prompts, **SHARED}
+    created = await post(worker, V1, **ASKED, content=content, data_parallelism=3)
+    runs = (answered(worker, created["run_with"]["input"], f"run-{number}") for number in range(3))
+    await asyncio.gather(*runs)
+    items = json.loads((tmp_path / "out" / "a.json").read_bytes())
+    assert [item["text"] for item in items] == prompts
 
 
 async def test_a_request_that_comes_again_has_the_same_batch(worker: Worker) -> None:
