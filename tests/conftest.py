@@ -10,6 +10,7 @@ import pytest
 from support import ROOT
 from support.models.minilm import MODEL
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
+from support.volumes import used_before
 
 DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image")
 
@@ -71,7 +72,7 @@ def make_endpoint(
     """Start `make endpoint` on the demo model and MiniLM, once a run."""
     folder = tmp_path_factory.mktemp("endpoint")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
-    environ = {**worker_environ, **full_featured, "FILES_PATH": str(folder / "volume")}
+    environ = {**worker_environ, **full_featured, "FILES_PATH": used_before(folder / "volume")}
     with local_endpoint(command, environ, folder / "output") as endpoint:
         endpoint.wait_for_output(READY)
         yield endpoint

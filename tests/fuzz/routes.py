@@ -40,7 +40,8 @@ CASE_S = 0.5
 
 def run(args: Namespace) -> int:
     """Send about as many requests as were asked for; return how many things were wrong."""
-    target = Server(args.checkout, args.logs / "routes", SETTINGS)
+    kept = {"FILES_PATH": str((args.logs / "volume").resolve())}
+    target = Server(args.checkout, args.logs / "routes", SETTINGS | kept)
     with ExitStack() as stack:
         stack.enter_context(target.started())
         path, body, answered = target.hello

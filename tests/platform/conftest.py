@@ -8,6 +8,7 @@ import pytest
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
 from support.processes.http_worker import KEY, HttpWorker, http_worker
 from support.processes.local_endpoint import LocalEndpoint
+from support.volumes import used_before
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +32,7 @@ def server(
 ) -> Iterator[HttpWorker]:
     """Start `src/handler.py --serve`, once a run; test_serve.py, the last to use it, ends it."""
     folder = tmp_path_factory.mktemp("serve")
-    environ = {"SERVE_API_KEY": KEY, "FILES_PATH": str(folder / "volume")}
+    environ = {"SERVE_API_KEY": KEY, "FILES_PATH": used_before(folder / "volume")}
     with http_worker({**worker_environ, **environ}, folder / "log") as running:
         yield running
 

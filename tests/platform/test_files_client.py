@@ -11,9 +11,10 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, wait_until
 from support.processes.http_worker import KEY, HttpWorker
 from support.processes.local_endpoint import LocalEndpoint
+from support.volumes import expired
 
 LINES = "".join(json.dumps({"custom_id": f"ä{number}"}) + "\n" for number in range(50_000)).encode()
 MEGABYTE = 1_000_000
@@ -77,6 +78,13 @@ async def test_the_async_client_does_the_same(async_files: AsyncOpenAI) -> None:
     assert content.read() == b"\0\xff"
     assert file.id in [one.id async for one in async_files.files.list()]
     assert (await async_files.files.delete(file.id)).deleted
+
+
+def test_what_has_expired_is_removed_when_a_worker_has_started(
+    server: HttpWorker, make_endpoint: LocalEndpoint
+) -> None:
+    volumes = [running.log.parent / "volume" for running in (server, make_endpoint)]
+    wait_until(lambda: not any(map(expired, volumes)))
 
 
 def test_the_client_pages_through_a_list(files: OpenAI) -> None:
