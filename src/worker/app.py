@@ -149,7 +149,7 @@ class Worker:
         """Return the seconds that the platform gives a job."""
         policy = job.get("policy")
         milliseconds = policy.get("executionTimeout") if isinstance(policy, dict) else None
-        if isinstance(milliseconds, int | float) and milliseconds > 0:
+        if isinstance(milliseconds, int | float) and milliseconds > 0 and milliseconds is not True:
             return milliseconds / 1000
         return self._seconds
 

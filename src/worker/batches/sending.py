@@ -13,8 +13,13 @@ log = logging.getLogger(__name__)
 
 # Seconds that such a job may take, and may wait: the batch stops before, and goes on in another.
 LONGEST_S = 24 * 3600
-# Tries of a post.
+# Tries of a post, and seconds that are doubled before each further one.
 TRIES = 5
+PAUSE_S = 0.25
+# Answers beside those of 5xx, and failures, that another try may help. A job that comes twice
+# does no harm.
+FOR_NOW = {408, 429}
+FAILURES = {aiohttp.ClientError, TimeoutError}
 PATIENCE = aiohttp.ClientTimeout(total=30)
 
 
@@ -43,15 +48,19 @@ class Sending:
         spec = {"id": batch_id, "max_runtime_sec": LONGEST_S}
         policy = {"executionTimeout": LONGEST_S * 1000, "ttl": 2 * LONGEST_S * 1000}
         headers = {"Authorization": f"Bearer {self.key.get_secret_value()}"}
-        retry = ExponentialRetry(attempts=TRIES)
+        retry = ExponentialRetry(
+            TRIES, start_timeout=PAUSE_S, statuses=FOR_NOW, exceptions=FAILURES
+        )
         try:
             async with RetryClient(
-                raise_for_status=True, retry_options=retry, timeout=PATIENCE, headers=headers
+                retry_options=retry, timeout=PATIENCE, headers=headers
             ) as client:
                 body = {"input": {"batch": spec}, "policy": policy}
                 async with client.post(self.url, json=body) as response:
-                    await response.read()
+                    response.raise_for_status()
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("batch %s: the job that runs it could not be sent: %r", batch_id, error)
+            # Not its repr, which has the headers.
+            reason = str(error) or type(error).__name__
+            log.warning("batch %s: the job that runs it could not be sent: %s", batch_id, reason)
             return False
         return True
