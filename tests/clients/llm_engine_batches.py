@@ -19,6 +19,7 @@ from llmengine.data_types import FilteredCompletionV2Request as Prompt
 PROMPTS = ["Once upon a time", "What does this worker do?", "Once upon a time there was"]
 SHARED: dict[str, Any] = {"max_new_tokens": 4, "temperature": 0.0}
 MODEL = ModelConfig(model="demo", num_shards=1, labels={"team": "a"})
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["q", None]}}, "required": ["a"]}
 ENDED_S = 120
 
 
@@ -43,6 +44,12 @@ def refused(create: Any) -> dict[str, str]:
 
 def chat(text: str, **keys: Any) -> Chat:
     return Chat(messages=[{"role": "user", "content": text}], temperature=0, **keys)
+
+
+def held_to_a_schema() -> Chat:
+    """Return a chat with a schema, which the client sends under a name of its own."""
+    schema = {"name": "a", "schema": {**SCHEMA, "additionalProperties": False}}
+    return chat("Hi", max_tokens=60, response_format={"type": "json_schema", "json_schema": schema})
 
 
 def files(directory: Path) -> dict[str, Any]:
@@ -104,6 +111,7 @@ def main(base_url: str, root: str) -> None:
         "v1": v1("out/v1.json", content=content),
         "v2 chats": v2("out/chats.json", content=[chat(text, max_tokens=4) for text in PROMPTS]),
         "v2 completions": v2("out/completions.json", input_data_path="bodies.json"),
+        "v2 schema": v2("out/schema.json", content=[held_to_a_schema()]),
         "cancelled": cancelled(),
         "refused": refused(lambda: v1("out/v1.json", input_data_path="https://example.com/in")),
         "unknown": refused(lambda: Completion.get_batch_completion("batch_none")),

@@ -104,6 +104,12 @@ def test_v2_answers_chats_as_the_client_sends_them(answers: dict[str, Any], volu
     assert [item["object"] for item in items] == ["chat.completion"] * len(answers["prompts"])
 
 
+def test_v2_holds_an_answer_to_the_clients_schema(answers: dict[str, Any], volume: Path) -> None:
+    assert answers["v2 schema"]["ended"]["status"] == "completed"
+    (item,) = json.loads((volume / "out" / "schema.json").read_text())
+    assert json.loads(item["choices"][0]["message"]["content"])["a"] in {"q", None}
+
+
 def test_v2_reads_bodies_from_the_volume(
     answers: dict[str, Any], volume: Path, texts: list[str]
 ) -> None:
