@@ -1,87 +1,104 @@
 """The end of a batch: its output and its errors as files, in the order of the input."""
 
 import contextlib
-import time
-from collections.abc import Iterator
+import logging
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
+from worker.batches.endings import End, Ending, Result, counted
 from worker.batches.lines import Plan, WrongLineError, lines, request_in
 from worker.batches.llm_engine import rendering
 from worker.batches.llm_engine.places import output_place
-from worker.batches.parts import Finished, finished
+from worker.batches.parts import Finished, finished, text_of
 from worker.batches.request import Kept
-from worker.batches.state import FINALIZING, RESULT, Batch, Moment, Result, counted
+from worker.batches.state import RESULT, Batch
 from worker.batches.store import Batches
-from worker.files import Files, Writing
+from worker.errors import NoSuchObject, WorkerError
+from worker.files import Files
 from worker.volume import failures, ids, write_parts
 from worker.volume.lease import Leases
+
+log = logging.getLogger(__name__)
 
 # Why a line was never answered, by the batch's end.
 UNANSWERED = {
     "cancelled": ("batch_cancelled", "The batch was cancelled before this line was answered."),
     "expired": ("batch_expired", "The batch expired before this line was answered."),
+    "completed": ("answer_lost", "The volume has lost the answer of this line."),
 }
 
 
-def finish(batches: Batches, batch: Batch, end: Result) -> Result:
-    """Write a batch's files, and then that it has ended; whoever does so first is believed.
+def finish(batches: Batches, batch: Batch, status: End) -> Result:
+    """End a batch: decide how, unless that is decided, write its files, and then that it has ended.
+
+    Two may do so at once, and another one may go on with it: all write the same.
 
     Args:
         batches: of the volume.
         batch: which nobody runs any more, or whose lines beyond this moment don't count.
-        end: its status and time.
+        status: how it ends.
 
     Raises:
         VolumeError: the files can't be written.
     """
-    batch.write(FINALIZING, Moment(at=end.at))
-    plan = batch.plan
+    ending, plan = batch.decide(status), batch.plan
     with failures():
-        found = finished(batch.parts)
+        found = finished(batch.parts, ending.cut, texts=True)
     result = counted(found.values(), plan.total if plan else 0)
-    result.status, result.at = end.status, end.at
+    result.status, result.at = ending.status, ending.at
     if plan is not None:
-        output, errors = _files(batches, batch, plan, found, end.status)
+        output, errors = _files(batches, batch, plan, found, ending)
         result.output_file_id, result.error_file_id = output, errors
         if batch.request.form != "openai":
             _array(batches, batch.request, plan, found)
-    if not batch.write(RESULT, result):
-        for made in (result.output_file_id, result.error_file_id):
-            if made is not None:
-                batches.files.delete(made)
-    written = batch.result
-    assert written is not None  # for the type checker: it was just written, by whomever
-    return written
+    batch.write(RESULT, result)
+    return result
 
 
 def settle(batches: Batches, batch: Batch) -> None:
-    """End a batch that was cancelled or has expired, if no worker is at it.
+    """End a batch that was cancelled, has expired or was being ended, if no worker is at it.
 
-    Raises:
-        VolumeError: its files can't be written.
+    If that fails, the batch stays as it is: whoever only asks for it is not to get the error.
     """
-    stopping = None if batch.ended() else batch.stopping()
-    if stopping is None or batch.held():
+    if batch.ended() or batch.held() or (status := batch.stopping()) is None:
         return
-    with failures(), Leases(batch.leases("end")).taken(lambda: (0, 0)) as lease:
-        if lease:
-            finish(batches, batch, Result(status=stopping, at=int(time.time())))
+    # The lease of one who died while ending it is passed over.
+    leases = Leases(batch.leases("end"), patience=0)
+    leases.look()
+    try:
+        with failures(), leases.taken(lambda: (0, 0)) as lease:
+            if lease and not batch.ended():
+                finish(batches, batch, status)
+    except WorkerError as error:
+        log.warning("batch %s can't be ended: %s", batch.id, error)
+
+
+def input_of(batches: Batches, batch: Batch, plan: Plan) -> Path | None:
+    """Find a batch's input; None: it is no more the one that was planned."""
+    with contextlib.suppress(NoSuchObject):
+        file = batches.files.get(batch.request.input_file_id, expired=True)
+        path = batches.files.content(file)
+        with failures():
+            return path if plan.holds(path) else None
+    return None
 
 
 def _files(
-    batches: Batches, batch: Batch, plan: Plan, found: dict[int, Finished], status: str
+    batches: Batches, batch: Batch, plan: Plan, found: dict[int, Finished], ending: Ending
 ) -> tuple[str | None, str | None]:
     request = batch.request
-    with failures(), _Texts() as texts, _Sink(batches.files, request, "output") as output:
-        with _Sink(batches.files, request, "error") as errors:
+    ids_of = ending.output_file_id, ending.error_file_id
+    with failures(), _Texts() as texts:
+        output = _Sink(batches.files, request, "output", ids_of[0])
+        errors = _Sink(batches.files, request, "error", ids_of[1])
+        with output, errors:
             for number in sorted(found):
                 line = found[number]
                 (errors if line.failed else output).write(texts.of(line))
             if len(found) < plan.total:
-                for text in _unanswered(batches, request, found, status):
+                for text in _unanswered(batches, batch, plan, found, ending.status):
                     errors.write(text)
         return output.id, errors.id
 
@@ -101,21 +118,24 @@ def _array(batches: Batches, request: Kept, plan: Plan, found: dict[int, Finishe
 
 
 def _unanswered(
-    batches: Batches, request: Kept, found: dict[int, Finished], status: str
-) -> Iterator[bytes]:
-    """Yield an error for each line that has no answer."""
-    path = batches.files.content(batches.files.get(request.input_file_id, expired=True))
+    batches: Batches, batch: Batch, plan: Plan, found: dict[int, Finished], status: End
+) -> list[bytes]:
+    """Return an error for each line that has no answer; none, if the input is gone."""
+    path = input_of(batches, batch, plan)
+    if path is None:
+        return []
     code, message = UNANSWERED[status]
+    request = batch.request
+    made = []
     for line in lines(path, batches.limits.bytes_of_a_line):
         if line.number in found:
             continue
         with contextlib.suppress(WrongLineError):
-            yield output_line(
-                request.id,
-                line.number,
-                request_in(line, request.endpoint)["custom_id"],
-                error={"code": code, "message": message},
-            )
+            name = request_in(line, request.endpoint)["custom_id"]
+            error = {"code": code, "message": message}
+            made.append(output_line(request.id, line.number, name, error=error))
+    # It may have changed while it was read: then these are no lines of the batch's.
+    return made if input_of(batches, batch, plan) else []
 
 
 def output_line(
@@ -157,19 +177,19 @@ class _Texts:
     def of(self, line: Finished) -> bytes:
         if line.part not in self._open:
             self._open[line.part] = self._closing.enter_context(line.part.open("rb"))
-        self._open[line.part].seek(line.offset)
-        return self._open[line.part].read(line.length)
+        return text_of(line, self._open[line.part])
 
 
 class _Sink:
     """A file that begins to exist with its first line."""
 
-    def __init__(self, files: Files, request: Kept, kind: str) -> None:
+    def __init__(self, files: Files, request: Kept, kind: str, file_id: str) -> None:
         self._files = files
         self._request = request
         self._kind = kind
+        self._id = file_id
         self._closing = contextlib.ExitStack()
-        self._writing: Writing | None = None
+        self._file: BinaryIO | None = None
 
     def __enter__(self) -> "_Sink":
         return self
@@ -179,16 +199,18 @@ class _Sink:
 
     @property
     def id(self) -> str | None:
-        return self._writing.id if self._writing else None
+        return self._id if self._file else None
 
     def write(self, text: bytes) -> None:
-        if self._writing is None:
+        if self._file is None:
             after = self._request.output_expires_after
-            self._writing = self._closing.enter_context(
+            writing = self._closing.enter_context(
                 self._files.writing(
                     filename=f"{self._request.id}_{self._kind}.jsonl",
                     purpose="batch_output",
                     expires_after_s=after.seconds if after else None,
+                    id=self._id,
                 )
             )
-        self._writing.file.write(text)
+            self._file = writing.file
+        self._file.write(text)

@@ -58,7 +58,10 @@ class Plan(Strict):
 
     def holds(self, path: Path) -> bool:
         """Return whether the input is still what was planned."""
-        stat = path.stat()
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return False
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
 

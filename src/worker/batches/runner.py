@@ -7,13 +7,16 @@ import math
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from pathlib import Path
 
-from worker.batches.finish import finish
+from worker.batches.endings import INPUT_CHANGED, End, Failed
+from worker.batches.finish import finish, input_of
 from worker.batches.lines import Plan, planned
 from worker.batches.shard import Ask, ShardRun, Stop
-from worker.batches.state import FAILED, PLAN, Batch, End, Failed, Result
+from worker.batches.state import FAILED, PLAN, Batch
 from worker.batches.store import Batches
 from worker.batches.window import Window
+from worker.errors import NoSuchObject
 from worker.volume import failures
 from worker.volume.lease import LOOK_S, Lease, Leases
 
@@ -56,6 +59,7 @@ class Runner:
         self._window = window
         self._deadline = math.inf
         self._leases: dict[str, Leases] = {}
+        self._looked_at: dict[str, float] = {}
         self._last_count = 0.0
 
     async def run(self, seconds: float) -> bool:
@@ -90,37 +94,58 @@ class Runner:
                 if lease:
                     await asyncio.to_thread(self._make_plan)
             return await self._waited(lease)
-        if stopping := await asyncio.to_thread(self._batch.stopping):
-            return await self._finished(stopping)
         left = await asyncio.to_thread(self._batch.shards_left, plan)
+        if status := await asyncio.to_thread(self._batch.stopping):
+            # Others write what they have finished, and begin nothing more.
+            quiet = [await self._quiet(f"shard-{index}") for index in left]
+            return await (self._finished(plan, status) if all(quiet) else self._waited(None))
         if not left:
-            return await self._finished("completed")
+            return await self._finished(plan, "completed")
         for index in left:
             async with self._taken(f"shard-{index}") as lease:
-                # The worker that had it may have just ended it.
-                if lease and index in await asyncio.to_thread(self._batch.shards_left, plan):
+                if lease is not None and await asyncio.to_thread(self._to_do, plan, index):
                     return await self._run_shard(plan, index, lease) is not Stop.TIME
         return await self._waited(None)
+
+    def _to_do(self, plan: Plan, index: int) -> bool:
+        """Return whether a shard is still to be done, now that its lease is held."""
+        return self._batch.stopping() is None and index in self._batch.shards_left(plan)
+
+    async def _quiet(self, name: str) -> bool:
+        """Return whether no living worker has a lease."""
+        if not await asyncio.to_thread(self._batch.held, name):
+            return True
+        async with self._taken(name) as lease:
+            return lease is not None
 
     async def _waited(self, lease: Lease | None) -> bool:
         if lease is None:
             await asyncio.sleep(LOOK_S)
         return time.monotonic() < min(self._deadline, self._window.closed_at)
 
-    async def _finished(self, status: End) -> bool:
+    async def _finished(self, plan: Plan, status: End) -> bool:
         async with self._taken("end") as lease:
-            if lease and not self._batch.ended():
-                end = Result(status=status, at=int(time.time()))
-                await asyncio.to_thread(finish, self._batches, self._batch, end)
-                log.info("batch %s: %s", self._batch.id, status)
+            if lease:
+                await asyncio.to_thread(self._finish, plan, status)
         return await self._waited(lease)
+
+    def _finish(self, plan: Plan, status: End) -> None:
+        batch = self._batch
+        if batch.ended() or (status == "completed" and not batch.complete(plan)):
+            return
+        result = finish(self._batches, batch, status)
+        log.info("batch %s: %s", batch.id, result.status)
 
     def _make_plan(self) -> None:
         batch, files, request = self._batch, self._batches.files, self._batch.request
         if batch.has(PLAN) or batch.ended():
             return
         now = int(time.time())
-        path = files.content(files.get(request.input_file_id, expired=True))
+        try:
+            path = files.content(files.get(request.input_file_id, expired=True))
+        except NoSuchObject:
+            batch.write(FAILED, Failed(failed_at=now, mistakes=[INPUT_CHANGED]))
+            return
         with failures():
             found = planned(
                 path, request.endpoint, self._batches.limits, request.data_parallelism, now
@@ -131,16 +156,19 @@ class Runner:
             batch.write(FAILED, Failed(failed_at=now, mistakes=found))
 
     async def _run_shard(self, plan: Plan, index: int, lease: Lease) -> Stop:
-        files, request = self._batches.files, self._batch.request
-        path = files.content(files.get(request.input_file_id, expired=True))
-        if not plan.holds(path):
-            changed = {"code": "input_changed", "message": "the input has changed since it began"}
-            mistakes = [{**changed, "param": None, "line": None}]
-            self._batch.write(FAILED, Failed(failed_at=int(time.time()), mistakes=mistakes))
-            return Stop.DONE
+        path = await asyncio.to_thread(input_of, self._batches, self._batch, plan)
+        stop = Stop.CHANGED if path is None else await self._answer(plan, index, lease, path)
+        if stop is Stop.DONE:
+            await asyncio.to_thread(self._batch.finish_shard, index)
+        if stop is Stop.CHANGED:
+            await asyncio.to_thread(self._batch.decide, "failed")
+        return stop
+
+    async def _answer(self, plan: Plan, index: int, lease: Lease, path: Path) -> Stop:
         run = ShardRun(
             batch=self._batch,
             path=path,
+            plan=plan,
             longest=self._batches.limits.bytes_of_a_line,
             shard=plan.shards[index],
             name=f"{index}.{lease.owner}",
@@ -148,10 +176,7 @@ class Runner:
             window=self._window,
             progress=self._count,
         )
-        stop = await run.run(self._deadline, lease.lost.is_set)
-        if stop is Stop.DONE:
-            await asyncio.to_thread(self._batch.finish_shard, index)
-        return stop
+        return await run.run(self._deadline, lease.lost.is_set)
 
     @contextlib.asynccontextmanager
     async def _taken(self, name: str) -> AsyncGenerator[Lease | None, None]:
@@ -163,7 +188,9 @@ class Runner:
         try:
             with failures():
                 lease = await asyncio.shield(taking)
-            if lease is None:
+            if lease is None and time.monotonic() - self._looked_at.get(name, -LOOK_S) >= LOOK_S:
+                # Not more often: an owner has to have beaten meanwhile.
+                self._looked_at[name] = time.monotonic()
                 await asyncio.to_thread(leases.look)
             yield lease
         finally:

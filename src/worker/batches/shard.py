@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from worker.batches.finish import output_line, request_id
-from worker.batches.lines import Line, Shard, WrongLineError, lines, request_in
+from worker.batches.lines import Line, Plan, Shard, WrongLineError, lines, request_in
 from worker.batches.parts import Part, Row, finished
 from worker.batches.state import Batch
 from worker.batches.window import Window
@@ -43,6 +43,7 @@ class Stop(Enum):
     LOST = auto()  # another worker has the shard
     ASKED = auto()  # the batch was cancelled, or has expired
     TIME = auto()
+    CHANGED = auto()  # the input is no more the one that was planned
 
 
 @dataclass
@@ -52,6 +53,7 @@ class ShardRun:
     Args:
         batch: that the shard belongs to.
         path: of the input.
+        plan: of the batch.
         longest: bytes of a line.
         shard: the lines.
         name: of this attempt's part.
@@ -62,6 +64,7 @@ class ShardRun:
 
     batch: Batch
     path: Path
+    plan: Plan
     longest: int
     shard: Shard
     name: str
@@ -83,7 +86,7 @@ class ShardRun:
             WorkerError: the engine is dead, or the volume fails.
         """
         with failures():
-            known = set(await asyncio.to_thread(finished, self.batch.parts))
+            known = set(await asyncio.to_thread(finished, self.batch.parts, texts=True))
         waiting = (
             line for line in lines(self.path, self.longest, self.shard) if line.number not in known
         )
@@ -107,23 +110,42 @@ class ShardRun:
         lost: Callable[[], bool],
     ) -> Stop:
         read: list[Line] = []
+        all_read = False
         looked_at = time.monotonic()
         while True:
-            if not read:
-                read = (await asyncio.to_thread(_some, waiting))[::-1]
+            if not read and not all_read:
+                found = await asyncio.to_thread(self._some, waiting)
+                if found is None:
+                    return Stop.CHANGED
+                read, all_read = found[::-1], not found
             until = min(deadline, self.window.closed_at)
             read += self._taken_back()
-            while read and self.window.room > 0 and time.monotonic() < until:
+            while read and self.window.room > 0 and time.monotonic() < until and not lost():
                 self._begin(read.pop(), endpoint, part)
-            if not read and not self._running:
+            if all_read and not read and not self._running:
                 return Stop.DONE
             await self._some_settled(PAUSE_S if read else LOOK_S)
             if time.monotonic() - looked_at >= LOOK_S:
                 looked_at = time.monotonic()
-                part.commit_if_due()
+                part.check()
                 await self.progress()
                 if stop := await self._asked_to_stop(until, lost):
                     return stop
+
+    def _some(self, waiting: Iterator[Line]) -> list[Line] | None:
+        """Read some lines; none: there are no more; None: the input has changed."""
+        found: list[Line] = []
+        size = 0
+        with failures():
+            try:
+                while len(found) < READ_AHEAD and size < READ_AHEAD_BYTES:
+                    if (line := next(waiting, None)) is None:
+                        break
+                    found.append(line)
+                    size += len(line.text or b"")
+            except FileNotFoundError:
+                return None
+            return found if self.plan.holds(self.path) else None
 
     async def _asked_to_stop(self, deadline: float, lost: Callable[[], bool]) -> Stop | None:
         if lost():
@@ -200,16 +222,6 @@ class ShardRun:
                     raise
                 return error.status, error.body(name), Usage()
         raise AssertionError("the last try returns or raises")
-
-
-def _some(waiting: Iterator[Line]) -> list[Line]:
-    found: list[Line] = []
-    size = 0
-    with failures():
-        while len(found) < READ_AHEAD and size < READ_AHEAD_BYTES and (line := next(waiting, None)):
-            found.append(line)
-            size += len(line.text or b"")
-    return found
 
 
 def _encodable(answer: Any) -> Any:

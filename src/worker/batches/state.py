@@ -1,53 +1,40 @@
 """One batch on the volume: what was asked, how far it is, how it ended; its files are its state."""
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from worker.batches.endings import (
+    INPUT_CHANGED,
+    End,
+    Ending,
+    Failed,
+    Moment,
+    Result,
+    counted,
+)
 from worker.batches.lines import Plan
-from worker.batches.parts import finished
+from worker.batches.parts import finished, sizes
 from worker.batches.request import Kept
 from worker.errors import Conflict, NoSuchObject
-from worker.volume import failures, write_once
+from worker.volume import failures, ids, write_once
 
 # Files in a batch's directory.
 REQUEST, PLAN, FAILED = "request.json", "plan.json", "failed.json"
 CANCEL, FINALIZING, RESULT = "cancel.json", "finalizing.json", "result.json"
 PARTS, DONE, LEASES = "parts", "done", "leases"
 
-End = Literal["completed", "expired", "cancelled"]
+# Seconds after which a lease that nobody has rewritten keeps nobody from ending a batch: that does
+# no harm to one who lives, so that clocks may be compared.
+STALE_S = 60.0
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class Failed(BaseModel):
-    """Why a batch's input is refused: OpenAI's ``errors``."""
-
-    failed_at: int
-    mistakes: list[dict[str, Any]]
-
-
-class Moment(BaseModel):
-    """When something began, in seconds since 1970."""
-
-    at: int
-
-
-class Result(BaseModel):
-    """How a batch ended; a file that would be empty is None."""
-
-    status: End
-    at: int
-    output_file_id: str | None = None
-    error_file_id: str | None = None
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
 
 
 class Batch:
@@ -81,6 +68,10 @@ class Batch:
         return self.read(RESULT, Result)
 
     @property
+    def ending(self) -> Ending | None:
+        return self.read(FINALIZING, Ending)
+
+    @property
     def parts(self) -> Path:
         return self.directory / PARTS
 
@@ -99,13 +90,16 @@ class Batch:
             return write_once(self.directory / name, value.model_dump_json().encode())
 
     def has(self, name: str) -> bool:
-        return (self.directory / name).exists()
+        with failures():
+            return (self.directory / name).exists()
 
     def ended(self) -> bool:
         return self.has(RESULT) or self.has(FAILED)
 
-    def stopping(self) -> Literal["cancelled", "expired"] | None:
-        """Return why no further line is to be answered, if so."""
+    def stopping(self) -> End | None:
+        """Return how the batch ends, if no further line is to be answered."""
+        if ending := self.ending:
+            return ending.status
         if self.has(CANCEL):
             return "cancelled"
         return "expired" if time.time() >= self.request.expires_at else None
@@ -113,6 +107,17 @@ class Batch:
     def finish_shard(self, index: int) -> None:
         with failures():
             write_once(self.directory / DONE / str(index), b"")
+
+    def complete(self, plan: Plan) -> bool:
+        """Return whether all lines have answers; a shard that lost some is to be done again."""
+        with failures():
+            found = finished(self.parts, texts=True)
+            firsts = [shard.first for shard in plan.shards]
+            there = Counter(bisect_right(firsts, number) - 1 for number in found)
+            for index, shard in enumerate(plan.shards):
+                if there[index] < shard.count:
+                    (self.directory / DONE / str(index)).unlink(missing_ok=True)
+        return len(found) >= plan.total
 
     def shards_left(self, plan: Plan) -> list[int]:
         """Return which shards have lines without an answer."""
@@ -123,9 +128,32 @@ class Batch:
         """Return the directory of the lease of a piece of the work."""
         return self.directory / LEASES / name
 
-    def held(self) -> bool:
-        """Return whether a worker may be at work: a dead one's leases stay for a while."""
-        return any(self.directory.glob(f"{LEASES}/*/lease-*"))
+    def held(self, name: str = "*") -> bool:
+        """Return whether a worker may be at work: a dead one's leases stay for a while.
+
+        Args:
+            name: of a piece of the work; else any.
+        """
+        oldest = time.time() - STALE_S
+        for path in self.directory.glob(f"{LEASES}/{name}/lease-*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime > oldest:
+                    return True
+        return False
+
+    def decide(self, status: End) -> Ending:
+        """Decide how the batch ends, or return what has been decided."""
+        with failures():
+            cut = sizes(self.parts)
+        output, errors = (ids.new("file-") for _ in range(2))
+        self.write(
+            FINALIZING,
+            Ending(status=status, at=_now(), output_file_id=output, error_file_id=errors, cut=cut),
+        )
+        decided = self.ending
+        if decided is None:
+            raise NoSuchObject(f"There is no batch {self.id!r}.")
+        return decided
 
     def cancel(self) -> None:
         """Ask whoever runs it to stop.
@@ -141,21 +169,31 @@ class Batch:
 
     def counts(self) -> Result:
         """Count what is durable, and what the batch has to do."""
-        found = self.result
-        if found is not None:
+        if (found := self.result) is not None:
             return found
-        plan = self.plan
+        plan, ending = self.plan, self.ending
         with failures():
-            lines = finished(self.parts).values() if plan else []
+            cut = ending.cut if ending else None
+            lines = finished(self.parts, cut).values() if plan else []
+        if ending is None and self.has(FINALIZING):
+            # Lines that came after the decision may have been counted.
+            return self.counts()
         return counted(lines, plan.total if plan else 0)
 
     def shown(self) -> dict[str, Any]:
-        """Return OpenAI's Batch object."""
-        request, plan = self.request, self.plan
+        """Return OpenAI's Batch object.
+
+        Raises:
+            NoSuchObject: there is none, or it has just been removed.
+        """
+        plan, cancel, finalizing = self.plan, self.read(CANCEL, Moment), self.ending
         failed, result = self.read(FAILED, Failed), self.result
-        cancel, finalizing = self.read(CANCEL, Moment), self.read(FINALIZING, Moment)
         counts = result or self.counts()
         status = self._status(failed, result, cancel, finalizing)
+        # Last: it is the first that goes when a batch is removed.
+        request = self.request
+        if result and result.status == "failed":
+            failed = Failed(failed_at=result.at, mistakes=[INPUT_CHANGED])
         at = {result.status: result.at} if result else {}
         return {
             "id": self.id,
@@ -190,28 +228,17 @@ class Batch:
         failed: Failed | None,
         result: Result | None,
         cancel: Moment | None,
-        finalizing: Moment | None,
+        finalizing: Ending | None,
     ) -> str:
         if result:
             return result.status
         if failed:
             return "failed"
+        if finalizing:
+            return "cancelling" if finalizing.status == "cancelled" else "finalizing"
         if cancel:
             return "cancelling"
-        if finalizing:
-            return "finalizing"
         return "in_progress" if self.has(PLAN) else "validating"
-
-
-def counted(lines: Iterable[Any], total: int) -> Result:
-    """Return a result that has only the counts of finished lines."""
-    result = Result(status="completed", at=_now(), total=total)
-    for line in lines:
-        result.failed += line.failed
-        result.completed += not line.failed
-        result.prompt_tokens += line.prompt_tokens
-        result.output_tokens += line.output_tokens
-    return result
 
 
 def _usage(counts: Result) -> Mapping[str, Any]:

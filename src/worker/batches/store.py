@@ -1,5 +1,6 @@
 """All batches of a volume: created, found, listed, removed long after their end."""
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from worker.batches.lines import Limits
 from worker.batches.request import Kept
 from worker.batches.state import REQUEST, Batch
-from worker.errors import InvalidInput, NoSuchObject
+from worker.errors import Conflict, InvalidInput, NoSuchObject
 from worker.files import Files
 from worker.job.base import of_field
 from worker.settings import Settings
@@ -44,18 +45,19 @@ class Batches:
         """Create a batch, or return the one that has its id: the job came twice.
 
         Raises:
+            Conflict: another batch has its id.
             InvalidInput: the input is no file for batches.
             NoSuchObject: there is no such file.
         """
         batch = Batch(self._directory / kept.id)
         if batch.has(REQUEST):
-            return batch
+            return _same(batch, kept)
         with of_field("input_file_id"):
             file = self.files.get(kept.input_file_id)
             if file.purpose != "batch":
                 raise InvalidInput(f"the file has the purpose {file.purpose!r}, not 'batch'")
         batch.write(REQUEST, kept)
-        return batch
+        return _same(batch, kept)
 
     def has(self, batch_id: str) -> bool:
         return ids.fits(PREFIX, batch_id) and Batch(self._directory / batch_id).has(REQUEST)
@@ -73,8 +75,13 @@ class Batches:
     def all(self) -> list[Batch]:
         """Return all batches, the oldest first."""
         with failures():
-            found = [Batch(path.parent) for path in self._directory.glob(f"{PREFIX}*/{REQUEST}")]
-        return sorted(found, key=lambda batch: (batch.created_at, batch.id))
+            places = [path.parent for path in self._directory.glob(f"{PREFIX}*/{REQUEST}")]
+        found = []
+        for batch in map(Batch, places):
+            # Of those that are removed meanwhile, none.
+            with contextlib.suppress(NoSuchObject):
+                found.append((batch.created_at, batch.id, batch))
+        return [batch for *_, batch in sorted(found, key=lambda one: one[:2])]
 
     def unfinished(self) -> list[Batch]:
         """Return the batches that somebody has to run, the oldest first."""
@@ -82,22 +89,40 @@ class Batches:
 
     def inputs_in_use(self) -> set[str]:
         """Return the ids of the files that batches still read."""
-        return {batch.request.input_file_id for batch in self.unfinished()}
+        found = set()
+        for batch in self.unfinished():
+            with contextlib.suppress(NoSuchObject):
+                found.add(batch.request.input_file_id)
+        return found
 
     def sweep(self) -> int:
-        """Remove batches that ended long ago; return how many."""
+        """Remove batches that expired long ago, and that nobody runs; return how many."""
         oldest = time.time() - self._retention_s
-        old = [
-            batch
-            for batch in self.all()
-            if self._retention_s and batch.ended() and batch.request.expires_at < oldest
-        ]
+        old = []
+        for batch in self.all() if self._retention_s else ():
+            with contextlib.suppress(NoSuchObject):
+                if batch.request.expires_at < oldest and not batch.held():
+                    old.append(batch)
         for batch in old:
             # Without its request it is gone, whatever else can't be removed.
-            (batch.directory / REQUEST).unlink(missing_ok=True)
+            with failures():
+                (batch.directory / REQUEST).unlink(missing_ok=True)
             shutil.rmtree(batch.directory, ignore_errors=True)
         return len(old)
 
     @property
     def _directory(self) -> Path:
         return self.volume.directory("batches")
+
+
+def _same(batch: Batch, kept: Kept) -> Batch:
+    """Return a batch that was asked for before, by the same request.
+
+    Raises:
+        Conflict: it was another one.
+    """
+    there = batch.request
+    asked = kept.model_copy(update={"created_at": there.created_at})
+    if there.model_dump_json() != asked.model_dump_json():
+        raise Conflict(f"The batch {batch.id!r}, of a job with the same id, is another one.")
+    return batch

@@ -118,10 +118,12 @@ class Leases:
 
     Args:
         directory: created if it doesn't exist.
+        patience: looks without a change after which an owner counts as dead.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, patience: int = PATIENCE) -> None:
         self._directory = directory
+        self._patience = patience
         self._seen: tuple[int, bytes] | None = None
         self._unchanged = 0
 
@@ -177,7 +179,7 @@ class Leases:
     def _dead(self, attempt: int) -> bool:
         """Return whether the owner of this attempt, not of an earlier one, was silent too long."""
         seen = self._seen is not None and self._seen[0] == attempt
-        return seen and self._unchanged >= PATIENCE
+        return seen and self._unchanged >= self._patience
 
 
 def _newest(directory: Path) -> int:

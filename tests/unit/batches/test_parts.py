@@ -1,0 +1,183 @@
+"""Parts of batches: what a machine that dies leaves of them is read, and nothing damaged."""
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker.batches import parts
+from worker.batches.parts import LINES, RECORDS, Finished, Part, Row, finished, sizes, text_of
+from worker.errors import VolumeError
+
+COUNT = 7
+
+
+def row(number: int, *, failed: bool = False, text: str = "") -> Row:
+    content = json.dumps({"number": number, "text": text or "x" * number}).encode()
+    return Row(number, failed, 3, 2, content)
+
+
+async def written(directory: Path, name: str, *rows: Row) -> None:
+    part = Part(directory, name)
+    for one in rows:
+        await part.add(one)
+    await part.close()
+
+
+def text(line: Finished) -> bytes:
+    with line.part.open("rb") as opened:
+        return text_of(line, opened)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parts with one whole file of lines, and one of records."""
+    directory = tmp_path_factory.mktemp("whole")
+    asyncio.run(written(directory, "0.a", *(row(number) for number in range(1, COUNT + 1))))
+    return directory
+
+
+def damaged(whole: Path, tmp_path: Path, kind: str, content: bytes) -> Path:
+    """Copy a part, with another content of one of its files."""
+    for source in whole.iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    (tmp_path / f"0.a{kind}").write_bytes(content)
+    return tmp_path
+
+
+def expect_sound(directory: Path) -> int:
+    """Check that all that is read is as it was written; return how many lines."""
+    found = finished(directory, texts=True)
+    assert list(found) == sorted(found)
+    for number, line in found.items():
+        assert text(line) == row(number).text + b"\n"
+    return len(found)
+
+
+def test_records_cut_at_any_byte_are_read_up_to_there(whole: Path, tmp_path: Path) -> None:
+    content = (whole / f"0.a{RECORDS}").read_bytes()
+    size = len(content) // COUNT
+    for length in range(len(content) + 1):
+        torn = damaged(whole, tmp_path, RECORDS, content[:length])
+        assert expect_sound(torn) == len(finished(torn)) == length // size
+
+
+def test_lines_cut_at_any_byte_are_read_up_to_there(whole: Path, tmp_path: Path) -> None:
+    content = (whole / f"0.a{LINES}").read_bytes()
+    for length in range(len(content) + 1):
+        torn = damaged(whole, tmp_path, LINES, content[:length])
+        # Also counted without the texts: a line behind the end was never finished.
+        assert expect_sound(torn) == len(finished(torn)) == content[:length].count(b"\n")
+
+
+@pytest.mark.parametrize("kind", [LINES, RECORDS])
+@settings(max_examples=60, deadline=None)
+@given(begin=st.floats(0, 1), length=st.integers(1, 64), filled=st.sampled_from([0, 0xFF]))
+def test_blocks_that_a_disk_has_lost_are_no_lines(
+    whole: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: str,
+    begin: float,
+    length: int,
+    filled: int,
+) -> None:
+    before = (whole / f"0.a{kind}").read_bytes()
+    content = bytearray(before)
+    start = int(begin * len(content))
+    lost = range(start, min(start + length, len(content)))
+    content[lost.start : lost.stop] = bytes([filled]) * len(lost)
+    directory = damaged(whole, tmp_path_factory.mktemp("lost"), kind, bytes(content))
+    assert (expect_sound(directory) < COUNT) == (content != before)
+
+
+async def test_an_answer_counts_more_than_an_error_of_another_attempt(tmp_path: Path) -> None:
+    for name in ("0.a", "0.c"):
+        await written(tmp_path, name, row(1, failed=True, text=name))
+    await written(tmp_path, "0.b", row(1, text="0.b"))
+    (line,) = finished(tmp_path).values()
+    assert (line.failed, line.part.stem) == (False, "0.b")
+
+
+async def test_what_a_zombie_writes_after_the_cut_does_not_count(tmp_path: Path) -> None:
+    zombie = Part(tmp_path, "0.a")
+    await zombie.add(row(1))
+    zombie._begin()
+    while not finished(tmp_path):
+        await asyncio.sleep(0.01)
+    await written(tmp_path, "0.b", row(2))
+    cut = sizes(tmp_path)
+    await zombie.add(row(3))
+    await zombie.close()
+    await written(tmp_path, "0.c", row(4))
+    assert sorted(finished(tmp_path, cut)) == [1, 2]
+    assert sorted(finished(tmp_path)) == [1, 2, 3, 4]
+
+
+async def test_a_line_is_durable_within_a_second_though_no_other_comes(tmp_path: Path) -> None:
+    part = Part(tmp_path, "0.a")
+    await part.add(row(1))
+    await asyncio.sleep(0)
+    assert finished(tmp_path) == {}
+    async with asyncio.timeout(30):
+        while not finished(tmp_path):
+            await asyncio.sleep(0.05)
+    await part.close()
+
+
+async def test_groups_are_written_one_after_the_other_and_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = threading.Lock()
+    append = parts._append
+
+    def alone(opened: parts.FileIO, content: bytearray) -> None:
+        assert busy.acquire(blocking=False), "two groups at once"
+        try:
+            append(opened, content)
+        finally:
+            busy.release()
+
+    monkeypatch.setattr(parts, "_append", alone)
+    monkeypatch.setattr(parts, "MOST_PENDING", 100)
+    part = Part(tmp_path, "0.a")
+    adding = [asyncio.create_task(part.add(row(number))) for number in range(300)]
+    await asyncio.sleep(0.01)
+    cancelled = {number for number in range(100, 200) if adding[number].cancel()}
+    await asyncio.wait(adding)
+    closing = asyncio.create_task(part.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    async with asyncio.timeout(30):
+        # All that was taken is there, though nobody waits for it any more.
+        while len(finished(tmp_path)) < 300 - len(cancelled):
+            await asyncio.sleep(0.01)
+    assert expect_numbers(tmp_path) == set(range(300)) - cancelled
+
+
+def expect_numbers(directory: Path) -> set[int]:
+    return set(finished(directory, texts=True))
+
+
+async def test_after_a_group_that_fails_nothing_more_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(opened: parts.FileIO, content: bytearray) -> None:
+        opened.write(bytes(content)[:5])
+        raise OSError(28, "No space left on device")
+
+    part = Part(tmp_path, "0.a")
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "_append", full)
+        await part.add(row(1))
+        part._begin()
+        with pytest.raises(VolumeError, match="full"):
+            await part._commit()
+    with pytest.raises(VolumeError, match="full"):
+        await part.add(row(2))
+    with pytest.raises(VolumeError, match="full"):
+        await part.close()
+    assert finished(tmp_path) == {}
