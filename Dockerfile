@@ -31,6 +31,7 @@ RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python; \
 # nothing again: only the code that downloads is copied before it.
 COPY src/worker/__init__.py src/worker/errors.py src/worker/masking.py /src/worker/
 COPY src/worker/store/ /src/worker/store/
+COPY src/worker/volume/ /src/worker/volume/
 COPY builder/bake_model.py /tmp/bake_model.py
 ARG MODEL_NAME
 ARG MODEL_REVISION

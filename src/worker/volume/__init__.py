@@ -9,10 +9,14 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from worker.errors import InvalidInput, VolumeError
-from worker.settings import Settings
+
+if TYPE_CHECKING:
+    # The image's build has the lease and no settings.
+    from worker.settings import Settings
 
 # Directory in the root.
 KEPT = "worker"
@@ -44,7 +48,7 @@ class Volume:
     optional: bool = True
 
     @classmethod
-    def of(cls, settings: Settings) -> "Volume":
+    def of(cls, settings: "Settings") -> "Volume":
         root, bucket = settings.files_path, settings.runpod_volume_id
         return cls(root or settings.base_path, bucket, optional=root is not None)
 
