@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from worker.batches.llm_engine import inputs, lines, views
 from worker.batches.llm_engine.models import BatchRequest
-from worker.batches.llm_engine.places import input_place, output_place
+from worker.batches.llm_engine.places import OUTPUT, input_place, output_place
 from worker.batches.request import Kept
 from worker.batches.state import Batch
 from worker.batches.store import Batches
-from worker.errors import InputTooLarge, NoSuchObject
+from worker.errors import InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import PREFIX
 from worker.volume import failures, ids, write
 
@@ -58,7 +58,10 @@ def create(
     """
     with contextlib.suppress(NoSuchObject):
         return batches.get(batch_id)
-    output_place(asked.output_data_path, batches.volume)
+    if output_place(asked.output_data_path, batches.volume).exists():
+        # It may be anything on the volume: weights, or another caller's.
+        message = f"{OUTPUT}: {asked.output_data_path}: there is a file already"
+        raise InvalidInput(message, param=OUTPUT)
     path, rank = asked.input_data_path, asked.rank if by_priority else None
     place = input_place(path, batches.volume, batches.files) if path else None
     if version == 1:

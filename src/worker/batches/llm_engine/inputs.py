@@ -3,18 +3,22 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from worker.batches.lines import Limits
+import ijson
+from ijson.common import ObjectBuilder
+
+from worker.batches.lines import BOM, Limits
 from worker.batches.llm_engine import lines
 from worker.batches.llm_engine.models import BatchRequest, Content
 from worker.batches.llm_engine.places import INPUT
-from worker.batches.llm_engine.texts import Text
 from worker.errors import InvalidInput
 from worker.job.base import unknown_key
 from worker.volume import failures
 
 PROMPTS = "prompts"
+# Objects and lists inside one another.
+MOST_LEVELS = 200
 
 _V1 = f"an object with {PROMPTS}, max_new_tokens and temperature"
 _V2 = "a list of requests' bodies"
@@ -43,7 +47,7 @@ def v1(
         message = f"content.{PROMPTS}: a list of at least one text"
         raise InvalidInput(message, param=f"content.{PROMPTS}")
     content = Content.read({key: value for key, value in given.items() if key != PROMPTS})
-    prompts = found if place is None else _prompts(place, limits)
+    prompts = found if place is None else _items(place, f"{PROMPTS}.item", limits)
     made = lines.of_prompts(prompts, content, asked.config.model, priority)
     return _bounded(made, limits, f"content.{PROMPTS}")
 
@@ -66,9 +70,9 @@ def v2(
     if place is None and not isinstance(asked.content, list):
         message = f"{_V2}; prompts with common parameters go to /v1/llm/batch-completions"
         raise InvalidInput(f"content: {message}", param="content")
-    first = next(iter(asked.content if place is None else _bodies(place, limits)), None)
+    first = next(iter(asked.content if place is None else _items(place, "item", limits)), None)
     url = lines.route_of(first)
-    bodies = asked.content if place is None else _bodies(place, limits)
+    bodies = asked.content if place is None else _items(place, "item", limits)
     made = lines.of_bodies(bodies, url, asked.config.model, priority)
     return url, _bounded(made, limits, "content")
 
@@ -86,39 +90,84 @@ def _bounded(made: Iterator[bytes], limits: Limits, place: str) -> Iterator[byte
 
 
 def _beside_prompts(place: Path, limits: Limits) -> dict[str, Any]:
-    """Return the object in a file, with the first of its prompts only, whatever is behind them."""
-    found: dict[str, Any] = {}
-    with _text(place, limits) as text:
-        for key in text.members():
-            if key in found:
-                raise InvalidInput(f"{key!r} stands twice in the object")
-            if key not in {PROMPTS, *Content.model_fields}:
-                raise InvalidInput(unknown_key(key, {PROMPTS, *Content.model_fields}))
-            if key == PROMPTS and text.next() == "[":
-                found[key] = [item for index, item in enumerate(text.items()) if index == 0]
-            else:
-                found[key] = text.value()
-        text.end()
-    return found
+    """Return the object in a file, with one prompt in place of all."""
+    builder, keys, prompts = ObjectBuilder(), set[str](), 0
+    with _opened(place, limits) as opened:
+        for prefix, event, value in ijson.parse(_events(opened)):
+            opened.go_on()
+            if prefix.startswith(f"{PROMPTS}.item"):
+                prompts += 1
+                continue
+            if prefix == "" and event == "map_key":
+                _check_key(value, keys)
+            builder.event(event, value)
+    found = builder.value
+    if isinstance(found, dict) and isinstance(listed := found.get(PROMPTS), list) and prompts:
+        listed.append("")
+    return found if isinstance(found, dict) else {}
 
 
-def _prompts(place: Path, limits: Limits) -> Iterator[Any]:
-    with _text(place, limits) as text:
-        for key in text.members():
-            if key == PROMPTS:
-                yield from text.items()
-            else:
-                text.value()
+def _check_key(key: str, keys: set[str]) -> None:
+    """Note a key of the object, which nobody knows or which stands twice.
+
+    Raises:
+        InvalidInput: one of the two.
+    """
+    known = {PROMPTS, *Content.model_fields}
+    if key in keys:
+        raise InvalidInput(f"{key!r} stands twice in the object")
+    if key not in known:
+        raise InvalidInput(unknown_key(key, known))
+    keys.add(key)
 
 
-def _bodies(place: Path, limits: Limits) -> Iterator[Any]:
-    with _text(place, limits) as text:
-        yield from text.items()
-        text.end()
+def _items(place: Path, prefix: str, limits: Limits) -> Iterator[Any]:
+    with _opened(place, limits) as opened:
+        for item in ijson.items(ijson.parse(_events(opened)), prefix):
+            opened.go_on()
+            yield item
+
+
+def _events(opened: "_Bounded") -> Iterator[tuple[str, Any]]:
+    """Yield the events of a JSON text.
+
+    Raises:
+        InvalidInput: it is nested too deeply, of which ijson would take no notice for long.
+    """
+    depth = 0
+    for event, value in ijson.basic_parse(opened, use_float=True):
+        depth += event.startswith("start_") - event.startswith("end_")
+        if depth > MOST_LEVELS:
+            raise InvalidInput("it is nested too deeply")
+        yield event, value
+
+
+class _Bounded:
+    """A file of which only so much is read until a value is complete.
+
+    Args:
+        opened: the file.
+        longest: the bytes that one value may have.
+    """
+
+    def __init__(self, opened: BinaryIO, longest: int) -> None:
+        self._opened = opened
+        self._longest = longest
+        self._read = 0
+
+    def read(self, size: int) -> bytes:
+        if self._read > self._longest:
+            raise InvalidInput(f"a value in it has more than {self._longest:,} bytes")
+        found = self._opened.read(size)
+        self._read += len(found)
+        return found
+
+    def go_on(self) -> None:
+        self._read = 0
 
 
 @contextlib.contextmanager
-def _text(place: Path, limits: Limits) -> Iterator[Text]:
+def _opened(place: Path, limits: Limits) -> Iterator[_Bounded]:
     """Open an input file.
 
     Raises:
@@ -128,8 +177,13 @@ def _text(place: Path, limits: Limits) -> Iterator[Text]:
     if not place.is_file():
         raise InvalidInput(f"{INPUT}: there is no such file", param=INPUT)
     try:
-        # A mark of the byte order is passed over.
-        with failures(), place.open(encoding="utf-8-sig", newline="") as opened:
-            yield Text(opened, limits.bytes_of_a_line)
+        with failures(), place.open("rb") as opened:
+            if opened.peek(len(BOM)).startswith(BOM):
+                opened.seek(len(BOM))
+            yield _Bounded(opened, limits.bytes_of_a_line)
     except InvalidInput as error:
         raise InvalidInput(f"{INPUT}: {error.message}", param=INPUT) from None
+    except (ijson.JSONError, ValueError) as broken:
+        # Its message quotes the file.
+        reason = "it ends too early" if isinstance(broken, ijson.IncompleteJSONError) else "broken"
+        raise InvalidInput(f"{INPUT}: it is no JSON: {reason}", param=INPUT) from None

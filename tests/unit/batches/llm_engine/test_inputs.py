@@ -104,7 +104,19 @@ def test_wrong_input_of_v2_is_refused_wherever_it_stands(tmp_path: Path, content
         v2(None, written(tmp_path, content))
 
 
-@pytest.mark.parametrize("broken", [b"", b"[", b"{", b"\xff[]", b'["\xff"]', b"[]x", b"[1]x"])
+BODY = json.dumps(CHAT).encode()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *(b"", b"[", b"{", b"\xff[]", b'["\xff"]', b"[]x", b"[1]x", b"[NaN]", b"[1e]"),
+        *(b"[%b,]" % BODY, b"[%b %b]" % (BODY, BODY), b"[%b" % BODY, b"[%b]]" % BODY),
+        b'[%b, {"messages": %b}]' % (BODY, b"9" * 5_000),
+        b'[%b, {"messages": [1e999]}]' % BODY,
+    ],
+    ids=lambda text: text.decode(errors="replace")[-9:],
+)
 def test_a_file_that_is_no_json_is_told_by_its_key_and_not_by_its_place(
     tmp_path: Path, broken: bytes
 ) -> None:
@@ -136,7 +148,7 @@ def test_who_sends_prompts_to_v2_is_told_where_they_go() -> None:
 def test_what_is_too_long_for_a_line_is_refused_by_its_place(tmp_path: Path, length: int) -> None:
     long = {"messages": [{"role": "user", "content": "x" * length}]}
     for place in (None, written(tmp_path, [CHAT, long])):
-        with pytest.raises(InvalidInput, match=r"MAX_INPUT_MB|more than 400 characters"):
+        with pytest.raises(InvalidInput, match="more than 400 bytes"):
             v2([CHAT, long], place)
     with pytest.raises(InvalidInput, match=r"content\.prompts\.1: more than 400 bytes"):
         v1({**SHARED, "prompts": ["a", "x" * length]})
@@ -149,3 +161,15 @@ def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, depth: int) -> Non
     deep = Limits(lines=1, bytes_of_a_line=1_000_000)
     with pytest.raises(InvalidInput, match="nested too deeply"):
         list(inputs.v2(asked(), place, deep)[1])
+
+
+def test_a_value_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
+    place = tmp_path / "in.json"
+    with place.open("wb") as opened:
+        opened.write(b'["')
+        opened.truncate(10**12)
+    with pytest.raises(InvalidInput):
+        v2(None, place)
+    place.write_text('["' + "x" * 1_000_000)
+    with pytest.raises(InvalidInput, match="a value in it has more than 400 bytes"):
+        v2(None, place)

@@ -174,6 +174,13 @@ async def test_what_is_refused_leaves_nothing(
     assert not [name for _, _, names in os.walk(tmp_path) for name in names]
 
 
+async def test_what_is_on_the_volume_is_not_written_over(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("weights")
+    body = {**ASKED, "output_data_path": "model.safetensors", "content": [CHAT]}
+    assert (await refusal(worker, V2, **body))["param"] == "output_data_path"
+    assert (tmp_path / "model.safetensors").read_text() == "weights"
+
+
 async def test_a_file_that_is_not_there_is_not_found(worker: Worker) -> None:
     error = await refusal(worker, V1, **ASKED, input_data_path="file-" + "a" * 24)
     assert error["code"] == 404
