@@ -10,6 +10,7 @@ CLIENTS := .clients/installed
 FUZZ := .fuzz/installed
 NODE_CLIENT := .clients/node/installed
 LLM_ENGINE_CLIENT := .clients/llm-engine/installed
+OPENAI_1_CLIENT := .clients/openai-1/installed
 # Another vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
@@ -109,7 +110,7 @@ test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
 
-test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) ## Run the tests with third-party clients (.clients, 390 MB)
+test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) ## Run the tests with third-party clients (.clients, 430 MB)
 	@$(BIN)/python -m pytest tests/clients
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
@@ -140,7 +141,7 @@ format: $(INSTALLED) ## Format the code, and fix what the linter can fix
 listings: $(INSTALLED) ## Write the platform's forms and docs/settings.md from the table of settings
 	@PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore $(BIN)/python builder/listings.py
 
-bench: $(INSTALLED) demo ## Run the benchmarks: emulator, job loop, cancel, starts, slow links, LLM.generate, overhead of jobs
+bench: $(INSTALLED) demo ## Run the benchmarks: emulator, job loop, cancel, starts, slow links, LLM.generate, overhead of jobs, batches
 	@$(BIN)/python benchmarks/emulator_speed.py
 	@$(BIN)/python benchmarks/loop.py --jobs 5000
 	@$(BIN)/python benchmarks/cancel.py
@@ -149,6 +150,10 @@ bench: $(INSTALLED) demo ## Run the benchmarks: emulator, job loop, cancel, star
 	@$(BIN)/python benchmarks/offline.py
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/download.py
+	@$(BIN)/python benchmarks/batch.py throughput
+	@$(BIN)/python benchmarks/batch.py memory
+	@$(BIN)/python benchmarks/batch.py kill
+	@$(BIN)/python benchmarks/batch.py callers
 
 clean: ## Remove the environment, the demo model and the tools' caches
 	rm -rf .venv .clients .fuzz .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -185,11 +190,11 @@ $(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
 	@.fuzz/bin/python $(PIP) install --no-compile --quiet -r tests/fuzz/requirements.txt
 	@touch $@
 
-$(LLM_ENGINE_CLIENT): $(INSTALLED) tests/clients/llm-engine-requirements.txt
+$(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
 	@echo "==> Making $(@D)"
 	@$(BIN)/python -m venv $(@D)
 	@$(@D)/bin/python $(PIP) install --no-deps --no-compile --quiet \
-		-r tests/clients/llm-engine-requirements.txt
+		-r tests/clients/$*-requirements.txt
 	@touch $@
 
 # In a copy, so that node_modules stays out of tests/.

@@ -32,7 +32,9 @@ def arguments(model: str, source: str, folder: str) -> Any:
         "--max-num-seqs": SLOTS,
     }
     words = [str(word) for pair in options.items() for word in pair]
-    return make_arg_parser(FlexibleArgumentParser()).parse_args([*words, "--enforce-eager"])
+    return make_arg_parser(FlexibleArgumentParser()).parse_args(
+        [*words, "--enforce-eager", "--disable-log-stats"]
+    )
 
 
 async def main() -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -40,16 +39,6 @@ def sparse(place: Path, size: int) -> Path:
     with place.open("wb") as opened:
         opened.truncate(size)
     return place
-
-
-def peak(server: HttpWorker, *, begin: bool = False) -> int:
-    """Return the most bytes of memory that the server has had; begin to measure anew."""
-    process = Path("/proc") / str(server.process.pid)
-    if begin:
-        (process / "clear_refs").write_text("5")
-    found = re.search(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
-    assert found
-    return int(found[1]) * 1024
 
 
 def test_a_file_of_50000_lines_is_created_retrieved_read_and_deleted(files: OpenAI) -> None:
@@ -112,7 +101,7 @@ def test_what_is_wrong_is_an_error_that_the_client_knows(files: OpenAI) -> None:
 def test_a_large_file_passes_through_little_memory(
     files: OpenAI, server: HttpWorker, tmp_path: Path
 ) -> None:
-    before = peak(server, begin=True)
+    before = server.peak(begin=True)
     file = files.files.create(file=sparse(tmp_path / "large", LARGE), purpose="batch")
     assert file.bytes == LARGE
     received = 0
@@ -120,7 +109,7 @@ def test_a_large_file_passes_through_little_memory(
         for part in response.iter_bytes():
             received += len(part)
     assert received == LARGE
-    assert peak(server) - before < GROWTH
+    assert server.peak() - before < GROWTH
     files.files.delete(file.id)
 
 

@@ -25,6 +25,15 @@ class HttpWorker(Background):
         assert found, self.output
         return found[1]
 
+    def peak(self, *, begin: bool = False) -> int:
+        """Return the most bytes of memory that it has had; begin to measure anew."""
+        process = Path("/proc") / str(self.process.pid)
+        if begin:
+            (process / "clear_refs").write_text("5")
+        found = re.search(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
+        assert found
+        return int(found[1]) * 1024
+
 
 @contextmanager
 def http_worker(environ: Mapping[str, str], log: Path, *options: str) -> Iterator[HttpWorker]:
