@@ -177,3 +177,24 @@ async def test_the_answer_counts_the_tokens_and_says_nothing_of_a_next_job_at_th
     assert list(found) == ["batch"]
     (text,) = [one.getMessage() for one in caplog.records if one.name == "worker.record"]
     assert "route=batch status=200 prompt_tokens=12 output_tokens=8" in text
+
+
+@pytest.mark.parametrize("starts", [True, False])
+async def test_a_job_whose_time_is_over_sends_the_next_or_says_what_to_send(
+    root: Path, *, starts: bool
+) -> None:
+    started: list[str] = []
+
+    async def start(batch_id: str) -> bool:
+        started.append(batch_id)
+        return starts
+
+    with ScriptedEngine(*tokens("a")) as engine:
+        worker = Worker(engine.engines, settings(FILES_PATH=str(root)), start=start)
+        spec = {"requests": lines(1), "endpoint": CHAT, "max_runtime_sec": 1}
+        found = await answered(worker, {"batch": spec})
+        assert started == [found["batch"]["id"]]
+        assert ("run_with" in found) == (not starts)
+        started.clear()
+        whole = await answered(worker, {"batch": {"id": found["batch"]["id"]}}, "job-2")
+    assert (whole["batch"]["status"], started) == ("completed", [])
