@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -204,3 +205,23 @@ async def test_a_batch_that_stops_is_told_in_the_log_and_can_be_started_again(
         async with serving(tmp_path, healthy):
             assert await until(batch.ended)
     assert batch.shown()["request_counts"]["completed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("retryable", "code", "times"), [(True, 503, 3), (False, 507, 3), (False, 404, 1)]
+)
+async def test_a_batch_goes_on_after_what_may_pass_and_after_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, retryable: bool, code: int, times: int
+) -> None:
+    monkeypatch.setattr("worker.serve.background.PAUSE_S", 0.01)
+    jobs = Jobs(tmp_path)
+    error = {"message": "a", "retryable": retryable, "code": code}
+    jobs.answer = {"error": json.dumps({"error": error})}
+    jobs.go.set()
+    async with living(jobs):
+        await jobs.background.start("batch_a")
+        assert await until(lambda: len(jobs.taken) == times)
+        jobs.answer = {"batch": {}}
+        await asyncio.sleep(0.1)
+    assert len(jobs.taken) >= times
+    assert retryable or code == 507 or len(jobs.taken) == 1
