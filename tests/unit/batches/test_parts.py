@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,7 @@ async def test_groups_are_written_one_after_the_other_and_to_the_end(
     busy = threading.Lock()
     append = parts._append
 
-    def alone(opened: parts.FileIO, content: bytearray) -> None:
+    def alone(opened: FileIO, content: bytearray) -> None:
         assert busy.acquire(blocking=False), "two groups at once"
         try:
             append(opened, content)
@@ -165,7 +166,7 @@ def expect_numbers(directory: Path) -> set[int]:
 async def test_after_a_group_that_fails_nothing_more_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(opened: parts.FileIO, content: bytearray) -> None:
+    def full(opened: FileIO, content: bytearray) -> None:
         opened.write(bytes(content)[:5])
         raise OSError(28, "No space left on device")
 
