@@ -5,9 +5,8 @@ import hashlib
 import re
 import secrets
 
-# Random characters: 120 bits of base 32.
-LENGTH = 24
-_FORM = re.compile(rf"[a-z0-9]{{{LENGTH}}}")
+# 120 bits in base 32.
+_FORM = re.compile(r"[a-z0-9]{24}")
 
 
 def new(prefix: str) -> str:
