@@ -37,6 +37,18 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
+    @classmethod
+    def of_body(cls, values: Mapping[str, Any]) -> Self:
+        """Validate the body of a request; null values count as absent.
+
+        Raises:
+            InvalidInput: naming the first few fields that are wrong, without their values.
+        """
+        try:
+            return cls.model_validate(without_nulls(values))
+        except ValidationError as error:
+            raise invalid_fields(error, cls.model_fields) from None
+
 
 class Job(Strict):
     """A validated input, with the keys that every shape may have: how its stream is chunked.

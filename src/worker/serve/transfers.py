@@ -136,7 +136,7 @@ def _upload(form: FormData) -> tuple[Upload, UploadFile]:
             raise InvalidInput(f"{name}: a form has its content in file", param=name)
         elif name != "file":
             said[name] = value
-    return Upload.read({**said, "expires_after": expires or None}), file
+    return Upload.of_body({**said, "expires_after": expires or None}), file
 
 
 def _route(request: Request) -> Route | None:

@@ -10,6 +10,8 @@ from support.batches import answered, lines, refused, results, worker_at
 from support.disks import fill, mounted, remount
 from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens, until
 
+from worker.app import Worker
+from worker.batches.state import Batch
 from worker.batches.store import Batches
 
 ROOM = 4_000_000
@@ -67,15 +69,21 @@ async def test_a_disk_that_becomes_full_while_lines_are_answered_keeps_them(disk
     await completed(disk)
 
 
+async def stopped(worker: Worker, engine: ScriptedEngine, disk: Path) -> Batch:
+    """Run a batch and stop its job in the middle."""
+    running = asyncio.create_task(answered(worker, JOB))
+    assert await until(lambda: len(engine.asked) > 20)
+    running.cancel()
+    (batch,) = Batches.of(settings(FILES_PATH=str(disk))).all()
+    assert await until(lambda: not engine.generating and not batch.held())
+    return batch
+
+
 async def test_a_batch_on_a_read_only_volume_is_shown_and_can_not_go_on(disk: Path) -> None:
     with ScriptedEngine(*tokens("a", "b", pause=0.05)) as engine:
         engine.slots = 4
         worker = worker_at(disk, engine)
-        running = asyncio.create_task(answered(worker, JOB))
-        assert await until(lambda: len(engine.asked) > 20)
-        running.cancel()
-        (batch,) = Batches.of(settings(FILES_PATH=str(disk))).all()
-        assert await until(lambda: not engine.generating and not batch.held())
+        batch = await stopped(worker, engine, disk)
         remount(disk, "ro")
         error = await refused(worker, JOB)
         assert (error["code"], "read-only" in error["message"]) == (507, True)
@@ -91,11 +99,7 @@ async def test_a_cancelled_batch_that_can_not_be_ended_is_shown(disk: Path) -> N
     with ScriptedEngine(*tokens("a", "b", pause=0.05)) as engine:
         engine.slots = 4
         worker = worker_at(disk, engine)
-        running = asyncio.create_task(answered(worker, JOB))
-        assert await until(lambda: len(engine.asked) > 20)
-        running.cancel()
-        (batch,) = Batches.of(settings(FILES_PATH=str(disk))).all()
-        assert await until(lambda: not engine.generating and not batch.held())
+        batch = await stopped(worker, engine, disk)
         batch.cancel()
         filler = fill(disk)
         get = {"route": f"/v1/batches/{batch.id}", "method": "GET"}

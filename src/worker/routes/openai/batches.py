@@ -6,7 +6,7 @@ The first line of a docstring is what /openapi.json has of the route.
 import asyncio
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from worker.batches.finish import settle
 from worker.batches.request import kept
@@ -14,7 +14,6 @@ from worker.batches.state import Batch
 from worker.batches.store import PREFIX
 from worker.engine import Engines
 from worker.errors import InvalidInput
-from worker.job.base import invalid_fields, without_nulls
 from worker.job.batch import CreateBatch
 from worker.job.openai import OpenAIJob
 from worker.routes.openai.listing import Listing
@@ -36,10 +35,7 @@ async def create(asked: Asked) -> dict[str, Any]:
     Raises:
         InvalidInput: naming the field.
     """
-    try:
-        request = CreateBatch.model_validate(without_nulls(asked.body))
-    except ValidationError as error:
-        raise invalid_fields(error, CreateBatch.model_fields) from None
+    request = CreateBatch.of_body(asked.body)
     check_endpoint(request.endpoint, asked.engines)
     batches = asked.resources.batches
     batch_id = ids.derived(PREFIX, asked.request_id)

@@ -5,17 +5,18 @@ Over HTTP, ``worker.serve`` takes uploads in forms and answers contents as bytes
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from worker.batches.store import Batches
 from worker.chunking import ROOM_BYTES
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import PREFIX, Files, StoredFile
 from worker.files.stored import PURPOSE, Purpose
-from worker.job.base import Strict, Text, invalid_fields, without_nulls
+from worker.job.base import Strict, Text
+from worker.job.batch import ExpiresAfter
 from worker.routes.answer import json_size
 from worker.routes.openai.listing import Listing
 from worker.routes.openai.route import Asked
@@ -32,13 +33,6 @@ FILES = "/v1/files"
 CONTENT = "/v1/files/{id}/content"
 
 
-class ExpiresAfter(Strict):
-    """When a file expires: seconds after it was created."""
-
-    anchor: Literal["created_at"]
-    seconds: Annotated[int, Field(ge=3_600, le=2_592_000)]
-
-
 class Upload(Strict):
     """What is said of a file that is uploaded, and its content if that is no form's file."""
 
@@ -48,18 +42,6 @@ class Upload(Strict):
     content: Text | None = None
     content_base64: Text | None = None
     path: Text | None = None
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """Validate a body.
-
-        Raises:
-            InvalidInput: naming the fields that are wrong.
-        """
-        try:
-            return cls.model_validate(without_nulls(values))
-        except ValidationError as error:
-            raise invalid_fields(error, known=cls.model_fields) from None
 
     @property
     def expires_after_s(self) -> int | None:
@@ -135,7 +117,7 @@ async def content(asked: Asked) -> AsyncGenerator[Any, None]:
 
 
 def _created(asked: Asked) -> StoredFile:
-    upload = Upload.read(asked.body)
+    upload = Upload.of_body(asked.body)
     if len({"content", "content_base64", "path"} & upload.model_fields_set) != 1:
         raise InvalidInput("content, content_base64 or path: exactly one of them", param="content")
     files = asked.resources.batches.files
