@@ -91,6 +91,8 @@ class Measuring:
                 folder = self.empty()
                 async with sides.started(side, self.model, source, folder) as process:
                     await asyncio.sleep(whole / 2)
+                    if process.returncode is not None:
+                        raise bench.Lost(f"{side} ended before it was killed: more --lines")
                     process.kill()
                 kept = sides.answers(folder)
                 rest = (await sides.run(side, self.model, source, folder)).seconds
