@@ -125,7 +125,7 @@ test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in fo
 fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs and requests (.fuzz, 100 MB; ten minutes)
 	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
 
-chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels, freezes and dying engines (an hour)
+chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches under kills (an hour)
 	@PYTHONPATH=src:tests:builder $(BIN)/python -m chaos $(OPTIONS)
 
 check: $(INSTALLED) ## Check format, lint, types and architecture

@@ -1,6 +1,6 @@
-"""Runs the scenarios: faults, sigterm, cancel, freeze, deaths (``make chaos``).
+"""Runs the scenarios: faults, sigterm, cancel, freeze, deaths, batches (``make chaos``).
 
-    python -m chaos [faults sigterm cancel freeze deaths] [--seed 7] [--signals 100] ...
+    python -m chaos [faults sigterm cancel freeze deaths batches] [--seed 7] [--signals 100] ...
 
 Each prints what was broken and which goals were missed, and a line with its figures. The status is
 1 if anything was broken or missed. The same seed gives the same jobs and the same random moments,
@@ -18,7 +18,7 @@ from typing import Any
 
 from support import ROOT
 
-from chaos import cancel, deaths, faults, freeze, sigterm
+from chaos import batches, cancel, deaths, faults, freeze, sigterm
 from chaos.report import Report, machine, print_line
 from chaos.watch import WorkerExited
 
@@ -30,6 +30,7 @@ SCENARIOS: dict[str, Callable[[Namespace], Coroutine[Any, Any, Report]]] = {
         (args.freezes, args.stream_freezes), args.seconds, args.seed, args.logs
     ),
     "deaths": lambda args: deaths.run(args.deaths, args.seed, args.logs),
+    "batches": lambda args: batches.run(args.kills, args.real_kills, args.seed, args.logs),
 }
 
 
@@ -48,6 +49,8 @@ def read_command_line() -> Namespace:
     add("--stream-freezes", type=int, default=10, help="of freeze: freezes in mid-stream")
     add("--seconds", type=float, default=9, help="of freeze: how long each lasts; more than 5")
     add("--deaths", type=int, default=50, help="of deaths: cores that are ended")
+    add("--kills", type=int, default=20, help="of batches: workers that are killed")
+    add("--real-kills", type=int, default=5, help="of batches: likewise, with the real engine")
     add("--limit", type=float, default=60, help="minutes after which a scenario is given up")
     add("--logs", type=Path, default=ROOT / ".chaos", help="a folder for the workers' logs")
     args = parser.parse_args()
