@@ -3,11 +3,21 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.batches import answered, batch_of, line, lines, refused, results, worker_at
-from support.engine.scripted import CHAT, ScriptedEngine, Step, tokens, until
+from support.engine.scripted import (
+    CHAT,
+    ScriptedEngine,
+    Step,
+    replying,
+    settings,
+    tokens,
+    until,
+)
 
+from worker.app import Worker
 from worker.batches.state import Batch
 from worker.errors import EngineDead, RefusedByEngine
 
@@ -230,3 +240,27 @@ async def test_a_dead_engine_fails_the_job_and_leaves_the_batch(
     with ScriptedEngine(*tokens("a")) as healthy:
         batch = (await answered(worker_at(tmp_path, healthy), {"batch": spec}))["batch"]
     assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+
+
+async def test_a_job_that_creates_a_shared_batch_sends_the_others_once(tmp_path: Path) -> None:
+    sent: list[str] = []
+
+    async def start(batch_id: str) -> bool:
+        sent.append(batch_id)
+        return True
+
+    with ScriptedEngine(*tokens("a")) as engine:
+        environ = settings(FILES_PATH=str(tmp_path))
+        worker = Worker(engine.engines, environ, start=start)
+        spec: dict[str, Any] = {"requests": lines(3), "endpoint": CHAT, "data_parallelism": 3}
+        batch = await batch_of(worker, **spec)
+        await batch_of(worker, **spec)
+    assert sent == [batch["id"]] * 2
+
+
+async def test_an_answer_that_is_no_text_fails_its_line_alone(tmp_path: Path) -> None:
+    half = replying('{"choices": [{"message": {"content": "\\ud800"}}]}')
+    with ScriptedEngine(app=half) as engine:
+        batch = await batch_of(worker_at(tmp_path, engine), requests=lines(1), endpoint=CHAT)
+    _, errors = results(tmp_path, batch)
+    assert errors["c0"]["response"]["status_code"] == 500
