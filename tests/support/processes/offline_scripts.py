@@ -1,6 +1,7 @@
 """Runs the scripts of tests/model/scripts, which have engines of their own, to their end."""
 
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from support.processes.commands import HOME
 from support.processes.forked import forked
 
 SCRIPTS = ROOT / "tests" / "model" / "scripts"
+
+
+# Seconds after a script in which its processes end, too.
+SOON_S = 60
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,10 @@ def _run(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
     output = folder / f"{name}.stdout"
     command = [SCRIPTS / f"{name}.py", model, *arguments]
     with forked(command, HOME, folder / f"{name}.stderr", output) as script:
-        status, left = script.ended(), script.session()
+        status, until = script.ended(), time.monotonic() + SOON_S
+        # Some of them end when they notice that the script has.
+        while (left := script.session()) and time.monotonic() < until:
+            time.sleep(0.1)
     assert output.read_bytes(), script.output
     return Ended(json.loads(output.read_bytes()), script.output, status, left)
 
