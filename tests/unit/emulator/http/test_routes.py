@@ -85,10 +85,11 @@ async def test_a_job_whose_taker_dies_during_the_hand_over_is_not_lost(
     """The connection closes at the moment when the job arrives."""
     async with emulator_client(take_poll_s=600) as client:
         host, port = client.emulator.root_url.removeprefix("http://").split(":")
-        for _ in range(20):
+        for number in range(20):
             _, writer = await asyncio.open_connection(host, int(port))
-            writer.write(b"GET /v2/local/job-take/dead HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await asyncio.sleep(0.002)
+            take = f"GET /v2/local/job-take/dead-{number} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            writer.write(take.encode())
+            await wait_for_poll(client.emulator, f"dead-{number}")
             writer.transport.abort()
             job = client.emulator.queue.submit({"input": None})
             assert (await client.get("/job-take/alive"))["id"] == job.id
