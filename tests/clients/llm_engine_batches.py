@@ -113,7 +113,9 @@ def main(base_url: str, root: str) -> None:
         "v2 completions": v2("out/completions.json", input_data_path="bodies.json"),
         "v2 schema": v2("out/schema.json", content=[held_to_a_schema()]),
         "cancelled": cancelled(),
-        "refused": refused(lambda: v1("out/v1.json", input_data_path="https://example.com/in")),
+        "refused": refused(
+            lambda: v1("out/refused.json", input_data_path="https://example.com/in")
+        ),
         "unknown": refused(lambda: Completion.get_batch_completion("batch_none")),
     }
     json.dump(answers, sys.stdout)
