@@ -5,6 +5,7 @@ changes; it disappears by a renaming.
 """
 
 import contextlib
+import os
 import shutil
 import time
 from pathlib import Path
@@ -66,7 +67,7 @@ class Folders:
         with failures():
             try:
                 if written is not None:
-                    written.replace(folder / CONTENT)
+                    _put(written, folder / CONTENT)
                 write(folder / META, new.model_dump_json().encode())
                 sync_directory(self.root)
             except OSError:
@@ -99,3 +100,17 @@ class Folders:
             except (FileNotFoundError, NotADirectoryError):
                 return False
         return newest < time.time() - ABANDONED_S
+
+
+def _put(written: Path, content: Path) -> None:
+    """Give a content its name, unless another attempt has: what is there may be in use."""
+    with contextlib.suppress(FileNotFoundError):
+        if content.stat().st_size == written.stat().st_size:
+            written.unlink()
+            return
+    try:
+        os.link(written, content)
+        written.unlink()
+    except OSError:
+        # A part of a content is there, or the disk has no links.
+        written.replace(content)

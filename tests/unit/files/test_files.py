@@ -251,3 +251,13 @@ def test_a_file_that_is_written_exists_when_its_block_ends(files: Files) -> None
             files.get(writing.id)
     assert writing.stored == files.get(writing.id)
     assert (writing.stored.bytes, writing.stored.purpose) == (5, "batch_output")
+
+
+def test_an_attempt_that_comes_second_leaves_the_content_that_is_in_use(files: Files) -> None:
+    derived = ids.derived(PREFIX, "job-1")
+    with files.writing(filename="a", purpose="batch", id=derived) as second:
+        second.file.write(b"same")
+        first = received(files, b"same", id=derived)
+        used = files.content(first).stat()
+    now = files.content(first).stat()
+    assert (now.st_ino, now.st_mtime_ns) == (used.st_ino, used.st_mtime_ns)
