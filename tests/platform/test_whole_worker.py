@@ -29,6 +29,10 @@ LONG_MESSAGE: dict[str, Any] = {
     "extra_body": {"temperature": 0},
     "output_config": {"format": {"type": "json_schema", "schema": LIST}},
 }
+LONG_RESPONSE: dict[str, Any] = {
+    **{"model": "demo", "stream": True, "temperature": 0},
+    "text": {"format": {"type": "json_schema", "name": "list", "schema": LIST}},
+}
 SETTINGS = {
     "EMBEDDING_MODEL_NAME": str(MODEL),
     "EMBEDDING_SERVED_MODEL_NAME": "minilm",
@@ -117,7 +121,7 @@ async def streams_break(endpoint: EmulatedEndpoint, main: int) -> None:
     ):
         streams = await asyncio.gather(
             of_openai.chat.completions.create(messages=MESSAGES, max_tokens=900, n=100, **LONG),
-            of_openai.responses.create(input=MESSAGES, max_output_tokens=1900, **LONG),
+            of_openai.responses.create(input=MESSAGES, max_output_tokens=1900, **LONG_RESPONSE),
             of_anthropic.messages.create(**LONG_MESSAGE),
         )
         for stream in streams:
