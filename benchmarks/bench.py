@@ -5,14 +5,16 @@ Importing it makes `src` importable.
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DEMO_MODEL = ROOT / ".models" / "demo"
@@ -23,15 +25,27 @@ class Lost(Exception):
     """A job or a chunk was lost, or a process ended too early."""
 
 
-def options(description: str | None, rounds: int = 3) -> argparse.ArgumentParser:
+def options(
+    description: str | None, rounds: int = 3, *, keeps: bool = False
+) -> argparse.ArgumentParser:
+    """Return the options of all benchmarks; `--json` only for one that `keeps` its figures."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
+    if keeps:
+        parser.add_argument("--json", type=path, metavar="FILE", help="write all figures to it")
     return parser
 
 
 def path(text: str) -> Path:
     """Return an argument's path, absolute: processes run in another directory."""
     return Path(text).absolute()
+
+
+def keep(file: Path | None, figures: Any) -> None:
+    """Write all figures to the file that `--json` names, if it names one."""
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def machine() -> str:
@@ -47,18 +61,26 @@ def prompts(count: int) -> list[str]:
 
 @asynccontextmanager
 async def running(
-    command: Sequence[str], environ: Mapping[str, str], *, quiet: bool = False, stdout: int = PIPE
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    quiet: bool = False,
+    merged: bool = False,
+    stdout: int = PIPE,
+    stdin: int | None = None,
 ) -> AsyncIterator[Process]:
     """Run a command in the repository's root, with variables added; kill it at the end.
 
-    Its standard output is piped, unless DEVNULL is passed. `quiet` discards its standard error.
+    Its standard output is piped, unless DEVNULL is passed; its standard input only where PIPE is
+    passed. `quiet` discards its standard error, `merged` sends it where standard output goes.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=ROOT,
         env={**os.environ, **environ},
+        stdin=stdin,
         stdout=stdout,
-        stderr=DEVNULL if quiet else None,
+        stderr=STDOUT if merged else DEVNULL if quiet else None,
         start_new_session=True,
     )
     try:

@@ -1,20 +1,25 @@
 """Measures the cold start: from the start of the process to its first streamed token.
 
-    python benchmarks/cold_start.py [--rounds 3] [--model .models/demo]
+    python benchmarks/cold_start.py [--rounds 3] [--only starts] [--model .models/demo]
+        [--json FILE]
 
-Compares the worker, started as in production behind the emulator, with vLLM's own server (by
-default, and with the worker's executor), and `make run` with a bare script that imports vLLM and
-starts the engine. The sides alternate; the ratios of the medians count, not the seconds.
+starts: compares the worker, started as in production behind the emulator, with vLLM's own server
+(by default, and with the worker's executor), and `make run` with a bare script that imports vLLM
+and starts the engine. The sides alternate; the ratios of the medians count, not the seconds.
+
+compiled: the worker with ENFORCE_EAGER=0, which on a CPU compiles C++, on an empty volume, and once
+more in a new container that finds there what the first one compiled. Both have an empty home.
 """
 
 import asyncio
 import socket
 import statistics
 import sys
+import tempfile
 import time
 from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import aiohttp
 import bench
@@ -49,17 +54,57 @@ def running(*command: str, **environ: str) -> AbstractAsyncContextManager[Proces
     return bench.running(command, {**ENVIRON, **environ}, quiet=True)
 
 
-async def worker(model: str) -> float:
-    """Return the seconds from the worker's start to its first streamed token."""
+@asynccontextmanager
+async def first_token(model: str, **environ: str) -> AsyncIterator[tuple[float, Process]]:
+    """Start a worker; yield the seconds to its first streamed token, and its process."""
     async with Emulator() as emulator:
         params = {"max_tokens": 2}
         job = emulator.queue.submit(
             {"input": {"prompt": PROMPT, "stream": True, "sampling_params": params}}
         )
         start = time.monotonic()
-        async with running(*HANDLER, MODEL_NAME=model, **emulator.worker_environ()):
+        settings = {"MODEL_NAME": model, **environ, **emulator.worker_environ()}
+        running_worker = bench.running(HANDLER, {**ENVIRON, **settings}, merged=True)
+        async with running_worker as process:
             await job.changed.wait_for(lambda: bool(job.chunks), LIMIT_S)
-            return job.chunks[0].at - start
+            yield job.chunks[0].at - start, process
+
+
+async def worker(model: str) -> float:
+    """Return the seconds from the worker's start to its first streamed token."""
+    async with first_token(model) as (seconds, _):
+        return seconds
+
+
+async def compiled(model: str) -> dict[str, float]:
+    """Return the same for a worker that compiles, and for the next one on the same volume."""
+    environ = {"ENFORCE_EAGER": "0", "MAX_MODEL_LEN": "1024"}
+    with (
+        tempfile.TemporaryDirectory() as volume,
+        tempfile.TemporaryDirectory() as home,
+        tempfile.TemporaryDirectory() as next_home,
+    ):
+        environ["BASE_PATH"] = volume
+        async with first_token(model, **environ, HOME=home) as (first_s, process):
+            async with asyncio.timeout(LIMIT_S):
+                # What the models' classes are, and the engine's code.
+                for _ in range(2):
+                    await published(process)
+        async with first_token(model, **environ, HOME=next_home) as (next_s, _):
+            return {"first": first_s, "next": next_s}
+
+
+async def published(process: Process) -> None:
+    """Wait until a worker's log says that an archive is on the volume.
+
+    Raises:
+        bench.Lost: the worker ended before.
+    """
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if b": published, " in line:
+            return
+    raise bench.Lost("the worker ended before it published what it compiled")
 
 
 async def server(model: str, *options: str, **environ: str) -> float:
@@ -101,11 +146,8 @@ async def make_run(model: str) -> float:
     return time.monotonic() - start
 
 
-async def main() -> None:
-    parser = bench.options(__doc__)
-    parser.add_argument("--model", default=str(bench.DEMO_MODEL))
-    args = parser.parse_args()
-    model = args.model
+async def measure_starts(model: str, rounds: int) -> dict[str, list[float]]:
+    """Measure all sides by turns, and print their ratios."""
     uniprocess = ("--enforce-eager", "--distributed-executor-backend", "uni")
     sides: dict[str, Callable[[], Awaitable[float]]] = {
         "worker, first token": lambda: worker(model),
@@ -115,7 +157,7 @@ async def main() -> None:
         "make run, start to exit": lambda: make_run(model),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(args.rounds + 1):
+    for number in range(rounds + 1):
         for name, measure in sides.items():
             took = await measure()
             # Not the first round, which fills the page cache and vLLM's own caches.
@@ -127,6 +169,27 @@ async def main() -> None:
     print(f"worker / vLLM's server, default:        {ours / default:.2f}")
     print(f"worker / vLLM's server, same executor:  {ours / same:.2f}")
     print(f"make run / bare script:                 {run / bare:.2f}")
+    return seconds
+
+
+async def measure_compiled(model: str, rounds: int) -> dict[str, list[float]]:
+    found = [await compiled(model) for _ in range(rounds)]
+    seconds = {name: [one[name] for one in found] for name in found[0]}
+    first, following = map(statistics.median, seconds.values())
+    print(f"compiled: first start {first:.1f} s, next {following:.1f} s: {following / first:.2f}")
+    return seconds
+
+
+PARTS = {"starts": measure_starts, "compiled": measure_compiled}
+
+
+async def main() -> None:
+    parser = bench.options(__doc__, keeps=True)
+    parser.add_argument("--model", default=str(bench.DEMO_MODEL))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    args = parser.parse_args()
+    found = {name: await PARTS[name](args.model, args.rounds) for name in args.only}
+    bench.keep(args.json, found)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Measures the loop between the platform's queue and the engine, in four parts.
+"""Measures the loop between the platform's queue and the engine, in five parts.
 
-    python benchmarks/loop.py [--only idle,full,auto,flat] [--rounds 3] [--json FILE]
+    python benchmarks/loop.py [--only idle,full,nothing,auto,flat] [--rounds 3] [--json FILE]
         [--before CHECKOUT] [--limits auto 300] [--jobs 20000] [--model .models/demo]
 
 The platform is an emulator in this process; workers are started as in production, with the demo
@@ -17,6 +17,9 @@ full: 64 callers who submit the next job when theirs has ended, on 64 slots, ans
 Jobs per second, a job's time, and the longest time in which a job waited and none was taken (no
 steps of a second). With --before, by turns with the worker of another checkout.
 
+nothing: 64 callers, whose jobs are answered at once by an engine that computes nothing. Jobs per
+second, and what the worker takes of it: all of the loop, and none of the engine.
+
 auto: MAX_CONCURRENCY=auto against 300, or the two of --limits, with 8 slots in each engine. First
 64 equal jobs at once for two idle workers: the time until the last has ended (<= 0.6 x). Both
 engines compute up to 8 requests at once in steps that last a fixed time (loop_parts/steps.py), so
@@ -29,15 +32,19 @@ after every 1,000, their seconds and CPU seconds; what the last 1,000 are to the
 
 import argparse
 import asyncio
-import json
 import signal
 import sys
-from pathlib import Path
 
 import bench
-from loop_parts import auto, flat, full, idle
+from loop_parts import auto, flat, full, idle, nothing
 
-PARTS = {"idle": idle.measure, "full": full.measure, "auto": auto.measure, "flat": flat.measure}
+PARTS = {
+    "idle": idle.measure,
+    "full": full.measure,
+    "nothing": nothing.measure,
+    "auto": auto.measure,
+    "flat": flat.measure,
+}
 
 
 def part_names(text: str) -> list[str]:
@@ -57,16 +64,14 @@ async def main(args: argparse.Namespace) -> None:
     for part in args.only:
         print(f"{part}:", flush=True)
         figures[part] = await PARTS[part](args)
-        if args.json:
-            args.json.write_text(json.dumps(figures))
+        bench.keep(args.json, figures)
 
 
 def read_command_line() -> argparse.Namespace:
-    parser = bench.options(__doc__)
+    parser = bench.options(__doc__, keeps=True)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", type=part_names, default=list(PARTS), metavar="PARTS")
     parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to it")
     parser.add_argument("--idle-jobs", type=int, default=200, help="in part idle")
     parser.add_argument("--idle-rounds", type=int, default=5, help="in part idle, of 20 streams")
     parser.add_argument("--full-jobs", type=int, default=640, help="in a round of part full")

@@ -1,20 +1,26 @@
 """Compares the throughput of `LLM.generate` with that of vLLM's own, on the same prompts.
 
     python benchmarks/offline.py [--rounds 3] [--prompts 512] [--only large] [--model .models/demo]
+        [--json FILE]
 
 Two models: the demo model, whose engine steps take almost no time, and one with random weights
 whose steps take more than 5 ms, as those of any real model do. The sides run in processes of their
 own (this file again) and alternate; the figures are medians of their ratios.
+
+prefix: the worker alone, on the large model, with long prompts and short answers: prompts that
+begin with one of eight texts, in a mixed order, against as many that have no beginning in common.
 """
 
 import argparse
 import asyncio
 import json
+import random
 import signal
 import statistics
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +28,11 @@ import bench
 
 SIDES = ("worker", "vllm")
 GOALS = {"demo": 0.7, "large": 0.95}  # of vLLM's own throughput
-TOKENS = 32  # per answer
+PREFIXES = 8
+PREFIX_WORDS = 200
 # For both sides: what the worker chooses on a CPU.
 ENGINE: dict[str, Any] = {
-    "max_model_len": 512,
+    "max_model_len": 1024,
     "dtype": "float32",
     "enforce_eager": True,
     "distributed_executor_backend": "uni",
@@ -51,7 +58,34 @@ def make_large(demo: Path, directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps({**config, **LARGE, **HEADS}))
 
 
-def run_side(side: str, model: str, load_format: str, prompts: int) -> None:
+@dataclass(frozen=True)
+class Work:
+    """Prompts for one side.
+
+    Args:
+        texts: what they are: plain (of eight words), shared (each behind one of eight long texts)
+            or distinct (each behind a long text of its own).
+        tokens: of each answer.
+    """
+
+    prompts: int
+    texts: str = "plain"
+    tokens: int = 32
+
+    def all_prompts(self) -> list[str]:
+        plain = bench.prompts(self.prompts)
+        if self.texts == "plain":
+            return plain
+        rng = random.Random(8)
+        count = PREFIXES if self.texts == "shared" else self.prompts
+        words = "a small worker counts tokens".split()
+        prefixes = [" ".join(rng.choices(words, k=PREFIX_WORDS)) for _ in range(count)]
+        found = [f"{prefixes[n % count]} {text}" for n, text in enumerate(plain)]
+        rng.shuffle(found)
+        return found
+
+
+def run_side(side: str, model: str, load_format: str, work: Work) -> None:
     """Be one side: warm up, answer all prompts, and print the seconds and the tokens."""
     if side == "worker":
         from worker.offline import LLM  # noqa: PLC0415 - this side's only
@@ -59,10 +93,10 @@ def run_side(side: str, model: str, load_format: str, prompts: int) -> None:
         from vllm import LLM  # type: ignore[no-redef]  # noqa: PLC0415 - likewise
     from vllm import SamplingParams  # noqa: PLC0415 - takes seconds
 
-    texts = bench.prompts(prompts)
+    texts = work.all_prompts()
     llm = LLM(model=model, load_format=load_format, **ENGINE)
-    params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
-    llm.generate(texts[:16], params, use_tqdm=False)
+    params = SamplingParams(temperature=0, max_tokens=work.tokens, ignore_eos=True)
+    llm.generate(bench.prompts(16), params, use_tqdm=False)
     start = time.perf_counter()
     outputs = llm.generate(texts, params, use_tqdm=False)
     seconds = time.perf_counter() - start
@@ -71,22 +105,27 @@ def run_side(side: str, model: str, load_format: str, prompts: int) -> None:
     signal.pause()
 
 
-async def throughput(side: str, model: Path, load_format: str, prompts: int) -> float:
+async def throughput(side: str, model: Path, load_format: str, work: Work) -> float:
     """Run one side; return its tokens per second."""
     command = [sys.executable, __file__, "--side", side, "--model", str(model)]
-    command += ["--load-format", load_format, "--prompts", str(prompts)]
+    command += ["--load-format", load_format, "--work", json.dumps(asdict(work))]
     async with bench.running(command, ENVIRON) as process:
         _, tokens, seconds = await bench.next_line(process, "result ")
     return int(tokens) / float(seconds)
 
 
-async def compare(name: str, model: Path, load_format: str, args: argparse.Namespace) -> bool:
-    """Measure both sides and print their figures; return whether the goal is met."""
+Speeds = dict[str, list[float]]
+
+
+async def compare(
+    name: str, model: Path, load_format: str, args: argparse.Namespace
+) -> tuple[bool, Speeds]:
+    """Measure both sides and print their figures; return whether the goal is met, and them."""
     ratios: list[float] = []
-    speeds: dict[str, list[float]] = {side: [] for side in SIDES}
+    speeds: Speeds = {side: [] for side in SIDES}
     for _ in range(args.rounds):
         for side in SIDES:
-            speeds[side].append(await throughput(side, model, load_format, args.prompts))
+            speeds[side].append(await throughput(side, model, load_format, Work(args.prompts)))
         ratios.append(speeds["worker"][-1] / speeds["vllm"][-1])
     ratio = statistics.median(ratios)
     ours, theirs = (statistics.median(speeds[side]) for side in SIDES)
@@ -94,27 +133,51 @@ async def compare(name: str, model: Path, load_format: str, args: argparse.Names
         f"{name:6} {ours:8,.0f} tokens/s, vLLM's own {theirs:8,.0f}: {ratio:.2f} x "
         f"({', '.join(f'{value:.2f}' for value in ratios)}; goal {GOALS[name]})"
     )
-    return ratio >= GOALS[name]
+    return ratio >= GOALS[name], speeds
+
+
+async def prefix(model: Path, args: argparse.Namespace) -> Speeds:
+    """Measure prompts per second, with beginnings in common and without."""
+    tokens = 4
+    speeds: Speeds = {"shared": [], "distinct": []}
+    for _ in range(args.rounds):
+        for texts, found in speeds.items():
+            work = Work(args.prompts // 2, texts, tokens)
+            found.append(await throughput("worker", model, "dummy", work) / tokens)
+    shared, distinct = map(statistics.median, speeds.values())
+    print(
+        f"prefix {shared:8,.0f} prompts/s with {PREFIXES} beginnings, with all their own "
+        f"{distinct:8,.0f}: {shared / distinct:.2f} x"
+    )
+    return speeds
 
 
 async def main(args: argparse.Namespace) -> int:
+    kept: dict[str, Speeds] = {}
+    all_met = True
     with tempfile.TemporaryDirectory() as folder:
         make_large(args.model, Path(folder))
         models = {"demo": (args.model, "auto"), "large": (Path(folder), "dummy")}
-        names = [name for name in models if args.only in (None, name)]
-        met = [await compare(name, *models[name], args) for name in names]
-    return 0 if all(met) else 1
+        for name in (name for name in models if args.only in (None, name)):
+            met, kept[name] = await compare(name, *models[name], args)
+            all_met &= met
+        if args.only in (None, "prefix"):
+            kept["prefix"] = await prefix(Path(folder), args)
+    bench.keep(args.json, kept)
+    return 0 if all_met else 1
 
 
 if __name__ == "__main__":
-    parser = bench.options(__doc__)
+    parser = bench.options(__doc__, keeps=True)
     parser.add_argument("--prompts", type=int, default=512)
-    parser.add_argument("--only", choices=GOALS, help="one of the two models")
+    parser.add_argument("--only", choices=[*GOALS, "prefix"], help="one of the parts")
     parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--load-format", default="auto", help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        run_side(arguments.side, str(arguments.model), arguments.load_format, arguments.prompts)
+        work = Work(**arguments.work)
+        run_side(arguments.side, str(arguments.model), arguments.load_format, work)
     else:
         sys.exit(asyncio.run(main(arguments)))

@@ -1,6 +1,6 @@
 """Measures whether a stream keeps up with a paced engine on a slow link.
 
-    python benchmarks/streaming.py [--rounds 3]
+    python benchmarks/streaming.py [--rounds 3] [--json FILE]
 
 The raw path with the default chunk settings, through the SDK's real loop, which awaits each stream
 POST before it asks for the next yield, on a link where POSTs are delayed. The worker is this file
@@ -24,7 +24,8 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import bench
@@ -109,11 +110,17 @@ class PacedEngine:
     and last tokens came.
     """
 
+    slots = 256
+    dead = is_aside = False
+
     def __init__(self) -> None:
         # Like the real engine's: uvloop, in a thread of its own.
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.model = Model(("paced",), 1, "none", frozenset({"generate"}))
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    async def admit(self) -> None:
+        """Return at once: this engine is never set aside."""
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
         tokens, pace_s = read_prompt(job)
@@ -194,11 +201,11 @@ def figures(case: Case, rounds: list[Timing]) -> str:
     )
 
 
-async def main(rounds: int) -> bool:
+async def main(rounds: int, json_file: Path | None) -> bool:
     """Measure and print all cases; return whether every goal is met."""
     print(f"{bench.machine()}; medians of {rounds}, ms")
     print(HEADINGS, flush=True)
-    missed = []
+    missed, found = [], []
     async with asyncio.timeout(START_S + rounds * ROUND_S), running_endpoint() as endpoint:
         await endpoint.warm_up()
         # Full garbage collections of this process, of some 30 ms, would count as the worker's.
@@ -206,20 +213,22 @@ async def main(rounds: int) -> bool:
         for case in CASES:
             timings = [await endpoint.stream(case) for _ in range(rounds)]
             print(figures(case, timings), flush=True)
+            found.append({**asdict(case), "rounds": [asdict(timing) for timing in timings]})
             link = f"{1000 * case.post_delay_s:.0f} ms POSTs, {1000 * case.pace_s:.0f} ms pace"
             missed += [f"{goal} ({link})" for goal in Timing.median(timings).missed(case)]
+    bench.keep(json_file, found)
     print(f"goals missed: {', '.join(missed) or 'none'}")
     return not missed
 
 
 if __name__ == "__main__":
-    parser = bench.options(__doc__)
+    parser = bench.options(__doc__, keeps=True)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     try:
         if args.worker:
             run_worker()
-        elif not asyncio.run(main(args.rounds)):
+        elif not asyncio.run(main(args.rounds, args.json)):
             sys.exit(1)
     except TimeoutError:
         sys.exit("lost: a stream did not end in time")

@@ -1,0 +1,75 @@
+"""How long the check of 100,000 rows takes, and how much memory.
+
+    PYTHONPATH=src .venv/bin/python benchmarks/check_rows.py [ROWS]
+
+The rows are prompts in CSV and conversations in JSONL; the model is the demo model.
+"""
+
+import csv
+import json
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from worker.trainer.check import check
+from worker.trainer.spec import Data, Spec
+
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / ".models" / "demo"
+ROWS = 100_000
+WORDS = (ROOT / "README.md").read_text().split()
+
+
+def _text(words: int) -> str:
+    return " ".join(random.choices(WORDS, k=words))
+
+
+def _csv(path: Path, rows: int) -> None:
+    with path.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(["prompt", "response"])
+        writer.writerows([_text(25), _text(15)] for _ in range(rows))
+
+
+def _jsonl(path: Path, rows: int) -> None:
+    with path.open("w", encoding="utf-8") as opened:
+        for _ in range(rows):
+            roles = (("system", 8), ("user", 20), ("assistant", 12))
+            messages = [{"role": role, "content": _text(words)} for role, words in roles]
+            opened.write(json.dumps({"messages": messages}) + "\n")
+
+
+def _measure(name: str, write: Callable[[Path, int], None], rows: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        write(path, rows)
+        spec = Spec(model=MODEL, tokenizer=MODEL, max_length=2048, training=Data(path=path))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        start = time.monotonic()
+        checked = check(spec, Path(folder) / "tokens").checked
+        seconds = time.monotonic() - start
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
+        found = checked.rows + checked.validation_rows
+        print(
+            f"{name}: {found:,} rows, {path.stat().st_size / 1e6:.0f} MB, {checked.tokens:,} tokens"
+            f" to train on: {seconds:.1f} s ({cpu:.1f} s of CPU), at most"
+            f" {usage.ru_maxrss / 1024:.0f} MB; load {os.getloadavg()[0]:.1f}"
+        )
+
+
+def main() -> None:
+    """Measure both forms; the memory printed is the largest so far."""
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    random.seed(1)
+    _measure("prompts.csv", _csv, rows)
+    _measure("chats.jsonl", _jsonl, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Loads, and what is measured of their answers."""
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
+
+# When the tokens of an answer arrived: milliseconds after the request was sent, and how many
+# tokens had arrived then.
+Arrivals = list[tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests of callers who each send the next one when theirs is answered.
+
+    Args:
+        callers: how many at once.
+        requests: in all.
+        tokens: of each answer, exactly.
+        stream: whether answers are streamed.
+    """
+
+    callers: int
+    requests: int
+    tokens: int = 64
+    stream: bool = True
+
+
+@dataclass
+class Answer:
+    """When the tokens of one answer arrived, in seconds of a monotonic clock.
+
+    Args:
+        sent: when the request was.
+        arrivals: the time of each read, and how many events with text it had: of a token each,
+            or of more where the engine was faster than its reader.
+        ended: when the answer had ended.
+        tokens: of the answer.
+    """
+
+    sent: float
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    ended: float = 0.0
+    tokens: int = 0
+
+    def since_sent(self) -> Arrivals:
+        """Return how many events with text had arrived after how many milliseconds."""
+        counts = accumulate(count for _, count in self.arrivals)
+        times = (round(1000 * (at - self.sent), 3) for at, _ in self.arrivals)
+        return list(zip(times, counts, strict=True))
+
+    @property
+    def gaps(self) -> list[float]:
+        """The seconds between each event and the one before; events of one read have none."""
+        found: list[float] = []
+        for (before, _), (at, count) in pairwise(self.arrivals):
+            found += [at - before, *[0.0] * (count - 1)]
+        return found
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A load's figures: times in milliseconds, CPU times in milliseconds a request.
+
+    The shares are of all cores of the machine, in percent, over the time of the load.
+
+    Args:
+        own_cpu: of the side's processes.
+        platform_cpu: of the local platform between the side and the callers.
+        client_cpu: of the callers.
+        posts: of the worker for each answer.
+    """
+
+    requests_per_s: float
+    tokens_per_s: float
+    first_p50: float
+    first_p99: float
+    latency_p50: float
+    gap_p99: float
+    own_cpu: float = 0.0
+    platform_cpu: float = 0.0
+    client_cpu: float = 0.0
+    posts: float = 0.0
+
+    def as_json(self) -> dict[str, float]:
+        values = asdict(self) | {
+            f"{name}_share": self._share(getattr(self, f"{name}_cpu"))
+            for name in ("own", "platform", "client")
+        }
+        return {name: round(value, 3) for name, value in values.items()}
+
+    def _share(self, cpu_ms: float) -> float:
+        """Return what a CPU time for each request takes of the machine, in percent."""
+        cores = len(os.sched_getaffinity(0))
+        return 100 * (cpu_ms / 1000) * self.requests_per_s / cores
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A load's figures, and the arrivals of its first answer's tokens."""
+
+    figures: Figures
+    arrivals: Arrivals
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
+
+
+def figures(answers: Sequence[Answer], **others: float) -> Figures:
+    """Compute the figures of a load from its answers."""
+    seconds = max(a.ended for a in answers) - min(a.sent for a in answers)
+    firsts = [1000 * (a.arrivals[0][0] - a.sent) for a in answers if a.arrivals]
+    latencies = [1000 * (a.ended - a.sent) for a in answers]
+    gaps = [1000 * gap for a in answers for gap in a.gaps]
+    return Figures(
+        requests_per_s=len(answers) / seconds,
+        tokens_per_s=sum(a.tokens for a in answers) / seconds,
+        first_p50=percentile(firsts, 0.5),
+        first_p99=percentile(firsts, 0.99),
+        latency_p50=percentile(latencies, 0.5),
+        gap_p99=percentile(gaps, 0.99),
+        **others,
+    )
+
+
+def median_of(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each figure over rounds that have the same ones."""
+    return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}

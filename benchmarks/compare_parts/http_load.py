@@ -1,0 +1,82 @@
+"""Callers over HTTP, with as little work as a client can have: events are counted, not parsed."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import aiohttp
+import bench
+
+from compare_parts.figures import Answer, Load
+
+# In an event with text, and in the last but one: clients of this benchmark parse that one only.
+TEXT, USAGE = b'"content":"', b'"usage":{'
+LIMIT_S = 120.0
+
+
+def body(model: str, prompt: str, load: Load) -> dict[str, Any]:
+    """Return a chat whose answer has exactly the load's number of tokens."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": load.tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": load.stream,
+        **({"stream_options": {"include_usage": True}} if load.stream else {}),
+    }
+
+
+async def answers(base: str, model: str, load: Load) -> list[Answer]:
+    """Send a load's requests.
+
+    Args:
+        base: of the OpenAI API, with its version.
+        model: as it is served.
+
+    Raises:
+        bench.Lost: an answer is an error, or tokens are missing.
+    """
+    waiting = iter(bench.prompts(load.requests))
+    found: list[Answer] = []
+    connector = aiohttp.TCPConnector(limit=load.callers)
+    timeout = aiohttp.ClientTimeout(total=LIMIT_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
+
+        async def call() -> None:
+            url = f"{base}/chat/completions"
+            found.extend([await _answer(client, url, model, prompt, load) for prompt in waiting])
+
+        await asyncio.gather(*(call() for _ in range(load.callers)))
+    return found
+
+
+async def _answer(
+    client: aiohttp.ClientSession, url: str, model: str, prompt: str, load: Load
+) -> Answer:
+    answer = Answer(time.perf_counter())
+    async with client.post(url, json=body(model, prompt, load)) as response:
+        if response.status != 200:
+            raise bench.Lost(f"{response.status}: {await response.text()}")
+        if load.stream:
+            await _stream(response, answer)
+        else:
+            whole = await response.json(content_type=None)
+            answer.arrivals.append((time.perf_counter(), 1))
+            answer.tokens = whole["usage"]["completion_tokens"]
+    answer.ended = time.perf_counter()
+    if answer.tokens != load.tokens:
+        raise bench.Lost(f"an answer has {answer.tokens} of {load.tokens} tokens")
+    return answer
+
+
+async def _stream(response: aiohttp.ClientResponse, answer: Answer) -> None:
+    rest, last = b"", b""
+    async for part in response.content.iter_any():
+        *events, rest = (rest + part).split(b"\n\n")
+        if count := sum(TEXT in event for event in events):
+            answer.arrivals.append((time.perf_counter(), count))
+        last = next((event for event in reversed(events) if USAGE in event), last)
+    if last:
+        answer.tokens = json.loads(last.removeprefix(b"data: "))["usage"]["completion_tokens"]

@@ -1,0 +1,236 @@
+"""The sides: the worker at a local platform, vLLM's own server, and the bare engine."""
+
+import asyncio
+import json
+import shlex
+import socket
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import aiohttp
+import bench
+import psutil
+
+from compare_parts import http_load, usage
+from compare_parts.figures import Figures, Load, Measured, figures
+from compare_parts.phases import Phase, noted
+from emulator import slow_link
+
+START_S = 180.0
+NAME = "model"
+# The same engine for all sides: one process beside the core, nothing compiled, no line a request.
+ENGINE: dict[str, Any] = {
+    "dtype": "float16",
+    "max_model_len": 1024,
+    "max_num_seqs": 256,
+    "enforce_eager": True,
+    "distributed_executor_backend": "uni",
+}
+ENVIRON = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Side(Protocol):
+    """A running side.
+
+    Attributes:
+        first_s: seconds from its start to its first streamed token.
+    """
+
+    first_s: float
+
+    async def run(self, load: Load) -> Measured: ...
+
+    def memory_mib(self) -> float: ...
+
+
+@dataclass
+class HttpSide:
+    """A side that is called over HTTP."""
+
+    base: str
+    process: Process
+    first_s: float
+
+    async def run(self, load: Load) -> Measured:
+        before = self._cpu_s()
+        answers = await http_load.answers(self.base, NAME, load)
+        cpu = {
+            name: 1000 * (after - before[name]) / load.requests
+            for name, after in self._cpu_s().items()
+        }
+        return Measured(figures(answers, **cpu), answers[0].since_sent())
+
+    def memory_mib(self) -> float:
+        return usage.memory_mib(self.process.pid)
+
+    def _cpu_s(self) -> dict[str, float]:
+        times = psutil.Process().cpu_times()
+        return {
+            "own_cpu": usage.cpu_s(self.process.pid),
+            "client_cpu": times.user + times.system,
+        }
+
+
+@dataclass
+class WorkerSide(HttpSide):
+    """The worker, with a local platform between it and the callers.
+
+    Args:
+        control: the address of the platform's control routes.
+        phases: of its start.
+    """
+
+    platform: Process
+    control: str
+    phases: dict[str, Phase]
+
+    async def run(self, load: Load) -> Measured:
+        before = await self._posts()
+        measured = await super().run(load)
+        posts = (await self._posts() - before) / load.requests
+        return replace(measured, figures=replace(measured.figures, posts=posts))
+
+    async def delay_posts(self, delay_s: float) -> None:
+        """Let each of the worker's POSTs take as long as on a slow link."""
+        url = f"{self.control}/faults"
+        async with aiohttp.ClientSession(raise_for_status=True) as client:
+            await client.delete(url)
+            for fault in slow_link(delay_s):
+                await client.post(url, json=fault.model_dump(mode="json", exclude_defaults=True))
+
+    def _cpu_s(self) -> dict[str, float]:
+        return {**super()._cpu_s(), "platform_cpu": usage.cpu_s(self.platform.pid)}
+
+    async def _posts(self) -> int:
+        url = f"{self.control}/workers"
+        async with aiohttp.ClientSession() as client, client.get(url) as response:
+            (worker,) = (await response.json())["workers"]
+        return int(worker["chunks"] + worker["results"])
+
+
+@dataclass
+class BareSide:
+    """The engine, called in its own process."""
+
+    process: Process
+    first_s: float
+
+    async def run(self, load: Load) -> Measured:
+        assert self.process.stdin is not None  # for the type checker
+        before = usage.cpu_s(self.process.pid)
+        self.process.stdin.write(json.dumps(vars(load)).encode() + b"\n")
+        _, found = await bench.next_line(self.process, "measured")
+        cpu = 1000 * (usage.cpu_s(self.process.pid) - before) / load.requests
+        computed, arrivals = json.loads(found)
+        return Measured(Figures(**{**computed, "own_cpu": cpu}), [(at, n) for at, n in arrivals])
+
+    def memory_mib(self) -> float:
+        return usage.memory_mib(self.process.pid)
+
+
+Started = Callable[[Path], AbstractAsyncContextManager[Side]]
+
+
+async def _worker_environ(platform: Process) -> dict[str, str]:
+    """Return the environment of a worker that the local platform prints, as lines for a shell."""
+    environ: dict[str, str] = {}
+    while "RUNPOD_ENDPOINT_BASE_URL" not in environ:
+        _, assignment = await bench.next_line(platform, "export ")
+        name, value = assignment.split("=", 1)
+        (environ[name],) = shlex.split(value)
+    return environ
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+async def _first_token(base: str, process: Process) -> float:
+    """Return when the first token of a stream arrived; ask until somebody listens.
+
+    Raises:
+        bench.Lost: the process ended, or it takes too long.
+    """
+    body = http_load.body(NAME, "Hi", Load(1, 1, 2))
+    timeout = aiohttp.ClientTimeout(total=START_S)
+    async with aiohttp.ClientSession(timeout=timeout) as client, asyncio.timeout(START_S):
+        while process.returncode is None:
+            try:
+                async with client.post(f"{base}/chat/completions", json=body) as response:
+                    if response.status != 200:
+                        raise bench.Lost(f"{response.status}: {await response.text()}")
+                    await response.content.readany()
+                    return time.monotonic()
+            except aiohttp.ClientConnectionError:
+                pass
+            await asyncio.sleep(0.02)
+    raise bench.Lost("a side did not start")
+
+
+@asynccontextmanager
+async def worker(model: Path) -> AsyncIterator[Side]:
+    """Run the worker as in production, at a local platform in a process of its own."""
+    port, worker_port = _free_port(), _free_port()
+    ports = ("--port", str(port), "--worker-port", str(worker_port))
+    command = (sys.executable, "-m", "emulator", *ports)
+    environ = {"PYTHONPATH": str(bench.ROOT / "src")}
+    async with bench.running(command, environ, quiet=True) as platform:
+        settings = await _worker_environ(platform)
+        settings |= {name.upper(): str(int(v) if v is True else v) for name, v in ENGINE.items()}
+        settings |= {"MODEL_NAME": str(model), "OPENAI_SERVED_MODEL_NAME_OVERRIDE": NAME}
+        began = time.monotonic()
+        handler = (sys.executable, "-u", str(bench.ROOT / "src" / "handler.py"))
+        running = bench.running(handler, {**ENVIRON, **settings}, merged=True)
+        async with running as process, noted(process, began) as found:
+            address = f"http://127.0.0.1:{port}"
+            base = f"{address}/v2/local/openai/v1"
+            first_s = await _first_token(base, process) - began
+            yield WorkerSide(base, process, first_s, platform, f"{address}/control", found)
+
+
+@asynccontextmanager
+async def server(model: Path) -> AsyncIterator[Side]:
+    """Run vLLM's own server."""
+    port = _free_port()
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command += ["--served-model-name", NAME, "--port", str(port), "--disable-uvicorn-access-log"]
+    for name, value in ENGINE.items():
+        flag = f"--{name.replace('_', '-')}"
+        command += [flag] if value is True else [flag, str(value)]
+    began = time.monotonic()
+    async with bench.running(command, ENVIRON, quiet=True, stdout=DEVNULL) as process:
+        base = f"http://127.0.0.1:{port}/v1"
+        yield HttpSide(base, process, await _first_token(base, process) - began)
+
+
+@asynccontextmanager
+async def bare(model: Path) -> AsyncIterator[Side]:
+    """Run the engine in a process that calls it."""
+    command = (
+        sys.executable,
+        "-m",
+        "compare_parts.bare",
+        json.dumps({"model": str(model), **ENGINE}),
+    )
+    environ = {**ENVIRON, "PYTHONPATH": f"{bench.ROOT / 'benchmarks'}:{bench.ROOT / 'src'}"}
+    began = time.monotonic()
+    async with bench.running(command, environ, quiet=True, stdin=PIPE) as process:
+        await bench.next_line(process, "started")
+        yield BareSide(process, time.monotonic() - began)
+
+
+SIDES: dict[str, Started] = {"worker": worker, "server": server, "bare": bare}

@@ -1,0 +1,44 @@
+"""Jobs that are answered without computing anything: what the loop alone takes."""
+
+import statistics
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import streaming
+
+from loop_parts.endpoint import running_endpoint
+
+CALLERS = 64
+JOBS = 2_000  # in a round
+# A worker whose engine answers a prompt that it can't read with one token, at once.
+WORKER = [sys.executable, "-u", str(Path(streaming.__file__)), "--worker"]
+
+
+async def measure(args: Namespace) -> dict[str, Any]:
+    """Print the jobs per second, and the CPU time of the worker and of callers with platform."""
+    rates: list[float] = []
+    cpu: dict[str, list[float]] = {"worker": [], "platform and callers": []}
+    async with running_endpoint({}, WORKER) as endpoint:
+        pids = dict(zip(cpu, (endpoint.processes[0].pid, None), strict=True))
+        await endpoint.load(CALLERS, CALLERS, tokens=1)
+        for _ in range(args.rounds):
+            before = {name: _cpu_s(pid) for name, pid in pids.items()}
+            began = time.monotonic()
+            load = await endpoint.load(JOBS, CALLERS, tokens=1)
+            seconds = time.monotonic() - began
+            rates.append(load.rate)
+            for name, pid in pids.items():
+                cpu[name].append((_cpu_s(pid) - before[name]) / seconds)
+    rate = statistics.median(rates)
+    cores = {name: statistics.median(values) for name, values in cpu.items()}
+    print(f"  {rate:,.0f} jobs/s; cores: {', '.join(f'{n} {v:.2f}' for n, v in cores.items())}")
+    return {"jobs_per_s": rates, "cores": cpu}
+
+
+def _cpu_s(pid: int | None) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
