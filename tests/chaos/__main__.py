@@ -1,6 +1,6 @@
-"""Runs the scenarios: faults, sigterm, cancel, freeze, deaths, batches (``make chaos``).
+"""Runs the scenarios: faults, sigterm, cancel, freeze, deaths, batches, fine-tunes.
 
-    python -m chaos [faults sigterm cancel freeze deaths batches] [--seed 7] [--signals 100] ...
+    python -m chaos [faults sigterm cancel freeze deaths batches fine-tunes] [--seed 7] ...
 
 Each prints what was broken and which goals were missed, and a line with its figures. The status is
 1 if anything was broken or missed. The same seed gives the same jobs and the same random moments,
@@ -18,7 +18,7 @@ from typing import Any
 
 from support import ROOT
 
-from chaos import batches, cancel, deaths, faults, freeze, sigterm
+from chaos import batches, cancel, deaths, faults, fine_tunes, freeze, sigterm
 from chaos.report import Report, machine, print_line
 from chaos.watch import WorkerExited
 
@@ -31,6 +31,7 @@ SCENARIOS: dict[str, Callable[[Namespace], Coroutine[Any, Any, Report]]] = {
     ),
     "deaths": lambda args: deaths.run(args.deaths, args.seed, args.logs),
     "batches": lambda args: batches.run(args.kills, args.real_kills, args.seed, args.logs),
+    "fine-tunes": lambda args: fine_tunes.run(args.seed, args.logs),
 }
 
 

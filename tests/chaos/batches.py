@@ -3,7 +3,6 @@
 import asyncio
 import random
 import shutil
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -34,14 +33,13 @@ async def killed(made: Lane, rng: random.Random, deaths: int) -> str:
         await made.progress()
         waiting = None
         if number % 2 and not made.real:
-            made.submit({"batch": {"id": made.batch.id}})
+            made.go_on()
             waiting = made.start()
             await made.ready(waiting)
         await asyncio.sleep(rng.uniform(0, LATEST_S))
-        before, since = made.parts(), time.monotonic()
-        await made.kill(name)
-        name = waiting or made.start()
-        await made.taken_over(since, before)
+        async with made.takeover():
+            await made.kill(name)
+            name = waiting or made.start()
     await job.wait_ended(HUNG_S)
     return "completed"
 
@@ -51,11 +49,10 @@ async def zombie(made: Lane, rng: random.Random, _: int) -> str:
     await made.two()
     first = made.submit(made.write_input())
     await made.progress(50)
-    before, since = made.parts(), time.monotonic()
     stopped = first.worker or ""
-    made.emulator.freeze(stopped, HUNG_S)
-    job = made.submit({"batch": {"id": made.batch.id}})
-    await made.taken_over(since, before)
+    async with made.takeover():
+        made.emulator.freeze(stopped, HUNG_S)
+        job = made.go_on()
     made.report.check(holds=job.worker not in (None, stopped), otherwise="zombie: no other worker")
     # The time begins anew: until the thaw.
     made.emulator.freeze(stopped, rng.uniform(0, 2))
@@ -84,9 +81,8 @@ async def timed_out(made: Lane, _: random.Random, __: int) -> str:
     policy = Policy.model_validate({"executionTimeout": TIMEOUT_MS})
     job = made.emulator.queue.submit({"input": made.write_input()}, policy)
     await job.wait_ended(HUNG_S)
-    before, since = made.parts(), time.monotonic()
-    again = made.submit({"batch": {"id": made.batch.id}})
-    await made.taken_over(since, before)
+    async with made.takeover():
+        again = made.go_on()
     await again.wait_ended(HUNG_S)
     return "completed"
 
@@ -97,11 +93,10 @@ async def stopped(made: Lane, _: random.Random, __: int) -> str:
     job = made.submit(made.write_input())
     await made.progress(50)
     name = job.worker or ""
-    again = made.submit({"batch": {"id": made.batch.id}})
-    before, since = made.parts(), time.monotonic()
+    again = made.go_on()
     running = made.workers.pop(name)
-    running.process.terminate()
-    await made.taken_over(since, before)
+    async with made.takeover():
+        running.process.terminate()
     await asyncio.to_thread(running.ended)
     made.emulator.queue.lose(made.emulator.queue.worker(name))
     await again.wait_ended(HUNG_S)
@@ -168,19 +163,27 @@ async def _lane(
 
 
 def _add_figures(report: Report, ran: list[Lane]) -> None:
-    row = "  {:10} {:>5} {:>9} {:>12} {:>7} {:>12} {:>14} {:>12} {:>6}"
-    heads = ("", "lines", "takeovers", "longest", "twice", "begun twice", "lost, a death")
-    print_line(row.format(*heads, "oldest of it", "looks"))
+    """Print a row for each batch.
+
+    Its lines; the times until another attempt had durable ones; lines that were begun again,
+    answered again (of the scripted engine's, which notes it), and durable in two parts; what was
+    answered and not durable when a worker was killed (likewise); how often the batch was looked at.
+    """
+    row = "  {:10} {:>5} {:>9} {:>8} {:>11} {:>14} {:>13} {:>13} {:>12} {:>5}  {}"
+    heads = ("lines", "takeovers", "longest", "begun again", "answered again", "durable again")
+    print_line(row.format("", *heads, "lost, a death", "oldest of it", "looks", ""))
     for made in ran:
-        took = f"{max(made.takeovers_s):.1f} s" if made.takeovers_s else "-"
-        again, begun = ("-", "-") if made.real else made.twice()
-        lost = f"{max(made.lost)} lines" if made.lost else "-"
-        oldest = f"{max(made.oldest_s):.2f} s" if made.oldest_s else "-"
-        figures = (made.count, len(made.takeovers_s), took, again, begun, lost, oldest, made.reads)
-        print_line(row.format(made.name, *map(str, figures)))
         for number, age in zip(made.lost, made.oldest_s, strict=True):
             holds = number <= GROUP_LINES or age <= GROUP_S + COMMIT_S
             report.check(holds=holds, otherwise=f"{made.name}: {number} lines lost, {age:.1f} s")
+        took = f"{max(made.takeovers_s):.1f} s" if made.takeovers_s else "-"
+        answered = made.answered_again()
+        again = (made.begun_again(), "-" if answered is None else answered, made.durable_again())
+        lost = f"{max(made.lost)} lines" if made.lost else "-"
+        oldest = f"{max(made.oldest_s):.2f} s" if made.oldest_s else "-"
+        figures = (made.count, len(made.takeovers_s), took, *again, lost, oldest, made.reads)
+        bad = any(one.startswith(f"{made.name}:") for one in report.broken)
+        print_line(row.format(made.name, *map(str, figures), "bad" if bad else "good"))
     all_lost = [one for made in ran for one in made.lost]
     for real, what in ((False, "scripted"), (True, "real")):
         took_s = [one for made in ran if made.real is real for one in made.takeovers_s]

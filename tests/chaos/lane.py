@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support import ROOT
-from support.batches import as_text, lines, results
+from support.batches import as_text, content, lines
 from support.engine.scripted import CHAT, settings
 from support.processes.background import HUNG_S, Background, background
 from support.processes.commands import HOME, SCRIPT, WORKER
@@ -21,7 +22,7 @@ from support.processes.forked import forked
 
 from chaos.report import Report
 from emulator import Emulator, Job, LostAs, Options
-from worker.batches.parts import finished, text_of
+from worker.batches.parts import RECORDS, finished, text_of
 from worker.batches.state import Batch
 from worker.batches.store import Batches
 
@@ -30,6 +31,8 @@ INPUT = "in.jsonl"
 READ_S = 0.2
 # Tokens of a line of the real engine's.
 TOKENS = 48
+# What the real engine logs of a line that begins.
+BEGUN = re.compile(r"Added request \S*(batch_req_[a-z0-9]{24})")
 
 
 @dataclass
@@ -79,6 +82,10 @@ class Lane:
     def submit(self, payload: dict[str, Any]) -> Job:
         return self.emulator.queue.submit({"input": payload})
 
+    def go_on(self) -> Job:
+        """Submit a further job that runs the batch."""
+        return self.submit({"batch": {"id": self.batch.id}})
+
     def start(self) -> str:
         """Start a further worker, and return its id."""
         self._started += 1
@@ -88,6 +95,8 @@ class Lane:
         if self.real:
             # One job, so that a worker that is about to go does not take the one for the next.
             environ = {**WORKER, **platform, "FILES_PATH": str(self.root), "MAX_CONCURRENCY": "1"}
+            # Lines that begin are counted in the log.
+            environ |= {"DISABLE_LOG_REQUESTS": "0"}
             running = self._exits.enter_context(forked([SCRIPT], environ, log))
         else:
             paths = f"{ROOT}/src:{ROOT}/tests"
@@ -157,8 +166,11 @@ class Lane:
             while not self.batch.ended():
                 await asyncio.sleep(0.05)
 
-    async def taken_over(self, since: float, before: set[str]) -> None:
-        """Wait until another attempt has durable lines, and note how long that took."""
+    @asynccontextmanager
+    async def takeover(self) -> AsyncIterator[None]:
+        """Wait, after the block, until another attempt has durable lines; note how long it took."""
+        before, since = self.parts(), time.monotonic()
+        yield
         early = self.batch.ended()
         self.report.check(holds=not early, otherwise=f"{self.name}: ended before its disturbance")
         if early:
@@ -193,14 +205,27 @@ class Lane:
                 return f"{line.number}: {text[:80]!r}"
         return None
 
-    def twice(self) -> tuple[int, int]:
-        """Return how many lines were answered twice, and how many were only begun twice."""
-        counts = [
-            Counter(name for _, _, what, name in self.noted() if what == one)
-            for one in ("begun", "ended")
-        ]
-        begun, ended = (sum(one.values()) - len(one) for one in counts)
-        return ended, begun - ended
+    def begun_again(self) -> int:
+        """Return how often a line was begun that had been begun before."""
+        if self.real:
+            logs = [path.read_text(errors="replace") for path in self.root.glob("worker-*.log")]
+            names = [name for log in logs for name in BEGUN.findall(log)]
+        else:
+            names = [name for _, _, what, name in self.noted() if what == "begun"]
+        return len(names) - len(set(names))
+
+    def answered_again(self) -> int | None:
+        """Return how often a line was answered again; None: the real engine does not tell."""
+        if self.real:
+            return None
+        names = [name for _, _, what, name in self.noted() if what == "ended"]
+        return len(names) - len(set(names))
+
+    def durable_again(self) -> int:
+        """Return how many answers are in the parts of lines that another part has, too."""
+        parts = [*self.batch.parts.glob(f"*{RECORDS}")]
+        each = sum(len(finished(self.batch.parts, {one.name: one.stat().st_size})) for one in parts)
+        return each - len(self.durable())
 
     def check_end(self, status: str) -> None:
         """Check that each line is once in the output or the errors."""
@@ -209,11 +234,15 @@ class Lane:
             holds=shown["status"] == status,
             otherwise=f"{self.name}: the batch is {shown['status']}, not {status}",
         )
-        output, errors = results(self.root, shown)
-        names = {f"c{index}" for index in range(self.count)}
+        output = [one["custom_id"] for one in content(self.root, shown["output_file_id"])]
+        errors = [one["custom_id"] for one in content(self.root, shown["error_file_id"])]
+        found = Counter(output + errors)
+        expected = Counter(f"c{index}" for index in range(self.count))
+        wrong = [*(found - expected), *(expected - found)]
         self.report.check(
-            holds={*output, *errors} == names and len(output) + len(errors) == self.count,
-            otherwise=f"{self.name}: {len(output)} answers and {len(errors)} errors",
+            holds=not wrong,
+            otherwise=f"{self.name}: {len(output)} answers and {len(errors)} errors; not once: "
+            f"{', '.join(sorted(wrong)[:5])}",
         )
         counts = shown["request_counts"]
         holds = (counts["total"], counts["completed"]) == (self.count, len(output))

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     # The image's build has the lease and no settings.
     from worker.settings import Settings
 
-# Directory in the root.
+# Directories in the root.
 KEPT = "worker"
+ADAPTERS = "adapters"
 # Directories in the root that no caller may name: the worker's own, and what it runs.
-PRIVATE = (KEPT, "huggingface-cache", "compile-cache", "adapters")
+PRIVATE = (KEPT, "huggingface-cache", "compile-cache", ADAPTERS)
 S3 = "s3://"
 
 _REASONS = {
@@ -80,7 +81,7 @@ class Volume:
         if path.startswith(S3):
             bucket, _, key = path.removeprefix(S3).partition("/")
             if bucket != self.bucket:
-                raise InvalidInput(f"{path}: this worker reads no other bucket than its volume's")
+                raise InvalidInput(f"{path}: this worker has no other bucket than its volume's")
         if not key or "\0" in key:
             raise InvalidInput("a path names a file on the volume")
         root = self.root.resolve()

@@ -1,0 +1,118 @@
+"""The process that trains: started, watched, and ended, at the latest with this process."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from pathlib import Path
+
+from worker.settings.environment import trainers_environ
+
+_SOURCES = Path(__file__).parents[2]
+# -P: nothing is imported from the current directory.
+COMMAND = (sys.executable, "-P", "-m", "worker.trainer")
+# Requests that are answered beside it come first.
+NICENESS = 10
+# Seconds that it has for a checkpoint, and until a killed one is gone.
+CHECKPOINT_S = 30.0
+KILLED_S = 5.0
+# Bytes of what it says last.
+TAIL = 16_000
+
+# Those that run, by their ids.
+_running: set[int] = set()
+
+
+def end_all() -> None:
+    """Kill all processes that train: this process is about to end. Safe in a signal handler."""
+    for pid in tuple(_running):
+        _kill(pid)
+
+
+class Child:
+    """One process that trains. Use on the loop that it was started on.
+
+    Standard input is a pipe that stays open as long as this process lives, and whose end tells the
+    other one to end.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._said = bytearray()
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def started(cls, command: Sequence[str], *, nice: bool, wandb: bool = False) -> "Child":
+        """Start a process.
+
+        Args:
+            command: to run.
+            nice: whether others on this machine come first.
+            wandb: whether it has the key of Weights & Biases.
+
+        Raises:
+            OSError: the system has no room for another process.
+        """
+        environ = trainers_environ(wandb=wandb)
+        sources = (str(_SOURCES), environ.get("PYTHONPATH", ""))
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env={**environ, "PYTHONPATH": ":".join(filter(None, sources))},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            # A group of its own, which can be killed as one: it may start processes, too.
+            start_new_session=True,
+        )
+        _running.add(process.pid)
+        with contextlib.suppress(OSError):
+            # vLLM may have bound this process to some of the cores.
+            os.sched_setaffinity(process.pid, range(os.cpu_count() or 1))
+            if nice:
+                os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+        return cls(process)
+
+    @property
+    def said(self) -> str:
+        """The last that it has written to standard error."""
+        return self._said.decode(errors="replace")
+
+    async def ended(self, seconds: float | None = None) -> int | None:
+        """Wait for its end, and return its status; None: it has not ended in so many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                status = await self._process.wait()
+        except TimeoutError:
+            return None
+        # What it has started, and what may hold its output open.
+        _kill(self._process.pid)
+        await asyncio.wait({self._reading}, timeout=KILLED_S)
+        self._reading.cancel()
+        _running.discard(self._process.pid)
+        return status
+
+    def terminate(self) -> None:
+        """Let it write a checkpoint and end, for which it has ``CHECKPOINT_S``."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    async def kill(self) -> int | None:
+        """End it at once; see ``ended``."""
+        if self._process.returncode is None:
+            _kill(self._process.pid)
+        return await self.ended(KILLED_S)
+
+    async def _read(self) -> None:
+        assert self._process.stderr  # for the type checker: it is a pipe
+        while read := await self._process.stderr.read(TAIL):
+            self._said += read
+            del self._said[:-TAIL]
+
+
+def _kill(group: int) -> None:
+    # A process id is not given away while any process of its group lives.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,167 @@
+"""What a fine-tune has told so far, over all attempts at it."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from worker.fine_tunes.request import Result
+from worker.fine_tunes.state import FineTune
+from worker.trainer.spec import EVENTS
+from worker.volume import failures
+
+PREFIX = "ftevent-"
+
+Level = Literal["info", "warn", "error"]
+
+
+class _Line(msgspec.Struct):
+    """A line of an attempt: the first one, ``spec.Resumed``, or a ``spec.Event``."""
+
+    resumed_at: int | None = None
+    at: float = 0.0
+    level: Level = "info"
+    message: str = ""
+    step: int = 0
+    # What is no number has none in JSON.
+    metrics: dict[str, float | None] = {}
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event of a fine-tune.
+
+    Args:
+        id: also sorts those of a second.
+        created_at: whole seconds since 1970, not before that of the event before.
+        at: as the worker's clock was.
+        level: how bad it is.
+        message: of metrics, LLM Engine's: the text of a Python dict.
+        step: the steps done when it was told.
+        metrics: by transformers' names; empty: only a message.
+    """
+
+    id: str
+    created_at: int
+    at: float
+    level: Level
+    message: str
+    step: int
+    metrics: dict[str, float]
+
+    def shown(self) -> dict[str, Any]:
+        """Return OpenAI's object."""
+        found = renamed(self.metrics)
+        return {
+            "id": self.id,
+            "object": "fine_tuning.job.event",
+            "created_at": self.created_at,
+            "level": self.level,
+            "message": _sentence(self.step, found) or self.message,
+            "type": "metrics" if self.metrics else "message",
+            "data": {"step": self.step, **found} if self.metrics else {},
+        }
+
+
+# OpenAI's names of metrics. All validation rows are looked at, every time; transformers' last line
+# has the mean over the whole training.
+_RENAMED = {
+    "loss": ("train_loss",),
+    "train_loss": ("mean_train_loss",),
+    "mean_token_accuracy": ("train_mean_token_accuracy",),
+    "eval_loss": ("valid_loss", "full_valid_loss"),
+    "eval_mean_token_accuracy": ("valid_mean_token_accuracy", "full_valid_mean_token_accuracy"),
+}
+
+
+def renamed(metrics: dict[str, float]) -> dict[str, float]:
+    """Return metrics by OpenAI's names, where it has any."""
+    return {name: value for own, value in metrics.items() for name in _RENAMED.get(own, (own,))}
+
+
+def events(fine_tune: FineTune) -> list[Told]:
+    """Return what a fine-tune has told, the oldest first. Reads files: for threads.
+
+    Metrics of steps that a later attempt has done again are left out.
+
+    Raises:
+        NoSuchObject: there is no such fine-tune.
+        VolumeError: the volume fails.
+    """
+    request, result = fine_tune.request, fine_tune.result
+    lines = [_Line(at=request.created_at, message="Created")]
+    lines += _merged([list(_read(attempt / EVENTS)) for attempt in fine_tune.attempts()])
+    if result:
+        lines.append(_ended(result))
+    told, newest = [], 0
+    for number, line in enumerate(lines):
+        newest = max(newest, int(line.at))
+        metrics = {
+            name: value
+            for name, value in line.metrics.items()
+            if value is not None and math.isfinite(value)
+        }
+        id = f"{PREFIX}{fine_tune.id.rpartition('-')[2]}-{number:08}"
+        told.append(Told(id, newest, line.at, line.level, line.message, line.step, metrics))
+    return told
+
+
+def by_step(told: list[Told]) -> dict[int, dict[str, float]]:
+    """Return the metrics of each step that has any, by OpenAI's names."""
+    found: dict[int, dict[str, float]] = {}
+    for one in told:
+        if one.metrics:
+            found.setdefault(one.step, {}).update(renamed(one.metrics))
+    return dict(sorted(found.items()))
+
+
+def _read(path: Path) -> Iterator[_Line]:
+    """Yield the lines of an attempt that are whole."""
+    with failures():
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return
+    # What follows the last newline is being written, or was when the machine went away.
+    for line in content.split(b"\n")[:-1]:
+        with contextlib.suppress(msgspec.DecodeError):
+            yield _decode(line)
+
+
+def _merged(attempts: list[list[_Line]]) -> list[_Line]:
+    found: list[_Line] = []
+    done_again = math.inf
+    for lines in reversed(attempts):
+        kept = [
+            line
+            for line in lines
+            if line.resumed_at is None and not (line.metrics and line.step > done_again)
+        ]
+        found = kept + found
+        done_again = min(
+            [done_again, *(line.resumed_at for line in lines if line.resumed_at is not None)]
+        )
+    return found
+
+
+def _ended(result: Result) -> _Line:
+    if result.error:
+        return _Line(at=result.at, level="error", message=result.error.message, step=result.steps)
+    message = "Cancelled"
+    if result.status == "succeeded":
+        message = f"Succeeded: the adapter is called by its name, {result.adapter}"
+    return _Line(at=result.at, message=message, step=result.steps)
+
+
+def _sentence(step: int, metrics: dict[str, float]) -> str | None:
+    """Return what OpenAI's API says of a step's losses; None: there are none."""
+    names = {"train_loss": "training loss", "valid_loss": "validation loss"}
+    losses = [f"{text}={metrics[name]:.4g}" for name, text in names.items() if name in metrics]
+    return f"Step {step}: {', '.join(losses)}" if losses else None

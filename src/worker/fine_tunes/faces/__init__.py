@@ -1,0 +1,1 @@
+"""Fine-tunes as the clients of OpenAI and of LLM Engine read them."""

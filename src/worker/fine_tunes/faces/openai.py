@@ -1,0 +1,165 @@
+"""Fine-tunes as OpenAI's client reads them."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from worker.fine_tunes.events import by_step, events
+from worker.fine_tunes.hyperparameters import LEARNING_RATE
+from worker.fine_tunes.request import Kept
+from worker.fine_tunes.state import FineTune
+
+# OpenAI's objects have one.
+ORGANIZATION = "org-worker"
+CHECKPOINT = "ftckpt-"
+# Metrics from which it is estimated when a training ends.
+LATELY = 20
+_METRICS = (
+    *("train_loss", "train_mean_token_accuracy", "valid_loss", "valid_mean_token_accuracy"),
+    *("full_valid_loss", "full_valid_mean_token_accuracy"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A fine-tune in a list."""
+
+    fine_tune: FineTune
+
+    @property
+    def id(self) -> str:
+        return self.fine_tune.id
+
+    @property
+    def created_at(self) -> int:
+        return self.fine_tune.created_at
+
+    def shown(self) -> dict[str, Any]:
+        return job(self.fine_tune)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The adapter of an epoch, in a list.
+
+    Args:
+        fine_tune_id: whose.
+        created_at: in seconds since 1970.
+        step: the steps done by then.
+        name: that it is called by.
+        metrics: by OpenAI's names.
+    """
+
+    fine_tune_id: str
+    created_at: int
+    step: int
+    name: str
+    metrics: dict[str, float]
+
+    @property
+    def id(self) -> str:
+        """Also sorts those of a second."""
+        return f"{CHECKPOINT}{self.fine_tune_id.rpartition('-')[2]}-{self.step:08}"
+
+    def shown(self) -> dict[str, Any]:
+        """Return OpenAI's object."""
+        return {
+            "id": self.id,
+            "object": "fine_tuning.job.checkpoint",
+            "created_at": self.created_at,
+            "fine_tuned_model_checkpoint": self.name,
+            "fine_tuning_job_id": self.fine_tune_id,
+            "metrics": {"step": self.step, **self.metrics},
+            "step_number": self.step,
+        }
+
+
+def job(fine_tune: FineTune) -> dict[str, Any]:
+    """Return OpenAI's object of a fine-tune. Reads files: for threads.
+
+    Raises:
+        NoSuchObject: there is none.
+        VolumeError: the volume fails.
+    """
+    # The result last: it decides about the status.
+    request, status, result = fine_tune.request, fine_tune.status, fine_tune.result
+    hyperparameters = _hyperparameters(request)
+    return {
+        "id": fine_tune.id,
+        "object": "fine_tuning.job",
+        "created_at": request.created_at,
+        "error": result.error.model_dump() if result and result.error else None,
+        "fine_tuned_model": result.adapter if result else None,
+        "finished_at": result.at if result else None,
+        "hyperparameters": hyperparameters,
+        "model": request.base,
+        "organization_id": ORGANIZATION,
+        "result_files": list(result.result_file_ids) if result else [],
+        "seed": request.seed,
+        "status": result.status if result else status,
+        "trained_tokens": result.trained_tokens if result else None,
+        "training_file": request.training.file_id,
+        "validation_file": request.validation and request.validation.file_id,
+        "estimated_finish": _finish(fine_tune) if status == "running" else None,
+        "integrations": [{"type": "wandb", "wandb": request.wandb}] if request.wandb else [],
+        "metadata": request.metadata,
+        "method": {
+            "type": request.method,
+            request.method: {"hyperparameters": hyperparameters},
+        },
+        "user_provided_suffix": request.suffix,
+    }
+
+
+def checkpoints(fine_tune: FineTune) -> list[Checkpoint]:
+    """Return the adapters of the epochs that can be called. Reads files: for threads.
+
+    Raises:
+        NoSuchObject: there is no such fine-tune.
+        VolumeError: the volume fails.
+    """
+    result = fine_tune.result
+    if result is None:
+        return []
+    told = events(fine_tune)
+    metrics = by_step(told)
+    times = {one.step: one.created_at for one in told}
+    return [
+        Checkpoint(
+            fine_tune_id=fine_tune.id,
+            created_at=times.get(one.step, result.at),
+            step=one.step,
+            name=one.name,
+            metrics={
+                name: value for name, value in metrics.get(one.step, {}).items() if name in _METRICS
+            },
+        )
+        for one in result.checkpoints
+        if one.name
+    ]
+
+
+def _finish(fine_tune: FineTune) -> int | None:
+    """Return when the last epoch ends if it goes on as lately; None: that can't be told yet."""
+    told = [one for one in events(fine_tune) if "epoch" in one.metrics][-LATELY:]
+    if not told:
+        return None
+    first, last = told[0], told[-1]
+    done = last.metrics["epoch"] - first.metrics["epoch"]
+    left = fine_tune.request.spec.epochs - last.metrics["epoch"]
+    # From now on: after a pause the last of them is old.
+    return round(time.time() + left * (last.at - first.at) / done) if done > 0 else None
+
+
+def _hyperparameters(request: Kept) -> dict[str, Any]:
+    """Return what OpenAI's names say of a training, and the rest by LLM Engine's names."""
+    spec = request.spec
+    return {
+        "n_epochs": spec.epochs,
+        "batch_size": spec.batch_size or "auto",
+        "learning_rate_multiplier": round(spec.learning_rate / LEARNING_RATE, 9),
+        "lr": spec.learning_rate,
+        "warmup_ratio": spec.warmup_ratio,
+        "weight_decay": spec.weight_decay,
+        "peft_config": spec.lora.model_dump(mode="json"),
+    }

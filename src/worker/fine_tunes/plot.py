@@ -1,0 +1,104 @@
+"""A plot of losses over steps, as SVG."""
+
+import math
+from collections.abc import Iterable, Mapping
+from xml.sax.saxutils import escape
+
+# Pixels: of the picture, and of its margins.
+WIDTH, HEIGHT = 800, 480
+LEFT, RIGHT, TOP, BOTTOM = 70, 20, 50, 60
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+# Ticks of an axis, about.
+TICKS = 6
+
+Points = Mapping[int, float]
+
+
+def svg(title: str, lines: Mapping[str, Points]) -> str:
+    """Return a plot of losses.
+
+    Args:
+        title: any text.
+        lines: a loss of each step, by the line's name; one without points is only named.
+    """
+    steps = [step for points in lines.values() for step in points] or [0]
+    losses = [loss for points in lines.values() for loss in points.values()] or [0.0]
+    across = _Axis(min(steps), max(steps), LEFT, WIDTH - RIGHT, least=1)
+    up = _Axis(min(losses), max(losses), HEIGHT - BOTTOM, TOP)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        _text(WIDTH / 2, 24, title, anchor="middle", size=15),
+        *_axes(across, up),
+    ]
+    for number, (name, points) in enumerate(lines.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        parts += _line(points, across, up, colour)
+        y = TOP + 12 + 18 * number
+        parts.append(_stroke(WIDTH - 170, y - 4, WIDTH - 146, y - 4, colour, 2))
+        parts.append(_text(WIDTH - 140, y, name))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+class _Axis:
+    """Places of values between two round ones.
+
+    Args:
+        low: the least value; ``high``: the greatest.
+        start: where the axis begins, in pixels; ``end``: likewise.
+        least: the least distance between two ticks.
+    """
+
+    def __init__(
+        self, low: float, high: float, start: float, end: float, least: float = 0.0
+    ) -> None:
+        span = (high - low) or max(abs(high), 1.0)
+        rough = max(span / TICKS, least)
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+        first, last = math.floor(low / step), math.ceil(high / step)
+        last = max(last, first + 1)
+        # Not by adding up: 0.1 + 0.2 is no tick.
+        self.ticks = [number * step for number in range(first, last + 1)]
+        self._start, self._end = start, end
+
+    def place(self, value: float) -> float:
+        low, high = self.ticks[0], self.ticks[-1]
+        return self._start + (value - low) / (high - low) * (self._end - self._start)
+
+
+def _axes(across: _Axis, up: _Axis) -> Iterable[str]:
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    for value in up.ticks:
+        y = up.place(value)
+        yield _stroke(LEFT, y, right, y, "#ddd", 1)
+        yield _text(LEFT - 8, y + 4, f"{value:.6g}", anchor="end")
+    for value in across.ticks:
+        x = across.place(value)
+        yield _stroke(x, bottom, x, bottom + 5, "black", 1)
+        yield _text(x, bottom + 20, f"{value:.6g}", anchor="middle")
+    yield _stroke(LEFT, bottom, right, bottom, "black", 1)
+    yield _stroke(LEFT, TOP, LEFT, bottom, "black", 1)
+    yield _text((LEFT + right) / 2, HEIGHT - 16, "step", anchor="middle")
+    yield _text(LEFT, TOP - 8, "loss", anchor="middle")
+
+
+def _line(points: Points, across: _Axis, up: _Axis, colour: str) -> Iterable[str]:
+    places = [(across.place(step), up.place(loss)) for step, loss in sorted(points.items())]
+    if len(places) > 1:
+        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        yield f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>'
+    # A line of one point is none.
+    for x, y in places if len(places) < 100 else ():
+        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>'
+
+
+def _stroke(x1: float, y1: float, x2: float, y2: float, colour: str, width: int) -> str:
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="{colour}" stroke-width="{width}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 12) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
+    return f"<text {place}>{escape(text)}</text>"

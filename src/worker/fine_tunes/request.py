@@ -1,0 +1,114 @@
+"""What was asked of a fine-tune, and how it ended, as the volume keeps them."""
+
+from typing import Any, Literal
+
+from worker.job.base import Strict
+from worker.trainer.spec import Hyperparameters
+from worker.volume import record
+
+Status = Literal["succeeded", "failed", "cancelled"]
+
+
+class Source(Strict):
+    """A file of rows: one that was uploaded, or that refers to a caller's own on the volume."""
+
+    file_id: str
+
+
+class Kept(record.Kept, Strict):
+    """A request as the volume keeps it.
+
+    Args:
+        base: the served name of the model that the adapter is for.
+        training: the rows; ``validation`` likewise; None: a tenth of them.
+        spec: how the adapter is trained.
+        suffix: a part of the adapter's name.
+        metadata: the caller's own, at most 16 pairs.
+        method: of OpenAI's API.
+        wandb: what Weights & Biases is told, without the key; None: nothing.
+    """
+
+    base: str
+    training: Source
+    validation: Source | None = None
+    spec: Hyperparameters = Hyperparameters()
+    suffix: str | None = None
+    metadata: dict[str, str] | None = None
+    method: Literal["supervised"] = "supervised"
+    wandb: dict[str, Any] | None = None
+
+    @property
+    def seed(self) -> int:
+        return self.spec.seed
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return tuple(filter(None, (self.training, self.validation)))
+
+
+class Publishing(Strict):
+    """Which adapter is published: whoever carries it out does the same.
+
+    Args:
+        name: that it is served by.
+        attempt: the name of the directory whose result it is.
+    """
+
+    name: str
+    attempt: str
+
+
+class Decision(Strict):
+    """How a fine-tune ends, decided once: by a cancel, or by whoever publishes or gives up.
+
+    Args:
+        at: seconds since 1970.
+        publishing: what, if it succeeds.
+    """
+
+    status: Status
+    at: int
+    publishing: Publishing | None = None
+
+
+class Error(Strict):
+    """Why a fine-tune has failed, in OpenAI's shape."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Checkpoint(Strict):
+    """The adapter of an epoch.
+
+    Args:
+        step: the steps done by then.
+        name: that it is served by; None: it is not.
+    """
+
+    step: int
+    name: str | None = None
+
+
+class Result(Strict):
+    """How a fine-tune ended.
+
+    Args:
+        at: seconds since 1970.
+        error: why it has failed.
+        adapter: the name of what it has made.
+        checkpoints: by their steps.
+        result_file_ids: of the files with its metrics, and of the adapter's own.
+        trained_tokens: that were learned from, over all epochs.
+        steps: done.
+    """
+
+    status: Status
+    at: int
+    error: Error | None = None
+    adapter: str | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    result_file_ids: tuple[str, ...] = ()
+    trained_tokens: int = 0
+    steps: int = 0

@@ -1,0 +1,131 @@
+"""Where the rows of a fine-tune come from: an uploaded file, one on the volume, or an address."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from worker.errors import InvalidInput
+from worker.files import PREFIX, Files
+from worker.fine_tunes.request import Source
+from worker.fine_tunes.store import PURPOSE
+from worker.job.base import of_field
+from worker.media.addresses import Unusable
+from worker.media.fetcher import UNKNOWN, Fetcher, Types
+from worker.volume import failures
+
+ROWS = Types(
+    (
+        *("text/csv", "text/plain", "text/x-csv", "text/comma-separated-values"),
+        *("application/csv", "application/vnd.ms-excel", "application/json"),
+        *("application/jsonl", "application/x-jsonl", "application/jsonlines"),
+        *("application/x-jsonlines", "application/x-ndjson", "application/ndjson", *UNKNOWN),
+    ),
+    "CSV or JSONL",
+)
+URLS = ("http://", "https://")
+# Seconds for a file.
+PATIENCE_S = 120.0
+LONGEST_NAME = 255
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(slots=True)
+class _Room:
+    """How many bytes a file may still have."""
+
+    files: Files
+    bytes: int = 0
+
+    def expect(self, count: int) -> None:
+        if self.bytes + count > self.files.max_bytes:
+            raise self.files.too_large()
+
+    def take(self, count: int) -> None:
+        self.expect(count)
+        self.bytes += count
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Makes files of what callers name. Its methods wait for disks and hosts: for threads.
+
+    Args:
+        files: of the volume.
+        fetcher: of ``ROWS``; None: nothing is fetched.
+        fetched: whether what addresses had is there already.
+    """
+
+    files: Files
+    fetcher: Fetcher | None
+    fetched: bool = False
+
+    def file(self, field: str, given: str, id: str) -> Source:
+        """Return the file that a caller names.
+
+        Args:
+            field: where the caller did.
+            given: the id of a file, a path on the volume, or an address.
+            id: what a file that has to be made will have.
+
+        Raises:
+            RequestError: it can't be had; naming the field.
+            VolumeError: the volume fails.
+        """
+        with of_field(field):
+            if given.startswith(PREFIX) and not {".", "/"} & set(given):
+                return Source(file_id=given)
+            if given.lower().startswith(URLS):
+                return Source(file_id=self._fetched(given, id))
+            return Source(file_id=self.files.refer(given, purpose=PURPOSE, id=id).id)
+
+    def rows(self, rows: Sequence[Mapping[str, Any]], id: str) -> Source:
+        """Return a file of rows that came with a job."""
+        # What is no JSON has its line among the mistakes.
+        lines = ((_encode(row) + "\n").encode(errors="surrogatepass") for row in rows)
+        with of_field("rows"):
+            file = self.files.receive(lines, filename=f"{id}.jsonl", purpose=PURPOSE, id=id)
+        return Source(file_id=file.id)
+
+    def _fetched(self, url: str, id: str) -> str:
+        if self.fetched:
+            return id
+        if self.fetcher is None:
+            raise InvalidInput(
+                "this worker fetches nothing from addresses (ALLOW_REMOTE_MEDIA=0): "
+                "send the file to /v1/files, and give its id"
+            )
+        with self.files.writing(filename=_name(url), purpose=PURPOSE, id=id) as writing:
+            # On a loop of its own: writing to the volume may stand still.
+            asyncio.run(_download(self.fetcher, url, _Room(self.files), writing.file))
+        return id
+
+
+async def _download(fetcher: Fetcher, url: str, room: _Room, file: BinaryIO) -> None:
+    def write(part: bytes) -> None:
+        with failures():
+            file.write(part)
+
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await fetcher.download(url, room, write)
+    except Unusable as reason:
+        raise InvalidInput(f"{reason}; or send the file to /v1/files, and give its id") from None
+    except TimeoutError:
+        raise InvalidInput(
+            f"it could not be fetched within {PATIENCE_S:g} seconds: "
+            "send the file to /v1/files, and give its id"
+        ) from None
+
+
+def _name(url: str) -> str:
+    """Return what a fetched file is called: the last part of the path, without the query."""
+    try:
+        name = PurePosixPath(unquote(urlsplit(url).path, errors="replace")).name
+    except ValueError:
+        name = ""
+    return name[-LONGEST_NAME:] or "rows"

@@ -1,0 +1,118 @@
+"""What happens beside a training's steps: its numbers are told, its state is kept."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from worker.trainer import checkpoints
+from worker.trainer.events import Events
+from worker.trainer.failures import Failure, Stopped
+from worker.trainer.interruptions import Interruptions
+from worker.trainer.spec import CHECKPOINTS, EPOCHS
+
+# Seconds of work that the end of a process costs at most, beside an evaluation.
+CHECKPOINT_S = 60.0
+_LOSSES = ("loss", "eval_loss")
+
+
+class Telling(TrainerCallback):
+    """Tells the numbers that the Trainer logs.
+
+    Raises:
+        Failure: a loss is none.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **others: Any,
+    ) -> None:
+        logs = logs or {}
+        self._events.tell_metrics(logs, state.global_step)
+        if not all(math.isfinite(logs.get(name, 0.0)) for name in _LOSSES):
+            raise Failure(
+                f"after {state.global_step} steps the loss is no number any more: the learning "
+                f"rate, {args.learning_rate:g}, is too high; try {args.learning_rate / 10:g}"
+            )
+
+
+class Saving(TrainerCallback):
+    """Keeps checkpoints, and each epoch's adapter, and stops where that is asked.
+
+    Args:
+        attempt: the directory of this attempt.
+        base: the name of the base model.
+        steps: of an epoch.
+        events: to tell them.
+        interruptions: ask for the end.
+        every_s: seconds between two checkpoints within an epoch.
+    """
+
+    def __init__(
+        self,
+        attempt: Path,
+        base: str,
+        steps: int,
+        events: Events,
+        interruptions: Interruptions,
+        every_s: float = CHECKPOINT_S,
+    ) -> None:
+        self._attempt = attempt
+        self._base = base
+        self._steps = steps
+        self._events = events
+        self._interruptions = interruptions
+        self._every_s = every_s
+        self._saved = time.monotonic()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        due = time.monotonic() - self._saved >= self._every_s
+        # After an epoch's last step the evaluation comes first: who resumes there goes on with the
+        # next epoch.
+        if (due or self._interruptions.asked) and state.global_step % self._steps:
+            _save(control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        _save(control)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        # An evaluation takes long where there are many rows; it can't be resumed.
+        if self._interruptions.asked:
+            raise Stopped
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        step = state.global_step
+        written = Path(str(args.output_dir)) / f"checkpoint-{step}"
+        epoch, within = divmod(step, self._steps)
+        if not within:
+            place = self._attempt / EPOCHS / str(step)
+            checkpoints.copy_adapter(written, place, self._base)
+            self._events.tell(f"Epoch {epoch} saved", step)
+        self._events.sync()
+        checkpoints.publish(written, self._attempt / CHECKPOINTS / written.name)
+        checkpoints.prune(self._attempt)
+        self._saved = time.monotonic()
+        if self._interruptions.asked and step < state.max_steps:
+            raise Stopped
+
+
+def _save(control: TrainerControl) -> None:
+    # The log's window ends with the checkpoint: whoever resumes begins a new one.
+    control.should_log = control.should_save = True

@@ -1,0 +1,56 @@
+"""Checks a training's rows before anything of the model but its tokenizer is loaded."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker.trainer.mistakes import BadData
+from worker.trainer.packed import TRAINING, VALIDATION, Packed
+from worker.trainer.spec import CHECKED, Checked, Exit, Spec
+
+# Where Python finds the module, whatever its path is.
+SOURCE = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The rows as tokens, and what was found in the files."""
+
+    checked: Checked
+    training: Packed
+    validation: Packed
+
+
+def check(spec: Spec, place: Path) -> Prepared:
+    """Check a training's rows, and write them as tokens.
+
+    Args:
+        spec: the training; its paths are absolute.
+        place: a directory that the tokens are written below; it may be missing.
+
+    Raises:
+        BadData: there are mistakes in the files.
+        OSError: a file can't be read or written.
+        RuntimeError: the process that checks has crashed; standard error says why.
+    """
+    module = ["-m", "worker.trainer.checker", str(place.absolute()), str(os.getpid())]
+    ended = subprocess.run(
+        [sys.executable, *module],
+        cwd=SOURCE,
+        input=spec.model_dump_json().encode(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    sys.stderr.write(said := ended.stderr.decode(errors="replace"))
+    if ended.returncode == Exit.VOLUME:
+        raise OSError("The rows can't be read, or their tokens written.")
+    if ended.returncode:
+        reason = (said.splitlines() or [f"status {ended.returncode}"])[-1]
+        raise RuntimeError(f"the check of the rows has crashed: {reason}")
+    checked = Checked.model_validate_json((place / CHECKED).read_bytes())
+    if checked.mistakes:
+        raise BadData(checked)
+    return Prepared(checked, Packed.named(place, TRAINING), Packed.named(place, VALIDATION))

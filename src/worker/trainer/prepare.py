@@ -1,0 +1,186 @@
+"""Checks the files of rows, and writes the rows as tokens; needs no torch."""
+
+import random
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from transformers import TokenizersBackend
+
+from worker.trainer.chats import Text
+from worker.trainer.lines import Found
+from worker.trainer.mistakes import MOST, File, Mistakes, WrongRowError
+from worker.trainer.packed import TRAINING, VALIDATION, Writer
+from worker.trainer.rows import rows
+from worker.trainer.spec import Checked, Data, Spec
+from worker.trainer.texts import Texts, Tokenized
+from worker.trainer.values import Prompt
+
+# Of the rows, if there is no file of rows for validation.
+HELD_OUT = 0.1
+ADVISED_ROWS = 200
+# Rows and characters that are tokenized together: enough for all cores, little in memory.
+BATCH_ROWS, BATCH_CHARACTERS = 1_000, 1 << 18
+# Lines that a warning names.
+MOST_LINES = 10
+
+
+class _Reading:
+    """A file of rows on its way into tokens.
+
+    Args:
+        file: which one.
+        texts: the model's way to tokens.
+        longest: the tokens of a row.
+        writer: that takes them.
+    """
+
+    def __init__(self, file: File, texts: Texts, longest: int, writer: Writer) -> None:
+        self.mistakes = Mistakes(file)
+        self.cut = 0
+        # Lines of rows that were cut before their answers.
+        self.left_out: list[int] = []
+        # The number of the first row that was written, and the line of each.
+        self.first = len(writer)
+        self.lines = array("q")
+        self._texts = texts
+        self._longest = longest
+        self._writer = writer
+
+    def read(self, data: Data) -> None:
+        """Read the file, write the rows that are right, and note what is wrong.
+
+        Raises:
+            OSError: a file can't be read or written.
+        """
+        waiting: deque[Future[list[tuple[int, Tokenized]]]] = deque()
+        # While one thread tokenizes a batch, which needs no Python, this one reads the next.
+        with ThreadPoolExecutor(1) as pool:
+            for batch in _batches(rows(data, self.mistakes)):
+                rendered = self._rendered(batch)
+                if self.mistakes.count:
+                    # The others are looked for, and nothing is trained.
+                    continue
+                waiting.append(pool.submit(self._tokenized, *rendered))
+                if len(waiting) > 1:
+                    self._write(waiting.popleft().result())
+            for last in waiting:
+                self._write(last.result())
+        if not (self.lines or self.mistakes.count):
+            message = f"no row has any of its answer within {self._longest:,} tokens"
+            self.mistakes.add(None, message)
+
+    def _rendered(self, batch: Sequence[Found]) -> tuple[list[int], list[Prompt | Text]]:
+        """Return the prompts and conversations as the model reads them, and their lines."""
+        lines: list[int] = []
+        found: list[Prompt | Text] = []
+        for row in batch:
+            try:
+                texts = self._texts.rendered(row.value)
+            except WrongRowError as wrong:
+                self.mistakes.add(row.line, wrong.message)
+                continue
+            found += texts
+            lines += [row.line] * len(texts)
+        return lines, found
+
+    def _tokenized(
+        self, lines: list[int], texts: list[Prompt | Text]
+    ) -> list[tuple[int, Tokenized]]:
+        return list(zip(lines, self._texts.tokens(texts), strict=True))
+
+    def _write(self, rows: Sequence[tuple[int, Tokenized]]) -> None:
+        for line, row in rows:
+            self.cut += len(row.ids) > self._longest
+            learned = row.learned[: self._longest]
+            if learned.any():
+                self._writer.add(row.ids[: self._longest], learned)
+                self.lines.append(line)
+            else:
+                self.left_out.append(line)
+
+
+def _batches(found: Iterator[Found]) -> Iterator[list[Found]]:
+    batch: list[Found] = []
+    size = 0
+    for row in found:
+        batch.append(row)
+        size += row.size
+        if len(batch) == BATCH_ROWS or size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def prepare(spec: Spec, tokenizer: TokenizersBackend, place: Path) -> Checked:
+    """Check a training's rows, and write them below a directory: ``TRAINING``, ``VALIDATION``.
+
+    Args:
+        spec: the training.
+        tokenizer: of its model.
+        place: the directory.
+
+    Returns:
+        What was found; if there are mistakes, what was written is of no use.
+
+    Raises:
+        OSError: a file can't be read or written.
+    """
+    texts = Texts(tokenizer, spec.chat_template)
+    with Writer(place) as writer:
+        readings = [_Reading("training_file", texts, spec.max_length, writer)]
+        readings[0].read(spec.training)
+        if spec.validation is not None:
+            readings.append(_Reading("validation_file", texts, spec.max_length, writer))
+            readings[1].read(spec.validation)
+    training, validation = _split(readings, spec.seed)
+    mistakes = [mistake for reading in readings for mistake in reading.mistakes.first]
+    count = sum(reading.mistakes.count for reading in readings)
+    listed = tuple(mistakes[:MOST])
+    if mistakes:
+        return Checked(mistakes=listed, more_mistakes=count - len(listed))
+    lengths = writer.choose(TRAINING, training)
+    return Checked(
+        rows=len(training),
+        validation_rows=len(writer.choose(VALIDATION, validation)),
+        tokens=int(lengths.sum()),
+        cut_rows=sum(reading.cut for reading in readings),
+        warnings=tuple(_warnings(readings, texts, spec)),
+    )
+
+
+def _split(readings: Sequence[_Reading], seed: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the numbers of the rows to train on, and of those for validation."""
+    first, *others = readings
+    if others:
+        begin = others[0].first
+        return range(begin), range(begin, begin + len(others[0].lines))
+    lines = np.frombuffer(first.lines, np.int64)
+    # The texts of one conversation stay together.
+    several = sorted(set(first.lines))
+    if len(several) < 2:
+        if not first.mistakes.count:
+            first.mistakes.add(None, "there have to be two rows: one of them is for validation")
+        return (), ()
+    count = max(1, round(len(several) * HELD_OUT))
+    held_out = np.isin(lines, random.Random(seed).sample(several, count))
+    return np.flatnonzero(~held_out).tolist(), np.flatnonzero(held_out).tolist()
+
+
+def _warnings(readings: Sequence[_Reading], texts: Texts, spec: Spec) -> Iterator[str]:
+    count = len(set(readings[0].lines))
+    if count < ADVISED_ROWS:
+        yield f"The training file has {count} rows; {ADVISED_ROWS} or more are advised."
+    for reading in readings:
+        if left_out := list(dict.fromkeys(reading.left_out)):
+            lines = ", ".join(map(str, left_out[:MOST_LINES]))
+            more = ", …" if len(left_out) > MOST_LINES else ""
+            yield (
+                f"{reading.mistakes.file}: left out are {len(left_out):,} of the rows, whose "
+                f"answers are behind the first {spec.max_length:,} tokens (lines {lines}{more})."
+            )
+    yield from texts.warnings()

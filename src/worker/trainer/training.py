@@ -1,0 +1,199 @@
+"""Trains an adapter with transformers' Trainer, and says which epoch's is the best."""
+
+import gc
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import PeftModel
+from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+
+from worker.trainer.batches import Row, batch_size, collate
+from worker.trainer.callbacks import CHECKPOINT_S, Saving, Telling
+from worker.trainer.checkpoints import newest
+from worker.trainer.events import Events
+from worker.trainer.failures import Failure
+from worker.trainer.interruptions import Interruptions
+from worker.trainer.loading import base_name, dtype, parameters, with_adapter
+from worker.trainer.memory import Fit, Sizes, budget, fit, lacking
+from worker.trainer.reporting import reporting
+from worker.trainer.spec import WRITING, Spec
+
+# Points of a curve.
+_LOGS = 100
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How it went: ``steps`` done, of which ``best_step`` has the least loss, if there is one."""
+
+    steps: int
+    best_step: int
+    best_loss: float | None
+    batch_size: int
+
+
+class Training:
+    """A training in an attempt's directory.
+
+    Args:
+        spec: what is asked for.
+        attempt: the directory.
+        rows: to train on, and to evaluate on; the latter may be none.
+        events: to tell how it goes.
+        interruptions: ask for its end.
+        checkpoint_s: seconds between two checkpoints within an epoch.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        attempt: Path,
+        rows: tuple[Sequence[Row], Sequence[Row]],
+        events: Events,
+        interruptions: Interruptions,
+        checkpoint_s: float = CHECKPOINT_S,
+    ) -> None:
+        self._spec = spec
+        self._attempt = attempt
+        self._rows, self._validation = rows
+        self._events = events
+        self._interruptions = interruptions
+        self._checkpoint_s = checkpoint_s
+        self._batch_size = min(spec.batch_size or batch_size(len(self._rows)), len(self._rows))
+        self._epoch_steps = math.ceil(len(self._rows) / self._batch_size)
+
+    def run(self, base: Any) -> Trained:
+        """Train, from the attempt's newest checkpoint on if there is one.
+
+        Args:
+            base: the model, of which nothing changes.
+
+        Raises:
+            Failure: there will be no adapter.
+            Stopped: it goes on in another attempt.
+            OSError: the volume fails; RuntimeError too, as ``failures.volume_failure`` says.
+        """
+        # Of the fine-tune, whichever attempt this is.
+        name = self._attempt.parent.parent.name
+        self._reporting = reporting(self._spec, name, self._events)
+        model = with_adapter(base, self._spec.lora, self._spec.seed)
+        chosen = self._fit(model)
+        self._events.tell(
+            f"Training for {self._spec.epochs} epochs of {self._epoch_steps} steps with "
+            f"{self._batch_size} rows each, {chosen.rows} at once; "
+            f"the adapter has {parameters(model):,} parameters"
+        )
+        while (state := self._try(model, chosen)) is None:
+            smaller = chosen.smaller(self._batch_size)
+            if smaller is None:
+                raise Failure(
+                    f"the memory does not suffice for a row of {self._longest()} tokens: "
+                    "shorten the rows, lower the adapter's rank, or take a larger machine"
+                )
+            self._events.tell(
+                f"The memory does not suffice for {chosen.rows} rows at once: "
+                f"going on with {smaller.rows}",
+                level="warn",
+            )
+            chosen = smaller
+            # Nothing of the failed step may be left, nor of the adapter without a checkpoint.
+            model = with_adapter(model.unload(), self._spec.lora, self._spec.seed)
+            gc.collect()
+            if self._spec.device == "cuda":
+                torch.cuda.empty_cache()
+        return self._trained(state)
+
+    def _fit(self, model: PeftModel) -> Fit:
+        free = budget(self._spec.device, parameters(model))
+        sizes = Sizes.of(model.config)
+        chosen = fit(sizes, self._longest(), self._batch_size, free)
+        if (last := newest(self._attempt)) is None:
+            return chosen
+        state = TrainerState.load_from_json(str(last.path / TRAINER_STATE_NAME))
+        # The same as before, as far as it fits: the same rows get the same dropout.
+        return Fit(min(chosen.rows, state.train_batch_size or chosen.rows), chosen.recompute)
+
+    def _try(self, model: PeftModel, chosen: Fit) -> TrainerState | None:
+        """Return None if the memory does not suffice."""
+        trainer = Trainer(
+            model=model,
+            args=self._arguments(chosen),
+            data_collator=collate,
+            # A sequence is enough, whatever their types say.
+            train_dataset=cast(Any, self._rows),
+            eval_dataset=cast(Any, self._validation),
+            callbacks=[Telling(self._events), self._saving(), *self._reporting],
+        )
+        # It prints.
+        trainer.remove_callback(PrinterCallback)
+        last = newest(self._attempt)
+        try:
+            trainer.train(resume_from_checkpoint=str(last.path) if last else None)
+        except (RuntimeError, MemoryError) as error:
+            if not lacking(error):
+                raise
+            return None
+        return trainer.state
+
+    def _saving(self) -> Saving:
+        return Saving(
+            self._attempt,
+            base_name(self._spec.model),
+            self._epoch_steps,
+            self._events,
+            self._interruptions,
+            self._checkpoint_s,
+        )
+
+    def _arguments(self, chosen: Fit) -> TrainingArguments:
+        spec, steps = self._spec, self._epoch_steps * self._spec.epochs
+        kind = dtype(spec.device)
+        arguments = TrainingArguments(
+            output_dir=str(self._attempt / WRITING),
+            num_train_epochs=spec.epochs,
+            per_device_train_batch_size=chosen.rows,
+            per_device_eval_batch_size=chosen.rows,
+            gradient_accumulation_steps=self._batch_size // chosen.rows,
+            gradient_checkpointing=chosen.recompute,
+            gradient_checkpointing_kwargs={"use_reentrant": False},
+            learning_rate=spec.learning_rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=math.ceil(spec.warmup_ratio * steps),
+            weight_decay=spec.weight_decay,
+            max_grad_norm=1.0,
+            seed=spec.seed,
+            data_seed=spec.seed,
+            use_cpu=spec.device == "cpu",
+            bf16=kind == torch.bfloat16,
+            fp16=kind == torch.float16,
+            logging_steps=max(1, steps // _LOGS),
+            # A loss that is no number is told, not hidden.
+            logging_nan_inf_filter=False,
+            eval_strategy="epoch" if len(self._validation) else "no",
+            # Saving says when.
+            save_strategy="no",
+            prediction_loss_only=True,
+            label_names=["labels"],
+            remove_unused_columns=False,
+            dataloader_pin_memory=spec.device == "cuda",
+            disable_tqdm=True,
+            report_to="none",
+        )
+        # Or each GPU would get a part of the rows, and a copy of the model for each step.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
+        return arguments
+
+    def _longest(self) -> int:
+        return max(len(row.ids) for rows in (self._rows, self._validation) for row in rows)
+
+    def _trained(self, state: TrainerState) -> Trained:
+        losses = {
+            int(log["step"]): log["eval_loss"] for log in state.log_history if "eval_loss" in log
+        }
+        best = min(losses, key=losses.__getitem__, default=state.global_step)
+        return Trained(state.global_step, best, losses.get(best), self._batch_size)

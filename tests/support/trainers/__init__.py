@@ -1,0 +1,1 @@
+"""A program that stands for the one that trains."""

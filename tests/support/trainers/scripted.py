@@ -1,0 +1,127 @@
+"""Stands for the process that trains: plays what the fine-tune's ``script.json`` says.
+
+The file holds a list for each attempt, the last one for all further ones: ``[["step", 5], ...]``.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+STOPPED = 75
+# Marks attempts that have trained nothing.
+ONLY_CHECKED = "only.checked"
+
+
+class Trainer:
+    """One attempt."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.attempt = directory / "attempts" / name
+        self.step = 0
+        found = directory.glob("attempts/*/checkpoints/checkpoint-*")
+        self.resumed_at = max((int(path.name.split("-")[1]) for path in found), default=0)
+
+    def tell(self, line: dict[str, Any]) -> None:
+        with (self.attempt / "events.jsonl").open("a") as opened:
+            opened.write(json.dumps(line) + "\n")
+
+    def do_step(self, step: int) -> None:
+        """Tell the loss of a step."""
+        self.step = step
+        metrics = {"loss": 1 / step, "epoch": step / 10}
+        self.tell({"at": time.time(), "message": str(metrics), "step": step, "metrics": metrics})
+
+    def do_checkpoint(self, step: int) -> None:
+        (self.attempt / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+
+    def do_checked(self, **found: Any) -> None:
+        (self.attempt / "checked.json").write_text(json.dumps(found))
+
+    def do_epoch(self, step: int) -> None:
+        self._adapter(self.attempt / "epochs" / str(step), f"epoch {step}")
+
+    def do_over(self, **outcome: Any) -> None:
+        """End well, unless the outcome has an error."""
+        if "error" not in outcome:
+            self._adapter(self.attempt / "result", "result")
+        whole = self.attempt / "outcome.whole"
+        whole.write_text(json.dumps({"steps": self.step, "best_step": self.step, **outcome}))
+        whole.rename(self.attempt / "outcome.json")
+        os._exit(0)
+
+    def do_say(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    def do_exit(self, status: int) -> None:
+        os._exit(status)
+
+    def do_kill(self, number: int) -> None:
+        os.kill(os.getpid(), number)
+
+    def do_wait(self) -> None:
+        """Train until the parent says to stop, then write a checkpoint."""
+        time.sleep(3600)
+
+    def do_deaf(self) -> None:
+        """Train on, whatever the parent says."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(3600)
+
+    def stop(self, _: int, __: FrameType | None) -> None:
+        self.do_checkpoint(self.step)
+        os._exit(STOPPED)
+
+    def _adapter(self, place: Path, text: str) -> None:
+        place.mkdir(parents=True)
+        (place / "adapter_config.json").write_text('{"r": 8, "base_model_name_or_path": "/m/x"}')
+        (place / "adapter_model.safetensors").write_text(text)
+
+
+def main() -> None:
+    directory, name = Path(sys.argv[1]), sys.argv[2]
+    scripts = json.loads((directory / "script.json").read_text())
+    trainer = Trainer(directory, name)
+    if sys.argv[3:] == ["--check"]:
+        only_check(trainer)
+    signal.signal(signal.SIGTERM, trainer.stop)
+    threading.Thread(target=await_end, daemon=True).start()
+    attempts = (directory / "attempts").iterdir()
+    number = sum(not (place / ONLY_CHECKED).exists() for place in attempts)
+    (directory / "pids").open("a").write(f"{os.getpid()}\n")
+    trainer.tell({"resumed_at": trainer.resumed_at})
+    for op, *arguments in scripts[min(number, len(scripts)) - 1]:
+        play: Callable[..., None] = getattr(trainer, f"do_{op}")
+        if arguments and isinstance(arguments[0], dict):
+            play(**arguments[0])
+        else:
+            play(*arguments)
+
+
+def only_check(trainer: Trainer) -> None:
+    """Find the mistakes that the first attempt would."""
+    (trainer.attempt / ONLY_CHECKED).touch()
+    scripts = json.loads((trainer.attempt.parents[1] / "script.json").read_text())
+    found = [values for op, *rest in scripts[0] if op == "checked" for values in rest]
+    checked: dict[str, Any] = found[0] if found else {}
+    trainer.do_checked(**checked)
+    if checked.get("mistakes"):
+        trainer.do_over(error="The file has 1 mistake.")
+    os._exit(0)
+
+
+def await_end() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(STOPPED)
+
+
+if __name__ == "__main__":
+    main()

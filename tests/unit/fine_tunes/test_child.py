@@ -1,0 +1,151 @@
+"""The process that trains: its environment, what is kept of what it says, and its ends."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from support.engine.scripted import until
+
+from worker.fine_tunes import child as module
+from worker.fine_tunes.child import NICENESS, TAIL, Child
+from worker.settings.environment import WANDB_KEY, take_secrets
+
+SLEEPS = "import time; time.sleep(600)"
+# A process that starts another one, which holds its standard error open.
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}])"
+SOURCES = Path(module.__file__).parents[2]
+
+
+@asynccontextmanager
+async def started(script: str, **given: bool) -> AsyncIterator[Child]:
+    child = await Child.started((sys.executable, "-c", script), **{"nice": False, **given})
+    try:
+        yield child
+    finally:
+        await child.kill()
+
+
+def only(command: str) -> psutil.Process | None:
+    """Return the one descendant of this process whose command has a text."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        # It may have just ended.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if one.status() != psutil.STATUS_ZOMBIE and command in one.cmdline():
+                found.append(one)
+    return found[0] if len(found) == 1 else None
+
+
+async def test_its_status_and_what_it_said_last_are_kept() -> None:
+    script = f"import sys; sys.stderr.write('x' * {3 * TAIL} + 'the end'); sys.exit(74)"
+    async with started(script) as child:
+        assert await child.ended() == 74
+        assert child.said.endswith("xthe end")
+        assert len(child.said) == TAIL
+        # Asked once more, nothing else happens.
+        assert await child.kill() == 74
+
+
+async def test_a_wait_that_is_too_short_ends_nothing() -> None:
+    async with started(SLEEPS) as child:
+        assert await child.ended(0.01) is None
+        child.terminate()
+        assert await child.ended() == -signal.SIGTERM
+        child.terminate()
+
+
+async def test_a_process_that_does_not_listen_is_killed_with_all_that_it_started() -> None:
+    async with started(f"import signal; signal.signal(15, signal.SIG_IGN); {PARENT}") as child:
+        assert await until(lambda: only(SLEEPS) is not None)
+        child.terminate()
+        assert await child.ended(0.2) is None
+        assert await child.kill() == -signal.SIGKILL
+        assert await until(lambda: only(SLEEPS) is None)
+
+
+async def test_its_environment_is_offline_and_has_no_secret_but_the_one_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HF_TOKEN", "RUNPOD_AI_API_KEY", WANDB_KEY):
+        monkeypatch.setenv(name, f"secret-{name}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("worker.settings.environment._taken", {})
+    take_secrets()
+    script = "import json, os, sys; sys.stderr.write(json.dumps(dict(os.environ)))"
+    for wandb in (False, True):
+        async with started(script, wandb=wandb) as child:
+            assert await child.ended() == 0
+            environ = json.loads(child.said)
+        secrets = [value for value in environ.values() if value.startswith("secret-")]
+        assert secrets == [f"secret-{WANDB_KEY}"] * wandb
+        assert "OMP_NUM_THREADS" not in environ
+        assert environ["HF_HUB_OFFLINE"] == "1"
+        assert environ["OMP_WAIT_POLICY"] == "passive"
+        assert environ["PYTHONPATH"].split(":")[0] == str(SOURCES)
+
+
+async def test_it_has_all_cores_and_lets_others_go_first() -> None:
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(own)})
+    try:
+        async with started(SLEEPS, nice=True) as child:
+            pid = next(iter(module._running))
+            assert os.sched_getaffinity(pid) == own
+            assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
+            await child.kill()
+        assert pid not in module._running
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+async def test_all_are_ended_when_the_worker_leaves() -> None:
+    async with started(PARENT) as one, started(SLEEPS) as other:
+        module.end_all()
+        assert [await one.ended(60), await other.ended(60)] == [-signal.SIGKILL] * 2
+
+
+def test_it_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
+    """As the trainer does, it waits for the end of its standard input."""
+    reads = "import os; open('pid', 'w').write(str(os.getpid())); os.read(0, 1)"
+    script = f"""
+import asyncio, sys
+from worker.fine_tunes.child import Child
+async def main():
+    child = await Child.started((sys.executable, "-c", {reads!r}), nice=False)
+    await child.ended()
+asyncio.run(main())
+"""
+    environ = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    worker = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=environ)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        child = psutil.Process(int((tmp_path / "pid").read_text()))
+    finally:
+        worker.kill()
+        worker.wait()
+    child.wait(60)
+
+
+async def test_a_worker_that_is_cancelled_while_it_starts_one_leaves_none() -> None:
+    for waits in range(6):
+        starting = asyncio.create_task(Child.started((sys.executable, "-c", SLEEPS), nice=False))
+        for _ in range(waits):
+            await asyncio.sleep(0.001)
+        if starting.done():
+            await starting.result().kill()
+        starting.cancel()
+        await asyncio.wait({starting})
+    assert await until(lambda: only(SLEEPS) is None)

@@ -1,0 +1,210 @@
+"""Room for a training: made by what is beside it once the rows are right, or waited for."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.engine.scripted import until
+from support.fine_tunes import (
+    CHECKED,
+    DONE,
+    fine_tune_at,
+    pids,
+    result_of,
+    run,
+    running,
+    workshop_at,
+)
+from support.processes.background import HUNG_S
+
+from worker.errors import EngineDead, InvalidInput
+from worker.fine_tunes.child import Child
+from worker.fine_tunes.estimate import MemoryTaken
+from worker.fine_tunes.runner import SPARE_S
+from worker.trainer.spec import ONLY_CHECK, Spec
+
+
+class Memory:
+    """Stands for the engine's memory, which a training has to itself."""
+
+    def __init__(self, *, is_free: bool = True) -> None:
+        self.log: list[str] = []
+        self._free = asyncio.Event()
+        if is_free:
+            self._free.set()
+
+    @contextlib.asynccontextmanager
+    async def room(self) -> AsyncIterator[None]:
+        self.log.append("asked")
+        try:
+            await self._free.wait()
+            self.log.append("free")
+            yield
+        finally:
+            self.log.append("back")
+
+
+async def test_an_adapter_is_trained_in_the_room_that_is_made_and_published_beside(
+    tmp_path: Path,
+) -> None:
+    memory = Memory()
+
+    async def check(_: Path) -> None:
+        memory.log.append("checked")
+
+    fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["checkpoint", 5], ["exit", 1]], DONE)
+    assert await run(fine_tune, workshop_at(tmp_path, room=memory.room, check=check)) == "ended"
+    assert memory.log == ["asked", "free", "back", "checked"]
+
+
+async def test_what_is_cancelled_while_room_is_made_is_not_trained(tmp_path: Path) -> None:
+    memory = Memory(is_free=False)
+    fine_tune = fine_tune_at(tmp_path, DONE)
+    task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
+    assert await until(lambda: bool(memory.log))
+    fine_tune.cancel()
+    assert await asyncio.wait_for(task, HUNG_S) == "ended"
+    assert memory.log == ["asked", "back"]
+    assert result_of(fine_tune).status == "cancelled"
+    assert pids(fine_tune) == []
+
+
+async def test_what_is_cancelled_has_ended_before_the_engine_is_back(tmp_path: Path) -> None:
+    statuses: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def room() -> AsyncIterator[None]:
+        yield
+        statuses.append(fine_tune.status)
+
+    fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["wait"]])
+    task = running(fine_tune, workshop_at(tmp_path, room=room))
+    assert await until(lambda: pids(fine_tune) != [])
+    fine_tune.cancel()
+    assert await task == "ended"
+    assert statuses == ["cancelled"]
+
+
+async def test_room_that_can_not_be_made_is_the_error_of_the_job_alone(tmp_path: Path) -> None:
+    @contextlib.asynccontextmanager
+    async def room() -> AsyncIterator[None]:
+        raise EngineDead
+        yield
+
+    fine_tune = fine_tune_at(tmp_path, DONE)
+    with pytest.raises(EngineDead):
+        await run(fine_tune, workshop_at(tmp_path, room=room))
+    assert (fine_tune.status, pids(fine_tune)) == ("queued", [])
+
+
+async def test_a_job_whose_time_is_over_does_not_wait_for_the_engine(tmp_path: Path) -> None:
+    back = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def room() -> AsyncIterator[None]:
+        yield
+        await back.wait()
+
+    fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["step", 5], ["wait"]])
+    task = running(fine_tune, workshop_at(tmp_path, room=room), seconds=SPARE_S + 1)
+    assert await asyncio.wait_for(task, HUNG_S) == "left"
+    assert not fine_tune.held()
+    back.set()
+
+
+async def test_for_rows_that_are_wrong_no_room_is_made(tmp_path: Path) -> None:
+    memory = Memory()
+    mistake = {"file": "training_file", "line": 3, "message": "no answer"}
+    fine_tune = fine_tune_at(tmp_path, [["checked", {"mistakes": [mistake]}]])
+    assert await run(fine_tune, workshop_at(tmp_path, room=memory.room)) == "ended"
+    error = result_of(fine_tune).error
+    assert error
+    assert (error.code, memory.log) == ("invalid_training_file", [])
+
+
+async def test_rows_that_were_checked_are_not_looked_at_before_there_is_room_again(
+    tmp_path: Path,
+) -> None:
+    memory = Memory(is_free=False)
+    fine_tune = fine_tune_at(tmp_path, DONE)
+    for times in (1, 2):
+        task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
+        assert await until(partial(_asked, memory, times))
+        task.cancel()
+        await asyncio.wait({task})
+    assert len(fine_tune.attempts()) == 1
+
+
+def _asked(memory: Memory, times: int) -> bool:
+    return memory.log.count("asked") == times
+
+
+async def test_while_the_rows_are_checked_requests_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, started = [], Child.started
+
+    async def noted(command: Sequence[str], *, nice: bool, wandb: bool) -> Child:
+        begun.append((ONLY_CHECK in command, nice))
+        return await started(command, nice=nice, wandb=wandb)
+
+    monkeypatch.setattr(Child, "started", noted)
+    await run(fine_tune_at(tmp_path, DONE), workshop_at(tmp_path, room=Memory().room, nice=False))
+    assert begun == [(True, True), (False, False)]
+
+
+async def test_what_never_fits_disturbs_nobody(tmp_path: Path) -> None:
+    def refuse(_: Spec) -> None:
+        raise InvalidInput("it needs 80.0 GiB")
+
+    memory = Memory()
+    fine_tune = fine_tune_at(tmp_path, DONE)
+    await run(fine_tune, workshop_at(tmp_path, room=memory.room, fits=refuse))
+    assert result_of(fine_tune).error
+    assert (memory.log, fine_tune.attempts()) == ([], [])
+
+
+class Taken:
+    """Memory that others have for so many looks."""
+
+    def __init__(self, looks: float) -> None:
+        self.looks = looks
+
+    def fits(self, _: Spec) -> None:
+        self.looks -= 1
+        if self.looks >= 0:
+            raise MemoryTaken("it needs 8.0 GiB")
+
+
+async def test_memory_that_others_have_for_the_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.fine_tunes.room.WATCH_S", 0.01)
+    fine_tune, taken = fine_tune_at(tmp_path, DONE), Taken(3)
+    await run(fine_tune, workshop_at(tmp_path, fits=taken.fits))
+    assert (result_of(fine_tune).status, taken.looks) == ("succeeded", -1)
+
+
+async def test_memory_that_others_keep_is_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.fine_tunes.room.WATCH_S", 0.01)
+    monkeypatch.setattr("worker.fine_tunes.room.MEMORY_S", 0.1)
+    fine_tune = fine_tune_at(tmp_path, DONE)
+    await run(fine_tune, workshop_at(tmp_path, fits=Taken(float("inf")).fits))
+    error = result_of(fine_tune).error
+    assert error
+    assert (error.code, error.message) == ("not_trainable", "it needs 8.0 GiB")
+    assert pids(fine_tune) == []
+
+
+async def test_one_that_waits_for_memory_is_cancelled(tmp_path: Path) -> None:
+    fine_tune, taken = fine_tune_at(tmp_path, DONE), Taken(1_000)
+    task = running(fine_tune, workshop_at(tmp_path, fits=taken.fits))
+    assert await until(lambda: taken.looks < 1_000)
+    fine_tune.cancel()
+    assert await asyncio.wait_for(task, HUNG_S) == "ended"
+    assert result_of(fine_tune).status == "cancelled"

@@ -1,0 +1,114 @@
+"""An adapter is put on the layers that a model has for it, and is the same for the same seed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.trainer import spec, tiny_model
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaForCausalLM, dynamic_module_utils
+
+from worker.trainer.failures import Failure
+from worker.trainer.loading import base_name, layers, load, parameters, targets, with_adapter
+from worker.trainer.spec import Lora
+
+LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def adapted(seed: int) -> list[torch.Tensor]:
+    model = with_adapter(tiny_model(), Lora(r=4), seed)
+    return [each.detach() for name, each in model.named_parameters() if "lora_" in name]
+
+
+def test_a_llamas_attention_and_mlp_get_an_adapter_and_nothing_else_does() -> None:
+    model = with_adapter(tiny_model(), Lora(r=4), 0)
+    trained = {name for name, each in model.named_parameters() if each.requires_grad}
+    assert {name.split(".lora_")[0].rpartition(".")[2] for name in trained} == set(LLAMA)
+    assert len(trained) == 2 * 2 * len(LLAMA)
+    assert parameters(model) == sum(tensor.numel() for tensor in adapted(0))
+    assert model.peft_config["default"].to_dict()["target_modules"] == set(LLAMA)
+
+
+def test_other_architectures_names_are_known() -> None:
+    config = GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=16)
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # it has no types
+    assert targets(layers(model), None) == ["c_attn", "c_fc", "c_proj"]
+
+
+def test_the_layers_that_are_asked_for_are_taken() -> None:
+    assert targets(layers(tiny_model()), ["v_proj", "q_proj"]) == ["q_proj", "v_proj"]
+
+
+def test_a_layer_that_the_model_lacks_is_named() -> None:
+    with pytest.raises(Failure, match=r"no layer c_attn: it has down_proj, .*, v_proj"):
+        targets(layers(tiny_model()), ["q_proj", "c_attn"])
+
+
+def test_a_model_without_known_layers_is_refused() -> None:
+    with pytest.raises(Failure, match=r"no layers that are known .*: it has mixer"):
+        targets(["model.0.mixer"], None)
+
+
+def test_layers_that_see_get_no_adapter() -> None:
+    names = ["model.visual.blocks.0.fc1", "model.language_model.layers.0.q_proj"]
+    assert targets(names, None) == ["q_proj"]
+
+
+def test_the_same_seed_gives_the_same_adapter() -> None:
+    first, again, other = adapted(1), adapted(1), adapted(2)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("/volume/models/demo", "demo"),
+        ("/cache/models--org--name/snapshots/0123", "org/name"),
+        ("/snapshots/demo", "demo"),
+    ],
+)
+def test_a_base_is_named_without_its_place(place: str, name: str) -> None:
+    assert base_name(Path(place)) == name
+
+
+@pytest.mark.parametrize(
+    "config", ['{"model_type": "none"}', '{"model_type": "llama", "num_hidden_layers": 1}']
+)
+def test_a_model_that_cannot_be_loaded_is_named_without_its_place(
+    tmp_path: Path, config: str
+) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(config)
+    with pytest.raises(Failure, match="can't be loaded") as raised:
+        load(spec(tmp_path))
+    assert str(tmp_path) not in str(raised.value)
+
+
+def test_code_of_a_model_that_cannot_be_imported_is_told_without_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    base = tmp_path / "base"
+    base.mkdir()
+    names = '{"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}'
+    (base / "config.json").write_text(f'{{"model_type": "own", "auto_map": {names}}}')
+    (base / "code.py").write_text("from os import nothing\n")
+    with pytest.raises(Failure, match=r"import name 'nothing' from 'os' \(\.\.\.\)"):
+        load(spec(tmp_path).model_copy(update={"trust_remote_code": True}))
+
+
+def test_on_several_gpus_it_is_one_that_is_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def from_pretrained(*_: object, **how: object) -> LlamaForCausalLM:
+        given.append(how["device_map"])
+        return tiny_model()
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    load(spec(tmp_path, device="cuda"))
+    assert given == [{"": 0}]
