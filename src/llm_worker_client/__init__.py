@@ -1,0 +1,36 @@
+"""For callers of a deployed endpoint: what its gateway loses, given back. Needs no GPU."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from llm_worker_client.transport import AsyncRunpodTransport, RunpodTransport
+
+if TYPE_CHECKING:
+    from llm_worker_client.llm import LLM, SamplingParams
+    from llm_worker_client.llm_engine import Completion, File, FineTune, Model, configure
+
+# Of the package.
+__version__ = "0.1.0"
+
+__all__ = [
+    "LLM",
+    "AsyncRunpodTransport",
+    "Completion",
+    "File",
+    "FineTune",
+    "Model",
+    "RunpodTransport",
+    "SamplingParams",
+    "configure",
+]
+
+
+_OF_LLM = ("LLM", "SamplingParams")
+
+
+def __getattr__(name: str) -> Any:
+    # Loads pydantic and tqdm only for those who use these classes.
+    if name in __all__:
+        module = "llm" if name in _OF_LLM else "llm_engine"
+        return getattr(import_module(f"llm_worker_client.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

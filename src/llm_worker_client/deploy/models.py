@@ -1,0 +1,262 @@
+"""LLM Engine's models as endpoints: what its arguments are here, and which can't be."""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from logging import getLogger
+from typing import Any
+
+from llm_worker_client.deploy.api import Api
+from llm_worker_client.deploy.apply import Deployment, next_step
+from llm_worker_client.deploy.difference import as_requested
+from llm_worker_client.deploy.errors import ExistsError, PlanError, Problem
+from llm_worker_client.deploy.plan import read_plan
+from llm_worker_client.deploy.pools import needed_gb, pools_of
+from llm_worker_client.deploy.settings import LISTING
+
+Body = dict[str, Any]
+
+log = getLogger(__name__)
+
+# The pools of LLM Engine's types of GPUs.
+GPU_TYPES = {
+    "nvidia-tesla-t4": "AMPERE_16",
+    "nvidia-ampere-a10": "AMPERE_24",
+    "nvidia-ampere-a100": "AMPERE_80",
+    "nvidia-ampere-a100e": "AMPERE_80",
+    "nvidia-hopper-h100": "ADA_80_PRO",
+}
+
+# Methods of quantization that vLLM has still; LLM Engine's bitsandbytes it hasn't.
+QUANTIZATIONS = ("awq", "fp8")
+# What takes its place: vLLM makes it of any weights while they are loaded, too.
+_NO_BITSANDBYTES = "vLLM has had no bitsandbytes since 0.28: fp8 is made of any weights, too"
+# Tells the endpoints that `create` has made, which alone `delete` deletes.
+CREATED = "LLM_ENGINE_MODEL"
+
+ARGUMENTS = frozenset(
+    """
+    name model inference_framework_image_tag source inference_framework num_shards quantize
+    checkpoint_path max_model_len cpus memory storage gpus nodes_per_worker min_workers max_workers
+    per_worker endpoint_type gpu_type high_priority post_inference_hooks default_callback_url
+    public_inference labels request_headers
+    """.split()
+)
+LEAST = {"num_shards": 1, "gpus": 1, "per_worker": 1, "max_model_len": 1} | {
+    "min_workers": 0,
+    "max_workers": 0,
+}
+
+# The image's tag for LLM Engine's.
+LATEST = "stable"
+
+_STORAGE = re.compile(r"(\d+)\s*(Gi|G|GB|Ti|T|TB)", re.IGNORECASE)
+
+# Arguments with which an endpoint can't be had, each with the values that ask for nothing.
+REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "nodes_per_worker": ("a worker is one machine: use more GPUs (num_shards)", (None, 1)),
+    "post_inference_hooks": ("a worker calls nobody: a job can name a webhook", (None, [])),
+    "source": ("weights come from the Hugging Face hub", (None, "hugging_face")),
+    "endpoint_type": ("jobs are streamed as callers ask", (None, "streaming")),
+    "request_headers": ("the platform takes no headers", (None, {})),
+}
+# Arguments that have no effect here, which is told.
+TOLD = {
+    "default_callback_url": "callbacks are per job here: send each job its own webhook",
+    "cpus": "the platform gives each GPU its CPUs",
+    "memory": "the platform gives each GPU its memory",
+    "labels": "endpoints have no labels here",
+}
+
+
+class Models:
+    """LLM Engine's ``Model`` over the platform's endpoints; nothing here waits for a worker.
+
+    The arguments of ``create`` and ``update`` are LLM Engine's, by name. Those that have no effect
+    here are told as warnings.
+
+    Args:
+        api: the account's endpoints.
+        image: the worker's image, without a tag.
+    """
+
+    def __init__(self, api: Api, image: str) -> None:
+        self._api = api
+        self._image = image
+
+    def create(self, **arguments: Any) -> str:
+        """Create an endpoint and return its id.
+
+        Raises:
+            PlanError: an argument can't be carried out; the message names it.
+            ExistsError: there is an endpoint of that name.
+            DeployError: the platform refuses it, or can't be reached.
+        """
+        given: Body = {"max_workers": 1, "per_worker": 2} | _checked(arguments)
+        kind = given.get("gpu_type")
+        tag = given.pop("inference_framework_image_tag", "latest")
+        fields = {
+            "name": given["name"],
+            "image": _image(self._image, tag, given),
+            "gpu_pools": [GPU_TYPES[kind]] if kind else _pools_by_size(given),
+        }
+        request = read_plan(fields)[0].request()
+        request["env"][CREATED] = given["name"]
+        _alter(request, given)
+        if self._api.find(given["name"]) is not None:
+            raise ExistsError(f"there is an endpoint named {given['name']}")
+        return self._carry_out(request, None)
+
+    def update(self, **arguments: Any) -> str:
+        """Change what the arguments name of an endpoint, and return its id.
+
+        Raises:
+            NotFoundError: there is no endpoint of that name.
+            PlanError: an argument can't be carried out; the message names it.
+            DeployError: the platform refuses it, or can't be reached.
+        """
+        given = _checked(arguments)
+        there = self._api.get(given["name"])
+        request = {"type": "QUEUE", **deepcopy(as_requested(there))}
+        _alter(request, given)
+        known = {"name", "type", "image", "env", "gpu", "disk", "workers", "scaling"}
+        return self._carry_out({key: request[key] for key in known & request.keys()}, there)
+
+    def delete(self, name: str) -> bool:
+        """Delete an endpoint that ``create`` made under a name; return whether there is one.
+
+        Raises:
+            ExistsError: there are several of that name.
+            DeployError: the platform refuses it, or can't be reached.
+        """
+        try:
+            found = self._api.find(name)
+        except Problem as refused:
+            if refused.status in {401, 403}:
+                # A key of one endpoint, which has made none.
+                return False
+            raise
+        if found is None or (found.get("env") or {}).get(CREATED) != name:
+            return False
+        self._api.delete(str(found["id"]))
+        return True
+
+    def _carry_out(self, request: Body, there: Body | None) -> str:
+        step = next_step(request, there, self._api.url)
+        return Deployment(self._api, log.info, log.warning, wait_s=0).carry_out(step)
+
+
+def _checked(arguments: Mapping[str, Any]) -> Body:
+    """Return the arguments that are given and have an effect here.
+
+    Raises:
+        PlanError: some can't be carried out.
+    """
+    given = {key: getattr(value, "value", value) for key, value in arguments.items()}
+    if mistakes := [*_mistakes(given)]:
+        raise PlanError(mistakes)
+    for name in TOLD.keys() & given.keys():
+        if given[name] is not None:
+            warnings.warn(f"{name} has no effect: {TOLD[name]}", stacklevel=4)
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _mistakes(given: Body) -> Iterator[str]:
+    for name in given.keys() - ARGUMENTS:
+        yield f"{name}: there is no such argument"
+    for name, (why, no) in REFUSED.items():
+        if given.get(name) not in no:
+            yield f"{name}: {why}"
+    if given.get("quantize") == "bitsandbytes":
+        yield f"quantize: {_NO_BITSANDBYTES}"
+        return
+    for name, known in (("gpu_type", GPU_TYPES), ("quantize", QUANTIZATIONS)):
+        if given.get(name) not in {None, *known}:
+            yield f"{name}: {given[name]} can't be had here: {', '.join(known)}"
+    yield from _numbers(given)
+
+
+def _numbers(given: Body) -> Iterator[str]:
+    for name, least in LEAST.items():
+        value = given.get(name)
+        if value is not None and (not isinstance(value, int) or value < least):
+            yield f"{name}: a whole number of at least {least}"
+            return
+    if given.get("gpus") is not None and given["gpus"] < (given.get("num_shards") or 1):
+        yield "gpus: fewer than num_shards"
+
+
+def _alter(request: Body, given: Body) -> None:
+    """Bring a request to what the arguments say."""
+    env, workers = request["env"], request["workers"]
+    env |= _settings(given)
+    if tag := given.get("inference_framework_image_tag"):
+        request["image"] = _image(request["image"], tag, given)
+    count = given.get("gpus", given.get("num_shards"))
+    request["gpu"] |= {} if count is None else {"count": count}
+    if kind := given.get("gpu_type"):
+        request["gpu"] |= {"pools": [GPU_TYPES[kind]], "excludedTypes": []}
+    if storage := given.get("storage"):
+        request["disk"] = _gigabytes(storage)
+    for name, key in (("min_workers", "min"), ("max_workers", "max")):
+        workers[key] = given.get(name, workers[key])
+    if given.get("high_priority"):
+        workers["min"] = max(1, workers["min"])
+    if workers["min"] > workers["max"]:
+        raise PlanError(["min_workers: more than max_workers"])
+    if per_worker := given.get("per_worker"):
+        workers.pop("idleTimeout", None)
+        request["scaling"] = {"type": "REQUEST_COUNT", "requestCount": per_worker}
+
+
+def _settings(given: Body) -> dict[str, str]:
+    """Return the worker's settings for the arguments."""
+    env: dict[str, str] = {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": given["name"]}
+    if model := given.get("checkpoint_path") or given.get("model"):
+        if "/" not in model or LISTING.wrong("MODEL_NAME", model):
+            raise PlanError([f"checkpoint_path: which repository or directory is {model}?"])
+        env["MODEL_NAME"] = model
+    if "num_shards" in given:
+        env["TENSOR_PARALLEL_SIZE"] = str(given["num_shards"])
+    if "quantize" in given:
+        env["QUANTIZATION"] = given["quantize"]
+    if "max_model_len" in given:
+        env["MAX_MODEL_LEN"] = str(given["max_model_len"])
+    if "per_worker" in given:
+        # As many again wait in the worker, while the platform starts another.
+        env["MAX_CONCURRENCY"] = str(2 * given["per_worker"])
+    return env
+
+
+def _image(image: str, tag: str, given: Body) -> str:
+    """Return the worker's image for an image tag of LLM Engine's."""
+    repository, colon, last = image.rpartition(":")
+    bare = repository if colon and "/" not in last else image
+    if given.get("inference_framework", "vllm") != "vllm":
+        warnings.warn(f"inference_framework: vLLM serves it, the image is {LATEST}", stacklevel=4)
+        tag = LATEST
+    return f"{bare}:{LATEST if tag == 'latest' else tag}"
+
+
+def _pools_by_size(given: Body) -> list[str]:
+    """Choose the smallest GPUs that hold a model by the size in its name, such as 7b.
+
+    Raises:
+        PlanError: its name has none, or it needs more.
+    """
+    names = f"{given['model']} {given.get('checkpoint_path', '')}"
+    gpus = given.get("gpus") or given.get("num_shards") or 1
+    if (needed := needed_gb(names, given.get("quantize", ""), gpus)) is None:
+        raise PlanError(
+            [f"gpu_type: the model's name does not say its size: one of {', '.join(GPU_TYPES)}"]
+        )
+    if not (pools := pools_of(needed)):
+        raise PlanError([f"num_shards: {needed:.0f} GB on each GPU; use more of them"])
+    return pools
+
+
+def _gigabytes(storage: str) -> int:
+    if not (found := _STORAGE.fullmatch(storage.strip())):
+        raise PlanError(["storage: write GB as 40Gi"])
+    return int(found[1]) * (1000 if found[2].upper().startswith("T") else 1)

@@ -1,0 +1,240 @@
+"""One request to a deployed endpoint and its response, step by step."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from llm_worker_client.jobs import Job, Run
+from llm_worker_client.mapping import (
+    Call,
+    Kind,
+    PassedOn,
+    Refusal,
+    Request,
+    dialect_of,
+    ranges,
+    read,
+    refusal_of,
+    responses,
+)
+from llm_worker_client.mapping.forms import LARGEST_FILE, Form
+from llm_worker_client.mapping.requests import CONTENT_PART
+from llm_worker_client.steps import Ask, Head, NotStored, Reply, Step, Steps, Store, Unreachable
+
+# Of the jobs that run batches and fine-tunes: the platform's own default is ten minutes.
+LONGEST_S = 24 * 3600
+LONG = {"executionTimeout": LONGEST_S * 1000, "ttl": 2 * LONGEST_S * 1000}
+RUN_WITH = "run_with"
+# Seconds that the platform may be silent on a request that is passed on.
+PASSED_ON_S = 330.0
+PASSED_BACK = ("content-type", "retry-after")
+
+
+class Exchange:
+    """Answers one request.
+
+    Args:
+        request: as it came.
+        endpoint: the endpoint's id.
+        patience_s: seconds without anything new that the caller waits; None: for ever.
+    """
+
+    def __init__(self, request: Request, endpoint: str, patience_s: float | None = None) -> None:
+        self._request = request
+        self._endpoint = endpoint
+        self._patience_s = patience_s
+        self.job = Job()
+        self._begun = False
+        # The last events, of a stream.
+        self._sent = b""
+
+    def steps(self) -> Steps[None]:
+        """Yield what is to be done, with the response's head and parts as they come.
+
+        Raises:
+            TookTooLong: nothing new has come for as long as the caller waits.
+            Unreachable: the platform was lost in the middle of a file's content.
+        """
+        try:
+            target = read(self._request, self._endpoint)
+            if isinstance(target, PassedOn):
+                yield from self._passed_on(target)
+            else:
+                yield from self._answered(target)
+        except Refusal as refusal:
+            yield from self._refused(refusal)
+        except Unreachable as broken:
+            reason = f"The platform can't be reached: {broken}"
+            yield from self._refused(Refusal(502, reason, None, 1.0))
+
+    def _passed_on(self, target: PassedOn) -> Steps[None]:
+        """Pass a request of the platform's own API on; who made it sees to its job."""
+        method, body = self._request.method, self._request.body or None
+        reply: Reply = yield Ask(method, target.path, body, PASSED_ON_S)
+        kept = {name: reply.headers[name] for name in PASSED_BACK if name in reply.headers}
+        yield Head(reply.status, kept)
+        yield reply.content
+
+    def _answered(self, call: Call) -> Steps[None]:
+        if call.large is not None:
+            call = yield from self._stored(call, call.large)
+        if call.kind is Kind.CONTENT:
+            yield from self._content(call)
+            return
+        take = self._events if call.kind is Kind.EVENTS else self._whole
+        report = yield from self._run(call, take)
+        if report is None:
+            return
+        if report.get("status") != "COMPLETED":
+            raise refusal_of(report)
+        if not self._begun:
+            raise Refusal(502, "The job has no answer: the platform keeps none above 20 MB.")
+
+    def _run(self, call: Call, take: Any) -> Steps[dict[str, Any] | None]:
+        run = Run(self.job, self._patience_s)
+        report = yield from run.submitted({"input": call.input}, reads=call.reads)
+        return (yield from run.followed(report, take))
+
+    def _whole(self, output: Any) -> Steps[bool]:
+        if isinstance(output, dict) and RUN_WITH in output:
+            output = yield from self._started(output)
+        self.job.over = True
+        yield from self._begin(responses.whole(output, self.job.id))
+        return True
+
+    def _events(self, output: Any) -> Steps[bool]:
+        if not self._begun and not responses.is_events(output):
+            return (yield from self._whole(output))
+        if not self._begun:
+            self._begun = True
+            yield responses.head(
+                200, responses.EVENTS, self.job.id, **{"cache-control": "no-cache"}
+            )
+        self._sent = responses.events(output)
+        # Clients hang up after the last event: that is no reason to cancel.
+        self.job.over = responses.is_last(self._sent)
+        yield self._sent
+        return self.job.over
+
+    def _stored(self, call: Call, form: Form) -> Steps[Call]:
+        """Put a file that no job holds on the volume; return the job that makes it a file."""
+        try:
+            with form:
+                key: str = yield Store(form.path, form.filename)
+        except NotStored as failed:
+            message = str(failed)
+            if failed.status == 413:
+                message = (
+                    f"The file has {form.size:,} bytes, and a job holds {LARGEST_FILE:,}. {failed} "
+                    "Then it goes by the volume's S3 API. Or put it there yourself, and post "
+                    '{"path": "<its key>"} to /v1/files.'
+                )
+            raise Refusal(failed.status, message) from None
+        return call.stored(key)
+
+    def _content(self, call: Call) -> Steps[None]:
+        """Pass on the content of a file: a job for each part of it."""
+        if call.shown_as is not None:
+            parts = list[bytes]()
+
+            def keep(part: bytes) -> Steps[None]:
+                parts.append(part)
+                yield from ()
+
+            yield from self._parts(call, 0, None, keep)
+            yield from self._begin(self._shown(call.shown_as, b"".join(parts)))
+            return
+        begin, end, status, more = 0, None, 200, dict[str, str]()
+        if call.range:
+            size = yield from self._size(call)
+            if found := ranges.read(call.range, size):
+                begin, end = found
+                status, more = 206, {"content-range": f"bytes {begin}-{end - 1}/{size}"}
+
+        def send(part: bytes) -> Steps[None]:
+            if not self._begun:
+                self._begun = True
+                yield responses.head(
+                    status, responses.BINARY, self.job.id, **{"accept-ranges": "bytes"}, **more
+                )
+            yield part
+
+        yield from self._parts(call, begin, end, send)
+
+    def _parts(self, call: Call, begin: int, end: int | None, take: Any) -> Steps[None]:
+        """Take a content in parts.
+
+        Args:
+            call: of the content.
+            begin: bytes before it.
+            end: bytes before its end; None: it ends where there is no more.
+            take: gets bytes.
+        """
+        got = asked_for = 0
+
+        def count(output: Any) -> Steps[bool]:
+            nonlocal got
+            part = responses.content(output)
+            got += len(part)
+            yield from take(part)
+            return False
+
+        while got == asked_for and (end is None or begin + got < end):
+            size = CONTENT_PART if end is None else min(CONTENT_PART, end - begin - got)
+            self.job = Job()
+            report = yield from self._run(call.part(begin + got, size), count)
+            if report is not None and report.get("status") != "COMPLETED":
+                raise refusal_of(report)
+            asked_for += size
+
+    def _size(self, call: Call) -> Steps[int]:
+        """Return the size of a content.
+
+        Raises:
+            Refusal: there is none.
+        """
+        told = list[Any]()
+
+        def take(output: Any) -> Steps[bool]:
+            told.append(output)
+            yield from ()
+            return False
+
+        self.job = Job()
+        report = yield from self._run(call.described(), take)
+        if report is not None and report.get("status") != "COMPLETED":
+            raise refusal_of(report)
+        if not (told and isinstance(told[0], dict) and isinstance(told[0].get("bytes"), int)):
+            raise Refusal(502, "The worker's answer has no size of the file.")
+        return int(told[0]["bytes"])
+
+    def _shown(self, id: str, found: bytes) -> tuple[Head, bytes]:
+        try:
+            shown = {"id": id, "content": found.decode()}
+        except UnicodeDecodeError:
+            message = "The content of this file is no text, which LLM Engine's form has."
+            raise Refusal(400, message) from None
+        return responses.whole(shown, self.job.id)
+
+    def _started(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
+        """Hand in the job that runs what was created; the caller need not know of it."""
+        payload = {**output[RUN_WITH], "policy": LONG}
+        try:
+            yield from Run(Job()).submitted(payload, reads=False)
+        except (Refusal, Unreachable):
+            # It is created, and the answer says how to start it.
+            return output
+        return {name: value for name, value in output.items() if name != RUN_WITH}
+
+    def _begin(self, response: tuple[Head, bytes]) -> Iterator[Step]:
+        self._begun = True
+        yield from response
+
+    def _refused(self, refusal: Refusal) -> Iterator[Step]:
+        """Tell the caller of a failure, in the stream if it has begun."""
+        dialect = dialect_of(self._request, self._endpoint)
+        if not self._begun:
+            yield from self._begin(responses.refused(refusal, dialect, self.job.id))
+        elif not self._sent:
+            raise Unreachable(str(refusal), sent=True)
+        elif not responses.has_error(self._sent):
+            yield responses.broken_off(refusal, dialect, self.job.id)

@@ -1,0 +1,141 @@
+"""The command `files`: what is on the network volume, through the platform's S3 API."""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_worker_client import account
+from llm_worker_client.account import NoKey
+from llm_worker_client.endpoint import Endpoint
+from llm_worker_client.mapping import Refusal, Request
+from llm_worker_client.steps import TookTooLong, Unreachable
+from llm_worker_client.volume import NotSet, VolumeError, open_volume
+
+if TYPE_CHECKING:
+    from llm_worker_client.volume import Volume
+
+# Status of a command line that is wrong, and of a command that was interrupted.
+WRONG = 2
+INTERRUPTED = 130
+INBOX = "inbox"
+# Seconds without anything new that the registration of a file waits: a worker may have to start.
+TIMEOUT_S = 300
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = (
+        f"The keys are those of {account.S3_KEY} and {account.S3_SECRET}, of an S3 API key. A "
+        "transfer that was cut off goes on where it was when the command is repeated."
+    )
+    common = ArgumentParser(add_help=False)
+    common.add_argument("--volume", metavar="ID", help=f"the volume's id ({account.VOLUME_ID})")
+    common.add_argument(
+        "--datacenter", metavar="NAME", help=f"such as EU-RO-1 ({account.VOLUME_DATACENTER})"
+    )
+    common.add_argument(
+        "--volume-url", metavar="URL", help=f"of another S3 API ({account.VOLUME_URL})"
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    upload = actions.add_parser("upload", parents=[common], help="put a file on the volume")
+    upload.add_argument("path", type=Path)
+    upload.add_argument("--key", help=f"its path on the volume (default: {INBOX}/<its name>)")
+    upload.add_argument("--endpoint", metavar="ID", help="make it a file of this endpoint, too")
+    upload.add_argument("--purpose", default="batch", help="of that file (default: batch)")
+    upload.add_argument("--base-url", metavar="URL", help="of the platform's API")
+    download = actions.add_parser("download", parents=[common], help="read a file of the volume")
+    download.add_argument("key")
+    download.add_argument("path", type=Path, nargs="?", help="default: its name, here")
+    listing = actions.add_parser("list", parents=[common], help="list keys and their sizes")
+    listing.add_argument("prefix", nargs="?", default="", help="what keys begin with")
+    delete = actions.add_parser("delete", parents=[common], help="delete a file of the volume")
+    delete.add_argument("key")
+    for moving in (upload, download):
+        moving.add_argument("--quiet", action="store_true", help="show no bar")
+
+
+def run(options: Namespace) -> int:
+    """Do what is asked for; return the exit status."""
+    try:
+        with open_volume(options.volume, options.datacenter, options.volume_url) as volume:
+            _ACTIONS[options.action](volume, options)
+    except (NotSet, NoKey) as missing:
+        return _failed(missing, WRONG)
+    except (VolumeError, Refusal, Unreachable) as failed:
+        return _failed(failed, 1)
+    except TookTooLong:
+        sys.stderr.write("It is on the volume, but nothing has come from the endpoint in time.\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted: the same command goes on.\n")
+        return INTERRUPTED
+    return 0
+
+
+def _upload(volume: "Volume", options: Namespace) -> None:
+    # Without its key nothing is sent that can't be registered then.
+    endpoint = Endpoint(options.endpoint, None, options.base_url) if options.endpoint else None
+    key = options.key or f"{INBOX}/{options.path.name}"
+    sent = volume.upload(options.path, key, progress=not options.quiet)
+    if endpoint is None:
+        _print(sent.key)
+        return
+    try:
+        _print(registered(endpoint, sent.key, options.path.name, options.purpose))
+    finally:
+        endpoint.close()
+
+
+def registered(endpoint: Endpoint, key: str, name: str, purpose: str) -> str:
+    """Make what is on the volume a file of an endpoint; return the file's id.
+
+    Raises:
+        Refusal: it does not take it.
+    """
+    body = json.dumps({"path": key, "filename": name, "purpose": purpose}).encode()
+    request = Request("POST", "/v1/files", {"content-type": "application/json"}, body)
+    answer = endpoint.answer(request, TIMEOUT_S)
+    try:
+        told = json.loads(b"".join(answer.parts()))
+    finally:
+        answer.close()
+    if answer.head.status != 200:
+        raise Refusal(answer.head.status, f"{key} is on the volume, but: {_message(told)}")
+    return str(told["id"])
+
+
+def _download(volume: "Volume", options: Namespace) -> None:
+    path = options.path or Path(options.key.rpartition("/")[2])
+    if path.is_dir():
+        path /= options.key.rpartition("/")[2]
+    volume.download(options.key, path, progress=not options.quiet)
+    _print(str(path))
+
+
+def _list(volume: "Volume", options: Namespace) -> None:
+    for file in volume.list(options.prefix):
+        _print(f"{file.size:>16,}  {file.modified:%Y-%m-%d %H:%M}  {file.key}")
+
+
+def _delete(volume: "Volume", options: Namespace) -> None:
+    volume.delete(options.key)
+    _print(f"deleted: {options.key}")
+
+
+_ACTIONS = {"upload": _upload, "download": _download, "list": _list, "delete": _delete}
+
+
+def _message(told: object) -> str:
+    error = told.get("error") if isinstance(told, dict) else None
+    return str(error.get("message") if isinstance(error, dict) else error)
+
+
+def _failed(error: Exception, status: int) -> int:
+    sys.stderr.write(f"{error}\n")
+    return status
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")

@@ -1,0 +1,181 @@
+"""Items as one batch on the endpoint's volume, which outlives the worker and the script."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from tqdm import tqdm
+
+from llm_worker_client.endpoint import Endpoint
+from llm_worker_client.exchange import LONG
+from llm_worker_client.jobs import Job, Run
+from llm_worker_client.llm import lines
+from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput
+from llm_worker_client.llm.prompts import Item
+from llm_worker_client.mapping import Refusal, Request
+from llm_worker_client.mapping.forms import LARGEST_FILE
+from llm_worker_client.steps import Steps, Unreachable
+
+BATCHES, FILES = "/v1/batches", "/v1/files"
+# Seconds between looks at a batch: each is a job of its own.
+SHORTEST_LOOK, LONGEST_LOOK = 0.5, 15.0
+_ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+_JSON = {"accept": "*/*", "content-type": "application/json"}
+
+
+class Batch:
+    """A batch of prompts.
+
+    Attributes:
+        id: by which any script can wait for it: ``LLM.batch(id).outputs()``.
+    """
+
+    def __init__(self, endpoint: Endpoint, id: str, items: Sequence[Item] | None = None) -> None:
+        self.id = id
+        self._endpoint = endpoint
+        self._items = items
+
+    @property
+    def status(self) -> str:
+        """``validating``, ``in_progress``, ``finalizing``, ``completed``, …"""
+        status: str = self._found()["status"]
+        return status
+
+    def cancel(self) -> None:
+        """Cancel it: what was answered by then stays on the volume."""
+        _call(self._endpoint, f"{BATCHES}/{quote(self.id)}/cancel", {})
+
+    def resume(self) -> None:
+        """Hand in a job that goes on with it, if it has not ended; one that runs already shares it.
+
+        Raises:
+            EndpointError: the platform does not take it.
+        """
+        if self._found()["status"] in _ENDED:
+            return
+
+        def steps() -> Steps[None]:
+            payload = {"input": {"batch": {"id": self.id}}, "policy": LONG}
+            yield from Run(Job()).submitted(payload, reads=False)
+
+        try:
+            self._endpoint.advance(steps())
+        except Refusal as refusal:
+            raise EndpointError.of(refusal) from None
+        except Unreachable as lost:
+            raise EndpointError(502, f"The platform can't be reached: {lost}") from None
+
+    def outputs(self, use_tqdm: bool = True) -> list[RequestOutput]:
+        """Wait for its end; return the outputs in the order of the prompts.
+
+        Ctrl-C ends the waiting, not the batch.
+
+        Raises:
+            PromptError: a prompt has failed; it also has what the others got.
+            EndpointError: the batch has failed, has expired or was cancelled.
+        """
+        found = self._ended(use_tqdm)
+        status, output, errors = found["status"], found["output_file_id"], found["error_file_id"]
+        if status == "failed":
+            mistakes = (found.get("errors") or {}).get("data") or [{}]
+            raise EndpointError(400, f"{self.id} has failed: {mistakes[0].get('message')}")
+        answered = self._lines(output)
+        items = self._items or self._input(found["input_file_id"])
+        outputs = [
+            lines.output_of(item, answered[index]) if index in answered else None
+            for index, item in enumerate(items)
+        ]
+        if wrong := self._lines(errors):
+            index = min(wrong)
+            raise PromptError(index, lines.error_of(wrong[index]), outputs)
+        if status != "completed":
+            raise EndpointError(504, f"{self.id} is {status}")
+        if None in outputs:
+            raise EndpointError(502, f"{self.id} has no line of prompt {outputs.index(None)}")
+        return [output for output in outputs if output is not None]
+
+    def _found(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(_call(self._endpoint, f"{BATCHES}/{quote(self.id)}"))
+        return found
+
+    def _ended(self, use_tqdm: bool) -> dict[str, Any]:
+        """Look until it has ended."""
+        pause = SHORTEST_LOOK
+        with tqdm(desc=self.id, disable=not use_tqdm) as bar:
+            while (found := self._found())["status"] not in _ENDED:
+                self._show(bar, found)
+                time.sleep(pause)
+                pause = min(1.5 * pause, LONGEST_LOOK)
+            self._show(bar, found)
+        return found
+
+    def _show(self, bar: Any, found: Mapping[str, Any]) -> None:
+        counts = found["request_counts"]
+        bar.total = counts["total"]
+        bar.update(counts["completed"] + counts["failed"] - bar.n)
+
+    def _lines(self, file_id: str | None) -> dict[int, dict[str, Any]]:
+        return {} if file_id is None else lines.read(self._content(file_id))
+
+    def _input(self, file_id: str) -> list[Item]:
+        """Return the items of a batch that another script has created."""
+        found = lines.read(self._content(file_id))
+        return [lines.item_of(found[index]) for index in sorted(found)]
+
+    def _content(self, file_id: str) -> bytes:
+        return _call(self._endpoint, f"{FILES}/{quote(file_id)}/content")
+
+
+def created(
+    endpoint: Endpoint, items: Sequence[Item], url: str, shared: Mapping[str, Any]
+) -> Batch:
+    """Create a batch, which begins at once.
+
+    Raises:
+        ValueError, TypeError: an item can't be part of one.
+        EndpointError: the endpoint refuses it.
+    """
+    content = lines.lines_of(items, url, shared)
+    if len(content) > LARGEST_FILE:
+        message = (
+            f"the prompts have {len(content):,} bytes as a batch, and one has {LARGEST_FILE:,}"
+        )
+        raise ValueError(f"{message}: make several")
+    # Only its body is used: the form that the mapping reads.
+    form = httpx.Request(
+        "POST", "http://form", data={"purpose": "batch"}, files={"file": ("in.jsonl", content)}
+    )
+    headers = {"accept": "*/*", "content-type": form.headers["content-type"]}
+    upload = Request("POST", FILES, headers, form.read())
+    file = json.loads(_answered(endpoint, upload))
+    asked = {"input_file_id": file["id"], "endpoint": url, "completion_window": "14d"}
+    batch = json.loads(_call(endpoint, BATCHES, asked))
+    return Batch(endpoint, batch["id"], items)
+
+
+def _call(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+    if body is None:
+        return _answered(endpoint, Request("GET", path, {"accept": "*/*"}))
+    return _answered(endpoint, Request("POST", path, _JSON, json.dumps(body).encode()))
+
+
+def _answered(endpoint: Endpoint, request: Request) -> bytes:
+    """Return the body that answers a request.
+
+    Raises:
+        EndpointError: it is an error.
+    """
+    answer = endpoint.answer(request)
+    try:
+        content = b"".join(answer.parts())
+    except Unreachable as lost:
+        raise EndpointError(502, f"The platform can't be reached: {lost}") from None
+    finally:
+        answer.close()
+    if answer.head.status != 200:
+        error = json.loads(content)["error"]
+        raise EndpointError(answer.head.status, str(error.get("message")), error)
+    return content

@@ -1,0 +1,195 @@
+"""A network volume: files are put on it, read, listed and deleted."""
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from llm_worker_client import account
+from llm_worker_client.volume.bucket import Bucket, Place, Stored
+from llm_worker_client.volume.contents import LARGEST_PART, PART, Content, sha256
+from llm_worker_client.volume.errors import NotSet, NotThere, VolumeError
+from llm_worker_client.volume.progress import Progress
+from llm_worker_client.volume.receiving import Receiving
+from llm_worker_client.volume.sending import Sending, Sent
+
+_URL = "https://s3api-{}.runpod.io/"
+_DATACENTER = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)+")
+# Parts at once.
+AT_ONCE = 4
+
+
+class Volume:
+    """A network volume. What is not given is the environment's.
+
+    All methods raise ``VolumeError``, with a message for people that has no secret in it.
+
+    Args:
+        id: of the volume; None: RUNPOD_VOLUME_ID's.
+        datacenter: where it is, "EU-RO-1"; None: RUNPOD_VOLUME_DATACENTER's.
+        access_key: "user_…", of an S3 API key; None: AWS_ACCESS_KEY_ID's.
+        secret: "rps_…", of the same; None: AWS_SECRET_ACCESS_KEY's.
+        url: of another S3 API than the platform's; None: RUNPOD_VOLUME_URL's.
+        part_size: bytes that are sent together.
+
+    Raises:
+        NotSet: something is missing.
+    """
+
+    def __init__(
+        self,
+        id: str | None = None,
+        datacenter: str | None = None,
+        *,
+        access_key: str | None = None,
+        secret: str | None = None,
+        url: str | None = None,
+        part_size: int = PART,
+    ) -> None:
+        if not 0 < part_size <= LARGEST_PART:
+            raise ValueError(f"part_size: 1 to {LARGEST_PART:,}, not {part_size}")
+        given = {
+            account.VOLUME_ID: id,
+            account.VOLUME_DATACENTER: datacenter,
+            account.VOLUME_URL: url,
+            account.S3_KEY: access_key,
+            account.S3_SECRET: secret,
+        }
+        found = account.volume() | {name: value for name, value in given.items() if value}
+        self._place = _place(found)
+        self._part_size = part_size
+        self._stop = threading.Event()
+        keys = (found[account.S3_KEY], found[account.S3_SECRET])
+        self._bucket = Bucket(self._place, *keys, AT_ONCE + 1, self._stop)
+
+    @property
+    def id(self) -> str:
+        return self._place.id
+
+    def upload(
+        self,
+        path: str | Path,
+        key: str,
+        *,
+        progress: bool = False,
+        stop: threading.Event | None = None,
+    ) -> Sent:
+        """Put a local file on the volume; it appears there whole.
+
+        What is there already is not sent again: the same file, or parts of it that an upload
+        has left which was cut off, whoever made it.
+
+        Args:
+            path: of the local file.
+            key: its path on the volume, from its root.
+            progress: whether a terminal gets a bar.
+            stop: set by another thread to give up.
+
+        Raises:
+            VolumeError: it failed; a further call goes on where this one was.
+        """
+        path, key = Path(path), checked(key)
+        try:
+            content = Content.of(path, self._part_size)
+            stop = stop or threading.Event()
+            with Progress(content.size, path.name, shown=progress) as moving:
+                bucket = self._bucket.stopped_by(stop)
+                return Sending(bucket, key, content, moving, stop).send(AT_ONCE)
+        except OSError as error:
+            raise VolumeError(f"{path}: {error.strerror or type(error).__name__}") from None
+
+    def keep(self, path: Path, name: str | None, stop: threading.Event) -> str:
+        """Put a file on the volume under a name that its bytes alone decide, and return that.
+
+        So the same file is sent once, and one that was cut off is gone on with.
+
+        Args:
+            path: of the local file.
+            name: what its owner calls it; only its ending counts.
+            stop: set by another thread to give up.
+        """
+        ending = re.search(r"\.[A-Za-z0-9]{1,8}\Z", name or "")
+        key = f"uploads/{sha256(path)}{ending[0] if ending else ''}"
+        return self.upload(path, key, stop=stop).key
+
+    def download(self, key: str, path: str | Path, *, progress: bool = False) -> Stored:
+        """Write a file of the volume to a local one, which appears whole or not at all.
+
+        Args:
+            key: its path on the volume.
+            path: of the local file; one that is there is replaced.
+            progress: whether a terminal gets a bar.
+
+        Raises:
+            NotThere: the volume has no such file.
+            VolumeError: it failed; a further call goes on where this one was.
+        """
+        path = Path(path)
+        file = self._bucket.find(checked(key))
+        if file is None:
+            raise NotThere(f"There is no {key} on the volume.")
+        with Progress(file.size, path.name, shown=progress) as moving:
+            Receiving(self._bucket, file, path, moving, self._stop).receive(self._part_size)
+        return file
+
+    def list(self, prefix: str = "") -> Iterator[Stored]:
+        """Yield the files whose keys begin with a prefix."""
+        yield from self._bucket.files(prefix)
+
+    def delete(self, key: str) -> None:
+        """Delete a file, and what unfinished uploads have left of it.
+
+        Raises:
+            NotThere: there is nothing of it.
+        """
+        unfinished = self._bucket.unfinished(checked(key))
+        for upload in unfinished:
+            self._bucket.abort(key, upload)
+        if self._bucket.find(key) is not None:
+            self._bucket.delete(key)
+        elif not unfinished:
+            raise NotThere(f"There is no {key} on the volume.")
+
+    def close(self) -> None:
+        self._bucket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self.close()
+
+
+def checked(key: str) -> str:
+    """Return a key that names a file on the volume.
+
+    Raises:
+        VolumeError: it names none.
+    """
+    parts = key.split("/")
+    if not all(parts) or {".", ".."} & set(parts) or "\0" in key:
+        raise VolumeError(f"{key!r} is no path of a file from the volume's root, such as inbox/a.")
+    return key
+
+
+def _place(found: dict[str, str]) -> Place:
+    wanted = [account.VOLUME_ID, account.S3_KEY, account.S3_SECRET]
+    if account.VOLUME_URL not in found:
+        wanted.insert(1, account.VOLUME_DATACENTER)
+    if missing := [name for name in wanted if name not in found]:
+        raise NotSet(
+            f"Set {', '.join(missing)}: the volume's id and data center are in the console under "
+            "Storage, the keys under Settings, S3 API Keys."
+        )
+    datacenter = found.get(account.VOLUME_DATACENTER, "")
+    if datacenter and not _DATACENTER.fullmatch(datacenter):
+        raise NotSet(f"{account.VOLUME_DATACENTER}: a name such as EU-RO-1, not {datacenter!r}")
+    url = found.get(account.VOLUME_URL) or _URL.format(datacenter.lower())
+    return Place(found[account.VOLUME_ID], url, datacenter or "us-east-1")

@@ -1,0 +1,61 @@
+"""How requests reach the platform, and what its answers are: over httpx's transports."""
+
+import urllib.request
+
+import httpx
+
+from llm_worker_client import account
+from llm_worker_client.rates import AT_ONCE
+from llm_worker_client.steps import Ask, Reply, Unreachable
+
+# Seconds to connect in.
+CONNECT_S = 10.0
+# Seconds that an idle connection is kept: polls are seldom further apart.
+KEPT_S = 60.0
+LIMITS = httpx.Limits(
+    max_connections=AT_ONCE, max_keepalive_connections=50, keepalive_expiry=KEPT_S
+)
+# Before a request is on its way.
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class Wire:
+    """How requests reach an endpoint: its address, the account's key, the environment's proxy.
+
+    They go to httpx's transports, without what its clients do around them (cookies, redirects),
+    which takes as long again.
+    """
+
+    def __init__(self, id: str, api_key: str | None, base_url: str | None) -> None:
+        self._url = f"{(base_url or account.base_url()).rstrip('/')}/{id}"
+        # The key is nowhere else: these hide it where they are shown.
+        self._headers = httpx.Headers(
+            {
+                "Authorization": f"Bearer {api_key or account.api_key()}",
+                "Content-Type": "application/json",
+                "User-Agent": "llm-worker-client",
+            }
+        )
+        url = httpx.URL(self._url)
+        bypassed = urllib.request.proxy_bypass(url.host)
+        proxies = {} if bypassed else urllib.request.getproxies()
+        self.proxy = proxies.get(url.scheme) or proxies.get("all")
+
+    def request(self, ask: Ask) -> httpx.Request:
+        connect_s = min(CONNECT_S, ask.timeout_s)
+        timeout = httpx.Timeout(ask.timeout_s, connect=connect_s)
+        return httpx.Request(
+            ask.method,
+            self._url + ask.path,
+            headers=self._headers,
+            content=ask.content,
+            extensions={"timeout": timeout.as_dict()},
+        )
+
+
+def reply(response: httpx.Response) -> Reply:
+    return Reply(response.status_code, response.content, dict(response.headers))
+
+
+def unreachable(error: httpx.TransportError) -> Unreachable:
+    return Unreachable(str(error) or type(error).__name__, sent=not isinstance(error, _UNSENT))

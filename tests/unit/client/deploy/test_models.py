@@ -1,0 +1,224 @@
+"""LLM Engine's arguments as requests to the platform."""
+
+from typing import Any
+
+import pytest
+from support.runpod_api.server import Fault, Platform
+
+from llm_worker_client.deploy.api import Api
+from llm_worker_client.deploy.errors import ExistsError, NotFoundError, PlanError, Problem
+from llm_worker_client.deploy.models import GPU_TYPES, Models
+
+BASE = {
+    "name": "llama-2-7b-test",
+    "model": "llama-2-7b",
+    "inference_framework_image_tag": "latest",
+    "checkpoint_path": "meta-llama/Llama-2-7b-hf",
+    "gpu_type": "nvidia-ampere-a10",
+}
+
+
+@pytest.fixture
+def models(api: Api) -> Models:
+    return Models(api, "me/llm-worker")
+
+
+def only(there: Platform) -> dict[str, Any]:
+    (endpoint,) = there.endpoints.values()
+    return endpoint
+
+
+def test_a_model_of_the_reference_becomes_an_endpoint(models: Models, there: Platform) -> None:
+    with pytest.warns(UserWarning, match="has no effect") as told:
+        identity = models.create(
+            name="llama-2-13b-test",
+            model="llama-2-13b",
+            inference_framework_image_tag="0.2.1.post1",
+            inference_framework="vllm",
+            num_shards=2,
+            checkpoint_path="s3://path/to/checkpoint",
+            cpus=16,
+            memory="48Gi",
+            storage="80Gi",
+            gpus=2,
+            min_workers=0,
+            max_workers=1,
+            per_worker=10,
+            endpoint_type="streaming",
+            gpu_type="nvidia-ampere-a10",
+            public_inference=False,
+        )
+    assert sorted(str(one.message).split()[0] for one in told) == ["cpus", "memory"]
+    endpoint = only(there)
+    assert endpoint["id"] == identity
+    assert endpoint["image"] == "me/llm-worker:0.2.1.post1"
+    assert (endpoint["gpu"]["pools"], endpoint["gpu"]["count"]) == (["AMPERE_24"], 2)
+    assert (endpoint["disk"], endpoint["workers"]) == (80, {"min": 0, "max": 1})
+    assert endpoint["scaling"] == {"type": "REQUEST_COUNT", "requestCount": 10}
+    assert endpoint["env"] == {
+        "MODEL_NAME": "s3://path/to/checkpoint",
+        "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "llama-2-13b-test",
+        "TENSOR_PARALLEL_SIZE": "2",
+        "MAX_CONCURRENCY": "20",
+        "RUNPOD_INIT_TIMEOUT": "1200",
+        "LLM_ENGINE_MODEL": "llama-2-13b-test",
+    }
+
+
+def test_a_framework_that_this_is_not_is_told_and_served_by_vllm(
+    models: Models, there: Platform
+) -> None:
+    with pytest.warns(UserWarning, match="vLLM serves it"):
+        models.create(
+            name="llama-2-70b-test",
+            model="llama-2-70b",
+            inference_framework_image_tag="0.9.4",
+            inference_framework="text_generation_inference",
+            num_shards=4,
+            checkpoint_path="s3://path/to/checkpoint",
+        )
+    endpoint = only(there)
+    assert endpoint["image"] == "me/llm-worker:stable"
+    assert (endpoint["gpu"]["pools"], endpoint["gpu"]["count"]) == (["AMPERE_48", "ADA_48_PRO"], 4)
+
+
+@pytest.mark.parametrize(("kind", "pool"), GPU_TYPES.items())
+def test_a_type_of_gpu_is_a_pool(models: Models, there: Platform, kind: str, pool: str) -> None:
+    models.create(**BASE | {"gpu_type": kind})
+    assert only(there)["gpu"]["pools"] == [pool]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"gpu_type": "nvidia-hopper-h100-1g20gb"}, "gpu_type"),
+        ({"gpu_type": "nvidia-hopper-h100-3g40gb"}, "gpu_type"),
+        ({"gpu_type": None, "model": "a", "checkpoint_path": "a/b"}, "gpu_type"),
+        ({"gpu_type": None, "model": "llama-2-405b"}, "num_shards"),
+        ({"nodes_per_worker": 2}, "nodes_per_worker"),
+        ({"post_inference_hooks": ["callback"]}, "post_inference_hooks"),
+        ({"source": "s3"}, "source"),
+        ({"endpoint_type": "async"}, "endpoint_type"),
+        ({"quantize": "bitsandbytes"}, "quantize"),
+        ({"quantize": "hqq"}, "quantize"),
+        ({"gpus": 1, "num_shards": 2}, "gpus"),
+        ({"checkpoint_path": None}, "checkpoint_path"),
+        ({"checkpoint_path": "https://huggingface.co/a/b"}, "checkpoint_path"),
+        ({"storage": "much"}, "storage"),
+        ({"min_workers": 2}, "min_workers"),
+        ({"max_workers": -1, "min_workers": -1}, "min_workers"),
+        ({"num_shards": 0}, "num_shards"),
+        ({"per_worker": 0}, "per_worker"),
+        ({"max_workers": "2"}, "max_workers"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_what_can_not_be_is_refused_by_its_name(
+    models: Models, there: Platform, given: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(PlanError, match=f"^{named}: "):
+        models.create(**BASE | given)
+    assert there.changes == []
+
+
+def test_a_callback_for_all_is_told_to_be_one_per_job(models: Models) -> None:
+    with pytest.warns(UserWarning, match="default_callback_url .* its own webhook"):
+        models.create(**BASE, default_callback_url="https://example.com")
+
+
+def test_high_priority_keeps_a_worker_up(models: Models, there: Platform) -> None:
+    models.create(**BASE, high_priority=True, quantize="awq", max_model_len=4096)
+    assert only(there)["workers"] == {"min": 1, "max": 1}
+    env = only(there)["env"]
+    assert (env["QUANTIZATION"], env["MAX_MODEL_LEN"]) == ("awq", "4096")
+
+
+def test_a_name_that_is_taken_is_refused(models: Models, there: Platform) -> None:
+    models.create(**BASE)
+    with pytest.raises(ExistsError):
+        models.create(**BASE)
+    assert len(there.endpoints) == 1
+
+
+def test_an_update_changes_what_it_names(models: Models, there: Platform) -> None:
+    models.create(**BASE)
+    before = {**only(there)}
+    models.update(name=BASE["name"], max_workers=4, per_worker=8)
+    after = only(there)
+    assert after["workers"] == {"min": 0, "max": 4}
+    assert after["scaling"]["requestCount"] == 8
+    assert after["env"] == before["env"] | {"MAX_CONCURRENCY": "16"}
+    same = ("image", "gpu", "disk", "timeout", "flashboot")
+    assert [after[key] for key in same] == [before[key] for key in same]
+
+
+def test_an_update_of_an_endpoint_of_the_console_keeps_the_rest(
+    models: Models, there: Platform
+) -> None:
+    gpu = {"pools": ["ADA_24"], "count": 1, "allowedCudaVersions": ["12.8"], "minCudaVersion": None}
+    there.add(name="chat", gpu=gpu, env={"MODEL_NAME": "a/b"}, image="host:5000/worker")
+    models.update(name="chat", inference_framework_image_tag="2", gpus=2)
+    endpoint = only(there)
+    assert endpoint["image"] == "host:5000/worker:2"
+    assert endpoint["gpu"]["allowedCudaVersions"] == ["12.8"]
+    assert endpoint["gpu"]["count"] == 2
+    assert endpoint["scaling"]["type"] == "QUEUE_DELAY"
+
+
+def test_an_update_of_nothing_changes_nothing(models: Models, there: Platform) -> None:
+    models.create(**BASE)
+    there.calls.clear()
+    models.update(name=BASE["name"], max_workers=1)
+    assert there.changes == []
+
+
+def test_a_model_is_deleted_by_its_name(models: Models, there: Platform) -> None:
+    models.create(**BASE)
+    assert models.delete(str(BASE["name"]))
+    assert there.endpoints == {}
+
+
+def test_an_update_leaves_an_endpoint_one_that_was_created(models: Models, there: Platform) -> None:
+    models.create(**BASE)
+    models.update(name=BASE["name"], max_workers=4)
+    assert models.delete(str(BASE["name"]))
+
+
+@pytest.mark.parametrize("env", [{}, {"LLM_ENGINE_MODEL": "another"}])
+def test_an_endpoint_that_was_not_created_so_is_not_deleted(
+    models: Models, there: Platform, env: dict[str, str]
+) -> None:
+    there.add(name="chat", env=env)
+    assert not models.delete("chat")
+    assert len(there.endpoints) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_may_not_list_endpoints_has_created_none(
+    models: Models, there: Platform, status: int
+) -> None:
+    there.faults.append(Fault("GET", status))
+    assert not models.delete("chat")
+
+
+def test_a_deletion_that_is_refused_is_told(models: Models, there: Platform) -> None:
+    models.create(**BASE)
+    there.faults.append(Fault("DELETE", 403))
+    with pytest.raises(Problem):
+        models.delete(str(BASE["name"]))
+
+
+def test_what_may_cost_after_a_failure_is_a_warning_in_the_log(
+    models: Models, there: Platform, caplog: pytest.LogCaptureFixture
+) -> None:
+    there.faults.append(Fault("POST", 503))
+    with pytest.raises(Problem):
+        models.create(**BASE)
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert "look in the console" in caplog.text
+
+
+def test_a_model_that_is_not_there_can_not_be_changed(models: Models) -> None:
+    with pytest.raises(NotFoundError):
+        models.update(name="none")
+    assert not models.delete("none")

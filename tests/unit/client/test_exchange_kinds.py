@@ -1,0 +1,185 @@
+"""Requests step by step: contents of files, long work, the platform's own API."""
+
+import base64
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+from support.exchanges import LOST, exchange, failed, report, stream, told
+
+from llm_worker_client.exchange import Exchange
+from llm_worker_client.mapping import Request
+from llm_worker_client.mapping.forms import LARGEST_FILE
+from llm_worker_client.mapping.requests import CONTENT_PART
+from llm_worker_client.steps import Head, NotStored, Reply, Unreachable
+
+# Contents of files:
+
+
+def encoded(content: bytes) -> dict[str, str]:
+    return {"content_base64": base64.b64encode(content).decode()}
+
+
+def content_of(**of: Any) -> Exchange:
+    return exchange("GET", "/v1/files/f/content", **of)
+
+
+def test_a_content_is_read_in_parts_until_one_is_not_full() -> None:
+    half = encoded(b"x" * (CONTENT_PART // 2))
+    first, rest = (
+        report("COMPLETED", output=[half, half]),
+        report("COMPLETED", output=[encoded(b"end")]),
+    )
+    found = told(content_of(), first, rest)
+    assert found.body == b"x" * CONTENT_PART + b"end"
+    assert [found.sent(n)["input"]["openai_route"].partition("?")[2] for n in (0, 1)] == [
+        f"offset={offset}&limit={CONTENT_PART}" for offset in (0, CONTENT_PART)
+    ]
+    assert found.head.headers["content-type"] == "application/octet-stream"
+
+
+def test_an_empty_content_is_a_response() -> None:
+    found = told(content_of(), report("COMPLETED", output=[encoded(b"")]))
+    assert (found.head.status, found.body) == (200, b"")
+
+
+def test_a_content_for_llm_engine_has_its_id() -> None:
+    basic = {"authorization": "Basic cm9vdDo="}
+    job = report("COMPLETED", output=[encoded("ä".encode()[:1]), encoded("ä".encode()[1:])])
+    assert json.loads(told(content_of(headers=basic), job).body) == {"id": "f", "content": "ä"}
+    binary = report("COMPLETED", output=[encoded(b"\xff")])
+    found = told(content_of(headers=basic), binary)
+    assert (found.head.status, "detail" in json.loads(found.body)) == (400, True)
+
+
+def test_a_file_that_is_not_there_is_a_404() -> None:
+    found = told(content_of(), report("FAILED", error=failed(404)))
+    assert found.head.status == 404
+
+
+def test_a_content_that_breaks_off_is_not_passed_on_as_whole() -> None:
+    full = report("COMPLETED", output=[encoded(b"x" * CONTENT_PART)])
+    with pytest.raises(Unreachable):
+        told(content_of(), full, report("FAILED", error=failed(404)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "part", "content_range"),
+    [
+        ("bytes=0-3", (0, 4), "bytes 0-3/30000000"),
+        ("bytes=29999998-", (29_999_998, 2), "bytes 29999998-29999999/30000000"),
+        ("bytes=-3", (29_999_997, 3), "bytes 29999997-29999999/30000000"),
+        ("bytes=29999998-99999999", (29_999_998, 2), "bytes 29999998-29999999/30000000"),
+    ],
+)
+def test_a_range_of_a_content_is_a_206(
+    asked: str, part: tuple[int, int], content_range: str
+) -> None:
+    size = report("COMPLETED", output=[{"id": "f", "bytes": 30_000_000}])
+    job = report("COMPLETED", output=[encoded(b"x" * part[1])])
+    found = told(content_of(headers={"range": asked}), size, job)
+    assert (found.head.status, found.head.headers["content-range"]) == (206, content_range)
+    assert found.body == b"x" * part[1]
+    routes = [found.sent(n)["input"]["openai_route"] for n in (0, 1)]
+    assert routes == [
+        "/v1/files/f",
+        f"/v1/files/f/content?offset={part[0]}&limit={part[1]}",
+    ]
+
+
+def test_a_large_range_is_read_in_parts() -> None:
+    size = report("COMPLETED", output=[{"bytes": 3 * CONTENT_PART}])
+    parts = [
+        report("COMPLETED", output=[encoded(b"x" * CONTENT_PART)]),
+        report("COMPLETED", output=[encoded(b"end")]),
+    ]
+    asked = f"bytes=1-{CONTENT_PART + 3}"
+    found = told(content_of(headers={"range": asked}), size, *parts)
+    assert found.body == b"x" * CONTENT_PART + b"end"
+    assert found.sent(2)["input"]["openai_route"].endswith(f"?offset={CONTENT_PART + 1}&limit=3")
+
+
+def test_a_range_that_is_not_there_is_a_416() -> None:
+    size = report("COMPLETED", output=[{"bytes": 10}])
+    found = told(content_of(headers={"range": "bytes=10-"}), size)
+    assert (found.head.status, b"the content has 10 bytes" in found.body) == (416, True)
+
+
+@pytest.mark.parametrize("asked", ["bytes=0-1,4-5", "lines=1-2", "bytes=-", "bytes=3-2"])
+def test_ranges_that_are_none_or_several_are_all(asked: str) -> None:
+    size = report("COMPLETED", output=[{"bytes": 3}])
+    job = report("COMPLETED", output=[encoded(b"all")])
+    found = told(content_of(headers={"range": asked}), size, job)
+    assert (found.head.status, found.body) == (200, b"all")
+
+
+def test_a_range_of_a_file_that_is_not_there_is_a_404() -> None:
+    found = told(content_of(headers={"range": "bytes=0-1"}), report("FAILED", error=failed(404)))
+    assert found.head.status == 404
+
+
+# Uploads that no job holds:
+
+
+def upload() -> Exchange:
+    content = b"x" * (LARGEST_FILE + 1)
+    made = httpx.Request("POST", "http://form", files={"file": ("a.jsonl", content)})
+    headers = {"content-type": made.headers["content-type"]}
+    return Exchange(Request("POST", "/v1/files", headers, made.read()), "abc")
+
+
+def test_a_large_upload_is_put_on_the_volume_and_made_a_file() -> None:
+    job = (report(), stream({"id": "file-1"}))
+    found = told(upload(), "uploads/1.jsonl", *job)
+    assert [step.name for step in found.stored] == ["a.jsonl"]
+    body = {"filename": "a.jsonl", "path": "uploads/1.jsonl"}
+    assert found.sent()["input"] == {"openai_route": "/v1/files", "openai_input": body}
+    assert json.loads(found.body) == {"id": "file-1"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "says"),
+    [
+        (NotStored("Set RUNPOD_VOLUME_ID.", 413), r"Set RUNPOD_VOLUME_ID\. Then .* post"),
+        (NotStored("The volume is full.", 507), "The volume is full"),
+    ],
+)
+def test_an_upload_that_cannot_be_stored_is_refused(failure: NotStored, says: str) -> None:
+    found = told(upload(), failure)
+    assert (found.head.status, found.asked) == (failure.status, [])
+    assert re.search(says, found.body.decode())
+
+
+# Long work:
+
+RUN_WITH = {"input": {"batch": {"id": "b"}}}
+
+
+def created() -> Exchange:
+    return exchange("POST", "/v1/batches", {"input_file_id": "f"})
+
+
+def test_the_job_that_runs_a_batch_is_handed_in_for_its_creator() -> None:
+    found = told(created(), report(), stream({"id": "b", "run_with": RUN_WITH}), report("IN_QUEUE"))
+    assert json.loads(found.body) == {"id": "b"}
+    assert found.sent(2)["input"] == RUN_WITH["input"]
+    assert found.sent(2)["policy"] == {"executionTimeout": 86_400_000, "ttl": 172_800_000}
+
+
+def test_where_it_cannot_be_handed_in_the_creator_is_told_how() -> None:
+    made = stream({"id": "b", "run_with": RUN_WITH})
+    found = told(created(), report(), made, Reply(500, b""))
+    assert json.loads(found.body) == {"id": "b", "run_with": RUN_WITH}
+
+
+# The platform's own API:
+
+
+def test_the_platforms_own_api_is_passed_on_as_it_is() -> None:
+    answer = Reply(400, b"no", {"content-type": "text/plain", "server": "x"})
+    found = told(exchange("POST", "/v2/abc/run", {"input": 1}), answer)
+    assert (found.paths, found.asked[0].content) == (["/run"], b'{"input": 1}')
+    assert (found.head, found.body) == (Head(400, {"content-type": "text/plain"}), b"no")
+    assert told(exchange("GET", "/v2/abc/status/a"), LOST).head.status == 502

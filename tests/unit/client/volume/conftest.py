@@ -1,0 +1,48 @@
+"""An S3 server that stands for the platform's, in front of a directory that stands for a volume."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes.s3_server import VOLUME_ID, S3Server, s3_server
+
+from llm_worker_client.volume import Volume
+
+PART = 2**19
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A volume: its S3 API, and its directory as a worker has it mounted."""
+
+    server: S3Server
+    directory: Path
+
+    def volume(self, **given: Any) -> Volume:
+        keys = {"access_key": self.server.access_key, "secret": self.server.secret}
+        known = {"id": VOLUME_ID, "url": self.server.url, "part_size": PART, **keys}
+        return Volume(**{**known, **given})
+
+
+@pytest.fixture(scope="session")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+    folder = tmp_path_factory.mktemp("volume")
+    with s3_server(folder, folder.with_name("s3-log")) as server:
+        yield Mount(server, folder)
+
+
+@pytest.fixture
+def volume(mount: Mount) -> Iterator[Volume]:
+    with mount.volume() as opened:
+        yield opened
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a file of several parts, the last of them shorter."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(os.urandom(4 * PART + 12_345))
+    return path
