@@ -7,16 +7,18 @@ No engine is started, and no weights are downloaded.
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker import start
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.engine.arguments import EngineArguments
-from worker.errors import SettingsError, WorkerError
-from worker.settings.environment import export, given_environ, overwrite, process_environ
+from worker.errors import WorkerError
+from worker.settings.environment import export, given_environ, overwrite, process_environ, remove
+from worker.settings.mistakes import SettingsError
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
@@ -24,7 +26,9 @@ from worker.start.bootstrap import Bootstrap
 if TYPE_CHECKING:
     # Imported only once what the hub's library and vLLM read is in the environment.
     from worker.doctor.candidate import Candidate
+    from worker.doctor.gpus.judge import Judge
     from worker.doctor.lookups import Lookups
+    from worker.doctor.parts import Part
     from worker.engine.machine import Machine
     from worker.store import Snapshot
 
@@ -37,11 +41,27 @@ _QUIET = {
 }
 
 
-def main() -> int:
-    """Print the findings; return 1 if the worker would not start, else 0."""
+# Judges the GPUs that were asked for, in place of the memory of this machine.
+Judges = Callable[["Judge"], Iterator[Finding]]
+
+
+def main(gpu: str = "", prices: str = "") -> int:
+    """Print the findings; return 1 if the worker would not start, else 0.
+
+    Args:
+        gpu: judge these GPUs in place of this machine's (``--gpu``).
+        prices: a file of what they cost an hour, if any.
+
+    Raises:
+        StartFailed: there are no such GPUs, or the file of prices is wrong.
+    """
     # Without the log of a start's phases, and with vLLM's refusals as findings only.
     logging.getLogger("worker").setLevel(logging.WARNING)
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
+    if gpu:
+        from worker.doctor.gpus import report  # noqa: PLC0415 - it is rarely needed
+
+        return report.main(gpu, Path(prices) if prices else None)
     findings = list(examine())
     sys.stdout.write(render(findings))
     return int(failed(findings))
@@ -62,40 +82,48 @@ class _Read:
     findings: list[Finding]
 
 
-def examine() -> Iterator[Finding]:
-    """Check everything, and yield all findings."""
+def examine(on: "Machine | None" = None, judges: Judges | None = None) -> Iterator[Finding]:
+    """Check everything, and yield all findings.
+
+    Args:
+        on: what engines are to run on; by default this machine.
+        judges: says whether the models fit, in place of the estimate for this machine.
+    """
     bootstrap = Bootstrap.of(gather(given_environ()))
     lookups = _lookups(bootstrap)
-    read = _read(bootstrap)
+    read = _read(bootstrap, on)
     yield from read.findings
     if isinstance(lookups, Finding):
         yield lookups
     elif lookups:
-        yield from _engines(lookups, read)
+        yield from _engines(lookups, read, on, judges)
 
 
-def _read(bootstrap: Bootstrap) -> _Read:
+def _read(bootstrap: Bootstrap, on: "Machine | None") -> _Read:
     try:
-        read = start.read(bootstrap)
+        read = start.read(bootstrap, on)
     except SettingsError as error:
-        return _without_mistakes(error)
+        return _without_mistakes(error, on)
     except WorkerError as error:
         return _Read(None, {}, [Finding(Level.FAIL, "vLLM", error.message)])
     accepted = Finding(Level.OK, "settings", f"{', '.join(read.accepted)}: accepted")
     return _Read(read, dict(process_environ()), [accepted, *_warnings(read.warnings)])
 
 
-def _without_mistakes(error: SettingsError) -> _Read:
+def _without_mistakes(error: SettingsError, on: "Machine | None") -> _Read:
     """Report the mistakes, and read the rest as if those settings were not set."""
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
     # A setting that is made of several variables has the names of all of them.
     names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
     rest = {name: value for name, value in given_environ().items() if name not in names}
+    for name in names:
+        # vLLM reads some of them itself.
+        remove(name)
     read = None
     # An import that failed leaves modules behind that only confuse a second one.
     if "worker.engine.options" in sys.modules:
         with contextlib.suppress(WorkerError):
-            read = start.read(Bootstrap.of(gather(rest)))
+            read = start.read(Bootstrap.of(gather(rest)), on)
     if read:
         text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
@@ -119,35 +147,71 @@ def _lookups(bootstrap: Bootstrap) -> "Lookups | Finding | None":
     return Lookups(bootstrap.given)
 
 
-def _engines(lookups: "Lookups", read: _Read) -> Iterator[Finding]:
+def _engines(
+    lookups: "Lookups", read: _Read, on: "Machine | None", judges: Judges | None
+) -> Iterator[Finding]:
     # They import vLLM.
     from worker.doctor import checks, fit  # noqa: PLC0415 - see above
-    from worker.doctor.candidate import Candidate  # noqa: PLC0415 - see above
+    from worker.doctor.gpus.judge import Judge  # noqa: PLC0415 - see above
     from worker.doctor.parts import check_part, parts_of  # noqa: PLC0415 - see above
-    from worker.engine.machine import Machine, memory_limit, this_machine  # noqa: PLC0415 - see above
+    from worker.engine.machine import Machine, cpu_memory, this_machine  # noqa: PLC0415 - see above
 
-    on, own = this_machine() if read.start else Machine(cpu=False), memory_limit()
+    on = on or (this_machine() if read.start else Machine(cpu=False))
+    own = cpu_memory()
     engines = {engine.prefix: engine for engine in read.start.engines} if read.start else {}
     parts = {prefix: parts_of(engine) for prefix, engine in engines.items()}
     for part in chain(*parts.values()):
         lookups.begin(part.wanted)
-    # vLLM is to say which lengths are too long for a model, even if it is told to allow them.
-    overwrite(fit.ALLOW_LONG, "0")
     candidates = []
     for prefix in ("", EMBEDDER):
         engine, topic = engines.get(prefix), "embedder: " if prefix else ""
         found = lookups.model(prefix, engine)
         findings = [*_snapshot(found, engine)]
+        besides = {part: lookups.result(part.wanted) for part in parts.get(prefix, ())}
         if engine and found and not isinstance(found, Finding):
-            candidates.append(Candidate.of(engine, found))
-            findings += _candidate(candidates[-1], on, read.environ, own)
-        findings += [
-            check_part(part, lookups.result(part.wanted)) for part in parts.get(prefix, ())
-        ]
+            rehearsed = None if judges else read.environ
+            model, refused = _judged(engine, found, besides, rehearsed)
+            candidates.append(model)
+            # Without what was refused the rest of the topic is of no interest.
+            over = {finding.topic for finding in refused}
+            judged = [*_candidate(model, on, read.environ)]
+            judged += () if judges else fit.fits(model, on, read.environ, own)
+            findings += [*refused, *(one for one in judged if one.topic not in over)]
+        findings += [check_part(part, found) for part, found in besides.items()]
         yield from (replace(finding, topic=topic + finding.topic) for finding in findings)
+    if candidates and judges:
+        yield from judges(Judge(candidates, read.environ))
     if candidates:
         yield from fit.together(candidates, on, read.environ, own)
         yield from checks.start_time(candidates, read.environ)
+
+
+def _judged(
+    engine: EngineArguments,
+    snapshot: "Snapshot",
+    besides: "Mapping[Part, Snapshot | Finding]",
+    environ: Mapping[str, str] | None,
+) -> "tuple[Candidate, list[Finding]]":
+    """Return an engine without the settings for which a start refuses it, and the refusals.
+
+    None in place of the variables: it is to be started on GPUs that can't be asked here.
+    """
+    # They import vLLM.
+    from worker.doctor import fit  # noqa: PLC0415 - see above
+    from worker.doctor.candidate import Candidate  # noqa: PLC0415 - see above
+    from worker.doctor.rehearsal import rehearse  # noqa: PLC0415 - see above
+
+    # vLLM is to say which lengths are too long for a model, even if it is told to allow them.
+    overwrite(fit.ALLOW_LONG, "0")
+    model = Candidate.of(engine, snapshot)
+    known = model.config or model.local
+    if environ is None or not known or (model.architectures and not model.runnable):
+        return model, []
+    overwrite(fit.ALLOW_LONG, environ.get(fit.ALLOW_LONG, "0"))
+    found = {part: None if isinstance(at, Finding) else at for part, at in besides.items()}
+    accepted, refused = rehearse(model, found)
+    overwrite(fit.ALLOW_LONG, "0")
+    return (Candidate.of(accepted, snapshot) if refused else model), refused
 
 
 def _snapshot(
@@ -164,10 +228,8 @@ def _snapshot(
         yield from checks.weights(found, engine.vllm.load_format if engine else "auto")
 
 
-def _candidate(
-    model: "Candidate", on: "Machine", environ: Mapping[str, str], own: int
-) -> Iterator[Finding]:
-    """Check an engine against its model, and against the machine."""
+def _candidate(model: "Candidate", on: "Machine", environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check an engine against its model, and against the machine but for its memory."""
     from worker.doctor import checks, fit  # noqa: PLC0415 - they import vLLM
 
     yield from checks.architecture(model)
@@ -175,4 +237,3 @@ def _candidate(
     yield from checks.quantization(model)
     yield from fit.parallel(model, on)
     yield from fit.context(model, environ)
-    yield from fit.fits(model, on, environ, own)

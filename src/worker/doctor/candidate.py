@@ -1,9 +1,10 @@
 """An engine that would be started: its arguments, and what is known of its model."""
 
+import contextlib
 import json
 import tempfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +12,7 @@ from typing import Any, Self
 from worker.doctor import memory
 from worker.doctor.memory import Range, Split
 from worker.engine.arguments import EngineArguments
+from worker.engine.cache_plan import CachePlan, plan_cache
 from worker.engine.model_config import ModelShape, read_model_shape
 from worker.engine.options.architectures import Support, support
 from worker.engine.options.automatic import fitting_tensor_parallel_size
@@ -94,20 +96,34 @@ class Candidate:
         return Split(tensor, int(self.arguments.pipeline_parallel_size))
 
     @property
-    def weights(self) -> Range:
-        """The bytes of weights that one GPU holds."""
+    def whole_weights(self) -> Range:
+        """The bytes of all weights, loaded."""
         quantised = memory.quantization_method(self.config)
-        whole = memory.weights(
+        return memory.weights(
             self.snapshot.weights_size,
             self.snapshot.tensors,
             self.config,
             self._element_bytes,
             "" if quantised else self.arguments.quantization or "",
         )
+
+    @property
+    def weights(self) -> Range:
+        """The bytes of weights that one GPU holds."""
+        whole = self.whole_weights
         # Experts may be divided over all ranks.
         experts = self.arguments.data_parallel_size if self.arguments.enable_expert_parallel else 1
         high = whole.high and whole.high / self.split.gpus
         return Range(whole.low / self.split.gpus / experts, high)
+
+    def plan(self, tensor: int) -> CachePlan:
+        """Return vLLM's cache for the model, whose layers ``tensor`` GPUs share.
+
+        Raises:
+            StartFailed: vLLM can't tell, or refuses the model.
+        """
+        with _found(self.engine, self.snapshot) as engine:
+            return plan_cache(engine, self.architectures, tensor)
 
     def token(self, split: Split) -> Range | None:
         """Return the bytes of a token in the cache of one GPU; None if they are not known."""
@@ -149,16 +165,23 @@ def _read_shape(engine: EngineArguments, snapshot: Snapshot, names: list[str]) -
     Raises:
         StartFailed: vLLM refuses the model.
     """
+    with _found(engine, snapshot) as found:
+        return read_model_shape(found, names)
+
+
+@contextlib.contextmanager
+def _found(engine: EngineArguments, snapshot: Snapshot) -> Iterator[EngineArguments]:
+    """Name the model's directory to vLLM, or one with only its config.json."""
     if not is_directory(engine.vllm.hf_config_path or ""):
         engine = engine.with_options(hf_config_path=None)
     if place := _directory(snapshot):
-        found = engine.with_options(model=str(place), tokenizer=str(place))
-        return read_model_shape(found, names)
+        yield engine.with_options(model=str(place), tokenizer=str(place))
+        return
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / CONFIG).write_text(json.dumps(snapshot.config))
         # The repository's code is not there.
         options = {"model": folder, "tokenizer": folder, "trust_remote_code": False}
         try:
-            return read_model_shape(engine.with_options(**options), names)
+            yield engine.with_options(**options)
         except StartFailed as error:
             raise StartFailed(error.message.replace(folder, snapshot.model)) from error

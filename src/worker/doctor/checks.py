@@ -12,6 +12,14 @@ from worker.engine.options.architectures import Support, knows_quantization
 from worker.settings import history
 from worker.store import Origin, Snapshot
 
+# Load formats whose weights are files of the repository, and how they are named.
+_FROM_FILES = {
+    **dict.fromkeys(("auto", "hf"), "*.safetensors, *.bin or *.pt"),
+    "mistral": "consolidated*.safetensors",
+    "pt": "*.pt",
+    "safetensors": "*.safetensors",
+}
+
 # How long the platform waits for a worker: the variable, and the default in seconds.
 INIT_TIMEOUT = "RUNPOD_INIT_TIMEOUT"
 DEFAULT_INIT_TIMEOUT_S = 420
@@ -52,8 +60,8 @@ def weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
     if snapshot.lacking:
         text = f"{_listed(snapshot.lacking)} named in the index of the weights, but not there"
         yield Finding(Level.FAIL, "weights", text, again)
-    if not (snapshot.weights or snapshot.lacking) and load_format in ("auto", "hf", "safetensors"):
-        text = "there are no weights: no *.safetensors, *.bin or *.pt"
+    if not (snapshot.weights or snapshot.lacking) and load_format in _FROM_FILES:
+        text = f"there are no weights: no {_FROM_FILES[load_format]}"
         yield Finding(Level.FAIL, "weights", text, "name a model that vLLM can load")
     if not snapshot.config:
         text = "there is no config.json that can be read, so nothing is known of the model's shape"

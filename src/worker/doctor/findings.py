@@ -35,7 +35,6 @@ def failed(findings: Sequence[Finding]) -> bool:
 
 def render(findings: Sequence[Finding]) -> str:
     """Return the findings as lines of text, the verdict last."""
-    lines = [line for finding in findings for line in _lines(finding)]
     failures = sum(finding.level is Level.FAIL for finding in findings)
     doubts = sum(finding.level in (Level.WARN, Level.UNKNOWN) for finding in findings)
     verdict = "would not start" if failures else "would start"
@@ -45,7 +44,12 @@ def render(findings: Sequence[Finding]) -> str:
         if count
     ]
     total = f": {', '.join(counts)}" if counts else ""
-    return "\n".join([*lines, "", f"The worker {verdict}{total}.", ""])
+    return f"{listed(findings)}\nThe worker {verdict}{total}.\n"
+
+
+def listed(findings: Sequence[Finding]) -> str:
+    """Return the findings as lines of text, without a verdict."""
+    return "".join(f"{line}\n" for finding in findings for line in _lines(finding))
 
 
 def _lines(finding: Finding) -> list[str]:

@@ -7,7 +7,9 @@ from worker.doctor import memory
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.memory import FITS, GIB, TOO_MUCH, Demand, Range, Split, readable_size
+from worker.engine.fitting import FLOOR
 from worker.engine.machine import Machine
+from worker.settings import Settings
 
 # Tokens that a proposed context is rounded down to a multiple of.
 _ROUND = 1024
@@ -30,12 +32,14 @@ class Room:
         cache: what is set aside for the cache, if that is settled; otherwise the cache gets what
             the budget leaves.
         share: of a GPU's memory, where it is one.
+        most: what a part that is set aside may be enlarged to.
     """
 
     budget: float
     name: str
     cache: float | None = None
     share: float | None = None
+    most: float = 0
 
 
 def context(model: Candidate, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -92,20 +96,23 @@ def fits(
         yield Finding(Level.UNKNOWN, "memory", text)
         return
     token = model.token(model.split)
+    least = least_context(model, environ)
     demand = Demand(
-        weights=model.weights,
+        # Without GPUs all parts of a model share the machine's memory.
+        weights=model.whole_weights if machine.cpu else model.weights,
         token=token or Range(0, None),
-        reserve=0 if machine.cpu else _reserve(model),
+        reserve=0 if machine.cpu else reserve(model),
         offloaded=0 if machine.cpu else int(model.arguments.cpu_offload_gb * GIB),
     )
     if room.cache is None:
-        yield _verdict(model, demand, room, "memory")
+        yield _verdict(model, demand, room, "memory", least)
         return
     settled = replace(demand, token=Range(0, 0), reserve=demand.reserve + int(room.cache))
-    yield _verdict(model, settled, room, "memory")
+    yield _verdict(model, settled, room, "memory", least)
     only_cache = Demand(Range(0, 0), demand.token)
     name = f"{CPU_SPACE}={room.cache / GIB:g}" if machine.cpu else "KV_CACHE_MEMORY_BYTES"
-    yield _verdict(model, only_cache, Room(room.cache, name), "cache")
+    most = room.budget * FITS - (demand.weights.high or demand.weights.low)
+    yield _verdict(model, only_cache, Room(room.cache, name, most=most), "cache", least)
 
 
 def _room(model: Candidate, machine: Machine, environ: Mapping[str, str], own: int) -> Room | None:
@@ -138,8 +145,9 @@ def together(
     space = _space(environ)
     if not machine.cpu or len(models) < 2 or not space:
         return
-    low = sum(model.weights.low for model in models)
-    high = sum(model.weights.high or model.weights.low for model in models)
+    weights = [model.whole_weights for model in models]
+    low = sum(whole.low for whole in weights)
+    high = sum(whole.high or whole.low for whole in weights)
     # An engine that only encodes has no cache.
     certain = sum(not model.pools for model in models) * space
     needed = Range(low + certain, high + len(models) * space)
@@ -156,16 +164,26 @@ def together(
     yield Finding(level, "memory together", text, change)
 
 
-def _reserve(model: Candidate) -> int:
+def reserve(model: Candidate) -> int:
+    """Return the bytes of a GPU that are neither weights nor cache, roughly."""
     graphs = 0 if model.arguments.enforce_eager else memory.GRAPHS_RESERVE
     return memory.EAGER_RESERVE + graphs
 
 
-def _verdict(model: Candidate, demand: Demand, room: Room, topic: str) -> Finding:
-    """Return whether a demand fits, and what to change if it does not."""
-    automatic = model.arguments.max_model_len == -1
-    # vLLM then takes the longest text that fits.
-    context = memory.BLOCK if automatic else model.context
+def least_context(model: Candidate, environ: Mapping[str, str]) -> int:
+    """Return the tokens of the shortest context that the engine would be started with."""
+    if model.arguments.max_model_len != -1:
+        return model.context
+    # vLLM takes the longest context that fits.
+    if model.prefix:
+        return memory.BLOCK
+    # The settings' check made sure that it is a number.
+    floor = int(environ.get(FLOOR, "").strip() or Settings.model_fields["min_model_len"].default)
+    return min(floor, model.context) if model.context else floor
+
+
+def _verdict(model: Candidate, demand: Demand, room: Room, topic: str, context: int) -> Finding:
+    """Return whether a demand fits with a context, and what to change if it does not."""
     needed = demand.total(context)
     text = _sum(demand, room, context) + _longest(model, demand, room)
     if needed.low > room.budget * TOO_MUCH:
@@ -218,13 +236,18 @@ def _change(model: Candidate, demand: Demand, room: Room, context: int) -> str:
             changes.append(f"set {prefix}TENSOR_PARALLEL_SIZE={tensor} (with as many GPUs)")
         if card := memory.card_for(most / FITS, room.share):
             changes.append(f"take a GPU with {card} GB")
-    elif room.cache is not None:
-        smaller = int((room.budget * FITS - (most - room.cache)) // GIB)
-        if smaller > 0:
-            changes.append(f"set {CPU_SPACE}={smaller}")
-    elif room.name.startswith(CPU_SPACE):
-        changes.append(f"set {CPU_SPACE}={-int(-most / FITS // GIB)}")
+    elif space := _other_space(room, most):
+        changes.append(f"set {CPU_SPACE}={space}")
     return ", or ".join(changes) or "take a smaller model, or one that is quantised"
+
+
+def _other_space(room: Room, most: float) -> int:
+    """Return the whole GiB of a CPU's cache with which ``most`` bytes would fit; 0 if none."""
+    if room.cache is not None:
+        return max(0, int((room.budget * FITS - (most - room.cache)) // GIB))
+    space = -int(-most / FITS // GIB) if room.name.startswith(CPU_SPACE) else 0
+    # Never more than the machine has beside the weights.
+    return space if space * GIB <= room.most else 0
 
 
 def _tensor(model: Candidate, demand: Demand, room: Room, context: int) -> int | None:

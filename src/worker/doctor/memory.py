@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from worker.doctor.gpus.pools import POOLS
 from worker.engine.model_config import ModelShape
 
 Config = Mapping[str, Any]
@@ -29,9 +30,6 @@ FITS = 0.97
 
 # Tokens of one of the cache's blocks, at least.
 BLOCK = 16
-# Share of a card's nominal memory that its driver offers, at least: GiB for GB.
-_OFFERED = 0.93
-CARDS_GB = (16, 24, 32, 48, 80, 96, 141, 180)
 
 
 @dataclass(frozen=True)
@@ -183,8 +181,11 @@ def _cache_bytes(cache_dtype: str, element_bytes: int, config: Config) -> tuple[
 
 def card_for(needed: float, share: float) -> int | None:
     """Return the GB of the smallest card of which a share holds the bytes; None if none does."""
-    fitting = (card for card in CARDS_GB if card * _OFFERED * GIB * share >= needed)
-    return next(fitting, None)
+    offered: dict[int, float] = {}
+    for pool in POOLS:
+        least = min(kind.gib for kind in pool.types)
+        offered[pool.gb] = min(least, offered.get(pool.gb, least))
+    return next((card for card, gib in offered.items() if gib * GIB * share >= needed), None)
 
 
 def readable_size(size: float) -> str:

@@ -1,18 +1,18 @@
-"""What an engine loads besides its model: adapters, and a tokenizer that is not the model's own."""
+"""What an engine loads besides its model: adapters, a draft model, another tokenizer."""
 
 from dataclasses import dataclass, replace
 
 from worker.doctor.findings import Finding, Level
-from worker.engine.adapters.files import CONFIG, WEIGHTS
 from worker.engine.arguments import EngineArguments
 from worker.start.needs import wanted_by_arguments
 from worker.store import Kind, Origin, Snapshot, Wanted
 from worker.store.files import loadable
+from worker.volume.adapters import CONFIG, WEIGHTS
 
 
 @dataclass(frozen=True)
 class Part:
-    """A tokenizer or an adapter; ``name`` is the setting's, or the one the setting gives it."""
+    """Something to load; ``name`` is the setting's, or the one that the setting gives it."""
 
     topic: str
     name: str
@@ -22,11 +22,14 @@ class Part:
 def parts_of(arguments: EngineArguments) -> list[Part]:
     """Return what the engine loads besides its model."""
     names = {module.path: module.name for module in arguments.vllm.lora_modules or ()}
+    _, *besides = wanted_by_arguments(arguments)
     return [
-        Part(wanted.kind, names.get(wanted.model, wanted.setting), wanted)
-        for wanted in wanted_by_arguments(arguments)
-        if wanted.kind is not Kind.MODEL
+        Part(_topic(wanted), names.get(wanted.model, wanted.setting), wanted) for wanted in besides
     ]
+
+
+def _topic(wanted: Wanted) -> str:
+    return "draft model" if wanted.kind is Kind.MODEL else wanted.kind
 
 
 def check_part(part: Part, found: Snapshot | Finding) -> Finding:
@@ -36,6 +39,9 @@ def check_part(part: Part, found: Snapshot | Finding) -> Finding:
     names = [file.name for file in (*found.weights, *found.others)]
     if part.wanted.kind is Kind.ADAPTER:
         problem = _adapter_problem(names, found)
+    elif part.wanted.kind is Kind.MODEL:
+        problem = "" if found.weights else "there are no weights"
+        problem = found.damaged or problem
     else:
         problem = "" if loadable(names, part.wanted) else "there are no files of a tokenizer"
     if problem:

@@ -29,8 +29,12 @@ def test_a_model_that_fits_is_reported_with_its_figures() -> None:
     assert "in 22.8 GiB (0.95 of RTX 4090, 24.0 GiB)" in found.text
 
 
+# The whole context of the model, as one has to ask for it.
+WHOLE: dict[str, Any] = {"MAX_MODEL_LEN": "131072"}
+
+
 def test_a_text_too_long_fails_with_every_way_out() -> None:
-    found = memory(candidate())
+    found = memory(candidate(**WHOLE))
     assert found.level is Level.FAIL
     assert found.change == (
         "set MAX_MODEL_LEN=41984, or set TENSOR_PARALLEL_SIZE=2 (with as many GPUs), "
@@ -63,10 +67,19 @@ def test_what_is_close_is_a_warning() -> None:
     assert "too close to tell" in found.text
 
 
-def test_vllm_may_choose_the_length_where_the_weights_fit() -> None:
-    found = memory(candidate(MAX_MODEL_LEN="-1"))
+@pytest.mark.parametrize("unset", [{}, {"MAX_MODEL_LEN": "-1"}])
+def test_vllm_chooses_the_length_where_the_weights_fit(unset: dict[str, Any]) -> None:
+    found = memory(candidate(**unset))
     assert found.level is Level.OK
     assert "42" in found.text.split("; ")[1]
+
+
+def test_the_least_context_must_fit() -> None:
+    assert memory(candidate(), MIN_MODEL_LEN="40000").level is Level.OK
+    assert memory(candidate(), MIN_MODEL_LEN="100000").level is Level.FAIL
+    # It is about the memory: a model with a shorter context has that one.
+    shorter = models.LLAMA_3_1_8B | {"max_position_embeddings": 8192}
+    assert memory(candidate(config=shorter), MIN_MODEL_LEN="100000").level is Level.OK
 
 
 def test_weights_that_fill_the_gpu_fail_whatever_the_length() -> None:
@@ -78,7 +91,8 @@ def test_weights_that_fill_the_gpu_fail_whatever_the_length() -> None:
 
 def test_an_upper_bound_alone_fails_nothing() -> None:
     config = models.MISTRAL_7B_V0_1 | {"max_position_embeddings": 1_000_000}
-    assert memory(candidate(config=config)).level is Level.WARN
+    found = memory(candidate(config=config, MAX_MODEL_LEN="1000000"))
+    assert found.level is Level.WARN
 
 
 @pytest.mark.parametrize("config", [models.QWEN_3_NEXT, {"model_type": "unheard-of"}])
@@ -87,8 +101,8 @@ def test_an_unknown_cache_leaves_the_verdict_open(config: dict[str, Any]) -> Non
 
 
 def test_an_embedder_may_need_no_cache() -> None:
-    assert memory(candidate()).level is Level.FAIL
-    assert memory(candidate(RUNNER="pooling")).level is Level.WARN
+    assert memory(candidate(**WHOLE)).level is Level.FAIL
+    assert memory(candidate(RUNNER="pooling", **WHOLE)).level is Level.WARN
 
 
 def test_offloaded_weights_leave_room() -> None:
@@ -122,12 +136,24 @@ def test_without_a_gpu_the_machines_memory_counts() -> None:
 
 
 def test_without_a_gpu_the_cache_has_a_space_of_its_own() -> None:
-    found = memory(candidate(CPU), CPU, VLLM_CPU_KVCACHE_SPACE="1")
+    whole = candidate(CPU, **WHOLE)
+    found = memory(whole, CPU, VLLM_CPU_KVCACHE_SPACE="1")
     assert (found.level, found.topic) == (Level.FAIL, "cache")
     assert found.change == "set MAX_MODEL_LEN=3072, or set VLLM_CPU_KVCACHE_SPACE=33"
-    assert memory(candidate(CPU), CPU, VLLM_CPU_KVCACHE_SPACE="33").level is Level.OK
+    assert memory(whole, CPU, VLLM_CPU_KVCACHE_SPACE="33").level is Level.OK
     shorter = candidate(CPU, MAX_MODEL_LEN="3072")
     assert memory(shorter, CPU, VLLM_CPU_KVCACHE_SPACE="1").level is Level.OK
+
+
+def test_a_space_that_the_machine_has_not_is_never_proposed() -> None:
+    whole = candidate(CPU, MAX_MODEL_LEN="131072")
+    found = memory(whole, CPU, 40 * GIB, VLLM_CPU_KVCACHE_SPACE="1")
+    assert (found.level, found.change) == (Level.FAIL, "set MAX_MODEL_LEN=3072")
+
+
+def test_without_gpus_all_parts_of_a_model_share_the_memory() -> None:
+    found = memory(candidate(CPU, TENSOR_PARALLEL_SIZE="2"), CPU, VLLM_CPU_KVCACHE_SPACE="100")
+    assert "weights 29.9 GiB" in found.text
 
 
 def test_a_space_larger_than_the_memory_is_to_be_lowered_to_what_fits() -> None:

@@ -158,6 +158,8 @@ def test_what_is_offloaded_does_not_count() -> None:
     assert demand.total(1).high == 6 * GIB
 
 
-@pytest.mark.parametrize(("needed", "card"), [(10, 16), (15, 24), (40, 48), (70, 80), (500, None)])
+@pytest.mark.parametrize(
+    ("needed", "card"), [(10, 16), (15, 24), (21, 32), (40, 48), (70, 80), (500, None)]
+)
 def test_a_card_is_proposed_that_holds_it(needed: int, card: int | None) -> None:
     assert memory.card_for(needed * GIB, 0.95) == card

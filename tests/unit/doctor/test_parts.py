@@ -138,3 +138,18 @@ def test_a_token_that_no_header_carries_is_a_matter_of_access(
     assert isinstance(found, Finding)
     assert (found.level, found.topic) == (Level.FAIL, "access")
     assert "“" not in found.text + found.change
+
+
+def test_a_draft_model_is_looked_for_and_needs_weights(tmp_path: Path) -> None:
+    draft = {
+        "SPECULATIVE_CONFIG": json.dumps({"model": str(tmp_path), "num_speculative_tokens": 2})
+    }
+    found = checked(**draft)
+    assert (found.level, found.topic) == (Level.FAIL, "draft model")
+    (tmp_path / "config.json").write_text("{}")
+    found = checked(**draft)
+    assert found.text == f"SPECULATIVE_CONFIG: there are no weights in {tmp_path}"
+    (tmp_path / "model.bin").write_bytes(b"0")
+    assert checked(**draft).level is Level.OK
+    own = {"model": "org/name", "num_speculative_tokens": 2}
+    assert parts_of(arguments(CPU, SPECULATIVE_CONFIG=json.dumps(own))) == []

@@ -1,0 +1,141 @@
+"""Prints which GPUs hold a worker's models, beside what else a start would refuse."""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worker import doctor
+from worker.doctor.findings import Finding, Level, failed, listed, render
+from worker.doctor.gpus import asked
+from worker.doctor.gpus.asked import ALL, Choice
+from worker.doctor.gpus.verdicts import Fit, Verdict
+from worker.settings.environment import given_environ, overwrite
+from worker.settings.sources import gather
+
+if TYPE_CHECKING:
+    # It imports vLLM.
+    from worker.doctor.gpus.judge import Judge
+
+# vLLM builds a model without its weights on this machine's CPU, whatever GPUs it is made for.
+TARGET = "VLLM_TARGET_DEVICE"
+# Options that say how many GPUs a worker has, if they are set.
+_SIZES = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE")
+_HEAD = ("GPUs", "fit", "context", "at once", "price", "")
+_LEVELS = {
+    Fit.FITS: Level.OK,
+    Fit.SHORTER: Level.WARN,
+    Fit.DOUBTFUL: Level.WARN,
+    Fit.UNKNOWN: Level.UNKNOWN,
+    Fit.NO: Level.FAIL,
+}
+# With a context that is known.
+_HELD = (Fit.FITS, Fit.SHORTER)
+
+
+def main(gpu: str, prices: Path | None) -> int:
+    """Print the verdict on a GPU, or on all pools; return 1 if it, or none of them, would do.
+
+    Args:
+        gpu: as ``--gpu`` names it.
+        prices: what a GPU of a pool costs an hour; None if that is not to be told.
+
+    Raises:
+        StartFailed: there are no such GPUs, or the file of prices is wrong.
+    """
+    cost = asked.read_prices(prices) if prices else {}
+    overwrite(TARGET, "cpu")
+    if gpu.strip().lower() != ALL:
+        return _one(asked.choice(gpu), cost)
+    return _all(asked.pools(_gpus()), cost)
+
+
+def _one(choice: Choice, prices: Mapping[str, float]) -> int:
+    def judges(judge: "Judge") -> Iterator[Finding]:
+        yield finding(judge.verdict(choice), prices)
+
+    findings = list(doctor.examine(choice.machine, judges))
+    sys.stdout.write(render(findings))
+    return int(failed(findings))
+
+
+def _all(pools: Sequence[Choice], prices: Mapping[str, float]) -> int:
+    verdicts: list[Verdict] = []
+
+    def judges(judge: "Judge") -> Iterator[Finding]:
+        verdicts.extend(chain.from_iterable(map(judge.verdicts, pools)))
+        return iter(())
+
+    findings = list(doctor.examine(pools[-1].machine, judges))
+    # There are none if no model could be had, which a finding says.
+    sys.stdout.write(f"{listed(findings)}\n{table(verdicts, prices) if verdicts else ''}")
+    holding = any(verdict.fit is not Fit.NO for verdict in verdicts)
+    return int(failed(findings) or not holding)
+
+
+def finding(verdict: Verdict, prices: Mapping[str, float]) -> Finding:
+    """Return the verdict on one choice as a finding on memory."""
+    name, price = str(verdict.choice), _price(verdict.choice, prices)
+    if verdict.fit not in _HELD:
+        change = "" if verdict.fit is Fit.UNKNOWN else "ask --gpu all which do"
+        return Finding(_LEVELS[verdict.fit], "memory", f"{name}: {verdict.why}", change)
+    held = f"{verdict.context} tokens, {_texts(verdict)} texts of that length at once"
+    text = f"{name}: {held}{price and f', {price} an hour'}; {verdict.why}"
+    shorter = (
+        "take more of them, or larger ones, if that is not enough"
+        if verdict.fit is Fit.SHORTER
+        else ""
+    )
+    return Finding(_LEVELS[verdict.fit], "memory", text, shorter)
+
+
+def table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
+    """Return the verdicts as lines of a table, and which of the fitting ones cost least."""
+    rows = [_HEAD, *(_row(verdict, prices) for verdict in verdicts)]
+    columns = [column for column in range(len(_HEAD)) if any(row[column] for row in rows[1:])]
+    widths = {column: max(len(row[column]) for row in rows) for column in columns}
+    lines = [
+        "  ".join(row[column].ljust(widths[column]) for column in columns).rstrip() for row in rows
+    ]
+    return "".join(f"{line}\n" for line in [*lines, "", _conclusion(verdicts, prices)])
+
+
+def _row(verdict: Verdict, prices: Mapping[str, float]) -> tuple[str, ...]:
+    held = verdict.fit in _HELD
+    return (
+        str(verdict.choice),
+        verdict.fit,
+        str(verdict.context) if held else "",
+        _texts(verdict) if held else "",
+        _price(verdict.choice, prices) if held else "",
+        "" if held else verdict.why,
+    )
+
+
+def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
+    fitting = [verdict.choice for verdict in verdicts if verdict.fit is Fit.FITS]
+    priced = [choice for choice in fitting if choice.pool in prices]
+    if priced:
+        least = min(priced, key=lambda choice: prices[choice.pool] * choice.count)
+        return f"{least} costs least of those that hold the whole context."
+    if fitting:
+        least = min(fitting, key=lambda choice: (choice.count, choice.bytes))
+        return f"{least} is the smallest that holds the whole context."
+    return "None of them holds the whole context."
+
+
+def _texts(verdict: Verdict) -> str:
+    return "any" if math.isinf(verdict.texts) else str(math.floor(verdict.texts))
+
+
+def _price(choice: Choice, prices: Mapping[str, float]) -> str:
+    return f"{prices[choice.pool] * choice.count:.2f}" if choice.pool in prices else ""
+
+
+def _gpus() -> int:
+    """Return how many GPUs the settings ask for, at least."""
+    options = gather(given_environ()).options("")
+    sizes = (options.get(name, "1") for name in _SIZES)
+    return math.prod(int(size) for size in sizes if size.isdecimal() and size != "0")

@@ -1,0 +1,195 @@
+"""The KV cache that vLLM makes for a model on GPUs that are not here, by the model's own layers.
+
+The layers are built as on a GPU, but without memory behind their weights (PyTorch's device *meta*),
+which takes a second, and asked what each of them keeps of a text. How many blocks that makes, and
+how long a text may be, vLLM's core calculates of it as in a start. No rule of it is copied here.
+"""
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from worker.engine.arguments import EngineArguments
+from worker.engine.locations import find
+from worker.engine.model_config import MALFORMED, load_classes
+from worker.engine.options.option import reasons
+from worker.errors import StartFailed, in_settings
+
+# Tokens of a block on a GPU, unless a backend wants another size. The CPU's are larger.
+_BLOCK = 16
+# What the build does without: other processes, other models, a tokenizer, kernels of a GPU.
+_ALONE: Mapping[str, Any] = {
+    "attention_backend": None,
+    "data_parallel_size": 1,
+    "distributed_executor_backend": None,
+    "enable_expert_parallel": False,
+    "enforce_eager": True,
+    "kv_transfer_config": None,
+    "load_format": "dummy",
+    "max_model_len": None,
+    "pipeline_parallel_size": 1,
+    # It would read the tokenizer.
+    "reasoning_parser": "",
+    "skip_tokenizer_init": True,
+    "speculative_config": None,
+    "worker_cls": "auto",
+}
+# What a build raises that lacks a kernel, or a package that a model's own code imports.
+_NOT_BUILT = (*MALFORMED, ImportError, RuntimeError, NotImplementedError)
+_REASON = 300
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a cache holds: texts of ``context`` tokens, ``texts`` of them at once."""
+
+    context: int
+    texts: float
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """What a model's layers keep of texts, on each of the GPUs that share every layer.
+
+    Attributes:
+        config: vLLM's ``VllmConfig``.
+        specs: vLLM's specification of a layer's cache, by the layer's name.
+        length: tokens of the longest text that the model is served with by default.
+        parameters: elements of its weights on one GPU, before any quantization.
+        adapters: bytes that are set aside for adapters on one GPU, about.
+        capability: that vLLM wants of a GPU for the model's quantization: 80 for 8.0; 0 for any.
+        quantization: that vLLM loads it by; empty for none.
+    """
+
+    config: Any
+    specs: Mapping[str, Any]
+    length: int
+    parameters: int
+    adapters: int = 0
+    capability: int = 0
+    quantization: str = ""
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes of one more token of a long text; what has a bound, such as a window, has none."""
+        whole = find("FullAttentionSpec")
+        growing = [spec for spec in self.specs.values() if isinstance(spec, whole)]
+        return float(sum(spec.page_size_bytes / spec.block_size for spec in growing))
+
+    def text_bytes(self, context: int) -> int:
+        """Return the bytes that one text of ``context`` tokens keeps at most."""
+        with self._served_with(context):
+            return int(find("max_memory_usage_bytes")(self.config, self.specs.values()))
+
+    def fitted(self, memory: float, context: int) -> Fitted:
+        """Return what a cache of so many bytes holds, of texts of at most ``context`` tokens."""
+        if not self.specs:
+            # Nothing is kept of a text.
+            return Fitted(context, math.inf)
+        with self._served_with(context):
+            try:
+                cache, *_ = find("get_kv_cache_configs")(
+                    self.config, [dict(self.specs)], [int(memory)]
+                )
+            except ValueError:
+                return Fitted(0, 0.0)
+            texts = find("get_max_concurrency_for_kv_cache_config")(self.config, cache)
+            return Fitted(int(self.config.model_config.max_model_len), float(texts))
+
+    @contextlib.contextmanager
+    def _served_with(self, context: int) -> Iterator[None]:
+        """Let vLLM serve texts of so many tokens, or of as many as fit."""
+        model = self.config.model_config
+        before = model.max_model_len, model.original_max_model_len
+        model.max_model_len, model.original_max_model_len = context, -1
+        try:
+            yield
+        finally:
+            model.max_model_len, model.original_max_model_len = before
+
+
+def plan_cache(arguments: EngineArguments, architectures: Sequence[str], tensor: int) -> CachePlan:
+    """Build a model without weights, and ask its layers for their caches.
+
+    Args:
+        arguments: with a directory as the model, in which there is at least its config.json.
+        architectures: those that config.json names.
+        tensor: GPUs that share every layer.
+
+    Raises:
+        StartFailed: vLLM can't build the model here, or refuses it.
+    """
+    changes = {**_ALONE, "tensor_parallel_size": tensor}
+    if not arguments.vllm.block_size:
+        changes["block_size"] = _BLOCK
+    try:
+        load_classes(architectures)
+        options = arguments.with_options(**changes).vllm
+        config = find("AsyncEngineArgs").from_cli_args(options).create_engine_config()
+        return _built(config, tensor)
+    except _NOT_BUILT as error:
+        text = reasons(error) if isinstance(error, ValidationError) else str(error)
+        reason = shorten(text, _REASON, placeholder=" ...") or type(error).__name__
+        raise StartFailed(in_settings(reason)) from error
+
+
+def _built(config: Any, tensor: int) -> CachePlan:
+    model, method = config.model_config, config.model_config.quantization or ""
+    capability = find("get_quantization_config")(method).get_min_capability() if method else 0
+    # The cache does not depend on it, while its kernels may be a GPU's only.
+    config.quant_config = None
+    with find("set_current_vllm_config")(config), _one_of(tensor):
+        dtype = torch.get_default_dtype()
+        torch.set_default_dtype(model.dtype)
+        try:
+            with torch.device("meta"):
+                layers = find("initialize_model")(config)
+        finally:
+            torch.set_default_dtype(dtype)
+        find("current_platform").update_block_size_for_backend(config)
+        specs = find("get_kv_cache_spec")(config)
+        layouts = [layout.name for layout in find("KVCacheLayout")]
+        find("resolve_kv_cache_layout")(config, [layouts], specs.values())
+    parameters = sum(parameter.numel() for parameter in layers.parameters())
+    adapters = _adapters(layers, config.lora_config, model.dtype.itemsize)
+    return CachePlan(config, specs, model.max_model_len, parameters, adapters, capability, method)
+
+
+def _adapters(layers: Any, lora: Any, element_bytes: int) -> int:
+    """Return the bytes of both matrices of an adapter beside each linear layer, times adapters."""
+    if lora is None:
+        return 0
+    linear = (layer for layer in layers.modules() if isinstance(layer, find("LinearBase")))
+    rows = sum(
+        # Layers that are joined into one have a first matrix each.
+        len(getattr(layer, "output_sizes", (0,))) * layer.weight.shape[1] + layer.weight.shape[0]
+        for layer in linear
+    )
+    return int(rows * lora.max_lora_rank * lora.max_loras * element_bytes)
+
+
+@contextlib.contextmanager
+def _one_of(tensor: int) -> Iterator[None]:
+    """Make this process the first of those that share a model's layers; the others don't exist.
+
+    Layers ask for their share only: no tensor is sent anywhere.
+    """
+    state = find("parallel_state")
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = (Path(folder) / "meeting").as_uri()
+        state.init_distributed_environment(1, 0, meeting, 0, "gloo")
+        try:
+            state.initialize_model_parallel(1, 1)
+            state.get_tp_group().world_size = tensor
+            yield
+        finally:
+            state.destroy_model_parallel()
+            state.destroy_distributed_environment()
