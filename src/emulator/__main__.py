@@ -11,6 +11,7 @@ from argparse import Namespace
 from emulator.command_line import KEY_VARIABLE, read_command_line, to_options
 from emulator.examples import examples, fetch_model_name
 from emulator.fleet import Fleet
+from emulator.load_balancer import LoadBalancer
 from emulator.server import Emulator
 
 
@@ -45,7 +46,17 @@ async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
     api_key = environ.pop(KEY_VARIABLE, None) or None
     if arguments.request_log is not None:
         arguments.request_log.parent.mkdir(parents=True, exist_ok=True)
-    async with Emulator(to_options(arguments, api_key)) as emulator:
+    options = to_options(arguments, api_key)
+    if arguments.load_balancing:
+        async with LoadBalancer(options) as balancer:
+            say(f"The endpoint: {balancer.url}\nOpenAI's API: {balancer.url}/v1")
+            arguments.logs.mkdir(parents=True, exist_ok=True)
+            async with Fleet(balancer, arguments.command, environ, arguments.logs, say) as fleet:
+                fleet.start(arguments.workers)
+                await fleet.run_until(interrupts.first)
+                await fleet.drain(arguments.grace, interrupts.second)
+        return
+    async with Emulator(options) as emulator:
         say(f"The endpoint: {emulator.url}\nOpenAI's API: {emulator.openai_url}")
         if not arguments.command:
             say(worker_exports(emulator))

@@ -68,6 +68,11 @@ def read_command_line(arguments: list[str]) -> Namespace:
         action="store_true",
         help="let the job of an OpenAI client that hung up go on",
     )
+    add(
+        "--load-balancing",
+        action="store_true",
+        help="pass requests straight on to workers that serve HTTP on PORT",
+    )
     return parser.parse_args(arguments)
 
 

@@ -7,16 +7,24 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from emulator.process import WorkerProcess
-from emulator.server import Emulator
+from emulator.state.job_queue import Queue
 from emulator.state.worker import Worker
 
 _MAX_BACK_OFF_S = 60.0
 # Of the log of a worker that exited, at most.
 _SHOWN_LINES = 20
 _SHOWN_BYTES = 8_000
+
+
+class Platform(Protocol):
+    """What runs workers: an emulator of a queue, or a load balancer."""
+
+    queue: Queue
+
+    def worker_environ(self, worker: str) -> dict[str, str]: ...
 
 
 class Fleet:
@@ -32,7 +40,7 @@ class Fleet:
 
     def __init__(
         self,
-        emulator: Emulator,
+        emulator: Platform,
         command: Sequence[str],
         environ: Mapping[str, str],
         logs: Path,

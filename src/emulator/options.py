@@ -67,6 +67,11 @@ class Options:
     # For requests above the limits. The real one is not public; for a job's result it is 400, as
     # workers' logs show.
     oversize_status: int = 400
+    # Of load balancing endpoints. How often the platform pings is not public.
+    ping_s: float = 1.0
+    balanced_wait_s: float = 120.0  # for a healthy worker
+    strict_wait_s: float = 300.0  # for the one that a request insists on
+    processing_s: float = 330.0  # of a request
     faults: tuple[Fault, ...] = ()  # active from the start
     seed: int = 0  # of the draws of faults that concern a share of the calls
     request_log: Path | None = None  # a file: one line of JSON per request

@@ -12,11 +12,11 @@ from emulator.faults import Faults
 from emulator.http.control import Control
 from emulator.http.freezing import freeze, thaw
 from emulator.http.gateway import Gateway
+from emulator.http.keys import require_key
+from emulator.http.llm_engine import LLMEngine
+from emulator.http.middlewares import middlewares
 from emulator.http.public_api import PublicApi
-from emulator.http.request_log import log_requests, open_log
-from emulator.http.web_pages import refuse_web_pages
 from emulator.http.webhooks import Webhooks
-from emulator.http.wire import json_errors, require_key
 from emulator.http.worker_api import WorkerApi
 from emulator.http.worker_port import WorkerPort
 from emulator.limits import READ_BYTES
@@ -46,17 +46,14 @@ class Emulator:
             OSError: the port is taken, or the request log can't be written.
         """
         options = self.options
-        middlewares: list[Middleware] = [json_errors, refuse_web_pages]
-        if options.request_log is not None:
-            log = self._running.enter_context(open_log(options.request_log))
-            middlewares.insert(0, log_requests(log))
+        first = middlewares(self._running, options.request_log)
         webhooks = Webhooks(options.webhook_retry_s)
         self._running.push_async_callback(webhooks.close)
         self.queue.on_end = webhooks.notify
-        runner = await self._runner(middlewares)
+        runner = await self._runner(first)
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
-        await self._worker_port.start(await self._runner(middlewares))
+        await self._worker_port.start(await self._runner(first))
         self._running.push_async_callback(self._worker_port.stop)
         self._running.callback(self._thaw_all)
 
@@ -90,10 +87,10 @@ class Emulator:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _runner(self, middlewares: Sequence[Middleware]) -> web.AppRunner:
+    async def _runner(self, first: Sequence[Middleware]) -> web.AppRunner:
         """Return what serves all routes, for one port."""
         runner = web.AppRunner(
-            self._app(middlewares),
+            self._app(first),
             access_log=None,
             handler_cancellation=True,  # of a worker or client that hung up
             shutdown_timeout=_SHUTDOWN_S,
@@ -106,9 +103,9 @@ class Emulator:
         for worker in self.queue.workers.values():
             thaw(worker)
 
-    def _app(self, middlewares: Sequence[Middleware]) -> web.Application:
+    def _app(self, first: Sequence[Middleware]) -> web.Application:
         options, queue, faults = self.options, self.queue, self.faults
-        app = web.Application(middlewares=middlewares, client_max_size=READ_BYTES)
+        app = web.Application(middlewares=first, client_max_size=READ_BYTES)
         endpoint = f"/v2/{options.endpoint}"
         for prefix, key, api in (
             # Workers have a key of their own, in their environment, which is not checked.
@@ -116,6 +113,9 @@ class Emulator:
             (endpoint, options.api_key, PublicApi(queue, options)),
             (endpoint, options.api_key, Gateway(queue, options)),
             ("", options.api_key, Control(queue, faults, self._worker_port)),
+            # It takes the key in other ways, too, and its errors have another shape.
+            (endpoint, None, LLMEngine(queue, options)),
+            ("", None, LLMEngine(queue, options)),
         ):
             for route in api.routes():
                 handler = require_key(key, route.handler)

@@ -1,6 +1,6 @@
-"""Scale LLM Engine's client against a worker: `python llm_engine_batches.py BASE_URL DIRECTORY`.
+"""Scale LLM Engine's client: files and batches.
 
-The directory is the root of the worker's volume.
+`python -m clients.llm_engine_batches ROOT FOLDER`: of the volume, and on it for what is written.
 """
 
 import json
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import llmengine
+from clients.llm_engine_refusals import refused
 from llmengine import Completion, File
 from llmengine.data_types import CreateBatchCompletionsModelConfig as ModelConfig
 from llmengine.data_types import CreateBatchCompletionsV1RequestContent as Content
@@ -34,14 +34,6 @@ def ended(job_id: str) -> dict[str, Any]:
     sys.exit(f"The job {job_id} does not end")
 
 
-def refused(create: Any) -> dict[str, str]:
-    try:
-        create()
-    except Exception as error:  # noqa: BLE001  # which one it is is the result
-        return {"error": type(error).__name__, "message": str(error)}
-    sys.exit("What should be refused was answered")
-
-
 def chat(text: str, **keys: Any) -> Chat:
     return Chat(messages=[{"role": "user", "content": text}], temperature=0, **keys)
 
@@ -52,13 +44,13 @@ def held_to_a_schema() -> Chat:
     return chat("Hi", max_tokens=60, response_format={"type": "json_schema", "json_schema": schema})
 
 
-def files(directory: Path) -> dict[str, Any]:
+def files(directory: Path, folder: str) -> dict[str, Any]:
     """Upload a v1 input; return what the client knows of it, and then of its end."""
     written = directory / "upload.json"
     written.write_text(json.dumps({"prompts": PROMPTS, **SHARED}))
     with written.open() as opened:
         uploaded = File.upload(opened).id
-    job = v1("v1-file.json", input_data_path=uploaded)
+    job = v1(f"{folder}/v1-file.json", input_data_path=uploaded)
     return {
         "id": uploaded,
         "job": job,
@@ -82,11 +74,14 @@ def v2(output: str, **keys: Any) -> dict[str, Any]:
     return {"created": json.loads(created.json()), "ended": ended(created.job_id)}
 
 
-def cancelled() -> dict[str, Any]:
+def cancelled(folder: str) -> dict[str, Any]:
     """Cancel a job that would take long."""
     content = [chat("Hi", max_tokens=200, ignore_eos=True)] * 500
     job_id = Completion.batch_create(
-        output_data_path="cancelled.json", model_config=MODEL, content=content, use_v2=True
+        output_data_path=f"{folder}/cancelled.json",
+        model_config=MODEL,
+        content=content,
+        use_v2=True,
     ).job_id
     asked = Completion.cancel_batch_completion(job_id)
     return {
@@ -96,9 +91,8 @@ def cancelled() -> dict[str, Any]:
     }
 
 
-def main(base_url: str, root: str) -> None:
+def main(root: str, folder: str) -> None:
     directory = Path(root)
-    llmengine.api_engine.set_base_path(base_url)
     bodies = [
         prompt.dict()
         for prompt in (Prompt(prompt=text, max_tokens=4, temperature=0) for text in PROMPTS)
@@ -107,14 +101,16 @@ def main(base_url: str, root: str) -> None:
     content = Content(prompts=PROMPTS, return_token_log_probs=True, **SHARED)
     answers = {
         "prompts": PROMPTS,
-        "files": files(directory),
-        "v1": v1("out/v1.json", content=content),
-        "v2 chats": v2("out/chats.json", content=[chat(text, max_tokens=4) for text in PROMPTS]),
-        "v2 completions": v2("out/completions.json", input_data_path="bodies.json"),
-        "v2 schema": v2("out/schema.json", content=[held_to_a_schema()]),
-        "cancelled": cancelled(),
+        "files": files(directory, folder),
+        "v1": v1(f"{folder}/v1.json", content=content),
+        "v2 chats": v2(
+            f"{folder}/chats.json", content=[chat(text, max_tokens=4) for text in PROMPTS]
+        ),
+        "v2 completions": v2(f"{folder}/completions.json", input_data_path="bodies.json"),
+        "v2 schema": v2(f"{folder}/schema.json", content=[held_to_a_schema()]),
+        "cancelled": cancelled(folder),
         "refused": refused(
-            lambda: v1("out/refused.json", input_data_path="https://example.com/in")
+            lambda: v1(f"{folder}/refused.json", input_data_path="https://example.com/in")
         ),
         "unknown": refused(lambda: Completion.get_batch_completion("batch_none")),
     }

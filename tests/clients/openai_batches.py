@@ -1,4 +1,7 @@
-"""Files and batches with OpenAI's client, sync and async; prints what it got, as JSON."""
+"""Files and batches with OpenAI's client, sync and async; prints what it got, as JSON.
+
+`python -m clients.openai_batches WAY ADDRESS KEY`: see openai_ways.
+"""
 
 import asyncio
 import json
@@ -7,8 +10,8 @@ import time
 from typing import Any, Literal
 
 import openai
+from clients.openai_ways import connected, connected_async
 
-URL, KEY = sys.argv[1:]
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 ENDED = {"completed", "failed", "expired", "cancelled"}
 
@@ -36,7 +39,7 @@ def answers(text: str) -> dict[str, str]:
 
 def sync() -> dict[str, Any]:
     found: dict[str, Any]
-    with openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0) as client:
+    with connected(*sys.argv[1:]) as client:
         file = client.files.create(file=("in.jsonl", content(20)), purpose="batch")
         batch = client.batches.create(
             input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"a": "b"}
@@ -69,7 +72,7 @@ def sync() -> dict[str, Any]:
 
 
 async def asynchronous() -> dict[str, Any]:
-    async with openai.AsyncOpenAI(base_url=URL, api_key=KEY, max_retries=0) as client:
+    async with connected_async(*sys.argv[1:]) as client:
         file = await client.files.create(file=("in.jsonl", content(5)), purpose="batch")
         batch = await client.batches.create(
             input_file_id=file.id, endpoint=CHAT, completion_window="24h"

@@ -1,10 +1,8 @@
 """Third-party clients, unchanged, each in a process of its own, against `make endpoint`."""
 
 import functools
-import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +11,12 @@ from typing import Any
 import pytest
 from support import ROOT
 from support.models.minilm import DIMENSIONS
+from support.processes.clients import answers_of
 from support.processes.local_endpoint import LocalEndpoint
 
 ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
 JOB = {"job_id": "42"}
 DESCRIBED = {"name": "demo", "streams": True, "chunks": [1, 3, 9, 27]}
-CLIENT_S = 300  # a client's process takes two to seven seconds on an idle machine
 TOKENIZERS = "lib/python*/site-packages/litellm/litellm_core_utils/tokenizers"
 ENVIRON = {
     "PATH": os.environ["PATH"],
@@ -45,20 +43,10 @@ class Client:
 
     def run(self, *arguments: str) -> dict[str, Any]:
         """Run the program; return the answers that it printed as JSON."""
+        command = [*self.interpreter, "-", *arguments]
         # From stdin, so that Node looks for packages in the working directory.
-        ran = subprocess.run(
-            [*self.interpreter, "-", *arguments],
-            cwd=self.folder,
-            env=ENVIRON,
-            input=(Path(__file__).parent / self.program).read_text(),
-            capture_output=True,
-            text=True,
-            timeout=CLIENT_S,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr
-        answers: dict[str, Any] = json.loads(ran.stdout)
-        return answers
+        program = (Path(__file__).parent / self.program).read_text()
+        return answers_of(command, ENVIRON, self.folder, program)
 
 
 PYTHON_FOLDER = ROOT / ".clients"

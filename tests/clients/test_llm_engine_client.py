@@ -1,65 +1,35 @@
-"""Scale LLM Engine's client, unchanged, in a process of its own: files and batches over --serve."""
+"""Files and batches with scripts for Scale LLM Engine, each way that they reach a worker."""
 
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support import ROOT
-from support.processes.http_worker import HttpWorker, http_worker
-
-KEY = "sk-served"
-FOLDER = ROOT / ".clients" / "llm-engine"
-PROGRAM = Path(__file__).parent / "llm_engine_batches.py"
-CLIENT_S = 300
+from support.processes.http_worker import KEY
+from support.processes.llm_engine import Host
 
 
 @pytest.fixture(scope="module")
-def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("volume")
+def folder(host: Host) -> Path:
+    """Return where the ways, which share a volume, write: nothing there is written over."""
+    return host.volume / "out" / host.way
 
 
 @pytest.fixture(scope="module")
-def server(
-    worker_environ: dict[str, str], volume: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpWorker]:
-    if not (FOLDER / "installed").is_file():
-        pytest.skip("its client is not installed: `make test-clients` does it")
-    log = tmp_path_factory.mktemp("serve") / "log"
-    environ = {**worker_environ, "SERVE_API_KEY": KEY, "FILES_PATH": str(volume)}
-    with http_worker(environ, log) as running:
-        yield running
+def answers(host: Host) -> dict[str, Any]:
+    """Return the answers that the script got."""
+    return host.printed("batches", str(host.volume), f"out/{host.way}")
 
 
 @pytest.fixture(scope="module")
-def answers(server: HttpWorker, volume: Path) -> dict[str, Any]:
-    """Return the answers that the client got."""
-    ran = subprocess.run(
-        [FOLDER / "bin" / "python", PROGRAM, f"{server.url}/", str(volume)],
-        # Without a look at the newest version on the internet.
-        env={"SCALE_API_KEY": KEY, "LLM_ENGINE_DISABLE_VERSION_CHECK": "true"},
-        capture_output=True,
-        text=True,
-        timeout=CLIENT_S,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
-
-
-@pytest.fixture(scope="module")
-def texts(server: HttpWorker, answers: dict[str, Any]) -> list[str]:
+def texts(llm_engine: Host, answers: dict[str, Any]) -> list[str]:
     """Return what the prompts' completions are outside of a batch."""
     direct = []
     for prompt in answers["prompts"]:
         body = {"model": "demo", "prompt": prompt, "max_tokens": 4, "temperature": 0}
-        answer = httpx.post(
-            f"{server.url}/v1/completions", json=body, headers={"x-api-key": KEY}, timeout=60
-        )
+        url, headers = f"{llm_engine.url}/v1/completions", {"x-api-key": KEY}
+        answer = httpx.post(url, json=body, headers=headers, timeout=60)
         direct.append(answer.json()["choices"][0]["text"])
     return direct
 
@@ -77,53 +47,54 @@ def test_a_file_is_uploaded_described_listed_read_and_deleted(answers: dict[str,
 
 
 def test_v1_writes_completions_in_the_order_of_the_prompts(
-    answers: dict[str, Any], volume: Path, texts: list[str]
+    answers: dict[str, Any], folder: Path, texts: list[str]
 ) -> None:
     job = answers["v1"]
-    assert (job["status"], job["output_data_path"]) == ("completed", "out/v1.json")
+    assert job["status"] == "completed"
+    assert job["output_data_path"] == f"out/{folder.name}/v1.json"
     assert job["metadata"]["team"] == "a"
-    items = json.loads((volume / "out" / "v1.json").read_text())
+    items = json.loads((folder / "v1.json").read_text())
     assert [item["text"] for item in items] == texts
     assert ["".join(token["token"] for token in item["tokens"]) for item in items] == texts
     assert {item["num_completion_tokens"] for item in items} == {4}
 
 
-def test_v1_reads_an_uploaded_file(answers: dict[str, Any], volume: Path, texts: list[str]) -> None:
+def test_v1_reads_an_uploaded_file(answers: dict[str, Any], folder: Path, texts: list[str]) -> None:
     job = answers["files"]["job"]
     assert (job["status"], job["input_data_path"]) == ("completed", answers["files"]["id"])
-    items = json.loads((volume / "v1-file.json").read_text())
+    items = json.loads((folder / "v1-file.json").read_text())
     assert [item["text"] for item in items] == texts
     assert all("tokens" not in item for item in items)
 
 
-def test_v2_answers_chats_as_the_client_sends_them(answers: dict[str, Any], volume: Path) -> None:
+def test_v2_answers_chats_as_the_client_sends_them(answers: dict[str, Any], folder: Path) -> None:
     job = answers["v2 chats"]
     assert job["created"]["status"] in {"queued", "running"}
     assert (job["ended"]["status"], job["ended"]["priority"]) == ("completed", "3")
-    items = json.loads((volume / "out" / "chats.json").read_text())
+    items = json.loads((folder / "chats.json").read_text())
     assert [item["object"] for item in items] == ["chat.completion"] * len(answers["prompts"])
 
 
-def test_v2_holds_an_answer_to_the_clients_schema(answers: dict[str, Any], volume: Path) -> None:
+def test_v2_holds_an_answer_to_the_clients_schema(answers: dict[str, Any], folder: Path) -> None:
     assert answers["v2 schema"]["ended"]["status"] == "completed"
-    (item,) = json.loads((volume / "out" / "schema.json").read_text())
+    (item,) = json.loads((folder / "schema.json").read_text())
     assert json.loads(item["choices"][0]["message"]["content"])["a"] in {"q", None}
 
 
 def test_v2_reads_bodies_from_the_volume(
-    answers: dict[str, Any], volume: Path, texts: list[str]
+    answers: dict[str, Any], folder: Path, texts: list[str]
 ) -> None:
     assert answers["v2 completions"]["ended"]["status"] == "completed"
-    items = json.loads((volume / "out" / "completions.json").read_text())
+    items = json.loads((folder / "completions.json").read_text())
     assert [item["choices"][0]["text"] for item in items] == texts
 
 
-def test_a_cancelled_job_keeps_what_was_answered(answers: dict[str, Any], volume: Path) -> None:
+def test_a_cancelled_job_keeps_what_was_answered(answers: dict[str, Any], folder: Path) -> None:
     cancelled = answers["cancelled"]
     assert cancelled["asked"]["success"]
     assert cancelled["ended"]["status"] == "cancelled"
     assert not cancelled["again"]["success"]
-    items = json.loads((volume / "cancelled.json").read_text())
+    items = json.loads((folder / "cancelled.json").read_text())
     assert len(items) == 500
     assert None in items
 

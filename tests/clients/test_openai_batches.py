@@ -1,48 +1,35 @@
-"""Files and batches over --serve with older versions of OpenAI's client; .venv has the newest."""
+"""Files and batches with versions of OpenAI's client, over HTTP and in front of an endpoint."""
 
-import json
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from support import ROOT
-from support.processes.http_worker import KEY, HttpWorker, http_worker
+from support.processes.http_worker import KEY, http_worker
+from support.processes.openai_clients import NEWEST, PROXY, SERVE, TRANSPORT, Host, reached
 
-PROGRAM = Path(__file__).parent / "openai_batches.py"
-FOLDERS = {"1": ROOT / ".clients" / "openai-1", "2": ROOT / ".clients"}
-CLIENT_S = 300
 BEGINS = "This worker turns a Hugging Face model"
 
 
-@pytest.fixture(scope="module")
-def server(
-    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpWorker]:
-    folder = tmp_path_factory.mktemp("serve")
+@pytest.fixture(scope="module", params=[SERVE, PROXY, TRANSPORT])
+def host(
+    request: pytest.FixtureRequest,
+    worker_environ: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Host]:
+    """Return a worker, or the local platform in front of one."""
+    way: str = request.param
+    folder = tmp_path_factory.mktemp("batches")
+    if way != SERVE:
+        with reached(way, request.getfixturevalue("make_endpoint"), folder / "log") as found:
+            yield found
+        return
     environ = {"SERVE_API_KEY": KEY, "FILES_PATH": str(folder / "volume")}
     with http_worker({**worker_environ, **environ}, folder / "log") as running:
-        yield running
+        yield Host(way, running.url)
 
 
-@pytest.mark.parametrize("version", FOLDERS)
-def test_an_older_client_uploads_runs_lists_cancels_reads_and_deletes(
-    version: str, server: HttpWorker
-) -> None:
-    if not (FOLDERS[version] / "installed").is_file():
-        pytest.skip("it is not installed: `make test-clients` does it")
-    ran = subprocess.run(
-        [FOLDERS[version] / "bin" / "python", PROGRAM, f"{server.url}/v1", KEY],
-        env={},
-        capture_output=True,
-        text=True,
-        timeout=CLIENT_S,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout)
-    assert found["version"].startswith(f"{version}.")
+@pytest.mark.parametrize("version", ["1", "2", NEWEST])
+def test_a_client_uploads_runs_lists_cancels_reads_and_deletes(version: str, host: Host) -> None:
+    found = host.printed(version, "batches")
     sync = found["sync"]
     batch = sync["batch"]
     assert (batch["status"], batch["metadata"]) == ("completed", {"a": "b"})

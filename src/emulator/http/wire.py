@@ -1,6 +1,5 @@
 """Reading requests and writing errors: shared by all routes."""
 
-import hmac
 import re
 from typing import Any, TypeVar
 
@@ -118,24 +117,6 @@ def describe(error: ValidationError) -> str:
         for mistake in error.errors(include_url=False, include_input=False)
     ]
     return "; ".join(mistakes)
-
-
-def require_key(key: str | None, handler: Handler) -> Handler:
-    """Return a handler that answers 401 to requests without the key. None: no key is needed."""
-    if key is None:
-        return handler
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        # RunPod's documentation has it both with and without "Bearer".
-        received = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        # A header may hold bytes that are not valid text.
-        if not hmac.compare_digest(
-            received.encode(errors="surrogateescape"), key.encode(errors="surrogateescape")
-        ):
-            raise web.HTTPUnauthorized(text="the API key is missing or wrong")
-        return await handler(request)
-
-    return answer
 
 
 @web.middleware

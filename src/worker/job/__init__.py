@@ -7,11 +7,22 @@ from worker.job import llm_engine
 from worker.job.base import Job, without_nulls
 from worker.job.batch import BatchJob
 from worker.job.budget import Budget
+from worker.job.fine_tune import FineTuneJob
 from worker.job.llm_engine import LLMEngineJob
 from worker.job.openai import OpenAIJob
 from worker.job.raw import ListJob, RawJob
 
-__all__ = ["AnyJob", "BatchJob", "Budget", "Job", "ListJob", "OpenAIJob", "RawJob", "parse_input"]
+__all__ = [
+    "AnyJob",
+    "BatchJob",
+    "Budget",
+    "FineTuneJob",
+    "Job",
+    "ListJob",
+    "OpenAIJob",
+    "RawJob",
+    "parse_input",
+]
 
 ACCEPTED_INPUTS = """\
 accepted inputs:
@@ -22,11 +33,12 @@ accepted inputs:
   {"format": "llm_engine", "prompt": "text", "max_new_tokens": 20, "temperature": 0.2}
   {"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}
   {"route": "/v1/models", "method": "GET", "body": null}
-  {"batch": {"input_file_id": "file-...", "endpoint": "/v1/chat/completions"}}"""
+  {"batch": {"input_file_id": "file-...", "endpoint": "/v1/chat/completions"}}
+  {"fine_tune": {"training_file": "file-...", "hyperparameters": {"n_epochs": 3}}}"""
 
-AnyJob = OpenAIJob | RawJob | ListJob | BatchJob
+AnyJob = OpenAIJob | RawJob | ListJob | BatchJob | FineTuneJob
 
-SHAPES = (OpenAIJob, BatchJob, ListJob, RawJob)
+SHAPES = (OpenAIJob, BatchJob, FineTuneJob, ListJob, RawJob)
 
 
 def parse_input(payload: Any, budget: Budget | None = None) -> AnyJob:

@@ -12,6 +12,9 @@ from worker.errors import InvalidInput, RequestError
 # Bounds of a message: mistakes in it, and characters of a key.
 MOST_MISTAKES = 5
 LONGEST_KEY = 64
+# Bounds of an object's metadata: pairs, and characters of a key and of a value.
+MOST_PAIRS = 16
+LONGEST_PAIR = (64, 512)
 
 # Messages name its parameters after it, ``param`` names them alone, as vLLM does.
 SAMPLING = "sampling_params"
@@ -30,6 +33,20 @@ def _whole(text: str) -> str:
 
 # A text that can be written to a file.
 Text = Annotated[str, AfterValidator(_whole)]
+
+
+def _few(pairs: dict[str, str]) -> dict[str, str]:
+    for key, value in pairs.items():
+        if len(key) > LONGEST_PAIR[0] or len(value) > LONGEST_PAIR[1]:
+            sizes = " and ".join(map(str, LONGEST_PAIR))
+            raise ValueError(f"keys and values have at most {sizes} characters")
+    if len(pairs) > MOST_PAIRS:
+        raise ValueError(f"at most {MOST_PAIRS} pairs")
+    return pairs
+
+
+# What callers attach to an object of the OpenAI API, for themselves.
+Metadata = Annotated[dict[Text, Text], AfterValidator(_few)]
 
 
 class Strict(BaseModel):
@@ -76,9 +93,17 @@ class Job(Strict):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            known = {*cls.model_fields, *cls.other_names.values()}
+            known = {*_keys(cls), *cls.other_names.values()}
             written = {ours: other for ours, other in cls.other_names.items() if other in values}
             raise invalid_fields(error, known, written) from None
+
+
+def _keys(model: type[BaseModel]) -> Iterator[str]:
+    """Return the names of a model's fields, and of those of its objects: ``batch.id``."""
+    for name, field in model.model_fields.items():
+        yield name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from (f"{name}.{inner}" for inner in field.annotation.model_fields)
 
 
 def invalid_fields(

@@ -5,7 +5,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker.job.base import Job, Strict, Text
+from worker.job.base import Job, Metadata, Strict
+from worker.job.long_work import Runtime
 
 HOUR_S = 3600
 # Where a line can go, as callers write it.
@@ -17,8 +18,6 @@ ENDPOINTS = (
     "/v1/messages",
     *("/v1/score", "/score", "/v1/rerank", "/rerank", "/v1/pooling", "/pooling"),
 )
-MOST_PAIRS = 16
-LONGEST_KEY, LONGEST_VALUE = 64, 512
 _WINDOW = re.compile(r"([1-9]\d{0,3})([hd])")
 LONGEST_WINDOW_S = 14 * 24 * HOUR_S
 
@@ -45,7 +44,7 @@ class BatchRequest(Strict):
 
     endpoint: str
     completion_window: str = "24h"
-    metadata: dict[Text, Text] | None = None
+    metadata: Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
     data_parallelism: Annotated[int, Field(ge=1, le=64)] = 1
 
@@ -62,17 +61,6 @@ class BatchRequest(Strict):
         if not 0 < _seconds(text) <= LONGEST_WINDOW_S:
             raise ValueError("hours or days, at most 14 days: 24h, 7d")
         return text
-
-    @field_validator("metadata")
-    @classmethod
-    def _few(cls, pairs: dict[str, str] | None) -> dict[str, str] | None:
-        for key, value in (pairs or {}).items():
-            if len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE:
-                sizes = f"{LONGEST_KEY} and {LONGEST_VALUE} characters"
-                raise ValueError(f"keys and values have at most {sizes}")
-        if len(pairs or {}) > MOST_PAIRS:
-            raise ValueError(f"at most {MOST_PAIRS} pairs")
-        return pairs
 
     @property
     def window_s(self) -> int:
@@ -100,7 +88,7 @@ class BatchSpec(BatchRequest):
     input_file_id: str | None = None
     requests: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     input_path: str | None = None
-    max_runtime_sec: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_runtime_sec: Runtime | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

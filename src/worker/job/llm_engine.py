@@ -4,7 +4,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from worker.job.base import SAMPLING, Job, without_nulls
+from worker.errors import InvalidInput
+from worker.job.base import SAMPLING, Job, Strict, without_nulls
+from worker.job.structured.spelling import GUIDED
 
 FORMAT = "llm_engine"
 
@@ -18,12 +20,9 @@ Texts = Annotated[list[str], Field(fail_fast=True)]
 Penalty = Annotated[float, Field(ge=0, le=2)]
 
 
-class LLMEngineJob(Job):
-    """A completion (``prompt``), or a batch of them (``prompts``)."""
+class Parameters(Strict):
+    """How an answer is sampled: what completions and batches share."""
 
-    prompt: str | None = None
-    prompts: list[Any] | None = None
-    model: str | None = None
     max_new_tokens: Annotated[int, Field(ge=1)] = 20
     temperature: Annotated[float, Field(ge=0, le=1)] = 0.2
     stop_sequences: Texts | None = None
@@ -32,8 +31,16 @@ class LLMEngineJob(Job):
     frequency_penalty: Penalty | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+
+
+class LLMEngineJob(Job, Parameters):
+    """A completion (``prompt``), or a batch of them (``prompts``)."""
+
+    prompt: str | None = None
+    prompts: list[Any] | None = None
+    model: str | None = None
+    include_stop_str_in_output: bool | None = None
     guided_json: dict[str, Any] | None = None
     guided_regex: str | None = None
     guided_choice: Texts | None = None
@@ -50,6 +57,13 @@ class LLMEngineJob(Job):
     def _needs_prompt(self) -> Self:
         if (self.prompt is None) == (self.prompts is None):
             raise ValueError("either a prompt or prompts")
+        return self
+
+    @model_validator(mode="after")
+    def _held_to_one(self) -> Self:
+        if len(given := sorted(self.model_fields_set & GUIDED)) > 1:
+            message = f"an answer is held to one of {', '.join(given)}, not more"
+            raise InvalidInput(message, param=given[0])
         return self
 
     @property

@@ -1,5 +1,6 @@
 """A request to vLLM's own server, with the gateway's keys or with ours."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote
@@ -8,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError, model_validator
 
 from worker.job.base import Job
 
+_VERSION = re.compile(r"^(/v1)+(?=/)")
 _server_boolean = TypeAdapter(bool)
 
 
@@ -40,7 +42,8 @@ class OpenAIJob(Job):
     def path(self) -> str:
         """The route without ``/v1``, which callers may leave out: ``/chat/completions``."""
         path = "/" + unquote(self.route.split("?")[0]).strip("/")
-        return path.removeprefix("/v1") if self.versioned else path
+        # Twice where a client's base address has it, too.
+        return _VERSION.sub("", path)
 
     @property
     def query(self) -> dict[str, str]:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from worker.job import AnyJob, BatchJob, ListJob, OpenAIJob, RawJob
+from worker.job import AnyJob, BatchJob, FineTuneJob, ListJob, OpenAIJob, RawJob
 from worker.job.structured.bounds import Bounds
-from worker.routes import batches, lists, openai, raw
+from worker.routes import batches, fine_tunes, generation, lists, openai
 from worker.routes.answer import Answer
 from worker.routes.resources import Resources
 
@@ -26,22 +26,28 @@ def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -
         case OpenAIJob():
             return openai.answer(job, request_id, resources)
         case RawJob():
-            return raw.answer(job, request_id, engines.main, Bounds.of(settings))
+            return generation.answer(job, request_id, engines.main, Bounds.of(settings))
         case ListJob():
             return lists.answer(job, request_id, engines.main, Bounds.of(settings))
         case BatchJob():
             return batches.answer(job, request_id, resources, seconds)
+        case FineTuneJob():
+            return fine_tunes.answer(job, request_id, resources, seconds)
 
 
-def name(job: AnyJob) -> str:
-    """Return a job's route for the log, in none of the caller's words."""
+def described(job: AnyJob) -> tuple[str, bool]:
+    """Return a job's route for the log, in none of the caller's words, and whether it streams."""
     match job:
         case OpenAIJob():
             route = openai.find(job)
-            return route.template if route else "unknown"
+            if route is None:
+                return "unknown", False
+            return route.template, job.stream or (route.generate is not None and route.streams)
         case RawJob():
-            return "raw"
+            return "raw", job.stream
         case ListJob():
-            return "list"
+            return "list", job.stream
         case BatchJob():
-            return "batch"
+            return "batch", job.stream
+        case FineTuneJob():
+            return "fine_tune", job.stream

@@ -1,4 +1,4 @@
-"""Answers that begin again when the engine dies before their first piece."""
+"""Answers that wait for the engine, and begin again when it dies before their first piece."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Callable
@@ -16,11 +16,13 @@ async def unless_begun(
     """Yield an answer; if the engine dies before its first piece, begin again on the next one.
 
     Raises:
+        EngineAside: the engine is set aside for too long.
         EngineDead: it died later, or it does not start again.
         KilledEngine: this request has probably killed it.
     """
     while True:
         begun = False
+        await engine.admit()
         try:
             async with contextlib.aclosing(answer()) as pieces:
                 async for piece in pieces:

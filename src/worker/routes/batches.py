@@ -12,13 +12,14 @@ from worker.batches.shard import Ask
 from worker.batches.state import Batch
 from worker.batches.store import PREFIX
 from worker.chunking import Piece
+from worker.errors import NoEngine
 from worker.job import BatchJob, Budget
 from worker.job.base import of_field
 from worker.job.openai import BatchLine
 from worker.record import Usage
 from worker.routes import openai
 from worker.routes.answer import Answer
-from worker.routes.openai.batches import begun, check_endpoint, run_with
+from worker.routes.openai.batches import check_endpoint
 from worker.routes.resources import Resources
 from worker.volume import ids
 
@@ -38,22 +39,23 @@ def answer(job: BatchJob, request_id: str, resources: Resources, seconds: float)
         seconds: that the job may take, unless it says so itself.
 
     Raises:
-        InvalidInput: no line could be answered.
+        RequestError: no line could be answered.
     """
     spec = job.batch
+    if not resources.engines.serve:
+        raise NoEngine
     if spec.id is None:
         check_endpoint(spec.endpoint, resources.engines)
     progress, usage = Progress(), Usage()
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         batch, others = await asyncio.to_thread(_batch, job, request_id, resources)
-        for _ in range(others):
-            await begun(batch.id, resources)
+        await resources.begin(batch.work, others)
         runner = Runner(resources.batches, batch, _ask(resources), resources.window, progress)
         ended = await runner.run(spec.max_runtime_sec or seconds)
         found = {"batch": await asyncio.to_thread(batch.shown)}
-        if not ended and not await begun(batch.id, resources):
-            found |= run_with(batch.id)
+        if not ended:
+            found |= await resources.begin(batch.work)
         counts = found["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])
         yield Piece(found, weight=1, size=0)

@@ -10,7 +10,14 @@ from typing import Any
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
 from worker.engine.requests.texts import mark
-from worker.errors import AnswerTooLarge, EngineDead, InvalidInput, WorkerError, defects_hidden
+from worker.errors import (
+    AnswerTooLarge,
+    EngineAside,
+    EngineDead,
+    InvalidInput,
+    WorkerError,
+    defects_hidden,
+)
 from worker.job import ListJob, RawJob
 from worker.job.base import SAMPLING
 from worker.job.structured.bounds import Bounds
@@ -19,6 +26,7 @@ from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
 from worker.routes.dialects import DIALECTS, ONE_BY_ONE
+from worker.routes.generation import cut_by_default
 
 # Lists of so many prompts or more report their progress by default.
 LONG = 100
@@ -126,12 +134,12 @@ async def _result(
     """Return the result of one item, or its error, with its size in bytes as JSON.
 
     Raises:
-        EngineDead: the whole job fails, since another worker can answer all of it.
+        EngineAside, EngineDead: the whole job fails, since another worker can answer all of it.
     """
     try:
         with defects_hidden(request_id):
             found = await _answer(item, request_id, engine, usage)
-    except EngineDead:
+    except (EngineAside, EngineDead):
         raise
     except WorkerError as error:
         found = error.body(request_id)
@@ -156,6 +164,7 @@ async def _answer(
     async with contextlib.aclosing(generated) as deltas:
         choices = [delta async for delta in deltas]
     usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
+    usage.cut |= any(cut_by_default(item, choice) for choice in choices)
     return dialect.item(choices)
 
 

@@ -1,17 +1,38 @@
-"""What routes answer with: the engines, the settings, and how a batch is started."""
+"""What routes answer with: the engines, the settings, and how long work is started."""
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from worker.batches.store import Batches
 from worker.batches.window import Window
 from worker.concurrency import jobs_at_once
 from worker.engine import Engines
+from worker.errors import InvalidInput
+from worker.fine_tunes import results
+from worker.fine_tunes.child import COMMAND
+from worker.fine_tunes.estimate import check_memory
+from worker.fine_tunes.given import Given
+from worker.fine_tunes.store import FineTunes
+from worker.fine_tunes.workshop import Bench, Workshop
+from worker.job.long_work import LongWork
 from worker.settings import Settings
+from worker.volume import Volume, adapters
+from worker.volume.links import Links
 
-# Starts to run a batch, by its id: in this process, or by a job that is sent to the endpoint.
+# Starts to run some work: in this process, or by a job that is sent to the endpoint.
 # Returns whether that could be done.
-Start = Callable[[str], Awaitable[bool]]
+Start = Callable[[LongWork], Awaitable[bool]]
+
+
+TRAINS_NONE = (
+    "This worker trains no adapters (FINE_TUNE=off, the default on a GPU): send the job to an "
+    "endpoint whose workers are started with --train, with the same volume, or set "
+    "FINE_TUNE=exclusive, with which the engine makes room for a training and answers nothing "
+    "meanwhile, or FINE_TUNE=beside where GPU_MEMORY_UTILIZATION leaves enough memory."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +43,20 @@ class Resources:
         engines: loaded.
         settings: the worker's.
         batches: of the volume, and files.
+        fine_tunes: likewise.
         window: how many lines of batches are answered at once.
-        start: starts a batch; None: somebody has to send the job that runs it.
+        links: makes addresses of files, for a server.
+        bench: where one adapter at a time is trained.
+        start: starts long work; None: somebody has to send the job that runs it.
     """
 
     engines: Engines
     settings: Settings
     batches: Batches
+    fine_tunes: FineTunes
     window: Window
+    links: Links
+    bench: Bench
     start: Start | None = None
 
     @classmethod
@@ -49,4 +76,64 @@ class Resources:
             start: as above.
         """
         lines = jobs_at_once(settings.batch_concurrency, engines.main.slots)
-        return cls(engines, settings, Batches.of(settings), Window(lines, others), start)
+        links = Links(Volume.of(settings))
+        return cls(
+            engines=engines,
+            settings=settings,
+            batches=Batches.of(settings),
+            fine_tunes=FineTunes.of(settings),
+            window=Window(lines, others),
+            links=links,
+            bench=Bench(),
+            start=start,
+        )
+
+    async def begin(self, work: LongWork, jobs: int = 1) -> dict[str, Any]:
+        """Start jobs that run some work; return what callers have to send, if this can't be."""
+        start = self.start
+        going = start is not None and all([await start(work) for _ in range(jobs)])
+        return {} if going else work.run_with
+
+    @property
+    def training(self) -> Workshop:
+        """What adapters are trained with.
+
+        Raises:
+            InvalidInput: this worker trains none.
+        """
+        engine, settings = self.engines.main, self.settings
+        self.check_training()
+        return Workshop(
+            spec=Given(self.fine_tunes, engine.model, settings).spec,
+            fits=check_memory,
+            check=engine.check_adapter,
+            results=partial(results.write, self.fine_tunes.files),
+            adapters=adapters.directory(settings.base_path),
+            closed=lambda: self.window.closed_at < math.inf,
+            command=COMMAND,
+            bench=self.bench,
+            nice=self._trains == "beside",
+            room=self.engines.aside if self._trains == "exclusive" else None,
+        )
+
+    def check_training(self) -> None:
+        """Check that adapters are trained here.
+
+        Raises:
+            InvalidInput: they are not.
+        """
+        if self._trains == "off":
+            raise InvalidInput(TRAINS_NONE)
+
+    @property
+    def _trains(self) -> str:
+        if not self.engines.serve:
+            return "here"
+        on_cpu = self.engines.main.model.device == "cpu"
+        return self.settings.fine_tune or ("beside" if on_cpu else "off")
+
+    def unfinished(self) -> list[LongWork]:
+        """Return what jobs have to go on with here, the oldest of each kind first; for threads."""
+        batches = self.batches.unfinished() if self.engines.serve else []
+        fine_tunes = self.fine_tunes.unfinished() if self._trains != "off" else []
+        return [*(one.work for one in batches), *(one.work for one in fine_tunes)]

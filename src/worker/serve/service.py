@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from starlette.datastructures import Headers
+from pydantic import SecretStr
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -21,7 +21,7 @@ from worker.errors import EngineBusy, EngineDead, Unauthorized, WorkerError, Wro
 from worker.errors import defects_hidden as as_internal_error
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.openai.route import Route
-from worker.serve import keys
+from worker.serve import keys, llm_engine
 from worker.serve.background import Background
 from worker.serve.bodies import Bodies, decoded
 from worker.serve.transfers import Transfers, route_of
@@ -55,11 +55,11 @@ class Service:
         as_text = settings.model_copy(update={"raw_openai_output": True})
         batches = Batches.of(settings)
         self._transfers = Transfers(batches.files, settings)
-        self._background = Background(batches)
+        self._background = Background()
         start = self._background.start
         # Nobody ends a job of a server for its time.
         self._worker = Worker(engines, as_text, limit=math.inf, start=start, seconds=math.inf)
-        self._background.handle = self._worker.handle
+        self._background.take(self._worker.handle, self._worker.unfinished)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -78,7 +78,7 @@ class Service:
             return
         except WorkerError as error:
             refusal = {"error": json.dumps(error.body(request_id))}
-            await _response(refusal, request_id, scope)(scope, receive, send)
+            await response(refusal, request_id, scope)(scope, receive, send)
 
     def _admit(self, request: Request) -> None:
         """Check a request's key and method, and for /ping that the engine is alive.
@@ -88,7 +88,7 @@ class Service:
         """
         path = request.scope["path"]
         open_to_all = path in OPEN_TO_ALL
-        if self._key and not open_to_all and not keys.right(request.headers, self._key):
+        if self._key and not open_to_all and not self._has_key(request, self._key):
             raise Unauthorized
         # A body of anybody's is not read.
         methods = READING if open_to_all else METHODS
@@ -97,6 +97,13 @@ class Service:
             raise WrongMethod(f"{request.method} {path}: only {taken} is taken here.")
         if path == PING and self._engines.main.dead:
             raise EngineDead
+
+    def _has_key(self, request: Request, key: SecretStr) -> bool:
+        if keys.right(request.headers, key):
+            return True
+        # A link to a file works without it.
+        path, query = request.scope["path"], request.query_params
+        return request.method in READING and self._worker.links.right(path, query)
 
     @contextlib.contextmanager
     def _counted(self, request: Request) -> Iterator[None]:
@@ -183,8 +190,8 @@ class Service:
             else:
                 # NaN, which JSON has not, is a defect of whoever computed it.
                 with as_internal_error(job["id"]):
-                    response = _response(first, job["id"], scope)
-                await response(scope, receive, send)
+                    whole = response(first, job["id"], scope)
+                await whole(scope, receive, send)
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -196,7 +203,7 @@ def _headers(request_id: str) -> dict[str, str]:
     return {"x-request-id": request_id}
 
 
-def _response(chunk: Any, request_id: str, scope: Scope) -> Response:
+def response(chunk: Any, request_id: str, scope: Scope) -> Response:
     """Return the response for the one yield of an answer that is no stream, or of a failed job."""
     headers = _headers(request_id)
     if isinstance(chunk, str):
@@ -205,11 +212,11 @@ def _response(chunk: Any, request_id: str, scope: Scope) -> Response:
         return Response(_as_bytes(_encode(chunk)), media_type=JSON, headers=headers)
     body = json.loads(chunk["error"])
     if body["error"]["retryable"]:
-        headers["retry-after"] = "1"
-    if keys.authorization(Headers(scope=scope))[0] == "basic":
-        # LLM Engine's client, which looks for the message there.
-        body["detail"] = body["error"]["message"]
-    return Response(_as_bytes(_encode(body)), body["error"]["code"], headers, JSON)
+        headers["retry-after"] = str(body["error"].get("retry_after", 1))
+    status = body["error"]["code"]
+    if llm_engine.asks(scope):
+        status, body = llm_engine.refusal(body)
+    return Response(_as_bytes(_encode(body)), status, headers, JSON)
 
 
 async def _events(first: str, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:

@@ -5,22 +5,24 @@ import contextlib
 import os
 from collections.abc import AsyncGenerator
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from worker.errors import InvalidInput, VolumeError
+from worker.errors import InvalidInput, NoSuchObject, VolumeError
 from worker.files import MEGABYTE, Files
 from worker.job import OpenAIJob
 from worker.routes.openai import find
 from worker.routes.openai.files import CONTENT, FILES, LLM_ENGINE, Upload
+from worker.routes.openai.llm_engine.models import BASE_URL, DOWNLOAD, FILE
 from worker.routes.openai.route import Route
 from worker.serve.bodies import Bodies
 from worker.serve.keys import authorization
 from worker.settings import Settings
-from worker.volume import failures
+from worker.volume import adapters, failures
 
 FORM = "multipart/form-data"
 # Of a form: fields besides the file, bytes of each, and of all that is not the file's content.
@@ -46,6 +48,7 @@ class Transfers:
 
     def __init__(self, files: Files, settings: Settings) -> None:
         self._files = files
+        self._adapters = adapters.directory(settings.base_path)
         largest = settings.files_max_mb * MEGABYTE + AROUND
         self._bodies = Bodies(largest, settings.serve_timeout_s, "FILES_MAX_MB")
 
@@ -56,7 +59,7 @@ class Transfers:
             return None
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = route.path == FILES and route.method == "POST" and media_type == FORM
-        is_bytes = route.path == CONTENT and not _wants_json(request)
+        is_bytes = route.path == FILE or (route.path == CONTENT and not _wants_json(request))
         return route if is_form or is_bytes else None
 
     async def answer(self, request: Request, route: Route) -> Response:
@@ -68,6 +71,8 @@ class Transfers:
         if route.path == FILES:
             return JSONResponse(await self._receive(request))
         found = route.match(OpenAIJob(route=request.scope["path"]).path) or {}
+        if route.path == FILE:
+            return await asyncio.to_thread(self._of_adapter, found["name"], found["file"])
         return await asyncio.to_thread(self._content, found["id"])
 
     async def _receive(self, request: Request) -> dict[str, Any]:
@@ -97,6 +102,12 @@ class Transfers:
         with failures():
             found = place.stat()
         return FileResponse(place, media_type=BINARY, filename=file.filename, stat_result=found)
+
+    def _of_adapter(self, name: str, file: str) -> Response:
+        place = adapters.adapter_files(self._adapters, name).get(file)
+        if place is None:
+            raise NoSuchObject(f"The adapter {name!r} has no file {file!r}.")
+        return FileResponse(place, media_type=BINARY, filename=file)
 
 
 class _Form(MultiPartParser):
@@ -142,7 +153,7 @@ def _upload(form: FormData) -> tuple[Upload, UploadFile]:
 def _route(request: Request) -> Route | None:
     """Return the route of files that a request is for, if it is."""
     path: str = request.scope["path"]
-    if "/files" not in path:
+    if "files" not in path and not path.endswith("/download"):
         return None
     method = "GET" if request.method == "HEAD" else request.method
     route = find(OpenAIJob(route=path, method=method))
@@ -163,4 +174,12 @@ def route_of(request: Request) -> str:
     route = _route(request)
     if route is not None and route.path == CONTENT and _wants_json(request):
         query = f"{query}&format={LLM_ENGINE}"
+    if route is not None and route.path == DOWNLOAD:
+        query = f"{query}&{urlencode({BASE_URL: _base_url(request)})}"
     return f"{path}?{query}" if query else path
+
+
+def _base_url(request: Request) -> str:
+    """Return the address that the caller has of this server, also behind one that has the TLS."""
+    scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return str(request.base_url.replace(scheme=scheme))

@@ -13,6 +13,7 @@ from support.tables.batch_requests import NO_IDS, NO_PATHS, REFUSED, REFUSED_JOB
 
 from worker.app import Worker
 from worker.files import Files
+from worker.job.long_work import LongWork
 
 
 @pytest.fixture
@@ -185,8 +186,8 @@ async def test_a_job_whose_time_is_over_sends_the_next_or_says_what_to_send(
 ) -> None:
     started: list[str] = []
 
-    async def start(batch_id: str) -> bool:
-        started.append(batch_id)
+    async def start(work: LongWork) -> bool:
+        started.append(work.id)
         return starts
 
     with ScriptedEngine(*tokens("a")) as engine:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from support.processes.background import HUNG_S
+
 from worker.routes.lists import Room
 
 
@@ -41,5 +43,5 @@ async def test_an_item_that_is_cancelled_while_it_waits_gives_its_part_back() ->
         await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    async with asyncio.timeout(5), room.taken(2):
+    async with asyncio.timeout(HUNG_S), room.taken(2):
         pass

@@ -35,3 +35,15 @@ async def test_a_request_beyond_the_most_is_refused_until_one_has_ended() -> Non
             assert (await http.post(CHAT, json=HELLO)).status_code == 200
             for request in running:
                 request.cancel()
+
+
+async def test_a_request_to_a_model_that_is_set_aside_is_told_when_to_come_again() -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        transport = httpx.ASGITransport(Service(engine.engines, settings()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as http:
+            async with engine.engines.aside(patience_s=0.1):
+                refused = await http.post(CHAT, json=HELLO)
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
+                assert (await http.get("/ping")).status_code == 200
+                assert (await http.get("/health")).status_code == 503
+            assert (await http.post(CHAT, json=HELLO)).status_code == 200

@@ -20,7 +20,7 @@ from support.engine.scripted import (
 from support.served import client, error_of
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
-from worker.serve import server
+from worker.serve.running import server
 from worker.serve.service import Service
 
 HELLO = {"messages": [{"role": "user", "content": "Hi"}]}

@@ -1,15 +1,16 @@
 """The OpenAI path: the table of its routes, and who answers them.
 
-Most are routes of vLLM's own server, called in this process (``forward``); those that concern the
-worker as a whole it answers itself (``own``). Routes of vLLM's server that are not in the table are
-not served: they are not safe to expose, or make no sense without a socket (speech, development,
-weight transfer, disaggregation, loading adapters from a path).
+Most are routes of vLLM's own server, called in this process (``forward``). Those that concern the
+worker as a whole it answers itself (``own``), and some with one generation of the engine. Routes of
+vLLM's server that are not in the table are not served: they are not safe to expose, or make no
+sense without a socket (speech, development, weight transfer, disaggregation, loading adapters from
+a path).
 """
 
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,16 @@ from worker.chunking import ChunkPolicy, Piece
 from worker.errors import UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer, json_size
-from worker.routes.openai import batches, conversations, events, files, forward, llm_engine, own
+from worker.routes.openai import (
+    batches,
+    conversations,
+    events,
+    files,
+    fine_tuning,
+    forward,
+    llm_engine,
+    own,
+)
 from worker.routes.openai.route import CHAT_TEMPERATURE, Asked, Route
 from worker.routes.resources import Resources
 from worker.settings import Settings
@@ -33,7 +43,7 @@ async def openapi(asked: Asked) -> dict[str, Any]:
     served = _served(asked.settings)
     paths: dict[str, Any] = {}
     for route in served:
-        if route.own:
+        if route.own or route.generate:
             paths.setdefault(route.template, {}).update(_in_a_line(route))
     schemas: dict[str, Any] = {}
     known = {route.path for route in served}
@@ -44,9 +54,9 @@ async def openapi(asked: Asked) -> dict[str, Any]:
 
 
 def _in_a_line(route: Route) -> dict[str, Any]:
-    """Return the OpenAPI path item of one of the worker's own routes."""
+    """Return the OpenAPI path item of a route that is not vLLM's."""
     operation: dict[str, Any] = {
-        "summary": (route.own.__doc__ or "").split("\n")[0],
+        "summary": ((route.own or route.generate).__doc__ or "").split("\n")[0],
         "responses": {"200": {"description": "Successful Response"}},
     }
     if names := re.findall(r"{(\w+)}", route.template):
@@ -107,12 +117,15 @@ ROUTES = (
     Route("GET", "/v1/batches", batches.listed),
     Route("GET", "/v1/batches/{batch_id}", batches.retrieve),
     Route("POST", "/v1/batches/{batch_id}/cancel", batches.cancel),
-    Route("POST", "/v1/llm/batch-completions", llm_engine.create_v1),
-    Route("POST", "/v2/batch-completions", llm_engine.create_v2),
-    Route("GET", "/v2/batch-completions", llm_engine.listed),
-    Route("GET", "/v2/batch-completions/{job_id}", llm_engine.retrieve),
-    Route("POST", "/v2/batch-completions/{job_id}", llm_engine.update),
-    Route("POST", "/v2/batch-completions/{job_id}/actions/cancel", llm_engine.cancel),
+    Route("POST", fine_tuning.JOBS, fine_tuning.create),
+    Route("GET", fine_tuning.JOBS, fine_tuning.listed),
+    Route("GET", fine_tuning.JOB, fine_tuning.retrieve),
+    Route("POST", f"{fine_tuning.JOB}/cancel", fine_tuning.cancel),
+    Route("POST", f"{fine_tuning.JOB}/pause", fine_tuning.pause),
+    Route("POST", f"{fine_tuning.JOB}/resume", fine_tuning.resume),
+    Route("GET", f"{fine_tuning.JOB}/events", fine_tuning.told),
+    Route("GET", f"{fine_tuning.JOB}/checkpoints", fine_tuning.checkpoints),
+    *llm_engine.ROUTES,
     Route("GET", "/version"),
     Route("GET", "/health", own.health),
     Route("GET", "/metrics", own.metrics),
@@ -121,11 +134,19 @@ ROUTES = (
 )
 
 
+# The routes of each path without parameters, as jobs name it: most requests match no pattern then.
+_PLAIN = {
+    path: [route for route in ROUTES if route.match(path) is not None]
+    for path in (route.path.removeprefix("/v1") for route in ROUTES)
+    if "{" not in path
+}
+
+
 def find(job: OpenAIJob) -> Route | None:
     """Return the route of a job's path, if there is one: of several, the one of its method."""
     # The platform's gateway does not pass the method on.
     method = (job.method or ("POST" if job.body else "GET")).upper()
-    found = [route for route in ROUTES if route.match(job.path) is not None]
+    found = _PLAIN.get(job.path) or [route for route in ROUTES if route.match(job.path) is not None]
     return next((route for route in found if route.method == method), found[0] if found else None)
 
 
@@ -148,9 +169,16 @@ def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]
     if job.method is not None and job.method.upper() != route.method:
         methods = [row.method for row in ROUTES if row.match(job.path) is not None]
         raise WrongMethod(f"{route.template} takes {' and '.join(methods)}.")
-    if route.own is None:
-        return forward.answer(job, route, request_id, engines, settings)
-    answering = partial(route.own, Asked(job, request_id, resources, route.match(job.path) or {}))
+    asked = Asked(job, request_id, resources, route.match(job.path) or {})
+    if route.generate:
+        return route.generate(asked)
+    if route.own:
+        return _own_answer(route, partial(route.own, asked))
+    return forward.answer(job, route, request_id, engines, settings)
+
+
+def _own_answer(route: Route, answering: Callable[[], Any]) -> Answer[Any]:
+    """Return what the worker answers itself, without a slot of the engine."""
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         answered = answering()

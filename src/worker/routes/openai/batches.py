@@ -77,19 +77,8 @@ async def cancel(asked: Asked) -> dict[str, Any]:
 
 async def started(batch: Batch, resources: Resources, jobs: int = 1) -> dict[str, Any]:
     """Start as many jobs for a batch, and return it: with what to send, if this can't be done."""
-    going = all([await begun(batch.id, resources) for _ in range(jobs)])
-    shown = await asyncio.to_thread(batch.shown)
-    return shown if going else {**shown, **run_with(batch.id)}
-
-
-async def begun(batch_id: str, resources: Resources) -> bool:
-    """Start a job for a batch; return whether that can be done."""
-    return resources.start is not None and await resources.start(batch_id)
-
-
-def run_with(batch_id: str) -> dict[str, Any]:
-    """Return the job that runs a batch, for whoever has to send it."""
-    return {"run_with": {"input": {"batch": {"id": batch_id}}}}
+    to_send = await resources.begin(batch.work, jobs)
+    return {**await asyncio.to_thread(batch.shown), **to_send}
 
 
 def check_endpoint(endpoint: str, engines: Engines) -> None:

@@ -5,25 +5,28 @@ Over HTTP, ``worker.serve`` takes uploads in forms and answers contents as bytes
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from worker.batches.store import Batches
 from worker.chunking import ROOM_BYTES
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import PREFIX, Files, StoredFile
 from worker.files.stored import PURPOSE, Purpose
-from worker.job.base import Strict, Text
+from worker.job.base import Strict, Text, invalid_fields
 from worker.job.batch import ExpiresAfter
 from worker.routes.answer import json_size
 from worker.routes.openai.listing import Listing
 from worker.routes.openai.route import Asked
-from worker.volume import ids
+from worker.routes.resources import Resources
+from worker.volume import failures, ids
 
-# Bytes of a content that a job answers: the platform keeps no larger results.
+# Bytes of a content that a job answers, and of a range of one, which is base64: the platform
+# keeps no larger results.
 LARGEST = 20_000_000
+LARGEST_RANGE = 14_000_000
 # Bytes in one part of a content that is no text: as base64 fewer than a yield holds, and without
 # padding but at the end, so that the parts can be joined.
 PART = 600_000
@@ -31,6 +34,35 @@ LLM_ENGINE = "llm_engine"
 
 FILES = "/v1/files"
 CONTENT = "/v1/files/{id}/content"
+
+
+class Range(BaseModel):
+    """The part of a content that a job asks for, in bytes."""
+
+    # Not strict: all values of a query string are texts.
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    offset: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=LARGEST_RANGE)] = LARGEST_RANGE
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> Self | None:
+        """Validate a query string; None: all of the content is asked for.
+
+        Raises:
+            InvalidInput: naming what is wrong.
+        """
+        if not cls.model_fields.keys() & query.keys():
+            return None
+        try:
+            return cls.model_validate(query)
+        except ValidationError as error:
+            raise invalid_fields(error) from None
+
+    def of(self, place: Path) -> bytes:
+        with place.open("rb") as opened:
+            opened.seek(self.offset)
+            return opened.read(self.limit)
 
 
 class Upload(Strict):
@@ -98,19 +130,22 @@ async def delete(asked: Asked) -> dict[str, Any]:
 
     Raises:
         NoSuchObject: there is none.
-        Conflict: a batch uses it.
+        Conflict: a batch or a fine-tune uses it.
     """
     id = asked.parameters["id"]
-    await asyncio.to_thread(_delete, asked.resources.batches, id)
+    await asyncio.to_thread(_delete, asked.resources, id)
     return {"id": id, "object": "file", "deleted": True}
 
 
 async def content(asked: Asked) -> AsyncGenerator[Any, None]:
     """Return the content of a file: text, or base64 where it is none, in parts below 1 MB.
 
+    With ``offset`` and ``limit``, bytes, in the query string it is base64 of that range.
+
     Raises:
         NoSuchObject: there is no such file.
         AnswerTooLarge: its content is too large for a job.
+        InvalidInput: the range is none.
     """
     for part in await asyncio.to_thread(_contents, asked):
         yield part
@@ -143,19 +178,25 @@ def _bytes(upload: Upload) -> bytes:
     return (upload.content or "").encode()
 
 
-def _delete(batches: Batches, id: str) -> None:
-    batches.files.delete(id, in_use=batches.inputs_in_use())
+def _delete(resources: Resources, id: str) -> None:
+    batches, fine_tunes = resources.batches, resources.fine_tunes
+    in_use = batches.inputs_in_use() | fine_tunes.inputs_in_use()
+    batches.files.delete(id, in_use=in_use)
 
 
 def _contents(asked: Asked) -> list[Any]:
     files = asked.resources.batches.files
     file = files.get(asked.parameters["id"])
     place = files.content(file)
+    if part := Range.read(asked.job.query):
+        with failures():
+            return _base64(part.of(place))
     if file.bytes > LARGEST:
         key = file.path or f"worker/files/{file.id}/content"
         raise AnswerTooLarge(
             f"The file has {file.bytes:,} bytes, and a job answers {LARGEST:,}: "
-            f"read it by the S3 API of the network volume, where its key is {key}."
+            "ask for parts of it (offset, limit), or read it by the S3 API of the network volume, "
+            f"where its key is {key}."
         )
     found = place.read_bytes()
     llm_engine = asked.job.query.get("format") == LLM_ENGINE
@@ -165,11 +206,17 @@ def _contents(asked: Asked) -> list[Any]:
         if llm_engine:
             message = "The content of this file is no text, which LLM Engine's form has."
             raise InvalidInput(message) from None
-        return [
-            {"content_base64": base64.b64encode(found[start : start + PART]).decode()}
-            for start in range(0, len(found), PART)
-        ]
+        return _base64(found)
     return [{"id": file.id, "content": text}] if llm_engine else [*_parts(text)]
+
+
+def _base64(found: bytes) -> list[Any]:
+    """Cut bytes into parts that a yield holds; of none there is one."""
+    starts = range(0, max(1, len(found)), PART)
+    return [
+        {"content_base64": base64.b64encode(found[start : start + PART]).decode()}
+        for start in starts
+    ]
 
 
 def _parts(text: str) -> Iterator[str]:

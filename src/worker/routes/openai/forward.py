@@ -14,6 +14,7 @@ from worker.engine import Engine, Engines
 from worker.errors import (
     LONGEST_MESSAGE,
     InternalError,
+    NoEngine,
     RefusedByEngine,
     UnknownRoute,
     WorkerError,
@@ -87,8 +88,11 @@ def _engine_for(path: str, body: dict[str, Any] | None, engines: Engines) -> Eng
     """Return the engine that has a route; of several, the one of the model in the body.
 
     Raises:
+        NoEngine: the worker only trains.
         UnknownRoute: none has it.
     """
+    if not engines.serve:
+        raise NoEngine
     able = [engine for engine in engines if engine.keys(path) is not None]
     if not able:
         names = ", ".join(engine.model.names[0] for engine in engines)

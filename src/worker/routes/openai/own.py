@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
 
 from worker.engine import Engine
-from worker.errors import EngineDead, InvalidInput, UnknownRoute
+from worker.errors import EngineAside, EngineDead, InvalidInput, UnknownRoute
 from worker.routes.openai.route import CHAT_TEMPERATURE, Asked
 
 PLATFORM_URL = "https://api.runpod.ai/v2/{}/openai/v1"
@@ -24,12 +24,7 @@ async def models(asked: Asked) -> dict[str, Any]:
     Raises:
         EngineDead: no engine is alive.
     """
-    # An embedder that is being started again has none.
-    alive = [engine for engine in asked.engines if not engine.dead]
-    if not alive:
-        raise EngineDead
-    cards = [card for engine in alive for card in await _cards(engine, asked.request_id)]
-    return {"object": "list", "data": cards}
+    return {"object": "list", "data": [card for _, card in await cards(asked)]}
 
 
 async def model(asked: Asked) -> Any:
@@ -38,15 +33,7 @@ async def model(asked: Asked) -> Any:
     Raises:
         UnknownRoute: there is no such model.
     """
-    name = asked.parameters["model"]
-    listed = await models(asked)
-    card = next((card for card in listed["data"] if card["id"] == name), None)
-    if card is None and any(engine.dead for engine in asked.engines):
-        raise EngineDead
-    if card is None:
-        served = ", ".join(card["id"] for card in listed["data"])
-        raise UnknownRoute(f"There is no model {name!r}; this worker serves {served}.")
-    return card
+    return (await find_card(asked, asked.parameters["model"]))[1]
 
 
 async def unload_adapter(asked: Asked) -> dict[str, Any]:
@@ -71,10 +58,12 @@ async def health(asked: Asked) -> dict[str, Any]:
     """Tell whether the model answers, and how each engine is.
 
     Raises:
-        EngineDead: it does not.
+        EngineAside, EngineDead: it does not.
     """
     if asked.engines.main.dead:
         raise EngineDead
+    if asked.engines.main.is_aside:
+        raise EngineAside
     states = {
         engine.model.names[0]: "starting" if engine.dead else "ready" for engine in asked.engines
     }
@@ -119,6 +108,35 @@ class _Merged:
                 if known is not family:
                     known.samples += family.samples
         yield from families.values()
+
+
+async def cards(asked: Asked) -> list[tuple[Engine, dict[str, Any]]]:
+    """Return vLLM's cards of the models that callers can name, each with its engine.
+
+    Raises:
+        EngineDead: no engine is alive.
+    """
+    # An embedder that is being started again has none.
+    alive = [engine for engine in asked.engines if not engine.dead]
+    if not alive:
+        raise EngineDead
+    return [(engine, card) for engine in alive for card in await _cards(engine, asked.request_id)]
+
+
+async def find_card(asked: Asked, name: str) -> tuple[Engine, dict[str, Any]]:
+    """Return one of ``cards``.
+
+    Raises:
+        UnknownRoute: there is no model of this name.
+    """
+    found = await cards(asked)
+    one = next(((engine, card) for engine, card in found if card["id"] == name), None)
+    if one is None and any(engine.dead for engine in asked.engines):
+        raise EngineDead
+    if one is None:
+        served = ", ".join(card["id"] for _, card in found)
+        raise UnknownRoute(f"There is no model {name!r}; this worker serves {served}.")
+    return one
 
 
 async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:

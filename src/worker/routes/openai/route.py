@@ -10,6 +10,7 @@ from starlette.routing import compile_path
 
 from worker.engine import Engines
 from worker.job import OpenAIJob
+from worker.routes.answer import Answer
 from worker.routes.openai import conversations, events
 from worker.routes.resources import Resources
 from worker.settings import Settings
@@ -54,14 +55,14 @@ class Route:
     Args:
         method: "GET", "POST", "PUT" or "DELETE".
         path: where vLLM's server has it. ``{name}`` is a part of it, ``{name:path}`` any text.
-        own: answers the request in place of vLLM's server; all but ``streams`` is for the routes
-            of that server.
+        own: answers the request in place of vLLM's server.
         streams: whether a body with ``stream`` is answered by events; of the worker's own, whether
             the answer comes in parts, each a yield.
         complete: completes the conversation in a body.
         temperature: the default, where the model's generation_config has none.
         response_id: the id for the body, where vLLM does not take it from a header: "resp_{}".
         errors: how clients of the route look for errors.
+        generate: makes the answer out of one generation of the engine, without vLLM's server.
     """
 
     method: str
@@ -72,6 +73,7 @@ class Route:
     temperature: float | None = None
     response_id: str | None = None
     errors: events.ErrorFormat = events.OPENAI
+    generate: Callable[[Asked], Answer[Any]] | None = None
 
     @property
     def template(self) -> str:

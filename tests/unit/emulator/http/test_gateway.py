@@ -2,64 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
+from support.processes.scripted_emulator import Act, hang, only_job, served, yielding
 
 from emulator import Emulator, FailedAs, Job, LostAs, Options, Status
 
 NOT_FOUND = {"error": {"message": "no model", "type": "NotFound", "param": "model", "code": 404}}
-
-Act = Callable[[Emulator, Job], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as session:
         yield session
-
-
-@asynccontextmanager
-async def served(act: Act, options: Options | None = None) -> AsyncIterator[Emulator]:
-    """Start an emulator, and a worker that takes one job and acts on it."""
-    async with Emulator(options) as emulator:
-
-        async def work() -> None:
-            queue = emulator.queue
-            await queue.arrived.wait_for(lambda: queue.has_waiting)
-            (job,) = queue.take(queue.worker("w"), 1)
-            await act(emulator, job)
-
-        async with asyncio.TaskGroup() as tasks:
-            worker = tasks.create_task(work())
-            yield emulator
-            worker.cancel()
-
-
-def yielding(*outputs: object, error: str | None = None) -> Act:
-    async def act(emulator: Emulator, job: Job) -> None:
-        for output in outputs:
-            emulator.queue.add_chunk(job, output)
-            await asyncio.sleep(0)
-        if error is None:
-            emulator.queue.complete(job, list(outputs))
-        else:
-            emulator.queue.fail(job, error)
-
-    return act
-
-
-async def hang(emulator: Emulator, job: Job) -> None:
-    emulator.queue.add_chunk(job, "data: 1\n\n")
-
-
-async def only_job(emulator: Emulator) -> Job:
-    await emulator.queue.arrived.wait_for(lambda: bool(emulator.queue.jobs), 60)
-    (job,) = emulator.queue.jobs.values()
-    return job
 
 
 async def test_a_post_becomes_a_job_with_its_route_and_body(http: aiohttp.ClientSession) -> None:

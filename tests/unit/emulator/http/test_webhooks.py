@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -20,12 +20,15 @@ LONG_S = 60.0
 class Receiver:
     """Records posts, and answers with one status after the other; the last one repeats."""
 
-    def __init__(self, *statuses: int, port: int | None = None) -> None:
+    def __init__(self, *statuses: int, held: socket.socket | None = None) -> None:
         self.statuses = list(statuses)
         self.posts: list[Any] = []
         app = web.Application()
         app.router.add_post("/hook", self._record)
-        self.server = TestServer(app, port=port)
+        if held is None:
+            self.server = TestServer(app)
+        else:
+            self.server = TestServer(app, socket_factory=lambda *_: held)
 
     async def _record(self, request: web.Request) -> web.Response:
         self.posts.append(await request.json())
@@ -137,15 +140,23 @@ async def test_a_job_that_is_retried_calls_its_webhook_at_each_end() -> None:
 async def test_a_webhook_is_tried_three_times_at_most_until_it_answers_200(
     caplog: pytest.LogCaptureFixture, statuses: list[int], posts: int
 ) -> None:
+    def warned() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "emulator"]
+
     async with receiving(*statuses) as receiver, emulator_client(webhook_retry_s=0.01) as client:
         job = await client.run(webhook=receiver.url)
         await complete(client, job)
         await receiver.wait_for_posts(posts)
+        given_up = [f"the webhook of job {job} was not acknowledged: 404"]
+        expected = [] if 200 in statuses[:3] else given_up
+
+        async def has_warned() -> bool:
+            return warned() == expected
+
+        await eventually(has_warned)
         await asyncio.sleep(0.03)
         assert receiver.posts == [await client.status(job)] * posts
-    warned = [record.getMessage() for record in caplog.records if record.name == "emulator"]
-    given_up = [f"the webhook of job {job} was not acknowledged: 404"]
-    assert warned == ([] if 200 in statuses[:3] else given_up)
+    assert warned() == expected
 
 
 async def test_attempts_are_as_far_apart_as_the_options_say() -> None:
@@ -159,42 +170,46 @@ async def test_attempts_are_as_far_apart_as_the_options_say() -> None:
     assert Options().webhook_retry_s == 10
 
 
-def unused_port() -> int:
+@contextmanager
+def refusing() -> Iterator[tuple[socket.socket, str]]:
+    """Hold a port where nobody listens; yield the socket, which may listen later, and its URL."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+        yield held, f"http://127.0.0.1:{held.getsockname()[1]}/hook"
 
 
 async def test_a_webhook_whose_connection_is_refused_is_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    port = unused_port()
-    receiver = Receiver(200, port=port)
-
     async def was_tried() -> bool:
         return "Retrying after exception" in caplog.text
 
-    async with emulator_client(webhook_retry_s=0.1) as client:
-        with caplog.at_level(logging.DEBUG, "aiohttp_retry"):
-            job = await client.run(webhook=f"http://127.0.0.1:{port}/hook")
-            await complete(client, job)
-            await eventually(was_tried)
-        async with receiver.server:
-            await receiver.wait_for_posts(1)
+    with refusing() as (held, url):
+        async with emulator_client(webhook_retry_s=LONG_S) as client:
+            with caplog.at_level(logging.DEBUG, "aiohttp_retry"):
+                job = await client.run(webhook=url)
+                await complete(client, job)
+                await eventually(was_tried)
+            receiver = Receiver(200, held=held)
+            async with receiver.server:
+                client.let_pass(LONG_S)
+                await receiver.wait_for_posts(1)
 
 
 async def test_a_webhook_that_is_never_reached_is_given_up_and_that_is_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with emulator_client(webhook_retry_s=0.01) as client:
-        job = await client.run(webhook=f"http://127.0.0.1:{unused_port()}/hook")
-        await complete(client, job)
+    with refusing() as (_, url):
+        async with emulator_client(webhook_retry_s=0.01) as client:
+            job = await client.run(webhook=url)
+            await complete(client, job)
 
-        async def is_logged() -> bool:
-            return f"the webhook of job {job} was not acknowledged: Cannot connect" in caplog.text
+            async def is_logged() -> bool:
+                told = f"the webhook of job {job} was not acknowledged: Cannot connect"
+                return told in caplog.text
 
-        await eventually(is_logged)
-        assert (await client.status(job))["status"] == "COMPLETED"
+            await eventually(is_logged)
+            assert (await client.status(job))["status"] == "COMPLETED"
 
 
 async def test_stopping_gives_up_what_was_not_acknowledged() -> None:

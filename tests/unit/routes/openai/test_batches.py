@@ -14,6 +14,7 @@ from worker.app import Worker
 from worker.batches.store import Batches
 from worker.engine import Model
 from worker.files import Files
+from worker.job.long_work import LongWork
 
 BATCHES = "/v1/batches"
 
@@ -26,8 +27,8 @@ class Caller:
         self.root = root
         self._jobs = 0
 
-        async def start(batch_id: str) -> bool:
-            self.started.append(batch_id)
+        async def start(work: LongWork) -> bool:
+            self.started.append(work.id)
             return starts
 
         configured = settings(FILES_PATH=str(root))

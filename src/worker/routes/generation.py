@@ -1,4 +1,7 @@
-"""The raw path: a prompt or a conversation for the engine itself."""
+"""One generation: a prompt or a conversation for the engine itself.
+
+It answers the raw path, and LLM Engine's routes for completions.
+"""
 
 import contextlib
 import math
@@ -23,10 +26,17 @@ from worker.routes.dialects import DIALECTS
 DETAILS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
-def answer(job: RawJob, request_id: str, engine: Engine, bounds: Bounds) -> Answer[Delta]:
+def answer(
+    job: RawJob, request_id: str, engine: Engine, bounds: Bounds, room: int = ROOM_BYTES
+) -> Answer[Delta]:
     """Return the answer to a raw job: a piece is a token in a stream, otherwise a whole choice.
 
-    A delta too large for one yield of a stream is several pieces.
+    Args:
+        job: the raw job.
+        request_id: the job's id.
+        engine: answers it.
+        bounds: of structured output.
+        room: bytes that a piece of a stream may have; a larger delta is several pieces.
 
     Raises:
         InvalidInput: its structured output is too much.
@@ -46,7 +56,8 @@ def answer(job: RawJob, request_id: str, engine: Engine, bounds: Bounds) -> Answ
             async for delta in deltas:
                 output_tokens += delta.tokens
                 usage.prompt_tokens, usage.output_tokens = delta.prompt_tokens, output_tokens
-                for piece in _pieces(delta, ROOM_BYTES if job.streamed else math.inf):
+                usage.cut |= cut_by_default(job, delta)
+                for piece in _pieces(delta, room if job.streamed else math.inf):
                     yield piece
 
     return Answer(
@@ -56,6 +67,11 @@ def answer(job: RawJob, request_id: str, engine: Engine, bounds: Bounds) -> Answ
         policy=dialect.policy,
         usage=usage,
     )
+
+
+def cut_by_default(job: RawJob, delta: Delta) -> bool:
+    """Whether a choice ended here because the job named no ``max_tokens``."""
+    return delta.finish_reason == "length" and "max_tokens" not in job.sampling_params.vllm
 
 
 def _size(delta: Delta, names: Iterable[str] = tuple(chain(*DETAILS))) -> int:

@@ -1,4 +1,4 @@
-"""Routes of Scale's LLM Engine for batches; its files are OpenAI's.
+"""Batches of LLM Engine's; its files are OpenAI's.
 
 The first line of a docstring is what /openapi.json has of the route.
 """
@@ -15,7 +15,7 @@ from worker.batches.state import Batch
 from worker.batches.store import PREFIX
 from worker.errors import Conflict, InvalidInput
 from worker.routes.openai import own
-from worker.routes.openai.batches import begun, check_endpoint, run_with
+from worker.routes.openai.batches import check_endpoint
 from worker.routes.openai.route import Asked
 from worker.volume import ids
 from worker.volume.pages import page
@@ -78,7 +78,7 @@ async def cancel(asked: Asked) -> dict[str, Any]:
         return {"success": False}
     await asyncio.to_thread(settle, asked.resources.batches, batch)
     ended = await asyncio.to_thread(batch.ended)
-    return {"success": True, **({} if ended else await _begun(batch, asked))}
+    return {"success": True, **({} if ended else await asked.resources.begin(batch.work))}
 
 
 async def _created(asked: Asked, version: creation.Version) -> tuple[Batch, dict[str, Any]]:
@@ -99,13 +99,7 @@ async def _created(asked: Asked, version: creation.Version) -> tuple[Batch, dict
         check_endpoint=lambda url: check_endpoint(url, asked.engines),
     )
     batch = await asyncio.to_thread(create, asked.resources.batches, request, version)
-    return batch, await _begun(batch, asked, request.data_parallelism)
-
-
-async def _begun(batch: Batch, asked: Asked, jobs: int = 1) -> dict[str, Any]:
-    """Start as many jobs for a batch; return what to send, if this can't be done."""
-    going = all([await begun(batch.id, asked.resources) for _ in range(jobs)])
-    return {} if going else run_with(batch.id)
+    return batch, await asked.resources.begin(batch.work, request.data_parallelism)
 
 
 async def _check_model(name: str, asked: Asked) -> None:

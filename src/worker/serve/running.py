@@ -1,0 +1,182 @@
+"""Runs the HTTP server: of a worker, or in place of one that can't start."""
+
+import json
+import logging
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from socket import socket
+from typing import Any, NoReturn
+
+import uvicorn
+from pydantic import SecretStr
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from worker.engine import Engines
+from worker.errors import StartFailed
+from worker.serve.connections import LARGEST_HEAD, Connection, Limits
+from worker.serve.refusal import Refusal
+from worker.serve.service import METHODS, PING, Service
+from worker.settings import Settings
+from worker.settings.values import items
+from worker.start.failed import LONGEST_S
+
+log = logging.getLogger(__name__)
+
+# Seconds that running requests have to end after a signal to stop.
+GRACE_S = 30
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# What pages of other origins may read, besides what they always may.
+EXPOSED = ("content-disposition", "content-range", "retry-after", "x-request-id")
+
+Leave = Callable[[int], NoReturn]
+
+
+class HealthPort:
+    """An app of which a second port serves /ping alone."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._port = port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["server"][1] == self._port and scope["path"] != PING:
+            await Response(status_code=404)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def server(
+    engines: Engines, settings: Settings, host: str, port: int, health: int | None = None
+) -> uvicorn.Server:
+    """Return a server that has not started.
+
+    Args:
+        engines: warm.
+        settings: the worker's.
+        host: for the log.
+        port: likewise.
+        health: a further port, for ``/ping`` alone.
+    """
+    if host not in LOOPBACK and settings.serve_api_key is None:
+        log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
+    limits = Limits(settings.serve_max_connections, settings.serve_timeout_s)
+    app = with_cors(Service(engines, settings), settings.allowed_origins)
+    if health is not None:
+        app = HealthPort(app, health)
+    return _server(app, limits, host, port, lifespan="on")
+
+
+def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Return an app that pages of these origins may call; none may, if none is named."""
+    if not origins:
+        return app
+    methods = ("OPTIONS", *METHODS)
+    headers = ["*"]
+    return CORSMiddleware(
+        app, origins, methods, allow_headers=headers, expose_headers=EXPOSED, max_age=3600
+    )
+
+
+def serve(
+    engines: Engines,
+    settings: Settings,
+    host: str,
+    sockets: Sequence[socket],
+    leave: Leave,
+    watch: Callable[[Callable[[], int]], None],
+) -> None:
+    """Answer requests until a signal.
+
+    Args:
+        engines: warm.
+        settings: the worker's.
+        host: as named to ``Listener``.
+        sockets: that it has returned.
+        leave: ends the process.
+        watch: is called in a thread, with a function that counts the running requests.
+    """
+    running = server(engines, settings, host, *(one.getsockname()[1] for one in sockets))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # While the server runs it has handlers of its own: running requests have their grace. Then
+        # it puts these back, and raises the signal again.
+        signal.signal(number, lambda *_: leave(0))
+
+    def requests_left() -> int:
+        return len(running.server_state.tasks)
+
+    threading.Thread(target=watch, args=(requests_left,), daemon=True).start()
+    # Uvicorn says so of sockets that it has opened itself.
+    named = f"[{host}]" if ":" in host else host
+    log.info("Uvicorn running on http://%s:%d", named, sockets[0].getsockname()[1])
+    running.run(sockets=[*sockets])
+
+
+def refuse(
+    error: StartFailed,
+    values: Mapping[str, str],
+    host: str,
+    sockets: Sequence[socket],
+    leave: Leave,
+) -> None:
+    """Answer every request with the reason of a failed start, for some time.
+
+    Args:
+        error: the reason, for callers.
+        values: the settings as text, since they may be what is wrong.
+        host: as named to ``Listener``.
+        sockets: that it has returned.
+        leave: ends the process.
+    """
+    running = refusing(error, values, host, *(one.getsockname()[1] for one in sockets))
+    timer = threading.Timer(LONGEST_S, leave, [1])
+    timer.daemon = True
+    timer.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # As in ``serve``.
+        signal.signal(number, lambda *_: leave(1))
+    running.run(sockets=[*sockets])
+
+
+def refusing(
+    error: StartFailed, values: Mapping[str, str], host: str, port: int, health: int | None = None
+) -> uvicorn.Server:
+    """Return a server that has not started, and will refuse every request; as ``server``."""
+    key = values.get("SERVE_API_KEY")
+    fields = Settings.model_fields
+    limits = Limits(fields["serve_max_connections"].default, fields["serve_timeout_s"].default)
+    app = with_cors(Refusal(error, SecretStr(key) if key else None), _origins(values))
+    if health is not None:
+        app = HealthPort(app, health)
+    return _server(app, limits, host, port, lifespan="off")
+
+
+def _origins(values: Mapping[str, str]) -> Sequence[str]:
+    """Return ALLOWED_ORIGINS; none where they can't be read, which may be why nothing starts."""
+    text = values.get("ALLOWED_ORIGINS")
+    try:
+        return items(text) if text else ()
+    except json.JSONDecodeError:
+        return ()
+
+
+def _server(app: Any, limits: Limits, host: str, port: int, **options: Any) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        # Made by uvicorn, once for each connection.
+        http=partial(Connection, limits),  # type: ignore[arg-type]  # a function does as well
+        h11_max_incomplete_event_size=LARGEST_HEAD,
+        ws="none",
+        # The worker's own handlers take uvicorn's log, too.
+        log_config=None,
+        log_level="info",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+        **options,
+    )
+    return uvicorn.Server(config)

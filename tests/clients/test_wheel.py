@@ -1,0 +1,158 @@
+"""The client's package, built and installed as docs/client.md says: in environments of its own."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+from support import ROOT
+
+# Seconds, that end what hangs: an installation takes ten.
+HUNG_S = 500
+# Bytes, and seconds: twice what it has, and twenty times what it takes on two cores.
+LARGEST_WHEEL = 300_000
+LONGEST_IMPORT_S = 5.0
+TIMED = """
+import time
+began = time.perf_counter()
+import llm_worker_client
+print(time.perf_counter() - began)
+"""
+ABSENT = ("vllm", "torch", "transformers", "runpod", "worker", "emulator", "openai", "httpx2")
+FLAGS = ("--name", "chat", "--image", "me/llm-worker:1", "--gpu-pools", "ADA_24", "--offline")
+SCRIPT = """
+import {package}
+from llm_worker_client import LLM, AsyncRunpodTransport, Completion, RunpodTransport
+
+whole = {package}.Client(transport=RunpodTransport("id", "key"))
+side_by_side = {package}.AsyncClient(transport=AsyncRunpodTransport("id", "key"))
+text = str(Completion.create(model="demo", prompt="Hi"))
+texts = [answer.outputs[0].text for answer in LLM().generate(["Hi"])]
+"""
+
+
+def run(folder: Path, *command: str | Path) -> str:
+    """Run a command outside of the repository; return what it printed."""
+    # Of the tests' own environment only what pip needs to find packages.
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(folder, sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def installed(folder: Path, *packages: str | Path) -> Path:
+    """Make an environment with packages and what they require; return its commands' folder."""
+    run(folder, sys.executable, "-m", "venv", "env")
+    run(folder, "env/bin/python", "-m", "pip", "install", *packages)
+    return folder / "env" / "bin"
+
+
+@pytest.fixture(scope="module")
+def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("installed"), wheel)
+
+
+@pytest.fixture(scope="module")
+def commands_with_all(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install it beside what others bring, and what its extra does."""
+    return installed(tmp_path_factory.mktemp("all"), f"{wheel}[volume]", "httpx2")
+
+
+def test_the_wheel_is_small_and_holds_the_client_alone(wheel: Path) -> None:
+    size = wheel.stat().st_size
+    sys.stdout.write(f"{wheel.name}: {size:,} bytes\n")
+    assert size < LARGEST_WHEEL
+    files = zipfile.ZipFile(wheel).namelist()
+    assert {file.partition("/")[0].partition("-")[0] for file in files} == {"llm_worker_client"}
+    assert {"llm_worker_client/py.typed", "llm_worker_client/deploy/settings.json"} <= set(files)
+
+
+def test_what_is_installed_with_it_is_what_the_page_lists(commands: Path) -> None:
+    listed = json.loads(run(commands, "./python", "-m", "pip", "list", "--format", "json"))
+    found = {canonicalize_name(one["name"]) for one in listed} - {"pip", "setuptools"}
+    page = (ROOT / "docs" / "client.md").read_text()
+    section = page.split("## Install it")[1].split("## The proxy")[0]
+    table, _, brought = section.partition("These bring ")
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    always = [cell for cell in rows if "boto3" not in cell]
+    named = [name for cell in (*always, brought) for name in re.findall(r"`([\w-]+)`", cell)]
+    assert found == {"llm-worker-client", *map(canonicalize_name, named)}
+
+
+def test_importing_it_takes_no_time(commands: Path) -> None:
+    seconds = min(float(run(commands, "./python", "-c", TIMED)) for _ in range(3))
+    sys.stdout.write(f"import llm_worker_client: {seconds:.2f} s\n")
+    assert seconds < LONGEST_IMPORT_S
+
+
+def test_neither_an_engine_nor_the_sdk_comes_with_it(commands: Path) -> None:
+    code = f"import importlib.util as u; print([n for n in {ABSENT} if u.find_spec(n)])"
+    assert run(commands, "./python", "-c", code) == "[]\n"
+
+
+def test_its_command_is_the_module(commands: Path) -> None:
+    shown = run(commands, "./llm-worker-client", "--help")
+    assert shown == run(commands, "./python", "-m", "llm_worker_client", "--help")
+    assert "proxy" in shown
+
+
+def test_a_dry_run_of_deploy_works_and_knows_the_settings(commands: Path) -> None:
+    plan = ("deploy", "plan", *FLAGS, "--settings", "MODEL_NAME=org/model")
+    content = json.loads(run(commands, "./llm-worker-client", *plan))
+    assert content["body"]["env"]["MODEL_NAME"] == "org/model"
+    with pytest.raises(AssertionError, match="did you mean MAX_MODEL_LEN"):
+        run(commands, "./llm-worker-client", *plan, "MAX_MODEL_LENGTH=1")
+
+
+def test_files_of_the_volume_need_its_extra(commands: Path, commands_with_all: Path) -> None:
+    code = "from llm_worker_client.volume import open_volume; open_volume()"
+    with pytest.raises(AssertionError, match=r"boto3 is missing: pip install .+\[volume\]"):
+        run(commands, "./python", "-c", code)
+    with pytest.raises(AssertionError, match="Set RUNPOD_VOLUME_ID"):
+        run(commands_with_all, "./python", "-c", code)
+
+
+def checked(commands: Path, script: str) -> str:
+    """Return what mypy says of a script that uses what is installed."""
+    (commands / "script.py").write_text(script)
+    words = ["--strict", "--config-file=", "--python-executable", "./python", "script.py"]
+    return run(commands, sys.executable, "-m", "mypy", "--cache-dir=cache", *words)
+
+
+@pytest.mark.parametrize("package", ["httpx", "httpx2"])
+def test_a_script_is_typed(package: str, commands_with_all: Path) -> None:
+    script = SCRIPT.format(package=package)
+    assert checked(commands_with_all, script).startswith("Success")
+    run(commands_with_all, "./python", "-c", script.partition("text = ")[0])
+    with pytest.raises(AssertionError, match=r"incompatible type .int."):
+        checked(
+            commands_with_all,
+            script.replace('RunpodTransport("id", "key")', "RunpodTransport(1)"),
+        )
+
+
+def test_a_script_without_httpx2_is_typed_and_runs(commands: Path) -> None:
+    script = SCRIPT.format(package="httpx")
+    assert checked(commands, script).startswith("Success")
+    run(commands, "./python", "-c", script.partition("text = ")[0])

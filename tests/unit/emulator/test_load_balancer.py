@@ -1,0 +1,152 @@
+"""The load balancing endpoint: who is healthy, who gets a request, and what is too much."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from emulator import Options
+from emulator.load_balancer import AFFINITY, LoadBalancer
+
+FAST: dict[str, Any] = {"ping_s": 0.01}
+
+
+@dataclass
+class ServingWorker:
+    """A worker's server: says what it got, and streams."""
+
+    id: str
+    status: int = 200  # of its pings
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/ping":
+            return web.Response(status=self.status)
+        if request.path == "/held":
+            await self.held.wait()
+        if request.path == "/large":
+            return web.Response(body=BytesIO(bytes(31_000_000)))
+        got = {"method": request.method, "path": request.path_qs, "body": await request.text()}
+        got["key"] = request.headers.get("Authorization", "")
+        return web.json_response({"worker": self.id, **got}, status=201, headers={"x-own": "1"})
+
+
+@dataclass
+class Balanced:
+    """An endpoint with workers, and a session for its callers."""
+
+    workers: dict[str, ServingWorker]
+    session: aiohttp.ClientSession
+
+    async def ask(self, path: str = "/v1/models", affinity: str = "") -> tuple[int, Any, str]:
+        async with self.session.get(path, headers={AFFINITY: affinity}) as answer:
+            return answer.status, await answer.json(), answer.headers.get(AFFINITY, "")
+
+
+@asynccontextmanager
+async def balanced(count: int = 2, **options: Any) -> AsyncIterator[Balanced]:
+    async with AsyncExitStack() as stack:
+        balancer = await stack.enter_async_context(LoadBalancer(Options(**FAST | options)))
+        workers = {}
+        for number in range(1, count + 1):
+            worker = ServingWorker(f"worker-{number}")
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", worker.answer)
+            runner = web.AppRunner(app, shutdown_timeout=0)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            port = int(balancer.worker_environ(worker.id)["PORT"])
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+            workers[worker.id] = worker
+        session = await stack.enter_async_context(aiohttp.ClientSession(balancer.url))
+        yield Balanced(workers, session)
+        for worker in workers.values():
+            worker.held.set()
+
+
+async def test_a_request_reaches_a_worker_unchanged_and_its_answer_the_caller() -> None:
+    async with balanced() as endpoint:
+        headers = {"Authorization": "Bearer sk-mine"}
+        url = "/v1/files/a%2Fb?limit=2"
+        async with endpoint.session.delete(url, data="text", headers=headers) as answer:
+            got = await answer.json()
+            assert (answer.status, answer.headers["x-own"]) == (201, "1")
+            assert answer.headers[AFFINITY] == got.pop("worker")
+    assert got == {"method": "DELETE", "path": url, "body": "text", "key": "Bearer sk-mine"}
+
+
+async def test_the_worker_with_the_fewest_requests_gets_the_next() -> None:
+    async with balanced() as endpoint:
+        held = asyncio.create_task(endpoint.ask("/held"))
+        busy = set[str]()
+        while len(busy) < 2:
+            _, answer, _ = await endpoint.ask()
+            busy.add(answer["worker"])
+            if len(busy) == 1 and not held.done():
+                break
+        served = {(await endpoint.ask())[2] for _ in range(5)}
+        assert len(served) == 1
+        for worker in endpoint.workers.values():
+            worker.held.set()
+        assert (await held)[2] not in served
+
+
+async def test_a_session_stays_on_its_worker() -> None:
+    async with balanced() as endpoint:
+        for name in endpoint.workers:
+            for affinity in (name, f"strict {name}", f"strict-resume {name}"):
+                assert (await endpoint.ask(affinity=affinity))[2] == name
+
+
+async def test_without_its_worker_a_session_moves_unless_it_is_strict() -> None:
+    async with balanced(strict_wait_s=0.1) as endpoint:
+        assert (await endpoint.ask(affinity="worker-1"))[2] == "worker-1"
+        endpoint.workers["worker-1"].status = 503
+        async with asyncio.timeout(300):
+            while (await endpoint.ask(affinity="worker-1"))[2] == "worker-1":
+                pass
+        assert (await endpoint.ask(affinity="worker-1"))[2] == "worker-2"
+        status, body, _ = await endpoint.ask(affinity="strict worker-1")
+        assert (status, "timed out waiting for worker" in body["error"]) == (400, True)
+        status, body, _ = await endpoint.ask(affinity="strict worker-9")
+        assert (status, "affinity_worker_gone" in body["error"]) == (404, True)
+
+
+@pytest.mark.parametrize("ping", [204, 503, 404])
+async def test_a_request_waits_for_a_healthy_worker_and_not_for_ever(ping: int) -> None:
+    async with balanced(1, balanced_wait_s=0.2) as endpoint:
+        (worker,) = endpoint.workers.values()
+        assert (await endpoint.ask())[0] == 201
+        worker.status = ping
+        async with asyncio.timeout(300):
+            while (found := await endpoint.ask())[0] != 400:
+                pass
+        assert "no workers available" in found[1]["error"]
+    async with balanced(1) as endpoint:
+        (worker,) = endpoint.workers.values()
+        worker.status = ping
+        waiting = asyncio.create_task(endpoint.ask())
+        worker.status = 200
+        assert (await waiting)[0] == 201
+
+
+async def test_what_is_too_large_or_takes_too_long_is_refused() -> None:
+    async with balanced(1, processing_s=0.2) as endpoint:
+        async with endpoint.session.post("/v1/files", data=BytesIO(bytes(30_000_001))) as answer:
+            assert answer.status == 413
+        assert (await endpoint.ask("/held"))[0] == 504
+        assert (await endpoint.ask("/large"))[0] == 502
+
+
+async def test_the_endpoints_key_is_asked_for() -> None:
+    async with balanced(1, api_key="sk-endpoint") as endpoint:
+        assert (await endpoint.ask())[0] == 401
+        headers = {"Authorization": "Bearer sk-endpoint"}
+        async with endpoint.session.get("/v1/models", headers=headers) as answer:
+            assert answer.status == 201

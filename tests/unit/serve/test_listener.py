@@ -1,0 +1,188 @@
+"""The ports of --serve while the worker starts, and their handing over."""
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from support.processes.background import wait_until
+
+from worker.errors import MachineUnfit, StartFailed
+from worker.serve import listener as module
+from worker.serve import starting
+from worker.serve.listener import Listener, Ports
+from worker.settings.mistakes import SettingsError
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port: int = bound.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def open_ports() -> Iterator[Callable[[Ports], Listener]]:
+    with ExitStack() as stack:
+
+        def opened(ports: Ports) -> Listener:
+            listener = Listener("127.0.0.1", ports)
+            stack.callback(listener.close)
+            return listener
+
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("named", "environ", "ports"),
+    [
+        (None, {}, Ports(8000)),
+        (9000, {"PORT": "80"}, Ports(9000)),
+        (0, {"PORT": "80"}, Ports(0)),
+        (None, {"PORT": " 80 "}, Ports(80)),
+        (None, {"PORT": "80", "PORT_HEALTH": "80"}, Ports(80)),
+        (None, {"PORT": "80", "PORT_HEALTH": "8080"}, Ports(80, 8080)),
+        (80, {"PORT": "tcp://10.0.0.1:80"}, Ports(80)),
+    ],
+)
+def test_the_command_line_wins_over_the_platforms_variables(
+    named: int | None, environ: dict[str, str], ports: Ports
+) -> None:
+    assert Ports.of(named, environ) == ports
+
+
+@pytest.mark.parametrize("name", ["PORT", "PORT_HEALTH"])
+@pytest.mark.parametrize("value", ["http", "70000", "-1", "8.0"])
+def test_a_variable_that_is_no_port_is_a_mistake(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        Ports.of(None, {name: value})
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_set() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartFailed, match=rf"port {port} can't be opened.*Set --port"):
+            Listener("127.0.0.1", Ports(port))
+
+
+def test_pings_are_204_and_all_else_503_while_the_worker_starts(
+    open_ports: Callable[[Ports], Listener],
+) -> None:
+    ports = Ports(free_port(), free_port())
+    open_ports(ports)
+    for port in (ports.main, ports.health):
+        url = f"http://127.0.0.1:{port}"
+        assert httpx.get(f"{url}/ping?a=1").status_code == 204
+        assert httpx.head(f"{url}/ping").status_code == 204
+        # A body of many packets, which nobody reads.
+        refused = httpx.post(f"{url}/v1/chat/completions", content=b" " * 5_000_000)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert refused.json()["error"]["retryable"] is True
+        assert httpx.post(f"{url}/ping").status_code == 503
+        assert httpx.get(f"{url}/pingpong").status_code == 503
+
+
+def test_a_connection_that_comes_between_two_servers_waits_for_the_second(
+    open_ports: Callable[[Ports], Listener],
+) -> None:
+    port = free_port()
+    listener = open_ports(Ports(port))
+    (taken,) = listener.take()
+    with taken, socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"hello")
+        taken.setblocking(True)
+        accepted, _ = taken.accept()
+        with accepted:
+            assert accepted.recv(5) == b"hello"
+
+
+def test_the_port_closes_with_the_process_that_opened_it(
+    open_ports: Callable[[Ports], Listener],
+) -> None:
+    port = free_port()
+    listener = open_ports(Ports(port))
+    assert httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 204
+    # As the kernel does it at the end of a process.
+    listener.close()
+
+    def is_free() -> bool:
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            return False
+        return True
+
+    wait_until(is_free)
+
+
+def test_a_client_that_sends_no_head_keeps_nobody_else_waiting(
+    open_ports: Callable[[Ports], Listener],
+) -> None:
+    port = free_port()
+    open_ports(Ports(port))
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(b"GET /p")
+        assert httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 204
+
+
+def test_as_many_connections_wait_as_with_the_worker(
+    open_ports: Callable[[Ports], Listener],
+) -> None:
+    port = free_port()
+    listener = open_ports(Ports(port))
+    # It listens by now.
+    assert httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 204
+    (taken,) = listener.take()
+    with taken:
+        about = taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        # Of a listening socket, tcpi_sacked is the backlog.
+        (backlog,) = struct.unpack_from("I", about, 28)
+        assert backlog == min(
+            starting.BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text())
+        )
+
+
+def test_whoever_is_accepted_in_the_last_moment_is_answered() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        kept = listening.dup()
+        client = stack.enter_context(socket.socket())
+
+        async def hand_over() -> None:
+            running = asyncio.create_task(starting.Starting(b"{}").run(theirs, [listening]))
+            await asyncio.sleep(0.1)
+            # The loop learns of both in one turn.
+            client.connect(kept.getsockname())
+            client.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
+            client.shutdown(socket.SHUT_WR)
+            ours.send(b".")
+            await running
+
+        # Whoever is not answered by the end of this process's loop never is.
+        asyncio.run(hand_over())
+        kept.close()
+        assert client.recv(12) == b"HTTP/1.1 204"
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        os.close(*fds)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_holder_that_is_gone_is_the_machines_fault(
+    open_ports: Callable[[Ports], Listener],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+) -> None:
+    monkeypatch.setattr(module, "HAND_OVER_S", 0.2)
+    listener = open_ports(Ports(free_port(), free_port()))
+    listener._child.send_signal(number)
+    if number is signal.SIGKILL:
+        listener._child.wait()
+    with pytest.raises(MachineUnfit, match="start the worker again"):
+        listener.take()
