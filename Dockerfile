@@ -27,6 +27,11 @@ RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python; \
     python -m pip install --no-deps --no-cache-dir -r /tmp/requirements.txt \
     && python -c "import runpod"
 
+# A package without bytecode is compiled by every container that starts, for ten seconds or more: uv, which
+# has installed the packages of vLLM's image, leaves them so. Some hold templates, which are no valid
+# Python.
+RUN python -m compileall -q -j 0 "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || true
+
 # The model, if one is given, is in a layer below the source, so that a change of the source downloads
 # nothing again: only the code that downloads is copied before it.
 COPY src/worker/__init__.py src/worker/errors.py src/worker/masking.py /src/worker/
@@ -55,6 +60,7 @@ RUN --mount=type=secret,id=HF_TOKEN \
     }
 
 COPY src/ /src/
+RUN python -m compileall -q /src
 
 # A release has its own version: make image TAG=...
 LABEL org.opencontainers.image.title="vLLM worker for RunPod Serverless" \

@@ -8,6 +8,10 @@ INSTALLED := .venv/installed
 DEMO_MODEL := .models/demo
 CLIENTS := .clients/installed
 FUZZ := .fuzz/installed
+PLOTTER := .bench/installed
+RANDOM_MODEL := .models/random
+# What make bench writes, and make bench-plots draws: several runs are taken together.
+FIGURES ?= .bench-figures/demo.json
 NODE_CLIENT := .clients/node/installed
 LLM_ENGINE_CLIENT := .clients/llm-engine/installed
 OPENAI_1_CLIENT := .clients/openai-1/installed
@@ -27,8 +31,10 @@ MODEL_NAME ?= $(DEMO_MODEL)
 PORT ?= 8000
 WORKERS ?= 1
 LOGS ?= .endpoint/$(PORT)
-# Where files and batches are kept on a machine without a network volume.
-FILES := $(if $(FILES_PATH)$(BASE_PATH),,FILES_PATH="$(CURDIR)/.endpoint/files")
+# What stands for the network volume: for files, batches, fine-tunes and adapters. Models are still
+# downloaded to where the hub's libraries keep them on this machine.
+VOLUME := $(if $(FILES_PATH)$(BASE_PATH),,mkdir -p .endpoint/volume && \
+	BASE_PATH="$(CURDIR)/.endpoint/volume" HF_HOME="$${HF_HOME:-$$HOME/.cache/huggingface}")
 # Options of the emulator: make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
 # scenarios: make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; of
 # the hostile requests: make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000".
@@ -55,7 +61,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-sdk test-image fuzz chaos check format listings bench clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-sdk test-image fuzz chaos check format listings wheel bench bench-plots clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -66,19 +72,20 @@ run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=
 	@$(QUIET) MODEL_NAME=$(MODEL_NAME) VLLM_LOGGING_LEVEL=$${VLLM_LOGGING_LEVEL:-ERROR} \
 		$(BIN)/python -u src/handler.py
 
-doctor: $(INSTALLED) demo ## Say whether the worker would start, and what to change (MODEL_NAME=..., any setting)
-	@MODEL_NAME=$(MODEL_NAME) PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py --check
+doctor: $(INSTALLED) demo ## Say whether the worker would start, and what to change (MODEL_NAME=..., any setting; GPU=all or A40x2: docs/gpus.md)
+	@MODEL_NAME=$(MODEL_NAME) PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py --check \
+		$(if $(GPU),--gpu "$(GPU)") $(if $(PRICES),--prices "$(PRICES)")
 
 prefetch: $(INSTALLED) ## Download a model to the volume, without a GPU (MODEL_NAME=..., BASE_PATH=...)
 	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py --prefetch
 
 endpoint: $(INSTALLED) demo ## Serve it as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
-	@$(QUIET) $(FILES) MODEL_NAME=$(MODEL_NAME) BATCH_API_KEY=$${BATCH_API_KEY:-local} \
+	@$(VOLUME) $(QUIET) MODEL_NAME=$(MODEL_NAME) BATCH_API_KEY=$${BATCH_API_KEY:-$${EMULATOR_API_KEY:-local}} \
 		PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
-		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py
+		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py $(if $(findstring --load-balancing,$(OPTIONS)),--serve)
 
 serve: $(INSTALLED) demo ## Serve the OpenAI API over HTTP on this machine (PORT=8000, any setting)
-	@$(QUIET) $(FILES) MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
+	@$(VOLUME) $(QUIET) MODEL_NAME=$(MODEL_NAME) exec $(BIN)/python -u src/handler.py --serve --port $(PORT)
 
 image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a model inside)
 	@test -n "$(BUILDER)" || { echo "Docker, podman or buildah is needed to build an image"; exit 1; }
@@ -87,14 +94,14 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-test: $(INSTALLED) demo ## Run the tests, in three parts at once (five minutes)
+test: $(INSTALLED) demo ## Run the tests, in three parts at once (nine minutes)
 	@echo "==> Three parts at once: $(TESTS_1) here; the output of the others follows"
 	@$(MAKE) --no-print-directory --jobs=3 --keep-going test-1 test-2 test-3
 
-# Of about equal length; tests that import vLLM into pytest's process are together.
-TESTS_1 := tests/contract tests/settings tests/model tests/unit/doctor tests/unit/engine tests/unit/job_loop
+# Of about equal length; tests that import vLLM or torch into pytest's process are together.
+TESTS_1 := tests/contract tests/settings tests/model tests/unit/doctor tests/unit/engine tests/unit/job_loop tests/unit/trainer
 TESTS_2 := tests/platform --ignore=tests/platform/starts
-TESTS_3 := tests/unit tests/platform/starts --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/job_loop
+TESTS_3 := tests/unit tests/platform/starts --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/job_loop --ignore=tests/unit/trainer
 .PHONY: test-1 test-2 test-3
 test-1:
 	@$(BIN)/python -m pytest -m "not slow" $(TESTS_1)
@@ -104,7 +111,7 @@ test-2 test-3: test-%:
 		$(BIN)/python -m pytest -m "not slow" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
 		printf '\n==> $(TESTS_$*)\n'; cat $$output; exit $$status
 
-test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code (two minutes)
+test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code, trainings (15 minutes)
 	@$(BIN)/python -m pytest -m slow
 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
@@ -125,7 +132,7 @@ test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in fo
 fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs and requests (.fuzz, 100 MB; ten minutes)
 	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
 
-chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches under kills (an hour)
+chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches and fine-tunes under kills (an hour)
 	@PYTHONPATH=src:tests:builder $(BIN)/python -m chaos $(OPTIONS)
 
 check: $(INSTALLED) ## Check format, lint, types and architecture
@@ -138,25 +145,38 @@ format: $(INSTALLED) ## Format the code, and fix what the linter can fix
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-listings: $(INSTALLED) ## Write the platform's forms and docs/settings.md from the table of settings
+listings: $(INSTALLED) ## Write the platform's forms, docs/settings.md and the client's listing from the table of settings
 	@PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore $(BIN)/python builder/listings.py
 
-bench: $(INSTALLED) demo ## Run the benchmarks: emulator, job loop, cancel, starts, slow links, LLM.generate, overhead of jobs, batches
+wheel: ## Build the client's package in dist/ (docs/client.md; needs pip only, not .venv)
+	@$(PYTHON) $(PIP) wheel --no-deps --quiet --wheel-dir dist .
+	@ls dist/*.whl
+
+bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and write the table of docs/performance.md (FIGURES=.bench-figures/demo.json; an hour)
+	@$(BIN)/python benchmarks/compare.py --others --json $(FIGURES)
+	@$(BIN)/python benchmarks/compare.py --model $(RANDOM_MODEL) --json $(dir $(FIGURES))random.json
 	@$(BIN)/python benchmarks/emulator_speed.py
-	@$(BIN)/python benchmarks/loop.py --jobs 5000
+	@$(BIN)/python benchmarks/loop.py --only idle,full,auto
 	@$(BIN)/python benchmarks/cancel.py
-	@$(BIN)/python benchmarks/cold_start.py
-	@$(BIN)/python benchmarks/streaming.py
-	@$(BIN)/python benchmarks/offline.py
+	@$(BIN)/python benchmarks/cold_start.py --only starts
+	@$(BIN)/python benchmarks/offline.py --only demo
+	@$(BIN)/python benchmarks/offline.py --only large
 	@$(BIN)/python benchmarks/overhead.py
+	@PYTHONPATH=src:tests $(BIN)/python benchmarks/linear.py
 	@$(BIN)/python benchmarks/download.py
 	@$(BIN)/python benchmarks/batch.py throughput
 	@$(BIN)/python benchmarks/batch.py memory
 	@$(BIN)/python benchmarks/batch.py kill
 	@$(BIN)/python benchmarks/batch.py callers
+	@PYTHONPATH=src $(BIN)/python benchmarks/check_rows.py
+	@$(BIN)/python benchmarks/volume_transfer.py
+
+bench-plots: $(PLOTTER) ## Draw docs/plots, and print the table, of what make bench wrote (FIGURES="a.json b.json"; .bench, 40 MB)
+	@$(BIN)/python benchmarks/compare.py --read $(FIGURES)
+	@.bench/bin/python benchmarks/plots.py $(FIGURES)
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf .venv .clients .fuzz .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .venv .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -189,6 +209,13 @@ $(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
 	@$(BIN)/python -m venv .fuzz
 	@.fuzz/bin/python $(PIP) install --no-compile --quiet -r tests/fuzz/requirements.txt
 	@touch $@
+
+$(PLOTTER): $(INSTALLED) benchmarks/requirements.txt
+	@echo "==> Making .bench"
+	@$(call environment,-r benchmarks/requirements.txt)
+
+$(RANDOM_MODEL)/config.json: $(INSTALLED) benchmarks/random_model.py
+	@$(BIN)/python benchmarks/random_model.py $(RANDOM_MODEL)
 
 $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
 	@echo "==> Making $(@D)"

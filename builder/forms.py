@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from listed import Catalogue, Listed
+from presets import pools_for
 from table import LIBRARIES, SECTIONS
 
 # The worker's release, in the name of its image.
@@ -84,7 +85,7 @@ class Forms:
                 "runsOn": "GPU",
                 "containerDiskInGb": 60,
                 "gpuCount": 1,
-                "gpuIds": "ADA_24,AMPERE_24,ADA_48_PRO,AMPERE_48,ADA_80_PRO,AMPERE_80",
+                "gpuIds": ",".join(pools_for(PRESETS.values())),
                 "allowedCudaVersions": [CUDA],
                 "presets": presets,
                 "env": inputs,

@@ -14,8 +14,8 @@ from worker.engine.options import Options
 from worker.engine.options.automatic import automatic
 from worker.engine.options.combinations import NEEDS
 from worker.engine.options.excluded import IDLE
-from worker.errors import SettingsError
 from worker.settings import Jobs, Settings
+from worker.settings.mistakes import SettingsError
 from worker.settings.names import ALIASES, OPPOSITES
 from worker.settings.values import text
 
@@ -66,7 +66,7 @@ class Catalogue:
         for row in ROWS:
             option = ALIASES.get(row.name, row.name)
             if row.name in fields:
-                yield _own(row, fields[row.name])
+                yield own(row, fields[row.name])
             elif option in self.options.names:
                 yield self._option(option, row)
             else:
@@ -108,7 +108,8 @@ class Catalogue:
         return Listed(row, kind, default, option.choices)
 
 
-def _own(row: Row, field: FieldInfo) -> Listed:
+def own(row: Row, field: FieldInfo) -> Listed:
+    """List a setting of the worker's own."""
     kind = _KINDS.get(field.annotation, "text")
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return Listed(row, kind, "" if field.is_required() else text(field.default), choices)

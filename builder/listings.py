@@ -1,4 +1,4 @@
-"""Writes the files that list settings: the platform's forms, and a page of the documentation.
+"""Writes the files that list settings: the platform's forms, the client's data, and a page.
 
 ``python builder/listings.py`` writes the files into the repository; with ``--check`` it compares
 them, names those that differ, and exits with 1 if any does.
@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import client
 import pages
 import vllm
 from forms import Forms
 from listed import Catalogue
 from packaging.version import Version
+
+from worker.doctor.gpus.pools import POOLS
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,6 +31,8 @@ def listings() -> dict[str, str]:
     return {
         "worker-config.json": _json(forms.console()),
         ".runpod/hub.json": _json(forms.hub()),
+        "src/llm_worker_client/deploy/settings.json": _json(client.settings(catalogue, release)),
+        "src/llm_worker_client/deploy/pools.json": _json({pool.id: pool.gb for pool in POOLS}),
         "docs/settings.md": pages.settings(catalogue, release),
     }
 
@@ -54,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if check and changed:
         sys.exit(f"not as the code has it: {', '.join(changed)}; run: make listings")
     for name in changed:
-        (ROOT / name).parent.mkdir(exist_ok=True)
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(files[name])
     print(f"{len(changed)} of {len(files)} files changed")
 

@@ -1,9 +1,9 @@
 """The entry point, in production and locally: settings, engine, worker, SDK."""
 
-import argparse
 import asyncio
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -13,21 +13,26 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import psutil
 
-from worker import doctor, local, logs, masking, start, sweep
+from worker import doctor, fitness, local, logs, masking, processor, start, sweep
 from worker.app import Worker
-from worker.batches.sending import Sending
-from worker.concurrency import jobs_at_once
-from worker.engine import Engines, Model
-from worker.errors import SettingsError, WorkerError
+from worker.command_line import read_command_line
+from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
+from worker.engine import Engines
+from worker.errors import StartFailed, WorkerError
+from worker.fine_tunes import child
 from worker.phases import phase
-from worker.record import JobRecord
+from worker.sending import Sending
+from worker.serve.listener import Listener, Ports
 from worker.settings import Settings
 from worker.settings.environment import (
+    EXPORTS,
+    export,
     give_sdk_its_key,
     given_environ,
     log_format,
@@ -36,9 +41,11 @@ from worker.settings.environment import (
     queue_around,
     take_secrets,
 )
+from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather
+from worker.start import failed
 from worker.start.bootstrap import Bootstrap
-from worker.start.repositories import Repositories
+from worker.start.repositories import Repositories, missing_volume
 from worker.store import fetching
 
 log = logging.getLogger("worker")
@@ -57,29 +64,91 @@ def main() -> int:
     # Until the SDK sets its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave_on_signal)
+    listener = None
     try:
-        if command.check:
-            # At once, even if a request to the hub is unanswered.
-            leave(doctor.main())
-        if command.prefetch:
-            prefetch()
-            leave(0)
-        if command.serve:
-            with started("worker.serve") as (engines, settings):
-                sweep.begin(settings)
-                serve_http(engines, settings, command.host, command.port)
-                leave(0)
-        if command.rp_serve_api or platform_around():
-            with started("runpod", "job_loop.sdk") as (engines, settings):
-                sweep.begin(settings)
-                serve(engines, settings, test_api=command.rp_serve_api)
-                leave(0)
-        job = local.read_job(command.test_input)
-        with started() as (engines, settings):
-            leave(asyncio.run(local.answer(Worker(engines, settings), job)))
+        if serves_http(command):
+            # Before anything is loaded: load balancers ask from the first second on.
+            listener = Listener(command.host, Ports.of(command.port, given_environ()))
+        run(command, listener)
     except WorkerError as error:
         logs.write_failure(error.message)
+        # Who serves HTTP has no part in the queue, even if the ports can't be opened.
+        asked = listener or (queue_around() and not command.serve and not no_worker(command))
+        values = gather(given_environ()).values
+        if asked and isinstance(error, StartFailed) and failed.answers(error, values):
+            tell(command, error, listener)
+        if listener:
+            listener.close()
         return 1
+
+
+def no_worker(command: Namespace) -> bool:
+    """Return whether something else is asked for than to answer callers."""
+    return bool(command.check or command.prefetch or command.rp_serve_api)
+
+
+def serves_http(command: Namespace) -> bool:
+    """Return whether callers are answered over HTTP."""
+    return command.serve and not no_worker(command)
+
+
+def run(command: Namespace, listener: Listener | None) -> NoReturn:
+    """Do what the command line asks for, and end the process.
+
+    Raises:
+        WorkerError: the worker does not start, or there is no job to answer.
+    """
+    if command.check:
+        # At once, even if a request to the hub is unanswered.
+        leave(doctor.main(command.gpu, command.prices))
+    if command.prefetch:
+        prefetch()
+        leave(0)
+    begun = ready_to_train if command.train else started
+    if listener:
+        with begun("worker.serve.running") as (engines, settings):
+            sweep.begin(settings)
+            serve_http(engines, settings, command.host, listener)
+            leave(0)
+    if command.rp_serve_api or platform_around():
+        processor.name_it_quickly()
+        with begun("runpod", "job_loop.sdk") as (engines, settings):
+            sweep.begin(settings)
+            serve(engines, settings, test_api=command.rp_serve_api)
+            leave(0)
+    left = command.train and command.test_input is None
+    job = None if left else local.read_job(command.test_input)
+    with begun() as (engines, settings):
+        worker = Worker(engines, settings, seconds=math.inf)
+        leave(asyncio.run(local.answer(worker, job) if job else local.go_on(worker)))
+
+
+def tell(command: Namespace, error: StartFailed, listener: Listener | None) -> None:
+    """Answer callers with the reason why the worker does not start, then end the process."""
+    end_children()
+    instead = failed.FailedStart(error)
+    log.info("whoever asks is answered so for a while (%s=0: nobody is)", failed.SETTING)
+    if listener:
+        from worker.serve import running  # noqa: PLC0415 - only this way to run needs it
+
+        values = gather(given_environ()).values
+        try:
+            sockets = listener.take()
+        except StartFailed as lost:
+            logs.write_failure(lost.message)
+        else:
+            running.refuse(instead.error, values, command.host, sockets, leave)
+    else:
+        # Without a model's name nobody has written them.
+        export(EXPORTS)
+        give_sdk_its_key()
+        from job_loop import Limits, sdk  # noqa: PLC0415 - as in serve
+
+        limits = Limits(
+            failed.AT_ONCE, FAREWELL_S, failed.MOST_VALUES, failed.QUIET_S, failed.LONGEST_S
+        )
+        sdk.answer_for_a_while(instead, limits)
+    leave(1)
 
 
 def set_up_log(command: Namespace) -> None:
@@ -94,6 +163,7 @@ def set_up_log(command: Namespace) -> None:
 def leave_on_signal(number: int, _: FrameType | None) -> None:
     """End a start or a local run at once: the platform does not wait for an engine to stop."""
     fetching.end_all()
+    child.end_all()
     # A core that was forked a moment ago is not among multiprocessing's children yet.
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -107,37 +177,31 @@ def leave(status: int) -> NoReturn:
 
     An orderly end would stop the engine first, which takes vLLM a second or more and saves nothing.
     """
-    fetching.end_all()
-    for child in multiprocessing.active_children():
-        child.kill()
+    end_children()
     logs.flush()
     os._exit(status)
 
 
-def read_command_line() -> Namespace:
-    """Read the worker's own arguments; the SDK reads the others."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
-    parser.add_argument("--rp_serve_api", action="store_true", help="serve the SDK's own test API")
-    parser.add_argument("--check", action="store_true", help="say whether the worker would start")
-    parser.add_argument("--prefetch", action="store_true", help="download the model, and no more")
-    parser.add_argument("--serve", action="store_true", help="serve the OpenAI API over HTTP")
-    # Other addresses (0.0.0.0 in a pod) are reachable from elsewhere, and may need a key.
-    parser.add_argument("--host", default="127.0.0.1", help="where --serve listens")
-    parser.add_argument("--port", default=8000, type=int, help="where --serve listens; 0: any")
-    return parser.parse_known_args()[0]
+def end_children() -> None:
+    """End downloads, trainings and cores."""
+    fetching.end_all()
+    child.end_all()
+    for process in multiprocessing.active_children():
+        process.kill()
 
 
 def prefetch() -> None:
     """Download what the settings name in its newest state; needs no GPU.
 
     Raises:
-        SettingsError: the settings don't say what to download, or where to.
+        SettingsError: the settings don't say what to download, or there is no directory at the
+            BASE_PATH that they name.
         StartFailed: something can't be found or downloaded.
     """
     bootstrap = Bootstrap.of(gather(given_environ()))
-    if bootstrap.mistakes:
-        raise SettingsError([*bootstrap.mistakes])
+    mistakes = [*bootstrap.mistakes, *missing_volume(bootstrap.given)]
+    if mistakes:
+        raise SettingsError(mistakes)
     for found in Repositories(bootstrap, newest=True).prefetch():
         log.info("found: %s", found)
 
@@ -165,6 +229,18 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
         yield engines, ready.settings
 
 
+@contextlib.contextmanager
+def ready_to_train(*_: str) -> Iterator[tuple[Engines, Settings]]:
+    """Read the settings, and find the model that adapters are trained for; as ``started``."""
+    ready = start.ready(offline=True)
+    for warning in ready.warnings:
+        log.warning(warning)
+    from worker.engine import launch  # noqa: PLC0415 - as above
+
+    with launch.without_engine(ready.settings, ready.arguments) as engines:
+        yield engines, ready.settings
+
+
 def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
     """Take jobs from the platform until it stops the worker, or the engine dies.
 
@@ -184,15 +260,10 @@ def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> No
     report, start = wire.report if wire else None, sending.start if sending else None
     worker = Worker(engines, settings, report, start=start)
 
-    async def engine_answers() -> None:
-        job = fitness_job(engines.main.model)
-        # With a record of its own, which is not written: it is no job of a caller.
-        async for chunk in worker.handle(job, JobRecord(job["id"])):
-            if "error" in chunk:
-                raise RuntimeError(chunk["error"])
-
-    runpod.serverless.register_fitness_check(engine_answers)
-    jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
+    runpod.serverless.register_fitness_check(fitness.check_of(worker, engines))
+    jobs = TRAININGS_AT_ONCE
+    if engines.serve:
+        jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
     if wire:
         limits = Limits(jobs, settings.shutdown_grace_s, settings.max_input_values)
         sdk.install(JobLoop(worker, wire, limits, engines.died, sdk.in_progress()))
@@ -211,33 +282,13 @@ def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> No
         leave_after_death(engines.died, lambda: 0)
 
 
-def serve_http(engines: Engines, settings: Settings, host: str, port: int) -> None:
+def serve_http(engines: Engines, settings: Settings, host: str, listener: Listener) -> None:
     """Answer HTTP requests until a signal, or until the engine dies."""
     # Only this way to run needs it.
-    from worker.serve import server  # noqa: PLC0415 - see above
+    from worker.serve import running  # noqa: PLC0415 - see above
 
-    running = server(engines, settings, host, port)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # The server's own handler would wait for running requests.
-        signal.signal(number, lambda *_: leave(0))
-
-    def requests_left() -> int:
-        return len(running.server_state.tasks)
-
-    threading.Thread(
-        target=leave_after_death, args=(engines.died, requests_left), daemon=True
-    ).start()
-    running.run()
-
-
-def fitness_job(model: Model) -> dict[str, Any]:
-    """Return a job that asks for a token; for a model that generates none, one for its health."""
-    # A token's id in place of text, because there may be no tokenizer.
-    token = {"prompt": [0], "sampling_params": {"max_tokens": 1}}
-    return {
-        "id": "fitness-check",
-        "input": token if "generate" in model.tasks else {"route": "/health"},
-    }
+    watch = partial(leave_after_death, engines.died)
+    running.serve(engines, settings, host, listener.take(), leave, watch)
 
 
 def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:

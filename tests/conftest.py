@@ -6,11 +6,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from support import ROOT
 from support.models.minilm import MODEL
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 from support.volumes import used_before
+
+# On a busy machine an example may take long, and so may its making.
+hypothesis.settings.register_profile(
+    "any machine",
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("any machine")
 
 DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image")
 
@@ -72,7 +82,9 @@ def make_endpoint(
     """Start `make endpoint` on the demo model and MiniLM, once a run."""
     folder = tmp_path_factory.mktemp("endpoint")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
-    environ = {**worker_environ, **full_featured, "FILES_PATH": used_before(folder / "volume")}
+    volume = used_before(folder / "volume")
+    # The adapters are on it, too.
+    environ = {**worker_environ, **full_featured, "FILES_PATH": volume, "BASE_PATH": volume}
     with local_endpoint(command, environ, folder / "output") as endpoint:
         endpoint.wait_for_output(READY)
         yield endpoint

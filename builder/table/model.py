@@ -7,7 +7,8 @@ MODEL_ROWS = (
         "MAX_MODEL_LEN",
         LLM,
         "Context length",
-        "Most tokens of a request, prompt and answer together; unset, what the model allows.",
+        "Most tokens of a request, prompt and answer together; unset, the "
+        "model's own, or as many as the memory holds.",
         form=True,
     ),
     Row(

@@ -8,6 +8,7 @@ from table.row import (
     SERVERLESS,
     STREAMING,
     TOKENIZER,
+    TUNING,
     VOLUME,
     Row,
 )
@@ -147,9 +148,10 @@ OWN_ROWS = (
     Row(
         "ALLOW_UNLOAD_LORA_ADAPTER",
         OPENAI,
-        "Callers unload adapters",
+        "Callers unload and delete adapters",
         "Callers may unload the adapters of the volume (`POST /v1/unload_lora_adapter`), which "
-        "then are loaded anew for the next request: also for those of others.",
+        "then are loaded anew for the next request, and delete them for good "
+        "(`DELETE /v1/llm/model-endpoints/{name}`): also those of others.",
     ),
     Row(
         "STRUCTURED_COMPILE_S",
@@ -244,11 +246,25 @@ OWN_ROWS = (
         "object may have.",
     ),
     Row(
+        "MIN_MODEL_LEN",
+        SERVERLESS,
+        "Least context",
+        "Tokens of context below which a start fails, where `MAX_MODEL_LEN` is unset and the "
+        "memory holds less than the model's own.",
+    ),
+    Row(
         "MAX_ENGINE_RESTARTS",
         SERVERLESS,
         "Engine restarts",
         "How often within ten minutes an engine that died or hung is started again; then the "
         "worker exits, so that the platform replaces it.",
+    ),
+    Row(
+        "ANSWER_FAILED_START",
+        SERVERLESS,
+        "Answer a failed start",
+        "A worker that can't start fails the jobs that wait with the reason, where any other "
+        "worker would fail likewise; `0`: it exits at once, and they stay in the queue.",
     ),
     Row(
         "ENGINE_HANG_S",
@@ -303,6 +319,13 @@ OWN_ROWS = (
         "Seconds for clients of --serve",
         "Seconds after which `--serve` gives up a client that brings no request's head, sends a "
         "body too slowly, or does not read its answer.",
+    ),
+    Row(
+        "ALLOWED_ORIGINS",
+        SERVERLESS,
+        "Origins for --serve",
+        "Origins of web pages that may call `--serve` from a browser, with commas between "
+        "(`https://chat.example.com`); `*`: all; unset: none.",
     ),
     Row(
         "COMPILE_CACHE",
@@ -383,6 +406,29 @@ OWN_ROWS = (
         VOLUME,
         "Lines of a batch",
         "How many lines the input of a batch may have.",
+    ),
+    Row(
+        "FINE_TUNE",
+        TUNING,
+        "Fine-tuning",
+        "Where adapters are trained: `beside` the engine, on its processors or its GPU (unset, so "
+        "on a CPU); in its place (`exclusive`), while requests wait for 30 seconds and then get a "
+        "retryable 503; or not by workers with an engine (`off`, so on a GPU), only by those that "
+        "are started with `--train`.",
+    ),
+    Row(
+        "FINE_TUNE_MAX_LENGTH",
+        TUNING,
+        "Tokens of a row",
+        "Most tokens of a row that an adapter is trained on, if the model's context is not "
+        "shorter; what is longer is cut at its end.",
+    ),
+    Row(
+        "WANDB_API_KEY",
+        TUNING,
+        "Weights & Biases key",
+        "Key with which trainings are told to Weights & Biases, where callers ask for that and its "
+        "package is installed; no other process has it.",
     ),
     Row(
         "RUNPOD_VOLUME_ID",

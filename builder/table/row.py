@@ -11,6 +11,7 @@ STREAMING = "Streaming Batch Size Settings"
 OPENAI = "OpenAI Settings"
 SERVERLESS = "Serverless Settings"
 VOLUME = "Files and Batches Settings"
+TUNING = "Fine-Tuning Settings"
 LORA = "LoRA Settings"
 MULTIMODAL = "Multimodal Settings"
 SPECULATIVE = "Speculative Decoding Settings"
@@ -25,6 +26,7 @@ SECTIONS = (
     OPENAI,
     SERVERLESS,
     VOLUME,
+    TUNING,
     LORA,
     MULTIMODAL,
     SPECULATIVE,

@@ -35,7 +35,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Answers(Protocol):
-    """What answers the jobs: ``worker.app.Worker``."""
+    """What answers the jobs: ``worker.app.Worker``.
+
+    A job that could not be read has a ``WorkerError`` in place of its input.
+    """
 
     def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]: ...
 
@@ -59,12 +62,15 @@ class InProgress(Protocol):
 class Limits:
     """How many jobs may be in progress at once, and how long they may take to end at the end.
 
-    ``grace_s`` counts from the signal. ``values`` is what one job may have of them.
+    ``grace_s`` counts from the signal. ``values`` is what one job may have of them. The loop ends
+    after ``idle_s`` without a job, and after ``life_s`` however many there are.
     """
 
     jobs: int
     grace_s: float
     values: float = math.inf
+    idle_s: float = math.inf
+    life_s: float = math.inf
 
 
 class JobLoop:
@@ -94,6 +100,7 @@ class JobLoop:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._leaving = asyncio.Event()
         self._a_slot_is_free = asyncio.Event()
+        self._idle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Run until the worker has to leave; the SDK calls this."""
@@ -106,6 +113,9 @@ class JobLoop:
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
         self._died.add_done_callback(lambda _: loop.call_soon_threadsafe(self.leave))
+        self._leave_when_idle()
+        if self._limits.life_s < math.inf:
+            loop.call_later(self._limits.life_s, self.leave)
         # A defect in one of the tasks ends all, and is raised.
         async with self._wire, asyncio.TaskGroup() as tasks:
             values = self._limits.values
@@ -127,6 +137,15 @@ class JobLoop:
         self._leaving.set()
         self._a_slot_is_free.set()
         self._answers.leave()
+
+    def _leave_when_idle(self) -> None:
+        """Count the time without a job anew."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if not self._running and self._limits.idle_s < math.inf:
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(self._limits.idle_s, self.leave)
 
     def _on_signal(self, number: int) -> None:
         log.info(
@@ -189,11 +208,13 @@ class JobLoop:
         task = asyncio.create_task(self._run_job(job))
         self._running[job_id] = task
         self._in_progress.add(job_id)
+        self._leave_when_idle()
 
         def ended(task: asyncio.Task[None]) -> None:
             del self._running[job_id]
             self._in_progress.remove(job_id)
             self._a_slot_is_free.set()
+            self._leave_when_idle()
             if not task.cancelled() and (defect := task.exception()):
                 log.error("job %s met a defect", job_id, exc_info=defect)
 
@@ -231,13 +252,7 @@ class JobLoop:
     async def _post_yields(
         self, job: dict[str, Any], record: JobRecord, delivery: Delivery
     ) -> str | None:
-        """Post what a job yields; return the error that fails it, if one does.
-
-        Raises:
-            WorkerError: the job could not be read.
-        """
-        if isinstance(unreadable := job.get("input"), WorkerError):
-            raise unreadable
+        """Post what a job yields; return the error that fails it, if one does."""
         async with contextlib.aclosing(self._answers.handle(job, record)) as yields:
             async for value in yields:
                 if isinstance(value, dict) and value.get("error"):

@@ -19,8 +19,8 @@ T = TypeVar("T")
 HELD_S = 90.0
 # The shortest time from one request that found nothing to the next.
 EMPTY_S = 0.1
-# How long this process needs to read an answer that has arrived.
-READ_S = 0.05
+# How long this process needs to read an answer that has arrived, on a machine that is busy, too.
+READ_S = 0.25
 # FlashBoot answers 400 where others answer 204.
 NOTHING = (204, 400)
 

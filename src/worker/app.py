@@ -5,6 +5,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -14,13 +15,17 @@ from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
-from worker.job import AnyJob, BatchJob, Budget, Job, ListJob, parse_input
+from worker.job import AnyJob, BatchJob, Budget, FineTuneJob, Job, ListJob, parse_input
+from worker.job.long_work import LongWork
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.answer import Answer, json_size
 from worker.routes.resources import Resources, Start
 from worker.settings import Settings
+from worker.volume.links import Links
 
+# Keys of inputs that may take long to validate.
+LONG = ListJob.marks | BatchJob.marks | FineTuneJob.marks
 # Waits for further pieces of an answer, as ``Stream.read``.
 Read = Callable[..., Awaitable[list[Piece[Any]] | None]]
 
@@ -44,7 +49,7 @@ class Worker:
             settings: the worker's.
             report: sends progress of long lists to the platform; None: nobody wants it.
             limit: the most that a yield may have, in bytes as JSON.
-            start: starts a batch; None: callers have to send the job that runs it.
+            start: starts long work; None: callers have to send the job that runs it.
             seconds: that a job may take, unless its policy says so; None is EXECUTION_TIMEOUT_S.
         """
         self._engines = engines
@@ -59,7 +64,8 @@ class Worker:
         slots = engines.main.slots
         self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
         self._seconds = settings.execution_timeout_s if seconds is None else seconds
-        self._resources = Resources.of(engines, settings, lambda: len(self._in_engine), start)
+        others = partial(len, self._in_engine)
+        self._resources = Resources.of(engines, settings, others, start)
 
     @property
     def running(self) -> int:
@@ -71,8 +77,17 @@ class Worker:
         """Whether the model's engine can answer; False while it is started again."""
         return not self._engines.main.dead
 
+    @property
+    def links(self) -> Links:
+        """Signed addresses of files, for a server that answers them."""
+        return self._resources.links
+
+    def unfinished(self) -> list[LongWork]:
+        """Return the work on the volume that jobs have to go on with; for threads."""
+        return self._resources.unfinished()
+
     def leave(self) -> None:
-        """Begin no further line of a batch: another worker goes on with it."""
+        """Go on with no batch and no fine-tune: another worker does."""
         self._resources.window.close()
 
     def end_all(self, error: WorkerError) -> None:
@@ -127,7 +142,7 @@ class Worker:
             # The SDK would send the traceback of a defect to the caller.
             with defects_hidden(request_id):
                 parsed = await self._parsed(job.get("input"))
-                record.route, record.streamed = routes.name(parsed), parsed.stream
+                record.route, record.streamed = routes.described(parsed)
                 reply = routes.answer(parsed, request_id, self._resources, self._time(job))
                 error_keys, record.usage = reply.error_keys, reply.usage
                 async with (
@@ -154,8 +169,14 @@ class Worker:
         return self._seconds
 
     async def _parsed(self, payload: Any) -> AnyJob:
-        """Validate an input: a list, which may take half a second, while others are answered."""
-        if isinstance(payload, dict) and payload.keys() & (ListJob.marks | BatchJob.marks):
+        """Validate an input: a list, which may take half a second, while others are answered.
+
+        Raises:
+            WorkerError: it is refused; or it is the error for which it could not be read.
+        """
+        if isinstance(payload, WorkerError):
+            raise payload
+        if isinstance(payload, dict) and payload.keys() & LONG:
             return await asyncio.to_thread(parse_input, payload, self._budget)
         return parse_input(payload, self._budget)
 

@@ -5,8 +5,13 @@ from worker.settings import Jobs
 MOST_WAITING = 32
 
 
+# Of a worker that only trains. One that waited in it would use up its own time, and an idle worker
+# could not take it; in the platform's queue it calls for a further worker.
+TRAININGS_AT_ONCE = 1
+
+
 def jobs_at_once(wanted: Jobs, slots: int) -> int:
-    """Return how many jobs the worker takes from the platform's queue at once.
+    """Return how many jobs a worker with an engine takes from the platform's queue at once.
 
     Args:
         wanted: MAX_CONCURRENCY.

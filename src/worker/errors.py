@@ -1,10 +1,10 @@
 """The error tree: every error has an HTTP status, and says whether a retry can help.
 
 WorkerError
-├─ SettingsError         the worker does not start: all mistakes in its settings
 ├─ RequestError          the caller can correct it
 │  ├─ InvalidInput       400
 │  ├─ Unauthorized       401
+│  ├─ NoEngine           400: the worker only trains
 │  ├─ UnknownRoute       404
 │  ├─ NoSuchObject       404
 │  ├─ WrongMethod        405
@@ -12,8 +12,12 @@ WorkerError
 │  ├─ InputTooLarge      413
 │  └─ AnswerTooLarge     413
 ├─ EngineError           the caller can't correct it
-│  ├─ StartFailed        the worker does not start: vLLM's message
+│  ├─ StartFailed        503: no worker of the endpoint would start
+│  │  ├─ SettingsError   all mistakes in its settings
+│  │  ├─ Unavailable     a model is neither on the disk nor to be downloaded
+│  │  └─ MachineUnfit    another machine may do
 │  ├─ EngineBusy         503, retryable
+│  │  └─ EngineAside     503, retryable in a minute: a fine-tune needs the engine's memory
 │  ├─ EngineDead         503, retryable: the engine died before the answer was whole
 │  ├─ KilledEngine       500: this request has probably killed the engine
 │  ├─ StreamInDoubt      503, retryable: a part of the answer may be lost
@@ -26,8 +30,7 @@ WorkerError
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -44,6 +47,8 @@ class WorkerError(Exception):
 
     status: int = 500
     retryable = False
+    # Seconds until a retry may succeed, if that takes longer than usual.
+    retry_after: int | None = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -58,6 +63,7 @@ class WorkerError(Exception):
 
     def body(self, request_id: str | None = None) -> dict[str, Any]:
         """Return the error in OpenAI's shape; ``code`` is the HTTP status."""
+        later = {} if self.retry_after is None else {"retry_after": self.retry_after}
         return {
             "error": {
                 "message": _postable(self.message),
@@ -65,6 +71,7 @@ class WorkerError(Exception):
                 "param": self.param and _postable(self.param),
                 "code": self.status,
                 "retryable": self.retryable,
+                **later,
                 "request_id": request_id,
             }
         }
@@ -103,6 +110,18 @@ class Unauthorized(RequestError):
         super().__init__("The request carries no key, or a wrong one: Authorization: Bearer <key>.")
 
 
+class NoEngine(RequestError):
+    """The worker has been started to train only."""
+
+    status = 400
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This worker trains adapters, and has no engine that could answer (--train): send the "
+            "request to an endpoint that serves the model."
+        )
+
+
 class UnknownRoute(RequestError):
     """No such route, or not one that this worker serves."""
 
@@ -110,7 +129,7 @@ class UnknownRoute(RequestError):
 
 
 class NoSuchObject(RequestError):
-    """No file or batch has this id."""
+    """No file, batch, fine-tune or adapter has this id."""
 
     status = 404
 
@@ -144,7 +163,19 @@ class EngineError(WorkerError):
 
 
 class StartFailed(EngineError):
-    """The worker does not start; the message is vLLM's."""
+    """The worker does not start.
+
+    ``everywhere``: every other worker of the endpoint would fail likewise, so callers are told.
+    """
+
+    status = 503
+    everywhere = True
+
+
+class MachineUnfit(StartFailed):
+    """The worker does not start because of its machine: another worker answers the jobs."""
+
+    everywhere = False
 
 
 class EngineBusy(EngineError):
@@ -157,6 +188,18 @@ class EngineBusy(EngineError):
         """Make the error; without a message it says that the worker is full."""
         full = "The worker has as many requests as it can hold. Send the request again."
         super().__init__(message or full, param=param)
+
+
+class EngineAside(EngineBusy):
+    """The engine has made room for a fine-tune, and is started again after it."""
+
+    retry_after = 60
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model is being fine-tuned on this worker, and answers nothing meanwhile. "
+            f"Send the request again in {self.retry_after} seconds."
+        )
 
 
 class EngineDead(EngineError):
@@ -233,41 +276,6 @@ class RefusedByEngine(WorkerError):
         self.retryable = status in (429, 503)
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A wrong setting: its name, its value, and what is accepted instead.
-
-    ``value`` is None if the setting is missing, and masked if it is a secret. ``example`` is an
-    accepted value.
-    """
-
-    name: str
-    value: str | None
-    advice: str
-    example: str | None = None
-
-    def __str__(self) -> str:
-        found = "is not set" if self.value is None else f"= {self.value!r}"
-        shown = f", for example {self.name}={self.example}" if self.example else ""
-        return f"{self.name} {found}: {self.advice}{shown}"
-
-
-class SettingsError(WorkerError):
-    """The worker does not start: all mistakes in its settings in one message.
-
-    ``warnings`` are of settings that have no effect, which may be part of a mistake.
-    """
-
-    def __init__(self, mistakes: list[Mistake], warnings: Sequence[str] = ()) -> None:
-        self.mistakes = sorted(mistakes, key=str)
-        self.warnings = tuple(warnings)
-        count = "1 setting is" if len(mistakes) == 1 else f"{len(mistakes)} settings are"
-        lines = [f"{count} wrong, so the worker does not start:", *map(str, self.mistakes)]
-        if warnings:
-            lines += ["\nBeside these:", *warnings]
-        super().__init__("\n  ".join(lines).replace("\n  \n", "\n"))
-
-
 @contextlib.contextmanager
 def defects_hidden(request_id: str) -> Iterator[None]:
     """Log any other exception than a ``WorkerError``, and raise ``InternalError`` instead."""
@@ -278,12 +286,3 @@ def defects_hidden(request_id: str) -> Iterator[None]:
     except Exception as error:
         log.exception("request %s met a defect", request_id)
         raise InternalError from error
-
-
-@contextlib.contextmanager
-def collected(mistakes: list[Mistake]) -> Iterator[None]:
-    """Add a block's mistakes to the list, so that those of several blocks are raised together."""
-    try:
-        yield
-    except SettingsError as error:
-        mistakes += error.mistakes

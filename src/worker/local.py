@@ -1,7 +1,9 @@
-"""One job without a platform: every yield is printed. For a first run, or a quick look."""
+"""Jobs without a platform: every yield is printed. For a first run, or a quick look."""
 
+import asyncio
 import json
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,14 @@ async def answer(worker: Worker, job: dict[str, Any]) -> int:
         texts += [text_of(event) for event in events]
     sys.stdout.write(f"\n{''.join(texts)}\n")
     return 0
+
+
+async def go_on(worker: Worker) -> int:
+    """Run what is left on the volume, one after the other; return the exit status."""
+    status = 0
+    for work in await asyncio.to_thread(worker.unfinished):
+        status |= await answer(worker, {"id": str(uuid.uuid4()), "input": work.input()})
+    return status
 
 
 def _failed(error: dict[str, Any]) -> int:

@@ -1,6 +1,7 @@
-"""Keeps secrets out of everything that is printed, and out of errors, by their values."""
+"""Keeps secrets, by their values, out of what is printed and out of errors; paths out of errors."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
@@ -9,6 +10,8 @@ from urllib.parse import quote
 # Characters: a shorter text stands in too many others.
 SHORTEST = 8
 MASK = "***"
+# Paths of this machine, in messages for callers.
+_PATH = re.compile(r"(?<![\w:/.])/[\w.@~+-]+(?:/[\w.@~+-]*)+")
 
 # All ways in which a secret may be written, the longest first.
 _secrets: list[str] = []
@@ -28,6 +31,11 @@ def masked(text: str) -> str:
         if secret in text:
             text = text.replace(secret, MASK)
     return text
+
+
+def without_paths(text: str) -> str:
+    """Return a text without the absolute paths in it."""
+    return _PATH.sub("...", text)
 
 
 class _Masked:

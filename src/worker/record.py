@@ -12,10 +12,14 @@ UNANSWERED = 499
 
 @dataclass(slots=True)
 class Usage:
-    """The tokens of an answer so far, None if they are not counted. The engine's loop counts."""
+    """The tokens of an answer so far, None if they are not counted. The engine's loop counts.
+
+    ``cut`` is whether it ended at DEFAULT_MAX_TOKENS, since the job named no other limit.
+    """
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    cut: bool = False
 
     def add(self, prompt_tokens: int, output_tokens: int) -> None:
         self.prompt_tokens = (self.prompt_tokens or 0) + prompt_tokens
@@ -68,6 +72,8 @@ class JobRecord:
             "chunks": self.chunks,
             "posts_retried": self.posts_retried,
         }
+        if self.usage.cut:
+            values["cut_by"] = "DEFAULT_MAX_TOKENS"
         text = " ".join(
             f"{name}={'-' if value is None else value}" for name, value in values.items()
         )

@@ -3,10 +3,12 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from worker.batches.store import Batches
 from worker.errors import VolumeError
+from worker.fine_tunes.store import FineTunes
 from worker.settings import Settings
 from worker.volume import Volume, failures
 
@@ -15,6 +17,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 3600.0
 # Empty; when it was written is when somebody last swept.
 MARK = "swept"
+FAILED = "what has expired could not be removed"
 
 
 def begin(settings: Settings) -> None:
@@ -25,17 +28,32 @@ def begin(settings: Settings) -> None:
 def sweep(settings: Settings) -> int:
     """Remove what has expired, unless that was done within the hour; return how much there was.
 
+    What the volume fails at stays until the next time.
+
     Raises:
-        VolumeError: the volume fails.
+        VolumeError: there is no telling whether somebody has swept.
     """
-    volume, batches = Volume.of(settings), Batches.of(settings)
+    volume, batches, fine_tunes = Volume.of(settings), Batches.of(settings), FineTunes.of(settings)
     with failures():
         # Without a volume, and on one that nothing was kept on, there is nothing to do.
         kept = volume.root.is_dir() and volume.directory("")
         if not kept or not kept.is_dir() or not _due(kept / MARK):
             return 0
-        removed = batches.files.sweep(batches.inputs_in_use())
-        return removed + batches.sweep()
+
+    def files() -> int:
+        # Unless it is known what is in use, none goes.
+        return batches.files.sweep(batches.inputs_in_use() | fine_tunes.inputs_in_use())
+
+    return sum(map(_tried, (files, batches.sweep, fine_tunes.sweep)))
+
+
+def _tried(part: Callable[[], int]) -> int:
+    """Return how much a part has removed; 0 if the volume fails."""
+    try:
+        return part()
+    except VolumeError as error:
+        log.warning("%s: %s", FAILED, error)
+        return 0
 
 
 def _due(mark: Path) -> bool:
@@ -51,7 +69,7 @@ def _keep_sweeping(settings: Settings) -> None:
     while True:
         try:
             if removed := sweep(settings):
-                log.info("%d files and batches had expired and were removed", removed)
+                log.info("%d files, batches and fine-tunes had expired and were removed", removed)
         except VolumeError as error:
-            log.warning("what has expired could not be removed: %s", error)
+            log.warning("%s: %s", FAILED, error)
         time.sleep(PERIOD_S)

@@ -1,6 +1,7 @@
 """The hub's listing without its form: the jobs that it tries, and the machines."""
 
 import json
+from itertools import chain
 from typing import Annotated, Any
 
 import pytest
@@ -9,23 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from support import ROOT
 from support.settings import read_settings
 
+from worker.doctor.gpus.pools import POOLS
 from worker.job import OpenAIJob, RawJob, parse_input
 from worker.routes.openai import ROUTES
 
 LISTING = ROOT / ".runpod"
 
-# The documented pools of the platform, and the first GPU named for each.
-POOLS = {
-    "AMPERE_16": "NVIDIA RTX A4000",
-    "AMPERE_24": "NVIDIA L4",
-    "ADA_24": "NVIDIA GeForce RTX 4090",
-    "ADA_32_PRO": "NVIDIA GeForce RTX 5090",
-    "AMPERE_48": "NVIDIA RTX A6000",
-    "ADA_48_PRO": "NVIDIA L40",
-    "AMPERE_80": "NVIDIA A100 80GB PCIe",
-    "ADA_80_PRO": "NVIDIA H100 PCIe",
-    "HOPPER_141": "NVIDIA H200",
-}
+TYPES = {pool.id: [kind.id for kind in pool.types] for pool in POOLS}
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -95,7 +86,7 @@ def test_the_hub_tries_a_machine_that_the_listing_allows(
     trial: Trial, listed: dict[str, Any]
 ) -> None:
     pools = listed["gpuIds"].split(",")
-    assert set(pools) <= POOLS.keys()
-    assert trial.config.gpu in [POOLS[pool] for pool in pools]
+    assert set(pools) <= TYPES.keys()
+    assert trial.config.gpu in chain.from_iterable(TYPES[pool] for pool in pools)
     assert trial.config.gpus == listed["gpuCount"]
     assert trial.config.cuda == listed["allowedCudaVersions"]

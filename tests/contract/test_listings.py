@@ -151,7 +151,7 @@ def test_a_check_right_after_writing_passes(
     monkeypatch.setattr(listings, "ROOT", tmp_path)
     for words in ([], ["--check"]):
         listings.main(words)
-    assert capsys.readouterr().out.splitlines() == ["3 of 3 files changed", "0 of 3 files changed"]
+    assert capsys.readouterr().out.splitlines() == ["5 of 5 files changed", "0 of 5 files changed"]
 
 
 # The platform's forms:
@@ -245,7 +245,9 @@ def test_the_page_has_every_setting_with_the_default_that_the_code_has(
     assert rows["TENSOR_PARALLEL_SIZE"][1] == ""  # as many as there are GPUs
     options = Catalogue().options
     assert rows["STRUCTURED_OUTPUTS_CONFIG"][1] == '`{"backend": "xgrammar"}`'
-    chosen = {"GPU_MEMORY_UTILIZATION", "STRUCTURED_OUTPUTS_CONFIG", "TENSOR_PARALLEL_SIZE"}
+    assert rows["MAX_MODEL_LEN"][1] == "`auto`"
+    shares = {"GPU_MEMORY_UTILIZATION", "MAX_MODEL_LEN", "TENSOR_PARALLEL_SIZE"}
+    chosen = {*shares, "STRUCTURED_OUTPUTS_CONFIG"}
     for name in options.names - chosen - fields.keys() - ALIASES.keys():
         if name in rows and len(rows[name]) > 1:
             assert rows[name][1].strip("`") == options[name].default, name

@@ -4,18 +4,23 @@ If one of them has moved, mend ``job_loop/sdk.py``. Until then the SDK's own loo
 """
 
 import asyncio
+import inspect
+import re
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from aiohttp import TraceConfig
+from runpod import serverless
 from runpod.serverless import worker as sdk_worker
 from runpod.serverless.modules import rp_http, rp_job, rp_scale, worker_state
 from runpod.serverless.modules.rp_handler import is_generator
+from runpod.serverless.utils import rp_debugger
 from support.job_loops import ScriptedAnswers
 
 from job_loop import JobLoop, Limits, Wire, sdk
 from worker.app import Worker
+from worker.command_line import SDK_FLAGS
 
 
 def test_the_sdk_takes_the_workers_handle_for_a_generator() -> None:
@@ -24,6 +29,11 @@ def test_the_sdk_takes_the_workers_handle_for_a_generator() -> None:
 
 def test_the_sdk_has_all_names() -> None:
     assert sdk.fits()
+
+
+def test_the_sdks_flags_are_known_to_the_worker() -> None:
+    flags = {flag for action in serverless.parser._actions for flag in action.option_strings}
+    assert flags - {"-h", "--help"} <= {*SDK_FLAGS, "--rp_serve_api", "--test_input"}
 
 
 def test_without_one_of_the_names_the_sdks_own_loop_runs_and_the_log_says_so(
@@ -92,3 +102,9 @@ async def test_the_sdks_session_has_the_platforms_key_and_takes_a_trace(
     monkeypatch.setenv("RUNPOD_AI_API_KEY", "canary")
     async with sdk.session(TraceConfig()) as session:
         assert session.headers["Authorization"] == "canary"
+
+
+def test_the_sdk_asks_for_the_processors_name_alone_when_it_is_imported() -> None:
+    """Else ``worker.processor`` keeps something from it, or an import of it takes a second."""
+    source = inspect.getsource(rp_debugger)
+    assert re.findall(r"cpuinfo\.\S*", source) == ['cpuinfo.get_cpu_info()["brand_raw"]']

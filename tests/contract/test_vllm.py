@@ -13,7 +13,8 @@ from worker.engine import options, translation
 from worker.engine.generation import sampling
 from worker.engine.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
 from worker.engine.options.excluded import DENIED
-from worker.errors import EngineBusy, EngineDead, RefusedByEngine, SettingsError, WorkerError
+from worker.errors import EngineBusy, EngineDead, RefusedByEngine, WorkerError
+from worker.settings.mistakes import SettingsError
 
 ALIVE = SimpleNamespace(errored=False)
 

@@ -14,11 +14,13 @@ from vllm.config import ModelConfig
 from vllm.entrypoints.openai.chat_completion import serving as chats
 from vllm.entrypoints.openai.completion import serving as completions
 from vllm.entrypoints.openai.responses import serving as responses
+from vllm.model_executor.models import registry
 from vllm.renderers import base
 from vllm.utils.async_utils import make_async
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.input_processor import InputProcessor
 
+from worker.engine.inspection import ELSEWHERE
 from worker.engine.requests.texts import keep_a_thread_free, mark
 
 
@@ -100,3 +102,12 @@ async def test_vllm_submits_what_it_renders_to_the_executor_whose_method_is_repl
     assert [await length("ab"), await asyncio.create_task(long())] == [2, 3]
     assert len(submitted) == 2
     executor.shutdown()
+
+
+# What looks at a model's class elsewhere, which worker/engine/inspection.py replaces:
+
+
+def test_vllm_looks_at_a_models_class_by_one_function_of_its_registry() -> None:
+    """Else each first start on a machine imports vLLM once more, which takes seconds."""
+    assert parameters(getattr(registry, ELSEWHERE), 2) == ["fn"]
+    assert f"{ELSEWHERE}(" in inspect.getsource(registry._LazyRegisteredModel.inspect_model_cls)

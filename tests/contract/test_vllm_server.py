@@ -167,7 +167,7 @@ def test_characters_are_sent_as_they_are() -> None:
 async def test_every_answer_of_a_dead_engine_is_engine_dead(server: Server, app: Any) -> None:
     server._app, CLIENT.errored = app, True
     with pytest.raises(EngineDead):
-        await answer(server, "/version", None)
+        await answer(server, "/v1/completions", {})
 
 
 async def test_an_engine_can_die_in_the_middle_of_a_stream(server: Server) -> None:

@@ -72,7 +72,7 @@ def test_every_route_has_its_row() -> None:
     }
     assert documented == {
         (route.method, route.template): (
-            "the worker" if route.own else "vLLM",
+            "the worker" if route.own else "the engine" if route.generate else "vLLM",
             "yes" if route.streams else "",
         )
         for route in ROUTES

@@ -1,5 +1,7 @@
 """`LLM`: what it takes, what it answers and what it refuses (scripts/generate.py)."""
 
+from typing import Any
+
 import pytest
 from demo_model import ANSWERS, MEMORY, PASSAGE
 from support.processes.offline_scripts import Ended
@@ -87,7 +89,8 @@ def test_outputs_are_vllms_own(generate: Ended) -> None:
 @pytest.mark.parametrize(
     ("kind", "lengths"),
     [
-        ("none", [[16]]),
+        # The longest of several.
+        ("none", [16]),
         ("dict", [[4]]),
         ("vllms", [[5]]),
         ("choices", [[2, 2, 2]]),
@@ -97,7 +100,7 @@ def test_outputs_are_vllms_own(generate: Ended) -> None:
     ],
 )
 def test_sampling_parameters_are_one_for_all_or_one_for_each_prompt(
-    generate: Ended, kind: str, lengths: list[list[int]]
+    generate: Ended, kind: str, lengths: list[Any]
 ) -> None:
     assert generate["params"][kind] == lengths
 

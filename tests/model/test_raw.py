@@ -63,7 +63,8 @@ async def test_a_prompt_becomes_one_user_message_where_the_template_is_asked_for
 
 async def test_any_role_that_the_template_knows_is_taken(ask: Ask) -> None:
     messages = [{"role": "critic", "content": "Too long."}, *QUESTION]
-    (whole,) = await ask(messages=messages, sampling_params={"max_tokens": 3})
+    params = {"max_tokens": 3, "ignore_eos": True}
+    (whole,) = await ask(messages=messages, sampling_params=params)
     assert whole["usage"]["output"] == 3
 
 

@@ -1,6 +1,7 @@
 """Structured outputs on the real engine: what is refused, and that others go on."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -87,3 +88,13 @@ async def test_a_schema_may_list_several_types(ask: Ask) -> None:
     schema = {"type": ["integer", "null"]}
     (answered,) = await ask(**raw(guided_json=schema, max_tokens=9))
     assert "error" not in answered
+
+
+@pytest.mark.parametrize("wrong", [{"guided_regex": "("}, {"guided_grammar": "root ::= ("}])
+async def test_what_is_wrong_is_told_without_where_xgrammar_found_it(
+    wrong: dict[str, Any], ask: Ask
+) -> None:
+    error = error_of((await ask(**raw(**wrong, max_tokens=9)))[-1])
+    assert error["code"] == 400
+    assert error["message"]
+    assert not re.search(r"\.cc|\d:\d\d:\d\d", error["message"])

@@ -38,6 +38,20 @@ def server(
 
 
 @pytest.fixture
+def served(server: HttpWorker) -> Iterator[openai.OpenAI]:
+    """Return a client of `--serve`."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_served(server: HttpWorker) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"{server.url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
 def client(make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
     url = make_endpoint.openai_url
     with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
 
 import openai
@@ -11,25 +10,13 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types import Batch
 from support.batches import as_text, line
 from support.processes.background import HUNG_S
-from support.processes.http_worker import KEY, HttpWorker
+from support.processes.http_worker import HttpWorker
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")
 QUESTION: dict[str, Any] = {"messages": [{"role": "user", "content": "What does this worker do?"}]}
 BEGINS = "This worker turns a Hugging Face model"
 MANY = 50_000
-
-
-@pytest.fixture
-def batches(server: HttpWorker) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as connected:
-        yield connected
-
-
-@pytest.fixture
-async def async_batches(server: HttpWorker) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as connected:
-        yield connected
 
 
 def questions(count: int, **body: Any) -> bytes:
@@ -66,10 +53,10 @@ def texts(content: str) -> dict[str, str]:
     }
 
 
-def test_a_batch_is_uploaded_created_polled_read_and_its_files_deleted(batches: OpenAI) -> None:
-    batch = created(batches, questions(60) + as_text([line("wrong", messages=5)]))
+def test_a_batch_is_uploaded_created_polled_read_and_its_files_deleted(served: OpenAI) -> None:
+    batch = created(served, questions(60) + as_text([line("wrong", messages=5)]))
     assert (batch.object, batch.endpoint, batch.metadata) == ("batch", CHAT, {"of": "the tests"})
-    batch = ended(batches, batch)
+    batch = ended(served, batch)
     assert batch.status == "completed"
     counts = batch.request_counts
     assert counts is not None
@@ -78,18 +65,18 @@ def test_a_batch_is_uploaded_created_polled_read_and_its_files_deleted(batches: 
     assert batch.usage.output_tokens == 60 * 12
     assert batch.output_file_id is not None
     assert batch.error_file_id is not None
-    found = texts(batches.files.content(batch.output_file_id).text)
+    found = texts(served.files.content(batch.output_file_id).text)
     assert list(found) == [f"c{index}" for index in range(60)]
     assert all(text.startswith(BEGINS) for text in found.values())
-    wrong = json.loads(batches.files.content(batch.error_file_id).text)
+    wrong = json.loads(served.files.content(batch.error_file_id).text)
     assert (wrong["custom_id"], wrong["response"]["status_code"]) == ("wrong", 400)
     for id in (batch.output_file_id, batch.error_file_id, batch.input_file_id):
-        assert batches.files.delete(id).deleted
-    assert batches.batches.retrieve(batch.id) == batch
+        assert served.files.delete(id).deleted
+    assert served.batches.retrieve(batch.id) == batch
 
 
-async def test_the_async_client_does_the_same(async_batches: AsyncOpenAI) -> None:
-    client = async_batches
+async def test_the_async_client_does_the_same(async_served: AsyncOpenAI) -> None:
+    client = async_served
     file = await client.files.create(file=("in.jsonl", questions(5)), purpose="batch")
     batch = await client.batches.create(
         input_file_id=file.id, endpoint=CHAT, completion_window="24h"
@@ -104,62 +91,62 @@ async def test_the_async_client_does_the_same(async_batches: AsyncOpenAI) -> Non
     assert batch.id in [one.id async for one in client.batches.list(limit=2)]
 
 
-def test_the_client_pages_through_all_batches(batches: OpenAI) -> None:
-    made = [created(batches, questions(1)) for _ in range(5)]
-    first = batches.batches.list(limit=2)
+def test_the_client_pages_through_all_batches(served: OpenAI) -> None:
+    made = [created(served, questions(1)) for _ in range(5)]
+    first = served.batches.list(limit=2)
     assert (len(first.data), first.has_more) == (2, True)
-    found = [one.id for one in batches.batches.list(limit=2)]
+    found = [one.id for one in served.batches.list(limit=2)]
     assert {one.id for one in made} <= set(found)
     assert len(set(found)) == len(found)
     for batch in made:
-        assert ended(batches, batch).status == "completed"
+        assert ended(served, batch).status == "completed"
 
 
 def test_what_is_wrong_is_told_by_line_and_refusals_are_errors_that_the_client_knows(
-    batches: OpenAI,
+    served: OpenAI,
 ) -> None:
-    batch = ended(batches, created(batches, questions(2) + b"\n{'a': 1}\n"))
+    batch = ended(served, created(served, questions(2) + b"\n{'a': 1}\n"))
     assert batch.status == "failed"
     assert batch.errors is not None
     assert batch.errors.data is not None
     (mistake,) = batch.errors.data
     assert (mistake.code, mistake.line) == ("invalid_json_line", 4)
     with pytest.raises(openai.NotFoundError):
-        batches.batches.retrieve("batch_x")
+        served.batches.retrieve("batch_x")
     with pytest.raises(openai.BadRequestError, match="endpoint"):
-        batches.batches.create(
+        served.batches.create(
             input_file_id=batch.input_file_id or "",
             endpoint="/v1/moderations",
             completion_window="24h",
         )
     with pytest.raises(openai.ConflictError):
-        batches.batches.cancel(batch.id)
+        served.batches.cancel(batch.id)
     with pytest.raises(openai.AuthenticationError):
-        batches.with_options(api_key="sk-other").batches.list()
+        served.with_options(api_key="sk-other").batches.list()
 
 
 def test_a_batch_of_50000_lines_begins_soon_is_cancelled_and_keeps_what_was_answered(
-    batches: OpenAI, server: HttpWorker
+    served: OpenAI, server: HttpWorker
 ) -> None:
     before = server.peak(begin=True)
-    batch = created(batches, questions(MANY, max_completion_tokens=12))
+    batch = created(served, questions(MANY, max_completion_tokens=12))
     deadline = time.monotonic() + HUNG_S
     while batch.request_counts is None or not batch.request_counts.completed:
         assert batch.status in ("validating", "in_progress"), batch.errors
         assert time.monotonic() < deadline
         time.sleep(0.2)
-        batch = batches.batches.retrieve(batch.id)
+        batch = served.batches.retrieve(batch.id)
     assert batch.request_counts.total == MANY
     with pytest.raises(openai.ConflictError):
-        batches.files.delete(batch.input_file_id)
+        served.files.delete(batch.input_file_id)
     # Others are answered meanwhile.
-    alone = batches.chat.completions.create(model="demo", **QUESTION, max_tokens=12, temperature=0)
-    cancelling = batches.batches.cancel(batch.id)
+    alone = served.chat.completions.create(model="demo", **QUESTION, max_tokens=12, temperature=0)
+    cancelling = served.batches.cancel(batch.id)
     assert cancelling.status in ("cancelling", "cancelled")
-    batch = ended(batches, batch)
+    batch = ended(served, batch)
     assert (batch.status, batch.output_file_id is None) == ("cancelled", False)
-    output = texts(batches.files.content(batch.output_file_id or "").text)
-    errors = batches.files.content(batch.error_file_id or "").text.splitlines()
+    output = texts(served.files.content(batch.output_file_id or "").text)
+    errors = served.files.content(batch.error_file_id or "").text.splitlines()
     assert len(output) + len(errors) == MANY
     assert set(output.values()) == {alone.choices[0].message.content}
     assert server.peak() - before < 100_000_000

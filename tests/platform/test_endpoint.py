@@ -74,7 +74,9 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint
 def run_sync(*yields: object) -> dict[str, Any]:
     """Run a job that yields these outputs; return its status object."""
     client = runpod.Endpoint("local", api_key="any").rp_client
-    report: dict[str, Any] = client.post("local/runsync", {"input": {"yields": yields}}, timeout=60)
+    report: dict[str, Any] = client.post(
+        "local/runsync", {"input": {"yields": yields}}, timeout=HUNG_S
+    )
     return report
 
 

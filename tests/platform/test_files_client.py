@@ -3,7 +3,6 @@
 import base64
 import json
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,6 @@ LARGE = 200 * MEGABYTE
 GROWTH = 60 * MEGABYTE
 
 
-@pytest.fixture
-def files(server: HttpWorker) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as connected:
-        yield connected
-
-
-@pytest.fixture
-async def async_files(server: HttpWorker) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as connected:
-        yield connected
-
-
 def sparse(place: Path, size: int) -> Path:
     """Make a file of zeros, which takes no room."""
     with place.open("wb") as opened:
@@ -41,8 +28,8 @@ def sparse(place: Path, size: int) -> Path:
     return place
 
 
-def test_a_file_of_50000_lines_is_created_retrieved_read_and_deleted(files: OpenAI) -> None:
-    file = files.files.create(
+def test_a_file_of_50000_lines_is_created_retrieved_read_and_deleted(served: OpenAI) -> None:
+    file = served.files.create(
         file=("ä.jsonl", LINES),
         purpose="batch",
         expires_after={"anchor": "created_at", "seconds": 3600},
@@ -50,23 +37,23 @@ def test_a_file_of_50000_lines_is_created_retrieved_read_and_deleted(files: Open
     assert (file.object, file.status, file.purpose) == ("file", "processed", "batch")
     assert (file.filename, file.bytes) == ("ä.jsonl", len(LINES))
     assert file.expires_at == file.created_at + 3600
-    assert files.files.retrieve(file.id) == file
-    assert files.files.content(file.id).read() == LINES
-    deleted = files.files.delete(file.id)
+    assert served.files.retrieve(file.id) == file
+    assert served.files.content(file.id).read() == LINES
+    deleted = served.files.delete(file.id)
     assert (deleted.id, deleted.deleted, deleted.object) == (file.id, True, "file")
     with pytest.raises(openai.NotFoundError):
-        files.files.retrieve(file.id)
+        served.files.retrieve(file.id)
     with pytest.raises(openai.NotFoundError):
-        files.files.content(file.id)
+        served.files.content(file.id)
 
 
-async def test_the_async_client_does_the_same(async_files: AsyncOpenAI) -> None:
-    file = await async_files.files.create(file=b"\0\xff", purpose="user_data")
-    assert await async_files.files.retrieve(file.id) == file
-    content = await async_files.files.content(file.id)
+async def test_the_async_client_does_the_same(async_served: AsyncOpenAI) -> None:
+    file = await async_served.files.create(file=b"\0\xff", purpose="user_data")
+    assert await async_served.files.retrieve(file.id) == file
+    content = await async_served.files.content(file.id)
     assert content.read() == b"\0\xff"
-    assert file.id in [one.id async for one in async_files.files.list()]
-    assert (await async_files.files.delete(file.id)).deleted
+    assert file.id in [one.id async for one in async_served.files.list()]
+    assert (await async_served.files.delete(file.id)).deleted
 
 
 def test_what_has_expired_is_removed_when_a_worker_has_started(
@@ -76,51 +63,53 @@ def test_what_has_expired_is_removed_when_a_worker_has_started(
     wait_until(lambda: not any(map(expired, volumes)))
 
 
-def test_the_client_pages_through_a_list(files: OpenAI) -> None:
-    made = [files.files.create(file=(str(n), b"a"), purpose="evals").id for n in range(5)]
-    page = files.files.list(purpose="evals", limit=2, order="asc")
+def test_the_client_pages_through_a_list(served: OpenAI) -> None:
+    made = [served.files.create(file=(str(n), b"a"), purpose="evals").id for n in range(5)]
+    page = served.files.list(purpose="evals", limit=2, order="asc")
     assert (len(page.data), page.has_more) == (2, True)
     found = [file.id for file in page]
     assert sorted(found) == sorted(made)
-    backwards = [file.id for file in files.files.list(purpose="evals", limit=3)]
+    backwards = [file.id for file in served.files.list(purpose="evals", limit=3)]
     assert backwards == found[::-1]
 
 
-def test_what_is_wrong_is_an_error_that_the_client_knows(files: OpenAI) -> None:
+def test_what_is_wrong_is_an_error_that_the_client_knows(served: OpenAI) -> None:
     purpose: Any = "any"
     with pytest.raises(openai.BadRequestError, match="'batch'"):
-        files.files.create(file=b"a", purpose=purpose)
+        served.files.create(file=b"a", purpose=purpose)
     with pytest.raises(openai.BadRequestError, match="limit"):
-        files.files.list(limit=0)
+        served.files.list(limit=0)
     with pytest.raises(openai.NotFoundError):
-        files.files.delete("file-x")
+        served.files.delete("file-x")
     with pytest.raises(openai.AuthenticationError):
-        files.with_options(api_key="sk-other").files.create(file=b"a", purpose="batch")
+        served.with_options(api_key="sk-other").files.create(file=b"a", purpose="batch")
 
 
 def test_a_large_file_passes_through_little_memory(
-    files: OpenAI, server: HttpWorker, tmp_path: Path
+    served: OpenAI, server: HttpWorker, tmp_path: Path
 ) -> None:
     before = server.peak(begin=True)
-    file = files.files.create(file=sparse(tmp_path / "large", LARGE), purpose="batch")
+    file = served.files.create(file=sparse(tmp_path / "large", LARGE), purpose="batch")
     assert file.bytes == LARGE
     received = 0
-    with files.files.with_streaming_response.content(file.id) as response:
+    with served.files.with_streaming_response.content(file.id) as response:
         for part in response.iter_bytes():
             received += len(part)
     assert received == LARGE
     assert server.peak() - before < GROWTH
-    files.files.delete(file.id)
+    served.files.delete(file.id)
 
 
-def test_a_file_above_the_limit_is_refused_before_it_is_sent(files: OpenAI, tmp_path: Path) -> None:
+def test_a_file_above_the_limit_is_refused_before_it_is_sent(
+    served: OpenAI, tmp_path: Path
+) -> None:
     with pytest.raises(openai.APIStatusError, match="FILES_MAX_MB") as refused:
-        files.files.create(file=sparse(tmp_path / "large", 600 * MEGABYTE), purpose="batch")
+        served.files.create(file=sparse(tmp_path / "large", 600 * MEGABYTE), purpose="batch")
     assert refused.value.status_code == 413
 
 
-def test_llm_engines_client_gets_its_shapes(files: OpenAI, server: HttpWorker) -> None:
-    file = files.files.create(file=("a.csv", b"prompt,response\n"), purpose="fine-tune")
+def test_llm_engines_client_gets_its_shapes(served: OpenAI, server: HttpWorker) -> None:
+    file = served.files.create(file=("a.csv", b"prompt,response\n"), purpose="fine-tune")
     basic = base64.b64encode(f"{KEY}:".encode()).decode()
 
     def got(path: str) -> Any:

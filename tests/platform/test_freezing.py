@@ -18,11 +18,10 @@ async def test_a_job_that_was_handed_over_to_a_frozen_worker_runs_after_the_thaw
     ):
         first = emulator.queue.submit({"input": {"yields": ["first"]}})
         assert await first.wait_ended(HUNG_S)
-        # The next take is on its way, and then held.
-        takes = emulator.queue.worker("worker-1").takes
-        await emulator.queue.worker("worker-1").changed.wait_for(
-            lambda: emulator.queue.worker("worker-1").takes > takes, 1
-        )
+        # The first take has brought the job; the next one is held.
+        async with asyncio.timeout(HUNG_S):
+            while emulator.queue.worker("worker-1").takes < 2:
+                await asyncio.sleep(0.01)
         process.signal(signal.SIGSTOP)
         job = emulator.queue.submit({"input": {"yields": ["second"]}})
         await asyncio.sleep(1.2 * FROZEN_S)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 from openai import OpenAI
-from support.processes.background import wait_until
+from support.processes.background import HUNG_S, wait_until
 from support.processes.http_worker import KEY, HttpWorker
 
 ASKED = "What does this worker do?"
@@ -48,13 +48,13 @@ def test_errors_are_those_that_the_official_client_knows(client: OpenAI) -> None
 
 
 def test_ping_needs_no_key(server: HttpWorker) -> None:
-    with urllib.request.urlopen(f"{server.url}/ping", timeout=60) as answer:
+    with urllib.request.urlopen(f"{server.url}/ping", timeout=HUNG_S) as answer:
         assert answer.status == 200
 
 
 def test_metrics_are_text_that_prometheus_reads(server: HttpWorker) -> None:
     request = urllib.request.Request(f"{server.url}/metrics", headers={"x-api-key": KEY})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=HUNG_S) as answer:
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert b"vllm:" in answer.read()
 

@@ -68,11 +68,12 @@ def test_the_worker_has_the_documented_defaults() -> None:
     }.items() <= values.items()
 
 
-def test_on_a_gpu_all_but_the_models_name_and_the_share_of_memory_is_vllms_own_default() -> None:
+def test_on_a_gpu_all_but_what_the_model_and_the_memory_ask_for_is_vllms_own_default() -> None:
     assert not_vllms(read(gpus(1)).arguments.vllm) == {
         "model": "org/model",
         "served_model_name": ["org/model"],
         "gpu_memory_utilization": 0.95,
+        "max_model_len": -1,
     }
 
 
@@ -84,6 +85,7 @@ def test_on_a_cpu_the_engine_is_one_that_starts_fast_and_runs_anywhere() -> None
         "enforce_eager": True,
         "worker_cls": "worker.engine.cpu_worker.CPUWorker",
         "distributed_executor_backend": "uni",
+        "max_model_len": -1,
     }
 
 
@@ -200,6 +202,7 @@ ON_CPU = {
     "no GPU; vLLM's own dies of a seed with a long prompt",
     "DISTRIBUTED_EXECUTOR_BACKEND": "uni: one process starts fastest",
 }
+LONGEST = "auto: the longest text that the memory holds"
 BACKEND = '{"backend": "xgrammar"}: one backend checks and compiles'
 ON_GPU = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU for itself"}
 
@@ -209,7 +212,7 @@ def test_defaults_that_suit_the_machine_have_a_reason(
     on: Machine, expected: dict[str, str]
 ) -> None:
     elsewhere = {"SERVED_MODEL_NAME", "TOKENIZER", "RUNPOD_LOG_LEVEL", *CPU_EXPORTS}
-    expected |= {"STRUCTURED_OUTPUTS_CONFIG": BACKEND}
+    expected |= {"STRUCTURED_OUTPUTS_CONFIG": BACKEND, "MAX_MODEL_LEN": LONGEST}
     assert {name: why for name, why in chosen(on).items() if name not in elsewhere} == expected
 
 

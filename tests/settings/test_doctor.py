@@ -107,7 +107,7 @@ def test_everything_that_is_wrong_is_reported_at_once(
     }
     assert "model.safetensors is cut off" in found.words
     assert "take an image with vLLM 0.23.0" in found.words
-    assert "-> set it to one of 1, 2" in found.words
+    assert "-> set TENSOR_PARALLEL_SIZE to a divisor of 2, or leave it unset" in found.words
     assert "-> set MAX_MODEL_LEN=2048, or leave it unset" in found.words
     assert "-> set RUNPOD_INIT_TIMEOUT=60" in found.words
     assert found.output.endswith("\nThe worker would not start: 4 failures, 3 warnings.\n")

@@ -8,7 +8,7 @@ from support.settings import read_settings
 from worker import start
 from worker.engine.machine import Gpu, Machine
 from worker.engine.variables import wrong
-from worker.errors import SettingsError
+from worker.settings.mistakes import SettingsError
 
 
 def gpus(count: int) -> Machine:

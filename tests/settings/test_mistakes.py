@@ -7,7 +7,7 @@ from support.settings import read_settings
 from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, Row, placed
 
 from worker.engine.machine import Gpu, Machine
-from worker.errors import SettingsError
+from worker.settings.mistakes import SettingsError
 
 ALONE: tuple[Row, ...] = tuple(({name: value}, name, accepted) for name, value, accepted in SINGLE)
 

@@ -7,7 +7,7 @@ from support.settings import read_settings
 
 from worker import start
 from worker.engine.machine import Gpu, Machine
-from worker.errors import SettingsError
+from worker.settings.mistakes import SettingsError
 
 
 def refused(*on: Machine, **environ: str) -> str:

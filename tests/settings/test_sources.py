@@ -11,7 +11,7 @@ import pytest
 
 from worker import start
 from worker.engine.machine import Gpu, Machine
-from worker.errors import SettingsError
+from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
 

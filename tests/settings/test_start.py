@@ -7,13 +7,13 @@ import pytest
 from support.settings import read_settings
 
 from worker import start
-from worker.engine.launch import with_fitting_tensor_parallel_size
+from worker.engine.configuring import with_fitting_tensor_parallel_size
 from worker.engine.locations import find
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.options.declared import plugged
 from worker.engine.options.hints import FAMILIES, hints
-from worker.errors import SettingsError
+from worker.settings.mistakes import SettingsError
 
 
 def parsed(**environ: str) -> Namespace:

@@ -1,12 +1,15 @@
 """Batches in tests: their inputs, jobs that run them, and what must hold of their files."""
 
+import asyncio
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from support.engine.scripted import CHAT, ScriptedEngine, failure, settings
+from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, until
 from worker.app import Worker
+from worker.batches.state import Batch
+from worker.batches.store import Batches
 
 
 def line(name: str, endpoint: str = CHAT, **body: Any) -> dict[str, Any]:
@@ -42,6 +45,29 @@ async def batch_of(worker: Worker, job_id: str = "job-1", **spec: Any) -> dict[s
 
 async def refused(worker: Worker, payload: dict[str, Any], job_id: str = "job-1") -> dict[str, Any]:
     return failure([await answered(worker, payload, job_id)])
+
+
+def only(root: Path) -> Batch:
+    """Return the one batch that there is."""
+    (found,) = Batches.of(settings(FILES_PATH=str(root))).all()
+    return found
+
+
+async def begun(
+    worker: Worker, engine: ScriptedEngine, most: int, **spec: Any
+) -> asyncio.Task[Any]:
+    """Begin to run a batch in a job; return it when more lines than so many were asked."""
+    running = asyncio.create_task(answered(worker, {"batch": spec}))
+    assert await until(lambda: len(engine.asked) > most)
+    return running
+
+
+async def given_up(root: Path, engine: ScriptedEngine, running: asyncio.Task[Any]) -> Batch:
+    """Cancel the job of the one batch that there is; return it when no worker is at it."""
+    running.cancel()
+    batch = only(root)
+    assert await until(lambda: not engine.generating and not batch.held())
+    return batch
 
 
 def content(root: Path, file_id: str | None) -> list[dict[str, Any]]:

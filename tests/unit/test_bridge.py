@@ -8,6 +8,7 @@ from typing import Any, TypeVarTuple, Unpack
 
 import pytest
 from support.engine.scripted import ScriptedEngine, until
+from support.processes.background import HUNG_S
 
 from worker.bridge import Stream
 
@@ -87,7 +88,7 @@ async def test_one_read_returns_all_that_has_piled_up(
             pass
 
     stream = Stream(source, engine_loop)
-    assert await asyncio.to_thread(hanging.begun.wait, 5)
+    assert await asyncio.to_thread(hanging.begun.wait, HUNG_S)
     assert await stream.read() == list(range(100))
     stream.cancel()
 
@@ -120,7 +121,7 @@ def test_the_reader_is_woken_once_for_many_items(engine_loop: asyncio.AbstractEv
     async def read() -> list[int] | None:
         stream = Stream(source, engine_loop)
         # Blocks the reader's loop, so that items pile up.
-        assert hanging.begun.wait(5)
+        assert hanging.begun.wait(HUNG_S)
         return await stream.read()
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -149,7 +150,7 @@ async def test_items_are_returned_without_waiting_whatever_the_patience(
 ) -> None:
     hanging = Hanging()
     stream = Stream(hanging, engine_loop)
-    assert await asyncio.to_thread(hanging.begun.wait, 5)
+    assert await asyncio.to_thread(hanging.begun.wait, HUNG_S)
     assert await stream.read(patience=0) == [1]
     stream.cancel()
 
@@ -274,7 +275,7 @@ def test_a_source_runs_on_to_its_end_when_the_readers_loop_has_gone(
 
     async def source() -> AsyncGenerator[int, None]:
         yield 1
-        await asyncio.to_thread(reader_gone.wait, 5)
+        await asyncio.to_thread(reader_gone.wait, HUNG_S)
         yield 2
         source_done.set()
 
@@ -283,5 +284,5 @@ def test_a_source_runs_on_to_its_end_when_the_readers_loop_has_gone(
 
     asyncio.run(read())
     reader_gone.set()
-    assert source_done.wait(5)
+    assert source_done.wait(HUNG_S)
     assert reported == []

@@ -8,14 +8,12 @@ from worker.errors import (
     EngineDead,
     InternalError,
     InvalidInput,
-    Mistake,
     RefusedByEngine,
-    SettingsError,
     ShuttingDown,
     UnknownRoute,
     WorkerError,
-    collected,
 )
+from worker.settings.mistakes import Mistake, SettingsError, collected
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,24 @@
 """The parts of the entry point between the SDK and an engine that dies."""
 
+import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 from support import ROOT
 from support.engine.scripted import ScriptedEngine, tokens, worker
+from support.processes.background import background
+from support.processes.commands import HANDLER, HOME, run
 
-from handler import fitness_job
+from emulator import Emulator, Status
+from worker.fitness import job_for
 
 
 @pytest.fixture
@@ -23,10 +29,10 @@ async def engine() -> AsyncIterator[ScriptedEngine]:
 
 async def test_the_fitness_check_asks_for_what_the_model_can_do() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
-        answered = [chunk async for chunk in worker(engine).handle(fitness_job(engine.model))]
+        answered = [chunk async for chunk in worker(engine).handle(job_for(engine.engines))]
         assert answered[0]["choices"][0]["tokens"] == ["a"]
         engine.model = replace(engine.model, tasks=frozenset({"embed"}))
-        chunks = [chunk async for chunk in worker(engine).handle(fitness_job(engine.model))]
+        chunks = [chunk async for chunk in worker(engine).handle(job_for(engine.engines))]
         assert chunks[0]["status"] == "ok"
 
 
@@ -55,3 +61,27 @@ def test_sigterm_during_a_start_ends_a_core_that_was_forked_a_moment_ago() -> No
         assert start.wait() == 128 + signal.SIGTERM
     psutil.wait_procs([core])
     assert not core.is_running() or core.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        yield taken.getsockname()[1]
+
+
+def test_who_only_prefetches_opens_no_port(taken_port: int) -> None:
+    ended = run(HOME, *HANDLER, "--prefetch", "--serve", "--port", str(taken_port))
+    assert "MODEL_NAME" in ended.stdout + ended.stderr
+    assert "can't be opened" not in ended.stdout + ended.stderr
+    assert ended.returncode == 1
+
+
+async def test_a_taken_port_fails_no_job_of_the_queue(taken_port: int, tmp_path: Path) -> None:
+    command = [*HANDLER, "--serve", "--port", str(taken_port)]
+    async with Emulator() as emulator:
+        job = emulator.queue.submit({"input": {"prompt": "Hi"}})
+        environ = {**HOME, **emulator.worker_environ()}
+        with background(command, environ, tmp_path / "log") as started:
+            assert await asyncio.to_thread(started.ended) == 1
+    assert "can't be opened" in started.output
+    assert job.status is Status.IN_QUEUE

@@ -5,12 +5,14 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import ROOT
 from support.engine.scripted import ScriptedEngine, chat, event, raw, tokens, worker, yields_of
+from support.fine_tunes import COMMAND, DONE, fine_tune_at
 
 from worker import local
 from worker.errors import EngineDead, InvalidInput
@@ -188,3 +190,19 @@ async def test_a_stream_that_ends_in_an_error_event_is_a_failed_run(
     assert (
         "The job failed: The engine that answers this request has died" in capsys.readouterr().err
     )
+
+
+async def test_what_is_left_on_the_volume_is_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("worker.routes.resources.COMMAND", COMMAND)
+    with ScriptedEngine() as engine:
+        engine.model = replace(engine.model, place=tmp_path)
+        running = worker(engine, BASE_PATH=str(tmp_path))
+        assert await local.go_on(running) == 0
+        left = [fine_tune_at(tmp_path, DONE, id=f"ftjob-{one * 24}", base="demo") for one in "ab"]
+        assert await local.go_on(running) == 0
+        assert [one.ended() for one in left] == [True, True]
+        fine_tune_at(tmp_path, DONE, id=f"ftjob-{'c' * 24}", base="another")
+        assert await local.go_on(running) == 1
+    assert "another" in capsys.readouterr().err

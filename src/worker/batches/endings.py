@@ -25,12 +25,6 @@ class Failed(BaseModel):
     mistakes: list[dict[str, Any]]
 
 
-class Moment(BaseModel):
-    """When something began, in seconds since 1970."""
-
-    at: int
-
-
 class Ending(BaseModel):
     """How a batch is to end, decided once: whoever carries it out writes the same files.
 

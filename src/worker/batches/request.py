@@ -6,21 +6,19 @@ from typing import Any, Literal
 from pydantic import Field
 
 from worker.job.batch import BatchRequest
+from worker.volume import record
 
 
-class Kept(BatchRequest):
+class Kept(BatchRequest, record.Kept):
     """A request as the volume keeps it.
 
     Args:
-        created_at: in seconds since 1970.
         form: what the output is: OpenAI's two files, or one array of Scale LLM Engine's.
         extra: what else the form needs.
         lasts_s: seconds until it expires, where these are no whole hours.
     """
 
-    id: str
     input_file_id: str
-    created_at: int
     form: Literal["openai", "llm_engine_v1", "llm_engine_v2"] = "openai"
     extra: dict[str, Any] = Field(default_factory=dict)
     lasts_s: int | None = None

@@ -1,11 +1,9 @@
 """Runs a batch, from wherever it was left: checks its input, answers shards of it, ends it."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,8 @@ from worker.batches.store import Batches
 from worker.batches.window import Window
 from worker.errors import NoSuchObject
 from worker.volume import failures
-from worker.volume.lease import LOOK_S, Lease, Leases
+from worker.volume.lease import LOOK_S, Lease
+from worker.volume.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +57,7 @@ class Runner:
         self._ask = ask
         self._window = window
         self._deadline = math.inf
-        self._leases: dict[str, Leases] = {}
-        self._looked_at: dict[str, float] = {}
+        self._turns = Turns(batch.leases, lambda: (progress.done, progress.total))
         self._last_count = 0.0
 
     async def run(self, seconds: float) -> bool:
@@ -90,7 +88,7 @@ class Runner:
         """
         plan = await asyncio.to_thread(lambda: self._batch.plan)
         if plan is None:
-            async with self._taken("plan") as lease:
+            async with self._turns.taken("plan") as lease:
                 if lease:
                     await asyncio.to_thread(self._make_plan)
             return await self._waited(lease)
@@ -102,7 +100,7 @@ class Runner:
         if not left:
             return await self._finished(plan, "completed")
         for index in left:
-            async with self._taken(f"shard-{index}") as lease:
+            async with self._turns.taken(f"shard-{index}") as lease:
                 if lease is not None and await asyncio.to_thread(self._to_do, plan, index):
                     return await self._run_shard(plan, index, lease) is not Stop.TIME
         return await self._waited(None)
@@ -115,7 +113,7 @@ class Runner:
         """Return whether no living worker has a lease."""
         if not await asyncio.to_thread(self._batch.held, name):
             return True
-        async with self._taken(name) as lease:
+        async with self._turns.taken(name) as lease:
             return lease is not None
 
     async def _waited(self, lease: Lease | None) -> bool:
@@ -124,7 +122,7 @@ class Runner:
         return time.monotonic() < min(self._deadline, self._window.closed_at)
 
     async def _finished(self, plan: Plan, status: End) -> bool:
-        async with self._taken("end") as lease:
+        async with self._turns.taken("end") as lease:
             if lease:
                 await asyncio.to_thread(self._finish, plan, status)
         return await self._waited(lease)
@@ -177,26 +175,6 @@ class Runner:
             progress=self._count,
         )
         return await run.run(self._deadline, lease.lost.is_set)
-
-    @contextlib.asynccontextmanager
-    async def _taken(self, name: str) -> AsyncGenerator[Lease | None, None]:
-        """Take a lease for the block, or yield None: a worker that may live has it."""
-        leases = self._leases.setdefault(name, Leases(self._batch.leases(name)))
-        taken = leases.taken(lambda: (self.progress.done, self.progress.total))
-        # Shielded: a lease that is taken while the job is cancelled has to be released.
-        taking = asyncio.create_task(asyncio.to_thread(taken.__enter__))
-        try:
-            with failures():
-                lease = await asyncio.shield(taking)
-            if lease is None and time.monotonic() - self._looked_at.get(name, -LOOK_S) >= LOOK_S:
-                # Not more often: an owner has to have beaten meanwhile.
-                self._looked_at[name] = time.monotonic()
-                await asyncio.to_thread(leases.look)
-            yield lease
-        finally:
-            await asyncio.wait({taking})
-            if taking.exception() is None:
-                await asyncio.to_thread(taken.__exit__, None, None, None)
 
     async def _count(self, *, now: bool = False) -> None:
         """Count what is durable, at most every second."""

@@ -16,7 +16,7 @@ from worker.batches.lines import Line, Plan, Shard, WrongLineError, lines, reque
 from worker.batches.parts import Part, Row, finished
 from worker.batches.state import Batch
 from worker.batches.window import Window
-from worker.errors import EngineDead, InternalError, WorkerError, defects_hidden
+from worker.errors import EngineAside, EngineDead, InternalError, WorkerError, defects_hidden
 from worker.record import Usage
 from worker.volume import failures
 
@@ -209,19 +209,21 @@ class ShardRun:
     async def _answered(
         self, endpoint: str, body: dict[str, Any], name: str
     ) -> tuple[int, Any, Usage]:
-        for pause_s in (*PAUSES_S, None):
+        pauses = iter(PAUSES_S)
+        while True:
             try:
                 with defects_hidden(name):
                     answer, usage = await self.ask(endpoint, body, name)
                     return 200, _encodable(answer), usage
             except WorkerError as error:
+                # A line waits for an engine that is set aside, however long that takes.
+                pause_s = LOOK_S if isinstance(error, EngineAside) else next(pauses, None)
                 if error.retryable and pause_s is not None:
                     await asyncio.sleep(pause_s)
                     continue
                 if isinstance(error, EngineDead):
                     raise
                 return error.status, error.body(name), Usage()
-        raise AssertionError("the last try returns or raises")
 
 
 def _encodable(answer: Any) -> Any:

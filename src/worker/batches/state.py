@@ -1,21 +1,17 @@
 """One batch on the volume: what was asked, how far it is, how it ended; its files are its state."""
 
-import contextlib
 import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any, ClassVar
 
 from worker.batches.endings import (
     INPUT_CHANGED,
     End,
     Ending,
     Failed,
-    Moment,
     Result,
     counted,
 )
@@ -23,41 +19,33 @@ from worker.batches.lines import Plan
 from worker.batches.parts import finished, sizes
 from worker.batches.request import Kept
 from worker.errors import Conflict, NoSuchObject
+from worker.job.long_work import LongWork
 from worker.volume import failures, ids, write_once
+from worker.volume.record import Moment, Record
 
-# Files in a batch's directory.
-REQUEST, PLAN, FAILED = "request.json", "plan.json", "failed.json"
+# Files in a batch's directory, beside its request.
+PLAN, FAILED = "plan.json", "failed.json"
 CANCEL, FINALIZING, RESULT = "cancel.json", "finalizing.json", "result.json"
-PARTS, DONE, LEASES = "parts", "done", "leases"
-
-# Seconds after which a lease that nobody has rewritten keeps nobody from ending a batch: that does
-# no harm to one who lives, so that clocks may be compared.
-STALE_S = 60.0
-
-Model = TypeVar("Model", bound=BaseModel)
+PARTS, DONE = "parts", "done"
 
 
-class Batch:
+class Batch(Record):
     """One batch's directory. Its methods read and write files: call them in threads."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.id = directory.name
+    noun: ClassVar[str] = "batch"
 
     @property
     def request(self) -> Kept:
-        """What was asked.
-
-        Raises:
-            NoSuchObject: there is no such batch.
-        """
-        if (found := self.read(REQUEST, Kept)) is None:
-            raise NoSuchObject(f"There is no batch {self.id!r}.")
-        return found
+        return self.asked(Kept)
 
     @property
-    def created_at(self) -> int:
-        return self.request.created_at
+    def work(self) -> LongWork:
+        """What jobs run."""
+        return LongWork("batch", self.id)
+
+    @property
+    def over_at(self) -> int:
+        return self.request.expires_at
 
     @property
     def plan(self) -> Plan | None:
@@ -74,24 +62,6 @@ class Batch:
     @property
     def parts(self) -> Path:
         return self.directory / PARTS
-
-    def read(self, name: str, model: type[Model]) -> Model | None:
-        """Return what a file holds; None: it is not there."""
-        with failures():
-            try:
-                content = (self.directory / name).read_bytes()
-            except FileNotFoundError:
-                return None
-        return model.model_validate_json(content)
-
-    def write(self, name: str, value: BaseModel) -> bool:
-        """Write a file once; return whether it was not there."""
-        with failures():
-            return write_once(self.directory / name, value.model_dump_json().encode())
-
-    def has(self, name: str) -> bool:
-        with failures():
-            return (self.directory / name).exists()
 
     def ended(self) -> bool:
         return self.has(RESULT) or self.has(FAILED)
@@ -121,25 +91,7 @@ class Batch:
 
     def shards_left(self, plan: Plan) -> list[int]:
         """Return which shards have lines without an answer."""
-        done = self.directory / DONE
-        return [index for index in range(len(plan.shards)) if not (done / str(index)).exists()]
-
-    def leases(self, name: str) -> Path:
-        """Return the directory of the lease of a piece of the work."""
-        return self.directory / LEASES / name
-
-    def held(self, name: str = "*") -> bool:
-        """Return whether a worker may be at work: a dead one's leases stay for a while.
-
-        Args:
-            name: of a piece of the work; else any.
-        """
-        oldest = time.time() - STALE_S
-        for path in self.directory.glob(f"{LEASES}/{name}/lease-*"):
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime > oldest:
-                    return True
-        return False
+        return [index for index in range(len(plan.shards)) if not self.has(f"{DONE}/{index}")]
 
     def decide(self, status: End) -> Ending:
         """Decide how the batch ends, or return what has been decided."""

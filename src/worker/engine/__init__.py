@@ -4,16 +4,24 @@ This module itself does not import vLLM: that takes seconds, and the settings ar
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
 from worker.asgi import Head
+from worker.bridge import Stream
+from worker.errors import EngineDead
 from worker.job import RawJob
 from worker.record import Usage
+
+# Seconds that a request waits for an engine that is set aside, and what runs gets until it is.
+PATIENCE_S = 30.0
+DRAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,16 @@ class Model:
         temperature: the model's own default, from its generation_config.
         max_new_tokens: likewise.
         by_priority: whether requests are computed by their priority, not in their order.
+        source: as the operator named it: a repository of the hub, or a directory.
+        place: the directory that it was loaded from; None: vLLM has found it by its name.
+        commit: of its repository; None: it comes from none.
+        gpus: among how many its weights are divided.
+        quantization: vLLM's name for how its weights are packed; None: they are not.
+        tokenizer: the directory of its tokenizer; None: vLLM has found it by its name.
+        chat_template: the text that conversations are rendered by; None: the tokenizer's own.
+        trust_remote_code: whether code in its directory may run.
+        max_lora_rank: of its adapters; None: it is served without any.
+        hosts: the only ones that files of callers are fetched from; none: all of the internet's.
     """
 
     names: tuple[str, ...]
@@ -58,6 +76,16 @@ class Model:
     temperature: float | None = None
     max_new_tokens: int | None = None
     by_priority: bool = False
+    source: str = ""
+    place: Path | None = None
+    commit: str | None = None
+    gpus: int = 1
+    quantization: str | None = None
+    tokenizer: Path | None = None
+    chat_template: str | None = None
+    trust_remote_code: bool = False
+    max_lora_rank: int | None = None
+    hosts: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
@@ -75,12 +103,32 @@ class Engine(Protocol):
 
     @property
     def dead(self) -> bool:
-        """True while the engine can't answer: permanently, or until it is started again."""
+        """True while the engine can't answer: permanently, or until it is started again.
+
+        One that is set aside is not dead.
+        """
+
+    @property
+    def is_aside(self) -> bool:
+        """True while the engine is set aside."""
+
+    def aside(
+        self, patience_s: float, drain_s: float
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """See ``Engines.aside``."""
+
+    async def admit(self) -> None:
+        """Wait while the engine is set aside; every request does so before it begins.
+
+        Raises:
+            EngineAside: that takes too long.
+        """
 
     async def back(self, request_id: str) -> None:
         """Wait until a dead engine answers again, and until it is this request's turn.
 
         Raises:
+            EngineAside: it is set aside, and that takes too long.
             EngineDead: it does not start again.
             KilledEngine: this request has probably killed it.
         """
@@ -149,6 +197,13 @@ class Engine(Protocol):
             WorkerError: there is no such adapter, or it is broken.
         """
 
+    async def check_adapter(self, directory: Path) -> None:
+        """Check an adapter by the rules that adapters are loaded by.
+
+        Raises:
+            InvalidInput: it is broken, made for another model, or none can be served.
+        """
+
     async def unload(self, name: str) -> None:
         """Unload an adapter.
 
@@ -162,11 +217,13 @@ class Engines:
     """The engines of a worker, on one event loop: the model's, and perhaps an embedder's.
 
     ``died`` resolves when one of them is dead and is not started again: the worker has to exit.
+    ``serve`` is False for a worker that only trains: its engine answers nothing.
     """
 
     main: Engine
     embedder: Engine | None = None
     died: "Future[None]" = field(default_factory=Future)
+    serve: bool = True
 
     def __iter__(self) -> Iterator[Engine]:
         """Yield the model's engine first."""
@@ -177,3 +234,40 @@ class Engines:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.main.loop
+
+    @contextlib.asynccontextmanager
+    async def aside(
+        self, patience_s: float = PATIENCE_S, drain_s: float = DRAIN_S
+    ) -> AsyncIterator[None]:
+        """Set all engines aside for a block, which has their memory to itself; use on any loop.
+
+        No process of theirs is left inside it. Answers that have not begun by then begin after it.
+        A second caller waits until the first one's block has ended. On leaving, the engines are
+        started again; that is not interrupted if the caller is cancelled.
+
+        Args:
+            patience_s: how long a request waits; then it fails with ``EngineAside``.
+            drain_s: how long the requests that run may go on before the block begins.
+
+        Raises:
+            EngineDead: one is dead, and is not started again.
+        """
+
+        async def held() -> AsyncGenerator[None, None]:
+            async with contextlib.AsyncExitStack() as stack:
+                # The model's last, so that it is the first to be back.
+                for engine in reversed([*self]):
+                    await stack.enter_async_context(engine.aside(patience_s, drain_s))
+                yield
+                # Until the stream is cancelled.
+                await asyncio.Event().wait()
+
+        stream = Stream(held, self.loop)
+        try:
+            await stream.read()
+            yield
+        finally:
+            stream.cancel()
+            with contextlib.suppress(EngineDead):
+                while await stream.read() is not None:
+                    pass

@@ -2,7 +2,8 @@
 
 import copy
 from argparse import Namespace
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from worker.settings.environment import Default
@@ -21,6 +22,7 @@ class EngineArguments:
         defaults: values that the worker chose for options left unset.
         origin: where the model was found, if the store looked for it.
         commit: of the model's repository, if it was found by one.
+        written: the settings' names as the operator spelled them, where they differ.
     """
 
     vllm: Namespace
@@ -31,6 +33,12 @@ class EngineArguments:
     defaults: tuple[Default, ...] = ()
     origin: str | None = None
     commit: str | None = None
+    written: Mapping[str, str] = field(default_factory=dict)
+
+    def setting(self, name: str) -> str:
+        """Return the name of an option's setting, as the operator spelled it."""
+        name = self.prefix + name
+        return self.written.get(name, name)
 
     def with_options(self, **values: Any) -> Self:
         """Return a copy in which some of vLLM's arguments have other values."""

@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
 from worker.engine.machine import Machine
-from worker.errors import Mistake, SettingsError
+from worker.settings.mistakes import Mistake, SettingsError
 from worker.settings.names import EMBEDDER
 
 SHARE = "GPU_MEMORY_UTILIZATION"

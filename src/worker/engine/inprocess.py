@@ -4,15 +4,17 @@ import asyncio
 import gc
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from worker.asgi import Head
-from worker.engine import Delta, Model
+from worker.engine import Delta
 from worker.engine.adapters import Adapters
-from worker.engine.adapters.files import check_lora_modules
 from worker.engine.arguments import EngineArguments
+from worker.engine.description import described
 from worker.engine.generation import Generation
 from worker.engine.grammar.gate import Gate, trial_for
 from worker.engine.grammar.trial import Trial
@@ -89,7 +91,6 @@ class InProcessEngine:
         client = core.client
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
-        check_lora_modules(arguments.vllm.lora_modules or (), client.vllm_config)
         # One for all cores: it holds what has been tried.
         self._trial = self._trial or trial_for(client, settings)
         # Before the server takes hold of the client.
@@ -108,15 +109,7 @@ class InProcessEngine:
             defaults={"max_tokens": settings.default_max_tokens, **(own if applies else {})},
             system_prompt=settings.system_prompt,
         )
-        self.model = Model(
-            names=tuple(arguments.vllm.served_model_name),
-            max_model_len=client.model_config.max_model_len,
-            device=client.vllm_config.device_config.device_type,
-            tasks=frozenset(tasks),
-            temperature=own.get("temperature"),
-            max_new_tokens=own.get("max_tokens"),
-            by_priority=client.vllm_config.scheduler_config.policy == "priority",
-        )
+        self.model = described(arguments, client.vllm_config, frozenset(tasks))
         self._server = server
 
     async def close(self) -> None:
@@ -140,6 +133,19 @@ class InProcessEngine:
     def dead(self) -> bool:
         """See ``Engine.dead``."""
         return self._healer.dead
+
+    @property
+    def is_aside(self) -> bool:
+        """See ``Engine.is_aside``."""
+        return self._healer.absence.lasts
+
+    def aside(self, patience_s: float, drain_s: float) -> AbstractAsyncContextManager[None]:
+        """See ``Engines.aside``."""
+        return self._healer.aside(patience_s, drain_s)
+
+    async def admit(self) -> None:
+        """See ``Engine.admit``."""
+        await self._healer.absence.admit()
 
     async def back(self, request_id: str) -> None:
         """See ``Engine.back``."""
@@ -194,6 +200,10 @@ class InProcessEngine:
     async def adopt(self, name: str) -> None:
         """See ``Engine.adopt``."""
         await self.generation.adapters.get(name, "model")
+
+    async def check_adapter(self, directory: Path) -> None:
+        """See ``Engine.check_adapter``."""
+        await self.generation.adapters.check(directory)
 
     async def unload(self, name: str) -> None:
         """See ``Engine.unload``."""

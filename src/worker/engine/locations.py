@@ -33,14 +33,20 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "EngineGenerateError": ("vllm.v1.engine.exceptions",),
     "ErrorResponse": ("vllm.entrypoints.serve.engine.protocol", "vllm.entrypoints.openai.protocol"),
     "FlexibleArgumentParser": ("vllm.utils.argparse_utils", "vllm.utils"),
+    "FullAttentionSpec": ("vllm.v1.kv_cache_interface",),
     "GracefulHTTPError": ("vllm.exceptions",),
+    "KVCacheLayout": ("vllm.v1.kv_cache_layout",),
+    "LinearBase": ("vllm.model_executor.layers.linear",),
     "LoadLoRAAdapterRequest": (
         "vllm.entrypoints.serve.lora.protocol",
         "vllm.entrypoints.openai.protocol",
     ),
     "LoadFormats": ("vllm.model_executor.model_loader",),
+    "LoRAConfig": ("vllm.config",),
     "LoRARequest": ("vllm.lora.request",),
     "ModelRegistry": ("vllm.model_executor.models.registry", "vllm.model_executor.models"),
+    "OMPProcessManager": ("vllm.utils.ompmultiprocessing",),
+    "OnlineQuantizationConfig": ("vllm.model_executor.layers.quantization.online.base",),
     "PEFTHelper": ("vllm.lora.peft_helper",),
     "PoolingParams": ("vllm.pooling_params",),
     "QUANTIZATION_METHODS": ("vllm.model_executor.layers.quantization",),
@@ -64,23 +70,49 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "VLLMValidationError": ("vllm.exceptions",),
     "XgrammarBackend": ("vllm.v1.structured_output.backend_xgrammar",),
     "build_app": _APP,
+    "cached_tokenizer_from_config": ("vllm.tokenizers", "vllm.transformers_utils.tokenizer"),
     "current_platform": ("vllm.platforms",),
     "StatLoggerBase": ("vllm.v1.metrics.loggers",),
     "grammar_is_likely_lark": ("vllm.v1.structured_output.utils",),
+    "get_allowed_cpu_list": ("vllm.utils.cpu_resource_utils",),
+    "get_memory_node_info": ("vllm.utils.cpu_resource_utils",),
+    "get_attn_backend": ("vllm.v1.attention.selector", "vllm.attention.selector"),
+    "get_kv_cache_configs": ("vllm.v1.core.kv_cache_utils",),
+    "get_kv_cache_spec": ("vllm.v1.worker.gpu.attn_utils",),
+    "get_max_concurrency_for_kv_cache_config": ("vllm.v1.core.kv_cache_utils",),
+    "get_quantization_config": ("vllm.model_executor.layers.quantization",),
     "init_app_state": _APP_STATE,
+    "initialize_model": ("vllm.model_executor.model_loader.utils",),
     "make_arg_parser": _SERVE_ARGUMENTS,
     "iter_architecture_defaults": ("vllm.config.model",),
+    "disable_envs_cache": ("vllm.envs",),
+    "enable_envs_cache": ("vllm.envs",),
+    "max_memory_usage_bytes": ("vllm.v1.core.kv_cache_utils",),
+    "parallel_state": ("vllm.distributed",),
     "sanitize_message": (
         "vllm.entrypoints.serve.exception_handling.utils",
         "vllm.entrypoints.serve.exception_handler.utils",
         "vllm.entrypoints.utils",
     ),
     "parse_model_prompt": ("vllm.renderers.inputs.preprocess",),
+    "select_common_block_size": ("vllm.v1.worker.utils",),
+    "resolve_kv_cache_layout": ("vllm.v1.attention.backends.utils",),
+    "set_current_vllm_config": ("vllm.config",),
     "validate_parsed_serve_args": _SERVE_ARGUMENTS,
 }
 
 # Names that some supported release lacks.
-OPTIONAL = frozenset({"RetryableRequestError", "sanitize_message"})
+OPTIONAL = frozenset(
+    {
+        "OMPProcessManager",
+        "OnlineQuantizationConfig",
+        "RetryableRequestError",
+        "get_allowed_cpu_list",
+        "get_memory_node_info",
+        "sanitize_message",
+        "select_common_block_size",
+    }
+)
 
 
 class MovedName(ImportError):

@@ -17,7 +17,7 @@ from worker.engine.translation import START_ERRORS
 from worker.errors import StartFailed, in_settings
 
 # What vLLM and transformers raise for a configuration that is malformed.
-_MALFORMED = (*START_ERRORS, ArithmeticError, AssertionError, AttributeError, StrictDataclassError)
+MALFORMED = (*START_ERRORS, ArithmeticError, AssertionError, AttributeError, StrictDataclassError)
 
 # Types of layers that keep every token of a text, and those that keep only the last ones.
 _FULL = frozenset({"attention", "full_attention"})
@@ -71,6 +71,17 @@ def create_model_config(arguments: EngineArguments) -> Any:
     return find("AsyncEngineArgs").from_cli_args(arguments.vllm).create_model_config()
 
 
+def load_classes(architectures: Sequence[str]) -> None:
+    """Import the models' code: vLLM would do so in a process that has to import vLLM first."""
+    registry = find("ModelRegistry")
+    names = registered(architectures)
+    if {*architectures} - {*names}:
+        # Those that vLLM may run by transformers' code.
+        names += [name for name in registry.get_supported_archs() if name.startswith(_BACKENDS)]
+    for name in names:
+        registry.register_model(name, registry.models[name].load_model_cls())
+
+
 def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -> ModelShape:
     """Return a model's shape as vLLM reads it.
 
@@ -82,24 +93,13 @@ def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -
         StartFailed: vLLM refuses the model, or the arguments for it.
     """
     try:
-        _load_classes(architectures)
+        load_classes(architectures)
         # A length that is too large would be refused before anything else is known.
         return _shape(create_model_config(arguments.with_options(max_model_len=None)))
-    except _MALFORMED as error:
+    except MALFORMED as error:
         text = reasons(error) if isinstance(error, ValidationError) else str(error)
         reason = shorten(text, _REASON, placeholder=" ...") or type(error).__name__
         raise StartFailed(in_settings(reason)) from error
-
-
-def _load_classes(architectures: Sequence[str]) -> None:
-    """Import the models' code: vLLM would do so in a process that has to import vLLM first."""
-    registry = find("ModelRegistry")
-    names = registered(architectures)
-    if {*architectures} - {*names}:
-        # Those that vLLM may run by transformers' code.
-        names += [name for name in registry.get_supported_archs() if name.startswith(_BACKENDS)]
-    for name in names:
-        registry.register_model(name, registry.models[name].load_model_cls())
 
 
 def _shape(config: Any) -> ModelShape:

@@ -118,7 +118,8 @@ class Client(Protocol):
     model_config: Any
     # Its ``request_states`` are ``RequestState`` by id.
     output_processor: Any
-    # Its ``resources.engine_manager.processes`` are the core's, of ``multiprocessing``.
+    # Its ``resources.engine_manager.processes`` are the core's, of ``multiprocessing``; its
+    # ``utility_results`` have a future for each call of the core, other than requests.
     engine_core: Any
     # The task that passes the core's outputs on to requests, and its death; None before the first.
     output_handler: asyncio.Task[None] | None

@@ -121,7 +121,8 @@ class Server:
                 async with contextlib.aclosing(asgi.call(self._app, request, state)) as parts:
                     async for part in parts:
                         # vLLM's server would answer 500, or end a stream with an error event.
-                        if self._client.errored:
+                        # What is only read, such as the models, needs no core.
+                        if self._client.errored and body is not None:
                             raise EngineDead
                         yield part
                 if usage is not None:

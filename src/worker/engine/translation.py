@@ -29,6 +29,9 @@ from worker.job.base import MOST_MISTAKES
 FIELD = re.compile(r"[a-z0-9_]+")
 TYPES = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
+# When and where in xgrammar's own source a complaint was made.
+SOURCE = re.compile(r"\[\d\d:\d\d:\d\d\] /[A-Za-z0-9_./-]{1,100}:\d{1,6}: ")
+
 # Complaints that are read for a message: a long list of mistakes has one for each alternative.
 MOST_READ = 1_000
 
@@ -43,7 +46,7 @@ def _message(error: Exception) -> str:
     if not error.args:
         return type(error).__name__
     # Cut before anything else reads it: it may quote the request.
-    return in_settings(str(error.args[0])[:LONGEST_MESSAGE])
+    return in_settings(SOURCE.sub("", str(error.args[0])[:LONGEST_MESSAGE]))
 
 
 def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:

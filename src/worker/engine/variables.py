@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import vllm.envs
 
-from worker.errors import Mistake
+from worker.settings.mistakes import Mistake
 from worker.settings.values import redact_setting
 
 NAMES = frozenset(vllm.envs.environment_variables)

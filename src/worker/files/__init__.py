@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
-from worker.files.folders import CONTENT, PREFIX, Folders
+from worker.files.folders import CONTENT, PREFIX, Folders, holds
 from worker.files.stored import PURPOSE, StoredFile
 from worker.settings import Settings
 from worker.volume import Volume, failures, ids
@@ -55,7 +55,7 @@ class Files:
     def __init__(self, volume: Volume, *, max_mb: int, retention_days: float) -> None:
         self._volume = volume
         self._folders = Folders(volume)
-        self._max_bytes = max_mb * MEGABYTE
+        self.max_bytes = max_mb * MEGABYTE
         self._retention_s = round(retention_days * DAY_S)
 
     @classmethod
@@ -85,17 +85,20 @@ class Files:
             id: what it will have, where a retry must find it; None: a new one.
 
         Raises:
+            Conflict: what has this id is another file.
             InputTooLarge: it has more than ``max_mb``.
         """
         if id is not None and (found := self._folders.read(id)) is not None:
-            return found
+            with failures():
+                same = found.path is None and holds(self.content(found), source)
+            return _expected(found, same=same)
         size = 0
         with self.writing(
             filename=filename, purpose=purpose, expires_after_s=expires_after_s, id=id
         ) as writing:
             for part in source:
                 size += len(part)
-                if size > self._max_bytes:
+                if size > self.max_bytes:
                     raise self.too_large()
                 writing.file.write(part)
         return writing.stored
@@ -103,7 +106,7 @@ class Files:
     def too_large(self) -> InputTooLarge:
         """Return the error for a file that is."""
         return InputTooLarge(
-            f"The file has more than {self._max_bytes:,} bytes (FILES_MAX_MB): "
+            f"The file has more than {self.max_bytes:,} bytes (FILES_MAX_MB): "
             'put it on the volume by other means, and send {"path": "..."}.',
             param="file",
         )
@@ -127,16 +130,18 @@ class Files:
             id: as in ``receive``.
 
         Raises:
+            Conflict: what has this id is another file.
             InvalidInput: the path leads to no file, or not to one for callers.
         """
-        if id is not None and (found := self._folders.read(id)) is not None:
-            return found
         place = self._volume.place(path)
+        with failures():
+            key = str(place.relative_to(self._volume.root.resolve()))
+        if id is not None and (found := self._folders.read(id)) is not None:
+            return _expected(found, same=found.path == key)
         if not place.is_file():
             raise InvalidInput(f"{path}: there is no such file on the volume", param="path")
         with failures():
             size = place.stat().st_size
-            key = str(place.relative_to(self._volume.root.resolve()))
         name, id = filename or place.name, id or ids.new(PREFIX)
         new = self._described(id, size, name, purpose, expires_after_s, key)
         self._folders.publish(new)
@@ -156,6 +161,10 @@ class Files:
         if found is None or (found.expired and not expired):
             raise NoSuchObject("There is no file with this id.", param="id")
         return found
+
+    def has(self, id: str) -> bool:
+        """Return whether there is a file, also one that has expired."""
+        return self._folders.read(id) is not None
 
     def content(self, file: StoredFile) -> Path:
         """Return where a file's bytes are.
@@ -200,7 +209,9 @@ class Files:
         """
         self.get(id)
         if id in in_use:
-            raise Conflict("A batch that has not ended uses this file: cancel the batch first.")
+            raise Conflict(
+                "A batch or a fine-tune that has not ended uses this file: cancel that first."
+            )
         self._folders.remove(id)
 
     @contextlib.contextmanager
@@ -237,20 +248,15 @@ class Files:
     def sweep(self, in_use: Container[str]) -> int:
         """Remove files that have expired, and what was left half-written for a day.
 
+        What the volume fails at stays until the next time.
+
         Args:
             in_use: ids of files that are needed.
 
         Returns:
             How many were removed.
         """
-        removed = 0
-        for name in self._folders.names():
-            found = self._folders.read(name)
-            over = self._folders.abandoned(name) if found is None else found.expired
-            if over and name not in in_use:
-                self._folders.remove(name)
-                removed += 1
-        return removed
+        return self._folders.sweep(in_use)
 
     def _described(
         self,
@@ -271,3 +277,14 @@ class Files:
             expires_at=now + lasts_s if lasts_s else None,
             path=path,
         )
+
+
+def _expected(found: StoredFile, *, same: bool) -> StoredFile:
+    """Return the file that an earlier attempt has left, if it is the same.
+
+    Raises:
+        Conflict: it is not.
+    """
+    if not same:
+        raise Conflict("A job with the same id came before, with another file.")
+    return found

@@ -5,16 +5,21 @@ changes; it disappears by a renaming.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import time
+from collections.abc import Container, Iterable
 from pathlib import Path
 from uuid import uuid4
 
 from pydantic import ValidationError
 
+from worker.errors import VolumeError
 from worker.files.stored import StoredFile
 from worker.volume import Volume, failures, ids, sync_directory, write
+
+log = logging.getLogger(__name__)
 
 PREFIX = "file-"
 CONTENT, META = "content", "meta.json"
@@ -91,6 +96,23 @@ class Folders:
                 sync_directory(self.root)
                 shutil.rmtree(gone)
 
+    def sweep(self, in_use: Container[str]) -> int:
+        """See ``Files.sweep``."""
+        removed = 0
+        for name in self.names():
+            try:
+                removed += name not in in_use and self._swept(name)
+            except VolumeError as error:
+                log.warning("%s could not be removed: %s", name, error)
+        return removed
+
+    def _swept(self, name: str) -> bool:
+        found = self.read(name)
+        over = self.abandoned(name) if found is None else found.expired
+        if over:
+            self.remove(name)
+        return over
+
     def abandoned(self, name: str) -> bool:
         """Return whether nobody has written to a directory for long."""
         folder = self.root / name
@@ -102,15 +124,26 @@ class Folders:
         return newest < time.time() - ABANDONED_S
 
 
+def holds(content: Path, source: Iterable[bytes]) -> bool:
+    """Return whether a content is what a source gives, in parts of any size.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    with content.open("rb") as opened:
+        return all(opened.read(len(part)) == part for part in source) and not opened.read(1)
+
+
 def _put(written: Path, content: Path) -> None:
     """Give a content its name, unless another attempt has: what is there may be in use."""
-    with contextlib.suppress(FileNotFoundError):
-        if content.stat().st_size == written.stat().st_size:
-            written.unlink()
-            return
     try:
         os.link(written, content)
-        written.unlink()
     except OSError:
-        # A part of a content is there, or the disk has no links.
+        # It is there, whole or in part, or the disk has no links.
+        with contextlib.suppress(FileNotFoundError):
+            if content.stat().st_size == written.stat().st_size:
+                written.unlink()
+                return
         written.replace(content)
+    else:
+        written.unlink()

@@ -1,15 +1,15 @@
-"""Fetches media from the public internet, and from nowhere else."""
+"""Fetches media, and other files, from the public internet, and from nowhere else."""
 
 import socket
 from collections.abc import Callable, Collection
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from worker.media.addresses import Unusable, is_public, parsed
-from worker.media.contents import Room
 
 MOST_REDIRECTS = 3
 REDIRECTS = (301, 302, 303, 307, 308)
@@ -20,13 +20,39 @@ HEADERS = {
     # Else a small answer could become a large one.
     "Accept-Encoding": "identity",
 }
-# What servers call media, and files that they know nothing of.
-TYPES = ("image/", "video/", "audio/", "application/octet-stream", "binary/octet-stream")
+# What servers call files that they know nothing of.
+UNKNOWN = ("application/octet-stream", "binary/octet-stream")
 # One message for a name that nobody has, and one that only a network inside has.
 NO_HOST = "its host has no address on the public internet"
 
 # Says of a network address whether a connection to it is allowed.
 Allows = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """What is fetched, in servers' words.
+
+    Args:
+        prefixes: of the content types; the first stands for one that the server does not tell.
+        noun: what messages call it.
+    """
+
+    prefixes: tuple[str, ...]
+    noun: str
+
+
+MEDIA = Types(("image/", "video/", "audio/", *UNKNOWN), "an image, a video or audio")
+
+
+class Room(Protocol):
+    """How many bytes a file may still have; both raise an error for what is too large."""
+
+    def expect(self, count: int) -> None:
+        """Refuse so many further bytes before they arrive."""
+
+    def take(self, count: int) -> None:
+        """Count bytes that have arrived."""
 
 
 class _Checked(AbstractResolver):
@@ -49,12 +75,13 @@ class _Checked(AbstractResolver):
 
 
 class Fetcher:
-    """Fetches one medium after the other, each with a connection of its own.
+    """Fetches one file after the other, each with a connection of its own.
 
     Args:
         domains: the only hosts that are allowed; empty for all.
         allows: says which addresses are.
         resolver: makes what looks names up.
+        types: what is fetched.
     """
 
     def __init__(
@@ -63,17 +90,26 @@ class Fetcher:
         *,
         allows: Allows = is_public,
         resolver: Callable[[], AbstractResolver] = aiohttp.ThreadedResolver,
+        types: Types = MEDIA,
     ) -> None:
         self._domains = {domain.lower() for domain in domains}
         self._allows = allows
         self._resolver = resolver
+        self._types = types
 
     async def fetch(self, text: str, room: Room) -> bytes:
-        """Return what a URL names. The caller bounds the time.
+        """Return what a URL names; see ``download``."""
+        body = bytearray()
+        await self.download(text, room, body.extend)
+        return bytes(body)
+
+    async def download(self, text: str, room: Room, write: Callable[[bytes], Any]) -> None:
+        """Fetch what a URL names, in parts. The caller bounds the time.
 
         Args:
             text: the URL.
             room: how many bytes it may have.
+            write: takes each part.
 
         Raises:
             Unusable: with the reason, which holds nothing of the URL and no address.
@@ -94,7 +130,7 @@ class Fetcher:
         )
         try:
             async with session:
-                return await self._follow(session, self._parsed(text), room)
+                await self._follow(session, self._parsed(text), room, write)
         except aiohttp.ClientConnectorDNSError:
             raise Unusable(NO_HOST) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -116,25 +152,27 @@ class Fetcher:
             raise Unusable(NO_HOST)
         return socket.socket(family, type_, protocol)
 
-    async def _follow(self, session: aiohttp.ClientSession, url: URL, room: Room) -> bytes:
+    async def _follow(
+        self, session: aiohttp.ClientSession, url: URL, room: Room, write: Callable[[bytes], Any]
+    ) -> None:
         for _ in range(MOST_REDIRECTS + 1):
             async with session.get(url, allow_redirects=False) as response:
                 if response.status not in REDIRECTS:
-                    return await _body(response, room)
+                    return await self._read(response, room, write)
                 location = response.headers.get("Location", "")
                 url = self._parsed(str(url.join(URL(location, encoded=location.isascii()))))
         raise Unusable(f"its host redirects more than {MOST_REDIRECTS} times")
 
-
-async def _body(response: aiohttp.ClientResponse, room: Room) -> bytes:
-    if response.status != 200:
-        raise Unusable(f"its host answers {response.status}")
-    type_ = response.headers.get("Content-Type", TYPES[0]).strip().lower()
-    if not type_.startswith(TYPES):
-        raise Unusable("its host does not say that it is an image, a video or audio")
-    room.expect(response.content_length or 0)
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-        room.take(len(chunk))
-        body += chunk
-    return bytes(body)
+    async def _read(
+        self, response: aiohttp.ClientResponse, room: Room, write: Callable[[bytes], Any]
+    ) -> None:
+        if response.status != 200:
+            raise Unusable(f"its host answers {response.status}")
+        types = self._types
+        type_ = response.headers.get("Content-Type", types.prefixes[0]).strip().lower()
+        if not type_.startswith(types.prefixes):
+            raise Unusable(f"its host does not say that it is {types.noun}")
+        room.expect(response.content_length or 0)
+        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+            room.take(len(chunk))
+            write(chunk)

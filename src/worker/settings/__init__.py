@@ -16,9 +16,9 @@ from pydantic import (
     WrapValidator,
 )
 
-from worker.errors import Mistake, SettingsError
 from worker.settings.environment import EXPORTS, Default, export
 from worker.settings.examples import example
+from worker.settings.mistakes import Mistake, SettingsError
 from worker.settings.values import boolean, items, text, unfit
 
 # Exported variables that an operator may wonder about, with the reason of each value.
@@ -48,6 +48,10 @@ def _split(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
 def _read_jobs(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     try:
         return read(str(value).lower())
@@ -68,6 +72,8 @@ def _read_routes(value: Any) -> tuple[str, ...]:
 
 
 Routes = Annotated[tuple[str, ...], BeforeValidator(_read_routes)]
+# Where adapters are trained.
+Training = Annotated[Literal["beside", "exclusive", "off"], BeforeValidator(_lower)]
 Jobs = Annotated[Count | Literal["auto"], WrapValidator(_read_jobs)]
 
 
@@ -86,12 +92,17 @@ class Settings(BaseModel):
     serve_api_key: SecretStr | None = None
     serve_max_connections: Count = 1_000
     serve_timeout_s: Size = 30
+    allowed_origins: Names = ()
     files_path: Path | None = None
     files_max_mb: Count = 512
     files_retention_days: Amount = 30
     batch_api_key: SecretStr | None = None
     batch_concurrency: Jobs = "auto"
     batch_max_requests: Count = 50_000
+    # Unset: beside the engine on a CPU, off on a GPU, whose memory the engine takes.
+    fine_tune: Training | None = None
+    fine_tune_max_length: Annotated[int, Field(ge=2)] = 4096
+    wandb_api_key: SecretStr | None = None
     execution_timeout_s: Size = 600
     # Set by the platform: the endpoint that this worker belongs to, where jobs are sent to it, and
     # its network volume.
@@ -105,6 +116,7 @@ class Settings(BaseModel):
     max_input_values: Count = 100_000
     max_input_depth: Count = 64
     max_input_items: Count = 10_000
+    min_model_len: Count = 1024
     max_engine_restarts: Annotated[int, Field(ge=0)] = 2
     engine_hang_s: Amount = 8
     default_batch_size: Count = 50
@@ -127,9 +139,10 @@ class Settings(BaseModel):
     disable_log_stats: Flag = True
     disable_log_requests: Flag = True
 
-    # Only checked here. They are read earlier, from the text of all settings or the environment:
-    # the models by worker.start.needs and vLLM's parser, the format by handler.py, the other two
-    # by worker.settings.sources.
+    # Only checked here. They are read elsewhere, from the text of all settings or the environment:
+    # the first by worker.start.failed, when others are wrong; the models by worker.start.needs and
+    # vLLM's parser, the format by handler.py, the other two by worker.settings.sources.
+    answer_failed_start: Flag = True
     model_name: ModelName
     embedding_model_name: ModelName | None = None
     log_format: Literal["text", "json"] = "text"

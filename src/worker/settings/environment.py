@@ -22,6 +22,8 @@ EXPORTS = {
 
 HUB_TOKEN = "HF_TOKEN"
 SDK_KEY = "RUNPOD_AI_API_KEY"
+# Of Weights & Biases.
+WANDB_KEY = "WANDB_API_KEY"
 # Variables that hold secrets, with the names that operators use by mistake.
 SECRETS = (
     HUB_TOKEN,
@@ -31,7 +33,11 @@ SECRETS = (
     "RUNPOD_API_KEY",
     *("HUGGING_FACE_HUB_TOKEN", "HUGGING_FACE_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_API_KEY"),
     *("HF_API_TOKEN", "VLLM_API_KEY", "API_KEY"),
+    WANDB_KEY,
 )
+
+# How many threads a library starts, and where: chosen for the engine, which computes beside.
+THREADS = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 # Those that were taken out of the environment.
 _taken: dict[str, str] = {}
@@ -95,6 +101,29 @@ def remove(name: str) -> None:
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in SECRETS}
+
+
+def trainers_environ(*, wandb: bool) -> dict[str, str]:
+    """Return the environment of a process that trains: with no secrets, offline, on all cores.
+
+    Args:
+        wandb: whether it has the key of Weights & Biases, if there is one.
+    """
+    environ = without_secrets(os.environ)
+    for name in THREADS:
+        environ.pop(name, None)
+    # Threads that spin while they wait would take the engine's time.
+    environ |= {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+    # The first GPU is then the one whose memory was asked for: the driver's tool counts them so.
+    environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if wandb and WANDB_KEY in _taken:
+        environ[WANDB_KEY] = _taken[WANDB_KEY]
+    return environ
+
+
+def first_gpu(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the number or the id of a process's first GPU; None: it is the machine's first."""
+    return environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or None
 
 
 def export(

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from worker.errors import Mistake
 from worker.settings import history
+from worker.settings.mistakes import Mistake
 
 # Settings whose value goes to an option of vLLM that has another name.
 ALIASES = {
@@ -131,7 +131,7 @@ FOR_LIBRARIES = frozenset(
 )
 
 # Options of vLLM that a worker does not take; other programs use variables of these names, too.
-FOREIGN = frozenset({"CONFIG", "HELP", "HOST", "MODEL_TAG", "PORT"})
+FOREIGN = frozenset({"CONFIG", "HELP", "HOST", "MODEL_TAG", "PORT", "PORT_HEALTH"})
 
 # Common wrong names that are not similar to the right one.
 MEANT = {

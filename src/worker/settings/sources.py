@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from worker.errors import Mistake, SettingsError, collected
+from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.names import ALIASES, EMBEDDER, OPPOSITES, SPECULATIVE, canonical
 from worker.settings.values import (
     opposite,

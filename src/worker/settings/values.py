@@ -8,6 +8,11 @@ from typing import Any
 
 BOOLEANS = "one of 0/1, true/false, yes/no, on/off"
 
+# Object storage that vLLM reads models from, and a repository of the hub.
+STORAGE = r"(?:s3|gs|az)://\S+"
+REPOSITORY = r"[\w.-]{1,96}(?:/[\w.-]{1,96})?(?::[\w.-]+)?"
+NO_REPOSITORY = "a repository is written as owner/name, without address, quotes or spaces"
+
 _SECRET = re.compile("(key|token|secret|password)$", re.IGNORECASE)
 
 _WORDS = {"0": False, "false": False, "no": False, "off": False}
@@ -82,14 +87,14 @@ def same(one: str, other: str) -> bool:
 
 def unfit(model: str) -> str | None:
     """Return why a text names neither a directory nor a repository; None if it may name one."""
-    if is_directory(model) or re.fullmatch(r"(s3|gs|az)://\S+", model):
+    if is_directory(model) or re.fullmatch(STORAGE, model):
         return None
     if model.startswith(("/", "./", "../", "~")):
         return "there is no such directory; a repository is written as owner/name"
     if "@" in model:
         return "a repository is written as owner/name; its revision has a setting of its own"
-    if not re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.-]+)?", model):
-        return "a repository is written as owner/name, without address, quotes or spaces"
+    if not re.fullmatch(REPOSITORY, model):
+        return NO_REPOSITORY
     return None
 
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from worker.compile_cache import CompileCache, prepare
 from worker.engine.arguments import EngineArguments
 from worker.engine.gpus import EMBEDDER_SHARE, GPU_SHARE, divide_memory
-from worker.errors import Mistake, SettingsError, StartFailed, collected
+from worker.errors import StartFailed
+from worker.garbage import uncollected
 from worker.phases import phase
 from worker.settings import Settings
 from worker.settings.environment import given_environ
+from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.names import EMBEDDER, FOREIGN, Names
 from worker.settings.sources import EXTRA_ARGS, Given, gather, options_of
 from worker.start.bootstrap import Bootstrap
@@ -101,7 +103,7 @@ def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:
         StartFailed: vLLM can't be imported in this environment.
     """
     given, mistakes = bootstrap.given, list[Mistake]()
-    with phase("import"):
+    with phase("import"), uncollected():
         options = _import_vllm(bootstrap, machine, mistakes)
     with phase("settings"):
         engines = _engines(given, options, mistakes)
@@ -111,7 +113,7 @@ def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:
     warnings = _warnings(given, names, engines, mistakes)
     if mistakes or bootstrap.settings is None:
         raise SettingsError(mistakes, warnings)
-    main, *embedder = engines
+    main, *embedder = (replace(engine, written=given.written) for engine in engines)
     main = replace(main, defaults=(*bootstrap.defaults, *main.defaults))
     return Start(
         settings=bootstrap.settings,

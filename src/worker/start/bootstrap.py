@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from worker import masking
-from worker.errors import Mistake, SettingsError, collected
 from worker.settings import Settings
 from worker.settings.environment import Default
+from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.sources import Given
 
 

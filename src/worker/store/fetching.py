@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from worker.errors import StartFailed
+from worker.errors import MachineUnfit
 from worker.settings.environment import HUB_TOKEN, without_secrets
 from worker.store.places import Places
 from worker.store.refusals import Reason, Unavailable
@@ -99,7 +99,7 @@ class Fetching:
 
         Raises:
             Unavailable: something is unavailable.
-            StartFailed: the child ended without a reply.
+            MachineUnfit: the child ended without a reply.
         """
         child = self._child
         if child and child.stdout:
@@ -108,7 +108,7 @@ class Fetching:
             try:
                 reply = REPLY.validate_json(content)
             except ValidationError:
-                raise StartFailed(_cause(child.returncode)) from None
+                raise MachineUnfit(_cause(child.returncode)) from None
             if reply.reason:
                 raise Unavailable(reply.reason, reply.problem, reply.remedy)
             self._found |= {found.wanted: found for found in reply.found}

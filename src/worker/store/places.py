@@ -81,3 +81,9 @@ def repository_folders(cache: Path, model: str) -> list[Path]:
     """Return the folders that a repository may lie in: the platform may use lower case."""
     names = dict.fromkeys([model, model.lower()])
     return [repository_folder(cache, name) for name in names]
+
+
+def on_own_disk(place: Path) -> bool:
+    """True if a path, which need not exist yet, is on the container's disk: no worker shares it."""
+    existing = next(path for path in (place, *place.absolute().parents) if path.exists())
+    return existing.stat().st_dev == Path("/").stat().st_dev

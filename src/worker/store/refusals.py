@@ -23,7 +23,20 @@ class Reason(StrEnum):
     NO_FILES = "no files"
     WRONG_CHECKSUM = "wrong checksum"
     NO_SPACE = "no space"
+    FULL_DISK = "full disk"
     UNWRITABLE = "unwritable"
+
+
+# What another worker may not meet, or this one in a minute.
+PASSING = frozenset(
+    {
+        Reason.UNREACHABLE,
+        Reason.RATE_LIMITED,
+        Reason.HUB_FAILS,
+        Reason.WRONG_CHECKSUM,
+        Reason.FULL_DISK,
+    }
+)
 
 
 class WrongChecksumError(OSError):
@@ -38,6 +51,7 @@ class Unavailable(StartFailed):
 
     def __init__(self, reason: Reason, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}: {remedy}")
+        self.everywhere = reason not in PASSING
         self.reason = reason
         self.problem = problem
         self.remedy = remedy
@@ -96,6 +110,10 @@ _MESSAGES = {
     Reason.NO_SPACE: (
         "there is not enough room to download it",
         "take a larger volume or container disk, or set BASE_PATH to where there is room",
+    ),
+    Reason.FULL_DISK: (
+        "this machine's disk is full",
+        "take a larger container disk, or a network volume, which all workers share",
     ),
     Reason.UNWRITABLE: ("it can't be stored", _WRITABLE),
 }

@@ -56,6 +56,8 @@ def params(llm: LLM) -> dict[str, Any]:
         outputs = llm.generate([START] * count, sampling_params, use_tqdm=False)
         return [[len(choice.token_ids) for choice in output.outputs] for output in outputs]
 
+    # Sampled answers may end early.
+    whole = {"ignore_eos": True}
     vllms = SamplingParams(temperature=0, max_tokens=5, n=1)
     before = repr(vllms)
     again = SamplingParams(temperature=0, max_tokens=3)
@@ -63,12 +65,12 @@ def params(llm: LLM) -> dict[str, Any]:
     again.max_tokens = 6
     changed += lengths(again)
     return {
-        "none": lengths(None),
-        "dict": lengths({"max_tokens": 4}),
+        "none": max(lengths(None, 9)),
+        "dict": lengths({"max_tokens": 4, **whole}),
         "vllms": lengths(vllms),
         "untouched": repr(vllms) == before,
-        "choices": lengths(SamplingParams(n=3, max_tokens=2)),
-        "one_for_each": lengths([{"max_tokens": 1}, vllms, None], 3),
+        "choices": lengths(SamplingParams(n=3, max_tokens=2, **whole)),
+        "one_for_each": lengths([{"max_tokens": 1}, vllms, {"max_tokens": 16, **whole}], 3),
         "tuple": lengths(({"max_tokens": 1}, vllms), 2),
         "changed": changed,
         "too_few": refusal(lambda: lengths([vllms], 2)),

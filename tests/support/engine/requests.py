@@ -3,6 +3,8 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from support.processes.background import HUNG_S
+
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
@@ -13,7 +15,7 @@ ENDLESS: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "n": 100}
 
 async def until_idle(engine: "InProcessEngine") -> None:
     """Wait until no request holds a slot."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HUNG_S):
         while engine.unfinished_requests:
             await asyncio.sleep(0.01)
 

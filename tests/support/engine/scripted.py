@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Self
 
 import uvloop
@@ -15,9 +16,11 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from support.engine.server import CHAT, event, joined, replying, server
+from support.processes.background import HUNG_S
 from worker import asgi
 from worker.app import Worker
 from worker.engine import Delta, Engine, Engines, Model
+from worker.engine.healing.absence import Absence
 from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
 from worker.record import Usage
@@ -95,6 +98,7 @@ class ScriptedEngine:
         self.next_script: tuple[Step, ...] | None = None
         # Requests that waited for it.
         self.waited: list[str] = []
+        self.absence = Absence()
         self._dead = False
         self._death = asyncio.Event()
         self._thread = threading.Thread(target=self.loop.run_forever, name="engine")
@@ -108,7 +112,7 @@ class ScriptedEngine:
             self.close()
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(_settle(), self.loop).result(5)
+        asyncio.run_coroutine_threadsafe(_settle(), self.loop).result(HUNG_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -131,6 +135,18 @@ class ScriptedEngine:
         self.mark_dead()
         self.loop.call_soon_threadsafe(self._death.set)
         self.died.set_result(None)
+
+    @property
+    def is_aside(self) -> bool:
+        return self.absence.lasts
+
+    def aside(
+        self, patience_s: float, drain_s: float
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        return self.absence.begun(patience_s)
+
+    async def admit(self) -> None:
+        await self.absence.admit()
 
     async def back(self, request_id: str) -> None:
         """Be another engine, with the script ``next_script``, if there is one."""
@@ -173,6 +189,8 @@ class ScriptedEngine:
     async def adopt(self, name: str) -> None:
         if name not in self.adapters:
             raise RefusedByEngine(f"no {name}", status=404, param="model")
+
+    async def check_adapter(self, directory: Path) -> None: ...
 
     async def unload(self, name: str) -> None:
         self.adapters.remove(name)
@@ -295,7 +313,7 @@ def texts_in(events: Iterable[Any]) -> list[str]:
 
 async def until(condition: Callable[[], bool]) -> bool:
     """Wait until a condition on what other threads do holds; return False if it never does."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HUNG_S
     while not condition() and time.monotonic() < deadline:
         await asyncio.sleep(0.001)
     return condition()

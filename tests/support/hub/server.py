@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from aiohttp import web
 
 from support.hub.files import Files
+from support.processes.background import HUNG_S
 
 # Tokens: of a user who may read everything, and of one without access to gated repositories.
 MEMBER = "hf_member"
@@ -191,12 +192,12 @@ def hub() -> Iterator[Hub]:
         running.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
         return runner
 
-    runner = asyncio.run_coroutine_threadsafe(begin(), loop).result(10)
+    runner = asyncio.run_coroutine_threadsafe(begin(), loop).result(HUNG_S)
     try:
         yield running
     finally:
         running.hangs = False
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(HUNG_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

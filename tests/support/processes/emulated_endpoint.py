@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from emulator import Emulator, Job, Options, slow_link
 from support.processes.background import HUNG_S, Background
 from support.processes.commands import SCRIPT
@@ -71,7 +73,8 @@ class EmulatedEndpoint:
             capture_output=True,
             check=True,
         )
-        return [int(pid) for pid in listed.stdout.split()]
+        pids = [int(pid) for pid in listed.stdout.split()]
+        return sorted(pids, key=lambda pid: psutil.Process(pid).create_time())
 
 
 EndpointFactory = Callable[..., AbstractAsyncContextManager[EmulatedEndpoint]]

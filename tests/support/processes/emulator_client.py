@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from emulator import Emulator, Options
+from support.processes.background import HUNG_S
 
 SHORT_POLLS: dict[str, Any] = {"take_poll_s": 0.02, "stream_poll_s": 0.02}
 
@@ -130,7 +131,7 @@ async def emulator_client(**options: Any) -> AsyncIterator[Client]:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until the condition holds, a minute at most."""
-    async with asyncio.timeout(60):
+    """Wait until the condition holds, for as long as nothing takes that does not hang."""
+    async with asyncio.timeout(HUNG_S):
         while not await condition():
             await asyncio.sleep(0.005)

@@ -34,7 +34,7 @@ _IMPORTED = [
     "vllm.model_executor.models.llama",
 ]
 # Beginnings of the names of variables that are read on import.
-_READ_ON_IMPORT = ("VLLM_", "HF_HOME", "HF_HUB", "HF_ENDPOINT", "TORCH", "TRANSFORMERS", "PYTHON")
+READ_ON_IMPORT = ("VLLM_", "HF_HOME", "HF_HUB", "HF_ENDPOINT", "TORCH", "TRANSFORMERS", "PYTHON")
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_IMPORTED)
@@ -92,7 +92,7 @@ def forked(
         log: the file for its output.
         stdout: a file of its own for the standard output.
     """
-    read = [name for name in environ if name.startswith(_READ_ON_IMPORT)]
+    read = [name for name in environ if name.startswith(READ_ON_IMPORT)]
     assert not read, f"{read} would have no effect, since vLLM is imported already"
     _ensure_imported()
     for file in {log, stdout or log}:
@@ -114,7 +114,7 @@ def run_forked(environ: Mapping[str, str], *script: str | Path) -> Ran:
 
 def _ensure_imported() -> None:
     """Start the process that imports vLLM, unless it runs, without what a test has just set."""
-    names = [name for name in os.environ if name.startswith(_READ_ON_IMPORT)]
+    names = [name for name in os.environ if name.startswith(READ_ON_IMPORT)]
     held = {name: os.environ.pop(name) for name in names}
     try:
         forkserver.ensure_running()

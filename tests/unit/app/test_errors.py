@@ -68,6 +68,13 @@ async def test_invalid_input_is_a_400_and_reaches_no_engine(payload: Any) -> Non
     assert engine.asked == []
 
 
+async def test_a_job_that_could_not_be_read_fails_with_the_reason() -> None:
+    with ScriptedEngine() as engine:
+        error = only_failure(await yields_of(engine, InvalidInput("nested too deeply")))
+    assert (error["code"], error["message"]) == (400, "nested too deeply")
+    assert engine.asked == []
+
+
 @pytest.mark.parametrize("route", ["/v1/nothing", "/update_weights", "/v1/load_lora_adapter", ""])
 async def test_a_route_that_is_not_served_is_a_404_that_lists_those_that_are(route: str) -> None:
     with ScriptedEngine() as engine:

@@ -1,7 +1,6 @@
 """A job's record, and its line in the log: what it says, and what it must not say."""
 
 import asyncio
-import json
 import logging
 import re
 import time
@@ -9,14 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.engine.records import ID, lines, record_of
 from support.engine.scripted import (
     HANG,
     PROMPT_TOKENS,
     ScriptedEngine,
     chat,
-    event,
     raw,
-    replying,
     tokens,
     until,
     worker,
@@ -24,29 +22,15 @@ from support.engine.scripted import (
 )
 
 from worker.errors import EngineDead, RefusedByEngine, ShuttingDown
-from worker.record import JobRecord
 from worker.routes.openai import ROUTES
 
 SECRET = "xyzzy"
-ID = "job-1"
 
 
 @pytest.fixture(autouse=True)
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.INFO, logger="worker"):
         yield
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """Return the fields of the lines so far."""
-    return [vars(entry)["fields"] for entry in caplog.records if entry.name == "worker.record"]
-
-
-async def record_of(engine: ScriptedEngine, payload: Any) -> JobRecord:
-    record = JobRecord(ID)
-    async for _ in worker(engine).handle({"id": ID, "input": payload}, record):
-        pass
-    return record
 
 
 async def test_a_job_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,83 +67,6 @@ async def test_a_record_says_whether_the_caller_asked_for_a_stream(stream: bool)
     for payload in (raw(stream=stream), chat(stream=stream), {"prompts": ["a"], "stream": stream}):
         with ScriptedEngine(*tokens("a")) as engine:
             assert (await record_of(engine, payload)).streamed is stream
-
-
-# Tokens:
-
-
-def used(record: JobRecord) -> tuple[int | None, int | None]:
-    return record.usage.prompt_tokens, record.usage.output_tokens
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_the_tokens_of_all_choices_of_a_raw_job_are_summed(stream: bool) -> None:
-    payload = raw(stream=stream, sampling_params={"n": 2})
-    with ScriptedEngine(*tokens("a", "b"), *tokens("x", "y", "z", index=1)) as engine:
-        assert used(await record_of(engine, payload)) == (PROMPT_TOKENS, 5)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_the_tokens_of_all_items_of_a_list_are_summed(stream: bool) -> None:
-    payload = {"prompts": ["a", 7, "c"], "stream": stream}
-    with ScriptedEngine(*tokens("a", "b")) as engine:
-        assert used(await record_of(engine, payload)) == (2 * PROMPT_TOKENS, 4)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_the_tokens_that_vllms_server_counts_are_the_records(stream: bool) -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        assert used(await record_of(engine, chat(stream=stream))) == (None, None)
-        engine.counted = 31, 212
-        assert used(await record_of(engine, chat(stream=stream))) == (31, 212)
-
-
-EMBEDDED = {"usage": {"prompt_tokens": 5, "total_tokens": 5}}
-RESPONSE = {"usage": {"input_tokens": 5, "output_tokens": 7}}
-
-
-@pytest.mark.parametrize(
-    ("route", "body", "expected"),
-    [
-        ("/v1/embeddings", EMBEDDED, (5, None)),
-        ("/v1/embeddings", {"usage": {"prompt_tokens": 5, "completion_tokens": 0}}, (5, 0)),
-        ("/v1/responses", RESPONSE, (5, 7)),
-        ("/v1/responses", {"usage": None}, (None, None)),
-        ("/v1/messages/count_tokens", {"input_tokens": 5}, (None, None)),
-    ],
-)
-async def test_tokens_are_read_from_a_body_that_has_them(
-    route: str, body: dict[str, Any], expected: tuple[int | None, int | None]
-) -> None:
-    with ScriptedEngine(app=replying(json.dumps(body))) as engine:
-        engine.bodies = {route: frozenset({"model"})}
-        payload = {"openai_route": route, "openai_input": {"model": "demo"}}
-        assert used(await record_of(engine, payload)) == expected
-
-
-@pytest.mark.parametrize("environ", [{}, {"RAW_OPENAI_OUTPUT": "0"}])
-async def test_tokens_are_read_from_the_event_that_ends_a_response(environ: dict[str, str]) -> None:
-    named: list[tuple[str, dict[str, Any]]] = [
-        ("created", {"response": {}}),
-        ("completed", {"response": RESPONSE}),
-    ]
-    events = [f"event: response.{name}\n{event(data)}" for name, data in named]
-    app = replying(*events, media_type="text/event-stream")
-    record = JobRecord(ID)
-    body = {"input": "Hi", "stream": True}
-    payload = {"openai_route": "/v1/responses", "openai_input": body}
-    with ScriptedEngine(app=app) as engine:
-        job = {"id": ID, "input": payload}
-        yields = [chunk async for chunk in worker(engine, **environ).handle(job, record)]
-    assert used(record) == (5, 7)
-    (only,) = yields
-    assert only == "".join(events) if not environ else len(only) == 2
-
-
-async def test_a_broken_stream_has_the_tokens_until_then() -> None:
-    with ScriptedEngine(*tokens("a", "b", finish=None), EngineDead()) as engine:
-        record = await record_of(engine, raw(stream=True))
-    assert (record.status, *used(record)) == (503, PROMPT_TOKENS, 2)
 
 
 # What it says of the job:

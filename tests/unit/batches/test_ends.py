@@ -11,10 +11,11 @@ import pytest
 from support.batches import (
     answered,
     as_text,
-    batch_of,
+    begun,
     content,
+    given_up,
     lines,
-    refused,
+    only,
     results,
     worker_at,
 )
@@ -22,10 +23,11 @@ from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens, unti
 
 from worker.batches.finish import finish, settle
 from worker.batches.parts import Part, Row
-from worker.batches.state import STALE_S, Batch
+from worker.batches.state import Batch
 from worker.batches.store import Batches
 from worker.errors import Conflict, NoSuchObject
 from worker.volume.lease import Leases
+from worker.volume.record import STALE_S
 
 SLOW = tokens("a", "b", pause=0.05)
 
@@ -34,21 +36,13 @@ def batches_at(root: Path, **environ: str) -> Batches:
     return Batches.of(settings(FILES_PATH=str(root), **environ))
 
 
-def only(root: Path) -> Batch:
-    (found,) = batches_at(root).all()
-    return found
-
-
 async def in_the_middle(root: Path, count: int = 300, **spec: Any) -> Batch:
     """Return a batch of which a worker has answered some lines, and no worker is at it."""
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 4
-        job = {"batch": {"requests": lines(count), "endpoint": CHAT, **spec}}
-        running = asyncio.create_task(answered(worker_at(root, engine), job))
-        assert await until(lambda: len(engine.asked) > 20)
-        running.cancel()
-        assert await until(lambda: not engine.generating and not only(root).held())
-    return only(root)
+        spec |= {"requests": lines(count), "endpoint": CHAT}
+        running = await begun(worker_at(root, engine), engine, 20, **spec)
+        return await given_up(root, engine, running)
 
 
 def died(batch: Batch, name: str) -> Path:
@@ -204,11 +198,8 @@ async def test_a_batch_whose_input_is_no_more_the_same_fails_and_keeps_its_answe
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 4
         worker = worker_at(tmp_path, engine)
-        running = asyncio.create_task(answered(worker, {"batch": spec}))
-        assert await until(lambda: len(engine.asked) > 20)
-        running.cancel()
-        assert await until(lambda: not engine.generating and not only(tmp_path).held())
-        durable = only(tmp_path).counts().completed
+        running = await begun(worker, engine, 20, **spec)
+        durable = (await given_up(tmp_path, engine, running)).counts().completed
         if way == "changed":
             (tmp_path / "in.jsonl").write_bytes(as_text(reversed(lines(300))))
         else:
@@ -229,11 +220,10 @@ async def test_an_input_that_changes_while_it_is_read_is_not_answered_further(
         engine.slots = 4
         worker = worker_at(tmp_path, engine, BATCH_CONCURRENCY="8")
         spec = {"input_path": "in.jsonl", "endpoint": CHAT}
-        running = asyncio.create_task(batch_of(worker, **spec))
-        assert await until(lambda: len(engine.asked) > 20)
+        running = await begun(worker, engine, 20, **spec)
         # In place, with lines of the same lengths.
         place.write_bytes(place.read_bytes().replace(b'"custom_id": "c', b'"custom_id": "d'))
-        shown = await running
+        shown = (await running)["batch"]
     assert shown["status"] == "failed"
     assert all(name.startswith("c") for name in results(tmp_path, shown)[0])
 
@@ -261,15 +251,6 @@ async def test_an_input_that_is_gone_before_it_was_checked_fails_the_batch(tmp_p
         shown = (await answered(worker, batch["run_with"]["input"], "job-3"))["batch"]
     assert shown["status"] == "failed"
     assert shown["errors"]["data"][0]["code"] == "input_changed"
-
-
-async def test_the_same_job_with_another_batch_is_refused(tmp_path: Path) -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        worker = worker_at(tmp_path, engine)
-        await batch_of(worker, requests=lines(3), endpoint=CHAT)
-        other = {"requests": lines(3), "endpoint": CHAT, "metadata": {"a": "b"}}
-        error = await refused(worker, {"batch": other})
-    assert error["code"] == 409
 
 
 async def test_retention_keeps_the_inputs_of_batches_that_go_on(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.batches import answered, lines, refused, results, worker_at
+from support.batches import answered, begun, given_up, lines, refused, results, worker_at
 from support.disks import fill, mounted, remount
 from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens, until
 
@@ -71,12 +71,8 @@ async def test_a_disk_that_becomes_full_while_lines_are_answered_keeps_them(disk
 
 async def stopped(worker: Worker, engine: ScriptedEngine, disk: Path) -> Batch:
     """Run a batch and stop its job in the middle."""
-    running = asyncio.create_task(answered(worker, JOB))
-    assert await until(lambda: len(engine.asked) > 20)
-    running.cancel()
-    (batch,) = Batches.of(settings(FILES_PATH=str(disk))).all()
-    assert await until(lambda: not engine.generating and not batch.held())
-    return batch
+    running = await begun(worker, engine, 20, **JOB["batch"])
+    return await given_up(disk, engine, running)
 
 
 async def test_a_batch_on_a_read_only_volume_is_shown_and_can_not_go_on(disk: Path) -> None:

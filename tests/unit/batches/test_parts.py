@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 from io import FileIO
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.processes.background import HUNG_S
 
 from worker.batches import parts
 from worker.batches.parts import LINES, RECORDS, Finished, Part, Row, finished, sizes, text_of
@@ -123,10 +125,27 @@ async def test_a_line_is_durable_within_a_second_though_no_other_comes(tmp_path:
     await part.add(row(1))
     await asyncio.sleep(0)
     assert finished(tmp_path) == {}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HUNG_S):
         while not finished(tmp_path):
             await asyncio.sleep(0.05)
     await part.close()
+
+
+async def test_a_line_has_its_record_once_its_text_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, fsync = tmp_path / f"0.a{RECORDS}", os.fsync
+    synced: list[tuple[str, bool]] = []
+
+    def noting(descriptor: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append((place.name, records.stat().st_size > 0))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    await written(tmp_path, "0.a", row(1))
+    names = (tmp_path.name, f"0.a{LINES}", records.name)
+    assert synced == [*zip(names, (False, False, True), strict=True)]
 
 
 async def test_groups_are_written_one_after_the_other_and_to_the_end(
@@ -152,7 +171,7 @@ async def test_groups_are_written_one_after_the_other_and_to_the_end(
     closing = asyncio.create_task(part.close())
     await asyncio.sleep(0)
     closing.cancel()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HUNG_S):
         # All that was taken is there, though nobody waits for it any more.
         while len(finished(tmp_path)) < 300 - len(cancelled):
             await asyncio.sleep(0.01)

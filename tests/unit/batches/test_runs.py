@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.batches import answered, batch_of, line, lines, refused, results, worker_at
+from support.batches import (
+    answered,
+    batch_of,
+    begun,
+    given_up,
+    line,
+    lines,
+    only,
+    refused,
+    results,
+    worker_at,
+)
 from support.engine.scripted import (
     CHAT,
     ScriptedEngine,
@@ -18,16 +29,10 @@ from support.engine.scripted import (
 )
 
 from worker.app import Worker
-from worker.batches.state import Batch
 from worker.errors import EngineDead, RefusedByEngine
+from worker.job.long_work import LongWork
 
 SLOW = tokens("a", "b", pause=0.05)
-
-
-def only(root: Path) -> Batch:
-    """Return the one batch that there is."""
-    (found,) = (root / "worker" / "batches").iterdir()
-    return Batch(found)
 
 
 async def test_every_line_is_answered_and_the_output_has_the_inputs_order(tmp_path: Path) -> None:
@@ -83,12 +88,8 @@ async def test_a_job_that_ends_in_the_middle_is_gone_on_with(tmp_path: Path) -> 
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 4
         worker = worker_at(tmp_path, engine)
-        spec = {"requests": lines(200), "endpoint": CHAT}
-        running = asyncio.create_task(answered(worker, {"batch": spec}))
-        assert await until(lambda: len(engine.asked) > 100)
-        running.cancel()
-        assert await until(lambda: not engine.generating and not only(tmp_path).held())
-        durable = only(tmp_path).counts().completed
+        running = await begun(worker, engine, 100, requests=lines(200), endpoint=CHAT)
+        durable = (await given_up(tmp_path, engine, running)).counts().completed
         asked = len(engine.asked)
         assert 60 < durable <= asked < 200
         batch = await batch_of(worker, requests=lines(200), endpoint=CHAT)
@@ -156,15 +157,19 @@ async def test_lines_make_room_for_other_requests_and_begin_again(
         batch = await running
     assert batch["request_counts"] == {"total": 128, "completed": 128, "failed": 0}
     assert list(results(tmp_path, batch)[0]) == [f"c{index}" for index in range(128)]
+    asked = [body["messages"][0]["content"] for body in engine.asked if isinstance(body, dict)]
+    again = {name for place, name in enumerate(asked) if name in asked[:place]}
+    # The oldest stay, and the others are begun again by the same attempt.
+    assert again
+    assert "c0" not in again
+    assert len([*only(tmp_path).parts.glob("*.records")]) == 1
 
 
 async def test_a_worker_that_is_stopped_ends_its_part_in_order(tmp_path: Path) -> None:
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 2
         worker = worker_at(tmp_path, engine)
-        spec = {"requests": lines(300), "endpoint": CHAT}
-        running = asyncio.create_task(answered(worker, {"batch": spec}))
-        assert await until(lambda: len(engine.asked) > 10)
+        running = await begun(worker, engine, 10, requests=lines(300), endpoint=CHAT)
         worker.leave()
         found = await running
     asked = len(engine.asked)
@@ -180,9 +185,7 @@ async def test_a_cancelled_batch_keeps_what_was_answered(tmp_path: Path) -> None
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 4
         worker = worker_at(tmp_path, engine)
-        spec = {"batch": {"requests": lines(300), "endpoint": CHAT}}
-        running = asyncio.create_task(answered(worker, spec))
-        assert await until(lambda: len(engine.asked) > 40)
+        running = await begun(worker, engine, 40, requests=lines(300), endpoint=CHAT)
         path = f"/v1/batches/{only(tmp_path).id}/cancel"
         shown = await answered(worker, {"route": path, "method": "POST"}, "job-2")
         assert shown["status"] in {"cancelling", "cancelled"}
@@ -203,8 +206,7 @@ async def test_an_expired_batch_keeps_what_was_answered(
         engine.slots = 4
         worker = worker_at(tmp_path, engine)
         spec = {"requests": lines(300), "endpoint": CHAT, "completion_window": "1h"}
-        running = asyncio.create_task(answered(worker, {"batch": spec}))
-        assert await until(lambda: len(engine.asked) > 40)
+        running = await begun(worker, engine, 40, **spec)
         now = time.time()
         monkeypatch.setattr(time, "time", lambda: now + 3601)
         batch = (await running)["batch"]
@@ -245,8 +247,8 @@ async def test_a_dead_engine_fails_the_job_and_leaves_the_batch(
 async def test_a_job_that_creates_a_shared_batch_sends_the_others_once(tmp_path: Path) -> None:
     sent: list[str] = []
 
-    async def start(batch_id: str) -> bool:
-        sent.append(batch_id)
+    async def start(work: LongWork) -> bool:
+        sent.append(work.id)
         return True
 
     with ScriptedEngine(*tokens("a")) as engine:

@@ -9,9 +9,10 @@ from support.batches import as_text, batch_of, lines, worker_at
 from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens
 
 from worker.batches.request import kept
-from worker.batches.store import DAY_S, PREFIX, Batches
+from worker.batches.store import PREFIX, Batches
 from worker.job.batch import CreateBatch
 from worker.volume import ids
+from worker.volume.record import DAY_S
 
 
 @pytest.fixture

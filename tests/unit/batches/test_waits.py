@@ -1,7 +1,10 @@
 """What a job waits for: a worker that may live, lines that run, and nothing longer than needed."""
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.batches import answered, batch_of, lines, results, worker_at
@@ -38,15 +41,28 @@ async def test_the_leases_of_a_dead_worker_are_taken_over(
     assert not any(place.exists() for place in leases)
 
 
+async def over_once_begun(
+    engine: ScriptedEngine, root: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> Any:
+    """Run a batch in a job whose time is over as soon as a line runs."""
+    passed_s = 0.0
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed_s)
+    for module in ("runner", "shard", "window"):
+        monkeypatch.setattr(f"worker.batches.{module}.time", clock)
+    spec = {"requests": lines(count), "endpoint": CHAT, "max_runtime_sec": 3600}
+    running = asyncio.create_task(answered(worker_at(root, engine), {"batch": spec}))
+    assert await until(lambda: bool(engine.generating))
+    passed_s = 3600
+    return await running
+
+
 async def test_lines_that_run_when_the_time_is_over_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.batches.runner.SPARE_S", 0.0)
     with ScriptedEngine(*tokens("a", "b", pause=2.5)) as engine:
         engine.slots = 4
-        worker = worker_at(tmp_path, engine)
-        spec = {"requests": lines(50), "endpoint": CHAT, "max_runtime_sec": 1}
-        found = await answered(worker, {"batch": spec})
+        found = await over_once_begun(engine, tmp_path, monkeypatch, count=50)
     assert found["batch"]["request_counts"]["completed"] == len(engine.asked) > 0
     assert engine.aborted == []
 
@@ -57,10 +73,8 @@ async def test_lines_that_run_for_long_after_the_time_are_given_up(
     monkeypatch.setattr("worker.batches.runner.SPARE_S", 0.0)
     monkeypatch.setattr("worker.batches.shard.PATIENCE_S", 0.5)
     with ScriptedEngine(*tokens("a", "b", pause=600.0)) as engine:
-        worker = worker_at(tmp_path, engine)
-        spec = {"requests": lines(5), "endpoint": CHAT, "max_runtime_sec": 1}
-        found = await answered(worker, {"batch": spec})
-        assert await until(lambda: len(engine.aborted) == 5)
+        found = await over_once_begun(engine, tmp_path, monkeypatch, count=5)
+        assert await until(lambda: len(engine.aborted) == len(engine.asked) > 0)
     assert found["batch"]["status"] == "in_progress"
     assert found["run_with"]["input"] == {"batch": {"id": found["batch"]["id"]}}
 
@@ -75,3 +89,18 @@ async def test_a_line_that_has_its_answer_is_noticed_at_once(
         async with asyncio.timeout(120):
             batch = await batch_of(worker_at(tmp_path, engine), requests=lines(20), endpoint=CHAT)
     assert batch["request_counts"]["completed"] == 20
+
+
+async def test_lines_wait_for_an_engine_that_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.batches.shard.LOOK_S", 0.01)
+    monkeypatch.setattr("worker.batches.shard.PAUSES_S", ())
+    with ScriptedEngine(*tokens("a")) as engine:
+        async with engine.engines.aside(patience_s=0.1):
+            worker = worker_at(tmp_path, engine)
+            running = asyncio.create_task(batch_of(worker, requests=lines(3), endpoint=CHAT))
+            await asyncio.wait([running], timeout=1)
+            assert engine.asked == []
+        counts = (await running)["request_counts"]
+    assert counts == {"total": 3, "completed": 3, "failed": 0}

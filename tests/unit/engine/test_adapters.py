@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from support.models.lora import (
     BROKEN,
-    CONFIG,
     LORA_CONFIG,
-    WEIGHTS,
+    MOST_RANK,
     client,
     configured,
     renamed,
@@ -18,8 +17,6 @@ from support.models.lora import (
 from worker.engine.adapters import Adapters
 from worker.engine.adapters.files import (
     BrokenAdapter,
-    adapter_names,
-    adapter_version,
     base_shapes,
     check_adapter,
     check_lora_modules,
@@ -32,77 +29,6 @@ SHAPES = {f"{Q_PROJ.format(1)}.lora_A.weight": (4, 16), f"{Q_PROJ.format(1)}.lor
 
 def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
     return base_shapes(SimpleNamespace(model=str(model), revision=None), None)
-
-
-# Names
-
-
-@pytest.mark.parametrize("name", ["good", "Good-2.1_x", "7b", "a" * 128])
-def test_an_adapter_is_found_by_its_name(adapter: Path, name: str) -> None:
-    adapter.rename(adapter.with_name(name))
-    assert None not in (adapter_version(adapter.parent, name) or [None])
-    assert adapter_names(adapter.parent) == [name]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "",
-            ".",
-            "..",
-            ".good",
-            "-good",
-            "../adapters/good",
-            "./good",
-            "good/",
-            "good/.",
-            "/good",
-        ),
-        *("good\0", "good\n", "go od", "good\\", "góod", "\ud800", "*", "a" * 129, "{}/good"),
-    ],
-)
-def test_a_name_with_more_than_letters_digits_and_dots_is_none(adapter: Path, name: str) -> None:
-    assert adapter_version(adapter.parent, name.format(adapter.parent)) is None
-
-
-@pytest.mark.parametrize("linked", [".", CONFIG, WEIGHTS])
-def test_a_link_out_of_the_directory_is_not_followed(adapter: Path, linked: str) -> None:
-    outside = adapter.parent.parent / "outside"
-    (adapter / linked).rename(outside)
-    (adapter.parent / "good" if linked == "." else adapter / linked).symlink_to(outside)
-    assert adapter_version(adapter.parent, "good") is None
-    assert adapter_names(adapter.parent) == []
-
-
-def test_a_link_to_another_adapter_is_one(adapter: Path) -> None:
-    (adapter.parent / "latest").symlink_to("good")
-    assert adapter_version(adapter.parent, "latest") == adapter_version(adapter.parent, "good")
-
-
-def test_links_in_a_circle_are_no_adapter(adapter: Path) -> None:
-    (adapter.parent / "circle").symlink_to("circle")
-    assert adapter_version(adapter.parent, "circle") is None
-    assert adapter_names(adapter.parent) == ["good"]
-
-
-@pytest.mark.parametrize("missing", [CONFIG, WEIGHTS])
-def test_an_adapter_that_lacks_a_file_is_found_but_not_listed(adapter: Path, missing: str) -> None:
-    (adapter / missing).unlink()
-    assert None in (adapter_version(adapter.parent, "good") or ())
-    assert adapter_names(adapter.parent) == []
-
-
-def test_without_a_directory_there_are_no_adapters(tmp_path: Path) -> None:
-    assert adapter_names(tmp_path / "adapters") == []
-    assert adapter_version(tmp_path / "adapters", "good") is None
-
-
-@pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
-def test_a_changed_file_is_another_version(adapter: Path, file: str) -> None:
-    before = adapter_version(adapter.parent, "good")
-    (adapter / file).write_bytes((adapter / file).read_bytes() + b" ")
-    assert adapter_version(adapter.parent, "good") != before
 
 
 # Files
@@ -202,6 +128,19 @@ def test_a_broken_adapter_given_at_the_start_is_reported_by_name(
     with pytest.raises(BrokenAdapter, match="LORA_MODULES: mine: ") as caught:
         check_lora_modules(modules, client(model).vllm_config)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rank", "remedy"),
+    [(9, "set MAX_LORA_RANK=16"), (64, "set MAX_LORA_RANK=64"), (4096, "vLLM takes at most 512")],
+)
+def test_an_adapter_of_too_high_a_rank_tells_the_rank_to_allow(
+    adapter: Path, model: Path, rank: int, remedy: str
+) -> None:
+    configured(r=rank)(adapter)
+    message = f"LoRA rank {rank} is greater than max_lora_rank {MOST_RANK}: {remedy}"
+    with pytest.raises(BrokenAdapter, match=message):
+        check_adapter(adapter, LORA_CONFIG, shapes_of(model))
 
 
 def test_adapters_given_at_the_start_need_lora_enabled(adapter: Path, model: Path) -> None:

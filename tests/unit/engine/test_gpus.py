@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.engine.gpus import divide_memory
-from worker.errors import SettingsError
+from worker.settings.mistakes import SettingsError
 
 SHARE = "GPU_MEMORY_UTILIZATION"
 

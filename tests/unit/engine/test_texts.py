@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.processes.background import HUNG_S
 
 from worker.engine.requests.texts import (
     LONG,
@@ -219,7 +220,7 @@ def test_long_requests_wait_for_each_other_and_leave_a_thread() -> None:
 
     def work() -> bool:
         begun.release()
-        return go_on.wait(30)
+        return go_on.wait(HUNG_S)
 
     def submit_long(function: Any, *args: Any) -> Any:
         mark(long=True)
@@ -227,14 +228,14 @@ def test_long_requests_wait_for_each_other_and_leave_a_thread() -> None:
         return executor.submit(function, *args)
 
     several = [Context().run(submit_long, work) for _ in range(3)]
-    assert begun.acquire(timeout=30)
+    assert begun.acquire(timeout=HUNG_S)
     # While one is busy, the others of its kind have not begun, and anybody else is served.
-    assert Context().run(executor.submit, str, 5).result(30) == "5"
+    assert Context().run(executor.submit, str, 5).result(HUNG_S) == "5"
     assert not begun.acquire(blocking=False)
     go_on.set()
-    assert [future.result(30) for future in several] == [True] * 3
+    assert [future.result(HUNG_S) for future in several] == [True] * 3
     with pytest.raises(ZeroDivisionError):
-        Context().run(submit_long, divmod, 1, 0).result(30)
+        Context().run(submit_long, divmod, 1, 0).result(HUNG_S)
 
 
 def test_a_single_thread_is_everybodys() -> None:

@@ -100,40 +100,6 @@ def test_what_breaks_off_leaves_nothing(files: Files, kept: Path) -> None:
     assert contents(kept) == []
 
 
-def test_an_id_that_exists_is_returned_as_it_is(files: Files) -> None:
-    derived = ids.derived(PREFIX, "job-1")
-    first = received(files, b"first", id=derived)
-    assert first.id == derived
-    assert received(files, b"second", id=derived) == first
-    assert files.refer("nowhere", purpose="batch", id=derived) == first
-    assert files.content(first).read_bytes() == b"first"
-
-
-def test_an_attempt_that_broke_off_does_not_stop_the_next_one(files: Files, kept: Path) -> None:
-    derived = ids.derived(PREFIX, "job-1")
-    (kept / derived).mkdir(parents=True)
-    (kept / derived / ".content.of-a-dead-one").write_bytes(b"ha")
-    (kept / derived / "content").write_bytes(b"half")
-    with pytest.raises(NoSuchObject):
-        files.get(derived)
-    file = received(files, b"whole", id=derived)
-    assert files.content(file).read_bytes() == b"whole"
-
-
-def test_an_attempt_that_is_given_up_leaves_the_file_of_another_one(files: Files) -> None:
-    derived = ids.derived(PREFIX, "job-1")
-
-    def write() -> Iterator[bytes]:
-        yield b"half"
-        received(files, b"of the other", id=derived)
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        files.receive(write(), filename="late", id=derived)
-    file = files.get(derived)
-    assert files.content(file).read_bytes() == b"of the other"
-
-
 # What callers have put on the volume:
 
 
@@ -236,7 +202,7 @@ def test_a_deleted_file_is_gone(files: Files, kept: Path) -> None:
 
 def test_a_file_in_use_is_not_deleted(files: Files) -> None:
     file = received(files)
-    with pytest.raises(Conflict, match="cancel the batch"):
+    with pytest.raises(Conflict, match="a fine-tune that has not ended"):
         files.delete(file.id, in_use={file.id})
     assert files.get(file.id) == file
 
@@ -251,13 +217,3 @@ def test_a_file_that_is_written_exists_when_its_block_ends(files: Files) -> None
             files.get(writing.id)
     assert writing.stored == files.get(writing.id)
     assert (writing.stored.bytes, writing.stored.purpose) == (5, "batch_output")
-
-
-def test_an_attempt_that_comes_second_leaves_the_content_that_is_in_use(files: Files) -> None:
-    derived = ids.derived(PREFIX, "job-1")
-    with files.writing(filename="a", purpose="batch", id=derived) as second:
-        second.file.write(b"same")
-        first = received(files, b"same", id=derived)
-        used = files.content(first).stat()
-    now = files.content(first).stat()
-    assert (now.st_ino, now.st_mtime_ns) == (used.st_ino, used.st_mtime_ns)

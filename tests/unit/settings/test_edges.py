@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.errors import Mistake, SettingsError
 from worker.settings import Settings, sources
+from worker.settings.mistakes import Mistake, SettingsError
 from worker.settings.names import Names
 from worker.settings.sources import Given
 from worker.settings.values import redact_line, redact_setting

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from worker.errors import SettingsError
 from worker.settings import Settings
+from worker.settings.mistakes import SettingsError
 
 MODEL = {"MODEL_NAME": "org/model"}
 
@@ -27,12 +27,16 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "serve_api_key": None,
         "serve_max_connections": 1000,
         "serve_timeout_s": 30,
+        "allowed_origins": (),
         "files_path": None,
         "files_max_mb": 512,
         "files_retention_days": 30,
         "batch_api_key": None,
         "batch_concurrency": "auto",
         "batch_max_requests": 50_000,
+        "fine_tune": None,
+        "fine_tune_max_length": 4096,
+        "wandb_api_key": None,
         "execution_timeout_s": 600,
         "runpod_endpoint_id": None,
         "runpod_endpoint_base_url": "https://api.runpod.ai/v2",
@@ -44,6 +48,7 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "max_input_depth": 64,
         "max_input_items": 10_000,
         "shutdown_grace_s": 25,
+        "min_model_len": 1024,
         "max_engine_restarts": 2,
         "engine_hang_s": 8,
         "default_batch_size": 50,
@@ -65,6 +70,7 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "media_fetch_timeout_s": 10,
         "disable_log_stats": True,
         "disable_log_requests": True,
+        "answer_failed_start": True,
         "log_format": "text",
         "vllm_config_file": None,
         "vllm_extra_args": None,
@@ -86,6 +92,9 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         ("DEFAULT_BATCH_MAX_DELAY_MS", "0", 0),
         ("DEFAULT_MAX_TOKENS", "99", 99),
         ("LOG_FORMAT", "json", "json"),
+        ("FINE_TUNE", "Beside", "beside"),
+        ("FINE_TUNE", "exclusive", "exclusive"),
+        ("FINE_TUNE_MAX_LENGTH", "512", 512),
     ],
 )
 def test_a_setting_is_read_from_the_variable_of_its_name(
@@ -111,6 +120,10 @@ def test_other_spellings_of_a_boolean_are_refused(text: str) -> None:
         f"RAW_OPENAI_OUTPUT = {text!r}: one of 0/1, true/false, yes/no, on/off, "
         "for example RAW_OPENAI_OUTPUT=1"
     )
+
+
+def test_adapters_are_trained_in_one_of_three_ways() -> None:
+    assert "FINE_TUNE = 'on': 'beside', 'exclusive' or 'off'" in mistakes_of(FINE_TUNE="on").message
 
 
 def test_another_format_of_the_log_is_refused() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from worker.errors import Mistake
 from worker.settings import sources
+from worker.settings.mistakes import Mistake
 from worker.settings.sources import Given
 from worker.settings.values import redact_setting, text
 

@@ -21,6 +21,7 @@ from huggingface_hub import (
 from huggingface_hub.file_download import http_get
 from support.hub.files import Sent
 from support.hub.server import MEMBER, Hub, blob, commit, hub
+from support.processes.background import HUNG_S
 
 NAME = "org/name"
 LARGE = "model.safetensors"
@@ -236,7 +237,7 @@ def test_a_stalled_file_stops_in_the_middle_until_it_is_let_go(served: Hub) -> N
         time.sleep(0.1)
         assert (served.transferred(NAME, LARGE), getting.done()) == (len(CONTENT) // 2, False)
         served.stalled = set()
-        assert getting.result(20) == CONTENT
+        assert getting.result(HUNG_S) == CONTENT
     assert sent(served) == [(0, len(CONTENT))]
 
 

@@ -204,7 +204,8 @@ def test_room_is_looked_for_before_anything_large_is_sent(
     on: On, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage("/")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=40_000))
+    small = usage._replace(total=40_000, free=40_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: small)
     refused = on.refused()
     assert refused.reason is Reason.NO_SPACE
     assert f"40.1kB are to be downloaded to {on.places.volume}, where 40.0kB are free" in (

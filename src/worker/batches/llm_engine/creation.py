@@ -3,7 +3,6 @@
 All functions read and write files: they are for threads.
 """
 
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -54,11 +53,16 @@ def create(
         check_endpoint: raises ``InvalidInput`` for the URL of lines that nobody could answer.
 
     Raises:
+        Conflict: another request has this id.
         WorkerError: the input or a path is refused, or the volume fails.
     """
-    with contextlib.suppress(NoSuchObject):
-        return batches.get(batch_id)
-    if output_place(asked.output_data_path, batches.volume).exists():
+    if batches.has(batch_id):
+        there = batches.get(batch_id).request
+        if asked.input_data_path:
+            # What it has now counts no more.
+            again = _kept(asked, version, batch_id, there.input_file_id, there.endpoint)
+            return batches.create(again)
+    elif output_place(asked.output_data_path, batches.volume).exists():
         # It may be anything on the volume: weights, or another caller's.
         message = f"{OUTPUT}: {asked.output_data_path}: there is a file already"
         raise InvalidInput(message, param=OUTPUT)

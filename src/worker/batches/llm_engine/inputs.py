@@ -57,11 +57,7 @@ def v2(
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v2 batch, and its lines; who iterates gets the mistakes in them.
 
-    Args:
-        asked: the request.
-        place: its input file; None: the input is in the request.
-        limits: of the batch.
-        priority: for the scheduler; None: it answers requests in their order.
+    Its arguments are those of ``v1``.
 
     Raises:
         InvalidInput: there is no first body, or it is wrong.

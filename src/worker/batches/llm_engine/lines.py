@@ -11,6 +11,7 @@ from worker.batches.llm_engine.bodies import plain
 from worker.batches.llm_engine.models import Content
 from worker.errors import InvalidInput
 from worker.job.base import without_nulls
+from worker.job.llm_engine import RENAMED
 
 COMPLETIONS = "/v1/completions"
 # The key that only requests of a kind have -> their route.
@@ -36,21 +37,10 @@ def of_prompts(
     Raises:
         InvalidInput: a prompt is no text; it tells which.
     """
-    shared = without_nulls(
-        {
-            "model": model,
-            "max_tokens": content.max_new_tokens,
-            "temperature": content.temperature,
-            "stop": content.stop_sequences,
-            "logprobs": 1 if content.return_token_log_probs else None,
-            "presence_penalty": content.presence_penalty,
-            "frequency_penalty": content.frequency_penalty,
-            "top_k": content.top_k,
-            "top_p": content.top_p,
-            "skip_special_tokens": content.skip_special_tokens,
-            "priority": priority,
-        }
-    )
+    log_probs = 1 if content.return_token_log_probs else None
+    sampled = {RENAMED.get(name, name): value for name, value in content}
+    del sampled["return_token_log_probs"]
+    shared = without_nulls({"model": model, **sampled, "logprobs": log_probs, "priority": priority})
     for index, prompt in enumerate(prompts):
         place = f"content.prompts.{index}"
         if not isinstance(prompt, str):

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worker.errors import InvalidInput
 from worker.job.base import Strict, invalid_fields, without_nulls
-from worker.job.llm_engine import Penalty, Texts
+from worker.job.llm_engine import Parameters
 
 # Seconds: LLM Engine's default, and its most.
 DAY = 86_400
@@ -36,18 +36,12 @@ class Config(BaseModel):
     labels: Labels = Field(default_factory=dict)
 
 
-class Content(Strict):
+class Content(Parameters):
     """The parameters that all prompts of a v1 batch share; the prompts themselves are apart."""
 
+    # Without defaults there.
     max_new_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, le=1)]
-    stop_sequences: Texts | None = None
-    return_token_log_probs: bool = False
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    skip_special_tokens: bool = True
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Self:

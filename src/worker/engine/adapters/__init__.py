@@ -17,9 +17,6 @@ from worker.engine.adapters.copies import Copies, fill
 from worker.engine.adapters.files import (
     BrokenAdapter,
     Shapes,
-    Version,
-    adapter_names,
-    adapter_version,
     base_shapes,
     check_adapter,
 )
@@ -28,6 +25,7 @@ from worker.engine.protocols import Client, LoRARequest, Models
 from worker.engine.translation import accepted, translated
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job import RawJob
+from worker.volume.adapters import Version, adapter_names, adapter_version, directory
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +48,7 @@ class Adapters:
     def __init__(
         self, volume: Path, client: Client, state: Any, copies: Copies | None = None
     ) -> None:
-        self._root = volume / "adapters"
+        self._root = directory(volume)
         self._client = client
         self._models: Models = state.openai_serving_models
         self._copies = copies or Copies()
@@ -128,6 +126,17 @@ class Adapters:
             with translated(self._client):
                 accepted(await self._models.load_lora_adapter(loading))
         return self._models.lora_requests[name]
+
+    async def check(self, directory: Path) -> None:
+        """Check an adapter as if it were to be loaded.
+
+        Raises:
+            InvalidInput: it can't be.
+        """
+        try:
+            await asyncio.to_thread(self._check, directory)
+        except BrokenAdapter as broken:
+            raise InvalidInput(str(broken)) from broken
 
     async def unload(self, name: str) -> None:
         """Unload an adapter; one of the volume is loaded again when it is named again.
@@ -243,8 +252,11 @@ class Adapters:
             raise RefusedByEngine(message, status=status, param="model")
 
     def _copy(self, name: str, path: Path) -> None:
-        config = self._client.vllm_config
         fill(path, self._root, name)
+        self._check(path)
+
+    def _check(self, path: Path) -> None:
+        config = self._client.vllm_config
         if self._base is None:
             self._base = base_shapes(config.model_config, config.load_config.download_dir)
         check_adapter(path, config.lora_config, self._base)
@@ -264,4 +276,6 @@ class Adapters:
             self._models.lora_requests[name] = request
         if before is not None:
             self._copies.retire(Path(before.lora_path))
-            await self._client.remove_lora(before.lora_int_id)
+            # A core that is gone has nothing to unload.
+            if not self._client.errored:
+                await self._client.remove_lora(before.lora_int_id)

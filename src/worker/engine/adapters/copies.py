@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from worker.engine.adapters.files import FILES, BrokenAdapter
+from worker.engine.adapters.files import BrokenAdapter
+from worker.volume.adapters import FILES
 
 # How long a copy is kept after the last request that uses it: by then the engine has also dropped
 # the requests that were cancelled.

@@ -1,4 +1,4 @@
-"""The files of a LoRA adapter: which names lead to them, and checks of what they hold.
+"""Checks of what the files of a LoRA adapter hold.
 
 vLLM refuses some broken adapters itself. It loads others and then answers wrongly: it pads matrices
 that are too small with zeros, ignores a layer that the model does not have, and lets NaN spread to
@@ -18,16 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from worker.engine.locations import find
+from worker.engine.options.declared import fields_of, literals
+from worker.volume.adapters import CONFIG, WEIGHTS
 
-CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TENSOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")
 NUMBER = re.compile(r"\d+")
+RANK = re.compile(r"rank (\d+) is greater than max_lora_rank")
 # safetensors' types with one weight in each number; others may pack several.
 FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
-# Each file's modification time in ns, size in bytes and inode; None for one that is missing.
-Version = tuple[tuple[int, int, int] | None, ...]
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
 
@@ -46,37 +45,6 @@ class _Config(BaseModel):
     lora_alpha: FiniteFloat
     rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, FiniteFloat] | None = None
-
-
-def adapter_names(root: Path) -> list[str]:
-    """Return the names of the adapters under a directory that have both files, sorted."""
-    names = []
-    with contextlib.suppress(OSError):
-        for folder in root.iterdir():
-            with contextlib.suppress(OSError):
-                version = adapter_version(root, folder.name)
-                if version is not None and None not in version:
-                    names.append(folder.name)
-    return sorted(names)
-
-
-def adapter_version(root: Path, name: str) -> Version | None:
-    """Return the version of an adapter's files; None if there is no such directory under ``root``.
-
-    Raises:
-        OSError: the volume can't be read.
-    """
-    if not NAME.fullmatch(name):
-        return None
-    try:
-        top, folder = root.resolve(), (root / name).resolve()
-        files = [(folder / file).resolve() for file in FILES]
-    except RuntimeError:  # links in a circle
-        return None
-    if not folder.is_dir() or not all(path.is_relative_to(top) for path in (folder, *files)):
-        return None
-    stats = [file.stat() if file.is_file() else None for file in files]
-    return tuple(stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
 def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
@@ -129,12 +97,23 @@ def check_adapter(folder: Path, lora_config: Any, base: Shapes) -> None:
         ]
         raise BrokenAdapter(f"{CONFIG}: {'; '.join(messages)}") from None
     except (TypeError, ValueError) as error:
-        raise BrokenAdapter(f"{CONFIG}: {error}") from None
+        raise BrokenAdapter(f"{CONFIG}: {_with_rank(str(error))}") from None
     try:
         shapes = _adapter_shapes(folder / WEIGHTS)
     except SafetensorError as error:
         raise BrokenAdapter(f"{WEIGHTS}: {error}") from None
     check_shapes(shapes, None if config.rank_pattern else config.r, base)
+
+
+def _with_rank(message: str) -> str:
+    """Add what to set MAX_LORA_RANK to, if vLLM's message is that an adapter's rank is above it."""
+    if not (match := RANK.search(message)):
+        return message
+    ranks = sorted(map(int, literals(fields_of(find("LoRAConfig"))["max_lora_rank"].annotation)))
+    enough = next((rank for rank in ranks if rank >= int(match[1])), None)
+    if enough is None:
+        return f"{message.rstrip('.')}: vLLM takes at most {ranks[-1]}"
+    return f"{message.rstrip('.')}: set MAX_LORA_RANK={enough}"
 
 
 def check_shapes(shapes: Shapes, rank: int | None, base: Shapes) -> None:

@@ -1,23 +1,27 @@
 """A core that runs: vLLM's client of it, its processes, and how they end."""
 
+import asyncio
 import contextlib
 import signal
 import time
 from collections.abc import Iterator
 from multiprocessing import connection
+from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry
 
+from worker.engine.fitting import is_out_of_memory
 from worker.engine.healing.output import CoreOutput
 from worker.engine.healing.watchdog import Heartbeat
 from worker.engine.protocols import Client, RequestState
+from worker.errors import EngineDead
+from worker.signals import signal_name
 
 # Seconds until a process is gone that was killed, or whose death was noticed.
 ENDS_S = 5.0
 # How a core ends that somebody else has ended: no request has brought it about.
 ENDED_FROM_OUTSIDE = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory")
 LESS_MEMORY = (
     "the GPU's memory is full: lower GPU_MEMORY_UTILIZATION, MAX_NUM_SEQS or MAX_NUM_BATCHED_TOKENS"
 )
@@ -52,6 +56,19 @@ class Core:
     def requests(self) -> list[RequestState]:
         """The requests that the core has not answered to their end, dead or alive."""
         return list(self.client.output_processor.request_states.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has answered all requests, and all calls, such as those that load adapters."""
+        return not (self.client.output_processor.has_unfinished_requests() or self._calls)
+
+    def fail_calls(self) -> None:
+        """Fail the calls that a dead core has left: vLLM would let them wait for ever.
+
+        Use on the engine's loop.
+        """
+        for call in self._calls:
+            call.set_exception(EngineDead())
 
     def newcomers(self, until: float) -> set[str]:
         """Return the ids of the requests that have no output yet, and came before a time.
@@ -114,14 +131,23 @@ class Core:
         codes = self._exit_codes
         return not codes or any(code not in ENDED_FROM_OUTSIDE for code in codes)
 
+    def close(self) -> None:
+        """Stop a core that nobody has begun to use."""
+        self.client.shutdown()
+        self.end()
+
     def end(self) -> str:
         """Remove what is left of a dead core; return the reason of its death, in one line."""
         self.kill()
         error = self._output.close()
-        signals = [signal.Signals(-code).name for code in self._exit_codes if code < 0]
+        signals = [signal_name(-code) for code in self._exit_codes if code < 0]
         reason = error or (f"ended by {signals[0]}" if signals else "for no reason that it told")
-        is_memory = any(sign in reason for sign in OUT_OF_MEMORY)
-        return f"{reason} ({LESS_MEMORY})" if is_memory else reason
+        return f"{reason} ({LESS_MEMORY})" if is_out_of_memory(reason) else reason
+
+    @property
+    def _calls(self) -> list[asyncio.Future[Any]]:
+        calls = self.client.engine_core.utility_results.values()
+        return [call for call in calls if not call.done()]
 
     @property
     def _exit_codes(self) -> list[int]:

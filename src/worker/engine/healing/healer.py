@@ -1,21 +1,24 @@
-"""Watches a core, and starts another in its place when it dies or hangs."""
+"""Watches a core, and starts another in its place when it dies, hangs, or was set aside."""
 
 import asyncio
 import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
+from worker.engine.healing.absence import Absence
 from worker.engine.healing.core import Core
 from worker.engine.healing.suspects import Suspects, belongs
 from worker.engine.healing.watchdog import BUILD_S, Silence, prefill_s
 from worker.engine.translation import START_ERRORS
-from worker.errors import EngineDead, KilledEngine
+from worker.errors import EngineDead, KilledEngine, StartFailed
 
 log = logging.getLogger(__name__)
 
+# What a core that does not start raises: vLLM, or the worker in words of its own.
+FAILURES = (*START_ERRORS, StartFailed)
 WATCH_INTERVAL_S = 0.1
 # vLLM stops what is left of a dead core first, and waits for that.
 HANDLER_ENDS_S = 30.0
@@ -71,13 +74,16 @@ class Healer:
         # Requests that may have killed a core begin one after the other.
         self._turn = asyncio.Lock()
         self._given_up = False
+        self.absence = Absence()
+        # The core that was ended to make room.
+        self._dismissed: Core | None = None
         # Kept, since asyncio does not keep its tasks.
         self._turns: set[asyncio.Task[None]] = set()
 
     @property
     def dead(self) -> bool:
-        """Whether there is no core that answers."""
-        return self.core.client.errored
+        """See ``Engine.dead``."""
+        return self.core.client.errored and not self.absence.lasts
 
     async def run(self) -> None:
         """Replace the core whenever it dies or hangs; return when that is not possible any more."""
@@ -85,17 +91,44 @@ class Healer:
             while True:
                 silence = Silence(time.monotonic())
                 hung = await self._until_dead(silence)
-                if not await self._replace(await self._bury(silence.began_at, hung=hung)):
+                reason = await self._bury(silence.began_at, hung=hung)
+                await self.absence.kept()
+                if not await self._replace(reason):
                     return
         finally:
             self._given_up = True
 
-    async def back(self, request_id: str) -> None:
-        """See ``Engine.back``."""
-        while self.dead:
+    @contextlib.asynccontextmanager
+    async def aside(self, patience_s: float, drain_s: float) -> AsyncIterator[None]:
+        """See ``Engines.aside``."""
+        try:
+            async with self.absence.begun(patience_s):
+                await self._vacate(time.monotonic() + drain_s)
+                log.info("the engine of %s is set aside", self._name)
+                yield
+        finally:
+            with contextlib.suppress(EngineDead):
+                await self._until_back()
+
+    async def _vacate(self, drained_at: float) -> None:
+        """End the core when no request runs, or at a time, and wait until nothing is left of it.
+
+        Raises:
+            EngineDead: it died before, and is not started again.
+        """
+        while not self.absence.vacant:
             if self._given_up:
                 raise EngineDead
+            core = self.core
+            if not core.client.errored and (core.idle or time.monotonic() > drained_at):
+                self._dismissed = core
+                await asyncio.to_thread(core.kill)
             await asyncio.sleep(WATCH_INTERVAL_S)
+
+    async def back(self, request_id: str) -> None:
+        """See ``Engine.back``."""
+        await self.absence.admit()
+        await self._until_back()
         if self._suspects.is_killer(request_id):
             raise KilledEngine
         if self._suspects.is_suspect(request_id):
@@ -103,6 +136,12 @@ class Healer:
             turn = asyncio.create_task(self._end_turn(request_id))
             self._turns.add(turn)
             turn.add_done_callback(self._turns.discard)
+
+    async def _until_back(self) -> None:
+        while self.dead:
+            if self._given_up:
+                raise EngineDead
+            await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def _end_turn(self, request_id: str) -> None:
         """Let the next suspect begin once this one has output, or is gone."""
@@ -125,7 +164,7 @@ class Healer:
     async def _until_dead(self, silence: Silence) -> bool:
         """Wait for the core's death; end it if it hangs, and return whether it did."""
         core, hung, used_before = self.core, False, 0.0
-        while not self.dead:
+        while not core.client.errored:
             await asyncio.sleep(WATCH_INTERVAL_S)
             busy = core.client.output_processor.has_unfinished_requests()
             silent_s = silence.look(time.monotonic(), core.heartbeat.at, busy=busy)
@@ -164,26 +203,33 @@ class Healer:
             return False
         return silent_s > BUILD_S or not core.builds
 
-    async def _bury(self, step_began_at: float, *, hung: bool) -> str:
-        """Remove what a dead core has left; return why it died."""
+    async def _bury(self, step_began_at: float, *, hung: bool) -> str | None:
+        """Remove what a dead core has left; return why it died, None: it was dismissed."""
         core = self.core
-        if hung or await asyncio.to_thread(core.crashed):
+        dismissed, self._dismissed = core is self._dismissed, None
+        if not dismissed and (hung or await asyncio.to_thread(core.crashed)):
             new, running = core.newcomers(step_began_at + STEP_S), core.running
             self._suspects.crashed(new, running)
         if handler := core.client.output_handler:
             # It fails the requests that run. A shutdown would cancel it.
             await asyncio.wait([handler], timeout=HANDLER_ENDS_S)
         reason = await _removed(core)
+        if dismissed:
+            return None
         return "it hung" if hung else reason
 
-    async def _replace(self, reason: str) -> bool:
-        """Start another core; return False if that is not possible, or was necessary too often."""
+    async def _replace(self, reason: str | None) -> bool:
+        """Start another core; return False if that is not possible, or was necessary too often.
+
+        No restart is counted without a reason.
+        """
         died_at = time.monotonic()
-        while self._may_restart():
-            log.error("the engine of %s died: %s: it is started again", self._name, reason)
+        while reason is None or self._may_restart():
+            if reason is not None:
+                log.error("the engine of %s died: %s: it is started again", self._name, reason)
             try:
                 await self._begin(await asyncio.to_thread(self._start))
-            except START_ERRORS as error:
+            except FAILURES as error:
                 reason = str(error)
             else:
                 seconds = time.monotonic() - died_at
@@ -196,7 +242,7 @@ class Healer:
         """Put a new core in the dead one's place."""
         try:
             await self._use(core)
-        except START_ERRORS:
+        except FAILURES:
             await _removed(core)
             raise
         self.core = core
@@ -213,6 +259,7 @@ class Healer:
 
 async def _removed(core: Core) -> str:
     """Remove a core's process and what it holds; return the process's last error."""
+    core.fail_calls()
     await asyncio.to_thread(core.client.shutdown)
     return await asyncio.to_thread(core.end)
 

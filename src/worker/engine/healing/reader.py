@@ -20,7 +20,9 @@ LOG_PREFIX = re.compile(
     r"^(?:\([\w ]{1,40}(?:pid=\d{1,9})?\) ?)?(?:ERROR [^\[\n]{0,30}\[[^\]\n]{0,80}\] )?"
 )
 # The last line of a traceback: "torch.OutOfMemoryError: CUDA out of memory. Tried to ...".
-RAISED = re.compile(r"^[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt)(?:: |$)")
+RAISED = re.compile(
+    r"^(?:[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt)|Exception)(?:: |$)"
+)
 # How errors begin that Python does not raise.
 NATIVE = ("Fatal Python error: ", "terminate called ", "CUDA error: ", "free(): ", "malloc(): ")
 

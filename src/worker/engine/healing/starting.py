@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from worker.engine.healing.output import CoreOutput
 from worker.engine.healing.watchdog import Heartbeat
 from worker.engine.locations import LOCATIONS, find
 from worker.engine.translation import START_ERRORS
+from worker.garbage import collect_in_forks
 from worker.settings.environment import is_set, overwrite
 
 # Held while a core starts: the next start would take away the metrics that vLLM registers.
@@ -39,6 +40,17 @@ def take_metrics() -> CollectorRegistry:
     return registry
 
 
+@contextlib.contextmanager
+def environ_may_change() -> Iterator[None]:
+    """Let vLLM read variables from the environment in this block, and remember them after it.
+
+    It reads some of them for every token, unless it remembers them, as it does in its core.
+    """
+    find("disable_envs_cache")()
+    yield
+    find("enable_envs_cache")()
+
+
 def fork(arguments: EngineArguments, config: Any, also_import: Sequence[str] | None) -> Core:
     """Start an engine's core by a fork of this process, while it has one thread.
 
@@ -53,6 +65,7 @@ def fork(arguments: EngineArguments, config: Any, also_import: Sequence[str] | N
     # With data parallelism several cores are forked, and no thread may begin between them.
     if also_import is not None and config.parallel_config.data_parallel_size == 1:
         _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
+    collect_in_forks()
     return _start(arguments, config)
 
 

@@ -19,8 +19,8 @@ from worker.engine.options.excluded import DENIED, IDLE, REFUSED
 from worker.engine.options.extra import read_extra
 from worker.engine.options.option import WRONG, Option, why
 from worker.engine.variables import NAMES
-from worker.errors import Mistake, SettingsError, collected
 from worker.settings.environment import Default
+from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.names import EMBEDDER
 from worker.settings.values import redact
 

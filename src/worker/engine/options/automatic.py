@@ -24,6 +24,7 @@ RENDERERS = "RENDERER_NUM_WORKERS"
 ONE_BACKEND = Default(
     "STRUCTURED_OUTPUTS_CONFIG", '{"backend": "xgrammar"}', "one backend checks and compiles"
 )
+LONGEST = Default("MAX_MODEL_LEN", "auto", "the longest text that the memory holds")
 
 
 def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> list[Default]:
@@ -35,7 +36,7 @@ def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> l
         gpu_share: share of a GPU's memory.
     """
     defaults = _for_cpu(given) if machine.cpu else _for_gpus(given, len(machine.gpus), gpu_share)
-    defaults.append(ONE_BACKEND)
+    defaults += [LONGEST, ONE_BACKEND]
     return [default for default in defaults if default.name not in given]
 
 

@@ -15,7 +15,8 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find
 from worker.engine.options.option import one_of
 from worker.engine.translation import START_ERRORS
-from worker.errors import Mistake, in_settings
+from worker.errors import in_settings
+from worker.settings.mistakes import Mistake
 from worker.settings.values import is_directory, redact, unfit
 
 # Options that have no effect unless another one is set.
@@ -66,15 +67,26 @@ def contradictions(arguments: EngineArguments, given: Mapping[str, str]) -> Iter
     yield from _refused_by_vllm(options, given)
 
 
+def text_of(template: str) -> str:
+    """Return the text of a chat template, which may be given by the path of its file.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    return template if _inline(template) else Path(template).read_text()
+
+
+def _inline(template: str) -> bool:
+    return any(sign in template for sign in "{\n")
+
+
 def broken(template: str) -> str | None:
     """Return what is wrong with a chat template, or with the path of one; None if it compiles."""
-    inline = any(sign in template for sign in "{\n")
     try:
-        if not inline and not Path(template).is_file():
+        if not _inline(template) and not Path(template).is_file():
             return "neither the path of a file nor a Jinja template"
         # The same Jinja environment as for a conversation.
-        source = template if inline else Path(template).read_text()
-        render_jinja_template(conversations=[], chat_template=source)
+        render_jinja_template(conversations=[], chat_template=text_of(template))
     except jinja2.TemplateSyntaxError as error:
         return f"no Jinja template: {error.message}, in line {error.lineno}"
     except (OSError, UnicodeError) as error:

@@ -29,7 +29,7 @@ DENIED = {name.lower() for name in FOREIGN} | REFUSED.keys() | SECRETS
 # Options that vLLM's parser accepts but that nothing reads, in a worker or at all, and why.
 IDLE = dict.fromkeys(
     """
-    aggregate_engine_logging allow_credentials allowed_headers allowed_methods allowed_origins
+    aggregate_engine_logging allow_credentials allowed_headers allowed_methods
     disable_access_log_for_endpoints disable_fastapi_docs disable_uvicorn_access_log
     dp_supervisor_probe_failure_threshold dp_supervisor_probe_interval_s
     dp_supervisor_probe_timeout_s data_parallel_multi_port_external_lb enable_offline_docs

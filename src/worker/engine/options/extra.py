@@ -8,7 +8,7 @@ from typing import Any
 
 from worker.engine.options.excluded import DENIED
 from worker.engine.options.option import WRONG, Option, why
-from worker.errors import Mistake, SettingsError
+from worker.settings.mistakes import Mistake, SettingsError
 from worker.settings.names import removed
 from worker.settings.sources import EXTRA_ARGS, EXTRA_EXAMPLE
 from worker.settings.values import redact_line, text

@@ -5,7 +5,7 @@ import contextlib
 import difflib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -37,6 +37,8 @@ WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 # Options whose choices are not listed in their type, and where they are.
 _LISTS = {"LOAD_FORMAT": "LoadFormats", "QUANTIZATION": "QUANTIZATION_METHODS"}
+# Choices that a wrong value is taken for, at most.
+_MEANT = 3
 # Common short names of dtypes.
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -70,6 +72,11 @@ class Option:
         return tuple(literals(self._field.annotation)) if self._field else ()
 
     @property
+    def bounds(self) -> dict[str, float]:
+        """The limits of a number, by pydantic's names for them."""
+        return bounds_of(self._field)
+
+    @property
     def default(self) -> str:
         """vLLM's default as an operator would write it; blank if it has none."""
         value = self.action.default
@@ -84,13 +91,7 @@ class Option:
             return 'name=path, or a JSON list of objects with "name" and "path"'
         if self.choices:
             return one_of(self.choices, instead)
-        bounds = [
-            f"{words} {limit:g}"
-            for constraint in (self._field.metadata if self._field else ())
-            for key, words in _BOUNDS.items()
-            if (limit := getattr(constraint, key, None)) is not None
-        ]
-        return ", ".join([ACCEPTED[self.kind], *bounds])
+        return in_words(self.kind, self.bounds)
 
     @property
     def example(self) -> str | None:
@@ -211,13 +212,30 @@ class Option:
         return value
 
 
+def bounds_of(field: Any) -> dict[str, float]:
+    """Return the limits that a field declares."""
+    return {
+        key: limit
+        for constraint in (field.metadata if field else ())
+        for key in _BOUNDS
+        if (limit := getattr(constraint, key, None)) is not None
+    }
+
+
+def in_words(kind: str, bounds: Mapping[str, float]) -> str:
+    """Say which values a kind of setting takes within these bounds."""
+    return ", ".join([ACCEPTED[kind], *(f"{_BOUNDS[key]} {bounds[key]:g}" for key in bounds)])
+
+
 def one_of(choices: Sequence[str], instead: str) -> str:
-    """List the accepted values, after the one that the wrong value was probably meant to be."""
+    """List the accepted values, after those that the wrong value was probably meant to be."""
     lower = {choice.lower(): choice for choice in choices}
     wanted = _SHORT.get(instead.lower(), instead.lower())
+    near = [name for name in lower if wanted and name.startswith(wanted)][:_MEANT]
     # Similar digits don't make a number near.
-    near = () if instead.isdecimal() else difflib.get_close_matches(wanted, lower, n=1)
-    meant = f"did you mean {lower[near[0]]}? " if near else ""
+    if not near and not instead.isdecimal():
+        near = difflib.get_close_matches(wanted, lower, n=1)
+    meant = f"did you mean {' or '.join(lower[name] for name in near)}? " if near else ""
     return f"{meant}One of {', '.join(choices)}" if meant else f"one of {', '.join(choices)}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.machine import available_memory
+from worker.memory import available_memory
 from worker.settings.environment import Default
 
 MOUNTS = Path("/proc/mounts")

@@ -1,7 +1,7 @@
 """The media of an engine's requests: what its model takes, and how vLLM's own fetcher is closed."""
 
 from argparse import Namespace
-from typing import get_args
+from typing import Any, get_args
 
 import vllm.envs
 
@@ -31,9 +31,13 @@ def media_of(client: Client, settings: Settings) -> Media:
         seconds=settings.media_fetch_timeout_s,
         pixels=max(0, vllm.envs.VLLM_MAX_IMAGE_PIXELS),
     )
-    domains = client.model_config.allowed_media_domains or ()
-    fetcher = Fetcher([domain for domain in domains if domain != NOWHERE])
-    return Media(limits, fetcher, _kinds(client))
+    return Media(limits, Fetcher(hosts(client.model_config)), _kinds(client))
+
+
+def hosts(model_config: Any) -> tuple[str, ...]:
+    """Return the only hosts that the operator lets the worker fetch from; none: all."""
+    domains = model_config.allowed_media_domains or ()
+    return tuple(domain for domain in domains if domain != NOWHERE)
 
 
 def without_fetcher(arguments: EngineArguments) -> EngineArguments:

@@ -25,7 +25,13 @@ from worker.store.download.meter import Meter, size
 from worker.store.download.partial import Stopped
 from worker.store.download.transfer import Transfer
 from worker.store.files import INDEX
-from worker.store.places import STATE, Places, repository_folder, repository_folders
+from worker.store.places import (
+    STATE,
+    Places,
+    on_own_disk,
+    repository_folder,
+    repository_folders,
+)
 from worker.store.refusals import Reason, Unavailable, unavailable
 from worker.store.resolve import DEFAULT_REVISION, Found, NotFound, resolve
 from worker.store.snapshot import File, Origin, Wanted
@@ -216,10 +222,12 @@ class _Download:
     def _check_room(self, needed: Sequence[File], transfer: Transfer) -> None:
         missing = sum(file.size - transfer.stored(file) for file in needed)
         cache = self._folder.parent
-        free = shutil.disk_usage(cache).free
+        total, _, free = shutil.disk_usage(cache)
         if missing > free:
             text = f"{size(missing)} are to be downloaded to {cache}, where {size(free)} are free"
-            raise unavailable(self._wanted, Reason.NO_SPACE, text)
+            # A machine's own disk that is large enough is full of what another has not.
+            full = missing <= total and on_own_disk(cache)
+            raise unavailable(self._wanted, Reason.FULL_DISK if full else Reason.NO_SPACE, text)
 
     def _fetch(self, transfer: Transfer, needed: Sequence[File]) -> None:
         """Download files in parallel, the largest first. The first failure ends the others."""

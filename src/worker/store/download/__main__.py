@@ -17,6 +17,7 @@ from worker.settings.environment import HUB_TOKEN, overwrite
 from worker.store import Unavailable
 from worker.store.download import obtain
 from worker.store.fetching import ORDER, REPLY, Reply
+from worker.store.places import on_own_disk
 from worker.volume import lease
 
 log = logging.getLogger("worker.store")
@@ -50,8 +51,7 @@ def main() -> None:
 
 def warn_of_own_disk(cache: Path) -> None:
     """Warn if a cache is on the container's disk, where no other worker finds it."""
-    existing = next(path for path in (cache, *cache.absolute().parents) if path.exists())
-    if existing.stat().st_dev == Path("/").stat().st_dev:
+    if on_own_disk(cache):
         log.warning("%s is no network volume: each worker downloads for itself", cache)
 
 

@@ -25,7 +25,7 @@ def bodies(*items: Any, url: str = CHATS, **keys: Any) -> list[dict[str, Any]]:
 
 
 def test_prompts_are_completions_with_the_shared_parameters() -> None:
-    body = {"model": "demo", "max_tokens": 3, "temperature": 0, "skip_special_tokens": True}
+    body = {"model": "demo", "max_tokens": 3, "temperature": 0}
     completion = {"method": "POST", "url": "/v1/completions"}
     assert prompts("a", "b") == [
         {"custom_id": "0", **completion, "body": {**body, "prompt": "a"}},

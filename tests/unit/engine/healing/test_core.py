@@ -1,5 +1,6 @@
 """A core's requests, and how its processes end. The processes are real, but no engine's."""
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -13,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from worker.engine.healing.core import LESS_MEMORY, Core
 from worker.engine.healing.watchdog import Heartbeat
+from worker.errors import EngineDead
 
 _context = multiprocessing.get_context("spawn")
 
@@ -27,11 +29,18 @@ class Output:
         return self.error
 
 
-def core(*ranks: BaseProcess, error: str | None = None, requests: Any = ()) -> Core:
+def core(
+    *ranks: BaseProcess, error: str | None = None, requests: Any = (), calls: Any = ()
+) -> Core:
     manager = SimpleNamespace(processes=list(ranks))
     client: Any = SimpleNamespace(
-        engine_core=SimpleNamespace(resources=SimpleNamespace(engine_manager=manager)),
-        output_processor=SimpleNamespace(request_states=dict(enumerate(requests))),
+        engine_core=SimpleNamespace(
+            resources=SimpleNamespace(engine_manager=manager),
+            utility_results=dict(enumerate(calls)),
+        ),
+        output_processor=SimpleNamespace(
+            request_states=dict(enumerate(requests)), has_unfinished_requests=lambda: bool(requests)
+        ),
     )
     output: Any = Output(error)
     return Core(client, CollectorRegistry(), Heartbeat(), output)
@@ -56,6 +65,18 @@ def test_newcomers_are_those_without_output_that_came_in_time() -> None:
     found = core(requests=requests)
     assert found.newcomers(time.monotonic() - 5) == {"new"}
     assert found.running == {"begun"}
+
+
+async def test_calls_that_a_dead_core_has_left_fail_and_until_then_it_is_not_idle() -> None:
+    left, answered = (asyncio.get_running_loop().create_future() for _ in range(2))
+    answered.set_result(True)
+    dead = core(calls=[left, answered])
+    assert not dead.idle
+    dead.fail_calls()
+    with pytest.raises(EngineDead):
+        await left
+    assert (dead.idle, await answered) == (True, True)
+    assert not core(requests=["running"]).idle
 
 
 @pytest.mark.parametrize(

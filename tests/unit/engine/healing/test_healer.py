@@ -2,124 +2,16 @@
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from support.engine.cores import LIMITS, FakeCore, healing, until
 
-from worker.engine.healing.healer import Healer, Limits
-from worker.errors import EngineDead, KilledEngine
+from worker.engine.healing.healer import Limits
+from worker.errors import EngineDead, KilledEngine, StartFailed
 
 HANG_S = 0.5
-# Without a look for hangs, and with one.
-LIMITS = Limits(restarts=2, hang_s=0)
+# With a look for hangs.
 WATCHED = Limits(restarts=2, hang_s=HANG_S)
-LIMIT_S = 60.0
-
-
-@dataclass
-class FakeCore:
-    """Has requests, and dies when it is told to."""
-
-    crashes: bool = True
-    is_dead: bool = False
-    stopped: bool = False
-    builds: bool = False
-    requests: list[Any] = field(default_factory=list)
-    happened: list[str] = field(default_factory=list)
-    handler: "asyncio.Task[Any] | None" = None
-    prompt_limit: int = 100
-    # Nothing can be built on it.
-    unusable: bool = False
-    # Of a processor, that it uses: 1 is all of one.
-    share: float = 0
-
-    @property
-    def processor_s(self) -> float:
-        return 1 + self.share * time.monotonic()
-
-    def __post_init__(self) -> None:
-        self.heartbeat = SimpleNamespace(at=0.0)
-        core = self
-
-        class Client:
-            output_handler = core.handler
-            vllm_config = SimpleNamespace(
-                scheduler_config=SimpleNamespace(max_num_batched_tokens=core.prompt_limit),
-                device_config=SimpleNamespace(device_type="cpu"),
-            )
-            output_processor = SimpleNamespace(has_unfinished_requests=lambda: bool(core.requests))
-
-            @property
-            def errored(self) -> bool:
-                return core.is_dead
-
-            def shutdown(self) -> None:
-                core.happened.append("shut down")
-
-        self.client = Client()
-
-    def newcomers(self, until: float) -> set[str]:
-        return {request.external_req_id for request in self.requests if request.is_prefilling}
-
-    @property
-    def running(self) -> set[str]:
-        return {request.external_req_id for request in self.requests} - self.newcomers(0)
-
-    def crashed(self) -> bool:
-        return self.crashes
-
-    def add(self, id_: str, *, new: bool, prompt_len: int = 1) -> None:
-        self.requests.append(
-            SimpleNamespace(external_req_id=id_, is_prefilling=new, prompt_len=prompt_len)
-        )
-
-    def die(self) -> None:
-        self.is_dead = True
-
-    def kill(self) -> None:
-        self.happened.append("killed")
-        self.die()
-
-    def end(self) -> str:
-        self.happened.append("ended")
-        return "ValueError: broken"
-
-
-@asynccontextmanager
-async def healing(
-    first: FakeCore, *others: FakeCore | Exception, limits: Limits = LIMITS
-) -> AsyncIterator[tuple[Healer, list[Any]]]:
-    """Run a healer; the cores that it starts are the others, and it lists those that it uses."""
-    queue, used = list(others), []
-
-    def start() -> Any:
-        following = queue.pop(0)
-        if isinstance(following, Exception):
-            raise following
-        return following
-
-    async def use(core: Any) -> None:
-        if core.unusable:
-            raise ValueError("no such adapter")
-        used.append(core)
-
-    core: Any = first
-    healer = Healer("demo", core, start, use, limits)
-    running = asyncio.create_task(healer.run())
-    async with asyncio.timeout(LIMIT_S):
-        yield healer, used
-    running.cancel()
-    await asyncio.wait([running])
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
 
 
 async def test_a_core_that_died_is_replaced_and_what_is_left_of_it_removed() -> None:
@@ -129,7 +21,7 @@ async def test_a_core_that_died_is_replaced_and_what_is_left_of_it_removed() -> 
         await until(lambda: not healer.dead)
     assert used == [second]
     assert healer.core is second  # type: ignore[comparison-overlap]  # a fake
-    assert first.happened == ["shut down", "ended"]
+    assert first.happened == ["calls failed", "shut down", "ended"]
 
 
 async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None:
@@ -142,7 +34,7 @@ async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None
         first.die()
         asyncio.get_running_loop().call_later(0.5, passed_on.set)
         await until(lambda: not healer.dead)
-    assert first.happened == ["failed", "shut down", "ended"]
+    assert first.happened == ["failed", "calls failed", "shut down", "ended"]
 
 
 async def test_it_is_given_up_after_so_many_restarts_and_says_why(
@@ -169,9 +61,10 @@ async def test_without_restarts_it_is_given_up_at_once() -> None:
     assert used == []
 
 
-async def test_a_start_that_fails_counts_as_a_restart() -> None:
+@pytest.mark.parametrize("failure", [RuntimeError("no memory"), StartFailed("EIO: config.json")])
+async def test_a_start_that_fails_counts_as_a_restart(failure: Exception) -> None:
     last = FakeCore()
-    async with healing(FakeCore(is_dead=True), RuntimeError("no memory"), last) as (healer, used):
+    async with healing(FakeCore(is_dead=True), failure, last) as (healer, used):
         await healer.back("job")
     assert used == [last]
 
@@ -180,7 +73,7 @@ async def test_a_new_core_that_nothing_can_be_built_on_is_removed() -> None:
     unusable, last = FakeCore(unusable=True), FakeCore()
     async with healing(FakeCore(is_dead=True), unusable, last) as (healer, used):
         await healer.back("job")
-    assert unusable.happened == ["shut down", "ended"]
+    assert unusable.happened == ["calls failed", "shut down", "ended"]
     assert used == [last]
 
 
@@ -238,7 +131,7 @@ async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
     first.add("job", new=False)
     async with healing(first, FakeCore(), limits=WATCHED) as (_, used):
         await until(lambda: used)
-    assert first.happened == ["killed", "shut down", "ended"]
+    assert first.happened == ["killed", "calls failed", "shut down", "ended"]
 
 
 async def left_alone(core: FakeCore, limits: Limits = WATCHED) -> bool:

@@ -21,6 +21,8 @@ PREFIX = "(EngineCore pid=7) ERROR 11-22 19:50:01 [core.py:1512] "
         (f"{PREFIX}torch.OutOfMemoryError: CUDA out of memory.", None),
         ("(EngineCore pid=7) ValueError: no", "ValueError: no"),
         ("KeyboardInterrupt", "KeyboardInterrupt"),
+        (f"{PREFIX}Exception: only on GPUs", "Exception: only on GPUs"),
+        ("Exceptional: as it is", ""),
         ("Fatal Python error: Segmentation fault", "Fatal Python error: Segmentation fault"),
         ("terminate called after throwing an instance", None),
         (f"{PREFIX}EngineCore encountered a fatal error.", ""),

@@ -1,4 +1,4 @@
-"""The job that runs a batch is sent to the worker's own endpoint, here a server."""
+"""The job that runs a batch or a fine-tune is sent to the worker's own endpoint, here a server."""
 
 import asyncio
 import logging
@@ -12,10 +12,11 @@ from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 from support.engine.scripted import settings
 
-from worker.batches.sending import TRIES, Sending
+from worker.job.long_work import LongWork
+from worker.sending import TRIES, Sending
 
 KEY = "rp-the-key"
-BATCH = "batch_" + "a" * 24
+BATCH = LongWork("batch", "batch_" + "a" * 24)
 # The server does not answer.
 HANG, CLOSE = 0, 1
 
@@ -47,7 +48,7 @@ class Platform:
 
 @pytest.fixture
 async def platform(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
-    monkeypatch.setattr("worker.batches.sending.PAUSE_S", 0.001)
+    monkeypatch.setattr("worker.sending.PAUSE_S", 0.001)
     platform = Platform()
     async with platform.server:
         yield platform
@@ -59,10 +60,16 @@ async def test_the_job_goes_on_with_the_batch_and_has_as_long_as_the_platform_al
     assert await platform.sending.start(BATCH)
     day_s = 24 * 3600
     job = {
-        "input": {"batch": {"id": BATCH, "max_runtime_sec": day_s}},
+        "input": {"batch": {"id": BATCH.id, "max_runtime_sec": day_s}},
         "policy": {"executionTimeout": 1000 * day_s, "ttl": 2000 * day_s},
     }
     assert (platform.posts, platform.headers) == ([job], [f"Bearer {KEY}"])
+
+
+async def test_the_job_of_a_fine_tune_is_sent_likewise(platform: Platform) -> None:
+    assert await platform.sending.start(LongWork("fine_tune", "ftjob-a"))
+    spec = {"id": "ftjob-a", "max_runtime_sec": 24 * 3600}
+    assert platform.posts[0]["input"] == {"fine_tune": spec}
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408, CLOSE])
@@ -79,7 +86,7 @@ async def test_a_platform_that_stays_broken_is_left(
     platform.statuses = [status]
     assert not await platform.sending.start(BATCH)
     assert len(platform.posts) == TRIES
-    assert BATCH in caplog.text
+    assert BATCH.id in caplog.text
     assert KEY not in caplog.text
 
 
@@ -97,7 +104,7 @@ async def test_what_is_refused_is_not_sent_again(
 async def test_a_platform_that_does_not_answer_is_not_waited_for(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("worker.batches.sending.PATIENCE", aiohttp.ClientTimeout(total=0.2))
+    monkeypatch.setattr("worker.sending.PATIENCE", aiohttp.ClientTimeout(total=0.2))
     platform.statuses = [HANG]
     assert not await platform.sending.start(BATCH)
     assert len(platform.posts) == TRIES

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from worker.engine.machine import available_memory, memory_limit
+from worker.memory import available_memory, free_memory, memory_limit
 
 # What version 1 of control groups says where there is no limit.
 NO_LIMIT = str(2**63 - 4096)
@@ -34,3 +34,31 @@ def test_a_container_without_a_limit_has_what_the_machine_has(
 
 def test_a_machine_without_control_groups_has_its_physical_memory(tmp_path: Path) -> None:
     assert memory_limit(tmp_path / "none") == psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "statistics", "cache"),
+    [
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ],
+)
+def test_free_in_a_container_is_what_nobody_uses_and_the_page_cache(
+    tmp_path: Path, limit: str, used: str, statistics: str, cache: str
+) -> None:
+    (tmp_path / limit).parent.mkdir(exist_ok=True)
+    (tmp_path / limit).write_text("4096\n")
+    (tmp_path / used).write_text("3000\n")
+    (tmp_path / statistics).write_text(f"anon 2000\n{cache} 1000\n")
+    assert free_memory(tmp_path) == 4096 - 3000 + 1000
+    (tmp_path / used).write_text("6000\n")
+    assert free_memory(tmp_path) == 0
+
+
+def test_free_without_a_container_is_what_the_machine_has_left(tmp_path: Path) -> None:
+    assert 4096 < free_memory(tmp_path) < psutil.virtual_memory().total

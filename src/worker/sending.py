@@ -1,4 +1,4 @@
-"""Sends the jobs that run batches to the worker's own endpoint."""
+"""Sends the jobs that run long work to the worker's own endpoint."""
 
 import logging
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ import aiohttp
 from aiohttp_retry import ExponentialRetry, RetryClient
 from pydantic import SecretStr
 
+from worker.job.long_work import LongWork
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# Seconds that such a job may take, and may wait: the batch stops before, and goes on in another.
+# Seconds that such a job may take, and may wait: the work stops before, and goes on in another.
 LONGEST_S = 24 * 3600
 # Tries of a post, and seconds that are doubled before each further one.
 TRIES = 5
@@ -43,9 +44,9 @@ class Sending:
         url = f"{settings.runpod_endpoint_base_url}/{settings.runpod_endpoint_id}/run"
         return cls(url, settings.batch_api_key)
 
-    async def start(self, batch_id: str) -> bool:
-        """Send the job that runs a batch; return whether it was taken."""
-        spec = {"id": batch_id, "max_runtime_sec": LONGEST_S}
+    async def start(self, work: LongWork) -> bool:
+        """Send the job that runs some work; return whether it was taken."""
+        job = work.input(max_runtime_sec=LONGEST_S)
         policy = {"executionTimeout": LONGEST_S * 1000, "ttl": 2 * LONGEST_S * 1000}
         headers = {"Authorization": f"Bearer {self.key.get_secret_value()}"}
         retry = ExponentialRetry(
@@ -55,12 +56,12 @@ class Sending:
             async with RetryClient(
                 retry_options=retry, timeout=PATIENCE, headers=headers
             ) as client:
-                body = {"input": {"batch": spec}, "policy": policy}
+                body = {"input": job, "policy": policy}
                 async with client.post(self.url, json=body) as response:
                     response.raise_for_status()
         except (aiohttp.ClientError, TimeoutError) as error:
             # Not its repr, which has the headers.
             reason = str(error) or type(error).__name__
-            log.warning("batch %s: the job that runs it could not be sent: %s", batch_id, reason)
+            log.warning("%s: the job that runs it could not be sent: %s", work, reason)
             return False
         return True

@@ -1,0 +1,88 @@
+"""What a core would refuse when it starts, found before there is one: vLLM's own code is asked."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from worker.engine.adapters.files import check_lora_modules
+from worker.engine.arguments import EngineArguments
+from worker.engine.locations import find, optional
+from worker.errors import StartFailed
+
+# An operator that vLLM's builds for CPUs declare, and some of them lack.
+_TO_FP8 = "static_scaled_fp8_quant"
+
+
+def check(arguments: EngineArguments, config: Any) -> None:
+    """Check what needs no weights: adapters, processes for CPUs, the cache's blocks.
+
+    Args:
+        arguments: of an engine.
+        config: vLLM's ``VllmConfig``, made of them.
+
+    Raises:
+        StartFailed: in vLLM's words, where it has some.
+        ValueError: likewise.
+    """
+    check_lora_modules(arguments.vllm.lora_modules or (), config)
+    if find("current_platform").is_cpu():
+        _check_processes(config)
+        _check_quantization(config)
+        _check_offloading(config)
+        _check_blocks(config)
+
+
+def check_tokenizer(config: Any) -> None:
+    """Load a model's tokenizer, as an engine does beside its core.
+
+    Raises:
+        Exception: one of ``START_ERRORS``.
+    """
+    if not config.model_config.skip_tokenizer_init:
+        find("cached_tokenizer_from_config")(config.model_config)
+
+
+def _check_processes(config: Any) -> None:
+    """Check that each process of an engine has a part of the CPU's memory to itself."""
+    if config.parallel_config.distributed_executor_backend != "mp":
+        return
+    for manager in optional("OMPProcessManager"):
+        try:
+            manager(config)
+        except AssertionError as error:
+            raise StartFailed(str(error)) from error
+
+
+def _check_quantization(config: Any) -> None:
+    """Check that vLLM's build can quantize weights to small floats while it loads them."""
+    method = config.model_config.quantization or ""
+    quant = config.quant_config
+    online = isinstance(quant, optional("OnlineQuantizationConfig")) or (
+        getattr(quant, "is_checkpoint_fp8_serialized", True) is False
+    )
+    operator: Any = getattr(torch.ops._C, _TO_FP8, None)
+    if online and "fp" in method and (operator is None or not operator.default._schema.arguments):
+        raise StartFailed(f"this build of vLLM for CPUs can't quantize a model to {method}")
+
+
+def _check_offloading(config: Any) -> None:
+    """Check that there is a GPU from whose cache blocks could be offloaded."""
+    if getattr(config.cache_config, "kv_offloading_size", None):
+        raise StartFailed("KV_OFFLOADING_SIZE is for a GPU's cache, and there is none")
+
+
+def _check_blocks(config: Any) -> None:
+    """Check BLOCK_SIZE against the attention of a model whose layers are all alike.
+
+    Only on CPUs, which have one such attention: on GPUs vLLM chooses it as it makes the layers.
+    """
+    model, cache = config.model_config, config.cache_config
+    alike = not (model.use_mla or model.is_hybrid or model.is_attention_free)
+    if not (alike and getattr(cache, "user_specified_block_size", False)):
+        return
+    select: tuple[Callable[..., Any], ...] = optional("select_common_block_size")
+    for select_block_size in select:
+        with find("set_current_vllm_config")(config):
+            backend = find("get_attn_backend")(model.get_head_size(), model.dtype, None)
+        select_block_size(cache.block_size, [backend])

@@ -1,0 +1,87 @@
+"""What vLLM keeps of texts, by layers that are built without weights: equal in all releases."""
+
+import math
+from pathlib import Path
+
+import pytest
+from support.doctor import options
+from support.tables.models import RECORDED, Recorded
+
+from worker.engine.arguments import EngineArguments
+from worker.engine.cache_plan import CachePlan, plan_cache
+from worker.engine.machine import Gpu, Machine
+from worker.errors import StartFailed
+
+ONE = Machine(cpu=False, gpus=(Gpu("", 0),))
+GIB = 2**30
+
+
+def engine(model: Recorded, folder: Path) -> EngineArguments:
+    return options(ONE).parse({"MODEL": str(folder), "TOKENIZER": str(folder), **model.settings})
+
+
+def plan(name: str, folder: Path, tensor: int = 1) -> CachePlan:
+    model = RECORDED[name]
+    place = model.write(folder / name)
+    return plan_cache(engine(model, place), model.config["architectures"], tensor)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_token_takes_what_its_layers_say(name: str, tmp_path: Path) -> None:
+    model, made = RECORDED[name], plan(name, tmp_path)
+    assert made.token_bytes == model.token
+    if not any(kind in model.tensors for kind in ("I32", "U8", "F8_E4M3", "F32")):
+        assert made.parameters == sum(model.tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"), [("GQA", 2), ("MLA", 1), ("AWQ", 2), ("hybrid", 2), ("sliding window", 1)]
+)
+def test_gpus_share_the_heads_that_there_are(name: str, shared: int, tmp_path: Path) -> None:
+    model = RECORDED[name]
+    made = plan(name, tmp_path, tensor=2)
+    assert made.token_bytes == model.token / shared
+
+
+def test_a_cache_holds_as_many_texts_as_its_blocks(tmp_path: Path) -> None:
+    made = plan("GQA", tmp_path)
+    # One block is the core's own.
+    whole = made.fitted(4 * GIB, 8192)
+    assert (whole.context, whole.texts) == (8192, 4.0)
+    assert made.fitted(GIB, 131072).context == 8192 - 16
+    assert made.fitted(16 * 131072, 131072).context == 0
+    assert made.text_bytes(8192) == GIB
+
+
+def test_a_window_bounds_what_a_text_takes(tmp_path: Path) -> None:
+    made = plan("sliding window", tmp_path)
+    assert made.text_bytes(32768) - made.text_bytes(16384) == 16384 * made.token_bytes
+
+
+def test_a_state_is_the_same_for_short_and_long_texts(tmp_path: Path) -> None:
+    made = plan("hybrid", tmp_path)
+    first, second, third = (made.text_bytes(made.length // part) for part in (4, 2, 1))
+    assert second - first == pytest.approx((third - second) / 2, rel=0.01)
+    assert first > made.length // 4 * made.token_bytes
+
+
+def test_what_embeds_keeps_nothing(tmp_path: Path) -> None:
+    made = plan("embedder", tmp_path)
+    assert made.fitted(0, 512).context == 512
+    assert math.isinf(made.fitted(0, 512).texts)
+
+
+def test_a_model_that_vllm_can_not_build_is_refused_in_its_words(tmp_path: Path) -> None:
+    with pytest.raises(StartFailed, match="3"):
+        plan("GQA", tmp_path, tensor=3)
+
+
+def test_what_a_tokenizer_is_needed_for_is_left_out(tmp_path: Path) -> None:
+    model = RECORDED["GQA"]
+    place = model.write(tmp_path / "model")
+    thinking = options(ONE).parse(
+        {"MODEL": str(place), "REASONING_PARSER": "qwen3", "ENABLE_AUTO_TOOL_CHOICE": "1"}
+        | {"TOOL_CALL_PARSER": "hermes"}
+    )
+    made = plan_cache(thinking, model.config["architectures"], 1)
+    assert made.token_bytes == model.token

@@ -1,0 +1,124 @@
+"""Cores that are no processes, and a healer that runs on them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from support.processes.background import HUNG_S
+from worker.engine.healing.healer import Healer, Limits
+
+# Without a look for hangs.
+LIMITS = Limits(restarts=2, hang_s=0)
+LIMIT_S = HUNG_S
+
+
+@dataclass
+class FakeCore:
+    """Has requests, and dies when it is told to."""
+
+    crashes: bool = True
+    is_dead: bool = False
+    stopped: bool = False
+    builds: bool = False
+    requests: list[Any] = field(default_factory=list)
+    happened: list[str] = field(default_factory=list)
+    handler: "asyncio.Task[Any] | None" = None
+    prompt_limit: int = 100
+    # Nothing can be built on it.
+    unusable: bool = False
+    # Of a processor, that it uses: 1 is all of one.
+    share: float = 0
+
+    @property
+    def processor_s(self) -> float:
+        return 1 + self.share * time.monotonic()
+
+    def __post_init__(self) -> None:
+        self.heartbeat = SimpleNamespace(at=0.0)
+        core = self
+
+        class Client:
+            output_handler = core.handler
+            vllm_config = SimpleNamespace(
+                scheduler_config=SimpleNamespace(max_num_batched_tokens=core.prompt_limit),
+                device_config=SimpleNamespace(device_type="cpu"),
+            )
+            output_processor = SimpleNamespace(has_unfinished_requests=lambda: bool(core.requests))
+
+            @property
+            def errored(self) -> bool:
+                return core.is_dead
+
+            def shutdown(self) -> None:
+                core.happened.append("shut down")
+
+        self.client = Client()
+
+    def newcomers(self, until: float) -> set[str]:
+        return {request.external_req_id for request in self.requests if request.is_prefilling}
+
+    @property
+    def running(self) -> set[str]:
+        return {request.external_req_id for request in self.requests} - self.newcomers(0)
+
+    @property
+    def idle(self) -> bool:
+        return not self.requests
+
+    def fail_calls(self) -> None:
+        self.happened.append("calls failed")
+
+    def crashed(self) -> bool:
+        return self.crashes
+
+    def add(self, id_: str, *, new: bool, prompt_len: int = 1) -> None:
+        self.requests.append(
+            SimpleNamespace(external_req_id=id_, is_prefilling=new, prompt_len=prompt_len)
+        )
+
+    def die(self) -> None:
+        self.is_dead = True
+
+    def kill(self) -> None:
+        self.happened.append("killed")
+        self.die()
+
+    def end(self) -> str:
+        self.happened.append("ended")
+        return "ValueError: broken"
+
+
+@asynccontextmanager
+async def healing(
+    first: FakeCore, *others: FakeCore | Exception, limits: Limits = LIMITS
+) -> AsyncIterator[tuple[Healer, list[Any]]]:
+    """Run a healer; the cores that it starts are the others, and it lists those that it uses."""
+    queue, used = list(others), []
+
+    def start() -> Any:
+        following = queue.pop(0)
+        if isinstance(following, Exception):
+            raise following
+        return following
+
+    async def use(core: Any) -> None:
+        if core.unusable:
+            raise ValueError("no such adapter")
+        used.append(core)
+
+    core: Any = first
+    healer = Healer("demo", core, start, use, limits)
+    running = asyncio.create_task(healer.run())
+    async with asyncio.timeout(LIMIT_S):
+        yield healer, used
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)

@@ -1,0 +1,158 @@
+"""A worker that does not start, and what callers learn who wait for it."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from emulator import Emulator, Options
+from support.processes.background import Background, background
+from support.processes.commands import HANDLER, HOME, SCRIPT
+from support.processes.forked import READ_ON_IMPORT, forked
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
+# Seconds between looks of a caller that polls.
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class FailedStart:
+    """What came of a start that failed.
+
+    Attributes:
+        told: the errors, by the way in which the job was sent.
+        seconds: from the start to the last of them.
+        status: of the process.
+        taken: jobs that the worker took.
+        left: jobs in the queue, or in progress, after its end.
+        log: what it printed.
+    """
+
+    told: Mapping[str, dict[str, Any]]
+    seconds: float
+    status: int
+    taken: int
+    left: int
+    log: str
+
+
+async def _status(session: aiohttp.ClientSession, job_id: str, path: str = "status") -> Any:
+    while True:
+        async with session.get(f"{path}/{job_id}") as answer:
+            found = await answer.json()
+        if found["status"] not in ("IN_QUEUE", "IN_PROGRESS"):
+            return json.loads(found["error"])["error"]
+        await asyncio.sleep(LOOK_S)
+
+
+async def _run(session: aiohttp.ClientSession, payload: Any = CHAT) -> Any:
+    async with session.post("run", json={"input": payload}) as answer:
+        return await _status(session, (await answer.json())["id"])
+
+
+async def _stream(session: aiohttp.ClientSession) -> Any:
+    async with session.post("run", json={"input": {**CHAT, "stream": True}}) as answer:
+        return await _status(session, (await answer.json())["id"], "stream")
+
+
+async def _runsync(session: aiohttp.ClientSession) -> Any:
+    params = {"wait": "300000"}
+    async with session.post("runsync", json={"input": CHAT}, params=params) as answer:
+        return json.loads((await answer.json())["error"])["error"]
+
+
+async def _gateway(session: aiohttp.ClientSession) -> Any:
+    async with session.post("openai/v1/chat/completions", json={"model": "m", **CHAT}) as answer:
+        body = await answer.json()
+        assert answer.status == body["error"]["code"]
+        return body["error"]
+
+
+async def _batch(session: aiohttp.ClientSession) -> Any:
+    return await _run(session, {"batch": {"requests": [{"custom_id": "a", "body": CHAT}]}})
+
+
+WAYS: dict[str, Callable[[aiohttp.ClientSession], Awaitable[Any]]] = {
+    "/run": _run,
+    "/runsync": _runsync,
+    "/stream": _stream,
+    "gateway": _gateway,
+    "batch": _batch,
+}
+
+
+def started(
+    environ: Mapping[str, str], log: Path, *options: str
+) -> AbstractContextManager[Background]:
+    """Start a worker, with vLLM in memory unless it has to read the environment anew."""
+    environ = {**HOME, **environ}
+    if any(name.startswith(READ_ON_IMPORT) for name in environ):
+        return background([*HANDLER, *options], environ, log)
+    return forked([SCRIPT, *options], environ, log)
+
+
+async def failed_start(environ: Mapping[str, str], log: Path) -> FailedStart:
+    """Start a worker for which a job of each way waits, until it ends."""
+    async with (
+        Emulator(Options(take_poll_s=1)) as emulator,
+        aiohttp.ClientSession(f"{emulator.url}/") as session,
+    ):
+        asking = {way: asyncio.ensure_future(ask(session)) for way, ask in WAYS.items()}
+        while emulator.queue.health()["jobs"]["inQueue"] < len(WAYS):
+            await asyncio.sleep(LOOK_S)
+        begun = time.monotonic()
+        with started({**environ, **emulator.worker_environ()}, log) as worker:
+            ending = asyncio.create_task(asyncio.to_thread(worker.ended))
+            answered = asyncio.gather(*asking.values())
+            either: set[asyncio.Future[Any]] = {ending, answered}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            seconds = time.monotonic() - begun
+            status = await ending
+        jobs = emulator.queue.health()["jobs"]
+        told = {way: task.result() for way, task in asking.items() if task.done()}
+        answered.cancel()
+        await asyncio.wait(asking.values())
+        return FailedStart(
+            told=told,
+            seconds=seconds,
+            status=status,
+            taken=sum(worker.jobs for worker in emulator.queue.workers.values()),
+            left=jobs["inQueue"] + jobs["inProgress"],
+            log=worker.output,
+        )
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a caller of --serve learns: the error, None if the process has ended without one."""
+
+    told: dict[str, Any] | None
+    seconds: float
+
+
+async def failed_serve(environ: Mapping[str, str], log: Path) -> Served:
+    """Start a worker that serves HTTP, until it has told why it can't start, or has ended."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+    key = {"x-api-key": environ.get("SERVE_API_KEY", "")}
+    begun, told = time.monotonic(), None
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}/", headers=key) as session:
+        with started(environ, log, "--serve", "--port", str(port)) as worker:
+            while told is None and worker.process.poll() is None:
+                await asyncio.sleep(LOOK_S)
+                # Not open yet, or no more.
+                with suppress(aiohttp.ClientConnectionError):
+                    async with session.post("v1/chat/completions", json=CHAT) as answer:
+                        error = (await answer.json())["error"]
+                        told = None if error["retryable"] else error
+            seconds = time.monotonic() - begun
+            worker.process.terminate()
+            await asyncio.to_thread(worker.ended)
+    return Served(told, seconds)

@@ -1,0 +1,52 @@
+"""Versions of OpenAI's client, each in a process of its own, and how they reach a worker."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import ROOT
+from support.processes.client_proxy import ACCOUNT, client_proxy
+from support.processes.clients import answers_of
+from support.processes.http_worker import KEY
+from support.processes.local_endpoint import LocalEndpoint
+
+FOLDERS = {"1": ROOT / ".clients" / "openai-1", "2": ROOT / ".clients"}
+NEWEST = "3"
+SERVE, PROXY, TRANSPORT = "serve", "proxy", "transport"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A worker, or a platform, as programs reach it: the arguments of ``openai_ways``."""
+
+    way: str
+    address: str
+    key: str = KEY
+
+    def printed(self, version: str, program: str) -> dict[str, Any]:
+        """Run ``tests/clients/openai_<program>.py``; return the answers that it printed."""
+        interpreter: str | Path = sys.executable
+        if version != NEWEST:
+            if not (FOLDERS[version] / "installed").is_file():
+                pytest.skip("it is not installed: `make test-clients` does it")
+            interpreter = FOLDERS[version] / "bin" / "python"
+        command = [interpreter, "-m", f"clients.openai_{program}"]
+        environ = {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'src'}"}
+        found = answers_of([*command, self.way, self.address, self.key], environ)
+        assert found["version"].startswith(f"{version}.")
+        return found
+
+
+@contextmanager
+def reached(way: str, endpoint: LocalEndpoint, log: Path) -> Iterator[Host]:
+    """Reach a local endpoint through a proxy, or by the transport."""
+    if way == TRANSPORT:
+        yield Host(way, endpoint.api_url, ACCOUNT)
+        return
+    with client_proxy(endpoint.api_url, log, PROXY_API_KEY=KEY) as proxy:
+        yield Host(way, proxy.url)

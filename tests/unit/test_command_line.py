@@ -1,0 +1,30 @@
+"""The command line: what is known, and what is said of the rest."""
+
+import pytest
+
+from worker.command_line import read_command_line
+
+
+def test_known_arguments_are_read_and_the_sdks_are_left_to_it() -> None:
+    command = read_command_line(["--serve", "--port", "0", "--rp_log_level", "INFO"])
+    assert (command.serve, command.port, command.check) == (True, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--prefech"], "unknown argument --prefech: did you mean --prefetch?"),
+        (["--chek"], "unknown argument --chek: did you mean --check?"),
+        (["prefetch"], "unknown argument prefetch: did you mean --prefetch?"),
+        (["--test-input={}"], "unknown argument --test-input={}: did you mean --test_input?"),
+        (["--serve", "--zzz"], "unknown argument --zzz;"),
+        (["--port", "http"], "argument --port: invalid int value: 'http'"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_nearest(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_command_line(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(message)
