@@ -5,9 +5,9 @@ This begins before vLLM is imported and goes on meanwhile. vLLM itself need not 
 
 import copy
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
@@ -88,12 +88,12 @@ def places(environ: Mapping[str, str]) -> Places:
 
 
 def missing_volume(given: Given) -> Iterator[Mistake]:
-    """Find that BASE_PATH is set and no directory: what is downloaded to it would be lost in a pod."""
+    """Find that BASE_PATH is set and no directory: a download would be lost with a pod."""
     place = given.values.get("BASE_PATH")
     if not place:
         return
     try:
-        os.listdir(place)
+        next(Path(place).iterdir(), None)
     except FileNotFoundError:
         advice = "there is no such directory; in a pod the volume is at /workspace"
     except (OSError, ValueError) as failure:

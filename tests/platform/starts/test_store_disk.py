@@ -101,6 +101,7 @@ def test_a_base_path_that_leads_to_itself_is_reported(
     assert f"BASE_PATH = '{base}': it can't be read: Too many levels of symbolic links" in printed
     assert "Traceback" not in printed
     base.unlink()
+    base.mkdir()
     mended(served, source, base)
 
 
