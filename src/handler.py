@@ -45,7 +45,8 @@ from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather
 from worker.start import failed
 from worker.start.bootstrap import Bootstrap
-from worker.start.repositories import Repositories, missing_volume
+from worker.start.repositories import Repositories
+from worker.start.volume import unreadable_volume
 from worker.store import fetching
 
 log = logging.getLogger("worker")
@@ -199,7 +200,7 @@ def prefetch() -> None:
         StartFailed: something can't be found or downloaded.
     """
     bootstrap = Bootstrap.of(gather(given_environ()))
-    mistakes = [*bootstrap.mistakes, *missing_volume(bootstrap.given)]
+    mistakes = [*bootstrap.mistakes, *unreadable_volume(bootstrap.given)]
     if mistakes:
         raise SettingsError(mistakes)
     for found in Repositories(bootstrap, newest=True).prefetch():

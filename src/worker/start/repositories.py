@@ -5,17 +5,15 @@ This begins before vLLM is imported and goes on meanwhile. vLLM itself need not 
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
 from worker.errors import StartFailed
 from worker.phases import phase
 from worker.settings.environment import HUB_TOKEN, export, hub_cache, process_environ, remove
-from worker.settings.mistakes import Mistake
-from worker.settings.sources import BAKED, Given
+from worker.settings.sources import BAKED
 from worker.settings.values import says
 from worker.start.bootstrap import Bootstrap
 from worker.start.needs import (
@@ -85,22 +83,6 @@ def _moved(module: Any, path: str, place: str) -> Any:
 def places(environ: Mapping[str, str]) -> Places:
     """Return where models may be, once the environment is complete."""
     return Places(hub_cache(environ), baked=baked_models(BAKED))
-
-
-def missing_volume(given: Given) -> Iterator[Mistake]:
-    """Find that BASE_PATH is set and no directory: a download would be lost with a pod."""
-    place = given.values.get("BASE_PATH")
-    if not place:
-        return
-    try:
-        next(Path(place).iterdir(), None)
-    except FileNotFoundError:
-        advice = "there is no such directory; in a pod the volume is at /workspace"
-    except (OSError, ValueError) as failure:
-        advice = f"it can't be read: {getattr(failure, 'strerror', None) or failure}"
-    else:
-        return
-    yield given.as_written(Mistake("BASE_PATH", place, advice))
 
 
 class Repositories:

@@ -16,7 +16,7 @@ from worker.errors import StartFailed
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
 from worker.start.needs import wanted_by_arguments, wanted_by_settings
-from worker.start.repositories import Repositories, missing_volume, places, with_directories
+from worker.start.repositories import Repositories, places, with_directories
 from worker.store import Found, Kind, Origin, Reason, Unavailable, Wanted
 
 OFFLINE = "HF_HUB_OFFLINE"
@@ -304,21 +304,3 @@ def test_engines_get_the_directories_of_their_models(tmp_path: Path) -> None:
     second = arguments("EMBEDDING_", model="org/embedder", revision=None)
     main, embedder = repositories.place([arguments(), second])
     assert (main.vllm.model, embedder.vllm.model) == (str(first), str(other))
-
-
-def test_a_volume_that_was_named_and_is_not_there_is_a_mistake(tmp_path: Path) -> None:
-    given = gather({"MODEL_NAME": NAME, "BASE_PATH": str(tmp_path / "nope")})
-    (mistake,) = missing_volume(given)
-    assert (mistake.name, mistake.value) == ("BASE_PATH", str(tmp_path / "nope"))
-    assert "in a pod the volume is at /workspace" in mistake.advice
-    assert [*missing_volume(gather({"MODEL_NAME": NAME, "BASE_PATH": str(tmp_path)}))] == []
-    assert [*missing_volume(gather({"MODEL_NAME": NAME}))] == []
-
-
-def test_a_volume_that_cannot_be_read_is_a_mistake_with_its_reason(tmp_path: Path) -> None:
-    loop, file = tmp_path / "loop", tmp_path / "file"
-    loop.symlink_to(loop)
-    file.touch()
-    for place, reason in ((loop, "symbolic links"), (file, "Not a directory")):
-        (mistake,) = missing_volume(gather({"MODEL_NAME": NAME, "BASE_PATH": str(place)}))
-        assert reason in mistake.advice
