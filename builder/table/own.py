@@ -335,6 +335,14 @@ OWN_ROWS = (
         "workers that start later need not compile it again.",
     ),
     Row(
+        "FAST_LOAD",
+        SERVERLESS,
+        "Fast loader of weights",
+        "On GPUs, weights are read by the fastest loader that vLLM has installed and the disk "
+        "allows: `instanttensor`, `fastsafetensors` or `runai_streamer`. If a start fails with it, "
+        "vLLM's own loader is tried.",
+    ),
+    Row(
         "VLLM_CONFIG_FILE",
         SERVERLESS,
         "Config file",

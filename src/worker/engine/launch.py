@@ -27,6 +27,7 @@ from worker.engine.healing.core import Core
 from worker.engine.inprocess import InProcessEngine
 from worker.engine.inspection import by_forks
 from worker.engine.machine import this_machine
+from worker.engine.options.fast_loader import with_fast_loader, with_own_loader
 from worker.engine.options.hints import hints
 from worker.engine.refusals import start_failures
 from worker.engine.summary import defaults, summary
@@ -40,6 +41,8 @@ log = logging.getLogger("worker")
 
 # How long the loop may take to stop the engine's processes.
 CLOSE_TIMEOUT_S = 15.0
+
+OTHER_LOADER = "it did not start with the loader that was chosen, so vLLM's own reads the weights"
 
 
 class CodeCache(Protocol):
@@ -91,6 +94,9 @@ def _start_all(
     """Start the engines; return them, and what their deaths resolve. The stack stops them."""
     # All cores are started before the first thread.
     with start_failures(engines[0]), contextlib.ExitStack() as failed:
+        if settings.fast_load:
+            machine = this_machine()
+            engines = [with_fast_loader(engine, machine) for engine in engines]
         configured = _configure_all(engines, compile_cache)
         cores = []
         for number, one in enumerate(configured):
@@ -166,7 +172,9 @@ def _configure_all(
 
 
 def _started(one: Configured, also_import: Sequence[str] | None) -> tuple[Configured, Core]:
-    """Start an engine's first core; if it is short of memory, start a second one that takes less.
+    """Start an engine's first core, and a second one if there is something to do without.
+
+    The second takes less memory if the first was short of it, and vLLM's own loader.
 
     Args:
         one: the engine.
@@ -178,12 +186,14 @@ def _started(one: Configured, also_import: Sequence[str] | None) -> tuple[Config
     try:
         return one, starting.fork(one.arguments, one.config, also_import)
     except START_ERRORS as error:
-        less = fitting.with_less(one.arguments, one.config)
-        if less is None or not fitting.is_out_of_memory(str(error)):
+        again, doing = with_own_loader(one.arguments), OTHER_LOADER
+        if fitting.is_out_of_memory(str(error)):
+            again, doing = fitting.with_less(again, one.config) or again, fitting.SECOND_TRY
+        if again is one.arguments:
             raise
-        log.warning("%s: %s: %s", one.arguments.model_name, fitting.SECOND_TRY, error)
+        log.warning("%s: %s: %s", one.arguments.model_name, doing, error)
     # Outside of the handler, so that nothing keeps what is left of the first one.
-    one = _configure(less)
+    one = _configure(again)
     return one, starting.spawn(*one)
 
 

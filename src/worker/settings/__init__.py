@@ -88,6 +88,7 @@ class Settings(BaseModel):
 
     base_path: Path = Path("/runpod-volume")
     compile_cache: Flag = True
+    fast_load: Flag = False
     hf_token: SecretStr | None = None
     serve_api_key: SecretStr | None = None
     serve_max_connections: Count = 1_000

@@ -23,6 +23,7 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "embedding_model_name": None,
         "base_path": Path("/runpod-volume"),
         "compile_cache": True,
+        "fast_load": False,
         "hf_token": None,
         "serve_api_key": None,
         "serve_max_connections": 1000,

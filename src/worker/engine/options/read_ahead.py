@@ -49,14 +49,24 @@ def strategy(options: Namespace, folder: Path, memory: int, mounts: str) -> Defa
     chosen = options.safetensors_load_strategy is not None
     if chosen or several_threads or str(options.load_format).lower() not in _FORMATS:
         return None
-    weights = [path.resolve() for path in folder.glob("*.safetensors")]
-    if not weights:
+    files = weights(folder)
+    if not files:
         return None
-    kind = file_system(weights[0], mounts)
-    if not _over_network(kind) or sum(_sizes(weights)) > _SHARE * memory:
+    kind = file_system(files[0], mounts)
+    if not is_network(kind) or sum(_sizes(files)) > _SHARE * memory:
         return None
     why = f"the weights lie on a network disk, {kind}, and fit into memory"
     return Default("SAFETENSORS_LOAD_STRATEGY", "prefetch", why)
+
+
+def weights(folder: Path) -> list[Path]:
+    """Return the files of a model's weights, without symbolic links, if vLLM can map them."""
+    return [path.resolve() for path in folder.glob("*.safetensors")]
+
+
+def disk_of(file: Path) -> str:
+    """Return the type of the file system that a file is on; blank if it is unknown."""
+    return file_system(file, MOUNTS.read_text()) if MOUNTS.is_file() else ""
 
 
 def file_system(path: Path, mounts: str) -> str:
@@ -78,7 +88,8 @@ def file_system(path: Path, mounts: str) -> str:
     return found
 
 
-def _over_network(kind: str) -> bool:
+def is_network(kind: str) -> bool:
+    """Whether files of a file system of this type lie on another machine."""
     return kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
