@@ -339,8 +339,8 @@ OWN_ROWS = (
         SERVERLESS,
         "Fast loader of weights",
         "On GPUs, weights are read by the fastest loader that vLLM has installed and the disk "
-        "allows: `instanttensor`, `fastsafetensors` or `runai_streamer`. If a start fails with it, "
-        "vLLM's own loader is tried.",
+        "allows: `instanttensor`, `fastsafetensors` or `runai_streamer`; if a start fails with it, "
+        "vLLM's own is tried.",
     ),
     Row(
         "VLLM_CONFIG_FILE",

@@ -2,22 +2,25 @@
 
 import logging
 import sys
+from unittest.mock import patch
 
 from worker import start
 from worker.engine import launch
 from worker.engine.machine import Gpu, Machine
-from worker.engine.options import fast_loader
 
 
 def main(model: str, volume: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("worker").setLevel(logging.INFO)
     given = start.ready({"MODEL_NAME": model, "BASE_PATH": volume, "FAST_LOAD": "1"})
+    gpu = Machine(cpu=False, gpus=(Gpu("GPU", 2**34),))
     # Chosen as on a GPU; vLLM's own loader then finds neither the package nor the GPU.
-    launch.this_machine = lambda: Machine(cpu=False, gpus=(Gpu("GPU", 2**34),))
-    fast_loader.find_spec = lambda _name: object()
-    with launch.launched(given.settings, given.engines):
-        logging.info("warm")
+    with (
+        patch("worker.engine.launch.this_machine", return_value=gpu),
+        patch("worker.engine.options.fast_loader.find_spec"),
+        launch.launched(given.settings, given.engines),
+    ):
+        logging.getLogger("worker").info("warm")
 
 
 if __name__ == "__main__":

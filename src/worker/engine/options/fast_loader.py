@@ -41,7 +41,7 @@ def with_fast_loader(arguments: EngineArguments, machine: Machine) -> EngineArgu
     foreign = any(file.name.startswith(_MISTRALS) for file in files)
     if machine.cpu or _CHOICES & arguments.given or not files or foreign:
         return arguments
-    fitting = _LOADERS.keys()
+    fitting = set(_LOADERS)
     disk = disk_of(files[0])
     if is_network(disk):
         fitting &= _OVER_NETWORK
