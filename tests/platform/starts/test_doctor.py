@@ -84,7 +84,7 @@ def test_make_doctor_reports_that_the_demo_model_would_start(ended: Ended) -> No
         ["settings", "model", "architecture", "context", "memory", "cache", "start-up time"], "ok"
     )
     assert ".models/demo is a directory" in report.output
-    assert "cache 4.0 MiB for 2048 tokens (2048 bytes each) in 1.0 GiB" in report.words
+    assert "tokens (2048 bytes each) in 1.0 GiB (VLLM_CPU_KVCACHE_SPACE=1)" in report.words
     assert report.output.endswith("\nThe worker would start.\n")
 
 

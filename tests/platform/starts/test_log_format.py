@@ -57,7 +57,8 @@ async def test_every_line_from_the_start_to_the_death_of_the_engine_is_an_object
 
 def test_wrong_settings_are_one_object() -> None:
     wrong = {"MAX_CONCURRENCY": "0", "DEFAULT_BATCH_SIZE": "x", "MAX_MODEL_LEN": "x"}
-    refused = run_forked({**WORKER, **PLATFORM, **SETTINGS, **wrong}, SCRIPT)
+    environ = {**WORKER, **PLATFORM, **SETTINGS, **wrong, "ANSWER_FAILED_START": "0"}
+    refused = run_forked(environ, SCRIPT)
     assert refused.returncode == 1
     assert objects(refused.stdout) == []
     last = objects(refused.stderr)[-1]
