@@ -15,11 +15,12 @@ from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import Head
 from worker.engine import server as module
-from worker.engine.generation.sampling import VLLMS
+from worker.engine.generation.sampling import KNOWN, VLLMS
 from worker.engine.options import Options
 from worker.engine.server import Server
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
-from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES
+from worker.job import parse_input
+from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, OUTSIDE
 from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher
 from worker.record import Usage
@@ -81,6 +82,12 @@ def test_the_worker_knows_for_every_sampling_parameter_whether_beam_search_uses_
     others = {"n", "watermarking", "spaces_between_special_tokens"}
     assert parameters - others <= BEAM_SEARCH_USES | BEAM_SEARCH_IGNORES.keys()
     assert not BEAM_SEARCH_USES & BEAM_SEARCH_IGNORES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN - OUTSIDE))
+def test_every_sampling_parameter_beside_the_others_is_refused_with_its_place(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f'"sampling_params": {{"{name}": ...}}'):
+        parse_input({"prompt": "Hi", name: 1})
 
 
 def test_a_route_that_takes_several_shapes_has_the_keys_of_all(built: Server) -> None:

@@ -167,6 +167,8 @@ async def test_log_probabilities_come_in_step_with_the_tokens(ask: Ask) -> None:
         ({"sampling_params": {"max_tokens": "5"}}, 400, "max_tokens", "valid integer"),
         ({"sampling_params": {"max_tokns": 5}}, 400, "max_tokns", "'max_tokens'"),
         ({"sampling_params": {"output_kind": 1}}, 400, "output_kind", "unknown key"),
+        ({"sampling_params": {"stream": True}}, 400, "stream", "it stands beside sampling_params"),
+        ({"sampling_params": {"priority": 1}}, 400, "priority", "SCHEDULING_POLICY=priority"),
         ({"sampling_params": {"n": 2, "temperature": 0}}, 400, "n", "greedy"),
         ({"sampling_params": {"seed": 10**30}}, 400, "sampling_params.seed", "64 bits"),
         ({"sampling_params": {"top_p": float("nan")}}, 400, "top_p", "must be in (0, 1]"),

@@ -77,6 +77,8 @@ class Job(Strict):
     marks: ClassVar[frozenset[str]]
     # Other names that callers use for a field, by the field.
     other_names: ClassVar[Mapping[str, str]] = {}
+    # Keys that callers write though inputs of this shape have none such, with what to write.
+    misplaced: ClassVar[Mapping[str, str]] = {}
 
     max_batch_size: Annotated[int, Field(ge=0)] | None = None
     min_batch_size: Amount | None = None
@@ -95,7 +97,7 @@ class Job(Strict):
         except ValidationError as error:
             known = {*_keys(cls), *cls.other_names.values()}
             written = {ours: other for ours, other in cls.other_names.items() if other in values}
-            raise invalid_fields(error, known, written) from None
+            raise invalid_fields(error, known, written, misplaced=cls.misplaced) from None
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
@@ -111,6 +113,7 @@ def invalid_fields(
     known: Iterable[str] = (),
     written: Mapping[str, str] | None = None,
     holder: str = "",
+    misplaced: Mapping[str, str] | None = None,
 ) -> InvalidInput:
     """Return the error for what pydantic refuses: the fields by name, never their values.
 
@@ -119,6 +122,7 @@ def invalid_fields(
         known: keys that an unknown one may have been meant to be.
         written: the names that the caller wrote for fields, where they are others.
         holder: the object that the fields stand in, which is named before them.
+        misplaced: keys that have no place there, with what to write.
     """
     fields, messages = [], []
     for mistake in error.errors(include_input=False, include_url=False)[:MOST_MISTAKES]:
@@ -126,7 +130,7 @@ def invalid_fields(
         parts[0] = (written or {}).get(parts[0], parts[0])
         fields.append(".".join(parts))
         messages.append(
-            unknown_key(fields[-1], known)
+            unknown_key(fields[-1], known, misplaced)
             if mistake["type"] == "extra_forbidden"
             else f"{fields[-1]}: {mistake['msg'].removeprefix('Value error, ')}"
         )
@@ -156,12 +160,21 @@ def invalid_param(name: str, message: str, holder: str, *, prefixed: bool = True
     return InvalidInput(f"{place}: {message}" if place else message, param=name)
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Return the message that refuses a key, with the nearest known one if any is near."""
+def unknown_key(key: str, known: Iterable[str], misplaced: Mapping[str, str] | None = None) -> str:
+    """Return the message that refuses a key, with the nearest known one if any is near.
+
+    Args:
+        key: as the caller wrote it.
+        known: keys that could stand in its place.
+        misplaced: keys that could not, though callers write them, with what to write.
+    """
     if len(key) > LONGEST_KEY:
         return f"unknown key {key[:LONGEST_KEY]!r}..."
-    near = difflib.get_close_matches(key, list(known), n=1)
-    return f"unknown key {key!r}" + (f": did you mean {near[0]!r}?" if near else "")
+    elsewhere = misplaced or {}
+    near = next(iter(difflib.get_close_matches(key, [*known, *elsewhere], n=1)), key)
+    meant = f"did you mean {near!r}? " if near != key else ""
+    remedy = f"{meant}{elsewhere.get(near, '')}".strip()
+    return f"unknown key {key!r}" + (f": {remedy}" if remedy else "")
 
 
 def without_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pydantic import (
 
 from worker.errors import InvalidInput
 from worker.job.base import SAMPLING, Job, without_nulls
-from worker.job.sampling import OUTSIDE, Sampling, gathered
+from worker.job.sampling import MISPLACED, OUTSIDE, Sampling, gathered
 from worker.job.tools import check_tools
 
 # Every prompt of a list is a request of its own.
@@ -53,6 +53,7 @@ class RawJob(Job):
     """A prompt or a conversation."""
 
     marks: ClassVar[frozenset[str]] = frozenset({"prompt", "messages"})
+    misplaced: ClassVar[Mapping[str, str]] = MISPLACED
 
     prompt: str | list[int] | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None

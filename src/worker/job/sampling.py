@@ -52,6 +52,23 @@ BEAM_SEARCH_IGNORES: dict[str, Any] = {
 # Parameters that may also stand next to sampling_params, where other servers have them.
 OUTSIDE = GUIDED | GUIDED_OBJECTS | {"guided_decoding_backend", "return_token_log_probs"}
 
+# The other parameters of vLLM's own: any may be written beside sampling_params by mistake.
+FURTHER = frozenset(
+    """
+    detokenize flat_logprobs skip_reading_prefix_cache spaces_between_special_tokens
+    trace_decode_token_ids watermarking
+    """.split()
+)
+# Keys of the OpenAI API and of earlier workers, with what the raw form has in their place.
+ELSEWHERE = {
+    "priority": "requests of the OpenAI API have it, if SCHEDULING_POLICY=priority",
+    "response_format": 'a schema is {"sampling_params": {"structured_outputs": {"json": {...}}}}',
+    "use_openai_format": (
+        "answers of the OpenAI API come from "
+        '{"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}'
+    ),
+}
+
 
 class Sampling(BaseModel):
     """``sampling_params``, translated: ``vllm`` is what is left for vLLM's own class."""
@@ -171,6 +188,19 @@ class Sampling(BaseModel):
         """
         if self.use_beam_search and names:
             raise invalid_param(names[0], "beam search does not heed it", holder)
+
+
+# Keys beside sampling_params that have no place there, with what to write.
+MISPLACED = {
+    **{
+        name: f'it belongs into {SAMPLING}: {{"{SAMPLING}": {{"{name}": ...}}}}'
+        for name in BEAM_SEARCH_USES
+        | BEAM_SEARCH_IGNORES.keys()
+        | FURTHER
+        | Sampling.model_fields.keys()
+    },
+    **ELSEWHERE,
+}
 
 
 def gathered(params: Mapping[str, Any], outside: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,45 @@ def test_an_unknown_key_is_refused_by_name_with_the_nearest_known_one(
     assert repr(error.param) in message
 
 
+OPENAI_FORM = '{"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}'
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{"prompt": "Hi"}, {"messages": [TURN]}, {"prompts": ["Hi"]}, {"messages_list": [[TURN]]}],
+)
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        (
+            "max_tokens",
+            'it belongs into sampling_params: {"sampling_params": {"max_tokens": ...}}',
+        ),
+        (
+            "best_of",
+            'it belongs into sampling_params: {"sampling_params": {"best_of": ...}}',
+        ),
+        (
+            "max_new_tokens",
+            "did you mean 'max_tokens'? "
+            'it belongs into sampling_params: {"sampling_params": {"max_tokens": ...}}',
+        ),
+        ("priority", "requests of the OpenAI API have it, if SCHEDULING_POLICY=priority"),
+        (
+            "response_format",
+            'a schema is {"sampling_params": {"structured_outputs": {"json": {...}}}}',
+        ),
+        ("use_openai_format", f"answers of the OpenAI API come from {OPENAI_FORM}"),
+    ],
+)
+def test_a_key_that_belongs_elsewhere_is_refused_with_its_place(
+    form: dict[str, Any], key: str, remedy: str
+) -> None:
+    error = refusal({**form, key: 5})
+    assert error.message == f"unknown key {key!r}: {remedy}"
+    assert error.param == key
+
+
 def test_all_mistakes_are_named_and_the_first_is_the_param() -> None:
     error = refusal({"prompt": 5, "stream": "yes", "zzz": 1})
     assert error.message == (

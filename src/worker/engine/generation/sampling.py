@@ -11,9 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 from worker.engine.locations import find
 from worker.engine.protocols import EngineInput
 from worker.errors import InvalidInput
+from worker.job import RawJob
 from worker.job.base import MOST_MISTAKES, SAMPLING, unknown_key
 from worker.job.bounds import INT32
-from worker.job.sampling import BEAM_SEARCH_USES, Sampling
+from worker.job.sampling import BEAM_SEARCH_USES, ELSEWHERE, Sampling
 from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
 
 SamplingParams = find("SamplingParams")
@@ -31,6 +32,8 @@ VLLMS = (
     - INTERNAL
 )
 KNOWN = VLLMS | Sampling.model_fields.keys() | GUIDED | GUIDED_OBJECTS
+# Keys that callers write into sampling_params, with what to write instead.
+MISPLACED = dict.fromkeys(RawJob.model_fields, f"it stands beside {SAMPLING}") | ELSEWHERE
 
 # Parameters that are objects, and the keys of each.
 NESTED = {
@@ -211,8 +214,8 @@ def _refuse_for_beams(sampling: Sampling, params: Any) -> None:
 
 def _refuse_unknown(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
     if unknown := sorted(values.keys() - known)[:MOST_MISTAKES]:
-        names = KNOWN if known is VLLMS else known
-        message = "; ".join(unknown_key(name, names) for name in unknown)
+        names, misplaced = (KNOWN, MISPLACED) if known is VLLMS else (known, {})
+        message = "; ".join(unknown_key(name, names, misplaced) for name in unknown)
         raise InvalidInput(f"{holder}: {message}", param=unknown[0])
 
 
