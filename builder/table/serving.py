@@ -14,14 +14,17 @@ SERVING_ROWS = (
         "TOOL_CALL_PARSER",
         OPENAI,
         "Tool call parser",
-        "Which of vLLM's parsers reads the model's tool calls; the log of a start hints at it.",
+        "Which of vLLM's parsers reads the model's tool calls; `auto`: the one of its "
+        "family, by its architecture and chat template, and `ENABLE_AUTO_TOOL_CHOICE` with it, "
+        "or none.",
         form=True,
     ),
     Row(
         "REASONING_PARSER",
         OPENAI,
         "Reasoning parser",
-        "Which of vLLM's parsers separates the model's reasoning from its answer.",
+        "Which of vLLM's parsers separates the model's reasoning from its answer; `auto`: the one "
+        "of its family, or none.",
         form=True,
     ),
     Row(

@@ -8,11 +8,9 @@ from support.settings import read_settings
 
 from worker import start
 from worker.engine.configuring import with_fitting_tensor_parallel_size
-from worker.engine.locations import find
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.options.declared import plugged
-from worker.engine.options.hints import FAMILIES, hints
 from worker.settings.mistakes import SettingsError
 
 
@@ -160,46 +158,6 @@ def test_a_vllm_plugin_may_bring_names_that_vllm_lacks(
     finally:
         monkeypatch.undo()
         plugged.cache_clear()
-
-
-# Hints of parsers that suit the model:
-
-
-@pytest.mark.parametrize(
-    ("name", "parsers"),
-    [
-        ("openai/gpt-oss-20b", ["openai", "openai_gptoss"]),
-        ("Qwen/Qwen3-8B", ["hermes", "qwen3"]),
-        ("Qwen/Qwen3-4B-Instruct-2507", ["hermes"]),
-        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", ["qwen3_coder"]),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", ["deepseek_r1"]),
-        ("deepseek-ai/DeepSeek-R1", ["deepseek_v3", "deepseek_r1"]),
-        ("meta-llama/Llama-3.2-1B", ["llama3_json"]),
-        ("demo", []),
-    ],
-)
-def test_hints_name_the_parsers_of_a_well_known_model(name: str, parsers: list[str]) -> None:
-    arguments = Namespace(served_model_name=["x", name], tool_call_parser="", reasoning_parser="")
-    assert [hint.rpartition("=")[2] for hint in hints(arguments)] == parsers
-
-
-def test_a_parser_that_the_operator_chose_is_not_hinted() -> None:
-    chosen = Namespace(served_model_name=["Qwen3"], tool_call_parser="x", reasoning_parser="")
-    assert list(hints(chosen)) == [
-        "to tell reasoning from the answer set REASONING_PARSER=qwen3",
-    ]
-    chosen.reasoning_parser, chosen.tool_call_parser = "x", None
-    assert list(hints(chosen)) == [
-        "for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and TOOL_CALL_PARSER=hermes",
-    ]
-
-
-def test_every_hinted_parser_is_one_of_vllms() -> None:
-    tools = {row[1] for row in FAMILIES} - {None}
-    reasoning = {row[2] for row in FAMILIES} - {None}
-    unknown = tools - {*find("ToolParserManager").list_registered()}
-    unknown |= reasoning - {*find("ReasoningParserManager").list_registered()}
-    assert len(unknown) <= 3  # of a release that lacks the newest
 
 
 # Tensor parallel sizes:

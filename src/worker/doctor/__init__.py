@@ -235,5 +235,6 @@ def _candidate(model: "Candidate", on: "Machine", environ: Mapping[str, str]) ->
     yield from checks.architecture(model)
     yield from checks.configuration(model)
     yield from checks.quantization(model)
+    yield from checks.parsers(model)
     yield from fit.parallel(model, on)
     yield from fit.context(model, environ)

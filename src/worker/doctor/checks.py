@@ -9,6 +9,8 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.memory import readable_size
 from worker.engine.options.architectures import Support, knows_quantization
+from worker.engine.options.combinations import AUTO
+from worker.engine.options.parsers import REASONING, TOOLS, chosen
 from worker.settings import history
 from worker.store import Origin, Snapshot
 
@@ -148,6 +150,20 @@ def quantization(model: Candidate) -> Iterator[Finding]:
     known = f"; vLLM {removal.last} had it" if removal else ""
     text = f"the checkpoint is quantised by {method}, which the installed vLLM does not list{known}"
     yield Finding(level, "quantization", text, "take a checkpoint that is quantised by another")
+
+
+def parsers(model: Candidate) -> Iterator[Finding]:
+    """Say which parsers ``auto`` stands for; a model without any is served all the same."""
+    options = model.arguments
+    asked = [name for name in (TOOLS, REASONING) if getattr(options, name.lower()) == AUTO]
+    if not asked:
+        return
+    if model.local:
+        place = str(model.snapshot.place)
+        options = model.engine.with_options(model=place).vllm
+    found = chosen(options, model.architectures)
+    level = Level.OK if found.family else Level.WARN
+    yield Finding(level, "parsers", found.told(asked))
 
 
 def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find
 from worker.engine.model_config import MALFORMED, create_model_config
 from worker.engine.options.automatic import fitting_tensor_parallel_size, with_renderer_workers
+from worker.engine.options.parsers import with_parsers
 from worker.engine.options.read_ahead import with_load_strategy
 from worker.engine.refusals import failure, remedy, words
 from worker.errors import StartFailed
@@ -105,7 +106,8 @@ def with_fitting_tensor_parallel_size(arguments: EngineArguments) -> EngineArgum
 
 
 def _configured(arguments: EngineArguments) -> Configured:
-    final = with_fitting_tensor_parallel_size(with_load_strategy(arguments))
+    arguments = with_parsers(with_load_strategy(arguments))
+    final = with_fitting_tensor_parallel_size(arguments)
     # Reads the model's configuration; the core will read the weights.
     engine_args = find("AsyncEngineArgs").from_cli_args(final.vllm)
     config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)

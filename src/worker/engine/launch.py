@@ -28,7 +28,7 @@ from worker.engine.inprocess import InProcessEngine
 from worker.engine.inspection import by_forks
 from worker.engine.machine import this_machine
 from worker.engine.options.fast_loader import with_fast_loader, with_own_loader
-from worker.engine.options.hints import hints
+from worker.engine.options.parsers import told
 from worker.engine.refusals import start_failures
 from worker.engine.summary import defaults, summary
 from worker.engine.translation import START_ERRORS
@@ -210,9 +210,8 @@ def _start_again(arguments: EngineArguments) -> Core:
 def _configure(arguments: EngineArguments) -> Configured:
     with phase("weights"):
         configured = configure(arguments)
-    final = configured.arguments.vllm
-    for hint in hints(final):
-        log.info("%s: %s", final.served_model_name[0], hint)
+    for line in told(arguments.vllm):
+        log.info("%s: %s", arguments.vllm.served_model_name[0], line)
     return configured
 
 

@@ -14,7 +14,7 @@ from worker.engine.gpus import GPU_SHARE, too_many
 from worker.engine.locations import find
 from worker.engine.machine import Machine, this_machine
 from worker.engine.options.automatic import automatic, served_names
-from worker.engine.options.combinations import contradictions, idle
+from worker.engine.options.combinations import AUTO, contradictions, idle
 from worker.engine.options.excluded import DENIED, IDLE, REFUSED
 from worker.engine.options.extra import read_extra
 from worker.engine.options.option import WRONG, Option, why
@@ -109,6 +109,9 @@ class Options:
         defaults = automatic(given, self.machine, gpu_share)
         words = [*self._words(right, defaults, from_extra), *(extra if from_extra else ())]
         options = self._parse_together(words)
+        if "ENABLE_AUTO_TOOL_CHOICE" not in given:
+            # Where the model has no parser, the start turns it off again.
+            options.enable_auto_tool_choice = options.tool_call_parser == AUTO
         arguments = EngineArguments(
             vllm=options,
             model_name=options.model,

@@ -19,6 +19,9 @@ from worker.errors import in_settings
 from worker.settings.mistakes import Mistake
 from worker.settings.values import is_directory, redact, unfit
 
+# In place of a parser's name: the one that suits the model.
+AUTO = "auto"
+
 # Options that have no effect unless another one is set.
 NEEDS = {
     "FULLY_SHARDED_LORAS": "ENABLE_LORA",
@@ -123,8 +126,8 @@ def _parsers(options: argparse.Namespace, given: Mapping[str, str]) -> Iterator[
         ("REASONING_PARSER", "ReasoningParserManager", options.reasoning_parser_plugin),
     ):
         known = sorted(find(manager).list_registered())
-        if name in given and not plugin and given[name] not in known:
-            yield Mistake(name, given[name], one_of(known, given[name]))
+        if name in given and not plugin and given[name] not in (AUTO, *known):
+            yield Mistake(name, given[name], one_of([AUTO, *known], given[name]))
         if plugin and plugin.endswith(".py") and not Path(plugin).is_file():
             plugin_name = name.replace("CALL_", "") + "_PLUGIN"
             yield Mistake(plugin_name, plugin, "there is no such file")
