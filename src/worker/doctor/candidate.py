@@ -116,14 +116,14 @@ class Candidate:
         high = whole.high and whole.high / self.split.gpus
         return Range(whole.low / self.split.gpus / experts, high)
 
-    def plan(self, tensor: int) -> CachePlan:
-        """Return vLLM's cache for the model, whose layers ``tensor`` GPUs share.
+    def plan(self, tensor: int, *, cpu: bool = False) -> CachePlan:
+        """Return vLLM's cache for the model, whose layers ``tensor`` GPUs share, or parts of a CPU.
 
         Raises:
             StartFailed: vLLM can't tell, or refuses the model.
         """
         with _found(self.engine, self.snapshot) as engine:
-            return plan_cache(engine, self.architectures, tensor)
+            return plan_cache(engine, self.architectures, tensor, cpu=cpu)
 
     def token(self, split: Split) -> Range | None:
         """Return the bytes of a token in the cache of one GPU; None if they are not known."""

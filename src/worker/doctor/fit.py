@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from worker.doctor import memory
+from worker.doctor.cache import held
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.memory import FITS, GIB, TOO_MUCH, Demand, Range, Split, readable_size
-from worker.engine.fitting import FLOOR
+from worker.engine.fitting import BLOCKS, FLOOR
 from worker.engine.machine import Machine
 from worker.settings import Settings
 
@@ -112,7 +113,9 @@ def fits(
     only_cache = Demand(Range(0, 0), demand.token)
     name = f"{CPU_SPACE}={room.cache / GIB:g}" if machine.cpu else "KV_CACHE_MEMORY_BYTES"
     most = room.budget * FITS - (demand.weights.high or demand.weights.low)
-    yield _verdict(model, only_cache, Room(room.cache, name, most=most), "cache", least)
+    of_cache = Room(room.cache, name, most=most)
+    calculated = _calculated(model, only_cache, of_cache, least) if machine.cpu else None
+    yield calculated or _verdict(model, only_cache, of_cache, "cache", least)
 
 
 def _room(model: Candidate, machine: Machine, environ: Mapping[str, str], own: int) -> Room | None:
@@ -180,6 +183,23 @@ def least_context(model: Candidate, environ: Mapping[str, str]) -> int:
     # The settings' check made sure that it is a number.
     floor = int(environ.get(FLOOR, "").strip() or Settings.model_fields["min_model_len"].default)
     return min(floor, model.context) if model.context else floor
+
+
+def _calculated(model: Candidate, demand: Demand, room: Room, least: int) -> Finding | None:
+    """Return what vLLM makes of a cache of known size; None if that is not known."""
+    if (found := held(model, room.budget, least)) is None:
+        return None
+    if found.refusal:
+        blocks = BLOCKS in model.engine.given
+        change = (
+            f"leave {model.engine.setting(BLOCKS)} unset"
+            if blocks
+            else _change(model, demand, room, least)
+        )
+        return Finding(Level.FAIL, "cache", found.refusal, change)
+    if found.shorter:
+        return Finding(Level.WARN, "cache", found.shorter)
+    return Finding(Level.OK, "cache", _sum(demand, room, found.context))
 
 
 def _verdict(model: Candidate, demand: Demand, room: Room, topic: str, context: int) -> Finding:

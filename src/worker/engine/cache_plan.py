@@ -1,6 +1,6 @@
-"""The KV cache that vLLM makes for a model on GPUs that are not here, by the model's own layers.
+"""The KV cache that vLLM makes for a model, also on GPUs that are not here, by its own layers.
 
-The layers are built as on a GPU, but without memory behind their weights (PyTorch's device *meta*),
+They are built as in a start, but without memory behind their weights (PyTorch's device *meta*),
 which takes a second, and asked what each of them keeps of a text. How many blocks that makes, and
 how long a text may be, vLLM's core calculates of it as in a start. No rule of it is copied here.
 """
@@ -86,7 +86,7 @@ class CachePlan:
 
     def text_bytes(self, context: int) -> int:
         """Return the bytes that one text of ``context`` tokens keeps at most."""
-        with self._served_with(context):
+        with self.served_with(context):
             return int(find("max_memory_usage_bytes")(self.config, self.specs.values()))
 
     def fitted(self, memory: float, context: int) -> Fitted:
@@ -94,41 +94,61 @@ class CachePlan:
         if not self.specs:
             # Nothing is kept of a text.
             return Fitted(context, math.inf)
-        with self._served_with(context):
+        with self.served_with(context):
             try:
-                cache, *_ = find("get_kv_cache_configs")(
-                    self.config, [dict(self.specs)], [int(memory)]
-                )
+                cache = self._cache(memory)
             except ValueError:
                 return Fitted(0, 0.0)
             texts = find("get_max_concurrency_for_kv_cache_config")(self.config, cache)
             return Fitted(int(self.config.model_config.max_model_len), float(texts))
 
+    def check(self, memory: float, context: int | None) -> None:
+        """Check that a cache of so many bytes holds a text of ``context`` tokens; None: any text.
+
+        Raises:
+            ValueError: it does not; in vLLM's words, as in a start.
+        """
+        with self.served_with(context or self.length, or_less=context is None):
+            self._cache(memory)
+
+    def _cache(self, memory: float) -> Any:
+        """Return vLLM's configuration of a cache of so many bytes.
+
+        Raises:
+            ValueError: it is too small.
+        """
+        cache, *_ = find("get_kv_cache_configs")(self.config, [dict(self.specs)], [int(memory)])
+        return cache
+
     @contextlib.contextmanager
-    def _served_with(self, context: int) -> Iterator[None]:
+    def served_with(self, context: int, *, or_less: bool = True) -> Iterator[None]:
         """Let vLLM serve texts of so many tokens, or of as many as fit."""
         model = self.config.model_config
         before = model.max_model_len, model.original_max_model_len
-        model.max_model_len, model.original_max_model_len = context, -1
+        model.max_model_len = context
+        model.original_max_model_len = -1 if or_less else context
         try:
             yield
         finally:
             model.max_model_len, model.original_max_model_len = before
 
 
-def plan_cache(arguments: EngineArguments, architectures: Sequence[str], tensor: int) -> CachePlan:
+def plan_cache(
+    arguments: EngineArguments, architectures: Sequence[str], tensor: int, *, cpu: bool = False
+) -> CachePlan:
     """Build a model without weights, and ask its layers for their caches.
 
     Args:
         arguments: with a directory as the model, in which there is at least its config.json.
         architectures: those that config.json names.
         tensor: GPUs that share every layer.
+        cpu: they are parts of this machine's CPU instead.
 
     Raises:
         StartFailed: vLLM can't build the model here, or refuses it.
     """
     changes = {**_ALONE, "tensor_parallel_size": tensor}
-    if not arguments.vllm.block_size:
+    if not (cpu or arguments.vllm.block_size):
         changes["block_size"] = _BLOCK
     try:
         load_classes(architectures)

@@ -1,6 +1,7 @@
 """What a core would refuse when it starts, found before there is one: vLLM's own code is asked."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -8,10 +9,14 @@ import torch
 from worker.engine.adapters.files import check_lora_modules
 from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find, optional
+from worker.engine.options.fast_loader import LOADERS
 from worker.errors import StartFailed
 
 # An operator that vLLM's builds for CPUs declare, and some of them lack.
 _TO_FP8 = "static_scaled_fp8_quant"
+# Packages that vLLM imports only to load weights, by the format.
+_PACKAGES = {**LOADERS, "runai_streamer_sharded": LOADERS["runai_streamer"]}
+_PACKAGES |= {name: name for name in ("modelexpress", "tensorizer")}
 
 
 def check(arguments: EngineArguments, config: Any) -> None:
@@ -26,11 +31,21 @@ def check(arguments: EngineArguments, config: Any) -> None:
         ValueError: likewise.
     """
     check_lora_modules(arguments.vllm.lora_modules or (), config)
+    _check_load_format(arguments)
     if find("current_platform").is_cpu():
         _check_processes(config)
         _check_quantization(config)
         _check_offloading(config)
         _check_blocks(config)
+
+
+def _check_load_format(arguments: EngineArguments) -> None:
+    """Check that there is the package that the weights are read with."""
+    chosen = str(arguments.vllm.load_format)
+    package = _PACKAGES.get(chosen)
+    if package and find_spec(package) is None:
+        name = arguments.setting("LOAD_FORMAT")
+        raise StartFailed(f"{name}={chosen} needs the package {package}, which is not installed")
 
 
 def check_tokenizer(config: Any) -> None:

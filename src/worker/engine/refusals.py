@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.blame import blamed, quoting_settings
+from worker.engine.fitting import BLOCKS
 from worker.engine.options.option import reasons
 from worker.engine.translation import START_ERRORS
 from worker.errors import LONGEST_MESSAGE, StartFailed, in_settings
@@ -20,6 +21,7 @@ _INSTEAD: tuple[tuple[str, str, str], ...] = (
     (r"No common block size for .*MultipleOf\((\d+)\)", "BLOCK_SIZE", " to a multiple of {}"),
     (r"heads \((\d+)\) must be divisible by", "TENSOR_PARALLEL_SIZE", " to a divisor of {}"),
     (r"smaller than max_model_len \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
+    (r"auto-fit max_model_len|the available KV cache", BLOCKS, " to more"),
     (r"equal to max_num_seqs \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
 )
 # What is behind it, where vLLM does not say so.

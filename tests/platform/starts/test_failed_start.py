@@ -11,7 +11,9 @@ import pytest
 from support import ROOT
 from support.hub.downloads import hub_with
 from support.hub.server import Hub, Repository
+from support.processes.commands import HOME, SCRIPT
 from support.processes.failed_starts import WAYS, FailedStart, Served, failed_serve, failed_start
+from support.processes.forked import forked
 from support.tables.failed_starts import FAULTS, MISTAKES, Row, place
 from support.tables.planted_mistakes import SECRET
 
@@ -64,6 +66,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Path:
     made = tmp_path_factory.mktemp("models")
     place(made)
     return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Import vLLM once, before the first start, which would be told with its seconds."""
+    with forked([SCRIPT, "--help"], HOME, tmp_path_factory.mktemp("import") / "log"):
+        pass
 
 
 @pytest.fixture(scope="module")

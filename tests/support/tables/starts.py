@@ -234,6 +234,30 @@ PAIRS: tuple[Pair, ...] = (
         {"ENABLE_AUTO_TOOL_CHOICE": "1", "TOOL_CALL_PARSER": "llama"},
         "did you mean llama3_json or llama4_json or llama4_pythonic?",
     ),
+    Pair(
+        "a format of weights whose package is missing",
+        {"LOAD_FORMAT": "tensorizer"},
+        "LOAD_FORMAT=tensorizer needs the package tensorizer, which is not installed",
+    ),
+    Pair(
+        "a cache for no text at all",
+        {"NUM_GPU_BLOCKS_OVERRIDE": "1"},
+        "Cannot auto-fit max_model_len: not enough GPU memory available",
+    ),
+    Pair(
+        "a cache for less than one text",
+        {"NUM_GPU_BLOCKS_OVERRIDE": "5", "MAX_MODEL_LEN": "2048"},
+        "To serve at least one request with the model's max seq len (2048)",
+    ),
+    Pair(
+        "a cache for a shorter text than the floor",
+        {"NUM_GPU_BLOCKS_OVERRIDE": "5"},
+        "The memory holds a context of 512 tokens for demo, less than MIN_MODEL_LEN=1024",
+    ),
+    Pair(
+        "a cache for a shorter text than the model's",
+        {"NUM_GPU_BLOCKS_OVERRIDE": "9", "MIN_MODEL_LEN": "1"},
+    ),
     Pair("a cache larger than the machine", {"VLLM_CPU_KVCACHE_SPACE": "1000"}, "memory"),
     Pair("a directory that is not there", {"MODEL_NAME": "/nope"}, "there is no such directory"),
     Pair(

@@ -12,7 +12,7 @@ LOAD_FORMAT = "LOAD_FORMAT"
 SETTING = "FAST_LOAD"
 
 # vLLM's load formats for GPUs, the fastest first, by the packages that they need.
-_LOADERS = {
+LOADERS = {
     "instanttensor": "instanttensor",
     "fastsafetensors": "fastsafetensors",
     "runai_streamer": "runai_model_streamer",
@@ -41,15 +41,13 @@ def with_fast_loader(arguments: EngineArguments, machine: Machine) -> EngineArgu
     foreign = any(file.name.startswith(_MISTRALS) for file in files)
     if machine.cpu or _CHOICES & arguments.given or not files or foreign:
         return arguments
-    fitting = set(_LOADERS)
+    fitting = set(LOADERS)
     disk = disk_of(files[0])
     if is_network(disk):
         fitting &= _OVER_NETWORK
     if arguments.vllm.pipeline_parallel_size > 1:
         fitting -= _ONE_STAGE
-    chosen = next(
-        (name for name in _LOADERS if name in fitting and find_spec(_LOADERS[name])), None
-    )
+    chosen = next((name for name in LOADERS if name in fitting and find_spec(LOADERS[name])), None)
     if chosen is None:
         return arguments
     why = f"{SETTING}: the fastest loader that is installed, for weights on {disk or 'this disk'}"
