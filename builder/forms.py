@@ -5,6 +5,7 @@ from typing import Any
 
 from listed import Catalogue, Listed
 from presets import pools_for
+from recipes import MAX_TOKENS
 from table import LIBRARIES, SECTIONS
 
 # The worker's release, in the name of its image.
@@ -19,25 +20,29 @@ UNSET = {"value": "", "label": "unset"}
 # What suits new endpoints better than the default, which those that exist rely on.
 PROPOSED = {"MAX_CONCURRENCY": "auto"}
 
-# Small models of well-known families, and the settings that suit them.
+# Small models of well-known families, and the settings that suit them: all of them fit each of the
+# pools that the listing names, of which it has one list. Recipes (docs/recipes.md) are for others.
 PRESETS: dict[str, dict[str, Any]] = {
     "Qwen3 0.6B": {
         "MODEL_NAME": "Qwen/Qwen3-0.6B",
         "ENABLE_AUTO_TOOL_CHOICE": True,
         "TOOL_CALL_PARSER": "hermes",
         "REASONING_PARSER": "qwen3",
+        "DEFAULT_MAX_TOKENS": MAX_TOKENS,
     },
     "Qwen2.5 7B Instruct": {
         "MODEL_NAME": "Qwen/Qwen2.5-7B-Instruct",
         "MAX_MODEL_LEN": 32768,
         "ENABLE_AUTO_TOOL_CHOICE": True,
         "TOOL_CALL_PARSER": "hermes",
+        "DEFAULT_MAX_TOKENS": MAX_TOKENS,
     },
     "Llama 3.1 8B Instruct (gated: set the token)": {
         "MODEL_NAME": "meta-llama/Llama-3.1-8B-Instruct",
         "MAX_MODEL_LEN": 16384,
         "ENABLE_AUTO_TOOL_CHOICE": True,
         "TOOL_CALL_PARSER": "llama3_json",
+        "DEFAULT_MAX_TOKENS": MAX_TOKENS,
     },
     "BGE small (embeddings)": {"MODEL_NAME": "BAAI/bge-small-en-v1.5", "RUNNER": "pooling"},
 }

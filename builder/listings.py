@@ -13,6 +13,7 @@ from typing import Any
 
 import client
 import pages
+import recipes
 import vllm
 from forms import Forms
 from listed import Catalogue
@@ -34,6 +35,7 @@ def listings() -> dict[str, str]:
         "src/llm_worker_client/deploy/settings.json": _json(client.settings(catalogue, release)),
         "src/llm_worker_client/deploy/pools.json": _json({pool.id: pool.gb for pool in POOLS}),
         "docs/settings.md": pages.settings(catalogue, release),
+        **recipes.files(),
     }
 
 

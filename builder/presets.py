@@ -4,10 +4,11 @@ What is known of the models stands in ``presets.json``: the part of config.json 
 on, and the elements of the weights by their types, as the files' headers have them.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from recipes import known
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.gpus.asked import pools
@@ -18,13 +19,12 @@ from worker.engine.options import Options
 from worker.settings.values import text
 from worker.store import File, Origin, Snapshot
 
-_FILE = Path(__file__).with_suffix(".json")
 # Where one GPU serves, whichever it is.
 _ONE = Machine(cpu=False, gpus=(Gpu("", 0),))
 # A model that fits a GPU is not to wait for one that is so many times as large, and costs so much.
 _WASTE = 4
 # Bytes of the elements that the presets' weights have.
-_BYTES = {"BF16": 2, "F32": 4}
+_BYTES = {"BF16": 2, "F32": 4, "U8": 1}
 
 
 def pools_for(presets: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -32,23 +32,29 @@ def pools_for(presets: Iterable[Mapping[str, Any]]) -> list[str]:
 
     The smallest come first; those many times as large are left out.
     """
-    known, options = json.loads(_FILE.read_text()), Options(_ONE)
-    judges = [Judge([_candidate(preset, known, options)]) for preset in presets]
+    options = Options(_ONE)
+    judges = [Judge([candidate(preset, options)]) for preset in presets]
     holding = [
         pool for pool in pools() if all(judge.verdict(pool).fit is Fit.FITS for judge in judges)
     ]
     return [pool.name for pool in holding if pool.bytes < _WASTE * holding[0].bytes]
 
 
-def _candidate(preset: Mapping[str, Any], known: Mapping[str, Any], options: Options) -> Candidate:
-    values = {name: text(value) for name, value in preset.items()}
+def candidate(settings: Mapping[str, Any], options: Options) -> Candidate:
+    """Return the engine that settings make, of a model that is known.
+
+    Args:
+        settings: by their names.
+        options: vLLM's, on the machine that it is for.
+    """
+    values = {name: text(value) for name, value in settings.items()}
     name = values.pop("MODEL_NAME")
-    model = known[name]
+    model = known()[name]
     size = sum(_BYTES[kind] * count for kind, count in model["tensors"].items())
     snapshot = Snapshot(
         model=name,
         origin=Origin.DOWNLOAD,
-        place=_FILE.parent / "not there",
+        place=Path(__file__).parent / "not there",
         weights=(File("model.safetensors", size),),
         config=model["config"],
         tensors=model["tensors"],

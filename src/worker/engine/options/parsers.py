@@ -70,7 +70,8 @@ def choose(name: str, architectures: Sequence[str], template: str | None) -> Cho
     named = (one for one in alike or FAMILIES if one.names.search(name.lower()))
     if family := next(named, None):
         return Chosen(family, "by its name" + (f" and {listed}" if alike else ""))
-    if len({(one.tools, one.reasoning) for one in alike}) == 1:
+    # A family that is only some of an architecture's models needs more to be told by.
+    if len(alike) == 1 and alike[0].marks == ("",):
         return Chosen(alike[0], f"by {listed}")
     return Chosen(None, "neither its name nor its files say which family it is of")
 

@@ -104,6 +104,7 @@ def test_a_name_does_not_make_a_family_of_another_architecture() -> None:
     assert choose("me/my-qwen3", [LLAMA], None).family is None
     by_architecture = choose("me/mine", ["SeedOssForCausalLM"], None)
     assert by_architecture.parser(TOOLS) == "seed_oss"
+    assert choose("google/gemma-3-1b-it", ["Gemma3ForCausalLM"], None).family is None
 
 
 def written(folder: Path, template: str, **config: Any) -> Path:
