@@ -70,7 +70,10 @@ async def serve(arguments: Namespace, environ: dict[str, str]) -> None:
             await fleet.run_until(interrupts.first)
             showing.cancel()
             running = emulator.queue.health()["jobs"]["inProgress"]
-            say(f"\nStopping. {running} running jobs get {arguments.grace:g} s; Ctrl-C: none.")
+            say(
+                f"\nStopping; running jobs ({running}) get {arguments.grace:g} s. "
+                "Ctrl-C again: stop at once."
+            )
             await fleet.drain(arguments.grace, interrupts.second)
 
 

@@ -9,7 +9,7 @@ _TEMPLATE = """\
 # curl, the raw form
 curl -s {url}/runsync {key_header}-H 'Content-Type: application/json' \\
   -d '{{"input": {{"messages": [{{"role": "user", "content": "{question}"}}], \
-"sampling_params": {{"max_tokens": 100}}}}}}'
+"sampling_params": {{"max_tokens": 100, "temperature": 0}}}}}}'
 
 # curl, the OpenAI API, streamed
 curl -sN {openai_url}/chat/completions {key_header}-H 'Content-Type: application/json' \\
@@ -32,7 +32,8 @@ EOF
 runpod.endpoint_url_base = "{api_url}"
 endpoint = runpod.Endpoint("{endpoint}", api_key={key})
 messages = [{{"role": "user", "content": "{question}"}}]
-print(endpoint.run_sync({{"messages": messages, "sampling_params": {{"max_tokens": 100}}}}))
+greedy = {{"max_tokens": 100, "temperature": 0}}
+print(endpoint.run_sync({{"messages": messages, "sampling_params": greedy}}))
 EOF
 """
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.pooling.base.io_processor import PoolingIOProcessor
 from vllm.exceptions import VLLMValidationError
 from vllm.renderers.base import BaseRenderer
@@ -17,6 +18,7 @@ from worker.engine.locations import find
 from worker.engine.options import Options
 from worker.engine.requests import refusals
 from worker.engine.server import Server
+from worker.engine.translation import translate
 from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher
 
@@ -28,6 +30,23 @@ def built() -> Server:
     """The server of a model that generates text."""
     arguments = Options().parse({"MODEL": "org/name"}).vllm
     return Server(CLIENT, arguments, ("generate",), Media(Limits(), Fetcher(), []))
+
+
+# Its messages:
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": ""}])
+def test_an_empty_prompt_is_refused_without_offering_what_callers_may_not_send(
+    body: dict[str, Any],
+) -> None:
+    with pytest.raises(VLLMValidationError) as refused:
+        CompletionRequest(**body)
+    error = translate(refused.value)
+    assert error is not None
+    assert (error.status, error.param) == (400, "prompt")
+    assert error.message == (
+        "prompt: a text that is not empty, a list of token ids, or a list of either"
+    )
 
 
 # Its log:

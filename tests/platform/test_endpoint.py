@@ -139,7 +139,9 @@ def test_ctrl_c_lets_running_jobs_end_and_leaves_nothing_behind(tmp_path: Path) 
         # The hanging job keeps its worker for the whole grace, unless there is a second Ctrl-C.
         assert next(iter(job.stream())) == "begun"
         endpoint.press_ctrl_c()
-        endpoint.wait_for_output("Stopping. 1 running jobs")
+        endpoint.wait_for_output(
+            f"Stopping; running jobs (1) get {GRACE_S:g} s. Ctrl-C again: stop at once."
+        )
         with pytest.raises(runpod.endpoint.runner.requests.HTTPError, match="503"):
             client.run({"yields": ["late"]})
         endpoint.press_ctrl_c()

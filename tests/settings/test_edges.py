@@ -148,6 +148,15 @@ def test_a_variable_that_vllm_can_not_read_is_reported_without_a_secret(
     assert mistake.advice.startswith("vLLM can't read it: ")
 
 
+@pytest.mark.parametrize(("value", "advice"), [("1", ["leave it unset"]), ("0", [])])
+def test_responses_can_not_be_stored(
+    monkeypatch: pytest.MonkeyPatch, value: str, advice: list[str]
+) -> None:
+    name = "VLLM_ENABLE_RESPONSES_API_STORE"
+    monkeypatch.setenv(name, value)
+    assert [mistake.advice.rpartition(": ")[2] for mistake in wrong({name: value})] == advice
+
+
 # Defaults:
 
 

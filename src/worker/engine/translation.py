@@ -40,13 +40,21 @@ NO_CHAT_TEMPLATE = (
     "CUSTOM_CHAT_TEMPLATE on the endpoint, or send a prompt."
 )
 
+# Messages that offer what the worker refuses, with what is said in their place.
+OTHER_WORDS = {
+    "Either prompt or prompt_embeds must be provided and non-empty.": (
+        "prompt: a text that is not empty, a list of token ids, or a list of either"
+    ),
+}
+
 
 def _message(error: Exception) -> str:
     # Not str(error): vLLM appends the refused value to it, and that can be the prompt.
     if not error.args:
         return type(error).__name__
     # Cut before anything else reads it: it may quote the request.
-    return in_settings(SOURCE.sub("", str(error.args[0])[:LONGEST_MESSAGE]))
+    message = in_settings(SOURCE.sub("", str(error.args[0])[:LONGEST_MESSAGE]))
+    return OTHER_WORDS.get(message, message)
 
 
 def _refused(status: HTTPStatus) -> Callable[[Any], WorkerError]:

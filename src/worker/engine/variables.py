@@ -11,18 +11,27 @@ from worker.settings.mistakes import Mistake
 from worker.settings.values import redact_setting
 
 NAMES = frozenset(vllm.envs.environment_variables)
+# Those that must stay off, with the reason.
+STAY_OFF = {
+    "VLLM_ENABLE_RESPONSES_API_STORE": (
+        "vLLM would keep responses in the memory of one worker, where nobody can fetch them: "
+        "leave it unset"
+    ),
+}
 
 
 def wrong(given: Mapping[str, str]) -> Iterator[Mistake]:
-    """Find variables of the process with values that vLLM can't read.
+    """Find variables of the process with values that vLLM can't read, or that must not be set.
 
-    vLLM itself would report one of them, with a traceback.
+    vLLM itself would report one of the first, with a traceback, and none of the others.
 
     Args:
         given: variables that are set.
     """
     for name in sorted(given.keys() & NAMES):
         try:
-            getattr(vllm.envs, name)
+            value = getattr(vllm.envs, name)
+            if value and name in STAY_OFF:
+                yield Mistake(name, given[name], STAY_OFF[name])
         except (TypeError, ValueError) as error:
             yield Mistake(name, redact_setting(name, given[name]), f"vLLM can't read it: {error}")

@@ -82,7 +82,7 @@ class ScriptedEngine:
     embedder: Engine | None = None
     model = Model(("demo",), 1024, "cpu", tasks=frozenset({"generate"}))
     bodies: Mapping[str, frozenset[str]] = KEYS
-    schema: Mapping[str, Any] = {"paths": {}, "components": {"schemas": {}}}
+    schema: Mapping[str, Any] = {"info": {}, "paths": {}, "components": {"schemas": {}}}
 
     def __init__(self, *script: Step, app: ASGIApp | None = None) -> None:
         self.script = script

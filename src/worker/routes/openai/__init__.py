@@ -32,6 +32,8 @@ from worker.routes.openai.route import CHAT_TEMPERATURE, Asked, Route
 from worker.routes.resources import Resources
 from worker.settings import Settings
 
+# Of the document that describes the routes: vLLM's own has the name of its web framework.
+TITLE = "LLM worker"
 # Each part of an answer is a yield.
 ONE_BY_ONE = ChunkPolicy(largest=1, smallest=1, growth=1, max_delay=0)
 
@@ -50,7 +52,8 @@ async def openapi(asked: Asked) -> dict[str, Any]:
     for document in documents:
         paths |= {path: item for path, item in document["paths"].items() if path in known}
         schemas |= document["components"]["schemas"]
-    return {**documents[0], "paths": paths, "components": {"schemas": schemas}}
+    info = {**documents[0]["info"], "title": TITLE}
+    return {**documents[0], "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 
 def _in_a_line(route: Route) -> dict[str, Any]:

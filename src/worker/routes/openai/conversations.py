@@ -49,9 +49,12 @@ def response(body: dict[str, Any], _: OpenAIJob, system: str | None) -> None:
     """Complete ``instructions``, and make ``input`` readable to vLLM.
 
     Raises:
-        InvalidInput: the input is neither a text nor a list, is too long, or has a file; or tools
-            are no list.
+        InvalidInput: the input is neither a text nor a list, is too long, or has a file; tools are
+            no list; or the answer is to be fetched later.
     """
+    if body.get("background"):
+        message = "this worker stores no responses that could be fetched later: leave it out"
+        raise InvalidInput(f"background: {message}", param="background")
     _check_list("tools", body.get("tools", []))
     items = body.get("input", "")
     if not isinstance(items, str | list):

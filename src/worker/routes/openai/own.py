@@ -14,7 +14,6 @@ from worker.engine import Engine
 from worker.errors import EngineAside, EngineDead, InvalidInput, UnknownRoute
 from worker.routes.openai.route import CHAT_TEMPERATURE, Asked
 
-PLATFORM_URL = "https://api.runpod.ai/v2/{}/openai/v1"
 NOT_STARTED = {"status": "not started", "message": "You need to start the service first."}
 
 
@@ -82,10 +81,11 @@ async def status(asked: Asked) -> dict[str, Any]:
     if engines.main.dead:
         return NOT_STARTED
     model, endpoint = engines.main.model, settings.runpod_endpoint_id
+    url = f"{settings.runpod_endpoint_base_url}/{endpoint}/openai/v1"
     temperature = CHAT_TEMPERATURE if model.temperature is None else model.temperature
     return {
         "status": "running",
-        "llm_serving_url": PLATFORM_URL.format(endpoint) if endpoint else None,
+        "llm_serving_url": url if endpoint else None,
         "model_name": model.names[0],
         "max_new_tokens": model.max_new_tokens or model.max_model_len,
         "device": model.device,

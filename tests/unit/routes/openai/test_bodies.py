@@ -231,10 +231,16 @@ def test_an_input_is_a_text_or_a_list(prepare: Prepare, wrong: Any) -> None:
     assert caught.value.param == "input"
 
 
-def test_the_tools_of_a_response_are_a_list(prepare: Prepare) -> None:
-    with pytest.raises(InvalidInput, match="tools: Input should be a valid list") as caught:
-        prepare(RESPONSES, {"tools": 5})
-    assert caught.value.param == "tools"
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [("tools", 5, "Input should be a valid list"), ("background", True, "stores no responses")],
+)
+def test_a_response_has_its_tools_in_a_list_and_is_not_fetched_later(
+    prepare: Prepare, name: str, wrong: Any, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=f"{name}: .*{message}") as caught:
+        prepare(RESPONSES, {name: wrong})
+    assert caught.value.param == name
 
 
 def test_an_input_of_one_text_stays_one(prepare: Prepare) -> None:

@@ -193,6 +193,12 @@ async def test_the_status_has_the_keys_of_the_model_serving_api(engine: Scripted
     }
 
 
+async def test_the_status_of_a_local_endpoint_has_its_own_address(engine: ScriptedEngine) -> None:
+    local = {"RUNPOD_ENDPOINT_BASE_URL": "http://127.0.0.1:8000/v2", "RUNPOD_ENDPOINT_ID": "local"}
+    url = (await got(engine, "/chat", **local))["llm_serving_url"]
+    assert url == "http://127.0.0.1:8000/v2/local/openai/v1"
+
+
 @pytest.mark.parametrize(("temperature", "samples"), [(None, True), (0.0, False), (1.0, True)])
 async def test_the_status_has_values_for_what_is_not_set(
     engine: ScriptedEngine, temperature: float | None, samples: bool
@@ -256,7 +262,7 @@ async def test_the_processs_own_metrics_are_included(engine: ScriptedEngine) -> 
 def described(path: str, schema: str, title: str = "vLLM") -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
-        "info": {"title": title},
+        "info": {"title": title, "version": "1"},
         "paths": {path: {"post": {"summary": f"{title}'s"}}, "/sleep": {"post": {}}},
         "components": {"schemas": {schema: {"type": "object"}}},
     }
@@ -275,7 +281,10 @@ async def test_the_document_describes_what_is_served_and_nothing_else(
     assert document["components"] == {
         "schemas": {"Chat": {"type": "object"}, "Embed": {"type": "object"}}
     }
-    assert (document["openapi"], document["info"]) == ("3.1.0", {"title": "vLLM"})
+    assert (document["openapi"], document["info"]) == (
+        "3.1.0",
+        {"title": "LLM worker", "version": "1"},
+    )
 
 
 async def test_vllms_words_for_a_route_of_the_workers_win(engine: ScriptedEngine) -> None:
