@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import psutil
 
-from worker import doctor, fitness, local, logs, masking, processor, start, sweep
+from worker import doctor, fitness, local, logs, masking, processor, stalls, start, sweep
 from worker.app import Worker
 from worker.command_line import read_command_line
 from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
@@ -72,6 +72,7 @@ def main() -> int:
             listener = Listener(command.host, Ports.of(command.port, given_environ()))
         run(command, listener)
     except WorkerError as error:
+        stalls.end()
         logs.write_failure(error.message)
         # Who serves HTTP has no part in the queue, even if the ports can't be opened.
         asked = listener or (queue_around() and not command.serve and not no_worker(command))
@@ -105,6 +106,7 @@ def run(command: Namespace, listener: Listener | None) -> NoReturn:
     if command.prefetch:
         prefetch()
         leave(0)
+    stalls.begin(gather(given_environ()).values)
     begun = ready_to_train if command.train else started
     if listener:
         with begun("worker.serve.running") as (engines, settings):
@@ -227,6 +229,7 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
 
     arguments = [media.without_fetcher(engine) for engine in ready.engines]
     with launch.launched(ready.settings, arguments, also_import, ready.compile_cache) as engines:
+        stalls.end()
         yield engines, ready.settings
 
 
@@ -239,6 +242,7 @@ def ready_to_train(*_: str) -> Iterator[tuple[Engines, Settings]]:
     from worker.engine import launch  # noqa: PLC0415 - as above
 
     with launch.without_engine(ready.settings, ready.arguments) as engines:
+        stalls.end()
         yield engines, ready.settings
 
 
@@ -304,3 +308,6 @@ def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
 
 if __name__ == "__main__":
     sys.exit(main())
+elif __name__ == "__mp_main__":
+    # A core, or a part of one, that multiprocessing starts from nothing.
+    stalls.end_on_signal()

@@ -274,6 +274,13 @@ OWN_ROWS = (
         "started again (`0`: never); long prompts are given more.",
     ),
     Row(
+        "START_STALL_S",
+        SERVERLESS,
+        "Seconds of a start that stands still",
+        "Seconds after which a start that does not move (no processor time, no bytes read or "
+        "written, nothing logged) is ended, and where in the code it hangs is logged (`0`: never).",
+    ),
+    Row(
         "DEFAULT_MAX_TOKENS",
         SERVERLESS,
         "Default max_tokens",

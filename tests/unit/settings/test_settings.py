@@ -52,6 +52,7 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "min_model_len": 1024,
         "max_engine_restarts": 2,
         "engine_hang_s": 8,
+        "start_stall_s": 900,
         "default_batch_size": 50,
         "default_min_batch_size": 1,
         "default_batch_size_growth_factor": 3,
