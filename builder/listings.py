@@ -32,6 +32,7 @@ def listings() -> dict[str, str]:
     return {
         "worker-config.json": _json(forms.console()),
         ".runpod/hub.json": _json(forms.hub()),
+        ".runpod/load-balancing/hub.json": _json(forms.hub(endpointType="LB")),
         "src/llm_worker_client/deploy/settings.json": _json(client.settings(catalogue, release)),
         "src/llm_worker_client/deploy/pools.json": _json({pool.id: pool.gb for pool in POOLS}),
         "docs/settings.md": pages.settings(catalogue, release),

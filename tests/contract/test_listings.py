@@ -1,5 +1,6 @@
 """The generated files: up to date, in the platform's formats, and accepted by the worker."""
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -157,6 +158,14 @@ def test_a_check_right_after_writing_passes(
 
 
 # The platform's forms:
+
+
+def test_the_listing_for_load_balancing_differs_by_its_type_only(made: dict[str, str]) -> None:
+    queue, balanced = (
+        json.loads(made[name]) for name in (".runpod/hub.json", ".runpod/load-balancing/hub.json")
+    )
+    assert balanced["config"].pop("endpointType") == "LB"
+    assert balanced == queue
 
 
 def test_the_consoles_form_asks_for_exactly_the_settings_of_its_categories(

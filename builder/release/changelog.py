@@ -1,0 +1,27 @@
+"""Sections of CHANGELOG.md."""
+
+import re
+from dataclasses import dataclass
+
+_HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?: - (?P<date>\d{4}-\d{2}-\d{2}))?\s*$", re.M)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a version brought; ``date`` is None until it is released."""
+
+    version: str
+    date: str | None
+    notes: str
+
+
+def sections(changelog: str) -> dict[str, Section]:
+    """Read a changelog's sections, by their versions, the newest first."""
+    headings = list(_HEADING.finditer(changelog))
+    ends = [heading.start() for heading in headings[1:]] + [len(changelog)]
+    return {
+        heading["version"]: Section(
+            heading["version"], heading["date"], changelog[heading.end() : end].strip()
+        )
+        for heading, end in zip(headings, ends, strict=True)
+    }

