@@ -43,7 +43,7 @@ from worker.settings.environment import (
 )
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather
-from worker.start import failed
+from worker.start import ahead, failed
 from worker.start.bootstrap import Bootstrap
 from worker.start.repositories import Repositories
 from worker.start.volume import unreadable_volume
@@ -186,8 +186,9 @@ def leave(status: int) -> NoReturn:
 
 
 def end_children() -> None:
-    """End downloads, trainings and cores."""
+    """End downloads, what reads ahead, trainings and cores."""
     fetching.end_all()
+    ahead.end_all()
     child.end_all()
     for process in multiprocessing.active_children():
         process.kill()
@@ -230,6 +231,7 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
     arguments = [media.without_fetcher(engine) for engine in ready.engines]
     with launch.launched(ready.settings, arguments, also_import, ready.compile_cache) as engines:
         stalls.end()
+        ahead.end_all()
         yield engines, ready.settings
 
 
@@ -243,6 +245,7 @@ def ready_to_train(*_: str) -> Iterator[tuple[Engines, Settings]]:
 
     with launch.without_engine(ready.settings, ready.arguments) as engines:
         stalls.end()
+        ahead.end_all()
         yield engines, ready.settings
 
 

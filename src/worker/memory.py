@@ -7,6 +7,8 @@ import psutil
 
 # Where the kernel has the limits of this process's control group.
 CGROUP = Path("/sys/fs/cgroup")
+# Largest share of the memory for weights in the page cache; the engine needs some, too.
+CACHE_SHARE = 0.8
 # In version 2 of control groups, and in version 1: the files of the limit on memory and of what is
 # used, and the file and the name of what is used but would be given up, the page cache.
 _VERSIONS = (

@@ -91,9 +91,12 @@ class LLM:
         from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
 
         stack = contextlib.ExitStack()
-        engines = stack.enter_context(
-            launch.launched(read.settings, [read.arguments], compile_cache=read.compile_cache)
-        )
+        try:
+            engines = stack.enter_context(
+                launch.launched(read.settings, [read.arguments], compile_cache=read.compile_cache)
+            )
+        finally:
+            start.ahead.end_all()
         assert isinstance(engines.main, InProcessEngine)  # for the type checker
         self._engine = engines.main
         self._numbers = itertools.count()

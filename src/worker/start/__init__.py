@@ -22,6 +22,7 @@ from worker.settings.environment import given_environ
 from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.names import EMBEDDER, FOREIGN, Names
 from worker.settings.sources import EXTRA_ARGS, Given, gather, options_of
+from worker.start import ahead
 from worker.start.bootstrap import Bootstrap
 from worker.start.repositories import Repositories
 
@@ -68,6 +69,8 @@ class Start:
 def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> Start:
     """Read all settings, and find or download meanwhile what they name.
 
+    Weights that are on the disk are read ahead meanwhile, until ``ahead.end_all``.
+
     Args:
         environ: in place of the process's own.
         offline: keep the process from asking the hub for anything else.
@@ -77,13 +80,21 @@ def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> St
         StartFailed: vLLM can't be imported, or a model can't be found or downloaded.
     """
     bootstrap = Bootstrap.of(gather(given_environ() if environ is None else environ))
-    with contextlib.closing(Repositories(bootstrap)) as repositories:
+    with (
+        contextlib.closing(Repositories(bootstrap)) as repositories,
+        contextlib.ExitStack() as failed,
+    ):
+        failed.callback(ahead.end_all)
         if offline:
             repositories.go_offline()
+        # The loaders that FAST_LOAD chooses read around the page cache.
+        if bootstrap.settings and not bootstrap.settings.fast_load:
+            ahead.begin(repositories.on_disk)
         # Before vLLM is imported: it compiles to where the cache says.
         compile_cache = _compile_cache(bootstrap.settings)
         start = read(bootstrap)
         engines = repositories.place(start.engines)
+        failed.pop_all()
     return replace(start, engines=engines, compile_cache=compile_cache)
 
 

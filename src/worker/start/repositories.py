@@ -104,6 +104,11 @@ class Repositories:
         self._named = [wanted for wanted in named if found_by_store(wanted)]
         self._first = self._fetching(self._named)
 
+    @property
+    def on_disk(self) -> list[Found]:
+        """What the settings name and is on the disk; nothing while something is downloaded."""
+        return self._first.on_disk
+
     def close(self) -> None:
         """Stop a download that is still running."""
         self._first.close()

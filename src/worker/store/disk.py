@@ -74,6 +74,15 @@ def text(path: Path | None) -> str:
     return path.read_text(errors="replace") if path and path.is_file() else ""
 
 
+def weights(place: Path, wanted: Wanted) -> list[Path]:
+    """Return the files of the weights that are loaded from a directory, in the loader's order."""
+    # Not the whole tree: the directory may be the operator's, with anything else below it.
+    paths = [path for pattern in ("*", "*/*.safetensors") for path in place.glob(pattern)]
+    found = {path.relative_to(place).as_posix(): path for path in paths if path.is_file()}
+    index = files.files_in_index(text(found.get(INDEX)))
+    return [found[name] for name in files.weights_of(found, index, wanted) if name in found]
+
+
 def _found(place: Path) -> Iterator[tuple[str, Path]]:
     for path in place.rglob("*"):
         # Dangling links are skipped.

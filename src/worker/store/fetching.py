@@ -94,6 +94,11 @@ class Fetching:
         self._child = _start_child(order, without_secrets(environ)) if missing else None
         _running.add(self)
 
+    @property
+    def on_disk(self) -> list[Found]:
+        """What was found at once; nothing while something else is downloaded."""
+        return [] if self._child else [*self._found.values()]
+
     def result(self) -> dict[Wanted, Found]:
         """Wait for the child, if there is one; return where everything is.
 

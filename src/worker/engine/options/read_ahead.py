@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worker.engine.arguments import EngineArguments
-from worker.memory import available_memory
+from worker.memory import CACHE_SHARE, available_memory
 from worker.settings.environment import Default
 
 MOUNTS = Path("/proc/mounts")
@@ -19,8 +19,6 @@ _NETWORK = set(
 )
 # FUSE file systems that are local.
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.overlayfs"}
-# Largest share of the memory for weights in the page cache; the engine needs some, too.
-_SHARE = 0.8
 
 
 def with_load_strategy(arguments: EngineArguments) -> EngineArguments:
@@ -53,7 +51,7 @@ def strategy(options: Namespace, folder: Path, memory: int, mounts: str) -> Defa
     if not files:
         return None
     kind = file_system(files[0], mounts)
-    if not is_network(kind) or sum(_sizes(files)) > _SHARE * memory:
+    if not is_network(kind) or sum(_sizes(files)) > CACHE_SHARE * memory:
         return None
     why = f"the weights lie on a network disk, {kind}, and fit into memory"
     return Default("SAFETENSORS_LOAD_STRATEGY", "prefetch", why)

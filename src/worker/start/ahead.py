@@ -1,0 +1,78 @@
+"""Reads weights into the page cache while vLLM is imported, which leaves the disk idle."""
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from worker.memory import CACHE_SHARE, free_memory
+from worker.store import Found, disk
+
+log = logging.getLogger("worker")
+
+_READER = Path(__file__).with_name("reader.py")
+# vLLM's load formats that read files through the page cache.
+_CACHED = frozenset({"auto", "hf", "mistral", "safetensors", "pt", "npcache", "bitsandbytes"})
+# Seconds that the child has for its report. A network disk may hold it up longer than that.
+_GRACE_S = 1.0
+
+_running: "list[ReadAhead]" = []
+
+
+class ReadAhead:
+    """A child process that reads files; it ends with this process, however that ends.
+
+    Args:
+        files: in the order in which they are loaded.
+        limit: bytes to read at most.
+    """
+
+    def __init__(self, files: Sequence[Path], limit: int) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", "-S", _READER, str(os.getpid()), str(limit), *files],
+            # It has no use for any variable, and may know no secret.
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def end(self) -> None:
+        """End the child, if it still runs, and log what it has read."""
+        self._child.terminate()
+        try:
+            content, _ = self._child.communicate(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            return
+        with contextlib.suppress(ValueError):
+            size, seconds = map(float, content.split())
+            log.info("start-up: %.2f GB of weights read ahead in %.2f s", size / 1e9, seconds)
+
+
+def begin(found: Sequence[Found]) -> None:
+    """Begin to read the weights of what was found, unless they are loaded in another way.
+
+    Args:
+        found: models, adapters and the like, in the order in which they are loaded.
+    """
+    files = [
+        file.resolve()
+        for one in found
+        if one.wanted.load_format.lower() in _CACHED
+        for file in disk.weights(one.place, one.wanted)
+    ]
+    if files:
+        _running.append(ReadAhead([*dict.fromkeys(files)], int(CACHE_SHARE * free_memory())))
+
+
+def end_all() -> None:
+    """End what still reads ahead: engines have loaded their weights, or won't."""
+    while _running:
+        _running.pop().end()
