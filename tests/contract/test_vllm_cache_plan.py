@@ -14,6 +14,8 @@ from worker.errors import StartFailed
 
 ONE = Machine(cpu=False, gpus=(Gpu("", 0),))
 GIB = 2**30
+# Elements that vLLM adds to two matrices: it makes 128320 words of 128259, a multiple of 64.
+PADDING = {"vision": 2 * 61 * 4096}
 
 
 def engine(model: Recorded, folder: Path) -> EngineArguments:
@@ -31,7 +33,7 @@ def test_a_token_takes_what_its_layers_say(name: str, tmp_path: Path) -> None:
     model, made = RECORDED[name], plan(name, tmp_path)
     assert made.token_bytes == model.token
     if not any(kind in model.tensors for kind in ("I32", "U8", "F8_E4M3", "F32")):
-        assert made.parameters == sum(model.tensors.values())
+        assert made.parameters == sum(model.tensors.values()) + PADDING.get(name, 0)
 
 
 @pytest.mark.parametrize(

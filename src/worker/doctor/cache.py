@@ -17,11 +17,13 @@ class Held:
 
     Attributes:
         context: tokens of the longest text.
+        unbuilt: what a start says whose layers can't even be built.
         refusal: what a start that is refused for it says.
         shorter: what a start says if it holds less than the model's own context.
     """
 
     context: int = 0
+    unbuilt: str = ""
     refusal: str = ""
     shorter: str = ""
 
@@ -36,8 +38,11 @@ def held(model: Candidate, size: float, floor: int) -> Held | None:
     """
     try:
         plan = model.plan(model.split.tensor, cpu=True)
-    except StartFailed:
-        return None
+    except StartFailed as error:
+        # The start builds the same layers, but with memory behind them.
+        cause = error.__cause__
+        same = model.local and isinstance(cause, (LookupError, ValueError))
+        return Held(unbuilt=f"{type(cause).__name__}: {error.message}") if same else None
     if not plan.specs:
         return None
     asked = model.arguments.max_model_len

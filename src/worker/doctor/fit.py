@@ -189,6 +189,8 @@ def _calculated(model: Candidate, demand: Demand, room: Room, least: int) -> Fin
     """Return what vLLM makes of a cache of known size; None if that is not known."""
     if (found := held(model, room.budget, least)) is None:
         return None
+    if found.unbuilt:
+        return Finding(Level.FAIL, "model", found.unbuilt)
     if found.refusal:
         blocks = BLOCKS in model.engine.given
         change = (

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,12 +12,22 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find, optional
 from worker.engine.options.fast_loader import LOADERS
 from worker.errors import StartFailed
+from worker.settings.environment import process_environ
 
 # An operator that vLLM's builds for CPUs declare, and some of them lack.
 _TO_FP8 = "static_scaled_fp8_quant"
-# Packages that vLLM imports only to load weights, by the format.
-_PACKAGES = {**LOADERS, "runai_streamer_sharded": LOADERS["runai_streamer"]}
-_PACKAGES |= {name: name for name in ("modelexpress", "tensorizer")}
+# Packages by the values of options that need them.
+_PACKAGES = {
+    "LOAD_FORMAT": {
+        **LOADERS,
+        "modelexpress": "modelexpress",
+        "runai_streamer_sharded": LOADERS["runai_streamer"],
+        "tensorizer": "tensorizer",
+    },
+    "PREFIX_CACHING_HASH_ALGO": {"xxhash": "xxhash", "xxhash_cbor": "xxhash"},
+}
+# Files of a model that was saved in parts for GPUs.
+_SHARDS = "model-rank-0-part-*.safetensors"
 
 
 def check(arguments: EngineArguments, config: Any) -> None:
@@ -32,6 +43,8 @@ def check(arguments: EngineArguments, config: Any) -> None:
     """
     check_lora_modules(arguments.vllm.lora_modules or (), config)
     _check_load_format(arguments)
+    _check_packages(arguments)
+    _check_launcher(config)
     if find("current_platform").is_cpu():
         _check_processes(config)
         _check_quantization(config)
@@ -40,12 +53,30 @@ def check(arguments: EngineArguments, config: Any) -> None:
 
 
 def _check_load_format(arguments: EngineArguments) -> None:
-    """Check that there is the package that the weights are read with."""
-    chosen = str(arguments.vllm.load_format)
-    package = _PACKAGES.get(chosen)
-    if package and find_spec(package) is None:
+    """Check that weights are there in the format in which a loader of its own reads them."""
+    chosen, model = str(arguments.vllm.load_format), Path(arguments.vllm.model)
+    if chosen == "sharded_state" and model.is_dir() and not any(model.glob(_SHARDS)):
         name = arguments.setting("LOAD_FORMAT")
-        raise StartFailed(f"{name}={chosen} needs the package {package}, which is not installed")
+        raise StartFailed(f"{name}={chosen}: there are no files {_SHARDS} in the model's directory")
+
+
+def _check_packages(arguments: EngineArguments) -> None:
+    """Check that there are packages that vLLM imports only where they are needed."""
+    for option, packages in _PACKAGES.items():
+        chosen = str(getattr(arguments.vllm, option.lower()))
+        package = packages.get(chosen)
+        if package and find_spec(package) is None:
+            name = arguments.setting(option)
+            raise StartFailed(
+                f"{name}={chosen} needs the package {package}, which is not installed"
+            )
+
+
+def _check_launcher(config: Any) -> None:
+    """Check that the program runs that is to have started this process, if there is to be one."""
+    backend = config.parallel_config.distributed_executor_backend
+    if backend == "external_launcher" and "RANK" not in process_environ():
+        raise StartFailed(f"DISTRIBUTED_EXECUTOR_BACKEND={backend} is for processes of torchrun")
 
 
 def check_tokenizer(config: Any) -> None:

@@ -298,7 +298,7 @@ RECORDED = {
                 "patch_size": 14,
             },
         },
-        {"BF16": 8_462_586_096},
+        {"BF16": 8_462_086_384},
         token=2 * 32 * 8 * 128 * 2,
     ),
     "embedder": Recorded(

@@ -240,10 +240,26 @@ PAIRS: tuple[Pair, ...] = (
         "LOAD_FORMAT=tensorizer needs the package tensorizer, which is not installed",
     ),
     Pair(
-        "a cache for no text at all",
-        {"NUM_GPU_BLOCKS_OVERRIDE": "1"},
-        "Cannot auto-fit max_model_len: not enough GPU memory available",
+        "weights in parts that are not there",
+        {"LOAD_FORMAT": "sharded_state"},
+        "there are no files model-rank-0-part-*.safetensors",
     ),
+    Pair(
+        "a hash whose package is missing",
+        {"PREFIX_CACHING_HASH_ALGO": "xxhash"},
+        "PREFIX_CACHING_HASH_ALGO=xxhash needs the package xxhash",
+    ),
+    Pair(
+        "a launcher that is not there",
+        {"DISTRIBUTED_EXECUTOR_BACKEND": "external_launcher"},
+        "leave DISTRIBUTED_EXECUTOR_BACKEND unset",
+    ),
+    Pair(
+        "positions that are scaled from nothing",
+        {"HF_OVERRIDES": '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'},
+        "KeyError: 'original_max_position_embeddings'",
+    ),
+    Pair("a cache for no text", {"NUM_GPU_BLOCKS_OVERRIDE": "1"}, "Cannot auto-fit max_model_len"),
     Pair(
         "a cache for less than one text",
         {"NUM_GPU_BLOCKS_OVERRIDE": "5", "MAX_MODEL_LEN": "2048"},
