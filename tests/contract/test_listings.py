@@ -154,7 +154,9 @@ def test_a_check_right_after_writing_passes(
         listings.main(words)
     count = len(listings.listings())
     told = [f"{count} of {count} files changed", f"0 of {count} files changed"]
-    assert capsys.readouterr().out.splitlines() == told
+    # vLLM's log may stand between them.
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line.endswith("files changed")] == told
 
 
 # The platform's forms:

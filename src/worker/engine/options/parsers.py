@@ -16,7 +16,6 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find
 from worker.engine.options.combinations import AUTO, text_of
 from worker.engine.options.families import FAMILIES, Family
-from worker.settings.environment import Default
 
 TOOLS, REASONING = "TOOL_CALL_PARSER", "REASONING_PARSER"
 _MANAGERS = {TOOLS: "ToolParserManager", REASONING: "ReasoningParserManager"}
@@ -97,15 +96,14 @@ def with_parsers(arguments: EngineArguments) -> EngineArguments:
     options = arguments.vllm
     if AUTO not in (options.tool_call_parser, options.reasoning_parser):
         return arguments
-    found = chosen(options)
+    found, changes = chosen(options), dict[str, Any]()
     if options.reasoning_parser == AUTO:
-        arguments = _set(arguments, found, REASONING, found.parser(REASONING) or "")
+        changes["reasoning_parser"] = found.parser(REASONING) or ""
     if options.tool_call_parser == AUTO:
         parser = found.parser(TOOLS)
-        arguments = _set(arguments, found, TOOLS, parser)
-        if not parser:
-            arguments = arguments.with_options(enable_auto_tool_choice=False)
-    return arguments
+        asked = bool(parser) and options.enable_auto_tool_choice
+        changes |= {"tool_call_parser": parser, "enable_auto_tool_choice": asked}
+    return arguments.with_options(**changes)
 
 
 def told(options: Namespace, architectures: Sequence[str] = ()) -> Iterator[str]:
@@ -123,13 +121,6 @@ def told(options: Namespace, architectures: Sequence[str] = ()) -> Iterator[str]
         yield f"for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and {TOOLS}={parser}"
     if not given[REASONING] and (parser := found.parser(REASONING)):
         yield f"to tell reasoning from the answer set {REASONING}={parser}"
-
-
-def _set(
-    arguments: EngineArguments, found: Chosen, setting: str, value: str | None
-) -> EngineArguments:
-    family = found.family.title if found.family else "no family"
-    return arguments.with_default(Default(setting, value or "", f"{family}, {found.why}"), value)
 
 
 def _marked(family: Family, template: str) -> bool:
