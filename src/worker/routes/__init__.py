@@ -5,6 +5,7 @@ from typing import Any
 from worker.job import AnyJob, BatchJob, FineTuneJob, ListJob, OpenAIJob, RawJob
 from worker.job.structured.bounds import Bounds
 from worker.routes import batches, fine_tunes, generation, lists, openai
+from worker.routes.abilities import refuse_unable
 from worker.routes.answer import Answer
 from worker.routes.resources import Resources
 
@@ -26,8 +27,10 @@ def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -
         case OpenAIJob():
             return openai.answer(job, request_id, resources)
         case RawJob():
+            refuse_unable(job.model, [engines.main], engines, "prompts and messages")
             return generation.answer(job, request_id, engines.main, Bounds.of(settings))
         case ListJob():
+            refuse_unable(job.shared.model, [engines.main], engines, "prompts and messages")
             return lists.answer(job, request_id, engines.main, Bounds.of(settings))
         case BatchJob():
             return batches.answer(job, request_id, resources, seconds)

@@ -22,6 +22,7 @@ from worker.errors import (
 )
 from worker.job import OpenAIJob
 from worker.record import Usage
+from worker.routes.abilities import ability, refuse_unable
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
 from worker.routes.openai import events
@@ -89,18 +90,19 @@ def _engine_for(path: str, body: dict[str, Any] | None, engines: Engines) -> Eng
 
     Raises:
         NoEngine: the worker only trains.
-        UnknownRoute: none has it.
+        UnknownRoute: none has it, or not the model in the body.
     """
     if not engines.serve:
         raise NoEngine
     able = [engine for engine in engines if engine.keys(path) is not None]
     if not able:
-        names = ", ".join(engine.model.names[0] for engine in engines)
-        message = f"{path}: this is nothing that {names} can do."
+        others = "; ".join(ability(engine.model) for engine in engines)
+        message = f"No model of this worker answers {path}: {others}."
         if "generate" in engines.main.model.tasks and engines.embedder is None:
             message += " A model that embeds can be served beside it: set EMBEDDING_MODEL_NAME."
         raise UnknownRoute(message)
     name = (body or {}).get("model")
+    refuse_unable(name, able, engines, path)
     return next((engine for engine in able if name in engine.model.names), able[0])
 
 
