@@ -57,6 +57,7 @@ class Model:
         temperature: the model's own default, from its generation_config.
         max_new_tokens: likewise.
         by_priority: whether requests are computed by their priority, not in their order.
+        reasons: whether its reasoning is told from its answers, so that it can have a budget.
         source: as the operator named it: a repository of the hub, or a directory.
         place: the directory that it was loaded from; None: vLLM has found it by its name.
         commit: of its repository; None: it comes from none.
@@ -76,6 +77,7 @@ class Model:
     temperature: float | None = None
     max_new_tokens: int | None = None
     by_priority: bool = False
+    reasons: bool = False
     source: str = ""
     place: Path | None = None
     commit: str | None = None

@@ -28,6 +28,7 @@ def described(arguments: EngineArguments, config: Any, tasks: frozenset[str]) ->
         temperature=own.get("temperature"),
         max_new_tokens=own.get("max_tokens"),
         by_priority=config.scheduler_config.policy == "priority",
+        reasons=config.reasoning_config is not None and config.reasoning_config.enabled,
         source=arguments.model_name,
         place=_directory(options.model),
         commit=arguments.commit,

@@ -22,6 +22,7 @@ from worker.engine.requests.bad_words import check_bad_words
 from worker.engine.requests.refusals import shorten_messages, silence_refusals
 from worker.engine.requests.shapes import check_items
 from worker.engine.requests.texts import Texts, is_long, keep_a_thread_free
+from worker.engine.requests.tool_calls import keep_what_was_written
 from worker.engine.requests.turns import take_turns
 from worker.engine.translation import translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
@@ -84,6 +85,7 @@ class Server:
         if executor := getattr(renderer, "_executor", None):
             keep_a_thread_free(executor, self._client.model_config.renderer_num_workers)
         take_turns(self._client)
+        keep_what_was_written(getattr(self.state, "anthropic_serving_messages", None))
         # vLLM's launcher puts its HTTP server here, and error paths use it.
         self.state.server = SimpleNamespace(should_exit=False)
 

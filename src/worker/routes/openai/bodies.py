@@ -91,6 +91,8 @@ def prepare(
         default = engine.model.temperature
         body.setdefault("temperature", route.temperature if default is None else default)
     ranking = _sample(body, stream=job.stream) if "n" in known else None
+    if not engine.model.reasons and not settings.strict_requests:
+        _drop_thinking(body, route.path, request_id)
     unknown = sorted(body.keys() - known)
     if unknown and settings.strict_requests:
         raise InvalidInput(unknown_key(unknown[0], known), param=unknown[0])
@@ -161,6 +163,17 @@ def _ignored(body: dict[str, Any]) -> list[str]:
     """Return the parameters that a beam search ignores, and whose values ask for something."""
     names = sorted(body.keys() & BEAM_SEARCH_IGNORES.keys())
     return [name for name in names if body[name] and body[name] != BEAM_SEARCH_IGNORES[name]]
+
+
+def _drop_thinking(body: dict[str, Any], path: str, request_id: str) -> None:
+    """Drop Anthropic's budget for reasoning, which agents send to every model.
+
+    vLLM refuses one where it can't tell the reasoning from the answer (REASONING_PARSER).
+    """
+    thinking = body.get("thinking")
+    if isinstance(thinking, dict) and thinking.get("type") == "enabled":
+        del body["thinking"]
+        _log_unknown("thinking", path, request_id)
 
 
 def _prompts(body: dict[str, Any]) -> list[Any]:
