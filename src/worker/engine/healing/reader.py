@@ -23,6 +23,17 @@ LOG_PREFIX = re.compile(
 RAISED = re.compile(
     r"^(?:[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt)|Exception)(?:: |$)"
 )
+# What vLLM raises whatever the reason was, once that has been printed by the process below: by a
+# part of the core on a GPU of its own, by the core.
+PASSED_ON = (
+    "RuntimeError: Engine core initialization failed",
+    "Exception: WorkerProc initialization failed due to an exception",
+    "RuntimeError: Worker failed with error '",
+    "RuntimeError: Executor failed.",
+)
+# What other parts say when one has ended: no news, if that one's memory was full.
+LOST_PEER = re.compile(r"Dist\w*Error: |NCCL|Connection (?:closed by peer|reset by peer|refused)")
+FULL = re.compile(r"OutOfMemoryError|out of memory")
 # How errors begin that Python does not raise.
 NATIVE = ("Fatal Python error: ", "terminate called ", "CUDA error: ", "free(): ", "malloc(): ")
 
@@ -30,8 +41,7 @@ NATIVE = ("Fatal Python error: ", "terminate called ", "CUDA error: ", "free(): 
 def error_in(line: str) -> str | None:
     """Return the error that a line tells of, without the log's prefix; None if it tells of none."""
     text = LOG_PREFIX.sub("", line[:LONGEST_LINE], count=1).strip()
-    # vLLM ends with it whatever the reason was.
-    if text.startswith("RuntimeError: Engine core initialization failed"):
+    if text.startswith(PASSED_ON):
         return None
     return text if RAISED.match(text) or text.startswith(NATIVE) else None
 
@@ -86,8 +96,13 @@ def main(note: int, *pipes: tuple[int, int]) -> None:
 
 def _take_note(note: int, lines: list[bytes]) -> None:
     for line in lines:
-        if error := error_in(line.decode(errors="replace")):
+        error = error_in(line.decode(errors="replace"))
+        if error and not (LOST_PEER.search(error) and FULL.search(_noted(note))):
             os.pwrite(note, error.encode()[:LONGEST_LINE] + b"\n", 0)
+
+
+def _noted(note: int) -> str:
+    return os.pread(note, LONGEST_LINE, 0).partition(b"\n")[0].decode(errors="replace")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from worker.engine.blame import blamed
+from worker.engine.fitting import is_out_of_memory
 from worker.engine.healing.output import CoreOutput
 from worker.engine.healing.reader import LONGEST_LINE, error_in
+from worker.errors import MachineUnfit
 
 PREFIX = "(EngineCore pid=7) ERROR 11-22 19:50:01 [core.py:1512] "
 
@@ -30,6 +33,11 @@ PREFIX = "(EngineCore pid=7) ERROR 11-22 19:50:01 [core.py:1512] "
         ("    raise ValueError: no", ""),
         ("an Error: in the middle of a sentence", ""),
         ("RuntimeError: Engine core initialization failed. See root cause above.", ""),
+        (f"{PREFIX}Exception: WorkerProc initialization failed due to an exception in a back", ""),
+        (f"{PREFIX}RuntimeError: Worker failed with error 'no', please check the stack", ""),
+        (f"{PREFIX}RuntimeError: Executor failed.", ""),
+        ("(Worker_TP1 pid=8) ERROR 11-22 19:50:01 [a.py:1] ValueError: no", "ValueError: no"),
+        ("(Worker_PP0_TP1_EP1 pid=8) ValueError: no", "ValueError: no"),
         ("", ""),
     ],
 )
@@ -80,6 +88,42 @@ def test_the_last_error_is_kept_in_one_line(tmp_path: Path) -> None:
     passed_on, error = printed_by(code, tmp_path)
     assert "Traceback" in passed_on
     assert error == "ValueError: two"
+
+
+# What vLLM 0.32 prints where a part of a model on two GPUs fails while it is made, or is asked.
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+RANK = "(Worker_TP1 pid=8) ERROR 11-22 19:50:01 [multiproc_executor.py:953] "
+OTHER = "(Worker_TP0 pid=7) ERROR 11-22 19:50:02 [multiproc_executor.py:953] "
+LOST = f"{OTHER}torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94"
+MADE = (
+    f"{PREFIX}Exception: WorkerProc initialization failed due to an exception in a background "
+    "process. See stack trace for root cause."
+)
+ASKED = (
+    f"{PREFIX}RuntimeError: Worker failed with error 'CUDA out of memory. Tried to allocate "
+    "2.00 GiB.', please check the stack trace above for the root cause"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ([RANK + FULL, MADE], FULL),
+        ([RANK + FULL, LOST, MADE], FULL),
+        ([RANK + FULL, FULL, ASKED], FULL),
+        ([f"{RANK}ValueError: no", MADE], "ValueError: no"),
+        ([f"{RANK}ValueError: no", LOST, MADE], LOST.removeprefix(OTHER)),
+        ([RANK + FULL, f"{OTHER}ValueError: no"], "ValueError: no"),
+    ],
+)
+def test_the_error_of_a_part_is_the_cores(lines: list[str], error: str, tmp_path: Path) -> None:
+    text = "\n".join(lines)
+    passed_on, noted = printed_by(f"print({text!r})", tmp_path)
+    assert passed_on == f"{text}\n"
+    assert noted == error
+    assert is_out_of_memory(str(noted)) == (error == FULL)
+    fault = blamed(RuntimeError(noted), str(noted))
+    assert isinstance(fault, MachineUnfit) == error.startswith("torch.distributed")
 
 
 def test_a_reader_ends_although_another_process_has_its_pipes(tmp_path: Path) -> None:
