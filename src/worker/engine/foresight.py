@@ -45,6 +45,7 @@ def check(arguments: EngineArguments, config: Any) -> None:
     _check_load_format(arguments)
     _check_packages(arguments)
     _check_launcher(config)
+    _check_seed(config)
     if find("current_platform").is_cpu():
         _check_processes(config)
         _check_quantization(config)
@@ -77,6 +78,12 @@ def _check_launcher(config: Any) -> None:
     backend = config.parallel_config.distributed_executor_backend
     if backend == "external_launcher" and "RANK" not in process_environ():
         raise StartFailed(f"DISTRIBUTED_EXECUTOR_BACKEND={backend} is for processes of torchrun")
+
+
+def _check_seed(config: Any) -> None:
+    """Check that numpy, which a core seeds first, takes the seed."""
+    if not 0 <= config.model_config.seed < 2**32:
+        raise StartFailed("Seed must be between 0 and 2**32 - 1")
 
 
 def check_tokenizer(config: Any) -> None:

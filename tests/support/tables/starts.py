@@ -259,6 +259,7 @@ PAIRS: tuple[Pair, ...] = (
         {"HF_OVERRIDES": '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'},
         "KeyError: 'original_max_position_embeddings'",
     ),
+    Pair("a seed below 0", {"SEED": "-1"}, "Seed must be between 0 and 2**32 - 1"),
     Pair("a cache for no text", {"NUM_GPU_BLOCKS_OVERRIDE": "1"}, "Cannot auto-fit max_model_len"),
     Pair(
         "a cache for less than one text",
