@@ -81,6 +81,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "get_kv_cache_spec": ("vllm.v1.worker.gpu.attn_utils",),
     "get_max_concurrency_for_kv_cache_config": ("vllm.v1.core.kv_cache_utils",),
     "get_quantization_config": ("vllm.model_executor.layers.quantization",),
+    "import_pynvml": ("vllm.utils.import_utils",),
     "init_app_state": _APP_STATE,
     "initialize_model": ("vllm.model_executor.model_loader.utils",),
     "make_arg_parser": _SERVE_ARGUMENTS,

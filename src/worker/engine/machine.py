@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from worker.engine.locations import find, optional
 from worker.errors import MachineUnfit
 from worker.memory import memory_limit
@@ -32,17 +34,61 @@ def cpu_memory() -> int:
     return limit
 
 
+def check_driver(driver: int, image: str, name: str = "") -> None:
+    """Check that a driver is new enough for the image's CUDA.
+
+    Within one major version of CUDA an older driver runs what a newer toolkit has built.
+
+    Args:
+        driver: newest CUDA that it runs, as NVML counts: 12080 is 12.8.
+        image: CUDA that torch was built with, "13.0".
+        name: the driver's version.
+
+    Raises:
+        MachineUnfit: it is too old.
+    """
+    major, minor = driver // 1000, driver % 1000 // 10
+    if major < int(image.partition(".")[0]):
+        raise MachineUnfit(
+            f"The GPU's driver {name} runs CUDA up to {major}.{minor}, and this image is built for "
+            f"CUDA {image}: choose CUDA {image} or later for the endpoint's machines, or an image "
+            "for an older CUDA"
+        )
+
+
+def _look_at_driver() -> None:
+    """Ask NVML, so that no CUDA context is created.
+
+    Raises:
+        MachineUnfit: the driver is too old.
+    """
+    nvml = find("import_pynvml")()
+    try:
+        nvml.nvmlInit()
+        try:
+            newest, name = nvml.nvmlSystemGetCudaDriverVersion(), nvml.nvmlSystemGetDriverVersion()
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError:
+        # Some GPUs have none. If it is broken, vLLM finds no GPU.
+        return
+    check_driver(newest, torch.version.cuda or "0", name)
+
+
 def this_machine() -> Machine:
     """Return what this machine has, without GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
 
     Raises:
-        MachineUnfit: vLLM finds nothing to run on.
+        MachineUnfit: vLLM finds nothing to run on, or its driver is too old.
     """
     platform = find("current_platform")
     if platform.is_unspecified():
         raise MachineUnfit("vLLM finds no GPU on this machine, and is not its CPU build")
     if platform.is_cpu():
         return Machine(cpu=True)
+    # Not the driver of another maker's GPUs.
+    if platform.is_cuda():
+        _look_at_driver()
     gpus = (
         Gpu(platform.get_device_name(number), platform.get_device_total_memory(number))
         for number in range(platform.device_count())

@@ -1,0 +1,48 @@
+"""The GPU's driver against the image's CUDA; NVML is planted."""
+
+import pytest
+import torch
+from vllm.third_party import pynvml
+
+from worker.engine import machine
+from worker.engine.machine import check_driver
+from worker.errors import MachineUnfit
+
+
+@pytest.mark.parametrize(
+    ("driver", "image"), [(13000, "13.0"), (13010, "13.0"), (12080, "12.9"), (13000, "12.9")]
+)
+def test_a_driver_of_the_same_major_version_or_later_will_do(driver: int, image: str) -> None:
+    check_driver(driver, image)
+
+
+def test_an_older_driver_is_this_machines_fault() -> None:
+    with pytest.raises(MachineUnfit, match=r"driver 570.1 runs CUDA up to 12.8.*for CUDA 13.0"):
+        check_driver(12080, "13.0", "570.1")
+
+
+def test_nvml_is_asked_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    for name, value in [
+        ("nvmlInit", None),
+        ("nvmlShutdown", None),
+        ("nvmlSystemGetCudaDriverVersion", 12080),
+        ("nvmlSystemGetDriverVersion", "570.1"),
+    ]:
+        monkeypatch.setattr(
+            pynvml, name, lambda name=name, value=value: calls.append(name) or value
+        )
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(MachineUnfit, match=r"driver 570\.1"):
+        machine._look_at_driver()
+    assert (calls[0], calls[-1]) == ("nvmlInit", "nvmlShutdown")
+
+
+def test_gpus_without_nvml_are_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    machine._look_at_driver()
