@@ -204,15 +204,20 @@ def test_a_broken_adapter_is_refused_and_the_engine_answers_on(
     assert reason in message
     assert str(live.adapters.parent) not in message
     assert live.refusal(adopt=[kind]) == (status, message)
+    # One that lacks a file is not on the volume yet.
+    assert reason in live.ask(volume=True).get(kind, reason)
     assert live.end(running)["answer"] == live.text() == plain
     assert kind not in live.served()
 
 
 def test_a_mended_adapter_is_served(live: Engine, plain: str) -> None:
     configured(r=5)(live.make("mended"))
+    # Its files are looked at before anybody names it.
+    assert "but r is 5" in live.ask(volume=True)["mended"]
     assert live.refusal(job=job(lora="mended"))[0] == 400
     live.make("mended")
     assert live.text(lora="mended") != plain
+    assert live.ask(volume=True)["mended"] is None
     (live.adapters / "mended" / CONFIG).write_text("{")
     assert live.refusal(job=job(lora="mended"))[0] == 400
     assert "mended" not in live.served()

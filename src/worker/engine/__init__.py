@@ -189,8 +189,12 @@ class Engine(Protocol):
             WorkerError: its sampling parameters are refused, or its model or adapter is unknown.
         """
 
-    async def adapters_on_volume(self) -> list[str]:
-        """Return the names of the adapters on the network volume, sorted."""
+    async def adapters_on_volume(self) -> Mapping[str, str | None]:
+        """Return the adapters on the network volume, sorted by their names.
+
+        The values are the reasons why they can't be loaded, as far as that is known without
+        loading them; None for all others.
+        """
 
     async def adopt(self, name: str) -> None:
         """Load the adapter of a name, as it is on the volume now, unless it is loaded already.

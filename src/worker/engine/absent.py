@@ -99,9 +99,9 @@ class AbsentEngine:
         """See ``admit``."""
         raise NoEngine
 
-    async def adapters_on_volume(self) -> list[str]:
+    async def adapters_on_volume(self) -> Mapping[str, str | None]:
         """See ``Engine.adapters_on_volume``."""
-        return await asyncio.to_thread(adapter_names, self._root)
+        return dict.fromkeys(await asyncio.to_thread(adapter_names, self._root))
 
     async def adopt(self, name: str) -> None:
         """See ``admit``."""

@@ -193,9 +193,9 @@ class InProcessEngine:
         """See ``Engine.check``."""
         await self.generation.check(job)
 
-    async def adapters_on_volume(self) -> list[str]:
+    async def adapters_on_volume(self) -> Mapping[str, str | None]:
         """See ``Engine.adapters_on_volume``."""
-        return await self.generation.adapters.names_on_volume()
+        return await self.generation.adapters.on_volume()
 
     async def adopt(self, name: str) -> None:
         """See ``Engine.adopt``."""

@@ -34,14 +34,19 @@ def directory(volume: Path) -> Path:
 
 def adapter_names(root: Path) -> list[str]:
     """Return the names of the adapters under a directory that have both files, sorted."""
-    names = []
+    return [*adapter_versions(root)]
+
+
+def adapter_versions(root: Path) -> dict[str, Version]:
+    """Return the versions of the adapters that have both files, by their names, sorted."""
+    versions = {}
     with contextlib.suppress(OSError):
         for folder in root.iterdir():
             with contextlib.suppress(OSError):
                 version = adapter_version(root, folder.name)
                 if version is not None and None not in version:
-                    names.append(folder.name)
-    return sorted(names)
+                    versions[folder.name] = version
+    return dict(sorted(versions.items()))
 
 
 def adapter_version(root: Path, name: str) -> Version | None:

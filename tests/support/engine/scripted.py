@@ -91,6 +91,8 @@ class ScriptedEngine:
         self.app: ASGIApp = app or server(self)
         self.metrics = CollectorRegistry()
         self.adapters: list[str] = []
+        # Adapters that can't be loaded, with the reasons.
+        self.broken_adapters: dict[str, str] = {}
         self.asked: list[RawJob | dict[str, Any]] = []
         self.generating: list[str] = []
         self.aborted: list[str] = []
@@ -183,8 +185,8 @@ class ScriptedEngine:
 
     async def check(self, job: RawJob) -> None: ...
 
-    async def adapters_on_volume(self) -> list[str]:
-        return self.adapters
+    async def adapters_on_volume(self) -> Mapping[str, str | None]:
+        return dict.fromkeys(self.adapters) | self.broken_adapters
 
     async def adopt(self, name: str) -> None:
         if name not in self.adapters:

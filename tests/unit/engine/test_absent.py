@@ -47,7 +47,7 @@ async def test_adapters_are_checked_by_the_rules_that_an_engine_loads_them_by(
     good = tmp_path / "adapters" / "good"
     make_adapter(good, demo_model)
     await engines.main.check_adapter(good)
-    assert await engines.main.adapters_on_volume() == ["good"]
+    assert await engines.main.adapters_on_volume() == {"good": None}
     (good / WEIGHTS).write_bytes(b"broken")
     with pytest.raises(InvalidInput, match=WEIGHTS):
         await engines.main.check_adapter(good)

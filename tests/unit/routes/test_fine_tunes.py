@@ -95,9 +95,9 @@ async def test_a_job_whose_time_is_over_sends_the_next_or_says_what_to_send(
 async def test_a_jobs_time_begins_before_its_fine_tune_is_created(
     tmp_path: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slow() -> list[str]:
+    async def slow() -> dict[str, None]:
         await asyncio.sleep(1)
-        return []
+        return {}
 
     monkeypatch.setattr(engine, "adapters_on_volume", slow)
     payload = {"fine_tune": {"rows": PAIRS, "max_runtime_sec": SPARE_S + 0.5}}

@@ -8,6 +8,7 @@ path.
 
 import asyncio
 import logging
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from worker.engine.adapters.files import (
     base_shapes,
     check_adapter,
 )
+from worker.engine.adapters.looks import Looks
 from worker.engine.locations import find
 from worker.engine.protocols import Client, LoRARequest, Models
 from worker.engine.translation import accepted, translated
@@ -58,6 +60,7 @@ class Adapters:
         # Those that are held, or waited for.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._base: Shapes | None = None
+        self._looks = Looks(self._root, partial(self._check, values=False))
         generates = client.model_config.runner_type == "generate"
         if generates and not self.enabled and (names := adapter_names(self._root)):
             log.warning("to serve the adapters %s, set ENABLE_LORA=1", ", ".join(names))
@@ -66,9 +69,14 @@ class Adapters:
     def enabled(self) -> bool:
         return self._client.vllm_config.lora_config is not None
 
-    async def names_on_volume(self) -> list[str]:
-        """Return the names of the volume's adapters that have all their files, sorted."""
-        return await asyncio.to_thread(adapter_names, self._root) if self.enabled else []
+    async def on_volume(self) -> dict[str, str | None]:
+        """Return the volume's adapters that have all their files: see ``Engine``."""
+        looks = await asyncio.to_thread(self._looks.all) if self.enabled else {}
+        for name, (version, _) in looks.items():
+            # Loading one finds out more than a look.
+            if self._known_version(name) == version:
+                looks[name] = self._known[name]
+        return {name: reason for name, (_, reason) in looks.items()}
 
     async def of(self, job: RawJob) -> LoRARequest | None:
         """Return the adapter that a job names; None for the model itself.
@@ -255,11 +263,11 @@ class Adapters:
         fill(path, self._root, name)
         self._check(path)
 
-    def _check(self, path: Path) -> None:
+    def _check(self, path: Path, *, values: bool = True) -> None:
         config = self._client.vllm_config
         if self._base is None:
             self._base = base_shapes(config.model_config, config.load_config.download_dir)
-        check_adapter(path, config.lora_config, self._base)
+        check_adapter(path, config.lora_config, self._base, values=values)
 
     async def _forget(self, name: str) -> None:
         """Unload an adapter; it is loaded again when it is named again."""

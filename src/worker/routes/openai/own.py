@@ -23,7 +23,8 @@ async def models(asked: Asked) -> dict[str, Any]:
     Raises:
         EngineDead: no engine is alive.
     """
-    return {"object": "list", "data": [card for _, card in await cards(asked)]}
+    found = [card for _, card in await cards(asked)]
+    return {"object": "list", "data": [card for card in found if "error" not in card]}
 
 
 async def model(asked: Asked) -> Any:
@@ -140,7 +141,10 @@ async def find_card(asked: Asked, name: str) -> tuple[Engine, dict[str, Any]]:
 
 
 async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
-    """Return vLLM's cards of an engine's models, and such cards of adapters not loaded yet."""
+    """Return vLLM's cards of an engine's models, and such cards of adapters not loaded yet.
+
+    Those of adapters that can't be loaded have the reason under ``error``.
+    """
     async with contextlib.aclosing(engine.call("/v1/models", None, request_id)) as parts:
         body = b"".join([part async for part in parts if isinstance(part, bytes)])
     # Without the path of an adapter, which is not for callers.
@@ -149,5 +153,8 @@ async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
         for card in json.loads(body)["data"]
     ]
     first, known = cards[0], {card["id"] for card in cards}
-    waiting = [name for name in await engine.adapters_on_volume() if name not in known]
-    return cards + [{**first, "id": name, "root": name, "parent": first["id"]} for name in waiting]
+    for name, reason in (await engine.adapters_on_volume()).items():
+        if name not in known:
+            broken = {"error": reason} if reason else {}
+            cards.append({**first, "id": name, "root": name, "parent": first["id"], **broken})
+    return cards

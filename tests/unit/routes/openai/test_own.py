@@ -86,6 +86,10 @@ async def test_a_model_is_described_by_its_name_slashes_and_all(
 async def test_an_adapter_that_waits_is_described_too(engine: ScriptedEngine) -> None:
     engine.adapters = ["pirate"]
     assert await got(engine, "/v1/models/pirate") == card("pirate", "demo")
+    # One that can't be loaded is described, but not listed.
+    engine.adapters, engine.broken_adapters = [], {"pirate": "rank 64"}
+    assert (await got(engine, "/v1/models/pirate"))["error"] == "rank 64"
+    assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
 
 
 @pytest.mark.usefixtures("embedder")
