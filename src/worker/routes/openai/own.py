@@ -24,7 +24,7 @@ async def models(asked: Asked) -> dict[str, Any]:
         EngineDead: no engine is alive.
     """
     found = [card for _, card in await cards(asked)]
-    return {"object": "list", "data": [card for card in found if "error" not in card]}
+    return {"object": "list", "data": [card for card in found if "problem" not in card]}
 
 
 async def model(asked: Asked) -> Any:
@@ -143,7 +143,7 @@ async def find_card(asked: Asked, name: str) -> tuple[Engine, dict[str, Any]]:
 async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
     """Return vLLM's cards of an engine's models, and such cards of adapters not loaded yet.
 
-    Those of adapters that can't be loaded have the reason under ``error``.
+    Those of adapters that can't be loaded have the reason under ``problem``.
     """
     async with contextlib.aclosing(engine.call("/v1/models", None, request_id)) as parts:
         body = b"".join([part async for part in parts if isinstance(part, bytes)])
@@ -155,6 +155,6 @@ async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
     first, known = cards[0], {card["id"] for card in cards}
     for name, reason in (await engine.adapters_on_volume()).items():
         if name not in known:
-            broken = {"error": reason} if reason else {}
+            broken = {"problem": reason} if reason else {}
             cards.append({**first, "id": name, "root": name, "parent": first["id"], **broken})
     return cards

@@ -88,7 +88,7 @@ async def test_an_adapter_that_waits_is_described_too(engine: ScriptedEngine) ->
     assert await got(engine, "/v1/models/pirate") == card("pirate", "demo")
     # One that can't be loaded is described, but not listed.
     engine.adapters, engine.broken_adapters = [], {"pirate": "rank 64"}
-    assert (await got(engine, "/v1/models/pirate"))["error"] == "rank 64"
+    assert (await got(engine, "/v1/models/pirate"))["problem"] == "rank 64"
     assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
 
 
