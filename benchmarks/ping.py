@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -55,10 +54,9 @@ class Pings:
     """What pings ten times a second are answered, and how long each took."""
 
     begun: float = field(default_factory=time.monotonic)
-    # Statuses in the order in which they changed, with the seconds since the exec.
-    changes: list[tuple[float, int | None]] = field(default_factory=list)
+    # Of each ping: the seconds since the exec at its answer, and its status.
+    seen: list[tuple[float, int | None]] = field(default_factory=list)
     took_s: list[float] = field(default_factory=list)
-    counts: Counter[int | None] = field(default_factory=Counter)
 
     @contextlib.contextmanager
     def going_on(self) -> Iterator[None]:
@@ -78,15 +76,17 @@ class Pings:
             status = ping()
             now = time.monotonic()
             self.took_s.append(now - sent)
-            self.counts[status] += 1
-            if not self.changes or self.changes[-1][1] != status:
-                self.changes.append((now - self.begun, status))
+            self.seen.append((now - self.begun, status))
 
     @property
-    def refused(self) -> int:
-        """How many had no answer after the first that had one."""
-        first = next(at for at, status in self.changes if status is not None)
-        return sum(status is None for at, status in self.changes if at > first)
+    def first(self) -> float:
+        """When the first was answered with 204."""
+        return next(at for at, status in self.seen if status == 204)
+
+    @property
+    def lost(self) -> int:
+        """How many were refused or broken off after the first answer."""
+        return sum(status is None for at, status in self.seen if at > self.first)
 
 
 def waited_for(holds: Callable[[], bool], worker: Background) -> float:
@@ -127,12 +127,12 @@ def round_(served: Hub, folder: Path) -> dict[str, float]:
         dead = waited_for(lambda: ping() == 503, worker)
         time.sleep(2 * PING_S)
     return {
-        "exec to 204": next(at for at, status in pings.changes if status == 204),
+        "exec to 204": pings.first,
         "exec to warm": warm - pings.begun,
         "warm to 200": ready - warm,
         "kill -9 to 503": dead - killed,
         "slowest ping": max(pings.took_s),
-        "refused": float(pings.refused),
+        "lost": float(pings.lost),
     }
 
 

@@ -20,14 +20,12 @@ from typing import NoReturn
 import psutil
 
 from worker import doctor, fitness, local, logs, masking, processor, stalls, start, sweep
-from worker.app import Worker
 from worker.command_line import read_command_line
 from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
 from worker.engine import Engines
 from worker.errors import StartFailed, WorkerError
 from worker.fine_tunes import child
 from worker.phases import phase
-from worker.sending import Sending
 from worker.serve.listener import Listener, Ports
 from worker.settings import Settings
 from worker.settings.environment import (
@@ -53,6 +51,9 @@ log = logging.getLogger("worker")
 
 # How long a worker whose engine died waits until the errors of its jobs are posted.
 FAREWELL_S = 10.0
+
+# Imported while the engine starts, not before: pings wait for what stands above.
+APP = "worker.app"
 
 
 def main() -> int:
@@ -109,19 +110,21 @@ def run(command: Namespace, listener: Listener | None) -> NoReturn:
     stalls.begin(gather(given_environ()).values)
     begun = ready_to_train if command.train else started
     if listener:
-        with begun("worker.serve.running") as (engines, settings):
+        with begun(APP, "worker.serve.running") as (engines, settings):
             sweep.begin(settings)
             serve_http(engines, settings, command.host, listener)
             leave(0)
     if command.rp_serve_api or platform_around():
         processor.name_it_quickly()
-        with begun("runpod", "job_loop.sdk") as (engines, settings):
+        with begun(APP, "runpod", "job_loop.sdk") as (engines, settings):
             sweep.begin(settings)
             serve(engines, settings, test_api=command.rp_serve_api)
             leave(0)
     left = command.train and command.test_input is None
     job = None if left else local.read_job(command.test_input)
-    with begun() as (engines, settings):
+    with begun(APP) as (engines, settings):
+        from worker.app import Worker  # noqa: PLC0415 - see APP
+
         worker = Worker(engines, settings, seconds=math.inf)
         leave(asyncio.run(local.answer(worker, job) if job else local.go_on(worker)))
 
@@ -260,6 +263,9 @@ def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> No
         import runpod  # noqa: PLC0415 - see above
 
         from job_loop import JobLoop, Limits, Wire, sdk  # noqa: PLC0415 - likewise
+
+    from worker.app import Worker  # noqa: PLC0415 - see APP
+    from worker.sending import Sending  # noqa: PLC0415 - likewise
 
     own_loop = queue_around() and not test_api and sdk.fits()
     wire = Wire(sdk.urls(), sdk.session) if own_loop else None

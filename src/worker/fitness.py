@@ -1,14 +1,16 @@
 """The worker's own fitness check, which the SDK runs before it takes jobs: an answer."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from worker.app import Worker
 from worker.engine import Engines
 from worker.record import JobRecord
 
+if TYPE_CHECKING:
+    from worker.app import Worker
 
-def check_of(worker: Worker, engines: Engines) -> Callable[[], Coroutine[Any, Any, None]]:
+
+def check_of(worker: "Worker", engines: Engines) -> Callable[[], Coroutine[Any, Any, None]]:
     """Return a check that raises RuntimeError if the worker does not answer."""
     job = job_for(engines)
 

@@ -5,11 +5,13 @@ import json
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from worker.app import Worker
 from worker.errors import InvalidInput
 from worker.job import parse_input
+
+if TYPE_CHECKING:
+    from worker.app import Worker
 
 TEST_INPUT = "test_input.json"
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +44,7 @@ def read_job(text: str | None) -> dict[str, Any]:
     return {"id": "local", **job}
 
 
-async def answer(worker: Worker, job: dict[str, Any]) -> int:
+async def answer(worker: "Worker", job: dict[str, Any]) -> int:
     """Print the job's yields and its text; return the exit status."""
     texts = []
     async for chunk in worker.handle(job):
@@ -58,7 +60,7 @@ async def answer(worker: Worker, job: dict[str, Any]) -> int:
     return 0
 
 
-async def go_on(worker: Worker) -> int:
+async def go_on(worker: "Worker") -> int:
     """Run what is left on the volume, one after the other; return the exit status."""
     status = 0
     for work in await asyncio.to_thread(worker.unfinished):

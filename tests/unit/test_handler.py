@@ -85,3 +85,10 @@ async def test_a_taken_port_fails_no_job_of_the_queue(taken_port: int, tmp_path:
             assert await asyncio.to_thread(started.ended) == 1
     assert "can't be opened" in started.output
     assert job.status is Status.IN_QUEUE
+
+
+def test_the_ports_are_open_before_anything_large_is_imported() -> None:
+    large = {"torch", "vllm", "transformers", "aiohttp", "runpod", "worker.app"}
+    script = f"import sys, handler; print(*sorted({large} & sys.modules.keys()))"
+    ran = run({**HOME, "PYTHONPATH": str(ROOT / "src")}, sys.executable, "-c", script)
+    assert (ran.returncode, ran.stdout.strip()) == (0, ""), ran

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from worker.engine.locations import find, optional
 from worker.errors import MachineUnfit
 from worker.memory import memory_limit
@@ -62,6 +60,9 @@ def _look_at_driver() -> None:
     Raises:
         MachineUnfit: the driver is too old.
     """
+    # Here, since it takes a second, and this module is imported before the ports are open.
+    import torch  # noqa: PLC0415 - see above
+
     nvml = find("import_pynvml")()
     try:
         nvml.nvmlInit()
