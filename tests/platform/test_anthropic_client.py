@@ -143,6 +143,23 @@ class TestTools:
         second = client.messages.create(**{**TOOL_MESSAGE, "messages": turns})
         assert (said(second), second.stop_reason) == (ANSWER["content"], "end_turn")
 
+    def test_a_call_that_the_model_writes_wrong_is_no_mistake_of_its_caller(
+        self, client: anthropic.Anthropic
+    ) -> None:
+        # It has not learnt this tool, and writes a list in the place of the input.
+        types = {"name": "string", "streams": "boolean", "chunks": "array"}
+        properties: dict[str, Any] = {name: {"type": type_} for name, type_ in types.items()}
+        properties["chunks"]["items"] = {"type": "integer"}
+        schema = {"properties": properties, "required": [*types], "type": "object"}
+        asked = {
+            **MESSAGE,
+            "messages": [{"role": "user", "content": "Describe the worker as JSON."}],
+            "tools": [{"name": "D", "description": "", "input_schema": schema}],
+            "max_tokens": 200,
+        }
+        message = client.messages.create(**asked, tool_choice={"type": "tool", "name": "D"})
+        assert {block.type for block in message.content} <= {"text", "tool_use"}
+
     def test_the_streaming_helper_puts_the_call_together(self, client: anthropic.Anthropic) -> None:
         with client.messages.stream(**TOOL_MESSAGE) as stream:
             parts = [event.partial_json for event in stream if event.type == "input_json"]
