@@ -20,9 +20,9 @@ OPENAI_1_CLIENT := .clients/openai-1/installed
 # Another vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
-# Without the command that runs in .venv, and the tests of how the demo model is made.
+# Without the tests of how the demo model is made.
 SEAM_TESTS := tests/contract/test_vllm*.py tests/platform/starts/test_commands.py tests/settings tests/model \
-	--ignore=tests/model/test_demo_model.py --deselect=tests/platform/starts/test_commands.py::test_make_run
+	--ignore=tests/model/test_demo_model.py
 # Another runpod: make test-sdk SDK=1.9.1.
 SDK ?= 1.11.0
 OTHER_SDK := .sdk/$(SDK)

@@ -11,7 +11,6 @@ import pytest
 from support.processes.background import Background, background, wait_until
 from support.processes.commands import (
     HANDLER,
-    HOME,
     SCRIPT,
     WORKER,
     run,
@@ -25,16 +24,6 @@ RAW_JOB = {"input": {**GREETING, "sampling_params": {"max_tokens": 1}}}
 OPENAI_JOB = {"input": {"openai_route": "/v1/chat/completions", "openai_input": GREETING}}
 
 pytestmark = pytest.mark.usefixtures("demo_model")
-
-
-def test_make_run_answers_the_test_input_with_text_from_the_engine() -> None:
-    made = run(HOME, "make", "run")
-    assert made.returncode == 0, made.stderr
-    *yields, joined = [line for line in made.stdout.splitlines() if line]
-    chunks = [json.loads(line) for line in yields if line.startswith("{")]
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-    assert joined == "".join(text for chunk in chunks for text in chunk["choices"][0]["tokens"])
-    assert joined.startswith("This worker turns a Hugging Face model into a serverless endpoint.")
 
 
 @pytest.mark.parametrize(
