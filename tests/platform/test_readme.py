@@ -14,7 +14,9 @@ from support.processes.commands import HANDLER, HOME, WORKER, run
 from support.processes.local_endpoint import LocalEndpoint
 
 README = (ROOT / "README.md").read_text()
-SAMPLES = re.findall(r"^ *```(\w+)\n(.*?)^ *```", README, re.MULTILINE | re.DOTALL)
+SAMPLES: list[tuple[str, str]] = re.findall(
+    r"^ *```(\w+)\n(.*?)^ *```", README, re.MULTILINE | re.DOTALL
+)
 # Of the demo model, and nearly all of its context.
 DEMO = {'"Qwen/Qwen3-0.6B", max_model_len=4096': '".models/demo", max_model_len=2048'}
 
@@ -35,8 +37,10 @@ def settled(text: str) -> str:
 
 def cell(page: str, row: str, column: int) -> str:
     """Return a cell of the first row of a page's tables that begins so."""
-    line, *_ = re.findall(rf"^\| {re.escape(row)} .*$", (ROOT / page).read_text(), re.MULTILINE)
-    return line.split("|")[column + 1].strip().strip("`")
+    lines: list[str] = re.findall(
+        rf"^\| {re.escape(row)} .*$", (ROOT / page).read_text(), re.MULTILINE
+    )
+    return lines[0].split("|")[column + 1].strip().strip("`")
 
 
 def test_make_run_prints_the_phases_the_chunks_and_the_whole_text() -> None:
