@@ -55,6 +55,8 @@ def _container_rests(cgroup: Path) -> Iterator[int]:
     limits = list(_container_limits(cgroup))
     for _, used, statistics, cache in _VERSIONS:
         if limits and (cgroup / used).is_file():
-            lines = (cgroup / statistics).read_text().splitlines()
+            # Some sandboxes have no statistics.
+            counts = cgroup / statistics
+            lines = counts.read_text().splitlines() if counts.is_file() else []
             given_up = dict(line.split() for line in lines).get(cache, 0)
             yield limits[0] - int((cgroup / used).read_text()) + int(given_up)

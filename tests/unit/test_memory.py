@@ -62,3 +62,9 @@ def test_free_in_a_container_is_what_nobody_uses_and_the_page_cache(
 
 def test_free_without_a_container_is_what_the_machine_has_left(tmp_path: Path) -> None:
     assert 4096 < free_memory(tmp_path) < psutil.virtual_memory().total
+
+
+def test_a_container_without_statistics_has_no_page_cache_to_give_up(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("4096\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    assert free_memory(tmp_path) == 4096 - 3000

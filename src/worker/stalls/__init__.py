@@ -7,6 +7,7 @@ forked, and a thread would wait with everybody else for code in C that keeps the
 import contextlib
 import ctypes
 import faulthandler
+import os
 import signal
 import socket
 import subprocess
@@ -32,9 +33,9 @@ class Watch:
         end_on_signal()
         self._control, theirs = socket.socketpair()
         # Without site-packages it starts in 20 ms.
-        command = [sys.executable, "-I", "-S", watcher.__file__, str(theirs.fileno())]
+        words = [str(theirs.fileno()), str(os.getpid()), str(patience_s)]
         self._child = subprocess.Popen(
-            [*command, str(patience_s)],
+            [sys.executable, "-I", "-S", watcher.__file__, *words],
             pass_fds=[theirs.fileno()],
             env={},
             stdin=subprocess.DEVNULL,
@@ -87,6 +88,9 @@ def end_on_signal() -> None:
     Both happen in C, in the signal's handler: also where no code of Python runs any more. The first
     process of a container ignores what it handles not, SIGKILL among it.
     """
+    if signal.getsignal(watcher.STOP) is signal.SIG_IGN:
+        # As nohup has it: the worker is to outlive its terminal. The watcher kills it.
+        return
     libc = ctypes.CDLL(None)
     # It is called with the signal's number, which becomes the status: that of SIGHUP is 1.
     libc.signal(watcher.STOP, libc._exit)

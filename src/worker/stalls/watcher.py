@@ -28,10 +28,15 @@ WAITS = 0.01
 WAITS_BYTES_S = 16
 # Of a file that is mapped into memory some file systems count no bytes, only the faults.
 BYTES_OF_FAULT = 4096
+# What /proc counts: bytes of reads and writes, and those from a disk, where a loader reads around
+# the page cache, or has the kernel read meanwhile.
+_COUNTED = ("rchar", "wchar", "read_bytes")
 # Seconds for a process to print its stacks and end.
 ENDS_S = 5.0
 LOOK_AT_END_S = 0.02
 
+# What reading /proc raises of a process that has ended, before the read and in it.
+_ENDED = (FileNotFoundError, ProcessLookupError)
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat after the name: proc(5) counts from 1, with two before them.
 _STATE, _PARENT, _MAJOR_FAULTS, _USER, _SYSTEM, _BEGUN = (n - 3 for n in (3, 4, 12, 14, 15, 22))
@@ -42,9 +47,11 @@ _STATES = {
     "T": "stopped by a signal",
     "Z": "ended",
 }
-# The worker's own helpers, this one and the readers of its output: they end after all others, when
-# everything that was printed is where it belongs.
+# The worker's own helpers: this one, what answers pings, the readers of what is printed. What they
+# do is no movement, and they end after all others, when everything is where it belongs.
 _HELPER = [b"-I", b"-S"]
+# The one that reads weights ahead is none of them: the engine waits for what it reads.
+_READS_AHEAD = b"/start/reader.py"
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,12 @@ class Process:
         return []
 
     @property
+    def is_helper(self) -> bool:
+        """Whether it is one of the worker's own helpers."""
+        command = self.command
+        return command[1:3] == _HELPER and not command[3].endswith(_READS_AHEAD)
+
+    @property
     def title(self) -> str:
         """What it calls itself: cores, and their parts, choose a name."""
         return b"".join(self.command[:1]).decode(errors="replace")
@@ -87,10 +100,18 @@ class Process:
     @property
     def bytes_moved(self) -> int:
         """The bytes that it has read and written, files, pipes and what it logs among them."""
+        counted = 0
         with contextlib.suppress(OSError):
-            counts = Path(f"/proc/{self.pid}/io").read_text().split()
-            return int(counts[1]) + int(counts[3]) + self.faults * BYTES_OF_FAULT
-        return 0
+            counted = self.bytes_counted()
+        return counted + self.faults * BYTES_OF_FAULT
+
+    def bytes_counted(self) -> int:
+        """Return the bytes that the kernel counts.
+
+        Raises:
+            OSError: it has ended, or this kernel counts none.
+        """
+        return bytes_in(Path(f"/proc/{self.pid}/io").read_text())
 
     @property
     def handles_stop(self) -> bool:
@@ -102,8 +123,18 @@ class Process:
         return False
 
 
+def bytes_in(counts: str) -> int:
+    """Return the bytes that were moved, by the text of ``/proc/PID/io``."""
+    lines = (line.partition(": ") for line in counts.splitlines())
+    return sum(int(count) for name, _, count in lines if name in _COUNTED)
+
+
 def tree(root: int) -> list[Process]:
-    """Return a process and all below it, children after their parents, without helpers."""
+    """Return a process and all below it, children after their parents, without helpers.
+
+    Raises:
+        OSError: the first has ended.
+    """
     children: dict[int, list[Process]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
@@ -113,7 +144,7 @@ def tree(root: int) -> list[Process]:
     found = [Process.of(root)]
     for parent in found:
         below = children.get(parent.pid, [])
-        found += [child for child in below if child.command[1:3] != _HELPER]
+        found += [child for child in below if not child.is_helper]
     return found
 
 
@@ -180,6 +211,8 @@ def watch(control: socket.socket, worker: int, patience_s: float) -> None:
         worker: id of the process that starts.
         patience_s: seconds without a movement that are too many.
     """
+    if not can_watch(worker):
+        return
     window, usage, phase = Window(patience_s), Usage(), ""
     look_s = min(patience_s / LOOKS, LONGEST_LOOK_S)
     while os.getppid() == worker:
@@ -193,6 +226,17 @@ def watch(control: socket.socket, worker: int, patience_s: float) -> None:
         if window.stands_still(time.monotonic(), usage.processor_s, usage.bytes_moved):
             end(worker, phase, patience_s)
             return
+
+
+def can_watch(worker: int) -> bool:
+    """Return whether the kernel tells what the worker does. If not, nothing is ended: say so."""
+    try:
+        Process.of(worker).bytes_counted()
+    except OSError as error:
+        if os.getppid() == worker:
+            say(f"a start that hangs is not noticed here, where /proc lacks: {error}", "WARNING")
+        return False
+    return True
 
 
 def end(worker: int, phase: str, patience_s: float) -> None:
@@ -244,15 +288,17 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def say(text: str) -> None:
+def say(text: str, level: str = "CRITICAL") -> None:
     """Log a line, as the worker does."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S,000")
-    os.write(2, f"{stamp} CRITICAL worker: {text}\n".encode())
+    os.write(2, f"{stamp} {level} worker: {text}\n".encode())
 
 
 if __name__ == "__main__":
     for _number in (signal.SIGINT, signal.SIGTERM):
         # The worker decides.
         signal.signal(_number, signal.SIG_IGN)
-    _control, _patience_s = sys.argv[1:]
-    watch(socket.socket(fileno=int(_control)), os.getppid(), float(_patience_s))
+    _control, _worker, _patience_s = sys.argv[1:]
+    # The worker may end at any time.
+    with contextlib.suppress(*_ENDED):
+        watch(socket.socket(fileno=int(_control)), int(_worker), float(_patience_s))

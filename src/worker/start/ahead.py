@@ -62,14 +62,17 @@ def begin(found: Sequence[Found]) -> None:
     Args:
         found: models, adapters and the like, in the order in which they are loaded.
     """
-    files = [
-        file.resolve()
-        for one in found
-        if one.wanted.load_format.lower() in _CACHED
-        for file in disk.weights(one.place, one.wanted)
-    ]
-    if files:
-        _running.append(ReadAhead([*dict.fromkeys(files)], int(CACHE_SHARE * free_memory())))
+    # What can't be read, or begun, is no reason to end a start: the engine tells what it misses.
+    with contextlib.suppress(OSError):
+        files = [
+            file.resolve()
+            for one in found
+            if one.wanted.load_format.lower() in _CACHED
+            for file in disk.weights(one.place, one.wanted)
+        ]
+        if files:
+            limit = int(CACHE_SHARE * free_memory())
+            _running.append(ReadAhead([*dict.fromkeys(files)], limit))
 
 
 def end_all() -> None:

@@ -105,6 +105,8 @@ def main(parent: int, limit: int, files: Sequence[str]) -> None:
         os.write(1, reader.report().encode())
         os._exit(0)
 
+    # Ctrl-C reaches the whole process group: the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, leave)
     reader.read()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

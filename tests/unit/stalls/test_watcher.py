@@ -1,15 +1,54 @@
 """What counts as a movement of a start."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.processes.background import wait_until
 
-from worker.stalls.watcher import LATE_S, LONGEST_LOOK_S, Process, Usage, Window, runs, tree
+from worker.stalls.watcher import (
+    BYTES_OF_FAULT,
+    LATE_S,
+    LONGEST_LOOK_S,
+    Process,
+    Usage,
+    Window,
+    bytes_in,
+    can_watch,
+    runs,
+    tree,
+)
+from worker.start.ahead import ReadAhead
 
 PATIENCE_S = 100.0
+# More than any process has.
+NOBODY = 1 << 22
+ENVIRON = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+
+# A worker that is killed while it is watched. A core that it has forked has a copy of the control.
+KILLED = """
+import os, signal, time
+from worker.stalls import Watch
+Watch(2.0)
+if os.fork():
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.close(2)
+time.sleep(600)
+"""
+HANGED_UP = """
+import os, signal
+from worker.stalls import Watch
+watch = Watch(100.0)
+os.kill(os.getpid(), signal.SIGHUP)
+watch.end()
+os.kill(os.getpid(), signal.SIGHUP)
+"""
 
 
 def first_stall(used: Callable[[float], tuple[float, float]], step_s: float = 5.0) -> float | None:
@@ -106,3 +145,48 @@ def test_children_are_part_of_a_start_and_helpers_are_not(
 def test_a_process_that_has_ended_does_not_run(running: Callable[..., Process]) -> None:
     process = running("")
     wait_until(lambda: not runs(process))
+
+
+def test_what_a_kernel_reads_from_a_disk_for_a_process_counts() -> None:
+    counts = "rchar: 10\nwchar: 200\nsyscr: 5\nsyscw: 6\nread_bytes: 4096\nwrite_bytes: 7\n"
+    assert bytes_in(counts) == 10 + 200 + 4096
+
+
+def test_faults_count_where_no_bytes_are_told() -> None:
+    process = replace(Process.of(os.getpid()), pid=NOBODY, faults=3)
+    assert process.bytes_moved == 3 * BYTES_OF_FAULT
+
+
+def test_a_start_is_watched_only_where_its_bytes_are_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert can_watch(os.getpid())
+    assert not can_watch(NOBODY)
+    assert not capfd.readouterr().err
+
+
+def test_what_reads_ahead_is_part_of_a_start(tmp_path: Path) -> None:
+    read_ahead = ReadAhead([tmp_path], 1 << 20)
+    os.kill(read_ahead.pid, signal.SIGSTOP)
+    found = {process.pid for process in tree(os.getpid())}
+    os.kill(read_ahead.pid, signal.SIGCONT)
+    read_ahead.end()
+    assert read_ahead.pid in found
+
+
+def test_a_worker_that_is_killed_leaves_a_watcher_that_ends_without_a_word() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        env=ENVIRON,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as worker:
+        assert worker.wait() == -signal.SIGKILL
+        assert worker.stderr
+        assert worker.stderr.read() == b""
+        os.killpg(worker.pid, signal.SIGKILL)
+
+
+def test_a_start_under_nohup_outlives_its_terminal() -> None:
+    command = ["nohup", sys.executable, "-c", HANGED_UP]
+    subprocess.run(command, env=ENVIRON, stdin=subprocess.DEVNULL, check=True)

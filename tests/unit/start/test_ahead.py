@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.hub.caches import SHARDS, model
+from support.processes.background import wait_until
 
 from worker.start import ahead, reader
 from worker.store import Found, Kind, Origin, Wanted, disk
@@ -58,6 +59,13 @@ def cached(file: Path) -> bool:
         except BlockingIOError:
             return False
     return True
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (caught,) = (line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def test_files_are_read_into_the_page_cache(tmp_path: Path) -> None:
@@ -111,6 +119,22 @@ def test_nothing_is_read_for_a_format_that_reads_around_the_page_cache(
 ) -> None:
     ahead.begin([found(model(tmp_path / "model"), load_format)])
     assert not ahead._running
+
+
+def test_weights_that_cant_be_listed_end_no_start(tmp_path: Path) -> None:
+    ahead.begin([found(tmp_path / ("name" * 100))])
+    assert not ahead._running
+
+
+def test_ctrl_c_is_for_its_parent_and_prints_nothing(
+    held: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    read_ahead = ahead.ReadAhead([held], 1 << 20)
+    # It handles SIGTERM once it reads.
+    wait_until(lambda: handles(read_ahead.pid, signal.SIGTERM))
+    os.kill(read_ahead.pid, signal.SIGINT)
+    read_ahead.end()
+    assert not capfd.readouterr().err
 
 
 def test_the_log_says_what_was_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
