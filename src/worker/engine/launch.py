@@ -174,8 +174,6 @@ def _configure_all(
 def _started(one: Configured, also_import: Sequence[str] | None) -> tuple[Configured, Core]:
     """Start an engine's first core, and a second one if there is something to do without.
 
-    The second takes less memory if the first was short of it, and vLLM's own loader.
-
     Args:
         one: the engine.
         also_import: as of ``starting.fork``.
@@ -186,15 +184,28 @@ def _started(one: Configured, also_import: Sequence[str] | None) -> tuple[Config
     try:
         return one, starting.fork(one.arguments, one.config, also_import)
     except START_ERRORS as error:
-        again, doing = with_own_loader(one.arguments), OTHER_LOADER
-        if fitting.is_out_of_memory(str(error)):
-            again, doing = fitting.with_less(again, one.config) or again, fitting.SECOND_TRY
-        if again is one.arguments:
+        if (second := second_try(one, str(error))) is None:
             raise
+        again, doing = second
         log.warning("%s: %s: %s", one.arguments.model_name, doing, error)
     # Outside of the handler, so that nothing keeps what is left of the first one.
     one = _configure(again)
     return one, starting.spawn(*one)
+
+
+def second_try(one: Configured, reason: str) -> tuple[EngineArguments, str] | None:
+    """Return an engine's arguments for a second core, and what it does without; None for none.
+
+    It takes less memory if the first was short of it, and vLLM's own loader.
+
+    Args:
+        one: the engine.
+        reason: why the first core did not start.
+    """
+    own = with_own_loader(one.arguments)
+    if fitting.is_out_of_memory(reason) and (less := fitting.with_less(own, one.config)):
+        return less, fitting.SECOND_TRY
+    return None if own is one.arguments else (own, OTHER_LOADER)
 
 
 def _start_again(arguments: EngineArguments) -> Core:
