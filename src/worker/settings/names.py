@@ -93,6 +93,7 @@ REMOVED = {
     "NUM_SCHEDULER_STEPS": "ASYNC_SCHEDULING=1 prepares the next step while this one runs",
     "OVERRIDE_POOLER_CONFIG": "set POOLER_CONFIG",
     "PREEMPTION_CHECK_PERIOD": _SCHEDULER,
+    "PREEMPTION_CPU_CAPACITY": _SCHEDULER,
     "PREEMPTION_MODE": _SCHEDULER,
     "QUANTIZATION_PARAM_PATH": "scales of an FP8 KV cache are read from the checkpoint",
     "REQUEST_TIMEOUT": "the endpoint's execution timeout bounds a job",

@@ -25,7 +25,7 @@ from worker.settings.names import EMBEDDER
 from worker.settings.values import redact
 
 # Values that consoles write for an option that is unset.
-UNSET = {("MAX_NUM_BATCHED_TOKENS", "0")}
+UNSET = {("MAX_NUM_BATCHED_TOKENS", "0"), ("LORA_MODULES", "[]")}
 
 
 class _Parser(find("FlexibleArgumentParser")):  # type: ignore[misc]  # find returns Any
