@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from worker.doctor.candidate import Candidate
 from worker.engine import fitting
 from worker.engine.refusals import words
@@ -39,9 +41,11 @@ def held(model: Candidate, size: float, floor: int) -> Held | None:
     try:
         plan = model.plan(model.split.tensor, cpu=True)
     except StartFailed as error:
-        # The start builds the same layers, but with memory behind them.
+        # The start builds the same layers, but with memory behind them. A configuration that is
+        # invalid is the rehearsal's finding.
         cause = error.__cause__
-        same = model.local and isinstance(cause, (LookupError, ValueError))
+        built = isinstance(cause, (LookupError, ValueError))
+        same = model.local and built and not isinstance(cause, ValidationError)
         return Held(unbuilt=f"{type(cause).__name__}: {error.message}") if same else None
     if not plan.specs:
         return None
