@@ -289,9 +289,10 @@ def send(pid: int, number: int) -> None:
 
 
 def say(text: str, level: str = "CRITICAL") -> None:
-    """Log a line, as the worker does."""
+    """Log a line, as the worker does; a start that hangs is ended also where nobody reads it."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S,000")
-    os.write(2, f"{stamp} {level} worker: {text}\n".encode())
+    with contextlib.suppress(OSError):
+        os.write(2, f"{stamp} {level} worker: {text}\n".encode())
 
 
 if __name__ == "__main__":

@@ -30,6 +30,16 @@ PATIENCE_S = 100.0
 NOBODY = 1 << 22
 ENVIRON = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
 
+# Hangs where nobody reads what is printed any more.
+UNREAD = """
+import os, time
+from worker.stalls import Watch
+source, sink = os.pipe()
+os.close(source)
+os.dup2(sink, 2)
+Watch(0.5)
+time.sleep(600)
+"""
 # A worker that is killed while it is watched. A core that it has forked has a copy of the control.
 KILLED = """
 import os, signal, time
@@ -190,3 +200,8 @@ def test_a_worker_that_is_killed_leaves_a_watcher_that_ends_without_a_word() -> 
 def test_a_start_under_nohup_outlives_its_terminal() -> None:
     command = ["nohup", sys.executable, "-c", HANGED_UP]
     subprocess.run(command, env=ENVIRON, stdin=subprocess.DEVNULL, check=True)
+
+
+def test_a_start_that_hangs_is_ended_also_where_nobody_reads_why() -> None:
+    ran = subprocess.run([sys.executable, "-c", UNREAD], env=ENVIRON, check=False)
+    assert ran.returncode == 1
