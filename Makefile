@@ -17,6 +17,7 @@ FIGURES ?= .bench-figures/demo.json
 NODE_CLIENT := .clients/node/installed
 LLM_ENGINE_CLIENT := .clients/llm-engine/installed
 OPENAI_1_CLIENT := .clients/openai-1/installed
+AGENTS_SDK := .clients/openai-agents/installed
 # Another vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
@@ -123,7 +124,7 @@ test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
 
-test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) ## Run the tests with third-party clients (.clients, 430 MB)
+test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) ## Run the tests with third-party clients (.clients, 430 MB)
 	@$(BIN)/python -m pytest tests/clients
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
@@ -263,7 +264,7 @@ $(SBOM_TOOL): $(INSTALLED) builder/release/requirements.txt
 $(RANDOM_MODEL)/config.json: $(INSTALLED) benchmarks/random_model.py
 	@$(BIN)/python benchmarks/random_model.py $(RANDOM_MODEL)
 
-$(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
+$(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
 	@echo "==> Making $(@D)"
 	@$(BIN)/python -m venv $(@D)
 	@$(@D)/bin/python $(PIP) install --no-deps --no-compile --quiet \

@@ -17,7 +17,11 @@ from support.processes.s3_server import s3_server
 from support.runpod_api import document
 
 EXAMPLES = ROOT / "examples"
-SCRIPTS = sorted(file.name for file in EXAMPLES.iterdir() if file.suffix in (".py", ".sh"))
+SCRIPTS = sorted(
+    str(file.relative_to(EXAMPLES))
+    for file in EXAMPLES.rglob("*")
+    if file.suffix in (".py", ".sh", ".mjs")
+)
 # Seconds, that end what hangs.
 HUNG_S = 500
 LONGEST = 40
@@ -26,17 +30,36 @@ COUNT = re.escape(ANSWERS["Count to ten."])
 # What each prints, whole.
 PRINTED = {
     "anthropic_proxy.py": COUNT,
+    "gateway/anthropic_messages.py": rf"{COUNT}\n14 tokens asked",
+    "gateway/chat_stream.sh": (
+        r'(?:data: \{.+\n\n)+data: \{.+"completion_tokens":28.+\n\ndata: \[DONE\]'
+    ),
+    "gateway/openai_chat.py": rf"{COUNT}\n28 tokens",
+    "gateway/openai_embeddings.py": (r"0\.\d\d The invoice is due.+\n-?0\.\d\d .+\n-?0\.\d\d .+"),
+    "gateway/openai_structured.py": r"name='demo' streams=True chunks=\[1, 3, 9, 27\]",
+    "gateway/openai_tools.py": (
+        r'job_status\(\{"job_id": "42"\}\)\nYes, job 42 is done: its status is COMPLETED\.'
+    ),
+    "gateway/raw_job.sh": rf'.*"status": "COMPLETED".*"tokens": \["{COUNT}"\].*"output": 28.*',
     "llm_engine.py": (
         r"models: demo, .+\nwhole: (.+)\nstreamed: \1\nfile: rows\.csv 2 lines\ndeleted: True"
     ),
     "many_prompts.py": (
         rf"(?:Number \d is.*\n){{3}}1000 answers, \d+ tokens\n{COUNT}\nThis worker .+"
     ),
+    "openai_batch.py": rf"completed\ncounting: {COUNT}\ngreeting: Hello! Ask me .+",
     "openai_proxy.py": COUNT,
     "openai_transport.py": rf"{COUNT}\nkept on the volume\ndeleted: True",
 }
+WORDS = {"gateway/openai_embeddings.py": ["minilm"]}
+# Their client is our proxy's.
+PROXIED = ("anthropic_proxy.py", "openai_batch.py", "openai_proxy.py")
 # Tested below: with a volume's S3 API, a worker that trains, or none.
-APART = {"deploy_plan.sh", "large_batch.py", "llm_engine_fine_tune.py"}
+APART = {"deploy_plan.sh", "large_batch.py", "llm_engine_fine_tune.py", "openai_fine_tune.py"}
+# Tested in tests/clients, with adapters, or with clients that are installed there.
+IN_CLIENTS = {script for script in SCRIPTS if script.startswith("frameworks/")} | {
+    "gateway/openai_adapter.py"
+}
 # Bytes: a job takes 14 MB of a file.
 LARGER_THAN_A_JOB = 15_000_000
 
@@ -64,6 +87,20 @@ def of(endpoint: LocalEndpoint) -> dict[str, str]:
         "RUNPOD_ENDPOINT_ID": "local",
         "RUNPOD_API_KEY": ACCOUNT,
         "RUNPOD_ENDPOINT_BASE_URL": endpoint.api_url,
+        "OPENAI_BASE_URL": endpoint.openai_url,
+        "OPENAI_API_KEY": ACCOUNT,
+        "ANTHROPIC_BASE_URL": endpoint.openai_url.removesuffix("/v1"),
+        "ANTHROPIC_AUTH_TOKEN": ACCOUNT,
+    }
+
+
+def behind(proxy: ClientProxy) -> dict[str, str]:
+    """Return the variables of clients that call the proxy."""
+    return {
+        "OPENAI_BASE_URL": f"{proxy.url}/v1",
+        "OPENAI_API_KEY": KEY,
+        "ANTHROPIC_BASE_URL": proxy.url,
+        "ANTHROPIC_API_KEY": KEY,
     }
 
 
@@ -80,13 +117,8 @@ def proxy(
 def test_an_example_prints_what_it_should(
     script: str, make_endpoint: LocalEndpoint, proxy: ClientProxy, tmp_path: Path
 ) -> None:
-    environ = {
-        "OPENAI_BASE_URL": f"{proxy.url}/v1",
-        "OPENAI_API_KEY": KEY,
-        "ANTHROPIC_BASE_URL": proxy.url,
-        "ANTHROPIC_API_KEY": KEY,
-    }
-    found = printed(script, tmp_path, **(environ if "proxy" in script else of(make_endpoint)))
+    environ = behind(proxy) if script in PROXIED else of(make_endpoint)
+    found = printed(script, tmp_path, *WORDS.get(script, []), **environ)
     assert re.fullmatch(PRINTED[script], found.rstrip("\n")), found
 
 
@@ -134,12 +166,16 @@ def test_a_fine_tune_teaches_the_colours(worker_environ: dict[str, str], tmp_pat
     with local_endpoint(command, {**worker_environ, **settings}, tmp_path / "log") as endpoint:
         endpoint.wait_for_output(READY)
         found = printed("llm_engine_fine_tune.py", tmp_path, **of(endpoint)).splitlines()
+        with client_proxy(endpoint.api_url, tmp_path / "proxy", PROXY_API_KEY=KEY) as proxy:
+            theirs = printed("openai_fine_tune.py", tmp_path, **behind(proxy)).splitlines()
     assert found[1].startswith("SUCCESS demo.colours.")
     assert found[-1].endswith(": A token is green.")
+    assert theirs[0].strip() == "succeeded"
+    assert re.fullmatch(r"demo\.colours\..+: A token is green\.", theirs[-1])
 
 
 def test_every_example_is_short_listed_and_run_here() -> None:
-    assert set(SCRIPTS) == PRINTED.keys() | APART
+    assert set(SCRIPTS) == PRINTED.keys() | APART | IN_CLIENTS
     listed = re.findall(r"^\| \[(\S+)\]\(\1\) \|", (EXAMPLES / "README.md").read_text(), re.M)
     assert sorted(listed) == SCRIPTS
     for script in SCRIPTS:

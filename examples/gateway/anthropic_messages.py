@@ -1,0 +1,21 @@
+"""Anthropic's client, straight to an endpoint: a streamed message, and a count of tokens.
+
+ANTHROPIC_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai (without /v1), and
+ANTHROPIC_AUTH_TOKEN the account's key. ANTHROPIC_API_KEY would not do: it is sent in a header that
+the platform does not read.
+"""
+
+import anthropic
+from anthropic.types import MessageParam
+
+with anthropic.Anthropic() as client:
+    # The worker lists its models for OpenAI's clients.
+    model = client.get("/v1/models", cast_to=dict[str, list[dict[str, str]]])["data"][0]["id"]
+    messages: list[MessageParam] = [{"role": "user", "content": "Count to ten."}]
+    with client.messages.stream(
+        model=model, messages=messages, max_tokens=100, extra_body={"temperature": 0}
+    ) as stream:
+        for text in stream.text_stream:
+            print(text, end="", flush=True)
+    print()
+    print(client.messages.count_tokens(model=model, messages=messages).input_tokens, "tokens asked")
