@@ -19,6 +19,10 @@ def test_an_unknown_argument_is_refused_with_the_nearest_name(generate: Ended) -
     assert "'max_model_length': did you mean 'max_model_len'?" in refused["message"]
 
 
+def test_what_is_refused_reads_no_weights_ahead(generate: Ended) -> None:
+    assert not generate["arguments"]["reads_ahead"]
+
+
 def test_wrong_values_are_refused_all_at_once(generate: Ended) -> None:
     refused = generate["arguments"]["wrong"]
     assert refused["type"] == "SettingsError"

@@ -85,13 +85,13 @@ class LLM:
         }
         environ = {name.upper(): text(value) for name, value in values.items()}
         read = start.ready(environ)
-        check_known(engine_args, read.options)
-        # vLLM can be imported only now.
-        from worker.engine import launch  # noqa: PLC0415 - see above
-        from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
-
-        stack = contextlib.ExitStack()
         try:
+            check_known(engine_args, read.options)
+            # vLLM can be imported only now.
+            from worker.engine import launch  # noqa: PLC0415 - see above
+            from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
+
+            stack = contextlib.ExitStack()
             engines = stack.enter_context(
                 launch.launched(read.settings, [read.arguments], compile_cache=read.compile_cache)
             )

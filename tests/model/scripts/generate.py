@@ -11,6 +11,7 @@ from demo_model import ANSWERS, MEMORY, PASSAGE
 from model.scripts.shared import raw, refusal, report, texts
 
 from worker.offline import LLM
+from worker.start import ahead
 
 GREEDY = {"temperature": 0, "max_tokens": 400}
 START, _ = PASSAGE
@@ -21,6 +22,7 @@ BEGUN = ANSWER.index(" Face")  # between two tokens
 def arguments(model: str) -> dict[str, Any]:
     return {
         "unknown": refusal(lambda: LLM(model, max_model_length=512)),
+        "reads_ahead": bool(ahead._running),
         "wrong": refusal(lambda: LLM(model, max_model_len="many", dtype="int3", swap_space=4)),
         "wrong_everywhere": refusal(lambda: LLM(model, max_model_len="many", max_concurrency=0)),
         "no_such_model": refusal(lambda: LLM(f"{model}/nowhere")),
