@@ -1,4 +1,4 @@
-"""The examples of docs/api.md on the real engine, and its tables checked against the code."""
+"""Examples of the pages on the real engine, and the tables of docs/api.md held to the code."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, broken_stream, yields_of
-from support.tables.api_examples import Block, Example, blocks, events, examples, matches, rows
+from support.tables.api_examples import (
+    API,
+    GUIDE,
+    Block,
+    Example,
+    blocks,
+    events,
+    examples,
+    matches,
+    rows,
+)
 
 from worker import asgi
 from worker.app import Worker
@@ -20,7 +30,8 @@ from worker.settings import Settings
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
-KINDS = {"json job", "json output", "json error", "sse output", "sse end"}
+KINDS = {"json job", "json output", "json error", "sse output", "sse end", "sh"}
+SCRIPTS = {"python endpoint", "sh endpoint", "python serve", "python sees", "python adapter"}
 
 
 @pytest.mark.parametrize("example", examples(endpoint=False), ids=lambda example: example.name)
@@ -38,7 +49,8 @@ async def test_a_job_is_answered_as_it_is_shown(
 
 
 def test_every_block_is_an_example_that_runs() -> None:
-    assert {block.kind for block in blocks()} <= KINDS
+    assert {block.kind for block in blocks(API)} <= KINDS
+    assert {block.kind for block in blocks(GUIDE)} <= KINDS | SCRIPTS | {"text output"}
 
 
 class Breaking(ScriptedEngine):
@@ -54,7 +66,9 @@ class Breaking(ScriptedEngine):
 
 
 @pytest.mark.parametrize(
-    "shown", [block for block in blocks() if block.kind == "sse end"], ids=lambda end: end.words[0]
+    "shown",
+    [block for block in blocks(API) if block.kind == "sse end"],
+    ids=lambda end: end.words[0],
 )
 async def test_a_stream_breaks_off_as_it_is_shown(shown: Block) -> None:
     job = {"openai_route": shown.words[0], "openai_input": {"stream": True}}

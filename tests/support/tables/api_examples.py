@@ -1,9 +1,12 @@
-"""The examples of docs/api.md: jobs and their answers.
+"""The examples of docs/api.md and docs/guide.md: jobs, scripts and what comes of them.
 
 A block's first line has its role after its language: ``json job``, ``json output`` (one yield
 of the job above it), ``json error`` (what its failure holds), ``sse output`` (the events of all
 yields), ``sse end`` (how a stream breaks off). A job's settings follow its role, and ``endpoint``
 if it needs a worker with all features.
+
+A script's role says what it runs against: ``python endpoint``, ``sh endpoint``, ``python serve``;
+``text output`` is what it prints.
 """
 
 import json
@@ -12,12 +15,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from support import ROOT
 
-DOCUMENT = (ROOT / "docs" / "api.md").read_text()
-BLOCK = re.compile(r"^```(json|sse) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+API, GUIDE = (ROOT / "docs" / name for name in ("api.md", "guide.md"))
+BLOCK = re.compile(r"^```(json|sse|python|sh|text) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SCRIPTS = ("python", "sh")
 # Stands for what differs from call to call, and for what is left out.
 ANY = "…"
 ENDPOINT = "endpoint"
@@ -30,19 +35,19 @@ class Block:
     kind: str
     words: tuple[str, ...]
     text: str
-    line: int
+    place: str
 
 
 @dataclass(frozen=True)
 class Example:
-    """A job, and the block that shows its answer, if there is one."""
+    """A job or a script, and the block that shows what comes of it, if there is one."""
 
     job: Block
     answer: Block | None
 
     @property
     def name(self) -> str:
-        return f"line {self.job.line}"
+        return self.job.place
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -72,31 +77,37 @@ class Example:
         assert matches(shown, actual), json.dumps(actual, ensure_ascii=False)[:2000]
 
 
-def blocks() -> list[Block]:
-    """Return all blocks of JSON and events."""
+def blocks(page: Path) -> list[Block]:
+    """Return a page's blocks of JSON, events, scripts and what they print."""
     found = []
-    for match in BLOCK.finditer(DOCUMENT):
+    document = page.read_text()
+    for match in BLOCK.finditer(document):
         language, attributes, text = match.groups()
         role, *words = shlex.split(attributes) or [""]
-        line = DOCUMENT.count("\n", 0, match.start()) + 1
-        found.append(Block(f"{language} {role}", tuple(words), text, line))
+        line = document.count("\n", 0, match.start()) + 1
+        found.append(Block(f"{language} {role}".strip(), tuple(words), text, f"{page.name}:{line}"))
     return found
 
 
 def examples(*, endpoint: bool) -> list[Example]:
     """Return the jobs that need an endpoint with all features, or those that don't."""
-    several = blocks()
-    following = [*several[1:], None]
     return [
-        Example(job, after if after and after.kind.endswith((" output", " error")) else None)
-        for job, after in zip(several, following, strict=True)
-        if job.kind == "json job" and (ENDPOINT in job.words) == endpoint
+        example
+        for page in (API, GUIDE)
+        for example in _examples(page)
+        if example.job.kind == "json job" and (ENDPOINT in example.job.words) == endpoint
     ]
 
 
+def scripts(against: str) -> list[Example]:
+    """Return the guide's scripts that run against an endpoint, or a worker of another kind."""
+    kinds = {f"{language} {against}" for language in SCRIPTS}
+    return [example for example in _examples(GUIDE) if example.job.kind in kinds]
+
+
 def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the table below a heading, without the marks of code."""
-    section = re.split(r"\n#+ ", DOCUMENT.split(f"# {heading}\n")[1])[0]
+    """Return the cells of the table below a heading of api.md, without the marks of code."""
+    section = re.split(r"\n#+ ", API.read_text().split(f"# {heading}\n")[1])[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[1:]]
 
@@ -105,6 +116,11 @@ def events(text: str) -> list[Any]:
     """Return the events of a stream: the lines before the data, and the data."""
     whole = [event.splitlines() for event in text.strip().split("\n\n")]
     return [[*lines[:-1], _data(lines[-1].removeprefix("data: "))] for lines in whole]
+
+
+def prints(shown: str, actual: str) -> bool:
+    """Return whether a text is as shown, where ``ANY`` stands for anything."""
+    return bool(re.fullmatch(".*".join(map(re.escape, shown.split(ANY))), actual, re.DOTALL))
 
 
 def matches(shown: Any, actual: Any) -> bool:
@@ -120,12 +136,20 @@ def matches(shown: Any, actual: Any) -> bool:
             shown, actual = shown[:-1], actual[: len(shown) - 1]
         return len(shown) == len(actual) and all(map(matches, shown, actual))
     if isinstance(shown, str):
-        pattern = ".*".join(map(re.escape, shown.split(ANY)))
-        return bool(re.fullmatch(pattern, actual, re.DOTALL))
+        return prints(shown, actual)
     # Figures of an embedder or a model differ a little from machine to machine.
     return (
         bool(math.isclose(shown, actual, abs_tol=1e-3)) if type(shown) is float else shown == actual
     )
+
+
+def _examples(page: Path) -> list[Example]:
+    several = blocks(page)
+    following = [*several[1:], None]
+    return [
+        Example(job, after if after and after.kind.endswith((" output", " error")) else None)
+        for job, after in zip(several, following, strict=True)
+    ]
 
 
 def _matching_keys(shown: dict[str, Any], actual: dict[str, Any]) -> bool:
