@@ -11,6 +11,7 @@ FUZZ := .fuzz/installed
 PLOTTER := .bench/installed
 ACTIONLINT := .actionlint/installed
 SBOM_TOOL := .release/installed
+SITE_TOOL := .site/installed
 RANDOM_MODEL := .models/random
 # What make bench writes, and make bench-plots draws: several runs are taken together.
 FIGURES ?= .bench-figures/demo.json
@@ -68,7 +69,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest test-sdk test-image fuzz chaos check format listings wheel bench bench-plots sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest test-sdk test-image fuzz chaos check format listings wheel bench bench-plots site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -168,6 +169,15 @@ wheel: ## Build the client's package in dist/ (docs/client.md; needs pip only, n
 	@$(PYTHON) $(PIP) wheel --no-deps --quiet --wheel-dir dist .
 	@ls dist/*.whl
 
+# The pages keep their places, so that links work as they do in the repository; of a block's first
+# line, which tests read, only the language stays.
+site: $(SITE_TOOL) ## Build the pages as a site in .site/html, with every link checked (.site, 150 MB)
+	@rm -rf .site/pages .site/html; mkdir -p .site/pages
+	@cp -r *.md LICENSE docs examples .site/pages
+	@find .site/pages -name '*.md' -exec sed -i -E 's/^( *```\w+) .*/\1/' {} +
+	@NO_MKDOCS_2_WARNING=1 .site/bin/python -m mkdocs build --strict --quiet
+	@echo "The site: .site/html/index.html"
+
 sbom: $(INSTALLED) $(SBOM_TOOL) ## Write .release/sbom.json: the packages that the tests run on, in CycloneDX (.release, 30 MB)
 	@.release/bin/cyclonedx-py environment $(BIN)/python --output-reproducible --no-validate -o .release/sbom.json
 
@@ -219,7 +229,7 @@ bench-plots: $(PLOTTER) ## Draw docs/plots, and print the table, of what make be
 	@.bench/bin/python benchmarks/plots.py $(FIGURES)
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf dist .venv .actionlint .release .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .venv .actionlint .release .site .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -260,6 +270,10 @@ $(PLOTTER): $(INSTALLED) benchmarks/requirements.txt
 $(SBOM_TOOL): $(INSTALLED) builder/release/requirements.txt
 	@echo "==> Making .release"
 	@$(call environment,-r builder/release/requirements.txt)
+
+$(SITE_TOOL): $(INSTALLED) builder/site-requirements.txt
+	@echo "==> Making .site"
+	@$(call environment,-r builder/site-requirements.txt)
 
 $(RANDOM_MODEL)/config.json: $(INSTALLED) benchmarks/random_model.py
 	@$(BIN)/python benchmarks/random_model.py $(RANDOM_MODEL)

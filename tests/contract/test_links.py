@@ -56,3 +56,10 @@ def test_every_link_leads_to_an_existing_file_and_heading(page: Path) -> None:
 def test_pages_have_links_and_headings_that_are_looked_at() -> None:
     assert sum(1 for page in PAGES for _ in links(page)) > 200
     assert "when-it-doesnt-come-up" in headings(ROOT / "docs" / "deploy.md")
+
+
+def test_every_page_of_docs_has_a_place_in_the_site() -> None:
+    listed = set(re.findall(r"- (?:Start: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    assert listed == {
+        str(page.relative_to(ROOT)) for page in PAGES if page.parent.name != ".runpod"
+    }
