@@ -169,8 +169,7 @@ def _engines(
         findings = [*_snapshot(found, engine)]
         besides = {part: lookups.result(part.wanted) for part in parts.get(prefix, ())}
         if engine and found and not isinstance(found, Finding):
-            rehearsed = None if judges else read.environ
-            model, refused = _judged(engine, found, besides, rehearsed)
+            model, refused = _judged(engine, found, besides, None if judges else read)
             candidates.append(model)
             # Without what was refused the rest of the topic is of no interest.
             over = {finding.topic for finding in refused}
@@ -190,11 +189,11 @@ def _judged(
     engine: EngineArguments,
     snapshot: "Snapshot",
     besides: "Mapping[Part, Snapshot | Finding]",
-    environ: Mapping[str, str] | None,
+    read: _Read | None,
 ) -> "tuple[Candidate, list[Finding]]":
     """Return an engine without the settings for which a start refuses it, and the refusals.
 
-    None in place of the variables: it is to be started on GPUs that can't be asked here.
+    None in place of the settings: it is to be started on GPUs that can't be asked here.
     """
     # They import vLLM.
     from worker.doctor import fit  # noqa: PLC0415 - see above
@@ -205,11 +204,12 @@ def _judged(
     overwrite(fit.ALLOW_LONG, "0")
     model = Candidate.of(engine, snapshot)
     known = model.config or model.local
-    if environ is None or not known or (model.architectures and not model.runnable):
+    if read is None or not known or (model.architectures and not model.runnable):
         return model, []
-    overwrite(fit.ALLOW_LONG, environ.get(fit.ALLOW_LONG, "0"))
+    overwrite(fit.ALLOW_LONG, read.environ.get(fit.ALLOW_LONG, "0"))
     found = {part: None if isinstance(at, Finding) else at for part, at in besides.items()}
-    accepted, refused = rehearse(model, found)
+    system_prompt = read.start.settings.system_prompt if read.start else None
+    accepted, refused = rehearse(model, found, system_prompt)
     overwrite(fit.ALLOW_LONG, "0")
     return (Candidate.of(accepted, snapshot) if refused else model), refused
 

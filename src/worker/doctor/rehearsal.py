@@ -11,9 +11,10 @@ from typing import Any
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.parts import Part
-from worker.engine import configuring, foresight
+from worker.engine import configuring
 from worker.engine.arguments import EngineArguments
 from worker.engine.configuring import Refusal
+from worker.engine.first_request import renders
 from worker.engine.model_config import load_classes
 from worker.settings.values import is_directory
 from worker.store import Kind, Snapshot
@@ -22,6 +23,8 @@ from worker.store.files import CONFIG
 # What a refusal is about, by the option for which there is one.
 _TOPICS = {
     "BLOCK_SIZE": "block size",
+    "CHAT_TEMPLATE": "chat template",
+    "CHAT_TEMPLATE_CONTENT_FORMAT": "chat template",
     "DATA_PARALLEL_SIZE": "parallel",
     "LORA_MODULES": "adapter",
     "MAX_LORA_RANK": "adapter",
@@ -37,13 +40,14 @@ _READ_FROM_FILES = frozenset({"CONFIG_FORMAT", "GENERATION_CONFIG", "TOKENIZER_M
 
 
 def rehearse(
-    model: Candidate, parts: Mapping[Part, Snapshot | None]
+    model: Candidate, parts: Mapping[Part, Snapshot | None], system_prompt: str | None = None
 ) -> tuple[EngineArguments, list[Finding]]:
     """Run a start of an engine on this machine, without its weights.
 
     Args:
         model: the engine, whose model vLLM has code for.
         parts: what it loads besides the model, where it is now; None if it can't be had.
+        system_prompt: opens conversations that have no system message.
 
     Returns:
         The engine without the options for which the start is refused, and the refusals.
@@ -52,7 +56,7 @@ def rehearse(
     with contextlib.ExitStack() as stack:
         names: dict[str, str] = {}
         placed = _placed(model, parts, stack, names)
-        also = foresight.check_tokenizer if _has_tokenizer(model, parts) else None
+        also = renders(system_prompt) if _has_tokenizer(model, parts) else None
         for refusal in configuring.refusals(placed, also):
             if refusal.unset == ("MAX_MODEL_LEN",) and model.pools and not model.local:
                 # What it takes depends on files that are not here: the check of the context warns.

@@ -23,14 +23,15 @@ _MODEL = frozenset({"MODEL", "REVISION", "HF_CONFIG_PATH"})
 _MOST = 300
 _REFUSALS = (*MALFORMED, StartFailed)
 
-Check = Callable[[Any], None]
-
 
 class Configured(NamedTuple):
     """An engine's final arguments, and the configuration that vLLM made of them."""
 
     arguments: EngineArguments
     config: Any
+
+
+Check = Callable[[Configured], None]
 
 
 class Refusal(NamedTuple):
@@ -66,7 +67,7 @@ def refusals(arguments: EngineArguments, also: Check | None = None) -> Iterator[
 
     Args:
         arguments: of an engine, with directories as models.
-        also: a further check of vLLM's configuration.
+        also: a further check of what they make.
 
     What is about the model and no setting is the last.
     """
@@ -81,10 +82,12 @@ def refusals(arguments: EngineArguments, also: Check | None = None) -> Iterator[
 
 def without(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:
     """Return a copy in which options have vLLM's own defaults."""
-    unset = find("AsyncEngineArgs")(model=arguments.vllm.model)
+    # Options of the engine, and those of vLLM's server.
+    kinds = find("AsyncEngineArgs")(model=arguments.vllm.model), find("FrontendArgs")()
     values = {
         dest: copy.deepcopy(getattr(unset, dest))
         for name in names
+        for unset in kinds
         if hasattr(unset, dest := name.lower())
     }
     changed = arguments.with_options(**values)
@@ -120,7 +123,7 @@ def _problem(arguments: EngineArguments, also: Check | None) -> str | None:
     try:
         configured = _configured(arguments)
         if also:
-            also(configured.config)
+            also(configured)
     except _REFUSALS as error:
         return words(error, _MOST)
     return None

@@ -86,16 +86,6 @@ def _check_seed(config: Any) -> None:
         raise StartFailed("Seed must be between 0 and 2**32 - 1")
 
 
-def check_tokenizer(config: Any) -> None:
-    """Load a model's tokenizer, as an engine does beside its core.
-
-    Raises:
-        Exception: one of ``START_ERRORS``.
-    """
-    if not config.model_config.skip_tokenizer_init:
-        find("cached_tokenizer_from_config")(config.model_config)
-
-
 def _check_processes(config: Any) -> None:
     """Check that each process of an engine has a part of the CPU's memory to itself."""
     if config.parallel_config.distributed_executor_backend != "mp":

@@ -33,6 +33,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "EngineGenerateError": ("vllm.v1.engine.exceptions",),
     "ErrorResponse": ("vllm.entrypoints.serve.engine.protocol", "vllm.entrypoints.openai.protocol"),
     "FlexibleArgumentParser": ("vllm.utils.argparse_utils", "vllm.utils"),
+    "FrontendArgs": _SERVE_ARGUMENTS,
     "FullAttentionSpec": ("vllm.v1.kv_cache_interface",),
     "GracefulHTTPError": ("vllm.exceptions",),
     "KVCacheLayout": ("vllm.v1.kv_cache_layout",),
@@ -83,6 +84,10 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "get_quantization_config": ("vllm.model_executor.layers.quantization",),
     "import_pynvml": ("vllm.utils.import_utils",),
     "init_app_state": _APP_STATE,
+    "init_render_app_state": (
+        "vllm.entrypoints.launchers.render.app_state",
+        "vllm.entrypoints.openai.api_server",
+    ),
     "initialize_model": ("vllm.model_executor.model_loader.utils",),
     "make_arg_parser": _SERVE_ARGUMENTS,
     "iter_architecture_defaults": ("vllm.config.model",),
@@ -110,6 +115,7 @@ OPTIONAL = frozenset(
         "RetryableRequestError",
         "get_allowed_cpu_list",
         "get_memory_node_info",
+        "init_render_app_state",
         "sanitize_message",
         "select_common_block_size",
     }

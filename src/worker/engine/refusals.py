@@ -14,6 +14,8 @@ from worker.engine.options.option import reasons
 from worker.engine.translation import START_ERRORS
 from worker.errors import LONGEST_MESSAGE, StartFailed, in_settings
 
+# A template that can't add a list to a text, or look for one in it.
+_TEMPLATE = r"a first request is refused: (?:can only concatenate|\W?list object\W? has no)"
 # What to set an option to, by what vLLM says: a pattern, the option, and the words, into which the
 # pattern's groups go.
 _INSTEAD: tuple[tuple[str, str, str], ...] = (
@@ -22,6 +24,7 @@ _INSTEAD: tuple[tuple[str, str, str], ...] = (
     (r"heads \((\d+)\) must be divisible by", "TENSOR_PARALLEL_SIZE", " to a divisor of {}"),
     (r"smaller than max_model_len \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
     (r"auto-fit max_model_len|the available KV cache", BLOCKS, " to more"),
+    (_TEMPLATE, "CHAT_TEMPLATE_CONTENT_FORMAT", "=auto"),
     (r"equal to max_num_seqs \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
 )
 # What is behind it, where vLLM does not say so.

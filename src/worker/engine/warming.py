@@ -1,6 +1,7 @@
 """The first requests of an engine, which are the worker's own."""
 
 from worker.asgi import Head
+from worker.engine.first_request import not_to_be_refused
 from worker.engine.inprocess import InProcessEngine
 from worker.errors import StartFailed
 from worker.job import RawJob
@@ -11,7 +12,13 @@ async def warm_up(engine: InProcessEngine) -> None:
 
     Raises:
         StartFailed: a path does not answer.
+        ValueError: vLLM refuses the request.
     """
+    with not_to_be_refused():
+        await _warm_up(engine)
+
+
+async def _warm_up(engine: InProcessEngine) -> None:
     generation = engine.generation
     greeting = generation.prompts.greeting
     if "generate" not in engine.model.tasks:

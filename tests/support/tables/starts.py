@@ -259,6 +259,21 @@ PAIRS: tuple[Pair, ...] = (
         {"HF_OVERRIDES": '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'},
         "KeyError: 'original_max_position_embeddings'",
     ),
+    Pair(
+        "parts of messages for a template that takes texts",
+        {"CHAT_TEMPLATE_CONTENT_FORMAT": "openai"},
+        'a first request is refused: can only concatenate str (not "list") to str',
+    ),
+    Pair(
+        "a system prompt for a template that takes none",
+        {
+            "SYSTEM_PROMPT": "Be brief.",
+            "CUSTOM_CHAT_TEMPLATE": "{% if messages[0].role == 'system' %}"
+            "{{ raise_exception('System role not supported') }}{% endif %}"
+            "{{ messages[0].content }}",
+        },
+        "a first request is refused: System role not supported",
+    ),
     Pair("a seed below 0", {"SEED": "-1"}, "Seed must be between 0 and 2**32 - 1"),
     Pair("a cache for no text", {"NUM_GPU_BLOCKS_OVERRIDE": "1"}, "Cannot auto-fit max_model_len"),
     Pair(

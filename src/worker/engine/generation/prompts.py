@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from worker.engine.first_request import greeting
 from worker.engine.locations import find
 from worker.engine.protocols import Client, EngineInput
 from worker.engine.server import Server
@@ -34,12 +35,7 @@ class Prompts:
     @property
     def greeting(self) -> dict[str, Any]:
         """The richest input that the model takes: messages, a text or token ids."""
-        tokenizer = self._client.renderer.tokenizer
-        if tokenizer is None:
-            return {"prompt": [0]}
-        if self._chats.chat_template or getattr(tokenizer, "chat_template", None):
-            return {"messages": [{"role": "user", "content": "Hi"}]}
-        return {"prompt": "Hi"}
+        return greeting(self._chats)
 
     async def render_job(
         self, job: RawJob, chat_template: str | None = None, media: Media | None = None
