@@ -175,7 +175,7 @@ site: $(SITE_TOOL) ## Build the pages as a site in .site/html, with every link c
 	@rm -rf .site/pages .site/html; mkdir -p .site/pages
 	@cp -r *.md LICENSE docs examples .site/pages
 	@find .site/pages -name '*.md' -exec sed -i -E 's/^( *```\w+) .*/\1/' {} +
-	@NO_MKDOCS_2_WARNING=1 .site/bin/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 .site/bin/python -m mkdocs build --strict 2>&1 | sed "/^INFO /d"
 	@echo "The site: .site/html/index.html"
 
 sbom: $(INSTALLED) $(SBOM_TOOL) ## Write .release/sbom.json: the packages that the tests run on, in CycloneDX (.release, 30 MB)
