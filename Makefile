@@ -69,7 +69,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest test-sdk test-image fuzz chaos check format listings wheel bench bench-plots site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest test-sdk test-image fuzz chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -227,6 +227,9 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 bench-plots: $(PLOTTER) ## Draw docs/plots, and print the table, of what make bench wrote (FIGURES="a.json b.json"; .bench, 40 MB)
 	@$(BIN)/python benchmarks/compare.py --read $(FIGURES)
 	@.bench/bin/python benchmarks/plots.py $(FIGURES)
+
+pictures: $(INSTALLED) demo ## Draw docs/plots/doctor.svg and endpoint.svg, the README's pictures of two commands
+	@$(BIN)/python builder/pictures.py docs/plots
 
 clean: ## Remove the environment, the demo model and the tools' caches
 	rm -rf dist .venv .actionlint .release .site .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 import urllib.request
+from xml.etree import ElementTree
 
 import pytest
+from demo_model import ANSWERS
 from support import ROOT
 from support.processes.background import HUNG_S
 from support.processes.commands import HANDLER, HOME, WORKER, run
@@ -17,6 +19,9 @@ README = (ROOT / "README.md").read_text()
 SAMPLES: list[tuple[str, str]] = re.findall(
     r"^ *```(\w+)\n(.*?)^ *```", README, re.MULTILINE | re.DOTALL
 )
+# The commands of builder/pictures.py, and where an endpoint's logs are.
+DOCTOR = "MAX_MODEL_LEN=4096 make doctor"
+LOGS = ".endpoint/8000"
 # Of the demo model, and nearly all of its context.
 DEMO = {'"Qwen/Qwen3-0.6B", max_model_len=4096': '".models/demo", max_model_len=2048'}
 
@@ -63,16 +68,26 @@ def test_make_run_prints_the_phases_the_chunks_and_the_whole_text() -> None:
 
 def test_make_endpoint_prints_its_addresses_and_examples(make_endpoint: LocalEndpoint) -> None:
     shown = sample("The endpoint: ").removesuffix("...\n")
-    printed = make_endpoint.output.replace(str(make_endpoint.log.parent), ".endpoint/8000")
+    printed = make_endpoint.output.replace(str(make_endpoint.log.parent), LOGS)
     assert settled(shown) in settled(printed)
 
 
-def test_the_doctor_prints_the_report() -> None:
-    command, *shown = sample("$ MAX_MODEL_LEN").splitlines()
-    *settings, make, target = command.removeprefix("$ ").split()
-    report = run(HOME | dict(setting.split("=") for setting in settings), make, "-s", target)
-    assert settled(report.stdout) == settled("\n".join(shown))
+def drawn(name: str) -> str:
+    """Return the text of a picture, without the terminal's title."""
+    picture = ElementTree.parse(ROOT / "docs" / "plots" / name)
+    texts = [node.text or "" for node in picture.iter("{http://www.w3.org/2000/svg}text")]
+    return " ".join(texts[1:]).replace("\xa0", " ")
+
+
+def test_the_pictures_show_what_the_commands_print(make_endpoint: LocalEndpoint) -> None:
+    report = run({**HOME, "MAX_MODEL_LEN": "4096"}, "make", "-s", "doctor")
+    assert settled(drawn("doctor.svg")) == settled(f"$ {DOCTOR}\n{report.stdout}")
     assert report.returncode == 2
+    shown = settled(drawn("endpoint.svg"))
+    printed = settled(make_endpoint.output.replace(str(make_endpoint.log.parent), LOGS))
+    until_ready = printed.split("# curl, the raw form")[0]
+    assert shown.startswith(f"$ make endpoint {until_ready}")
+    assert ANSWERS["What does this worker do?"] in shown
 
 
 def test_wrong_settings_are_told_so() -> None:
