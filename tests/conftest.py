@@ -45,6 +45,17 @@ def _environ() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.fixture(autouse=True)
+def _rotary_embeddings() -> Iterator[None]:
+    """Forget what vLLM keeps of models that the doctor built without memory behind their weights.
+
+    The cores of later tests' engines are forked from this process, and would use it.
+    """
+    yield
+    if module := sys.modules.get("vllm.model_executor.layers.rotary_embedding"):
+        module._ROPE_DICT.clear()
+
+
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
     """Return the demo model's directory; make it if it is missing."""

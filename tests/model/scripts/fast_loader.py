@@ -18,6 +18,7 @@ def main(model: str, volume: str) -> None:
     with (
         patch("worker.engine.launch.this_machine", return_value=gpu),
         patch("worker.engine.options.fast_loader.find_spec"),
+        patch("worker.engine.foresight.find_spec"),
         launch.launched(given.settings, given.engines),
     ):
         logging.getLogger("worker").info("warm")
