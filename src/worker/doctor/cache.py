@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from worker.doctor.candidate import Candidate
 from worker.engine import fitting
+from worker.engine.options.architectures import Support
 from worker.engine.refusals import words
 from worker.errors import StartFailed
 
@@ -41,11 +42,11 @@ def held(model: Candidate, size: float, floor: int) -> Held | None:
     try:
         plan = model.plan(model.split.tensor, cpu=True)
     except StartFailed as error:
-        # The start builds the same layers, but with memory behind them. A configuration that is
-        # invalid is the rehearsal's finding.
+        # The start builds the same layers, but with memory behind them. An unknown architecture
+        # and an invalid configuration have findings of their own.
         cause = error.__cause__
-        built = isinstance(cause, (LookupError, ValueError))
-        same = model.local and built and not isinstance(cause, ValidationError)
+        told = model.support is Support.NONE or isinstance(cause, ValidationError)
+        same = model.local and not told and isinstance(cause, (LookupError, ValueError))
         return Held(unbuilt=f"{type(cause).__name__}: {error.message}") if same else None
     if not plan.specs:
         return None
