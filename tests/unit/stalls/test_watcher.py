@@ -109,12 +109,14 @@ def running() -> Iterator[Callable[..., Process]]:
     started = []
 
     def start(code: str, *flags: str) -> Process:
-        started.append(subprocess.Popen([sys.executable, *flags, "-c", code]))
+        command = [sys.executable, *flags, "-c", code]
+        started.append(subprocess.Popen(command, start_new_session=True))
         return Process.of(started[-1].pid)
 
     yield start
     for process in started:
-        process.kill()
+        # Its children, too.
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
