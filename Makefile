@@ -69,7 +69,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest test-sdk test-image fuzz chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image fuzz chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -133,6 +133,9 @@ test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with an
 
 test-vllm-newest: $(INSTALLED) ## Run them with the newest release of vLLM, whichever it is
 	@newest=$$($(RELEASE) newest); $(MAKE) --no-print-directory test-vllm VLLM=$$newest
+
+vllm-news: $(OTHER_VLLM)/installed ## List what another release of vLLM moves, as the worker sees it (VLLM=0.31.0)
+	@$(QUIET) PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR $(BIN)/python builder/vllm_news.py $(OTHER_VLLM)/bin/python
 
 test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that touch the SDK with another release (SDK=1.11.0; .sdk, 3 MB)
 	@$(OTHER_SDK)/bin/python -m pytest -m "not slow" $(SDK_TESTS)

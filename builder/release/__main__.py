@@ -106,7 +106,7 @@ def watch() -> None:
         return
     body = (
         f"The worker is for vLLM {ours}. What to do: CONTRIBUTING.md, *Moving to a new vLLM*.\n\n"
-        f"`make test-vllm VLLM={newest}` says what moved."
+        f"`make vllm-news VLLM={newest}` lists what moved, `make test-vllm VLLM={newest}` tests it."
     )
     print(open_once(f"vLLM {newest} is out", body))
 
