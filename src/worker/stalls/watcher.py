@@ -21,10 +21,10 @@ LOOKS = 20
 LONGEST_LOOK_S = 5.0
 # This process was frozen, or very busy, if it looks so late: the start may have been, too.
 LATE_S = 5.0
-# What does not count as a movement: a share of a processor, and bytes a second. Processes that wait
-# look at a clock now and then, and vLLM's say once a minute that they wait. A worker that waits for
-# another one's download reads more.
-WAITS = 0.01
+# What does not count as a movement: a share of a processor, of each process, and bytes a second.
+# Those that wait look at clocks and sockets (gloo), and vLLM's say so once a minute. A worker that
+# waits for the download of another one reads more.
+WAITS = 0.05
 WAITS_BYTES_S = 16
 # Of a file that is mapped into memory some file systems count no bytes, only the faults.
 BYTES_OF_FAULT = 4096
@@ -152,7 +152,7 @@ def tree(root: int) -> list[Process]:
 class Usage:
     """What the processes of a start have used so far, also those that have ended."""
 
-    processor_s: float = 0.0
+    processor_s: float = 0.0  # of one process, on average
     bytes_moved: int = 0
     _seen: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
 
@@ -162,7 +162,7 @@ class Usage:
             before_s, before = self._seen.get(process.key, (0.0, 0))
             now_s, now = process.processor_s, process.bytes_moved
             self._seen[process.key] = now_s, max(before, now)
-            self.processor_s += now_s - before_s
+            self.processor_s += (now_s - before_s) / len(processes)
             self.bytes_moved += max(0, now - before)
 
 
@@ -185,7 +185,7 @@ class Window:
 
         Args:
             now: the time.
-            processor_s: seconds of a processor that were used so far.
+            processor_s: seconds of a processor that were used so far, by a process on average.
             bytes_moved: bytes that were read and written so far.
         """
         samples = self._samples

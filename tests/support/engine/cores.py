@@ -32,6 +32,7 @@ class FakeCore:
     unusable: bool = False
     # Of a processor, that it uses: 1 is all of one.
     share: float = 0
+    processes: int = 1
 
     @property
     def processor_s(self) -> float:

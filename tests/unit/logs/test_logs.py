@@ -137,7 +137,9 @@ os.waitpid(child.pid, 0)
 def test_all_has_been_written_when_the_flush_returns(tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = f"{MANY}logs.flush(){KILL_READER}os._exit(3)\n"
-    command = [sys.executable, "-c", BEGIN.format(format="json", streams=(1, 2)) + script]
+    # The reader may take long on a busy machine.
+    begin = BEGIN.replace("logs.set_up", "logs.PATIENCE_S = 300\nlogs.set_up")
+    command = [sys.executable, "-c", begin.format(format="json", streams=(1, 2)) + script]
     with background(command, ENVIRON, log) as process:
         assert process.ended() == 3
     assert messages(log.read_text()) == [*(str(number) for number in range(20_000)), "last"]

@@ -77,8 +77,8 @@ def first_stall(used: Callable[[float], tuple[float, float]], step_s: float = 5.
     [
         (lambda _: (0, 0), PATIENCE_S),
         # What processes do that wait.
-        (lambda now: (0.005 * now, 8 * now), PATIENCE_S),
-        (lambda now: (0.02 * now, 0), None),
+        (lambda now: (0.02 * now, 8 * now), PATIENCE_S),
+        (lambda now: (0.1 * now, 0), None),
         # A line of the log now and then.
         (lambda now: (0, now // 4 * 100), None),
         # It moved until then.

@@ -95,6 +95,11 @@ class Core:
         return False
 
     @property
+    def processes(self) -> int:
+        """How many processes it was started with."""
+        return len(self._processes)
+
+    @property
     def processor_s(self) -> float:
         """The seconds of a processor that it has used since its start."""
         used_s = 0.0

@@ -26,8 +26,9 @@ HANDLER_ENDS_S = 30.0
 RESTARTS_COUNT_S = 600.0
 # Seconds of silence that are nothing unusual.
 SILENT_S = 0.3
-# A core that waits for what never comes uses less than this share of a processor.
-WAITS = 0.01
+# A core's process that waits for what never comes uses less than this share of a processor. It is
+# not 0: each of gloo's groups of processes, of which there are a dozen, looks at its sockets.
+WAITS = 0.05
 # Seconds after the last sign of life in which a request may still get into the next step.
 STEP_S = 1.0
 # Seconds until the engine knows a request that begins, and until its first output at the latest.
@@ -198,7 +199,7 @@ class Healer:
         device = config.device_config.device_type
         patience_s = self._limits.hang_s + prefill_s(prompts, most, device)
         # On a machine that is too busy the core needs longer for the same step.
-        waits = used_s < WAITS * silent_s
+        waits = used_s < WAITS * silent_s * core.processes
         if silent_s < patience_s or not (waits or used_s + SILENT_S >= patience_s):
             return False
         return silent_s > BUILD_S or not core.builds

@@ -28,7 +28,7 @@ MOST_ALTERNATIVES = 5_000
 MOST_LINES = 5_000  # vLLM looks at each when it tells one kind of grammar from another
 CHARACTERS_OF_A_NUMBER = 4
 NUMBERS = frozenset({int, float, bool, type(None)})
-MOST_TIMES = 100_000  # of minItems, maxLength and their like
+MOST_TIMES = 1_000_000  # of minItems, maxLength and their like; Claude Code has tools with 524,288
 
 # Content, not constraints: other bounds hold for it.
 CONTENT = frozenset(

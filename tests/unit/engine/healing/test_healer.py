@@ -125,7 +125,14 @@ async def test_the_only_request_of_two_crashes_in_a_row_is_not_run_a_third_time(
 
 @pytest.mark.parametrize(
     "first",
-    [FakeCore(), FakeCore(share=1), FakeCore(stopped=True), FakeCore(stopped=True, builds=True)],
+    [
+        FakeCore(),
+        FakeCore(share=1),
+        # What its processes use that wait.
+        FakeCore(share=0.15, processes=8),
+        FakeCore(stopped=True),
+        FakeCore(stopped=True, builds=True),
+    ],
 )
 async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
     first.add("job", new=False)
@@ -137,14 +144,14 @@ async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
 async def left_alone(core: FakeCore, limits: Limits = WATCHED) -> bool:
     """Return whether a silent core was left alone."""
     async with healing(core, limits=limits):
-        await asyncio.sleep(3 * HANG_S)
+        await asyncio.sleep(max(3 * HANG_S, 1.5 * limits.hang_s))
     return not core.happened
 
 
 async def test_a_core_that_gets_little_of_a_busy_machine_does_not_hang() -> None:
     core = FakeCore(share=0.1)
     core.add("job", new=False)
-    assert await left_alone(core)
+    assert await left_alone(core, Limits(restarts=2, hang_s=4 * HANG_S))
 
 
 async def test_a_core_that_builds_code_does_not_hang() -> None:
