@@ -5,6 +5,8 @@ functions are called here, with rows as it makes them.
 """
 
 import contextlib
+import inspect
+import reprlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,7 +81,9 @@ def add(params: Any) -> None:
         float32="logit_bias",
     )
     biased.prompt_len_np, biased.use_logit_bias = np.full(1, CONTEXT, np.int32), np.zeros(1, bool)
-    logit_bias.LogitBiasState.add_request(biased, 0, params)
+    # Before 0.31 it was passed the prompt's length, in place of reading it.
+    passed = "prompt_len" in inspect.signature(logit_bias.LogitBiasState.add_request).parameters
+    logit_bias.LogitBiasState.add_request(biased, 0, *[CONTEXT] * passed, params)
 
     words = rows(int32="num_bad_words bad_word_token_ids bad_word_offsets")
     bad_words.BadWordsState.add_request(words, 0, params)
@@ -122,7 +126,7 @@ WORDS = [letter * 256 for letter in "abcd"]
         {"bad_words": WORDS},
         {"repetition_penalty": 10, "presence_penalty": 2, "frequency_penalty": -2},
     ],
-    ids=str,
+    ids=reprlib.repr,
 )
 def test_all_that_is_within_the_bounds_fits_the_runner(params: dict[str, Any]) -> None:
     add(planned(params))
@@ -140,7 +144,7 @@ def test_all_that_is_within_the_bounds_fits_the_runner(params: dict[str, Any]) -
         {"logprob_token_ids": list(range(129))},
         {"bad_words": [*WORDS, "e"]},
     ],
-    ids=str,
+    ids=reprlib.repr,
 )
 def test_the_runner_raises_what_the_bounds_keep_from_it(params: dict[str, Any]) -> None:
     sampling = SamplingParams(**params)

@@ -1,16 +1,12 @@
 """vLLM's parsers of the well-known families of models."""
 
-import pytest
-import vllm
-from packaging.version import Version
+from support.releases import since
 
 from worker.engine.locations import find
 from worker.engine.options.families import FAMILIES
 
 # An older release may lack the newest ones, which are then neither chosen nor hinted at.
-pytestmark = pytest.mark.skipif(
-    Version(vllm.__version__) < Version("0.32"), reason="the families are those of vLLM 0.32"
-)
+pytestmark = since("0.32", "the families are those of vLLM 0.32")
 
 
 def test_every_parser_of_the_families_is_one_of_vllms_and_can_be_imported() -> None:

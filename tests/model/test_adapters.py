@@ -14,6 +14,7 @@ import pytest
 from support import ROOT
 from support.models.lora import BROKEN, CONFIG, REFUSED_BY_VLLM, configured, make_adapter
 from support.processes.background import HUNG_S
+from support.releases import since
 
 SCRIPT = ROOT / "tests" / "model" / "scripts" / "adapters.py"
 GREEDY = {"temperature": 0, "max_tokens": 8}
@@ -144,6 +145,7 @@ def test_many_first_requests_at_once_load_an_adapter_once(live: Engine, plain: s
     assert len(list(live.scratch.glob("worker-adapters-*/busy-*"))) == 1
 
 
+@since("0.31", "vLLM knew the prefixes that it caches by the adapter's name alone")
 def test_a_replaced_adapter_answers_with_its_new_weights(live: Engine, plain: str) -> None:
     live.make("other", seed=3)
     live.make("fickle", seed=1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, broken_stream, yields_of
+from support.releases import of_the_pinned
 from support.tables.api_examples import (
     API,
     GUIDE,
@@ -93,6 +94,7 @@ def test_every_route_has_its_row() -> None:
     }
 
 
+@of_the_pinned
 def test_every_parameter_of_chats_and_completions_has_its_row(engine: "InProcessEngine") -> None:
     chat, completion = (engine.keys(path) or frozenset() for path in (CHAT, "/v1/completions"))
     documented = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support import ROOT
 from support.pages import hold, shortened
+from support.releases import of_the_pinned
 from support.tables.migration import Verdict
 from support.tables.migration.jobs import TABLES, Job, Row, refused
 
@@ -53,6 +54,7 @@ async def test_a_job_is_answered_as_the_page_says(row: Row, send: Send) -> None:
             assert row.answers(chunks), (job, chunks)
 
 
+@of_the_pinned
 @pytest.mark.parametrize("head", TABLES)
 async def test_the_pages_table_is_what_callers_learn(head: str, send: Send) -> None:
     async def cells(row: Row) -> tuple[str, ...]:

@@ -4,10 +4,9 @@ import functools
 from pathlib import Path
 
 import pytest
-import vllm
 import vllm.envs
 from listed import GPU, Catalogue
-from packaging.version import Version
+from support.releases import of_the_pinned
 from support.settings import read_settings
 from table import LIBRARIES, ROWS, Row
 
@@ -17,8 +16,6 @@ from worker.engine.options.excluded import IDLE
 from worker.settings import Settings
 from worker.settings.names import ALIASES, FOR_LIBRARIES
 
-# The release that the list below is of.
-PINNED = "0.32"
 # Options that take any text: names, places, and what vLLM has no list of. One that is new here
 # deserves a look: can the worker refuse a wrong value before vLLM does?
 ANY_TEXT = set(
@@ -46,10 +43,6 @@ NEEDED = {
 
 MACHINE = Machine(cpu=False, gpus=(GPU,) * 8)
 CATALOGUE = Catalogue(MACHINE)
-
-
-def pinned() -> bool:
-    return Version(vllm.__version__).public.startswith(f"{PINNED}.")
 
 
 def values(name: str) -> set[str]:
@@ -88,7 +81,7 @@ def test_every_option_that_refuses_a_value_is_named() -> None:
     assert unnamed == []
 
 
-@pytest.mark.skipif(not pinned(), reason="the list is of another release")
+@of_the_pinned
 def test_the_options_that_can_refuse_no_value_are_known() -> None:
     found = {name for name in CATALOGUE.options.names if refused(name) is None}
     assert found == ANY_TEXT, (
@@ -108,7 +101,7 @@ def test_an_option_with_a_type_or_choices_refuses_something() -> None:
 # The table of settings:
 
 
-@pytest.mark.skipif(not pinned(), reason="the table is for another release")
+@of_the_pinned
 def test_every_row_of_the_table_is_read() -> None:
     own = {name.upper() for name in Settings.model_fields}
     read = own | ALIASES.keys() | CATALOGUE.options.names
@@ -119,7 +112,7 @@ def test_every_row_of_the_table_is_read() -> None:
 EXAMPLES = [row for row in ROWS if row.example and row.section != LIBRARIES]
 
 
-@pytest.mark.skipif(not pinned(), reason="the table is for another release")
+@of_the_pinned
 @pytest.mark.parametrize("row", EXAMPLES, ids=lambda row: row.name)
 def test_an_example_of_the_table_starts_and_has_an_effect(row: Row, tmp_path: Path) -> None:
     needed = {NEEDS[row.name]: "1"} if row.name in NEEDS else NEEDED.get(row.name, {})

@@ -95,7 +95,7 @@ def examine(on: "Machine | None" = None, judges: Judges | None = None) -> Iterat
     yield from read.findings
     if isinstance(lookups, Finding):
         yield lookups
-    elif lookups:
+    elif lookups and _imported():
         yield from _engines(lookups, read, on, judges)
 
 
@@ -120,14 +120,18 @@ def _without_mistakes(error: SettingsError, on: "Machine | None") -> _Read:
         # vLLM reads some of them itself.
         remove(name)
     read = None
-    # An import that failed leaves modules behind that only confuse a second one.
-    if "worker.engine.options" in sys.modules:
+    if _imported():
         with contextlib.suppress(WorkerError):
             read = start.read(Bootstrap.of(gather(rest)), on)
     if read:
         text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
     return _Read(read, rest, [*wrong, *_warnings(error.warnings)])
+
+
+def _imported() -> bool:
+    """Return whether vLLM is imported: a failed import leaves modules that confuse a second one."""
+    return "worker.engine.options" in sys.modules
 
 
 def _warnings(texts: Sequence[str]) -> list[Finding]:

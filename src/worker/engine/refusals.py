@@ -59,8 +59,13 @@ def words(error: BaseException, most: int = LONGEST_MESSAGE) -> str:
 
     ``most``: characters; what is longer is cut at a word.
     """
-    # Pydantic's own text repeats values, and refers to pages about pydantic.
-    text = reasons(error) if isinstance(error, ValidationError) else str(error)
+    match error:
+        case ValidationError():  # its own text repeats values, and refers to pages about pydantic
+            text = reasons(error)
+        case KeyError():  # its own text is the key alone
+            text = f"KeyError: {error}"
+        case _:
+            text = str(error)
     line = shorten(text, most, placeholder=" …") or type(error).__name__
     return quoting_settings(in_settings(line)).rstrip(". ")
 

@@ -22,6 +22,7 @@ from worker.settings.environment import given_environ
 from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.names import EMBEDDER, FOREIGN, Names
 from worker.settings.sources import EXTRA_ARGS, Given, gather, options_of
+from worker.settings.values import redact_setting
 from worker.start import ahead
 from worker.start.bootstrap import Bootstrap
 from worker.start.repositories import Repositories
@@ -146,18 +147,29 @@ def _import_vllm(
         SettingsError: vLLM can't be imported because of one of them; with all mistakes so far.
         StartFailed: vLLM can't be imported for another reason.
     """
+    values = bootstrap.given.values
     # Here, since this takes seconds and reads the environment that was just completed.
-    from worker.engine import variables  # noqa: PLC0415 - see above
-
-    mistakes += variables.wrong(bootstrap.given.values)
     try:
+        from worker.engine import variables  # noqa: PLC0415 - see above
+
+        mistakes += variables.wrong(values)
         from worker.engine.options import Options  # noqa: PLC0415 - likewise
 
         return Options(machine)
     except ValueError as error:
+        mistakes = mistakes or _shown_by(error, values)
         if not mistakes:
             raise StartFailed(f"vLLM can't be imported: {error}") from error
         raise SettingsError([*bootstrap.mistakes, *mistakes]) from None
+
+
+def _shown_by(error: ValueError, values: Mapping[str, str]) -> list[Mistake]:
+    """Find the variables that ended vLLM's import: before 0.31 it ends at the first wrong one."""
+    return [
+        Mistake(name, redact_setting(name, value), f"vLLM can't read it: {error}")
+        for name, value in values.items()
+        if name.startswith("VLLM_") and repr(value) in str(error)
+    ]
 
 
 def _engines(

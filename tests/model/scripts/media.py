@@ -58,9 +58,9 @@ def anthropic(url: str) -> dict[str, Any]:
 
 
 def response(url: str) -> dict[str, Any]:
-    parts = [{"type": "input_image", "image_url": url}]
+    parts = [{"type": "input_image", "image_url": url, "detail": "auto"}]
     return {
-        "input": [{"role": "user", "content": parts}],
+        "input": [{"type": "message", "role": "user", "content": parts}],
         "max_output_tokens": 5,
         "temperature": 0,
     }

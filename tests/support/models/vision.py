@@ -18,7 +18,11 @@ from transformers import (
 
 SEED = 9
 IMAGE, AROUND, GLOBAL = "<image>", "<fake_token_around_image>", "<global-img>"
-SIDE, PATCH = 32, 8  # pixels: of an image, whatever its size was, become (32 / 8)² = 16 tokens
+# An image, whatever its size was, is scaled to the side of four tiles; each of these, and the whole
+# image at a tile's size, becomes (32 / 8)² = 16 tokens. Of an image in one piece vLLM before 0.31
+# gets no tokens from this transformers.
+TILE, PATCH = 32, 8  # pixels
+TILES = [f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)]
 LAYERS: dict[str, Any] = {  # of the vision tower and of the language model
     "num_hidden_layers": 2,
     "hidden_size": 128,
@@ -36,10 +40,10 @@ CHAT_TEMPLATE = """\
 def make(directory: Path, tokenizer_from: Path) -> None:
     """Write the model, with the tokens of the other one and those around an image."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_from)
-    tokenizer.add_tokens([IMAGE, AROUND, GLOBAL], special_tokens=True)
-    edge = {"longest_edge": SIDE}
-    images = Idefics3ImageProcessorPil(size=edge, max_image_size=edge, do_image_splitting=False)
-    length = (SIDE // PATCH) ** 2
+    tokenizer.add_tokens([IMAGE, AROUND, GLOBAL, *TILES], special_tokens=True)
+    tile, whole = {"longest_edge": TILE}, {"longest_edge": 2 * TILE}
+    images = Idefics3ImageProcessorPil(size=whole, max_image_size=tile)
+    length = (TILE // PATCH) ** 2
     processor = Idefics3Processor(images, tokenizer, length, chat_template=CHAT_TEMPLATE)
     processor.save_pretrained(directory)
     text = LlamaConfig(
@@ -51,7 +55,7 @@ def make(directory: Path, tokenizer_from: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     config = Idefics3Config(
-        vision_config={**LAYERS, "image_size": SIDE, "patch_size": PATCH},
+        vision_config={**LAYERS, "image_size": TILE, "patch_size": PATCH},
         text_config=text,
         scale_factor=1,
         image_token_id=processor.image_token_id,

@@ -24,6 +24,7 @@ from setproctitle import setproctitle
 from support import ROOT
 from support.processes.background import Background, killed_at_the_end, wait_until
 from support.processes.commands import Ran
+from worker.settings.environment import EXPORTS
 
 # What a worker imports, and after it the core of its engine.
 _IMPORTED = [
@@ -35,6 +36,7 @@ _IMPORTED = [
 ]
 # Beginnings of the names of variables that are read on import.
 READ_ON_IMPORT = ("VLLM_", "HF_HOME", "HF_HUB", "HF_ENDPOINT", "TORCH", "TRANSFORMERS", "PYTHON")
+LOGGING_STREAM = "VLLM_LOGGING_STREAM"
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_IMPORTED)
@@ -116,9 +118,12 @@ def _ensure_imported() -> None:
     """Start the process that imports vLLM, unless it runs, without what a test has just set."""
     names = [name for name in os.environ if name.startswith(READ_ON_IMPORT)]
     held = {name: os.environ.pop(name) for name in names}
+    # Before 0.31 vLLM reads it on import; a worker has exported it by then.
+    os.environ[LOGGING_STREAM] = EXPORTS[LOGGING_STREAM]
     try:
         forkserver.ensure_running()
     finally:
+        os.environ.pop(LOGGING_STREAM, None)
         os.environ.update(held)
 
 

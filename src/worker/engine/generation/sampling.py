@@ -147,13 +147,16 @@ def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) ->
         raise InvalidInput(f"{SAMPLING}.best_of: {message}; it is {most}", param="best_of")
     params = planned.params
     room = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
-    return find("BeamSearchParams")(
+    beam_search = find("BeamSearchParams")
+    # vLLM 0.29 skips them always.
+    skipped = ["skip_special_tokens"] if hasattr(beam_search, "skip_special_tokens") else []
+    return beam_search(
         beam_width=planned.beam_width,
         max_tokens=max(1, min(params.max_tokens or room, room)),
         ignore_eos=params.ignore_eos,
         length_penalty=planned.length_penalty,
         include_stop_str_in_output=params.include_stop_str_in_output,
-        skip_special_tokens=params.skip_special_tokens,
+        **{name: getattr(params, name) for name in skipped},
     )
 
 

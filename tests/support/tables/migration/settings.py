@@ -434,7 +434,7 @@ BUILD = (
     BuildArgument(
         "VLLM_VERSION",
         Verdict.DIFFERS,
-        "Written without the `v`: `0.32.0`. The worker is for 0.32, and is tested with 0.31, too",
+        "Written without the `v`: `0.32.0`. The worker is tested with 0.29 to 0.32",
         "0.32.0",
     ),
     BuildArgument(

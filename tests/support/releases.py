@@ -1,0 +1,24 @@
+"""The release of vLLM that the tests run on: most hold for all, some for the pinned one alone."""
+
+import pytest
+import vllm
+from packaging.version import Version
+
+# The release that pages, tables and lists of the repository are of.
+PINNED = Version("0.32")
+
+_INSTALLED = Version(Version(vllm.__version__).public)
+
+
+def is_pinned() -> bool:
+    return _INSTALLED.release[:2] == PINNED.release
+
+
+def since(release: str, reason: str) -> pytest.MarkDecorator:
+    """Skip a test with releases before ``release``, such as "0.31": the reason is theirs."""
+    return pytest.mark.skipif(Version(release) > _INSTALLED, reason=reason)
+
+
+of_the_pinned = pytest.mark.skipif(
+    not is_pinned(), reason=f"what it holds to the code is of vLLM {PINNED}"
+)
