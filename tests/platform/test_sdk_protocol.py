@@ -45,7 +45,9 @@ class RecordingServer:
         self.over = asyncio.Event()
         self._jobs: list[dict[str, Any]] | None = jobs
         self._hanging = any(job["id"] == "hangs" for job in jobs)
-        self._may_stop = asyncio.Event()
+        # The SDK's own loop may name a job in a ping before its task can be stopped.
+        self._pinged = asyncio.Event()
+        self._begun = asyncio.Event()
         self._stopped = asyncio.Event()
         self._exchanges: list[dict[str, Any]] = []
 
@@ -63,7 +65,9 @@ class RecordingServer:
         if request.match_info["call"] == "ping":
             if "hangs" not in request.query.get("job_id", ""):
                 return  # whether there is a ping before the hanging job depends on timing
-            self._may_stop.set()
+            self._pinged.set()
+        if request.path.endswith("/job-stream/w/hangs"):
+            self._begun.set()
         exchange = {
             "method": request.method,
             "path": request.path.removeprefix("/v2/local"),
@@ -90,11 +94,12 @@ class RecordingServer:
         return None
 
     async def stop(self, request: web.Request) -> Any:
-        """The hanging job, once a ping has named it; then nothing more."""
+        """The hanging job, once it has begun and a ping has named it; then nothing more."""
         if not self._hanging or self._stopped.is_set():
             await self.over.wait()
             return None
-        await self._may_stop.wait()
+        await self._begun.wait()
+        await self._pinged.wait()
         self._stopped.set()
         return {"jobsToStop": ["hangs"]}
 
