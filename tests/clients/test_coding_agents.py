@@ -1,0 +1,83 @@
+"""Claude Code and Codex, started by their examples, in front of `make endpoint`.
+
+What they send is larger than the demo model's context, so it is served with a longer one, in which
+it has learnt nothing: the answers are sentences of its own.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import ROOT
+from support.processes.background import wait_until
+from support.processes.clients import CLIENT_S
+from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
+
+INSTALLED = ROOT / ".clients" / "coding-agents"
+CONTEXT = 131_072
+# The example, the route that its agent calls, and at least how many tokens it sends.
+AGENTS = [
+    ("claude_code.sh", "/v1/messages", 20_000),
+    ("codex.sh", "/v1/responses", 15_000),
+]
+
+
+@pytest.fixture(scope="module")
+def endpoint(
+    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalEndpoint]:
+    if not (INSTALLED / "installed").is_file():
+        pytest.skip("the agents are not installed: `make test-clients` does it, with npm")
+    folder = tmp_path_factory.mktemp("agents")
+    model = folder / "demo"
+    shutil.copytree(worker_environ["MODEL_NAME"], model)
+    for name, key in (
+        ("config.json", "max_position_embeddings"),
+        ("tokenizer_config.json", "model_max_length"),
+    ):
+        written = json.loads((model / name).read_text())
+        (model / name).write_text(json.dumps({**written, key: CONTEXT}))
+    command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
+    tools = {"ENABLE_AUTO_TOOL_CHOICE": "1", "TOOL_CALL_PARSER": "hermes"}
+    environ = {**worker_environ, **tools, "MODEL_NAME": str(model), "BASE_PATH": str(folder)}
+    with local_endpoint(command, environ, folder / "output") as running:
+        running.wait_for_output(READY)
+        yield running
+
+
+@pytest.mark.parametrize(("script", "route", "least"), AGENTS, ids=[row[0] for row in AGENTS])
+def test_an_agents_first_request_is_answered_by_the_endpoint(
+    script: str, route: str, least: int, endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    environ = {
+        "PATH": f"{INSTALLED / 'node_modules' / '.bin'}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "ANTHROPIC_BASE_URL": f"{endpoint.url}/openai",
+        "ANTHROPIC_AUTH_TOKEN": "any",
+        "OPENAI_BASE_URL": endpoint.openai_url,
+        "OPENAI_API_KEY": "any",
+        # Or it also asks hosts of its maker.
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    done = subprocess.run(
+        ["bash", ROOT / "examples" / "coding-agents" / script],
+        cwd=tmp_path,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=CLIENT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 1, done.stderr
+    (worker,) = endpoint.log.parent.glob("worker-*.log")
+    # The line comes when the job has ended, soon after its last event.
+    line = rf"route={route} status=\d+ prompt_tokens=(\d+)"
+    wait_until(lambda: re.search(line, worker.read_text()))
+    assert max(map(int, re.findall(line, worker.read_text()))) > least
