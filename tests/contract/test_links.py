@@ -11,7 +11,7 @@ from support import ROOT
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
         ROOT / "examples" / "README.md",
         ROOT / ".runpod" / "README.md",
     ]

@@ -96,7 +96,7 @@ def test_every_failure_of_a_dead_engine_is_engine_dead(error: Exception) -> None
 
 
 def test_the_parameters_kept_from_callers_exist_or_belong_to_another_release() -> None:
-    # 0.30 lacks two; a misspelling would also lack its row in docs/api.md.
+    # 0.30 lacks two; a misspelling would also lack its row in docs/reference.
     unknown = sampling.INTERNAL - set(sampling.SamplingParams.__struct_fields__)
     assert len(unknown) <= 2, vllm.__version__
 

@@ -1,4 +1,4 @@
-"""Examples of the pages on the real engine, and the tables of docs/api.md held to the code."""
+"""Examples of the pages on the real engine, and the tables of docs/reference held to the code."""
 
 import re
 from collections.abc import AsyncGenerator
@@ -9,8 +9,8 @@ import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, broken_stream, yields_of
 from support.releases import of_the_pinned
 from support.tables.api_examples import (
-    API,
     GUIDE,
+    REFERENCE,
     Block,
     Example,
     blocks,
@@ -50,7 +50,7 @@ async def test_a_job_is_answered_as_it_is_shown(
 
 
 def test_every_block_is_an_example_that_runs() -> None:
-    assert {block.kind for block in blocks(API)} <= KINDS
+    assert {block.kind for page in REFERENCE for block in blocks(page)} <= KINDS
     assert {block.kind for block in blocks(GUIDE)} <= KINDS | SCRIPTS | {"text output"}
 
 
@@ -68,7 +68,7 @@ class Breaking(ScriptedEngine):
 
 @pytest.mark.parametrize(
     "shown",
-    [block for block in blocks(API) if block.kind == "sse end"],
+    [block for page in REFERENCE for block in blocks(page) if block.kind == "sse end"],
     ids=lambda end: end.words[0],
 )
 async def test_a_stream_breaks_off_as_it_is_shown(shown: Block) -> None:

@@ -1,4 +1,4 @@
-"""Every sampling parameter of docs/api.md: its default, its effect, and what is refused."""
+"""Every sampling parameter of docs/reference/jobs.md: its default, its effect, and what is refused."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def test_every_parameter_has_its_row_and_every_row_is_documented() -> None:
     assert ROWS.keys() | SWITCHED_OFF.keys() == KNOWN - GUIDED - GUIDED_OBJECTS | {
         "structured_outputs"
     }
-    text = (ROOT / "docs" / "api.md").read_text()
+    text = (ROOT / "docs" / "reference" / "jobs.md").read_text()
     section = text.split("### Sampling parameters")[1].split("\n### ")[0]
     documented = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.+?) \|", section, re.M))))
     assert documented == KNOWN - GUIDED_OBJECTS | {"structured_outputs"}

@@ -1,4 +1,4 @@
-"""The examples of docs/api.md and docs/guide.md: jobs, scripts and what comes of them.
+"""The examples of docs/reference and docs/guide.md: jobs, scripts and what comes of them.
 
 A block's first line has its role after its language: ``json job``, ``json output`` (one yield
 of the job above it), ``json error`` (what its failure holds), ``sse output`` (the events of all
@@ -15,12 +15,14 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from support import ROOT
 
-API, GUIDE = (ROOT / "docs" / name for name in ("api.md", "guide.md"))
+GUIDE = ROOT / "docs" / "guide.md"
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 BLOCK = re.compile(r"^```(json|sse|python|sh|text) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = ("python", "sh")
 # Stands for what differs from call to call, and for what is left out.
@@ -93,7 +95,7 @@ def examples(*, endpoint: bool) -> list[Example]:
     """Return the jobs that need an endpoint with all features, or those that don't."""
     return [
         example
-        for page in (API, GUIDE)
+        for page in (*REFERENCE, GUIDE)
         for example in _examples(page)
         if example.job.kind == "json job" and (ENDPOINT in example.job.words) == endpoint
     ]
@@ -105,9 +107,14 @@ def scripts(against: str) -> list[Example]:
     return [example for example in _examples(GUIDE) if example.job.kind in kinds]
 
 
+def reference() -> str:
+    """Return the text of all pages of the reference."""
+    return "\n".join(page.read_text() for page in REFERENCE)
+
+
 def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the table below a heading of api.md, without the marks of code."""
-    section = re.split(r"\n#+ ", API.read_text().split(f"# {heading}\n")[1])[0]
+    """Return the cells of the table below a heading of the reference, without the marks of code."""
+    section = re.split(r"\n#+ ", reference().split(f"# {heading}\n")[1])[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines[1:]]
 
@@ -145,10 +152,10 @@ def matches(shown: Any, actual: Any) -> bool:
 
 def _examples(page: Path) -> list[Example]:
     several = blocks(page)
-    following = [*several[1:], None]
     return [
         Example(job, after if after and after.kind.endswith((" output", " error")) else None)
-        for job, after in zip(several, following, strict=True)
+        for job, after in pairwise([*several, None])
+        if job
     ]
 
 

@@ -1,4 +1,4 @@
-"""The rows of docs/api.md's table of sampling parameters: default, effect, and what is refused."""
+"""The rows of the reference's table of sampling parameters: default, effect, and what is refused."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

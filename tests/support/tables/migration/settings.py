@@ -401,11 +401,11 @@ DIFFERENT = (
     ),
     Different(
         "ALLOWED_ORIGINS",
-        "For [`--serve`](api.md#over-http) alone, and separated by commas instead of a JSON list",
+        "For [`--serve`](reference/http.md) alone, and separated by commas instead of a JSON list",
         {"ALLOWED_ORIGINS": "https://a.example,https://b.example"},
         {"settings.allowed_origins": ("https://a.example", "https://b.example")},
     ),
-    Different("PORT", "The port of [`--serve`](api.md#over-http)", {"PORT": "8000"}, {}),
+    Different("PORT", "The port of [`--serve`](reference/http.md)", {"PORT": "8000"}, {}),
 )
 
 

@@ -132,7 +132,7 @@ def test_a_template_is_the_endpoints() -> None:
 
 
 def test_they_are_those_of_the_raw_form() -> None:
-    page = (ROOT / "docs" / "api.md").read_text()
+    page = (ROOT / "docs" / "reference" / "jobs.md").read_text()
     table = page.split("### Sampling parameters")[1].split("### Bounds")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
