@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -82,11 +83,18 @@ def outputs(release: Plan) -> None:
 def publish(release: Plan) -> None:
     """Make a release on GitHub, with its notes; the hub of the platform looks for it."""
     check(release)
+    view = ("gh", "repo", "view", "--json=url", "--jq=.url")
+    url = subprocess.run(view, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     with tempfile.NamedTemporaryFile("w", suffix=".md") as file:
-        file.write(release.section.notes if release.section else "")
+        file.write(linked(release.section.notes if release.section else "", url, release.tag))
         file.flush()
         words = ("--verify-tag", f"--title={release.tag}", f"--notes-file={file.name}")
         subprocess.run(("gh", "release", "create", release.tag, *words), check=True)
+
+
+def linked(notes: str, url: str, tag: str) -> str:
+    """Make links to the repository's files absolute: a release is no page of the repository."""
+    return re.sub(r"\]\((?!\w+:|#)", f"]({url}/blob/{tag}/", notes)
 
 
 def pin_base_image() -> None:

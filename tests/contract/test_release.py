@@ -30,7 +30,7 @@ CHANGELOG = """\
 
 ### Added
 
-- this, see [0.9](#x)
+- this, see [0.9](#x) and [the guide](docs/guide.md)
 
 ## [1.1.0]
 
@@ -40,8 +40,9 @@ CHANGELOG = """\
 GH = """\
 #!/usr/bin/env python3
 import json, os, sys
+notes = [open(word.split("=")[1]).read() for word in sys.argv if "--notes-file" in word]
 with open(os.environ["ASKED"], "a") as file:
-    file.write(json.dumps(sys.argv[1:]) + "\\n")
+    file.write(json.dumps(sys.argv[1:] + notes) + "\\n")
 listed = [{"title": "known", "url": "https://forge.test/1"}]
 print(json.dumps(listed) if sys.argv[2] == "list" else "https://forge.test/2")
 """
@@ -113,7 +114,7 @@ def test_the_base_image_is_the_dockerfiles() -> None:
 
 def test_notes_are_the_versions_section_without_its_heading_or_its_neighbours() -> None:
     cut = sections(CHANGELOG)
-    assert cut["1.2.0"].notes == "### Added\n\n- this, see [0.9](#x)"
+    assert cut["1.2.0"].notes == "### Added\n\n- this, see [0.9](#x) and [the guide](docs/guide.md)"
     assert cut["1.2.0"].date == "2026-01-31"
     assert (cut["1.1.0"].notes, cut["1.1.0"].date) == ("- that", None)
 
@@ -180,8 +181,12 @@ def test_a_wrong_tag_is_never_published(asked: Path) -> None:
 
 def test_a_release_is_published_under_its_tag_with_its_notes(repository: Path, asked: Path) -> None:
     publish(plan("v1.2.0", "i", repository))
-    (call,) = [json.loads(line) for line in asked.read_text().splitlines()]
+    *_, call = [json.loads(line) for line in asked.read_text().splitlines()]
     assert call[:5] == ["release", "create", "v1.2.0", "--verify-tag", "--title=v1.2.0"]
+    assert call[-1] == (
+        "### Added\n\n- this, see [0.9](#x) and "
+        "[the guide](https://forge.test/2/blob/v1.2.0/docs/guide.md)"
+    )
 
 
 def test_the_newest_release_is_read_from_what_pip_lists() -> None:

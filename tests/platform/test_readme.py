@@ -147,9 +147,21 @@ def test_seconds_and_counts_are_those_of_the_other_pages() -> None:
     worker, server = (cell("docs/performance.md", f"{row}, s", column) for column in (1, 2))
     assert [cell("README.md", row, column) for column in (1, 3)] == [f"{worker} s", f"{server} s"]
     assert f"this worker {worker}, vLLM's server {server}]" in README
+    assert f"starts in {worker} s where vLLM's server takes {server} s" in README
     told = (ROOT / "docs" / "failed-starts.md").read_text().split("\n| no model is named ")[1]
     planted = len(re.findall(r"^\| .* \| 0 \|$", told.split("\n\n")[0], re.MULTILINE))
-    assert f"[{planted} of {planted} planted ones]" in README
+    assert f"[{planted} of {planted} planted failures]" in README
+
+
+@pytest.mark.slow
+def test_as_many_tests_run_on_each_change_as_it_says() -> None:
+    (shown,) = re.findall(r"Over ([\d,]+) tests pass on each change", README)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests"]
+    # Those that .ci/run runs.
+    command += [f"--ignore=tests/{folder}" for folder in ("clients", "image")]
+    listed = subprocess.run(command, cwd=ROOT, env=HOME, capture_output=True, text=True, check=True)
+    (count,) = re.findall(r"(\d+) tests collected", listed.stdout)
+    assert int(count) > int(shown.replace(",", ""))
 
 
 def test_the_defaults_of_settings_are_those_of_the_table() -> None:
