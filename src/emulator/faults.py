@@ -27,7 +27,9 @@ class Action(StrEnum):
     STATUS = "status"  # it has no effect, and is answered with `status`
     RESET = "reset"  # it has no effect, and its connection is reset
     LOSE = "lose"  # it takes effect, and its connection is reset: no acknowledgement
-    HANG = "hang"  # it has no effect, and is not answered until the worker hangs up
+    HANG = (
+        "hang"  # it has no effect, and is not answered until the fault ends or the worker hangs up
+    )
     DUPLICATE = "duplicate"  # for a take: its jobs are delivered once more
 
 

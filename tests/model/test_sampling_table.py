@@ -1,4 +1,4 @@
-"""Every sampling parameter of docs/reference/jobs.md: its default, its effect, and what is refused."""
+"""Every sampling parameter of docs/reference/jobs.md: its default, effect and refused values."""
 
 import json
 import re

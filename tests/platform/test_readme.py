@@ -62,7 +62,8 @@ def test_make_run_prints_the_phases_the_chunks_and_the_whole_text() -> None:
     first = next(line for line in shown if line.startswith("{"))
     assert yields[0] == first
     last = next(line for line in shown if "finish_reason" in line)
-    assert yields[-1].endswith(last.split(" you")[-1])
+    # On a busy machine the last chunk has fewer tokens.
+    assert yields[-1].endswith(last[last.index('"finish_reason"') :])
     assert joined.startswith(shown[-1].removesuffix(" ..."))
 
 

@@ -99,7 +99,7 @@ class Hyperparameters(Frozen):
         learning_rate: the largest; it rises to it, and falls as a cosine.
         warmup_ratio: the part of the steps in which it rises.
         weight_decay: AdamW's.
-        batch_size: rows of a step; None: chosen to fit the rows and the memory.
+        batch_size: rows of a step; None: chosen by the number of rows.
         seed: of the split, the order, the adapter's first weights and the dropout.
         lora: the adapter.
     """

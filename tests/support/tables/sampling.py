@@ -1,4 +1,4 @@
-"""The rows of the reference's table of sampling parameters: default, effect, and what is refused."""
+"""The rows of the reference's table of sampling parameters: default, effect, refused values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -27,7 +27,8 @@ def dead_workers(root: Path, *names: str) -> list[Path]:
 async def test_the_leases_of_a_dead_worker_are_taken_over(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.batches.runner.LOOK_S", 0.01)
+    for module in ("batches.runner", "volume.turns"):
+        monkeypatch.setattr(f"worker.{module}.LOOK_S", 0.01)
     with ScriptedEngine(*tokens("a")) as engine:
         worker = worker_at(tmp_path, engine)
         spec = {"requests": lines(3), "endpoint": CHAT}
