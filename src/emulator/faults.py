@@ -27,9 +27,7 @@ class Action(StrEnum):
     STATUS = "status"  # it has no effect, and is answered with `status`
     RESET = "reset"  # it has no effect, and its connection is reset
     LOSE = "lose"  # it takes effect, and its connection is reset: no acknowledgement
-    HANG = (
-        "hang"  # it has no effect, and is not answered until the fault ends or the worker hangs up
-    )
+    HANG = "hang"  # it has no effect, and no answer until the fault ends or the worker hangs up
     DUPLICATE = "duplicate"  # for a take: its jobs are delivered once more
 
 
