@@ -82,7 +82,8 @@ run: $(INSTALLED) demo ## Answer test_input.json on the real engine (MODEL_NAME=
 		$(BIN)/python -u src/handler.py
 
 doctor: $(INSTALLED) demo ## Say whether the worker would start, and what to change (MODEL_NAME=..., any setting; GPU=all or A40x2: docs/gpus.md)
-	@MODEL_NAME=$(MODEL_NAME) PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} $(BIN)/python -u src/handler.py --check \
+	@MODEL_NAME=$(MODEL_NAME) PYTHONWARNINGS=$${PYTHONWARNINGS:-ignore} \
+		TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR} $(BIN)/python -u src/handler.py --check \
 		$(if $(GPU),--gpu "$(GPU)") $(if $(PRICES),--prices "$(PRICES)")
 
 prefetch: $(INSTALLED) ## Download a model to the volume, without a GPU (MODEL_NAME=..., BASE_PATH=...)
@@ -117,12 +118,27 @@ test-1:
 	@$(BIN)/python -m pytest -m "not slow" $(TESTS_1)
 
 test-2 test-3 test-4: test-%:
-	@output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
-		$(BIN)/python -m pytest -m "not slow" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
-		printf '\n==> $(TESTS_$*)\n'; cat $$output; exit $$status
+	@$(call tested_apart,not slow,$(TESTS_$*))
 
-test-slow: $(INSTALLED) demo ## Run the tests that take long: killed downloads, compiled code, trainings (15 minutes)
-	@$(BIN)/python -m pytest -m slow
+test-slow: $(INSTALLED) demo ## Run the tests that take long, in two parts at once: killed downloads, compiled code, trainings (ten minutes)
+	@echo "==> Two parts at once: $(SLOW_1) here; the output of the others follows"
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going slow-1 slow-2
+
+SLOW_1 := tests/platform/starts/test_verdicts.py
+SLOW_2 := --ignore=$(SLOW_1)
+.PHONY: slow-1 slow-2
+slow-1:
+	@$(BIN)/python -m pytest -m slow $(SLOW_1)
+
+slow-2:
+	@$(call tested_apart,slow,$(SLOW_2))
+
+# Runs a part (marker, paths), and shows what it printed once it has ended.
+define tested_apart
+output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
+	$(BIN)/python -m pytest -m "$(1)" $(2) >$$output 2>&1 || status=$$?; \
+	printf '\n==> %s\n' '$(2)'; cat $$output; exit $$status
+endef
 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
@@ -246,6 +262,8 @@ demo: $(INSTALLED)
 
 $(INSTALLED): builder/requirements-cpu.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with its venv module is needed: make PYTHON=/path/to/it"; exit 1; }
+	@$(PYTHON) -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || \
+		{ echo "vLLM's CPU build needs libnuma.so.1 (Debian, Ubuntu: apt-get install libnuma1)"; exit 1; }
 	@echo "==> 1/3 Making .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv
 	@echo "==> 2/3 Installing $(TORCH), 200 MB"

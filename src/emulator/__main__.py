@@ -7,9 +7,10 @@ import shlex
 import signal
 import sys
 from argparse import Namespace
+from textwrap import indent
 
 from emulator.command_line import KEY_VARIABLE, read_command_line, to_options
-from emulator.examples import examples, fetch_model_name
+from emulator.examples import StartFailed, examples, fetch_model_name
 from emulator.fleet import Fleet
 from emulator.load_balancer import LoadBalancer
 from emulator.server import Emulator
@@ -86,12 +87,17 @@ def worker_exports(emulator: Emulator) -> str:
 
 
 async def show_examples(emulator: Emulator, fleet: Fleet) -> None:
-    """Print the examples when a worker is ready."""
+    """Print the examples when a worker is ready, or why its start failed."""
     await fleet.ready.wait()
+    try:
+        model = await fetch_model_name(emulator.queue)
+    except StartFailed as error:
+        say(f"Its start failed. It answers every request with:\n{indent(str(error), '    ')}")
+        return
     text = examples(
         api_url=emulator.api_url,
         endpoint=emulator.options.endpoint,
-        model=await fetch_model_name(emulator.queue),
+        model=model,
         with_key=emulator.options.api_key is not None,
         python=shlex.quote(sys.executable),
     )

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import os
+import re
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -17,6 +17,8 @@ _MAX_BACK_OFF_S = 60.0
 # Of the log of a worker that exited, at most.
 _SHOWN_LINES = 20
 _SHOWN_BYTES = 8_000
+# The worker's own warnings in its log; vLLM's lines look otherwise.
+_WARNING = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
 
 
 class Platform(Protocol):
@@ -101,7 +103,7 @@ class Fleet:
             log = self._log(worker)
             printed_before = log.stat().st_size if log.exists() else 0
             self._announce(f"{worker.id} starts (its log: {log})")
-            was_ready, status = await self._run(worker, log)
+            was_ready, status = await self._run(worker, log, printed_before)
             if self._queue.closed:
                 return
             failures = 0 if was_ready else failures + 1
@@ -110,14 +112,14 @@ class Fleet:
             self._announce(
                 f"{worker.id} exited {_describe(status)}; it is started again in {delay_s:g} s"
             )
-            if failures:
+            if failures or status > 0:
                 self._announce(_last_lines(log, printed_before))
             await self._queue.arrived.wait_for(lambda: self._queue.closed, delay_s)
 
     def _log(self, worker: Worker) -> Path:
         return self._logs / f"{worker.id}.log"
 
-    async def _run(self, worker: Worker, log: Path) -> tuple[bool, int]:
+    async def _run(self, worker: Worker, log: Path, printed_before: int) -> tuple[bool, int]:
         """Run a worker's process until it exits; return whether it became ready, and its status."""
         start = time.monotonic()
         environ = {**self._environ, **self._emulator.worker_environ(worker.id)}
@@ -130,6 +132,8 @@ class Fleet:
             await _first_of(process.wait(), worker.changed.wait_for(lambda: worker.ready))
             if worker.ready:
                 self._announce(f"{worker.id} is ready after {time.monotonic() - start:.1f} s")
+                for warning in _WARNING.findall(_printed(log, printed_before)):
+                    self._announce(f"    {warning}")
                 self.ready.set()
             status = await process.wait()
             return worker.ready, status
@@ -155,10 +159,15 @@ def _describe(status: int) -> str:
     return f"by {names.get(-status, f'signal {-status}')}"
 
 
+def _printed(log: Path, since: int) -> str:
+    """Return what a log has from byte `since` on."""
+    with log.open("rb") as file:
+        file.seek(since)
+        return file.read().decode(errors="replace")
+
+
 def _last_lines(log: Path, since: int) -> str:
     """Return the last lines of a log, from byte `since` on, indented."""
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(since, size - _SHOWN_BYTES))
-        lines = file.read().decode(errors="replace").splitlines() or ["(it printed nothing)"]
+    earliest = max(since, log.stat().st_size - _SHOWN_BYTES)
+    lines = _printed(log, earliest).splitlines() or ["(it printed nothing)"]
     return "\n".join(f"    {line}" for line in lines[-_SHOWN_LINES:])

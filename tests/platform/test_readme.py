@@ -151,7 +151,7 @@ def test_seconds_and_counts_are_those_of_the_other_pages() -> None:
     assert f"starts in {worker} s where vLLM's server takes {server} s" in README
     told = (ROOT / "docs" / "failed-starts.md").read_text().split("\n| no model is named ")[1]
     planted = len(re.findall(r"^\| .* \| 0 \|$", told.split("\n\n")[0], re.MULTILINE))
-    assert f"[{planted} of {planted} planted failures]" in README
+    assert f"[in {planted} of {planted} planted failures]" in README
 
 
 @pytest.mark.slow

@@ -254,8 +254,9 @@ def test_a_default_does_not_replace_a_set_value(
 
 
 def test_a_directorys_path_is_never_the_served_name(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    for path in (tmp_path / "mine", f"{tmp_path}/mine/", tmp_path / "mine" / ".." / "mine"):
+    (tmp_path / "version-2").mkdir()
+    (tmp_path / "mine").symlink_to("version-2")
+    for path in (tmp_path / "mine", f"{tmp_path}/mine/", tmp_path / "version-2" / ".." / "mine"):
         choices = chosen(CPU, MODEL_NAME=str(path))
         assert choices["SERVED_MODEL_NAME"] == "mine: the last part of MODEL_NAME"
         assert choices["TOKENIZER"] == "mine: the model's own"

@@ -17,6 +17,7 @@ import threading
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 from worker.compile_cache import publishing
 from worker.settings.environment import export, is_set, process_environ
@@ -51,6 +52,8 @@ _PLAN = ("vllm/startup_plan",)
 
 # Exceptions for an archive that is damaged or cut off. An OSError may be temporary.
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
+# Refuses names that lead out of the folder; Python before 3.11.4 can't, and trusts the volume.
+_WITHIN: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 
 
 def prepare(base: Path) -> "CompileCache | None":
@@ -184,8 +187,7 @@ def _unpack(archive: Path, folder: Path) -> int:
     """Unpack an archive and return its size in bytes."""
     size = archive.stat().st_size
     with gzip.open(archive) as opened, tarfile.open(fileobj=opened, mode="r|") as packed:
-        # Refuses names that lead out of the folder.
-        packed.extractall(folder, filter="data")
+        packed.extractall(folder, **_WITHIN)
         # The checksum is at the end, after the last member.
         while opened.read(2**20):
             pass

@@ -1,10 +1,13 @@
 """What the machine has: GPUs, looked up in the driver, so that no CUDA context is created."""
 
+import ctypes
 from dataclasses import dataclass
 
 from worker.engine.locations import find, optional
 from worker.errors import MachineUnfit
 from worker.memory import memory_limit
+
+_NUMA = "libnuma.so.1"
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,32 @@ def _look_at_driver() -> None:
     check_driver(newest, torch.version.cuda or "0", name)
 
 
+def _look_at_library() -> None:
+    """Load what the compiled part of vLLM's CPU build needs, for vLLM itself goes on without it.
+
+    Raises:
+        MachineUnfit: the machine does not have it.
+    """
+    try:
+        ctypes.CDLL(_NUMA)
+    except OSError as error:
+        raise MachineUnfit(
+            f"vLLM's CPU build needs {_NUMA}, and this machine does not have it: install it "
+            "(Debian, Ubuntu: apt-get install libnuma1)"
+        ) from error
+
+
 def this_machine() -> Machine:
     """Return what this machine has, without GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
 
     Raises:
-        MachineUnfit: vLLM finds nothing to run on, or its driver is too old.
+        MachineUnfit: vLLM finds nothing to run on, its driver is too old, or a library is missing.
     """
     platform = find("current_platform")
     if platform.is_unspecified():
         raise MachineUnfit("vLLM finds no GPU on this machine, and is not its CPU build")
     if platform.is_cpu():
+        _look_at_library()
         return Machine(cpu=True)
     # Not the driver of another maker's GPUs.
     if platform.is_cuda():

@@ -95,7 +95,7 @@ def decoded(body: bytes, media_type: str) -> dict[str, Any]:
     if not body:
         return {}
     if media_type.partition(";")[0].strip().lower() != "application/json":
-        raise Refused(415, "The body is JSON, and its Content-Type is application/json.")
+        raise Refused(415, "Send the body as JSON, with the header Content-Type: application/json.")
     try:
         parsed = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except RecursionError:

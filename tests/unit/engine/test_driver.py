@@ -1,4 +1,4 @@
-"""The GPU's driver against the image's CUDA; NVML is planted."""
+"""What vLLM needs of a machine: a GPU's driver (NVML is planted), or a CPU's library."""
 
 import pytest
 import torch
@@ -41,3 +41,12 @@ def test_gpus_without_nvml_are_not_refused(
 
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
     machine._look_at_driver()
+
+
+def test_a_missing_library_of_the_cpu_build_is_told_with_its_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine._look_at_library()
+    monkeypatch.setattr(machine, "_NUMA", "libnuma-that-is-not-there.so.1")
+    with pytest.raises(MachineUnfit, match=r"needs libnuma-that.*apt-get install libnuma1"):
+        machine._look_at_library()

@@ -51,12 +51,28 @@ def test_a_route_that_is_not_served_is_refused_before_the_engine_is_asked(
     answer_to: AnswerTo,
 ) -> None:
     with pytest.raises(UnknownRoute) as caught:
-        answer_to({"openai_route": "/v1/embedings", "openai_input": {"input": PROMPT}})
+        answer_to({"openai_route": "/v1/speech", "openai_input": {"input": PROMPT}})
     message = caught.value.message
     assert message.startswith(
-        "There is no route '/v1/embedings'; this worker serves POST /v1/chat/completions, "
+        "There is no route '/v1/speech'; this worker serves POST /v1/chat/completions, "
     )
     assert "GET /v1/models, GET /v1/models/{model}, " in message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("/v1/embedings", "POST /v1/embeddings"),
+        ("/chat/completion", "POST /v1/chat/completions"),
+        ("/v1/message", "POST /v1/messages"),
+    ],
+)
+def test_a_route_that_is_nearly_one_is_told_by_its_name(
+    wrong: str, meant: str, answer_to: AnswerTo
+) -> None:
+    with pytest.raises(UnknownRoute) as caught:
+        answer_to({"openai_route": wrong, "openai_input": {"input": PROMPT}})
+    assert caught.value.message == f"There is no route {wrong!r}: did you mean {meant}?"
 
 
 @pytest.mark.parametrize("n", [257, 10**9])

@@ -1,6 +1,7 @@
 """The worker's defaults for options that are unset, by the machine and the model."""
 
 import math
+import os
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +47,8 @@ def served_names(options: Namespace) -> list[str]:
     A directory's own name is its last part: callers don't see paths of the machine.
     """
     model = options.model
-    own = Path(model).resolve().name if is_directory(model) else model
+    # Without links being followed: their names are the operator's choice.
+    own = Path(os.path.abspath(model)).name if is_directory(model) else model  # noqa: PTH100 - Path.absolute keeps ".."
     return [*dict.fromkeys([*(options.served_model_name or ()), own])]
 
 

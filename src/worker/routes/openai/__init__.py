@@ -9,6 +9,7 @@ a path).
 
 import asyncio
 import contextlib
+import difflib
 import re
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
@@ -157,6 +158,19 @@ def _served(settings: Settings) -> list[Route]:
     return [route for route in ROUTES if route.path not in settings.disabled_routes]
 
 
+def _instead(path: str, settings: Settings) -> str:
+    """Return the end of a sentence: the route of vLLM's that was probably meant, or all routes."""
+    served = _served(settings)
+    vllms = {route.template: _name(route) for route in served if route.own is None}
+    for near in difflib.get_close_matches(path, vllms, n=1, cutoff=0.75):
+        return f": did you mean {vllms[near]}?"
+    return f"; this worker serves {', '.join(map(_name, served))}."
+
+
+def _name(route: Route) -> str:
+    return f"{route.method} {route.template}"
+
+
 def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]:
     """Answer a request to one of ``ROUTES``.
 
@@ -167,8 +181,7 @@ def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]
     engines, settings = resources.engines, resources.settings
     route = find(job)
     if route is None or route not in _served(settings):
-        served = ", ".join(f"{route.method} {route.template}" for route in _served(settings))
-        raise UnknownRoute(f"There is no route {job.route!r}; this worker serves {served}.")
+        raise UnknownRoute(f"There is no route {job.route!r}{_instead(job.path, settings)}")
     if job.method is not None and job.method.upper() != route.method:
         methods = [row.method for row in ROUTES if row.match(job.path) is not None]
         raise WrongMethod(f"{route.template} takes {' and '.join(methods)}.")

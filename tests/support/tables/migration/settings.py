@@ -282,8 +282,8 @@ DIFFERENT = (
     ),
     _unset(
         "GPU_MEMORY_UTILIZATION",
-        "Unset, it is 0.95, as in the in-process releases and in the hub's form; since July 2026"
-        " it is vLLM's own there",
+        "Unset, it is 0.95, as in the in-process releases and in the form of RunPod's hub; since "
+        "July 2026 it is vLLM's own there",
         "vllm.gpu_memory_utilization",
         0.95,
     ),
