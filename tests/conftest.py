@@ -1,6 +1,7 @@
 """Fixtures of all folders, a mark for each folder, and the order in which folders run."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any machine")
+
+# A shell's background job ignores it, and so would all commands that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image")
 

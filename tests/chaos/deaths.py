@@ -82,7 +82,7 @@ class Run:
 
     async def strike(self, name: str, cause: Cause) -> None:
         """End a core, and wait until a job that is handed in now is answered."""
-        before, began = set(self.endpoint.core_pids()), time.monotonic()
+        before, began = set(self.endpoint.worker.cores()), time.monotonic()
         bomb = self._strike(cause)
         async with asyncio.timeout(HUNG_S):
             while set(await asyncio.to_thread(self._cores)) & before:

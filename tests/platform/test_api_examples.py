@@ -59,9 +59,8 @@ def test_a_job_is_answered_as_it_is_shown(example: Example, make_endpoint: Local
 def test_a_script_prints_what_is_shown(
     script: Example, make_endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
-    exports = next(block.text for block in blocks(GUIDE) if block.kind == "sh")
     address = "http://127.0.0.1:8000/v2/local"
-    assert address in exports
+    (exports,) = [block.text for block in blocks(GUIDE) if f"ENDPOINT={address}" in block.text]
     # As a reader does it: the exports, in a shell, with the port that this endpoint has.
     shell = ["bash", "-euc", exports.replace(address, make_endpoint.url) + "env -0"]
     environ = subprocess.run(shell, capture_output=True, text=True, check=True).stdout

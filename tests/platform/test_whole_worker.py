@@ -85,7 +85,7 @@ async def test_a_parser_of_a_plugin_separates_reasoning_from_the_answer(
 async def test_an_engine_dies_alone_and_is_restarted(
     endpoint: EmulatedEndpoint, client: openai.AsyncOpenAI
 ) -> None:
-    main, embedder = endpoint.core_pids()
+    main, embedder = endpoint.worker.cores()
     # The list's grammar takes seconds to compile, once: later all streams begin together.
     async for _ in await client.responses.create(
         input=COUNT, max_output_tokens=16, **LONG_RESPONSE
@@ -98,7 +98,7 @@ async def test_an_engine_dies_alone_and_is_restarted(
     # What has not been answered in any part begins again on the new engines.
     assert (await chat(client), await waiting) == (SAID, DIMENSIONS)
     assert (await chat(client), await embed(client)) == (SAID, DIMENSIONS)
-    assert not set(endpoint.core_pids()) & {main, embedder}
+    assert not set(endpoint.worker.cores()) & {main, embedder}
     # Counted anew, for both engines.
     metrics = (await endpoint.run({"openai_route": "/metrics"})).output[0].splitlines()
     counts = dict(line.rsplit(" ", 1) for line in metrics)

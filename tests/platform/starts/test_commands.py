@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,8 +49,7 @@ def is_importing(worker: Background) -> bool:
 
 def is_starting_its_engine(worker: Background) -> bool:
     """Return whether the engine's core, a child, has begun: it has a title of its own."""
-    command = ["pgrep", "--session", str(worker.process.pid), "--full", "EngineCore"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return bool(worker.cores())
 
 
 @pytest.mark.parametrize("moment", [is_importing, is_starting_its_engine])

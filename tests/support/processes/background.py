@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from support import ROOT
 
 # Seconds; ends a test that hangs, and no other: nothing that is waited for here takes a tenth of
@@ -66,11 +68,21 @@ class Background:
         return self.process.wait(HUNG_S)
 
     def session(self) -> list[int]:
-        """Find the processes of its session that still run."""
-        command = ["ps", "-o", "stat=,pid=", "-g", str(self.process.pid)]
-        listed = subprocess.run(command, capture_output=True, text=True, check=False)
-        states = [line.split() for line in listed.stdout.splitlines()]
-        return [int(pid) for state, pid in states if not state.startswith("Z")]
+        """Find the processes of its session that still run, in the order of their start."""
+        return [process.pid for process in self._running()]
+
+    def cores(self) -> list[int]:
+        """Find those of its engines' cores, by their titles."""
+        return [one.pid for one in self._running() if "EngineCore" in str(one.info["cmdline"])]
+
+    def _running(self) -> list[psutil.Process]:
+        running = []
+        for process in psutil.process_iter(["cmdline", "create_time", "status"]):
+            with suppress(ProcessLookupError):
+                ours = os.getsid(process.pid) == self.process.pid
+                if ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+                    running.append(process)
+        return sorted(running, key=lambda process: process.info["create_time"])
 
     def kill(self) -> None:
         """End all of its processes, as with a container that is taken away."""

@@ -2,14 +2,11 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from emulator import Emulator, Job, Options, slow_link
 from support.processes.background import HUNG_S, Background
@@ -64,17 +61,7 @@ class EmulatedEndpoint:
 
     def core_pid(self) -> int:
         """Find the process of the model's core, the worker's child."""
-        return self.core_pids()[0]
-
-    def core_pids(self) -> list[int]:
-        """Find the processes of all cores, in the order of their start."""
-        listed = subprocess.run(
-            ["pgrep", "-g", str(self.worker.process.pid), "-f", "EngineCore"],
-            capture_output=True,
-            check=True,
-        )
-        pids = [int(pid) for pid in listed.stdout.split()]
-        return sorted(pids, key=lambda pid: psutil.Process(pid).create_time())
+        return self.worker.cores()[0]
 
 
 EndpointFactory = Callable[..., AbstractAsyncContextManager[EmulatedEndpoint]]
