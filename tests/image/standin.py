@@ -19,7 +19,7 @@ from support import ROOT
 # Programs that the steps of the Dockerfile call.
 PROGRAMS = ("sh", "ln", "rm")
 # Packages that importing the SDK and the worker needs, and downloading.
-PACKAGES = ("pip", "huggingface_hub", "pydantic", "pyyaml", "prometheus_client")
+PACKAGES = ("pip", "huggingface_hub", "msgspec", "pydantic", "pyyaml", "prometheus_client")
 DOCKERFILE = """\
 FROM scratch
 COPY root/ /
