@@ -124,8 +124,8 @@ test-slow: $(INSTALLED) demo ## Run the tests that take long, in two parts at on
 	@echo "==> Two parts at once: $(SLOW_1) here; the output of the others follows"
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going slow-1 slow-2
 
-SLOW_1 := tests/platform/starts/test_verdicts.py
-SLOW_2 := --ignore=$(SLOW_1)
+SLOW_1 := tests/platform/starts/test_verdicts.py tests/platform/starts/test_fitting.py
+SLOW_2 := $(addprefix --ignore=,$(SLOW_1))
 .PHONY: slow-1 slow-2
 slow-1:
 	@$(BIN)/python -m pytest -m slow $(SLOW_1)
