@@ -124,6 +124,7 @@ test-slow: $(INSTALLED) demo ## Run the tests that take long, in two parts at on
 	@echo "==> Two parts at once: $(SLOW_1) here; the output of the others follows"
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going slow-1 slow-2
 
+# Of about equal length.
 SLOW_1 := tests/platform/starts/test_verdicts.py tests/platform/starts/test_fitting.py
 SLOW_2 := $(addprefix --ignore=,$(SLOW_1))
 .PHONY: slow-1 slow-2

@@ -45,6 +45,18 @@ def test_a_worker_killed_mid_stream_gives_an_error_and_a_new_one_serves(
     assert (worker["starts"], worker["ready"]) == (2, True)
 
 
+def test_a_failed_start_is_told_in_place_of_the_examples(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={tmp_path}"]
+    wrong = {"DTYPE": "fp16", "BASE_PATH": str(tmp_path)}
+    with local_endpoint(command, {**worker_environ, **wrong}, tmp_path / "output") as endpoint:
+        endpoint.wait_for_output("Its start failed. It answers every request with:")
+        # When it exits, the end of its log says so once more.
+        endpoint.wait_for_output("did you mean float16?", times=2)
+        assert READY not in endpoint.output
+
+
 def command(logs: Path, *worker: str, workers: int = 1) -> list[str]:
     emulator = [sys.executable, "-m", "emulator", "--port", "0", "--logs", str(logs)]
     return [*emulator, "--workers", str(workers), "--grace", str(GRACE_S), "--", *worker]

@@ -46,7 +46,7 @@ def test_gpus_without_nvml_are_not_refused(
 def test_a_missing_library_of_the_cpu_build_is_told_with_its_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine._look_at_library()
+    assert machine.this_machine().cpu
     monkeypatch.setattr(machine, "_NUMA", "libnuma-that-is-not-there.so.1")
     with pytest.raises(MachineUnfit, match=r"needs libnuma-that.*apt-get install libnuma1"):
-        machine._look_at_library()
+        machine.this_machine()

@@ -47,14 +47,16 @@ def test_an_answer_streams_if_the_job_does(form: Any, stream: bool, answer_to: A
     assert answer_to(form(stream=stream)).stream is stream
 
 
+# The second is nearly one of the worker's own, which does the opposite.
+@pytest.mark.parametrize("path", ["/v1/speech", "/v1/load_lora_adapter"])
 def test_a_route_that_is_not_served_is_refused_before_the_engine_is_asked(
-    answer_to: AnswerTo,
+    path: str, answer_to: AnswerTo
 ) -> None:
     with pytest.raises(UnknownRoute) as caught:
-        answer_to({"openai_route": "/v1/speech", "openai_input": {"input": PROMPT}})
+        answer_to({"openai_route": path, "openai_input": {"input": PROMPT}})
     message = caught.value.message
     assert message.startswith(
-        "There is no route '/v1/speech'; this worker serves POST /v1/chat/completions, "
+        f"There is no route {path!r}; this worker serves POST /v1/chat/completions, "
     )
     assert "GET /v1/models, GET /v1/models/{model}, " in message
 
