@@ -25,13 +25,14 @@ from worker.app import Worker
 def job(source: str) -> dict[str, Any]:
     """Return the job of a batch: the same id is the same batch."""
     name = Path(source).name
-    batch = {"input_path": name, "endpoint": CHAT, "max_runtime_sec": 24 * 3600}
+    batch = {"input_path": f"inbox/{name}", "endpoint": CHAT, "max_runtime_sec": 24 * 3600}
     return {"id": name, "input": {"batch": batch}}
 
 
 def environ(model: str, source: str, folder: str) -> dict[str, str]:
     """Return the settings of a worker whose volume is the folder, with the input in it."""
-    place = Path(folder) / Path(source).name
+    place = Path(folder) / "inbox" / Path(source).name
+    place.parent.mkdir(exist_ok=True)
     if not place.exists():
         place.hardlink_to(source)
     return {
@@ -55,7 +56,9 @@ async def answered(worker: Worker, source: str) -> None:
 
 async def main(worker: Worker, source: str, folder: str) -> None:
     # Of this process: the same name would be the same batch.
-    warm = write_input(Path(folder) / f"{WARM}{os.getpid()}.jsonl", WARMUP, 16, names=WARM)
+    warm = write_input(
+        Path(folder) / "inbox" / f"{WARM}{os.getpid()}.jsonl", WARMUP, 16, names=WARM
+    )
     await answered(worker, str(warm))
     before = memory.rss_mb()
     memory.begin_peak()

@@ -391,10 +391,30 @@ OWN_ROWS = (
         "are relative to; unset, `BASE_PATH`.",
     ),
     Row(
+        "FILES_INPUT_PATHS",
+        VOLUME,
+        "Directories that callers read",
+        "Directories of `FILES_PATH` in which callers may name files, for files, batches and "
+        "fine-tunes; they may also name what is in `FILES_OUTPUT_PATH`.",
+    ),
+    Row(
+        "FILES_OUTPUT_PATH",
+        VOLUME,
+        "Directory that callers write to",
+        "Directory of `FILES_PATH` in which the outputs of LLM Engine's batches are written.",
+    ),
+    Row(
         "FILES_MAX_MB",
         VOLUME,
         "Largest file",
         "Megabytes that a file may have which is uploaded.",
+    ),
+    Row(
+        "FILES_MAX_TOTAL_MB",
+        VOLUME,
+        "Space for files",
+        "Megabytes that all files and outputs of batches may have together: beyond them a new one "
+        "is refused (507).",
     ),
     Row(
         "FILES_RETENTION_DAYS",

@@ -27,7 +27,7 @@ from worker.batches.state import Batch
 from worker.batches.store import Batches
 
 ANSWERING = Path(__file__).with_name("answering.py")
-INPUT = "in.jsonl"
+INPUT = "inbox/in.jsonl"
 READ_S = 0.2
 # Tokens of a line of the real engine's.
 TOKENS = 48
@@ -76,6 +76,7 @@ class Lane:
         """Write the input, and return that of the job that runs it, which so many may share."""
         body = {"max_tokens": TOKENS, "ignore_eos": True} if self.real else {}
         made = [{**one, "body": {**one["body"], **body}} for one in lines(self.count)]
+        (self.root / "inbox").mkdir(exist_ok=True)
         (self.root / INPUT).write_bytes(as_text(made))
         return {"batch": {"input_path": INPUT, "endpoint": CHAT, "data_parallelism": jobs}}
 

@@ -35,7 +35,7 @@ from worker.volume.lease import Leases
 ROWS, EPOCHS, BATCH = 400, 5, 4
 # The part of the rows that is not held out.
 TRAINED = 0.9
-INPUT = "rows.jsonl"
+INPUT = "inbox/rows.jsonl"
 # Between two looks at the volume: some moments are short.
 LOOK_S = 0.001
 # What losses may differ by from those of a run that nobody disturbed.
@@ -278,6 +278,7 @@ async def tuning(root: Path, report: Report) -> AsyncIterator[Tuning]:
     """Make a volume with rows, and an emulator; leaving ends the workers."""
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
     pairs = ({"prompt": f"Say {n % 7}.", "response": f"It is {n % 7}."} for n in range(ROWS))
+    (root / "inbox").mkdir(exist_ok=True)
     (root / INPUT).write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
     async with Emulator(Options(take_poll_s=1, lost_as=LostAs.REQUEUED)) as emulator:
         made = Tuning(root, emulator, report)

@@ -38,11 +38,11 @@ def worker(engine: "InProcessEngine", demo_model: Path, tmp_path: Path) -> Worke
 
 async def array(worker: Worker, route: str, root: Path, **body: Any) -> list[Any]:
     """Run a batch, and return the array that it has written."""
-    body |= {"model_config": {"model": "demo"}, "output_data_path": "out.json"}
+    body |= {"model_config": {"model": "demo"}, "output_data_path": "out/a.json"}
     created = await answered(worker, {"route": route, "method": "POST", "body": body})
     ended = await answered(worker, created["run_with"]["input"], "runner")
     assert ended["batch"]["status"] == "completed", ended
-    found: list[Any] = json.loads((root / "out.json").read_bytes())
+    found: list[Any] = json.loads((root / "out" / "a.json").read_bytes())
     return found
 
 

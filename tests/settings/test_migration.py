@@ -48,7 +48,8 @@ def read(**settings: str) -> start.Start:
 
 def of(result: start.Start) -> tuple[Any, ...]:
     """Return everything that was read."""
-    return result.settings, *(vars(engine.vllm) for engine in result.engines)
+    settings = result.settings and result.settings.model_dump()
+    return settings, *(vars(engine.vllm) for engine in result.engines)
 
 
 def said(name: str, value: str) -> tuple[Verdict, str]:

@@ -10,12 +10,18 @@ from worker.batches.parts import Finished
 
 # A batch fails before its first line, or when its input is no more the one that was checked.
 End = Literal["completed", "expired", "cancelled", "failed"]
-INPUT_CHANGED = {
-    "code": "input_changed",
-    "message": "the input has changed or was removed since the batch began",
-    "param": None,
-    "line": None,
-}
+
+
+def mistake(
+    code: str, message: str, param: str | None = None, line: int | None = None
+) -> dict[str, Any]:
+    """Return an item of OpenAI's ``errors`` of a batch."""
+    return {"code": code, "message": message, "param": param, "line": line}
+
+
+INPUT_CHANGED = mistake(
+    "input_changed", "the input has changed or was removed since the batch began"
+)
 
 
 class Failed(BaseModel):
@@ -41,9 +47,14 @@ class Ending(BaseModel):
 
 
 class Result(BaseModel):
-    """How a batch ended; a file that would be empty is None."""
+    """How a batch ended; a file that would be empty is None.
+
+    Args:
+        mistake: why it failed, if that is not ``INPUT_CHANGED``.
+    """
 
     status: End
+    mistake: dict[str, Any] | None = None
     at: int
     output_file_id: str | None = None
     error_file_id: str | None = None

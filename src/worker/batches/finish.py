@@ -2,22 +2,24 @@
 
 import contextlib
 import logging
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
-from worker.batches.endings import End, Ending, Result, counted
+from worker.batches.endings import End, Ending, Failed, Result, counted, mistake
 from worker.batches.lines import Plan, WrongLineError, lines, request_in
 from worker.batches.llm_engine import rendering
-from worker.batches.llm_engine.places import output_place
+from worker.batches.llm_engine.places import Output
 from worker.batches.parts import Finished, finished, text_of
 from worker.batches.request import Kept
-from worker.batches.state import RESULT, Batch
+from worker.batches.state import FAILED, RESULT, Batch
 from worker.batches.store import Batches
-from worker.errors import NoSuchObject, WorkerError
-from worker.files import Files
-from worker.volume import failures, ids, write_parts
+from worker.errors import NoSuchObject, RequestError, WorkerError
+from worker.files import Files, Writing
+from worker.volume import failures, ids
 from worker.volume.lease import Leases
 
 log = logging.getLogger(__name__)
@@ -48,13 +50,33 @@ def finish(batches: Batches, batch: Batch, status: End) -> Result:
         found = finished(batch.parts, ending.cut, texts=True)
     result = counted(found.values(), plan.total if plan else 0)
     result.status, result.at = ending.status, ending.at
+    output = output_of(batches, batch.request)
     if plan is not None:
-        output, errors = _files(batches, batch, plan, found, ending)
-        result.output_file_id, result.error_file_id = output, errors
-        if batch.request.form != "openai":
-            _array(batches, batch.request, plan, found)
+        result.output_file_id, result.error_file_id = _files(batches, batch, plan, found, ending)
+        if output is not None:
+            _write_array(output, batch.request, plan, found, result)
+    elif output is not None:
+        output.release()
     batch.write(RESULT, result)
     return result
+
+
+def fail(batches: Batches, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
+    """End a batch of which no line has begun.
+
+    Raises:
+        VolumeError: it can't be written.
+    """
+    batch.write(FAILED, Failed(failed_at=int(time.time()), mistakes=mistakes))
+    if output := output_of(batches, batch.request):
+        output.release()
+
+
+def output_of(batches: Batches, request: Kept) -> Output | None:
+    """Return the file that the request names for its output; None: OpenAI's form has none."""
+    if request.form == "openai":
+        return None
+    return Output(request.extra["output_data_path"], batches.files, request.id)
 
 
 def settle(batches: Batches, batch: Batch) -> None:
@@ -103,18 +125,27 @@ def _files(
         return output.id, errors.id
 
 
-def _array(batches: Batches, request: Kept, plan: Plan, found: dict[int, Finished]) -> None:
+def _write_array(
+    output: Output, request: Kept, plan: Plan, found: dict[int, Finished], result: Result
+) -> None:
     """Write the output of a batch of LLM Engine's: each of its lines is in the place of its number.
 
-    Raises:
-        InvalidInput: what is on the volume now leaves no place for it.
+    Where it can't be written, since somebody has changed the volume, the result says so: the
+    answers are in the output file, too.
     """
-    place = output_place(request.extra["output_data_path"], batches.volume)
     item = rendering.v1 if request.form == "llm_engine_v1" else rendering.v2
     with failures(), _Texts() as texts:
-        numbers = range(1, plan.total + 1)
-        all_lines = (texts.of(found[number]) if number in found else None for number in numbers)
-        write_parts(place, rendering.array(all_lines, item))
+
+        def parts() -> Iterator[bytes]:
+            numbers = range(1, plan.total + 1)
+            yield from rendering.array(
+                (texts.of(found[number]) if number in found else None for number in numbers), item
+            )
+
+        try:
+            output.write(parts)
+        except RequestError as error:
+            result.status, result.mistake = "failed", mistake("no_output", error.message)
 
 
 def _unanswered(
@@ -189,7 +220,7 @@ class _Sink:
         self._kind = kind
         self._id = file_id
         self._closing = contextlib.ExitStack()
-        self._file: BinaryIO | None = None
+        self._file: Writing | None = None
 
     def __enter__(self) -> "_Sink":
         return self
@@ -212,5 +243,5 @@ class _Sink:
                     id=self._id,
                 )
             )
-            self._file = writing.file
+            self._file = writing
         self._file.write(text)

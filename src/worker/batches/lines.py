@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from worker.batches.endings import mistake
 from worker.job.base import Strict
 
 BOM = b"\xef\xbb\xbf"
@@ -83,10 +84,11 @@ class WrongLineError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that an input may have: lines, and bytes of one."""
+    """The most that an input may have: lines, and of one its bytes and values."""
 
     lines: int
     bytes_of_a_line: int
+    values_of_a_line: int = 100_000
 
 
 def lines(path: Path, longest: int, shard: Shard | None = None) -> Iterator[Line]:
@@ -163,18 +165,18 @@ def planned(
     for line in lines(path, limits.bytes_of_a_line):
         if len(offsets) == limits.lines:
             message = f"the input has more than {limits.lines:,} lines (BATCH_MAX_REQUESTS)"
-            mistakes.append(_mistake("too_many_requests", message))
+            mistakes.append(mistake("too_many_requests", message))
             break
         offsets.append(line.offset)
         numbers.append(line.number)
         try:
             _note(names, line, endpoint)
         except WrongLineError as wrong:
-            mistakes.append(_mistake(wrong.code, wrong.message, wrong.param, line.number))
+            mistakes.append(mistake(wrong.code, wrong.message, wrong.param, line.number))
             if len(mistakes) == MOST_MISTAKES:
                 break
     if not offsets:
-        mistakes.append(_mistake("empty_file", "the input has no lines"))
+        mistakes.append(mistake("empty_file", "the input has no lines"))
     if mistakes:
         return mistakes
     shards = _shards(offsets, numbers, stat.st_size, jobs)
@@ -197,12 +199,6 @@ def _note(names: dict[str, int], line: Line, endpoint: str) -> None:
     if (other := names.setdefault(name, line.number)) != line.number:
         message = f"custom_id: line {other} has it, too"
         raise WrongLineError("duplicate_custom_id", message, "custom_id")
-
-
-def _mistake(
-    code: str, message: str, param: str | None = None, line: int | None = None
-) -> dict[str, Any]:
-    return {"code": code, "message": message, "param": param, "line": line}
 
 
 def _shards(

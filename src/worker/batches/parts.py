@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.volume import failures, sync_directory
+from worker.volume import check_space, failures, sync_directory
 
 # A group is committed when it is so large, or so old.
 GROUP_LINES = 64
@@ -161,6 +161,7 @@ class Part:
                 made += record + zlib.crc32(record).to_bytes(4, "little")
                 texts += text
                 self._offset += len(text)
+            check_space(self._lines.parent, len(texts))
             _append(lines, texts)
             _append(records, made)
 

@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker.batches.endings import INPUT_CHANGED, End, Failed
-from worker.batches.finish import finish, input_of
+from worker.batches.endings import INPUT_CHANGED, End
+from worker.batches.finish import fail, finish, input_of
 from worker.batches.lines import Plan, planned
 from worker.batches.shard import Ask, ShardRun, Stop
-from worker.batches.state import FAILED, PLAN, Batch
+from worker.batches.state import PLAN, Batch
 from worker.batches.store import Batches
 from worker.batches.window import Window
 from worker.errors import NoSuchObject
@@ -142,7 +142,7 @@ class Runner:
         try:
             path = files.content(files.get(request.input_file_id, expired=True))
         except NoSuchObject:
-            batch.write(FAILED, Failed(failed_at=now, mistakes=[INPUT_CHANGED]))
+            fail(self._batches, batch, [INPUT_CHANGED])
             return
         with failures():
             found = planned(
@@ -151,7 +151,7 @@ class Runner:
         if isinstance(found, Plan):
             batch.write(PLAN, found)
         else:
-            batch.write(FAILED, Failed(failed_at=now, mistakes=found))
+            fail(self._batches, batch, found)
 
     async def _run_shard(self, plan: Plan, index: int, lease: Lease) -> Stop:
         path = await asyncio.to_thread(input_of, self._batches, self._batch, plan)

@@ -145,7 +145,7 @@ class Batch(Record):
         # Last: it is the first that goes when a batch is removed.
         request = self.request
         if result and result.status == "failed":
-            failed = Failed(failed_at=result.at, mistakes=[INPUT_CHANGED])
+            failed = Failed(failed_at=result.at, mistakes=[result.mistake or INPUT_CHANGED])
         at = {result.status: result.at} if result else {}
         return {
             "id": self.id,

@@ -39,7 +39,7 @@ class Batches(Records[Batch, Kept]):
     @classmethod
     def of(cls, settings: Settings) -> "Batches":
         longest = round(settings.max_input_mb * 1_000_000)
-        limits = Limits(settings.batch_max_requests, longest)
+        limits = Limits(settings.batch_max_requests, longest, settings.max_input_values)
         files = Files.of(settings)
         return cls(Volume.of(settings), files, limits, settings.files_retention_days)
 

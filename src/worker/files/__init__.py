@@ -4,12 +4,11 @@ import contextlib
 import os
 import time
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files.folders import CONTENT, PREFIX, Folders, holds
+from worker.files.quota import MEGABYTE, Quota, Writing
 from worker.files.stored import PURPOSE, StoredFile
 from worker.settings import Settings
 from worker.volume import Volume, failures, ids
@@ -17,28 +16,7 @@ from worker.volume.pages import LARGEST, Page, page
 
 __all__ = ["MEGABYTE", "PREFIX", "Files", "StoredFile", "Writing"]
 
-MEGABYTE = 1_000_000
 DAY_S = 86_400
-
-
-@dataclass(slots=True)
-class Writing:
-    """A file that is being written.
-
-    Args:
-        id: what it will have.
-        file: takes its content.
-    """
-
-    id: str
-    file: BinaryIO
-    _stored: StoredFile | None = None
-
-    @property
-    def stored(self) -> StoredFile:
-        """The file, once it exists."""
-        assert self._stored is not None, "the file is still being written"
-        return self._stored
 
 
 class Files:
@@ -49,12 +27,21 @@ class Files:
     Args:
         volume: where they are.
         max_mb: megabytes of one that is received.
+        max_total_mb: megabytes of all, with the outputs of batches.
         retention_days: after which a file expires that says nothing else; 0: never.
     """
 
-    def __init__(self, volume: Volume, *, max_mb: int, retention_days: float) -> None:
-        self._volume = volume
+    def __init__(
+        self,
+        volume: Volume,
+        *,
+        max_mb: int,
+        max_total_mb: int = Settings.model_fields["files_max_total_mb"].default,
+        retention_days: float,
+    ) -> None:
+        self.volume = volume
         self._folders = Folders(volume)
+        self._quota = Quota(volume, max_total_mb * MEGABYTE)
         self.max_bytes = max_mb * MEGABYTE
         self._retention_s = round(retention_days * DAY_S)
 
@@ -63,6 +50,7 @@ class Files:
         return cls(
             Volume.of(settings),
             max_mb=settings.files_max_mb,
+            max_total_mb=settings.files_max_total_mb,
             retention_days=settings.files_retention_days,
         )
 
@@ -100,7 +88,7 @@ class Files:
                 size += len(part)
                 if size > self.max_bytes:
                     raise self.too_large()
-                writing.file.write(part)
+                writing.write(part)
         return writing.stored
 
     def too_large(self) -> InputTooLarge:
@@ -133,15 +121,16 @@ class Files:
             Conflict: what has this id is another file.
             InvalidInput: the path leads to no file, or not to one for callers.
         """
-        place = self._volume.place(path)
+        place = self.volume.input(path)
         with failures():
-            key = str(place.relative_to(self._volume.root.resolve()))
+            key = str(place.relative_to(self.volume.root.resolve()))
         if id is not None and (found := self._folders.read(id)) is not None:
             return _expected(found, same=found.path == key)
         if not place.is_file():
-            raise InvalidInput(f"{path}: there is no such file on the volume", param="path")
+            raise InvalidInput(f"{path}: there is no such file on the volume")
         with failures():
             size = place.stat().st_size
+        self._quota.take(0)
         name, id = filename or place.name, id or ids.new(PREFIX)
         new = self._described(id, size, name, purpose, expires_after_s, key)
         self._folders.publish(new)
@@ -174,7 +163,7 @@ class Files:
         """
         own = file.path is None
         place = (
-            self._folders.root / file.id / CONTENT if own else self._volume.place(file.path or "")
+            self._folders.root / file.id / CONTENT if own else self.volume.input(file.path or "")
         )
         if not place.is_file():
             raise NoSuchObject("The content of this file is no longer on the volume.", param="id")
@@ -213,6 +202,17 @@ class Files:
                 "A batch or a fine-tune that has not ended uses this file: cancel that first."
             )
         self._folders.remove(id)
+        self._quota.forget()
+
+    def counted(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the parts of another file that counts together with these.
+
+        Raises:
+            VolumeError: there is no room for them.
+        """
+        for part in parts:
+            self._quota.take(len(part))
+            yield part
 
     @contextlib.contextmanager
     def writing(
@@ -232,11 +232,13 @@ class Files:
             id: what it will have; None: a new one.
         """
         id = id or ids.new(PREFIX)
+        self._quota.take(0)
         with failures(), contextlib.ExitStack() as unless_whole:
             place = self._folders.begin(id)
+            unless_whole.callback(self._quota.forget)
             unless_whole.callback(self._folders.discard, place)
             with place.open("xb") as opened:
-                writing = Writing(id, opened)
+                writing = Writing(id, opened, self._quota)
                 yield writing
                 opened.flush()
                 os.fsync(opened.fileno())
@@ -256,7 +258,9 @@ class Files:
         Returns:
             How many were removed.
         """
-        return self._folders.sweep(in_use)
+        removed = self._folders.sweep(in_use)
+        self._quota.forget()
+        return removed
 
     def _described(
         self,

@@ -20,7 +20,7 @@ from worker.fine_tunes.room import WATCH_S, given, made
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.workshop import Workshop
 from worker.trainer.spec import ATTEMPTS, ONLY_CHECK, SPEC, Exit, Spec
-from worker.volume import failures, write
+from worker.volume import check_space, failures, write
 from worker.volume.lease import LOOK_S, Lease
 from worker.volume.turns import Turns
 
@@ -211,6 +211,7 @@ class Runner:
         fine_tune = self._fine_tune
         name = attempts_of.next_name(fine_tune.attempts(), lease.owner)
         attempt = fine_tune.directory / ATTEMPTS / name
+        check_space(fine_tune.directory)
         with failures():
             attempt.mkdir(parents=True)
             write(fine_tune.directory / SPEC, spec.model_dump_json().encode())

@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from worker.errors import InvalidInput
-from worker.files import PREFIX, Files
+from worker.files import PREFIX, Files, Writing
 from worker.fine_tunes.request import Source
 from worker.fine_tunes.store import PURPOSE
 from worker.job.base import of_field
@@ -101,11 +101,11 @@ class Sources:
             )
         with self.files.writing(filename=_name(url), purpose=PURPOSE, id=id) as writing:
             # On a loop of its own: writing to the volume may stand still.
-            asyncio.run(_download(self.fetcher, url, _Room(self.files), writing.file))
+            asyncio.run(_download(self.fetcher, url, _Room(self.files), writing))
         return id
 
 
-async def _download(fetcher: Fetcher, url: str, room: _Room, file: BinaryIO) -> None:
+async def _download(fetcher: Fetcher, url: str, room: _Room, file: Writing) -> None:
     def write(part: bytes) -> None:
         with failures():
             file.write(part)

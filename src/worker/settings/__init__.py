@@ -10,13 +10,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 
-from worker.settings.environment import EXPORTS, Default, export
+from worker.settings.environment import EXPORTS, Default, export, paths_in
 from worker.settings.examples import example
 from worker.settings.mistakes import Mistake, SettingsError
 from worker.settings.values import boolean, items, text, unfit
@@ -64,14 +65,29 @@ def _read_jobs(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
 TELLING = ("/chat", "/metrics", "/openapi.json", "/version")
 
 
+def _read_items(value: Any) -> tuple[Any, ...]:
+    return tuple(items(value) if isinstance(value, str) else value)
+
+
 def _read_routes(value: Any) -> tuple[str, ...]:
-    routes = tuple(items(value)) if isinstance(value, str) else tuple(value)
+    routes = _read_items(value)
     if unknown := [route for route in routes if route not in TELLING]:
         raise ValueError(f"{unknown[0]!r} can't be turned off, only {', '.join(TELLING)}")
     return routes
 
 
 Routes = Annotated[tuple[str, ...], BeforeValidator(_read_routes)]
+
+
+def _check_directory(path: str) -> str:
+    path = path.removesuffix("/")
+    if any(not part or part.startswith(".") for part in path.split("/")):
+        raise ValueError("a directory's path from FILES_PATH, without hidden parts")
+    return path
+
+
+Directory = Annotated[str, AfterValidator(_check_directory)]
+Directories = Annotated[tuple[Directory, ...], BeforeValidator(_read_items)]
 # Where adapters are trained.
 Training = Annotated[Literal["beside", "exclusive", "off"], BeforeValidator(_lower)]
 Jobs = Annotated[Count | Literal["auto"], WrapValidator(_read_jobs)]
@@ -95,7 +111,10 @@ class Settings(BaseModel):
     serve_timeout_s: Size = 30
     allowed_origins: Names = ()
     files_path: Path | None = None
+    files_input_paths: Directories = ("inbox", "uploads")
+    files_output_path: Directory = "out"
     files_max_mb: Count = 512
+    files_max_total_mb: Count = 20_000
     files_retention_days: Amount = 30
     batch_api_key: SecretStr | None = None
     batch_concurrency: Jobs = "auto"
@@ -152,6 +171,8 @@ class Settings(BaseModel):
     vllm_config_file: Path | None = None
     vllm_extra_args: str | None = None
 
+    _paths: tuple[Path, ...] = PrivateAttr(())
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
         """Read the worker's settings; a blank value counts as unset.
@@ -161,10 +182,17 @@ class Settings(BaseModel):
         """
         texts = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
         try:
-            return cls.model_validate({name: value for name, value in texts.items() if value})
+            settings = cls.model_validate({name: value for name, value in texts.items() if value})
         except ValidationError as invalid:
             mistakes = [cls._mistake(error, texts) for error in invalid.errors()]
             raise SettingsError(mistakes) from None
+        settings._paths = paths_in(environ)
+        return settings
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All paths that the values of variables name: models, caches, adapters and others."""
+        return self._paths
 
     @classmethod
     def _mistake(cls, error: Any, texts: Mapping[str, str]) -> Mistake:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,9 @@ SECRETS = (
 
 # How many threads a library starts, and where: chosen for the engine, which computes beside.
 THREADS = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+# Paths among other words: in quotes they may have any character.
+_PATHS = re.compile(r""""(/[^"]+)"|([/~$][^\s"',:;=]*)""")
 
 # Those that were taken out of the environment.
 _taken: dict[str, str] = {}
@@ -172,5 +176,20 @@ def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
     return _expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
+def paths_in(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the paths in the values of variables: of models, caches, adapters and whatever else.
+
+    A value may be a path, or have some among other words, as a list or JSON. The hub's library
+    and vLLM take relative paths, too. Where callers' files are, and the shell's own directories,
+    are left out.
+    """
+    found: set[Path] = set()
+    for name, value in environ.items():
+        if "/" in value and "\0" not in value and not name.startswith(("FILES_", "PWD", "OLDPWD")):
+            several = (quoted or plain for quoted, plain in _PATHS.findall(value))
+            found |= {Path.cwd() / _expanded(text) for text in (value.strip(), *several)}
+    return tuple(found)
+
+
 def _expanded(place: str) -> Path:
-    return Path(os.path.expandvars(Path(place).expanduser()))
+    return Path(os.path.expandvars(os.path.expanduser(place)))  # noqa: PTH111 - of "~x", which nobody is, pathlib raises

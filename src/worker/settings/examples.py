@@ -29,6 +29,8 @@ EXAMPLES = {
     "LOAD_FORMAT": "safetensors",
     "SEED": "42",
     "DOWNLOAD_DIR": "/models",
+    "FILES_INPUT_PATHS": "inbox,uploads",
+    "FILES_OUTPUT_PATH": "out",
     "GENERATION_CONFIG": "vllm",
     "OVERRIDE_GENERATION_CONFIG": '{"temperature": 0.7}',
     "HF_OVERRIDES": '{"architectures": ["LlamaForCausalLM"]}',

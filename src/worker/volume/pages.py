@@ -1,13 +1,15 @@
 """Lists of objects on the volume, a page at a time: newest or oldest first, after a given one."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from worker.errors import InvalidInput, NoSuchObject
 
-# Objects on a page, at most.
+# Objects on a page, at most, and their bytes as JSON: a job's answer is one yield.
 LARGEST = 10_000
+LARGEST_BYTES = 500_000
 
 Order = Literal["asc", "desc"]
 
@@ -38,14 +40,27 @@ class Page(Generic[T]):
 
     def shown(self) -> dict[str, Any]:
         """Return it as callers see it, in OpenAI's shape."""
-        ids = [found.id for found in self.data]
+        data = fitting(found.shown() for found in self.data)
+        ids = [found.id for found in self.data[: len(data)]]
         return {
             "object": "list",
-            "data": [found.shown() for found in self.data],
+            "data": data,
             "first_id": ids[0] if ids else None,
             "last_id": ids[-1] if ids else None,
-            "has_more": self.has_more,
+            "has_more": self.has_more or len(ids) < len(self.data),
         }
+
+
+def fitting(objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first objects that have ``LARGEST_BYTES`` together, or the first one."""
+    found: list[dict[str, Any]] = []
+    size = 0
+    for one in objects:
+        size += len(json.dumps(one))
+        if found and size > LARGEST_BYTES:
+            break
+        found.append(one)
+    return found
 
 
 def page(

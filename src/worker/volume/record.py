@@ -11,7 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 from pydantic import BaseModel
 
 from worker.errors import Conflict, NoSuchObject, VolumeError
-from worker.volume import Volume, failures, ids, write_once
+from worker.volume import Volume, check_space, failures, ids, write_once
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +161,7 @@ class Records(ABC, Generic[R, K]):
         one = self.at(self.root / asked.id)
         if not one.has(REQUEST):
             self.check(asked)
+            check_space(self.root)
             one.write(REQUEST, asked)
         there = one.request
         # When it was asked for again does not matter.

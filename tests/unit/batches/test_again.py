@@ -11,7 +11,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens
 from worker.batches.state import FINALIZING, RESULT
 
 GIVEN: dict[str, Any] = {"requests": lines(3), "endpoint": CHAT}
-ON_VOLUME: dict[str, Any] = {"input_path": "a.jsonl", "endpoint": CHAT}
+ON_VOLUME: dict[str, Any] = {"input_path": "inbox/a.jsonl", "endpoint": CHAT}
 OTHERS: list[dict[str, Any]] = [
     {**GIVEN, "metadata": {"a": "b"}},
     {**GIVEN, "requests": lines(2)},
@@ -26,8 +26,9 @@ V2: list[dict[str, Any]] = [{"prompt": "Hi"}]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
+    (tmp_path / "inbox").mkdir()
     for name in ("a", "b"):
-        (tmp_path / f"{name}.jsonl").write_bytes(as_text(lines(3)))
+        (tmp_path / "inbox" / f"{name}.jsonl").write_bytes(as_text(lines(3)))
     return tmp_path
 
 
@@ -51,7 +52,7 @@ async def test_another_batch_by_the_same_job_is_refused_and_the_first_goes_on(
     ]
 
 
-@pytest.mark.parametrize("other", [{**ON_VOLUME, "input_path": "b.jsonl"}, GIVEN], ids=str)
+@pytest.mark.parametrize("other", [{**ON_VOLUME, "input_path": "inbox/b.jsonl"}, GIVEN], ids=str)
 async def test_another_input_than_a_path_by_the_same_job_is_refused(
     root: Path, other: dict[str, Any]
 ) -> None:
@@ -60,7 +61,7 @@ async def test_another_input_than_a_path_by_the_same_job_is_refused(
         first = await batch_of(worker, **ON_VOLUME)
         assert (await refused(worker, {"batch": other}))["code"] == 409
         # Its input counts no more when it has ended.
-        (root / "a.jsonl").unlink()
+        (root / "inbox" / "a.jsonl").unlink()
         assert await batch_of(worker, **ON_VOLUME) == first
 
 
@@ -113,18 +114,18 @@ async def test_an_answer_that_is_lost_before_the_end_is_computed_again(root: Pat
         (1, {"content": V1}, {"content": {**V1, "max_new_tokens": 4}}),
         (2, {"content": V2}, {"content": [*V2, *V2]}),
         (2, {"content": V2}, {"content": V2, "priority": "high"}),
-        (2, {"content": V2}, {"content": V2, "output_data_path": "other.json"}),
-        (2, {"content": V2}, {"input_data_path": "in.json"}),
-        (2, {"input_data_path": "in.json"}, {"input_data_path": "a.jsonl"}),
+        (2, {"content": V2}, {"content": V2, "output_data_path": "out/other.json"}),
+        (2, {"content": V2}, {"input_data_path": "inbox/in.json"}),
+        (2, {"input_data_path": "inbox/in.json"}, {"input_data_path": "inbox/a.jsonl"}),
     ],
     ids=str,
 )
 async def test_another_request_of_llm_engines_with_the_same_id_is_refused(
     root: Path, version: int, given: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    place = root / "in.json"
+    place = root / "inbox" / "in.json"
     place.write_text('[{"prompt": "Hi"}]')
-    shared = {"model_config": {"model": "demo"}, "output_data_path": "out.json"}
+    shared = {"model_config": {"model": "demo"}, "output_data_path": "out/out.json"}
 
     def job(keys: dict[str, Any]) -> dict[str, Any]:
         route = f"/v{version}/{'llm/' if version == 1 else ''}batch-completions"
@@ -136,5 +137,5 @@ async def test_another_request_of_llm_engines_with_the_same_id_is_refused(
         assert (await refused(worker, job(other)))["code"] == 409
         # What the input and the output have then counts no more.
         place.unlink()
-        (root / "out.json").write_text("[]")
+        (root / "out" / "out.json").write_text("[]")
         assert (await answered(worker, job(given)))["job_id"] == first["job_id"]

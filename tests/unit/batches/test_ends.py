@@ -194,17 +194,18 @@ async def test_answers_that_the_volume_has_lost_are_computed_again(tmp_path: Pat
 async def test_a_batch_whose_input_is_no_more_the_same_fails_and_keeps_its_answers(
     tmp_path: Path, way: str
 ) -> None:
-    (tmp_path / "in.jsonl").write_bytes(as_text(lines(300)))
-    spec = {"input_path": "in.jsonl", "endpoint": CHAT}
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "in.jsonl").write_bytes(as_text(lines(300)))
+    spec = {"input_path": "inbox/in.jsonl", "endpoint": CHAT}
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 4
         worker = worker_at(tmp_path, engine)
         running = await begun(worker, engine, 20, **spec)
         durable = (await given_up(tmp_path, engine, running)).counts().completed
         if way == "changed":
-            (tmp_path / "in.jsonl").write_bytes(as_text(reversed(lines(300))))
+            (tmp_path / "inbox" / "in.jsonl").write_bytes(as_text(reversed(lines(300))))
         else:
-            (tmp_path / "in.jsonl").unlink()
+            (tmp_path / "inbox" / "in.jsonl").unlink()
         shown = (await answered(worker, {"batch": {"id": only(tmp_path).id}}, "job-2"))["batch"]
     assert (shown["status"], shown["error_file_id"]) == ("failed", None)
     assert shown["errors"]["data"][0]["code"] == "input_changed"
@@ -215,12 +216,13 @@ async def test_a_batch_whose_input_is_no_more_the_same_fails_and_keeps_its_answe
 async def test_an_input_that_changes_while_it_is_read_is_not_answered_further(
     tmp_path: Path,
 ) -> None:
-    place = tmp_path / "in.jsonl"
+    place = tmp_path / "inbox" / "in.jsonl"
+    place.parent.mkdir()
     place.write_bytes(as_text(lines(1000)))
     with ScriptedEngine(*SLOW) as engine:
         engine.slots = 4
         worker = worker_at(tmp_path, engine, BATCH_CONCURRENCY="8")
-        spec = {"input_path": "in.jsonl", "endpoint": CHAT}
+        spec = {"input_path": "inbox/in.jsonl", "endpoint": CHAT}
         running = await begun(worker, engine, 20, **spec)
         # In place, with lines of the same lengths.
         place.write_bytes(place.read_bytes().replace(b'"custom_id": "c', b'"custom_id": "d'))
@@ -240,15 +242,16 @@ async def test_a_batch_without_its_input_still_ends_when_it_is_cancelled(tmp_pat
 
 
 async def test_an_input_that_is_gone_before_it_was_checked_fails_the_batch(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_bytes(as_text(lines(3)))
-    body = {"path": "in.jsonl", "purpose": "batch"}
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "in.jsonl").write_bytes(as_text(lines(3)))
+    body = {"path": "inbox/in.jsonl", "purpose": "batch"}
     with ScriptedEngine() as engine:
         worker = worker_at(tmp_path, engine)
         file = await answered(worker, {"route": "/v1/files", "method": "POST", "body": body})
         body = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
         made = {"route": "/v1/batches", "method": "POST", "body": body}
         batch = await answered(worker, made, "job-2")
-        (tmp_path / "in.jsonl").unlink()
+        (tmp_path / "inbox" / "in.jsonl").unlink()
         shown = (await answered(worker, batch["run_with"]["input"], "job-3"))["batch"]
     assert shown["status"] == "failed"
     assert shown["errors"]["data"][0]["code"] == "input_changed"

@@ -10,6 +10,7 @@ from support.batches import answered, begun, given_up, lines, refused, results, 
 from support.disks import fill, mounted, remount
 from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens, until
 
+from worker import volume
 from worker.app import Worker
 from worker.batches.state import Batch
 from worker.batches.store import Batches
@@ -17,6 +18,12 @@ from worker.batches.store import Batches
 ROOM = 4_000_000
 COUNT = 200
 JOB = {"batch": {"requests": lines(COUNT), "endpoint": CHAT}}
+
+
+@pytest.fixture(autouse=True)
+def reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reserve nothing of the disk."""
+    monkeypatch.setattr(volume, "RESERVED", 0)
 
 
 @pytest.fixture

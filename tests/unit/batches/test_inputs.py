@@ -15,10 +15,11 @@ INPUT = "input.jsonl"
 
 async def ran(root: Path, content: bytes, **environ: str) -> tuple[dict[str, Any], ScriptedEngine]:
     """Run a batch of a file on the volume."""
-    (root / INPUT).write_bytes(content)
+    (root / "inbox").mkdir(exist_ok=True)
+    (root / "inbox" / INPUT).write_bytes(content)
     with ScriptedEngine(*tokens("a")) as engine:
         worker = worker_at(root, engine, **{**ENVIRON, **environ})
-        return await batch_of(worker, input_path=INPUT, endpoint=CHAT), engine
+        return await batch_of(worker, input_path=f"inbox/{INPUT}", endpoint=CHAT), engine
 
 
 def kept(root: Path) -> list[str]:

@@ -13,7 +13,7 @@ MAX_MB = 1
 @pytest.fixture
 def volume(tmp_path: Path) -> Volume:
     root = tmp_path / "volume"
-    root.mkdir()
+    (root / "inbox").mkdir(parents=True)
     return Volume(root, bucket="bucket")
 
 

@@ -21,11 +21,11 @@ def test_a_file_that_comes_again_is_the_one_that_is_there(files: Files, volume: 
     first = received(files, b"first", derived)
     assert first.id == derived
     assert files.receive([b"fi", b"", b"rst"], filename="again", id=derived) == first
-    (volume.root / "own.jsonl").write_bytes(b"own")
-    own = files.refer("own.jsonl", purpose="batch", id=other)
+    (volume.root / "inbox" / "own.jsonl").write_bytes(b"own")
+    own = files.refer("inbox/own.jsonl", purpose="batch", id=other)
     # It is the caller's own: the file is what names it.
-    (volume.root / "own.jsonl").unlink()
-    assert files.refer("./own.jsonl", purpose="batch", id=other) == own
+    (volume.root / "inbox" / "own.jsonl").unlink()
+    assert files.refer("./inbox/own.jsonl", purpose="batch", id=other) == own
 
 
 @pytest.mark.parametrize("content", [b"", b"firs", b"first.", b"First"])
@@ -40,12 +40,12 @@ def test_another_content_under_an_id_that_exists_is_refused(files: Files, conten
 def test_another_place_under_an_id_that_exists_is_refused(files: Files, volume: Volume) -> None:
     derived, other = ids.derived(PREFIX, "job-1"), ids.derived(PREFIX, "job-2")
     for name in ("a", "b"):
-        (volume.root / name).write_bytes(b"same")
-    files.refer("a", purpose="batch", id=derived)
+        (volume.root / "inbox" / name).write_bytes(b"same")
+    files.refer("inbox/a", purpose="batch", id=derived)
     received(files, b"same", other)
     for again in (derived, other):
         with pytest.raises(Conflict, match="another file"):
-            files.refer("b", purpose="batch", id=again)
+            files.refer("inbox/b", purpose="batch", id=again)
     with pytest.raises(Conflict, match="another file"):
         received(files, b"same", derived)
 
@@ -78,7 +78,7 @@ def test_an_attempt_that_is_given_up_leaves_the_file_of_another_one(files: Files
 def test_an_attempt_that_comes_second_leaves_the_content_that_is_in_use(files: Files) -> None:
     derived = ids.derived(PREFIX, "job-1")
     with files.writing(filename="a", purpose="batch", id=derived) as second:
-        second.file.write(b"same")
+        second.write(b"same")
         first = received(files, b"same", derived)
         used = files.content(first).stat()
     now = files.content(first).stat()

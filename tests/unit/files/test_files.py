@@ -42,8 +42,8 @@ def test_an_empty_file_is_a_file(files: Files) -> None:
 
 
 def test_callers_see_openais_object_and_no_path(files: Files, volume: Volume) -> None:
-    (volume.root / "inbox.jsonl").write_bytes(b"12345")
-    file = files.refer("inbox.jsonl", purpose="batch")
+    (volume.root / "inbox" / "a.jsonl").write_bytes(b"12345")
+    file = files.refer("inbox/a.jsonl", purpose="batch")
     assert file.shown() == {
         "id": file.id,
         "object": "file",
@@ -51,7 +51,7 @@ def test_callers_see_openais_object_and_no_path(files: Files, volume: Volume) ->
         "size": 5,
         "created_at": file.created_at,
         "expires_at": file.expires_at,
-        "filename": "inbox.jsonl",
+        "filename": "a.jsonl",
         "purpose": "batch",
         "status": "processed",
     }
@@ -103,12 +103,11 @@ def test_what_breaks_off_leaves_nothing(files: Files, kept: Path) -> None:
 # What callers have put on the volume:
 
 
-@pytest.mark.parametrize("path", ["in/a.jsonl", "s3://bucket/in/a.jsonl"])
+@pytest.mark.parametrize("path", ["inbox/a.jsonl", "s3://bucket/inbox/a.jsonl"])
 def test_a_file_on_the_volume_is_referred_to_and_outlives_it(
     files: Files, volume: Volume, path: str
 ) -> None:
-    own = volume.root / "in" / "a.jsonl"
-    own.parent.mkdir()
+    own = volume.root / "inbox" / "a.jsonl"
     own.write_bytes(b"own")
     file = files.refer(path, purpose="batch", filename="shown.jsonl")
     assert (file.bytes, file.filename) == (3, "shown.jsonl")
@@ -120,8 +119,8 @@ def test_a_file_on_the_volume_is_referred_to_and_outlives_it(
 
 
 def test_a_path_that_is_no_file_is_refused(files: Files, volume: Volume, kept: Path) -> None:
-    (volume.root / "directory").mkdir()
-    for path in ("directory", "missing.jsonl", "../out", "worker/files", "/etc/passwd"):
+    (volume.root / "inbox" / "directory").mkdir()
+    for path in ("inbox/directory", "inbox/missing.jsonl", "../out", "worker/files", "/etc/passwd"):
         with pytest.raises(InvalidInput):
             files.refer(path, purpose="batch")
     assert not kept.exists()
@@ -130,9 +129,9 @@ def test_a_path_that_is_no_file_is_refused(files: Files, volume: Volume, kept: P
 def test_a_link_that_was_laid_later_is_not_followed_out_of_the_volume(
     files: Files, volume: Volume
 ) -> None:
-    own = volume.root / "a.jsonl"
+    own = volume.root / "inbox" / "a.jsonl"
     own.write_bytes(b"own")
-    file = files.refer("a.jsonl", purpose="batch")
+    file = files.refer("inbox/a.jsonl", purpose="batch")
     own.unlink()
     with pytest.raises(NoSuchObject, match="no longer"):
         files.content(file)
@@ -212,7 +211,7 @@ def test_a_file_in_use_is_not_deleted(files: Files) -> None:
 
 def test_a_file_that_is_written_exists_when_its_block_ends(files: Files) -> None:
     with files.writing(filename="out.jsonl", purpose="batch_output") as writing:
-        writing.file.write(b"line\n")
+        writing.write(b"line\n")
         with pytest.raises(NoSuchObject):
             files.get(writing.id)
     assert writing.stored == files.get(writing.id)

@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 from support.disks import fill, mounted, remount
 
+from worker import volume
 from worker.errors import VolumeError
 from worker.files import Files
 from worker.volume import Volume
 
 ROOM = 2_000_000
+
+
+@pytest.fixture(autouse=True)
+def reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reserve nothing of the disk."""
+    monkeypatch.setattr(volume, "RESERVED", 0)
 
 
 @pytest.fixture
@@ -34,7 +41,8 @@ def test_a_file_that_fills_the_volume_leaves_nothing(disk: Path) -> None:
 
 
 def test_on_a_volume_without_any_room_nothing_is_left(disk: Path) -> None:
-    (disk / "own.jsonl").write_bytes(b"own")
+    (disk / "inbox").mkdir()
+    (disk / "inbox" / "own.jsonl").write_bytes(b"own")
     files = on(disk)
     kept = disk / "worker" / "files"
     kept.mkdir(parents=True)
@@ -42,7 +50,7 @@ def test_on_a_volume_without_any_room_nothing_is_left(disk: Path) -> None:
     with pytest.raises(VolumeError, match="full"):
         files.receive([b"a" * 4096], filename="a")
     with pytest.raises(VolumeError, match="full"):
-        files.refer("own.jsonl", purpose="batch")
+        files.refer("inbox/own.jsonl", purpose="batch")
     assert [*kept.iterdir()] == []
 
 

@@ -21,11 +21,11 @@ def aged(place: Path, seconds: float) -> None:
 def test_expired_files_are_removed_unless_they_are_in_use(
     files: Files, volume: Volume, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = volume.root / "own.jsonl"
+    own = volume.root / "inbox" / "own.jsonl"
     own.write_bytes(b"own")
     expired = files.receive([b"a"], filename="a", expires_after_s=3600)
     used = files.receive([b"a"], filename="a", expires_after_s=3600)
-    referred = files.refer("own.jsonl", purpose="batch", expires_after_s=3600)
+    referred = files.refer("inbox/own.jsonl", purpose="batch", expires_after_s=3600)
     lasting = files.receive([b"a"], filename="a")
     assert files.sweep(set()) == 0
     later = time.time() + 3600

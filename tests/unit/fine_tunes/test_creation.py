@@ -37,6 +37,7 @@ ID = ids.derived(PREFIX, "job-1")
 
 @pytest.fixture
 def fine_tunes(tmp_path: Path) -> FineTunes:
+    (tmp_path / "inbox").mkdir()
     return FineTunes.of(settings(FILES_PATH=str(tmp_path), FILES_MAX_MB="1"))
 
 
@@ -158,9 +159,9 @@ def test_weights_and_biases_needs_its_package_and_a_key(fine_tunes: FineTunes) -
 
 
 def test_the_file_may_be_one_on_the_volume(fine_tunes: FineTunes, tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_bytes(CSV)
+    (tmp_path / "inbox" / "rows.csv").write_bytes(CSV)
     for field in ("training_file", "training_path"):
-        asked: dict[str, Any] = {field: "rows.csv"}
+        asked: dict[str, Any] = {field: "inbox/rows.csv"}
         made = create(creator(fine_tunes), **asked)
         assert content(fine_tunes, made.request.training.file_id) == CSV
 
@@ -194,28 +195,31 @@ def test_a_file_that_is_not_to_be_had_is_refused_by_the_field(
 def test_the_same_request_finds_what_it_has_made_whatever_the_path_has_now(
     fine_tunes: FineTunes, tmp_path: Path
 ) -> None:
-    (tmp_path / "rows.csv").write_bytes(CSV)
-    made = create(creator(fine_tunes), training_file="rows.csv")
-    (tmp_path / "rows.csv").unlink()
-    assert create(creator(fine_tunes), training_file="rows.csv").request == made.request
+    (tmp_path / "inbox" / "rows.csv").write_bytes(CSV)
+    made = create(creator(fine_tunes), training_file="inbox/rows.csv")
+    (tmp_path / "inbox" / "rows.csv").unlink()
+    assert create(creator(fine_tunes), training_file="inbox/rows.csv").request == made.request
     with pytest.raises(Conflict):
-        create(creator(fine_tunes), training_file="rows.csv", suffix="other")
+        create(creator(fine_tunes), training_file="inbox/rows.csv", suffix="other")
 
 
 @pytest.mark.parametrize(
     ("first", "other"),
     [
-        ({"training_file": "a.csv"}, {"training_file": "b.csv"}),
-        ({"training_path": "a.csv"}, {"training_path": "b.csv"}),
+        ({"training_file": "inbox/a.csv"}, {"training_file": "inbox/b.csv"}),
+        ({"training_path": "inbox/a.csv"}, {"training_path": "inbox/b.csv"}),
         ({"rows": [{"prompt": "a"}]}, {"rows": [{"prompt": "b"}]}),
-        ({"rows": [{"prompt": "a"}]}, {"training_file": "a.csv"}),
-        ({"training_file": "a.csv"}, {"training_file": "a.csv", "validation_file": "b.csv"}),
+        ({"rows": [{"prompt": "a"}]}, {"training_file": "inbox/a.csv"}),
+        (
+            {"training_file": "inbox/a.csv"},
+            {"training_file": "inbox/a.csv", "validation_file": "inbox/b.csv"},
+        ),
     ],
 )
 def test_other_rows_under_the_same_id_are_refused(
     fine_tunes: FineTunes, tmp_path: Path, first: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    for name in ("a.csv", "b.csv"):
+    for name in ("inbox/a.csv", "inbox/b.csv"):
         (tmp_path / name).write_bytes(CSV)
     made = create(creator(fine_tunes), **first)
     assert create(creator(fine_tunes), **first).request == made.request

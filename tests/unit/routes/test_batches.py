@@ -20,12 +20,12 @@ from worker.job.long_work import LongWork
 def root(tmp_path: Path) -> Path:
     """Return a volume with one file, and links that lead out of it or to what is private."""
     root = tmp_path / "volume"
-    (root / "in").mkdir(parents=True)
-    (root / "in" / "a.jsonl").write_bytes(as_text(lines(1)))
+    (root / "inbox").mkdir(parents=True)
+    (root / "inbox" / "a.jsonl").write_bytes(as_text(lines(1)))
     (tmp_path / "secret").write_text("out of the volume")
     (root / "out").symlink_to(tmp_path)
-    (root / "leak").symlink_to(tmp_path / "secret")
-    (root / "mine").symlink_to(root / "worker")
+    (root / "inbox" / "leak").symlink_to(tmp_path / "secret")
+    (root / "inbox" / "mine").symlink_to(root / "worker")
     (root / "loop").symlink_to(root / "loop")
     return root
 
@@ -48,7 +48,7 @@ async def error_of(root: Path, spec: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [*REFUSED, *REFUSED_JOBS])
 async def test_a_job_that_is_no_batch_is_refused_naming_the_field(name: str, root: Path) -> None:
-    file = Files.of(settings(FILES_PATH=str(root))).refer("in/a.jsonl", purpose="batch")
+    file = Files.of(settings(FILES_PATH=str(root))).refer("inbox/a.jsonl", purpose="batch")
     row = REFUSED[name] if name in REFUSED else REFUSED_JOBS[name]
     error = await error_of(root, row.of({"endpoint": CHAT, "input_file_id": file.id}))
     assert error["code"] == 400
@@ -149,8 +149,8 @@ async def test_a_line_that_holds_too_much_is_refused_and_the_others_are_answered
     requests[0]["body"]["messages"] *= 11
     with ScriptedEngine(*tokens("a")) as engine:
         worker = worker_at(root, engine, MAX_INPUT_ITEMS="10")
-        (root / "in" / "b.jsonl").write_bytes(as_text(requests))
-        batch = await batch_of(worker, input_path="in/b.jsonl", endpoint=CHAT)
+        (root / "inbox" / "b.jsonl").write_bytes(as_text(requests))
+        batch = await batch_of(worker, input_path="inbox/b.jsonl", endpoint=CHAT)
     output, errors = results(root, batch)
     assert list(output) == ["c1"]
     assert "MAX_INPUT_ITEMS" in errors["c0"]["response"]["body"]["error"]["message"]
@@ -160,7 +160,7 @@ async def test_a_line_that_holds_too_much_is_refused_and_the_others_are_answered
 async def test_the_files_of_a_job_that_comes_again_are_those_of_the_first_time(root: Path) -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         worker = worker_at(root, engine)
-        for spec in ({"requests": lines(1)}, {"input_path": "in/a.jsonl"}):
+        for spec in ({"requests": lines(1)}, {"input_path": "inbox/a.jsonl"}):
             await batch_of(worker, str(spec), **spec, endpoint=CHAT)
             before = on_volume(root)
             await batch_of(worker, str(spec), **spec, endpoint=CHAT)

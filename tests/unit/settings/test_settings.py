@@ -30,7 +30,10 @@ def test_unset_settings_have_the_defaults_of_the_design() -> None:
         "serve_timeout_s": 30,
         "allowed_origins": (),
         "files_path": None,
+        "files_input_paths": ("inbox", "uploads"),
+        "files_output_path": "out",
         "files_max_mb": 512,
+        "files_max_total_mb": 20_000,
         "files_retention_days": 30,
         "batch_api_key": None,
         "batch_concurrency": "auto",
@@ -149,7 +152,8 @@ def test_space_around_a_value_is_not_part_of_it() -> None:
 
 
 def test_variables_that_are_not_the_workers_do_not_disturb_it() -> None:
-    assert Settings.from_env({**MODEL, "PATH": "/bin"}) == Settings.from_env(MODEL)
+    disturbed = Settings.from_env({**MODEL, "PATH": "/bin"})
+    assert disturbed.model_dump() == Settings.from_env(MODEL).model_dump()
 
 
 @pytest.mark.parametrize("environ", [{}, {"MODEL_NAME": " "}])

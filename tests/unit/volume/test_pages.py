@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput, NoSuchObject
-from worker.volume.pages import LARGEST, page
+from worker.volume.pages import LARGEST, LARGEST_BYTES, page
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,22 @@ def test_pages_have_every_object_once_in_order(order: str, sorted_ids: str, limi
         seen += [one.id for one in found.data]
         after, more = seen[-1], found.has_more
     assert "".join(seen) == sorted_ids
+
+
+def test_a_page_ends_where_an_answer_would_be_too_large() -> None:
+    """One caller's large objects must not make everybody's lists too large for a job."""
+
+    @dataclass(frozen=True)
+    class Large(Made):
+        def shown(self) -> dict[str, Any]:
+            return {"id": self.id, "metadata": "a" * (LARGEST_BYTES // 3)}
+
+    objects = [Large(f"{number}", number) for number in range(5)]
+    first = page(objects).shown()
+    assert ([one["id"] for one in first["data"]], first["has_more"]) == (["4", "3"], True)
+    assert (first["first_id"], first["last_id"]) == ("4", "3")
+    last = page(objects, after="1").shown()
+    assert ([one["id"] for one in last["data"]], last["has_more"]) == (["0"], False)
 
 
 def test_a_page_has_openais_shape() -> None:

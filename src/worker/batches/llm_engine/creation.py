@@ -3,20 +3,19 @@
 All functions read and write files: they are for threads.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
 from worker.batches.llm_engine import inputs, lines, views
-from worker.batches.llm_engine.models import BatchRequest
-from worker.batches.llm_engine.places import OUTPUT, input_place, output_place
+from worker.batches.llm_engine.models import BatchRequest, Priority
+from worker.batches.llm_engine.places import Output, input_place
 from worker.batches.request import Kept
 from worker.batches.state import Batch
 from worker.batches.store import Batches
-from worker.errors import InputTooLarge, InvalidInput, NoSuchObject
+from worker.errors import InputTooLarge, NoSuchObject
 from worker.files import PREFIX
 from worker.volume import failures, ids, write
 
@@ -25,12 +24,6 @@ Version = Literal[1, 2]
 # The file in a batch's directory that an update writes.
 PRIORITY = "priority.json"
 HOUR_S = 3600
-
-
-class Priority(BaseModel):
-    """A priority that was given later than the request."""
-
-    priority: str | None
 
 
 def create(
@@ -56,30 +49,29 @@ def create(
         Conflict: another request has this id.
         WorkerError: the input or a path is refused, or the volume fails.
     """
-    if batches.has(batch_id):
+    reserved: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if not batches.has(batch_id):
+        reserved = Output(asked.output_data_path, batches.files, batch_id).reserved()
+    elif asked.input_data_path:
+        # What it has now counts no more.
         there = batches.get(batch_id).request
-        if asked.input_data_path:
-            # What it has now counts no more.
-            again = _kept(asked, version, batch_id, there.input_file_id, there.endpoint)
-            return batches.create(again)
-    elif output_place(asked.output_data_path, batches.volume).exists():
-        # It may be anything on the volume: weights, or another caller's.
-        message = f"{OUTPUT}: {asked.output_data_path}: there is a file already"
-        raise InvalidInput(message, param=OUTPUT)
+        again = _kept(asked, version, batch_id, there.input_file_id, there.endpoint)
+        return batches.create(again)
     path, rank = asked.input_data_path, asked.rank if by_priority else None
-    place = input_place(path, batches.volume, batches.files) if path else None
-    if version == 1:
-        url, texts = lines.COMPLETIONS, inputs.v1(asked, place, batches.limits, rank)
-    else:
-        url, texts = inputs.v2(asked, place, batches.limits, rank)
-    check_endpoint(url)
-    file_id, name = ids.derived(PREFIX, batch_id), f"{batch_id}.jsonl"
-    try:
-        batches.files.receive(texts, filename=name, purpose="batch", id=file_id)
-    except InputTooLarge:
-        message = "the requests of this batch have more bytes than a file may (FILES_MAX_MB)"
-        raise InputTooLarge(f"content: {message}", param="content") from None
-    return batches.create(_kept(asked, version, batch_id, file_id, url))
+    with reserved:
+        place = input_place(path, batches.files) if path else None
+        if version == 1:
+            url, texts = lines.COMPLETIONS, inputs.v1(asked, place, batches.limits, rank)
+        else:
+            url, texts = inputs.v2(asked, place, batches.limits, rank)
+        check_endpoint(url)
+        file_id, name = ids.derived(PREFIX, batch_id), f"{batch_id}.jsonl"
+        try:
+            batches.files.receive(texts, filename=name, purpose="batch", id=file_id)
+        except InputTooLarge:
+            message = "the requests of this batch have more bytes than a file may (FILES_MAX_MB)"
+            raise InputTooLarge(f"content: {message}", param="content") from None
+        return batches.create(_kept(asked, version, batch_id, file_id, url))
 
 
 def _kept(asked: BatchRequest, version: Version, batch_id: str, file_id: str, url: str) -> Kept:
@@ -95,7 +87,7 @@ def _kept(asked: BatchRequest, version: Version, batch_id: str, file_id: str, ur
         extra={
             "input_data_path": asked.input_data_path,
             "output_data_path": asked.output_data_path,
-            "model_config": asked.config.model_dump(exclude_unset=True),
+            "model_config": {"model": asked.config.model},
             "priority": asked.priority,
             "metadata": asked.metadata,
         },
@@ -127,7 +119,7 @@ def shown(batch: Batch) -> dict[str, Any]:
     return views.job(batch.shown(), asked)
 
 
-def give_priority(batch: Batch, priority: str | None) -> None:
-    """Note another priority, which is told from now on; the order of requests stays."""
+def give_priority(batch: Batch, priority: Priority) -> None:
+    """Note another priority, which is shown from now on; the order of requests stays."""
     with failures():
-        write(batch.directory / PRIORITY, Priority(priority=priority).model_dump_json().encode())
+        write(batch.directory / PRIORITY, priority.model_dump_json().encode())

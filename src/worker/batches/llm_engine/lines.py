@@ -42,10 +42,19 @@ def of_prompts(
     del sampled["return_token_log_probs"]
     shared = without_nulls({"model": model, **sampled, "logprobs": log_probs, "priority": priority})
     for index, prompt in enumerate(prompts):
+        check_prompt(index, prompt)
         place = f"content.prompts.{index}"
-        if not isinstance(prompt, str):
-            raise _refusal(place, "a prompt is a text")
         yield _line(index, place, COMPLETIONS, {**shared, "prompt": prompt})
+
+
+def check_prompt(index: int, prompt: Any) -> None:
+    """Check that the prompt of this index, from 0, is a text.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not isinstance(prompt, str):
+        raise _refusal(f"content.prompts.{index}", "a prompt is a text")
 
 
 def of_bodies(

@@ -5,7 +5,15 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worker.errors import InvalidInput
-from worker.job.base import Strict, invalid_fields, without_nulls
+from worker.job import base
+from worker.job.base import (
+    LONGEST_KEY,
+    MOST_PAIRS,
+    Metadata,
+    Strict,
+    invalid_fields,
+    without_nulls,
+)
 from worker.job.llm_engine import Parameters
 
 # Seconds: LLM Engine's default, and its most.
@@ -23,8 +31,10 @@ _NO_TOOLS = (
     "may have tools of their own, whose calls are part of the output"
 )
 
-Labels = dict[str, str]
 Text = Annotated[str, Field(min_length=1)]
+# As long as Linux takes it.
+PathText = Annotated[str, Field(min_length=1, max_length=4096)]
+PriorityText = Annotated[base.Text, Field(max_length=LONGEST_KEY)]
 
 
 class Config(BaseModel):
@@ -33,7 +43,13 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, hide_input_in_errors=True)
 
     model: Text
-    labels: Labels = Field(default_factory=dict)
+    labels: Metadata = Field(default_factory=dict)
+
+
+class Priority(Strict):
+    """A priority that was given later than the request."""
+
+    priority: PriorityText | None = None
 
 
 class Content(Parameters):
@@ -61,13 +77,13 @@ class BatchRequest(Strict):
     """What both versions ask: where the input is, where the output goes, and for how long."""
 
     config: Annotated[Config, Field(alias=_CONFIG)]
-    output_data_path: Text
-    input_data_path: Text | None = None
+    output_data_path: PathText
+    input_data_path: PathText | None = None
     content: Any = None
-    labels: Labels = Field(default_factory=dict)
+    labels: Metadata = Field(default_factory=dict)
     data_parallelism: Annotated[int, Field(ge=1, le=64)] = 1
     max_runtime_sec: Annotated[int, Field(ge=1, le=LONGEST)] = DAY
-    priority: str | None = None
+    priority: PriorityText | None = None
     tool_config: Any = None
     cpus: Any = None
     gpus: Any = None
@@ -97,25 +113,34 @@ class BatchRequest(Strict):
         if (request.content is None) == (request.input_data_path is None):
             message = "either the content itself, or input_data_path"
             raise InvalidInput(f"content: {message}", param="content")
+        if len(request._all_labels) > MOST_PAIRS:
+            message = f"with those of {_CONFIG} at most {MOST_PAIRS} pairs"
+            raise InvalidInput(f"labels: {message}", param="labels")
         return request
 
     @property
+    def _all_labels(self) -> dict[str, str]:
+        """The labels, which LLM Engine's client writes in two places."""
+        return {**self.config.labels, **self.labels}
+
+    @property
     def metadata(self) -> dict[str, str]:
-        """The labels, which LLM Engine's client writes in two places, and what has no effect."""
-        found = {**self.config.labels, **self.labels}
+        """The labels, and what has no effect."""
+        found = self._all_labels
         if names := self.without_effect:
             found["without_effect"] = f"{', '.join(names)}: the endpoint's settings decide"
         return found
 
     @property
     def without_effect(self) -> list[str]:
-        """The names of what is accepted, but decided by the endpoint's settings."""
+        """The first names of what is accepted, but decided by the endpoint's settings."""
         config = self.config.model_extra or {}
         asked = [name for name, value in config.items() if value and value != UNASKED.get(name)]
-        return [
+        names = [
             *(name for name in RESOURCES if getattr(self, name) is not None),
             *(f"{_CONFIG}.{name}" for name in asked),
         ]
+        return [name[:LONGEST_KEY] for name in names[:MOST_PAIRS]]
 
     @property
     def rank(self) -> int | None:

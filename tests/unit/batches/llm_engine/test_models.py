@@ -64,7 +64,16 @@ def test_a_short_request_has_the_defaults() -> None:
         ({"max_runtime_sec": 0}, "max_runtime_sec"),
         ({"max_runtime_sec": 172_801}, "max_runtime_sec"),
         ({"labels": {"a": 1}}, "labels.a"),
+        ({"labels": {str(number): "" for number in range(17)}}, "labels"),
+        ({"labels": {"a" * 65: ""}}, "labels"),
+        ({"labels": {"a": "b" * 513}}, "labels"),
+        ({"labels": {"a": "\ud800"}}, "labels.a"),
+        ({"model_config": {"model": "m", "labels": {"a" * 65: ""}}}, "model_config.labels"),
+        ({"labels": {str(number): "" for number in range(16)}}, "labels"),
         ({"priority": 3}, "priority"),
+        ({"priority": "a" * 65}, "priority"),
+        ({"output_data_path": "./" * 2_048 + "a"}, "output_data_path"),
+        ({"priority": "\ud800"}, "priority"),
         ({"content": None}, "content"),
         ({"input_data_path": "in.json"}, "content"),
         ({"outptu": "x"}, "outptu"),
@@ -99,6 +108,13 @@ def test_resources_are_accepted_and_told_to_have_no_effect() -> None:
         "without_effect": "cpus, gpus, model_config.num_shards, model_config.checkpoint_path: "
         "the endpoint's settings decide",
     }
+
+
+def test_of_what_has_no_effect_the_first_names_are_told_and_short_ones() -> None:
+    config = {"model": "m", **{f"{number}{'a' * 10_000}": 1 for number in range(100)}}
+    told = read(model_config=config).metadata["without_effect"]
+    assert len(told) < 2_000
+    assert told.startswith("model_config.0a")
 
 
 def test_labels_of_the_request_go_before_those_of_the_model() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from worker.batches.finish import settle
 from worker.batches.llm_engine import creation
-from worker.batches.llm_engine.models import BatchRequest
+from worker.batches.llm_engine.models import BatchRequest, Priority
 from worker.batches.state import Batch
 from worker.batches.store import PREFIX
 from worker.errors import Conflict, InvalidInput
@@ -18,7 +18,7 @@ from worker.routes.openai import own
 from worker.routes.openai.batches import check_endpoint
 from worker.routes.openai.route import Asked
 from worker.volume import ids
-from worker.volume.pages import page
+from worker.volume.pages import fitting, page
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ async def listed(asked: Asked) -> dict[str, Any]:
 
     def jobs() -> list[dict[str, Any]]:
         ours = filter(creation.is_ours, asked.resources.batches.all())
-        return [creation.shown(batch) for batch in page(ours, limit=MOST_LISTED).data]
+        newest = page(ours, limit=MOST_LISTED).data
+        return fitting(creation.shown(batch) for batch in newest)
 
     return {"jobs": await asyncio.to_thread(jobs)}
 
@@ -59,11 +60,9 @@ async def update(asked: Asked) -> dict[str, Any]:
     """Note another priority of a batch; the order of its requests stays.
 
     Raises:
-        InvalidInput: the priority is no text.
+        InvalidInput: the priority is no text, or too long.
     """
-    priority = asked.body.get("priority")
-    if priority is not None and not isinstance(priority, str):
-        raise InvalidInput("priority: a text", param="priority")
+    priority = Priority.of_body({"priority": asked.body.get("priority")})
     batch = await _found(asked)
     await asyncio.to_thread(creation.give_priority, batch, priority)
     return {**await asyncio.to_thread(creation.shown, batch), "success": True}

@@ -3,78 +3,28 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from support.batches import answered, refused, worker_at
+from support.batches import answered, refused
 from support.engine.scripted import ScriptedEngine
+from support.llm_engine_batches import (
+    ASKED,
+    BODY,
+    CHAT,
+    REFUSED,
+    SHARED,
+    V1,
+    V2,
+    get,
+    post,
+    refusal,
+    run,
+)
 
 from worker.app import Worker
-
-V1 = "/v1/llm/batch-completions"
-V2 = "/v2/batch-completions"
-SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
-ASKED: dict[str, Any] = {"model_config": {"model": "demo"}, "output_data_path": "out/a.json"}
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
-REFUSED = "refused"
-
-
-@pytest.fixture
-def engine() -> Iterator[ScriptedEngine]:
-    """An engine that answers prompts with themselves."""
-
-    async def models(_: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": "demo", "parent": None}]})
-
-    async def complete(request: Request) -> Response:
-        body = await request.json()
-        answering.asked.append(body)
-        if body.get("prompt") == REFUSED:
-            return JSONResponse({"error": {"message": "too long", "code": 400}}, 400)
-        choice = {"index": 0, "text": body.get("prompt"), "logprobs": None}
-        usage = {"prompt_tokens": 2, "completion_tokens": 3}
-        return JSONResponse({"choices": [choice], "usage": usage})
-
-    routes = [
-        Route("/v1/models", models),
-        Route("/v1/completions", complete, methods=["POST"]),
-        Route("/v1/chat/completions", complete, methods=["POST"]),
-    ]
-    with ScriptedEngine(app=Starlette(routes=routes)) as answering:
-        answering.adapters = ["tuned"]
-        yield answering
-
-
-@pytest.fixture
-def worker(engine: ScriptedEngine, tmp_path: Path) -> Worker:
-    return worker_at(tmp_path, engine)
-
-
-async def post(worker: Worker, route: str, job_id: str = "job-1", **body: Any) -> Any:
-    payload = {"route": route, "method": "POST", "body": body}
-    return await answered(worker, payload, job_id)
-
-
-async def refusal(worker: Worker, route: str, **body: Any) -> dict[str, Any]:
-    return await refused(worker, {"route": route, "method": "POST", "body": body})
-
-
-async def get(worker: Worker, route: str) -> Any:
-    return await answered(worker, {"route": route, "method": "GET"})
-
-
-async def run(worker: Worker, created: dict[str, Any]) -> dict[str, Any]:
-    """Run a batch by the job that the answer tells, and return LLM Engine's."""
-    await answered(worker, created["run_with"]["input"], "runner")
-    job: dict[str, Any] = (await get(worker, f"{V2}/{created['job_id']}"))["job"]
-    return job
 
 
 async def test_v1_writes_one_array_in_the_order_of_the_prompts(
@@ -97,9 +47,12 @@ async def test_v1_writes_one_array_in_the_order_of_the_prompts(
 async def test_v2_writes_bodies_and_errors_in_the_order_of_the_requests(
     worker: Worker, engine: ScriptedEngine, tmp_path: Path
 ) -> None:
-    (tmp_path / "in.json").write_text(json.dumps([{"prompt": "a"}, {"prompt": REFUSED}], indent=1))
-    created = await post(worker, V2, **ASKED, input_data_path="in.json", priority="high")
-    assert (created["status"], created["input_data_path"]) == ("queued", "in.json")
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "in.json").write_text(
+        json.dumps([{"prompt": "a"}, {"prompt": REFUSED}], indent=1)
+    )
+    created = await post(worker, V2, **ASKED, input_data_path="inbox/in.json", priority="high")
+    assert (created["status"], created["input_data_path"]) == ("queued", "inbox/in.json")
     job = await run(worker, created)
     assert (job["status"], job["priority"]) == ("completed", "high")
     first, second = json.loads((tmp_path / "out" / "a.json").read_bytes())
@@ -124,7 +77,7 @@ async def test_a_request_that_comes_again_has_the_same_batch(worker: Worker) -> 
     body = {**ASKED, "content": {"prompts": ["a"], **SHARED}}
     first = await post(worker, V1, "job-1", **body)
     again = await post(worker, V1, "job-1", **body)
-    other = await post(worker, V1, "job-2", **body)
+    other = await post(worker, V1, "job-2", **(body | {"output_data_path": "out/b.json"}))
     assert first["job_id"] == again["job_id"] != other["job_id"]
 
 
@@ -174,13 +127,6 @@ async def test_what_is_refused_leaves_nothing(
     assert not [name for _, _, names in os.walk(tmp_path) for name in names]
 
 
-async def test_what_is_on_the_volume_is_not_written_over(worker: Worker, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_text("weights")
-    body = {**ASKED, "output_data_path": "model.safetensors", "content": [CHAT]}
-    assert (await refusal(worker, V2, **body))["param"] == "output_data_path"
-    assert (tmp_path / "model.safetensors").read_text() == "weights"
-
-
 async def test_a_file_that_is_not_there_is_not_found(worker: Worker) -> None:
     error = await refusal(worker, V1, **ASKED, input_data_path="file-" + "a" * 24)
     assert error["code"] == 404
@@ -194,6 +140,20 @@ async def test_what_is_the_endpoints_is_told_in_the_job_and_in_the_log(
     told = {"team": "a", "without_effect": "gpus: the endpoint's settings decide"}
     assert created["metadata"] == told
     assert "no effect on an endpoint: gpus" in caplog.text
+
+
+async def test_a_large_request_leaves_everybodys_list_small(worker: Worker, tmp_path: Path) -> None:
+    config = {"model": "demo", "checkpoint_path": "a" * 1_000_000, "b" * 256: 1}
+    labels = {f"{number:064}": "é" * 512 for number in range(16)}
+    for number in range(30):
+        output = f"out/{'./' * 2_000}{number}"
+        body = {**BODY, "model_config": config, "labels": labels, "output_data_path": output}
+        created = await post(worker, V2, f"job-{number}", **body)
+    request = tmp_path / "worker" / "batches" / created["job_id"] / "request.json"
+    assert request.stat().st_size < 50_000
+    listed = await get(worker, V2)
+    assert 0 < len(listed["jobs"]) <= 30
+    assert len(json.dumps(listed)) < 1_000_000
 
 
 async def test_a_priority_that_comes_later_is_told_from_then_on(worker: Worker) -> None:
@@ -223,12 +183,20 @@ async def test_a_cancelled_batch_has_its_array_and_can_not_be_cancelled_again(
     assert (await get(worker, place))["job"]["status"] == "cancelled"
     assert await post(worker, f"{place}/actions/cancel") == {"success": False}
     # Nothing was planned yet: there is no number of requests.
-    assert not (tmp_path / "out").exists()
+    assert [*(tmp_path / "out").iterdir()] == []
 
 
 async def test_the_list_has_the_jobs_of_llm_engine_only(worker: Worker) -> None:
     created = [
-        (await post(worker, V2, f"job-{number}", **ASKED, content=[CHAT]))["job_id"]
+        (
+            await post(
+                worker,
+                V2,
+                f"job-{number}",
+                **ASKED | {"output_data_path": f"out/{number}"},
+                content=[CHAT],
+            )
+        )["job_id"]
         for number in range(2)
     ]
     spec = {
@@ -239,15 +207,3 @@ async def test_the_list_has_the_jobs_of_llm_engine_only(worker: Worker) -> None:
     assert sorted(job["job_id"] for job in listed) == sorted(created)
     error = await refused(worker, {"route": f"{V2}/{openais['batch']['id']}", "method": "GET"})
     assert error["code"] == 404
-
-
-async def test_an_array_that_can_not_be_written_keeps_the_batch_from_completing(
-    worker: Worker, tmp_path: Path
-) -> None:
-    created = await post(worker, V2, **ASKED, content=[CHAT])
-    (tmp_path / "out" / "a.json").mkdir(parents=True)
-    error = await refused(worker, created["run_with"]["input"], "runner")
-    assert "output_data_path" in error["message"]
-    assert (await get(worker, f"{V2}/{created['job_id']}"))["job"]["status"] == "running"
-    (tmp_path / "out" / "a.json").rmdir()
-    assert (await run(worker, created))["status"] == "completed"

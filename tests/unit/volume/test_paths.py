@@ -1,0 +1,258 @@
+"""Where callers' paths lead: to the directories for callers on the volume, and nowhere else."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as search
+from support.callers_paths import PATHS, lay_links
+
+from worker.errors import InvalidInput, VolumeError
+from worker.settings import Settings
+from worker.settings.mistakes import SettingsError
+from worker.volume import Volume
+
+# Where each kind of path leads, by a method of the volume.
+READ, WRITTEN = Volume.input, Volume.written
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "volume"
+    for name in ("inbox/deep", "uploads", "out", "models/my-model", "worker", ".cache"):
+        (root / name).mkdir(parents=True)
+    (tmp_path / "secret").write_text("out of the volume")
+    return root
+
+
+def volume_of(**environ: str) -> Volume:
+    return Volume.of(Settings.from_env({"MODEL_NAME": "m", **environ}))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "inbox/a.jsonl",
+        "./inbox//a.jsonl",
+        "out/../inbox/a.jsonl",
+        "s3://bucket/inbox/a.jsonl",
+        "{}",
+    ],
+)
+def test_a_path_of_any_form_leads_to_the_file(root: Path, path: str) -> None:
+    path = path.format(root / "inbox" / "a.jsonl")
+    assert Volume(root, "bucket").input(path) == root / "inbox" / "a.jsonl"
+
+
+def test_callers_read_in_three_directories_and_write_in_one(root: Path) -> None:
+    volume = Volume(root)
+    for path in ("inbox/a", "inbox/deep/a", "uploads/a", "out/a"):
+        assert volume.input(path) == root / path
+    assert volume.written("out/new/a") == root / "out" / "new" / "a"
+    for path in ("inbox/a", "uploads/a"):
+        with pytest.raises(InvalidInput, match=r"below out/ \(FILES_OUTPUT_PATH\)"):
+            volume.written(path)
+
+
+def test_the_operator_names_other_directories(root: Path) -> None:
+    names = {"FILES_INPUT_PATHS": "models/rows, data", "FILES_OUTPUT_PATH": "data/results/"}
+    volume = volume_of(FILES_PATH=str(root), **names)
+    assert volume.input("models/rows/a") == root / "models" / "rows" / "a"
+    assert volume.written("data/results/a") == root / "data" / "results" / "a"
+    for path in ("inbox/a", "out/a", "models/a"):
+        with pytest.raises(InvalidInput, match=r"below models/rows/, data/, data/results/ "):
+            volume.input(path)
+
+
+OUTSIDE = "leads out of the volume"
+ELSEWHERE = "callers' paths are below"
+HIDDEN = "begins with a dot"
+PRIVATE = "the operator's own"
+
+
+@pytest.mark.parametrize("leads", [READ, WRITTEN])
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("../secret", OUTSIDE),
+        ("out/../../secret", OUTSIDE),
+        ("/etc/passwd", OUTSIDE),
+        ("s3://bucket/../secret", OUTSIDE),
+        ("s3://bucket//etc/passwd", OUTSIDE),
+        ("out/around", OUTSIDE),
+        ("out/around/secret", OUTSIDE),
+        ("out/file", OUTSIDE),
+        (".", OUTSIDE),
+        ("/", OUTSIDE),
+        ("{}", OUTSIDE),
+        ("../volume2/out/a", OUTSIDE),
+        ("out", ELSEWHERE),
+        ("out/", ELSEWHERE),
+        ("out/.", ELSEWHERE),
+        ("OUT/a", ELSEWHERE),
+        ("outer/a", ELSEWHERE),
+        ("secret-of-operator/.env", ELSEWHERE),
+        (".cache/token", ELSEWHERE),
+        ("models/my-model/chat_template.jinja", ELSEWHERE),
+        ("out/../models/my-model/config.json", ELSEWHERE),
+        ("out/models/my-model/config.json", ELSEWHERE),
+        ("adapters/a/adapter_config.json", ELSEWHERE),
+        ("worker/files/file-x/content", ELSEWHERE),
+        ("huggingface-cache/token", ELSEWHERE),
+        ("compile-cache", ELSEWHERE),
+        ("s3://bucket/worker/files", ELSEWHERE),
+        ("out/.hidden", HIDDEN),
+        ("out/.git/config", HIDDEN),
+        ("out/a/.b/c", HIDDEN),
+        ("", "names a file"),
+        ("s3://bucket/", "names a file"),
+        ("s3://bucket", "names a file"),
+        ("a\0b", "names a file"),
+        ("circle", "leads to nothing"),
+        ("circle/a", "leads to nothing"),
+        ("a" * 300, "leads to nothing"),
+        ("a/" * 3000, "leads to nothing"),
+        ("a\ud83d", "leads to nothing"),
+        ("s3://other/out/a", "no other bucket"),
+    ],
+)
+def test_a_path_that_leads_elsewhere_is_refused_by_its_reason(
+    root: Path, leads: Callable[[Volume, str], Path], path: str, why: str
+) -> None:
+    (root / "out" / "around").symlink_to(root.parent)
+    (root / "out" / "file").symlink_to(root.parent / "secret")
+    (root / "out" / "models").symlink_to(root / "models")
+    (root / "circle").symlink_to(root / "circle")
+    with pytest.raises(InvalidInput, match=why):
+        leads(Volume(root, "bucket"), path.format(root))
+
+
+def test_a_volume_without_a_bucket_has_none(root: Path) -> None:
+    with pytest.raises(InvalidInput, match="no other bucket"):
+        Volume(root).input("s3://bucket/inbox/a")
+
+
+@pytest.mark.parametrize("leads", [READ, WRITTEN])
+@pytest.mark.parametrize(
+    ("environ", "path"),
+    [
+        ({"HF_HOME": "{}/out/hf"}, "out/hf/token"),
+        ({"HF_HOME": "{}/out/hf"}, "out/hf"),
+        ({"HF_HUB_CACHE": "{}/out/a/hub"}, "out/a/hub/models--m/refs/main"),
+        # In its place, a file keeps the cache from being made.
+        ({"HF_HUB_CACHE": "{}/out/a/hub"}, "out/a"),
+        ({"HF_HOME": "$VOLUME/out/hf", "VOLUME": "{}"}, "out/hf/token"),
+        ({"DOWNLOAD_DIR": "{}/out/models"}, "out/models/x"),
+        ({"VLLM_CACHE_ROOT": "{}/out/vllm/"}, "out/vllm/x"),
+        ({"MODEL_NAME": "{}/out/my model"}, "out/my model/chat_template.jinja"),
+        ({"TOKENIZER": "{}/out/model.gguf"}, "out/model.gguf"),
+        ({"MODEL_NAME": "out/model"}, "out/model/config.json"),
+        ({"LORA_MODULES": "sql={}/out/sql,b=org/b"}, "out/sql/adapter_config.json"),
+        ({"LORA_MODULES": '[{"path": "{}/out/a b", "name": "sql"}]'}, "out/a b/x"),
+        ({"VLLM_EXTRA_ARGS": "--download-dir={}/out/dir --seed 1"}, "out/dir/x"),
+        ({"BASE_PATH": "{}/out/base"}, "out/base/adapters/a/adapter_config.json"),
+        ({"BASE_PATH": "{}/out/base"}, "out/base/models/x"),
+        ({"MODEL_NAME": "{}/linked"}, "out/real/config.json"),
+        ({"ANYTHING": "{}/out/anything"}, "out/anything/x"),
+        ({"FILES_OUTPUT_PATH": "worker"}, "worker/files/x"),
+        ({"FILES_OUTPUT_PATH": "adapters"}, "adapters/a/adapter_config.json"),
+    ],
+)
+def test_what_another_setting_names_is_the_operators_wherever_it_lies(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    leads: Callable[[Volume, str], Path],
+    environ: dict[str, str],
+    path: str,
+) -> None:
+    for name in ("out/real", "out/my model", "out/model"):
+        (root / name).mkdir()
+    (root / "linked").symlink_to(root / "out" / "real")
+    (root / "mounted").symlink_to(root)
+    monkeypatch.chdir(root)
+    environ = {name: value.replace("{}", str(root)) for name, value in environ.items()}
+    for name in environ.keys() & {"VOLUME"}:
+        monkeypatch.setenv(name, environ[name])
+    for mounted in (root, root / "mounted"):
+        volume = volume_of(**{"FILES_PATH": str(mounted), **environ})
+        with pytest.raises(InvalidInput, match=PRIVATE):
+            leads(volume, path)
+
+
+def test_a_setting_that_names_the_volume_itself_makes_nothing_private(root: Path) -> None:
+    around = {name: str(root) for name in ("BASE_PATH", "HF_HUB_CACHE", "HOME", "PWD")}
+    volume = volume_of(FILES_PATH=str(root), DATA=str(root.parent), **around)
+    assert volume.input("out/a") == root / "out" / "a"
+
+
+@pytest.mark.parametrize(
+    "path", ["/out", "../out", "a/../out", ".out", "a/.b", "a//b", "a, /b", '["a", "/b"]']
+)
+def test_a_directory_for_callers_lies_below_files_path(path: str) -> None:
+    with pytest.raises(SettingsError, match="FILES_INPUT_PATHS"):
+        volume_of(FILES_INPUT_PATHS=path)
+
+
+@pytest.mark.parametrize("target", [".", "..", "../elsewhere"])
+def test_a_directory_for_callers_that_is_a_link_leads_into_the_volume_only(
+    root: Path, target: str
+) -> None:
+    (root / "out").rmdir()
+    (root / "out").symlink_to(root / target)
+    for path in ("out/secret", "out/models/my-model/a", "models/my-model/a", "out/volume/inbox/a"):
+        with pytest.raises(InvalidInput):
+            Volume(root).written(path)
+
+
+def test_a_link_between_directories_for_callers_is_followed(root: Path) -> None:
+    (root / "out" / "link").symlink_to(root / "inbox")
+    assert Volume(root).input("out/link/a.jsonl") == root / "inbox" / "a.jsonl"
+
+
+def test_a_volume_that_is_reached_by_a_link_is_the_same(root: Path) -> None:
+    other = root.parent / "mounted"
+    other.symlink_to(root)
+    assert Volume(other).input("inbox/a.jsonl") == root / "inbox" / "a.jsonl"
+    assert Volume(other).input(str(other / "inbox" / "a.jsonl")) == root / "inbox" / "a.jsonl"
+
+
+@pytest.mark.parametrize("leads", [READ, WRITTEN])
+@search(
+    max_examples=500,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(path=PATHS)
+def test_whatever_a_path_holds_it_is_refused_or_leads_to_a_directory_for_callers(
+    root: Path, leads: Callable[[Volume, str], Path], path: str
+) -> None:
+    lay_links(root)
+    volume = volume_of(FILES_PATH=str(root), RUNPOD_VOLUME_ID="bucket", HF_HOME=f"{root}/out/hf")
+    try:
+        place = leads(volume, path.replace("{}", str(root)))
+    except InvalidInput:
+        return
+    real = Path(os.path.realpath(place))
+    allowed = ["out"] if leads is WRITTEN else ["inbox", "uploads", "out"]
+    top, *below = real.relative_to(root).parts
+    assert top in allowed
+    assert below
+    assert not any(part.startswith(".") for part in below)
+    assert not (top == "out" and below[0] == "hf")
+
+
+def test_without_a_volume_nothing_is_kept_and_the_error_says_what_to_do(tmp_path: Path) -> None:
+    volume = volume_of(BASE_PATH=str(tmp_path / "no"))
+    for act in (volume.directory, volume.input, volume.written):
+        with pytest.raises(VolumeError, match="FILES_PATH") as refused:
+            act("files")
+        assert str(tmp_path) not in refused.value.message
+
+
+def test_files_path_need_not_exist_yet(tmp_path: Path) -> None:
+    volume = volume_of(FILES_PATH=str(tmp_path / "new"), RUNPOD_VOLUME_ID="b")
+    assert volume.directory("files") == tmp_path / "new" / "worker" / "files"
+    assert volume.bucket == "b"
