@@ -14,11 +14,14 @@ from worker.batches.llm_engine.models import BatchRequest, Content
 from worker.batches.llm_engine.places import INPUT
 from worker.errors import InvalidInput
 from worker.job.base import unknown_key
+from worker.job.budget import MOST_TOKEN_IDS
 from worker.volume import failures
 
 PROMPTS = "prompts"
 # Objects and lists inside one another.
 MOST_LEVELS = 200
+# What begins a value in ijson's words, but for numbers.
+_VALUES = frozenset({"string", "null", "boolean", "start_map", "start_array"})
 
 _V1 = f"an object with {PROMPTS}, max_new_tokens and temperature"
 _V2 = "a list of requests' bodies"
@@ -76,13 +79,18 @@ def v2(
 def _bounded(made: Iterator[bytes], limits: Limits, place: str) -> Iterator[bytes]:
     """Yield lines that the batch would not refuse, either."""
     for index, line in enumerate(made):
-        if index == limits.lines:
-            message = f"more than {limits.lines:,} requests (BATCH_MAX_REQUESTS)"
-            raise InvalidInput(f"{place}: {message}", param=place)
+        _check_count(index, limits, place)
         if len(line) > limits.bytes_of_a_line:
             message = f"more than {limits.bytes_of_a_line:,} bytes (MAX_INPUT_MB)"
             raise InvalidInput(f"{place}.{index}: {message}", param=f"{place}.{index}")
         yield line
+
+
+def _check_count(index: int, limits: Limits, place: str) -> None:
+    """Check that a batch may have a request of this index, from 0."""
+    if index >= limits.lines:
+        message = f"more than {limits.lines:,} requests (BATCH_MAX_REQUESTS)"
+        raise InvalidInput(f"{place}: {message}", param=place)
 
 
 def _beside_prompts(place: Path, limits: Limits) -> dict[str, Any]:
@@ -90,9 +98,12 @@ def _beside_prompts(place: Path, limits: Limits) -> dict[str, Any]:
     builder, keys, prompts = ObjectBuilder(), set[str](), 0
     with _opened(place, limits) as opened:
         for prefix, event, value in ijson.parse(_events(opened)):
-            opened.go_on()
-            if prefix.startswith(f"{PROMPTS}.item"):
+            if prefix == f"{PROMPTS}.item":
+                lines.check_prompt(prompts, value)
+                _check_count(prompts, limits, f"content.{PROMPTS}")
                 prompts += 1
+                # The rest is kept here, and counts as one value.
+                opened.go_on()
                 continue
             if prefix == "" and event == "map_key":
                 _check_key(value, keys)
@@ -132,6 +143,7 @@ def _events(opened: "_Bounded") -> Iterator[tuple[str, Any]]:
     """
     depth = 0
     for event, value in ijson.basic_parse(opened, use_float=True):
+        opened.count(event)
         depth += event.startswith("start_") - event.startswith("end_")
         if depth > MOST_LEVELS:
             raise InvalidInput("it is nested too deeply")
@@ -143,23 +155,38 @@ class _Bounded:
 
     Args:
         opened: the file.
-        longest: the bytes that one value may have.
+        limits: of a request, which the value becomes.
     """
 
-    def __init__(self, opened: BinaryIO, longest: int) -> None:
+    def __init__(self, opened: BinaryIO, limits: Limits) -> None:
         self._opened = opened
-        self._longest = longest
-        self._read = 0
+        self._limits = limits
+        self.go_on()
 
     def read(self, size: int) -> bytes:
-        if self._read > self._longest:
-            raise InvalidInput(f"a value in it has more than {self._longest:,} bytes")
+        if self._read > self._limits.bytes_of_a_line:
+            longest = f"{self._limits.bytes_of_a_line:,} bytes"
+            raise InvalidInput(f"a value in it has more than {longest} (MAX_INPUT_MB)")
         found = self._opened.read(size)
         self._read += len(found)
         return found
 
+    def count(self, event: str) -> None:
+        """Count a value by the event that begins it; numbers may be token ids, of which many fit.
+
+        Raises:
+            InvalidInput: there are too many.
+        """
+        if event == "number":
+            self._numbers += 1
+        elif event in _VALUES:
+            self._values += 1
+        if self._numbers > MOST_TOKEN_IDS or self._values > self._limits.values_of_a_line:
+            most = f"{self._limits.values_of_a_line:,} others"
+            raise InvalidInput(f"a value in it holds more than {most} (MAX_INPUT_VALUES)")
+
     def go_on(self) -> None:
-        self._read = 0
+        self._read = self._values = self._numbers = 0
 
 
 @contextlib.contextmanager
@@ -176,7 +203,7 @@ def _opened(place: Path, limits: Limits) -> Iterator[_Bounded]:
         with failures(), place.open("rb") as opened:
             if opened.peek(len(BOM)).startswith(BOM):
                 opened.seek(len(BOM))
-            yield _Bounded(opened, limits.bytes_of_a_line)
+            yield _Bounded(opened, limits)
     except InvalidInput as error:
         raise InvalidInput(f"{INPUT}: {error.message}", param=INPUT) from None
     except (ijson.JSONError, ValueError) as broken:

@@ -163,6 +163,45 @@ def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, depth: int) -> Non
         list(inputs.v2(asked(), place, deep)[1])
 
 
+def test_what_stands_beside_the_prompts_counts_as_one_value(tmp_path: Path) -> None:
+    """Its parts were read one by one: 18 MB of empty lists took 400 MiB, with a limit of 10 MB."""
+    beside = b'{"prompts": ["a"], "stop_sequences": [%b' % (b"[]," * 100_000)
+    place = written(tmp_path, beside)
+    with pytest.raises(InvalidInput, match="a value in it has more than 400 bytes"):
+        v1(None, place)
+    roomy = Limits(lines=4, bytes_of_a_line=10**9, values_of_a_line=1_000)
+    with pytest.raises(InvalidInput, match=r"more than 1,000 others \(MAX_INPUT_VALUES\)"):
+        inputs.v1(asked(), place, roomy)
+
+
+@pytest.mark.parametrize("items", [b"[],", b"{},", b"null,", b'"",', b'{"a":0},', b"1,"])
+def test_a_body_of_very_many_values_is_not_read_to_its_end(tmp_path: Path, items: bytes) -> None:
+    roomy = Limits(lines=4, bytes_of_a_line=10**9, values_of_a_line=1_000)
+    place = written(tmp_path, b'[{"messages": [' + items * 1_600_000)
+    with pytest.raises(InvalidInput, match="MAX_INPUT_VALUES"):
+        inputs.v2(asked(), place, roomy)
+
+
+def test_token_ids_are_no_values(tmp_path: Path) -> None:
+    roomy = Limits(lines=4, bytes_of_a_line=10**6, values_of_a_line=10)
+    place = written(tmp_path, [{"prompt": [1] * 10_000}])
+    url, lines = inputs.v2(asked(), place, roomy)
+    assert (url, len(list(lines))) == ("/v1/completions", 1)
+
+
+@pytest.mark.parametrize("nested", [b"[[],", b'{"a": [', b"[" * 150])
+def test_a_prompt_that_is_no_text_ends_the_reading(tmp_path: Path, nested: bytes) -> None:
+    place = written(tmp_path, b'{"prompts": ["a", ' + nested * 10_000)
+    with pytest.raises(InvalidInput, match=r"content\.prompts\.1: a prompt is a text"):
+        v1(None, place)
+
+
+def test_more_prompts_than_a_batch_has_end_the_reading(tmp_path: Path) -> None:
+    place = written(tmp_path, b'{"prompts": [' + b'"",' * 100_000)
+    with pytest.raises(InvalidInput, match="more than 4 requests"):
+        v1(None, place)
+
+
 def test_a_value_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
     place = tmp_path / "in.json"
     with place.open("wb") as opened:
