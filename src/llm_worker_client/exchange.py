@@ -1,5 +1,6 @@
 """One request to a deployed endpoint and its response, step by step."""
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -209,11 +210,10 @@ class Exchange:
 
     def _shown(self, id: str, found: bytes) -> tuple[Head, bytes]:
         try:
-            shown = {"id": id, "content": found.decode()}
+            text = found.decode()
         except UnicodeDecodeError:
-            message = "The content of this file is no text, which LLM Engine's form has."
-            raise Refusal(400, message) from None
-        return responses.whole(shown, self.job.id)
+            text = base64.b64encode(found).decode()
+        return responses.whole({"id": id, "content": text}, self.job.id)
 
     def _started(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
         """Hand in the job that runs what was created; the caller need not know of it."""

@@ -1,5 +1,6 @@
 """LLM Engine's routes on the local platform, asked in the manner of its client."""
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,11 +75,12 @@ def test_a_file_is_uploaded_listed_described_read_and_deleted(client: httpx.Clie
     assert refused(client.get(f"/v1/files/{id}/content"))[0] == 404
 
 
-def test_a_file_that_is_no_text_is_kept_but_not_read(client: httpx.Client) -> None:
-    id = uploaded(client, "a.bin", b"\0\xff" * 500_000)
+def test_a_file_that_is_no_text_is_read_as_base64(client: httpx.Client) -> None:
+    binary = b"\0\xff" * 500_000
+    id = uploaded(client, "a.bin", binary)
     assert answered(client.get(f"/v1/files/{id}"))["size"] == 1_000_000
-    status, detail = refused(client.get(f"/v1/files/{id}/content"))
-    assert (status, "is no text" in detail) == (400, True)
+    content = answered(client.get(f"/v1/files/{id}/content"))["content"]
+    assert base64.b64decode(content, validate=True) == binary
 
 
 def test_a_batch_of_prompts_is_created_polled_and_written_to_the_volume(

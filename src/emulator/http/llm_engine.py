@@ -143,16 +143,9 @@ def _read_field(part: BodyPartReader, content: bytes) -> dict[str, Any]:
 
 
 def _text(output: Any) -> str:
-    """Join the parts of a content.
-
-    Raises:
-        web.HTTPBadRequest: it is no text.
-    """
+    """Join the parts of a content: texts, or base64 of what is no text."""
     parts = output if isinstance(output, list) else [output]
-    if not all(isinstance(part, str) for part in parts):
-        message = "The content of this file is no text, which LLM Engine's form has."
-        raise web.HTTPBadRequest(text=message)
-    return "".join(parts)
+    return "".join(part["content_base64"] if isinstance(part, dict) else part for part in parts)
 
 
 def _message(error: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from worker.chunking import ROOM_BYTES
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import PREFIX, Files, StoredFile
 from worker.files.stored import PURPOSE, Purpose
-from worker.job.base import Strict, Text, invalid_fields
+from worker.job.base import Strict, Text, invalid_fields, of_field
 from worker.job.batch import ExpiresAfter
 from worker.routes.answer import json_size
 from worker.routes.openai.listing import Listing
@@ -159,13 +159,14 @@ def _created(asked: Asked) -> StoredFile:
     # A job that is tried again finds the file of its first attempt.
     id = ids.derived(PREFIX, asked.request_id, upload.model_dump_json())
     if upload.path is not None:
-        return files.refer(
-            upload.path,
-            purpose=upload.purpose,
-            filename=upload.filename,
-            expires_after_s=upload.expires_after_s,
-            id=id,
-        )
+        with of_field("path"):
+            return files.refer(
+                upload.path,
+                purpose=upload.purpose,
+                filename=upload.filename,
+                expires_after_s=upload.expires_after_s,
+                id=id,
+            )
     return upload.received(files, [_bytes(upload)], id)
 
 
@@ -199,15 +200,20 @@ def _contents(asked: Asked) -> list[Any]:
             f"where its key is {key}."
         )
     found = place.read_bytes()
-    llm_engine = asked.job.query.get("format") == LLM_ENGINE
+    if asked.job.query.get("format") == LLM_ENGINE:
+        return [{"id": file.id, "content": _text(found)}]
     try:
-        text = found.decode()
+        return [*_parts(found.decode())]
     except UnicodeDecodeError:
-        if llm_engine:
-            message = "The content of this file is no text, which LLM Engine's form has."
-            raise InvalidInput(message) from None
         return _base64(found)
-    return [{"id": file.id, "content": text}] if llm_engine else [*_parts(text)]
+
+
+def _text(found: bytes) -> str:
+    """Return a content as LLM Engine's form has it: bytes that are no text as base64."""
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(found).decode()
 
 
 def _base64(found: bytes) -> list[Any]:

@@ -59,8 +59,9 @@ async def create(asked: Asked) -> Any:
         InvalidInput: always.
     """
     raise InvalidInput(
-        "A worker can't make or change endpoints: they are made on the platform, in its console "
-        "or by its REST API, and MODEL_NAME says which model they serve."
+        "A worker can't make or change endpoints: they are made on the platform, by the client's "
+        "deploy command (python -m llm_worker_client deploy) or in its console, and MODEL_NAME "
+        "says which model they serve."
     )
 
 
