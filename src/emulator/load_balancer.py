@@ -79,7 +79,7 @@ class LoadBalancer:
 
     @property
     def url(self) -> str:
-        return f"http://{self.options.host}:{self._port}"
+        return f"http://{self.options.address}:{self._port}"
 
     def worker_environ(self, worker: str = "worker-1") -> dict[str, str]:
         """Return the platform's variables for a worker: its port, which nobody else has."""
@@ -102,7 +102,7 @@ class LoadBalancer:
         worker, status = backend.worker, 0
         timeout = aiohttp.ClientTimeout(total=max(1.0, self.options.ping_s))
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            url = f"http://{self.options.host}:{backend.port}/ping"
+            url = f"http://{self.options.address}:{backend.port}/ping"
             async with self._session.get(url, timeout=timeout) as answer:
                 status = answer.status
         worker.pings += 1
@@ -153,7 +153,7 @@ class LoadBalancer:
         headers = [
             item for item in request.headers.items() if item[0].lower() not in _OF_CONNECTION
         ]
-        url = f"http://{self.options.host}:{backend.port}{request.raw_path}"
+        url = f"http://{self.options.address}:{backend.port}{request.raw_path}"
         sending = self._session.request(
             request.method,
             url,

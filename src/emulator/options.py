@@ -75,3 +75,8 @@ class Options:
     faults: tuple[Fault, ...] = ()  # active from the start
     seed: int = 0  # of the draws of faults that concern a share of the calls
     request_log: Path | None = None  # a file: one line of JSON per request
+
+    @property
+    def address(self) -> str:
+        """The host that programs of this machine call; the one for all addresses is none itself."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)

@@ -125,7 +125,7 @@ class Emulator:
     @property
     def root_url(self) -> str:
         """The URL below which the control routes are."""
-        return str(URL.build(scheme="http", host=self.options.host, port=self._port))
+        return str(URL.build(scheme="http", host=self.options.address, port=self._port))
 
     @property
     def api_url(self) -> str:

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import ipaddress
+import re
 import secrets
 
 from starlette.datastructures import Headers
@@ -10,8 +11,10 @@ from starlette.datastructures import Headers
 from llm_worker_client.mapping import Refusal
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# Names that the public DNS has not.
-_LOCAL = (".localhost", ".local", ".internal")
+# The name or address in a Host, which may have a port behind it.
+_HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
+# Names that the public DNS has not. Not .local: in a network anybody may take such a name (mDNS).
+_LOCAL = (".localhost", ".internal")
 
 
 def check(headers: Headers, key: str | None) -> None:
@@ -33,28 +36,28 @@ def check(headers: Headers, key: str | None) -> None:
 def _refuse_web_pages(headers: Headers) -> None:
     """Refuse other sites' pages, and names that may be such a site's.
 
-    A browser sends an Origin with every post to another site. Without one a page can only reach
-    this machine by a name of its own that has this machine's address.
+    A browser says in Sec-Fetch-Site whether a page of another site asks, and which one in the
+    Origin of a post. By a name of its own that has this machine's address, a page is of the same
+    site: so the Host counts, too, which no browser leaves out.
     """
-    host = headers.get("host", "")
-    if not _is_local(host):
+    host, origin = headers.get("host"), headers.get("origin")
+    if host is not None and not _is_local(host):
         raise Refusal(403, "The Host is none of this machine.")
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != host:
+    foreign = origin is not None and origin.partition("://")[2] != host
+    if foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Refusal(403, "This is not for web pages.")
 
 
-def _is_local(authority: str) -> bool:
-    # An address of IPv6 stands in brackets.
-    if authority.startswith("["):
-        name = authority[1:].partition("]")[0]
-    else:
-        name = authority.partition(":")[0]
+def _is_local(host: str) -> bool:
+    if not (found := _HOST.fullmatch(host)):
+        return False
+    name = (found[1] or found[2]).lower()
     try:
-        ipaddress.ip_address(name)
+        address = ipaddress.ip_address(name)
     except ValueError:
-        return bool(name) and ("." not in name or name.endswith(_LOCAL))
-    return True
+        return "." not in name or name.endswith(_LOCAL)
+    # 0.0.0.0 and the like lead here as well, and for them a browser says nothing of the site.
+    return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
 
 
 def _keys(headers: Headers) -> list[bytes]:

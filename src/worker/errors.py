@@ -4,6 +4,7 @@ WorkerError
 ├─ RequestError          the caller can correct it
 │  ├─ InvalidInput       400
 │  ├─ Unauthorized       401
+│  ├─ Forbidden          403
 │  ├─ NoEngine           400: the worker only trains
 │  ├─ UnknownRoute       404
 │  ├─ NoSuchObject       404
@@ -108,6 +109,12 @@ class Unauthorized(RequestError):
 
     def __init__(self) -> None:
         super().__init__("The request carries no key, or a wrong one: Authorization: Bearer <key>.")
+
+
+class Forbidden(RequestError):
+    """The server answers this machine's programs only, and a web page may have sent the request."""
+
+    status = 403
 
 
 class NoEngine(RequestError):

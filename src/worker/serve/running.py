@@ -20,6 +20,7 @@ from worker.errors import StartFailed
 from worker.serve.connections import LARGEST_HEAD, Connection, Limits
 from worker.serve.refusal import Refusal
 from worker.serve.service import METHODS, PING, Service
+from worker.serve.web_pages import WebPages
 from worker.settings import Settings
 from worker.settings.values import items
 from worker.start.failed import LONGEST_S
@@ -64,10 +65,20 @@ def server(
     if host not in LOOPBACK and settings.serve_api_key is None:
         log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
     limits = Limits(settings.serve_max_connections, settings.serve_timeout_s)
-    app = with_cors(Service(engines, settings), settings.allowed_origins)
-    if health is not None:
-        app = HealthPort(app, health)
+    key, origins = settings.serve_api_key, settings.allowed_origins
+    app = _guarded(Service(engines, settings), host, health, key, origins)
     return _server(app, limits, host, port, lifespan="on")
+
+
+def _guarded(
+    app: ASGIApp, host: str, health: int | None, key: SecretStr | None, origins: Sequence[str]
+) -> ASGIApp:
+    """Return an app with what stands before it at this host, and at the port for ``/ping``."""
+    # At other hosts it is reached by names that the worker does not know.
+    if host in LOOPBACK and key is None and "*" not in origins:
+        app = WebPages(app, origins)
+    app = with_cors(app, origins)
+    return app if health is None else HealthPort(app, health)
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -145,12 +156,11 @@ def refusing(
     error: StartFailed, values: Mapping[str, str], host: str, port: int, health: int | None = None
 ) -> uvicorn.Server:
     """Return a server that has not started, and will refuse every request; as ``server``."""
-    key = values.get("SERVE_API_KEY")
+    text = values.get("SERVE_API_KEY")
+    key = SecretStr(text) if text else None
     fields = Settings.model_fields
     limits = Limits(fields["serve_max_connections"].default, fields["serve_timeout_s"].default)
-    app = with_cors(Refusal(error, SecretStr(key) if key else None), _origins(values))
-    if health is not None:
-        app = HealthPort(app, health)
+    app = _guarded(Refusal(error, key), host, health, key, _origins(values))
     return _server(app, limits, host, port, lifespan="off")
 
 

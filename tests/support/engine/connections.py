@@ -46,6 +46,11 @@ class Port:
         self._address = address
         self._clients: list[Client] = []
 
+    @property
+    def url(self) -> str:
+        host, port = self._address
+        return f"http://{host}:{port}"
+
     async def connect(self, *, limit: int = 65_536) -> Client:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -66,12 +71,14 @@ class Port:
 
 
 @contextlib.asynccontextmanager
-async def serving(engine: ScriptedEngine, **environ: str) -> AsyncIterator[Port]:
-    listening = socket.create_server(("127.0.0.1", 0))
-    running = server(engine.engines, settings(**environ), "127.0.0.1", 0)
+async def serving(
+    engine: ScriptedEngine, host: str = "127.0.0.1", **environ: str
+) -> AsyncIterator[Port]:
+    listening = socket.create_server((host, 0))
+    running = server(engine.engines, settings(**environ), host, 0)
     task = asyncio.create_task(running.serve(sockets=[listening]))
     assert await until(lambda: running.started)
-    port = Port(running, listening.getsockname())
+    port = Port(running, ("127.0.0.1", listening.getsockname()[1]))
     try:
         yield port
     finally:

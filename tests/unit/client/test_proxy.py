@@ -10,6 +10,7 @@ import httpx
 import pytest
 from support.deployed import HANGS, Failed, deployed, proxied
 from support.processes.background import HUNG_S
+from support.tables import web_pages
 
 from emulator import Emulator, Status
 
@@ -104,21 +105,14 @@ async def test_a_proxy_that_ends_cancels_what_still_runs(emulator: Emulator) -> 
 # Who may call:
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 200),
-        ({"Origin": "https://example.com"}, 403),
-        ({"Host": "example.com"}, 403),
-        ({"Host": "localhost:8000", "Origin": "http://localhost:8000"}, 200),
-        ({"Host": "[::1]:8000"}, 200),
-        ({"Host": "proxy.internal"}, 200),
-    ],
-)
-async def test_web_pages_are_refused(
-    client: httpx.AsyncClient, headers: dict[str, str], status: int
+@pytest.mark.parametrize(("headers", "answered"), web_pages.ANSWERED)
+async def test_programs_are_answered_and_a_web_page_wakes_no_worker(
+    client: httpx.AsyncClient, emulator: Emulator, headers: dict[str, str], answered: bool
 ) -> None:
-    assert (await client.get("/v1/models", headers=headers)).status_code == status
+    for method in ("GET", "POST"):
+        status = await web_pages.status(f"{client.base_url}", headers, "/v1/models", method)
+        assert status == (200 if answered else 403)
+    assert len(emulator.queue.jobs) == (2 if answered else 0)
 
 
 @pytest.mark.parametrize(

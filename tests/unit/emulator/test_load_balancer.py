@@ -24,8 +24,10 @@ class ServingWorker:
     id: str
     status: int = 200  # of its pings
     held: asyncio.Event = field(default_factory=asyncio.Event)
+    named: set[str] = field(default_factory=set)  # how it was called
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.named.add(request.host.partition(":")[0])
         if request.path == "/ping":
             return web.Response(status=self.status)
         if request.path == "/held":
@@ -79,6 +81,12 @@ async def test_a_request_reaches_a_worker_unchanged_and_its_answer_the_caller() 
             assert (answer.status, answer.headers["x-own"]) == (201, "1")
             assert answer.headers[AFFINITY] == got.pop("worker")
     assert got == {"method": "DELETE", "path": url, "body": "text", "key": "Bearer sk-mine"}
+
+
+async def test_one_that_listens_on_all_addresses_calls_its_workers_by_this_machines() -> None:
+    async with balanced(host="0.0.0.0") as endpoint:
+        assert (await endpoint.ask())[0] == 201
+        assert {name for one in endpoint.workers.values() for name in one.named} == {"127.0.0.1"}
 
 
 async def test_the_worker_with_the_fewest_requests_gets_the_next() -> None:

@@ -81,7 +81,7 @@ async def test_without_the_key_nobody_learns_why() -> None:
 
 @pytest.mark.parametrize("origins", ['["https://x"', "{", "[" + PAGE])
 async def test_origins_that_can_not_be_read_keep_nobody_from_the_reason(origins: str) -> None:
-    app = refusing(WHY, {"ALLOWED_ORIGINS": origins}, "127.0.0.1", 80).config.app
+    app = refusing(WHY, {"ALLOWED_ORIGINS": origins}, "0.0.0.0", 80).config.app
     async with calling(app) as http:
         answer = await http.get("/v1/models", headers={"origin": PAGE})
     assert error_of(answer)["message"] == WHY.message
