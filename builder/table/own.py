@@ -318,7 +318,8 @@ OWN_ROWS = (
         "SERVE_MAX_CONNECTIONS",
         SERVERLESS,
         "Connections of --serve",
-        "Connections that clients of `--serve` may have at once; a further one is refused.",
+        "Connections that clients of `--serve` may have at once, on each port; a further one takes "
+        "the place of one without a request, or is refused.",
     ),
     Row(
         "SERVE_TIMEOUT_S",

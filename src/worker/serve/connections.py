@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,18 @@ _REFUSAL = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of all connections: how many; of each: seconds for what its client has to do."""
+    """Of each port: how many connections; of each: seconds for what its client has to do."""
 
     connections: int
     patience_s: float
+
+
+class Port:
+    """The connections of a port: the open ones, and those that wait for a request in this order."""
+
+    def __init__(self) -> None:
+        self.open = set[Connection]()
+        self.waiting = dict[Connection, None]()
 
 
 class Connection(H11Protocol):
@@ -34,11 +43,16 @@ class Connection(H11Protocol):
 
     The time counts for the head of a request, with the rest of a body that nobody wants; and for
     reading, whenever the client has left so much unread that no more is written.
+
+    Who asks for nothing keeps nobody out: where a port is full, a new connection takes the place of
+    the one that has waited longest for a request. There is no bound for each peer, because behind
+    the platform's proxy all clients are one.
     """
 
-    def __init__(self, limits: Limits, **of_uvicorn: Any) -> None:
+    def __init__(self, limits: Limits, ports: defaultdict[Any, Port], **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
         self._limits = limits
+        self._ports = ports
         self._asking: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
 
@@ -49,14 +63,16 @@ class Connection(H11Protocol):
             # The kernel's part of it: what is written at the end is read in that time, too.
             patience_ms = int(self._limits.patience_s * 1000)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
-        if len(self.connections) > self._limits.connections:
-            transport.write(_REFUSAL)
-            transport.close()
-        else:
-            self._watch_asking()
+        self._port = self._ports[self.server and self.server[1]]
+        self._port.open.add(self)
+        self._watch_asking()
+        self._watch_waiting()
+        if len(self._port.open) > self._limits.connections:
+            self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._leave()
         for timer in (self._asking, self._reading):
             if timer is not None:
                 timer.cancel()
@@ -68,6 +84,11 @@ class Connection(H11Protocol):
             if not self.transport.is_closing():
                 super().data_received(data[start : start + step])
         self._watch_asking()
+        self._watch_waiting()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_waiting()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -78,6 +99,24 @@ class Connection(H11Protocol):
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
+
+    def _make_room(self) -> None:
+        """Close the connection that has waited longest, or refuse this one if no other waits."""
+        oldest = next(iter(self._port.waiting))
+        oldest._leave()
+        if oldest is self:
+            self.transport.write(_REFUSAL)
+        oldest.transport.close()
+
+    def _leave(self) -> None:
+        self._port.open.discard(self)
+        self._port.waiting.pop(self, None)
+
+    def _watch_waiting(self) -> None:
+        if self._is_answering():
+            self._port.waiting.pop(self, None)
+        elif self in self._port.open:
+            self._port.waiting.setdefault(self)
 
     def _watch_asking(self) -> None:
         """Count the time from the first byte of a request, until its head is complete."""

@@ -4,6 +4,7 @@ import json
 import logging
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from socket import socket
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from worker.engine import Engines
 from worker.errors import StartFailed
-from worker.serve.connections import LARGEST_HEAD, Connection, Limits
+from worker.serve.connections import LARGEST_HEAD, Connection, Limits, Port
 from worker.serve.refusal import Refusal
 from worker.serve.service import METHODS, PING, Service
 from worker.serve.web_pages import WebPages
@@ -179,7 +180,7 @@ def _server(app: Any, limits: Limits, host: str, port: int, **options: Any) -> u
         host=host,
         port=port,
         # Made by uvicorn, once for each connection.
-        http=partial(Connection, limits),  # type: ignore[arg-type]  # a function does as well
+        http=partial(Connection, limits, defaultdict(Port)),  # type: ignore[arg-type]  # a function does as well
         h11_max_incomplete_event_size=LARGEST_HEAD,
         ws="none",
         # The worker's own handlers take uvicorn's log, too.

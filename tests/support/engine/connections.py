@@ -39,11 +39,12 @@ class Client:
 
 
 class Port:
-    """A server's port, and the connections to it."""
+    """A server's port, and the connections to it; ``health`` is its port for /ping alone."""
 
-    def __init__(self, running: uvicorn.Server, address: tuple[str, int]) -> None:
+    def __init__(self, running: uvicorn.Server, number: int, health: "Port | None" = None) -> None:
         self.server = running
-        self._address = address
+        self.health = health or self
+        self._address = ("127.0.0.1", number)
         self._clients: list[Client] = []
 
     @property
@@ -74,15 +75,18 @@ class Port:
 async def serving(
     engine: ScriptedEngine, host: str = "127.0.0.1", **environ: str
 ) -> AsyncIterator[Port]:
-    listening = socket.create_server((host, 0))
-    running = server(engine.engines, settings(**environ), host, 0)
-    task = asyncio.create_task(running.serve(sockets=[listening]))
+    listening = [socket.create_server((host, 0)) for _ in range(2)]
+    numbers = [one.getsockname()[1] for one in listening]
+    running = server(engine.engines, settings(**environ), host, *numbers)
+    task = asyncio.create_task(running.serve(sockets=listening))
     assert await until(lambda: running.started)
-    port = Port(running, ("127.0.0.1", listening.getsockname()[1]))
+    health = Port(running, numbers[1])
+    port = Port(running, numbers[0], health)
     try:
         yield port
     finally:
         port.close()
+        health.close()
         running.should_exit = running.force_exit = True
         await task
 

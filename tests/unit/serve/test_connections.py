@@ -19,6 +19,7 @@ SHORT = {"SERVE_TIMEOUT_S": "0.2"}
 
 CLOSE = "connection: close\r\n"
 PING = request(path="/ping", method="GET", headers=CLOSE)
+PINGED = request(path="/ping", method="GET")
 WHOLE = request(HELLO, headers=CLOSE)
 
 
@@ -94,15 +95,15 @@ async def test_a_body_that_comes_too_slowly_is_refused(engine: ScriptedEngine) -
 
 
 async def test_a_slow_body_that_is_no_slower_than_it_may_be_is_read(engine: ScriptedEngine) -> None:
-    # Each part is time for the next one, on a busy machine, too.
-    part = 100_000
-    body = HELLO[:-1] + b', "user": "' + b"x" * 4 * part + b'"}'
+    # The head comes with a part of the body, which is time for the rest: a hundred seconds.
+    part = 1_000_000
+    body = HELLO[:-1] + b', "user": "' + b"x" * part + b'"}'
+    sent = request(body, headers=CLOSE)
     async with serving(engine, **SHORT) as port:
         client = await port.connect()
-        client.send(request(length=len(body), headers=CLOSE))
-        for start in range(0, len(body), part):
-            client.send(body[start : start + part])
-            await asyncio.sleep(0.12)  # three times the time, in all
+        client.send(sent[:part])
+        await asyncio.sleep(3 * float(SHORT["SERVE_TIMEOUT_S"]))
+        client.send(sent[part:])
         assert (await client.all()).startswith(b"HTTP/1.1 200")
 
 
@@ -163,18 +164,60 @@ async def until_answered(port: Port, sent: bytes = WHOLE) -> bool:
     return True
 
 
-async def test_a_connection_beyond_the_most_is_refused(engine: ScriptedEngine) -> None:
+async def test_a_connection_beyond_the_most_is_refused_where_all_are_answered() -> None:
+    with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
+        async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
+            streaming = [await port.connect() for _ in range(3)]
+            for client in streaming:
+                client.send(request(STREAM))
+                await client.head()
+            refused = await port.ask(PING)
+            assert refused.startswith(b"HTTP/1.1 503")
+            assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["retryable"]
+            # The port for pings has room of its own.
+            assert (await port.health.ask(PING)).startswith(b"HTTP/1.1 200")
+            assert len(engine.generating) == 3
+            streaming[0].writer.close()
+            assert await until_answered(port, PING)
+
+
+@pytest.mark.parametrize(
+    ("sent", "rest"),
+    [
+        (b"", PING),
+        (b"GET /ping HTTP/1.1\r\nhost: a\r\n", f"{CLOSE}\r\n".encode()),
+        (PINGED, PING),
+    ],
+    ids=["silent", "in the middle of a head", "idle after an answer"],
+)
+async def test_a_connection_beyond_the_most_takes_the_place_of_the_longest_without_a_request(
+    engine: ScriptedEngine, sent: bytes, rest: bytes
+) -> None:
     async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
-        idle = [await port.connect() for _ in range(3)]
-        for client in idle:
-            client.send(b"GET /ping")
-        refused = await port.ask(b"")
-        assert refused.startswith(b"HTTP/1.1 503")
-        assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["retryable"]
-        for client in idle[1:]:
-            client.send(f" HTTP/1.1\r\nhost: a\r\n{CLOSE}\r\n".encode())
+        for door in (port, port.health):
+            clients = list[Client]()
+            for _ in range(5):
+                clients.append(await door.connect())
+                clients[-1].send(sent)
+                if sent == PINGED:
+                    await clients[-1].head()
+            assert (await door.ask(PING)).startswith(b"HTTP/1.1 200")
+            assert [await client.all() for client in clients[:3]] == [b""] * 3
+            for client in clients[3:]:
+                client.send(rest)
+                assert (await client.all()).startswith(b"HTTP/1.1 200")
+
+
+async def test_the_connections_of_one_port_take_no_place_of_the_others(
+    engine: ScriptedEngine,
+) -> None:
+    async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
+        mains = [await port.connect() for _ in range(3)]
+        pings = [await port.health.connect() for _ in range(3)]
+        assert await until(lambda: len(port.server.server_state.connections) == 6)
+        for client in (*mains, *pings):
+            client.send(PING)
             assert (await client.all()).startswith(b"HTTP/1.1 200")
-        assert await until_answered(port)
 
 
 async def test_the_kernel_waits_no_longer_for_a_client_than_the_server(
