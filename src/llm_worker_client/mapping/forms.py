@@ -3,21 +3,24 @@
 import asyncio
 import re
 from collections.abc import AsyncIterable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from python_multipart import FormParser
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import Field, File, create_form_parser
+from python_multipart.multipart import Field, File, MultipartParser, parse_options_header
 
 from llm_worker_client.mapping.errors import Refusal
 
 MEDIA_TYPE = "multipart/form-data"
 # The largest file that a job holds, as base64. What is larger is kept on the disk.
 LARGEST_FILE = 14_000_000
-_CONFIG = {"MAX_MEMORY_FILE_SIZE": LARGEST_FILE}
+# The parts of a form, and bytes of each besides the file: all of these are held in memory.
+MOST_PARTS = 9
+LARGEST_FIELD = 4_096
+_CONFIG: Any = {"MAX_MEMORY_FILE_SIZE": LARGEST_FILE}
+# How parts are encoded where that changes nothing. RFC 7578 knows no other way.
+_AS_THEY_ARE = (b"binary", b"8bit", b"7bit")
 # Bytes that are written together: a thread for each of a network's parts would take longer.
 _BLOCK = 2**20
 # How forms spell the key of an object: expires_after[seconds].
@@ -42,13 +45,16 @@ class Form:
         self.fields: dict[str, Any] = {}
         self.filename: str | None = None
         self._file: File | None = None
+        # Of the part that is read; None: of no interest.
+        self._part: Field | File | None = None
+        self._part_size = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._header, self._value = bytearray(), bytearray()
+        self._parts = 0
         self._ended = False
-        headers = {"Content-Type": content_type.encode("latin-1")}
         try:
-            self._parser: FormParser = create_form_parser(
-                headers, self._on_field, self._on_file, _CONFIG
-            )
-        except (FormParserError, ValueError) as broken:
+            self._parser = MultipartParser(_boundary(content_type), self._callbacks())
+        except ValueError as broken:
             raise _broken(broken) from None
 
     @property
@@ -74,23 +80,15 @@ class Form:
         except OSError as full:
             message = f"The upload can't be kept on this machine: {full.strerror or full}"
             raise Refusal(507, message) from None
-        except (FormParserError, ValueError) as broken:
+        except ValueError as broken:
             raise _broken(broken) from None
 
     def end(self) -> None:
         self.write(b"")
-        try:
-            self._parser.finalize()
-        except (FormParserError, ValueError) as broken:
-            raise _broken(broken) from None
-        self._ended = True
+        if not self._ended:
+            raise _broken(FormParserError("it breaks off before its end"))
 
     def close(self) -> None:
-        if not self._ended and self._parser.parser is not None:
-            # Only so the parser hands over a file that has not come to its end, if there is one.
-            with suppress(AssertionError, FormParserError, OSError, ValueError):
-                self._parser.parser.callback("part_end")
-            self._ended = True
         if self._file is not None:
             self._file.close()
 
@@ -105,23 +103,70 @@ class Form:
     ) -> None:
         self.close()
 
-    def _on_field(self, field: Field) -> None:
-        name, value = _text(field.field_name), _text(field.value)
-        found = _NESTED.fullmatch(name)
-        if not found:
-            self.fields[name] = value
-            return
-        number = int(value) if value.isdecimal() else value
-        self.fields.setdefault(found[1], {})[found[2]] = number
+    def _callbacks(self) -> Any:
+        return {
+            "on_part_begin": self._on_part_begin,
+            "on_header_field": lambda data, *ends: self._header.extend(data[slice(*ends)]),
+            "on_header_value": lambda data, *ends: self._value.extend(data[slice(*ends)]),
+            "on_header_end": self._on_header_end,
+            "on_headers_finished": self._on_headers,
+            "on_part_data": self._on_part_data,
+            "on_part_end": self._on_part_end,
+            "on_end": self._on_end,
+        }
 
-    def _on_file(self, file: File) -> None:
-        if file.field_name != b"file":
-            file.close()
-            return
-        if self._file is not None:
-            self._file.close()
-        self._file = file
-        self.filename = None if file.file_name is None else _text(file.file_name)
+    def _on_part_begin(self) -> None:
+        self._parts += 1
+        if self._parts > MOST_PARTS:
+            raise FormParserError(f"it has more than {MOST_PARTS} parts")
+        self._headers, self._part_size = {}, 0
+
+    def _on_header_end(self) -> None:
+        self._headers[bytes(self._header).lower()] = bytes(self._value)
+        self._header.clear()
+        self._value.clear()
+
+    def _on_headers(self) -> None:
+        encoding = self._headers.get(b"content-transfer-encoding", b"binary").strip().lower()
+        if encoding not in _AS_THEY_ARE:
+            raise FormParserError(f"a part is encoded as {encoding.decode()}")
+        options = parse_options_header(self._headers.get(b"content-disposition"))[1]
+        name, filename = options.get(b"name"), options.get(b"filename")
+        if name is None:
+            raise FormParserError("a part has no name")
+        self._part = None
+        if filename is None:
+            self._part = Field(name)
+        elif name == b"file":
+            self.close()
+            self._part = self._file = File(filename, name, _CONFIG)
+            self.filename = filename.decode()
+
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+        self._part_size += end - start
+        if isinstance(self._part, Field) and self._part_size > LARGEST_FIELD:
+            raise FormParserError(f"a field has more than {LARGEST_FIELD:,} bytes")
+        if self._part is not None:
+            self._part.write(data[start:end])
+
+    def _on_part_end(self) -> None:
+        if self._part is not None:
+            self._part.finalize()
+        if isinstance(self._part, Field):
+            self._add(_text(self._part.field_name), _text(self._part.value))
+
+    def _add(self, name: str, text: str) -> None:
+        place: Any = self.fields
+        key, value = name, cast("str | int", text)
+        if found := _NESTED.fullmatch(name):
+            place, key = self.fields.setdefault(found[1], {}), found[2]
+            value = int(text) if text.isdecimal() else text
+        if not isinstance(place, dict) or isinstance(place.get(key), dict):
+            raise FormParserError(f"{name} is both a value and an object")
+        place[key] = value
+
+    def _on_end(self) -> None:
+        self._ended = True
 
 
 def read(content_type: str, parts: Iterable[bytes]) -> Form:
@@ -156,6 +201,13 @@ async def aread(content_type: str, parts: AsyncIterable[bytes]) -> Form:
         form.close()
         raise
     return form
+
+
+def _boundary(content_type: str) -> bytes:
+    found = parse_options_header(content_type)[1].get(b"boundary")
+    if not found:
+        raise FormParserError("its type names no boundary")
+    return found
 
 
 def _broken(error: Exception) -> Refusal:

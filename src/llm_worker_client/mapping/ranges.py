@@ -5,6 +5,8 @@ import re
 from llm_worker_client.mapping.errors import Refusal
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+# Of a number that is larger than every content.
+_MOST_DIGITS = 20
 
 
 def read(header: str, size: int) -> tuple[int, int] | None:
@@ -22,7 +24,7 @@ def read(header: str, size: int) -> tuple[int, int] | None:
     found = _RANGE.fullmatch(header.replace(" ", ""))
     if not found or not any(found.groups()):
         return None
-    first, last = (int(text) if text else None for text in found.groups())
+    first, last = map(_number, found.groups())
     if first is None:
         begin, end = max(0, size - (last or 0)), size
     else:
@@ -30,5 +32,10 @@ def read(header: str, size: int) -> tuple[int, int] | None:
             return None
         begin, end = first, size if last is None else min(size, last + 1)
     if begin >= end:
-        raise Refusal(416, f"Range: {header}: the content has {size:,} bytes")
+        raise Refusal(416, f"Range: the content has {size:,} bytes")
     return begin, end
+
+
+def _number(digits: str) -> int | None:
+    """Return a number; one that Python doesn't convert, for its length, is only large."""
+    return int(digits.lstrip("0")[:_MOST_DIGITS] or 0) if digits else None

@@ -72,7 +72,10 @@ def test_a_content_that_breaks_off_is_not_passed_on_as_whole() -> None:
         ("bytes=29999998-", (29_999_998, 2), "bytes 29999998-29999999/30000000"),
         ("bytes=-3", (29_999_997, 3), "bytes 29999997-29999999/30000000"),
         ("bytes=29999998-99999999", (29_999_998, 2), "bytes 29999998-29999999/30000000"),
+        (f"bytes=29999998-{'9' * 5000}", (29_999_998, 2), "bytes 29999998-29999999/30000000"),
+        (f"bytes={'0' * 5000}1-3", (1, 3), "bytes 1-3/30000000"),
     ],
+    ids=range(6),
 )
 def test_a_range_of_a_content_is_a_206(
     asked: str, part: tuple[int, int], content_range: str
@@ -101,9 +104,10 @@ def test_a_large_range_is_read_in_parts() -> None:
     assert found.sent(2)["input"]["openai_route"].endswith(f"?offset={CONTENT_PART + 1}&limit=3")
 
 
-def test_a_range_that_is_not_there_is_a_416() -> None:
+@pytest.mark.parametrize("first", ["10", "1" * 5000], ids=["10", "5,000 digits"])
+def test_a_range_that_is_not_there_is_a_416(first: str) -> None:
     size = report("COMPLETED", output=[{"bytes": 10}])
-    found = told(content_of(headers={"range": "bytes=10-"}), size)
+    found = told(content_of(headers={"range": f"bytes={first}-"}), size)
     assert (found.head.status, b"the content has 10 bytes" in found.body) == (416, True)
 
 

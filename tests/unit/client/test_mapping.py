@@ -1,14 +1,10 @@
 """Requests as jobs, and what jobs yield as responses."""
 
 import base64
-import gc
 import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.disks import mounted
 
 from llm_worker_client.mapping import (
     Dialect,
@@ -17,12 +13,10 @@ from llm_worker_client.mapping import (
     Refusal,
     Request,
     dialect_of,
-    forms,
     read,
     refusal_of,
     responses,
 )
-from llm_worker_client.mapping.forms import LARGEST_FILE, Form
 from llm_worker_client.mapping.requests import Call
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -132,49 +126,6 @@ def test_llm_engines_client_gets_a_content_as_json(
     assert called("GET", "/v1/files/file-1/content", **headers).shown_as == shown_as
 
 
-# Forms:
-
-FORM = "multipart/form-data; boundary=b"
-
-
-def form(content: bytes, name: str = "file") -> bytes:
-    return (
-        b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="expires_after[anchor]"\r\n\r\ncreated_at\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="expires_after[seconds]"\r\n\r\n3600\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="' + name.encode() + b'"; '
-        b'filename="\xc3\xa4.bin"\r\nContent-Type: text/plain\r\n\r\n' + content + b"\r\n--b--\r\n"
-    )
-
-
-@pytest.mark.parametrize("content", [b"\0\xff\r\n--", b"", b"x" * 1_500_000])
-def test_an_upload_in_a_form_becomes_json(content: bytes) -> None:
-    call = called("POST", "/v1/files", form(content), content_type=FORM)
-    body = call.input["openai_input"]
-    assert base64.b64decode(body.pop("content_base64")) == content
-    assert body == {
-        "purpose": "batch",
-        "expires_after": {"anchor": "created_at", "seconds": 3600},
-        "filename": "ä.bin",
-    }
-
-
-def test_an_upload_that_no_job_holds_is_put_on_the_volume_first() -> None:
-    content = b"x" * (LARGEST_FILE + 1)
-    call = called("POST", "/v1/files", form(content), content_type=FORM)
-    assert call.large is not None
-    assert call.large.path.read_bytes() == content
-    assert call.stored("uploads/x").input["openai_input"] == {
-        "purpose": "batch",
-        "expires_after": {"anchor": "created_at", "seconds": 3600},
-        "filename": "ä.bin",
-        "path": "uploads/x",
-    }
-    path = call.large.path
-    call.large.close()
-    assert not path.exists()
-
-
 @pytest.mark.parametrize(
     ("body", "content_type", "status", "says"),
     [
@@ -182,12 +133,8 @@ def test_an_upload_that_no_job_holds_is_put_on_the_volume_first() -> None:
         (b"[" * 100_000, "application/json", 400, "broken JSON"),
         (b"[1]", "application/json", 400, "no"),
         (b"a,b", "text/csv", 415, "text/csv"),
-        (b"no form", FORM, 400, "form"),
-        (form(b"a")[:-9], FORM, 400, "form"),
-        (b"a", "multipart/form-data", 400, "form is broken"),
-        (form(b"a", "data"), FORM, 400, "no file of this name"),
     ],
-    ids=range(8),
+    ids=range(4),
 )
 def test_what_no_job_can_hold_is_refused(
     body: bytes, content_type: str, status: int, says: str
@@ -277,29 +224,3 @@ def test_an_error_that_a_stream_has_told_is_seen() -> None:
     assert responses.has_error(told)
     assert not responses.has_error(b'data: {"a": 1}\n\n')
     assert not responses.has_error(b"")
-
-
-def test_a_form_that_breaks_off_leaves_nothing_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    reading = Form(FORM)
-    reading.write(form(b"x" * (LARGEST_FILE + 1000))[:-20])
-    assert len(list(tmp_path.iterdir())) == 1
-    reading.close()
-    assert list(tmp_path.iterdir()) == []
-    bare = Form(FORM)
-    bare.close()
-
-
-# What the parser holds of the file, nobody else can close.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_disk_that_is_full_is_a_507(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with mounted(tmp_path / "disk", 2**20) as disk:
-        monkeypatch.setattr(tempfile, "tempdir", str(disk))
-        with pytest.raises(Refusal, match="can't be kept on this machine: No space") as refused:
-            forms.read(FORM, [form(b"x" * (LARGEST_FILE + 1))])
-        assert refused.value.status == 507
-        # With the failure goes what its frames hold.
-        del refused
-        gc.collect()
