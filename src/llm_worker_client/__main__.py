@@ -12,13 +12,11 @@ from llm_worker_client import account
 from llm_worker_client.account import NoKey
 from llm_worker_client.callers import LOOPBACK
 from llm_worker_client.command_line import read_command_line
+from llm_worker_client.connections import SERVED
 from llm_worker_client.deploy.command import run as deploy
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.files import run as files
 from llm_worker_client.proxy import Proxy
-
-# Seconds that running requests have to end after a signal to stop.
-GRACE_S = 5
 
 
 def proxy(arguments: Namespace) -> int:
@@ -32,16 +30,7 @@ def proxy(arguments: Namespace) -> int:
     except NoKey as missing:
         say(str(missing))
         return 2
-    uvicorn.run(
-        Proxy(endpoint, key),
-        host=arguments.host,
-        port=arguments.port,
-        access_log=False,
-        lifespan="on",
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
-        ws="none",
-    )
+    uvicorn.run(Proxy(endpoint, key), host=arguments.host, port=arguments.port, **SERVED)
     return 0
 
 

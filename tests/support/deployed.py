@@ -9,6 +9,7 @@ from typing import Any
 import uvicorn
 
 from emulator import Emulator, Job, Options
+from llm_worker_client.connections import SERVED
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.proxy import Proxy
 
@@ -69,10 +70,16 @@ def _answer(emulator: Emulator, job: Job, yields: Yields) -> None:
 
 
 @asynccontextmanager
-async def proxied(emulator: Emulator, key: str | None = None) -> AsyncIterator[str]:
-    """Start a proxy in front of an emulator; yield its address."""
+async def proxied(emulator: Emulator, key: str | None = None, **options: Any) -> AsyncIterator[str]:
+    """Start a proxy in front of an emulator; yield its address.
+
+    Args:
+        emulator: the platform.
+        key: that callers have to send.
+        options: of uvicorn, in place of the proxy's.
+    """
     endpoint = AsyncEndpoint(emulator.options.endpoint, ACCOUNT, emulator.api_url)
-    config = uvicorn.Config(Proxy(endpoint, key), port=0, log_config=None, ws="none")
+    config = uvicorn.Config(Proxy(endpoint, key), port=0, log_config=None, **(SERVED | options))
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +14,7 @@ from support.processes.background import HUNG_S
 from support.tables import web_pages
 
 from emulator import Emulator, Status
+from llm_worker_client import connections
 
 CONTENT = b"\0\xff" * 700_000
 
@@ -23,6 +25,8 @@ def answers(given: Any) -> list[Any]:
         return [given]
     if "/content" in route:
         return [{"content_base64": base64.b64encode(CONTENT).decode()}]
+    if route.endswith("/file-1"):
+        return [{"bytes": len(CONTENT)}]
     body = given.get("openai_input") or {}
     if body.get("prompt") == HANGS:
         return ["data: 1\n\n", HANGS] if body.get("stream") else [HANGS]
@@ -59,6 +63,16 @@ async def test_forms_and_bytes_pass(client: httpx.AsyncClient) -> None:
     body = {"purpose": "evals", "filename": "a.bin", "content_base64": "AP8="}
     assert answer.json()["openai_input"] == body
     assert (await client.get("/v1/files/file-1/content")).content == CONTENT
+
+
+async def test_what_python_does_not_convert_is_refused(client: httpx.AsyncClient) -> None:
+    """Each was a 500, with a traceback in the log."""
+    files = {"file": ("a.bin", b"a")}
+    form = await client.post("/v1/files", data={"a": "1", "a[b]": "2"}, files=files)
+    assert (form.status_code, "a[b] is both" in form.json()["error"]["message"]) == (400, True)
+    headers = {"Range": f"bytes={'1' * 5000}-"}
+    part = await client.get("/v1/files/file-1/content", headers=headers)
+    assert part.status_code == 416
 
 
 async def test_an_error_has_the_status_of_the_workers(client: httpx.AsyncClient) -> None:
@@ -149,3 +163,70 @@ async def test_a_refusal_is_in_the_words_of_the_caller(emulator: Emulator) -> No
     assert anthropics["type"] == "error"
     assert "missing or wrong" in llm_engines["detail"]
     assert emulator.queue.jobs == {}
+
+
+# How long, and how many:
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /v1/models HTTP/1.1\r\nHost: a\r\nx: ",
+        # Of this one the answer comes first: nobody reads the body.
+        b"POST /v1/files HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1000000000\r\n\r\n{",
+    ],
+    ids=["silent", "no whole head", "a body that nobody reads"],
+)
+async def test_a_connection_without_a_request_ends(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(connections, "LOOK_S", 0.1)
+    async with proxied(emulator) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(sent)
+
+        async def drip() -> None:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    await asyncio.sleep(0.02)
+                    writer.write(b"a" if sent else b"")
+
+        dripping = asyncio.create_task(drip())
+        async with asyncio.timeout(HUNG_S):
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        dripping.cancel()
+        writer.close()
+    assert emulator.queue.jobs == {}
+
+
+async def test_a_request_that_takes_longer_than_the_looks_is_answered(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LOOK_S", 0.01)
+    async with proxied(emulator) as url, httpx.AsyncClient(base_url=url, timeout=HUNG_S) as client:
+        body = {"prompt": HANGS, "stream": True}
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            parts = answer.aiter_bytes()
+            assert await anext(parts) == b"data: 1\n\n"
+            await asyncio.sleep(0.1)
+            (job,) = emulator.queue.jobs.values()
+            emulator.queue.add_chunk(job, "data: 2\n\n")
+            emulator.queue.complete(job, [])
+            assert [part async for part in parts] == [b"data: 2\n\n"]
+
+
+async def test_a_connection_beyond_the_most_is_told_so(emulator: Emulator) -> None:
+    async with (
+        proxied(emulator, limit_concurrency=3) as url,
+        httpx.AsyncClient(base_url=url, timeout=HUNG_S) as client,
+    ):
+        port = int(url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        assert (await client.get("/v1/models")).status_code == 503
+        for _, writer in silent:
+            writer.close()
+        async with asyncio.timeout(HUNG_S):
+            while (await client.get("/v1/models")).status_code != 200:
+                await asyncio.sleep(0.01)
