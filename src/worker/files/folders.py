@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from worker.errors import VolumeError
 from worker.files.stored import StoredFile
-from worker.volume import Volume, failures, ids, sync_directory, write
+from worker.volume import Volume, failures, ids, make_directory, sync_directory, write
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Folders:
     def begin(self, id: str) -> Path:
         """Return where an attempt to write a file puts its content: no other attempt does."""
         folder = self.root / id
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         return folder / f".{CONTENT}.{uuid4().hex}"
 
     def publish(self, new: StoredFile, written: Path | None = None) -> None:

@@ -229,6 +229,15 @@ def write_once(path: Path, content: bytes) -> bool:
     return True
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory with those above it. The worker's own is for no other user."""
+    for place in (directory, *directory.parents):
+        if place.name == KEPT and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
@@ -239,7 +248,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _temporary(path: Path, parts: Iterable[bytes]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     with contextlib.ExitStack() as unless_written:
         unless_written.callback(temporary.unlink, missing_ok=True)

@@ -1,5 +1,6 @@
 """Signed addresses of files: whoever has one may read the file for a while, without the key."""
 
+import contextlib
 import hmac
 import secrets
 import time
@@ -58,6 +59,9 @@ class Links:
             place = self._volume.directory("links.secret")
             with failures():
                 write_once(place, new)
+                # Not every network disk has modes.
+                with contextlib.suppress(OSError):
+                    place.chmod(0o600)
                 return place.read_bytes()
         except VolumeError:
             # Without a volume that can be written to, they work at this worker until it ends.

@@ -1,6 +1,7 @@
 """Files that are received, referred to, written, found, listed and deleted."""
 
 import json
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,11 @@ def test_a_file_is_received_and_found_again(files: Files, kept: Path) -> None:
     assert files.get(file.id) == file
     assert files.content(file).read_bytes() == b"abc"
     assert contents(kept) == [file.id, f"{file.id}/content", f"{file.id}/meta.json"]
+
+
+def test_files_are_for_no_other_user_of_the_machine(files: Files, kept: Path) -> None:
+    received(files)
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
 
 
 def test_an_empty_file_is_a_file(files: Files) -> None:

@@ -1,5 +1,6 @@
 """Signed addresses: what they open, for how long, and at which workers."""
 
+import stat
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -21,6 +22,14 @@ def test_an_address_is_right_at_every_worker_of_the_volume(tmp_path: Path) -> No
     address = Links(Volume(tmp_path)).signed("http://host:8000/", PATH)
     assert address.startswith("http://host:8000/v1/llm/model-files/tuned/a%20b.json?expires=")
     assert Links(Volume(tmp_path)).right(*asked(address))
+
+
+def test_nobody_else_on_the_machine_reads_the_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "worker" / "links.secret"
+    for _ in ("new", "as an older worker has left it"):
+        Links(Volume(tmp_path)).signed("http://host", PATH)
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        secret.chmod(0o644)
 
 
 def test_an_address_of_another_volume_is_wrong(tmp_path: Path) -> None:

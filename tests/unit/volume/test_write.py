@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,21 @@ def test_a_file_is_written_into_a_new_directory_and_alone(tmp_path: Path, way: W
     way(tmp_path / "a" / "b" / "file", b"content")
     assert (tmp_path / "a" / "b" / "file").read_bytes() == b"content"
     assert [place.name for place in (tmp_path / "a" / "b").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_workers_own_directory_is_for_no_other_user(tmp_path: Path, way: Write) -> None:
+    before = os.umask(0o022)
+    for directory in ("new/worker/batches/b", "out/results"):
+        way(tmp_path / directory / "file", b"content")
+    os.umask(before)
+    modes = {
+        place.relative_to(tmp_path).as_posix(): stat.S_IMODE(place.stat().st_mode)
+        for place in tmp_path.rglob("*")
+        if place.is_dir()
+    }
+    assert modes.pop("new/worker") == 0o700
+    assert set(modes.values()) == {0o755}
 
 
 def test_the_later_content_counts_and_readers_see_either(tmp_path: Path) -> None:
