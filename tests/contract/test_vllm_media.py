@@ -3,11 +3,14 @@
 import asyncio
 import http.server
 import importlib
+import socket
 import threading
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
-from vllm.multimodal.media import ImageMediaIO, MediaConnector
+from support.tables.attacks.media import SESSION, SESSION_PORT
+from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find
@@ -38,6 +41,7 @@ def test_vllm_may_fetch_from_nowhere_by_itself() -> None:
     assert (closed.allowed_media_domains, closed.allowed_local_media_path) == ([NOWHERE], "")
     assert process_environ()["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
     assert process_environ()["VLLM_MAX_IMAGE_PIXELS"] == "40000000"
+    assert process_environ()["OPENCV_FFMPEG_CAPTURE_OPTIONS"].startswith("format_whitelist;mov,")
 
 
 def test_the_hosts_that_the_operator_names_stay() -> None:
@@ -62,3 +66,26 @@ def test_a_closed_fetcher_asks_nobody() -> None:
                 asyncio.run(connector.load_from_url_async(url, ImageMediaIO()))
         server.shutdown()
     assert not asked
+
+
+def test_text_that_vllm_gets_as_a_video_opens_no_port() -> None:
+    without_fetcher(arguments())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = b"\x1a\x45\xdf\xa3" + SESSION.replace(b"%d" % SESSION_PORT, b"%d" % port)
+    video, failures = VideoMediaIO(ImageMediaIO()), list[Exception]()
+
+    def load() -> None:
+        try:
+            video.load_bytes(text)
+        except ValueError as error:
+            failures.append(error)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    is_open = False
+    while loading.is_alive():
+        is_open |= f":{port:04X} " in Path("/proc/net/udp").read_text()
+    assert failures
+    assert not is_open

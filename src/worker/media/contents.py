@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 
 from worker.errors import InvalidInput
+from worker.media.containers import type_of
 from worker.media.walker import Kind
 
 MEGABYTE = 1_000_000
@@ -23,31 +24,6 @@ FRAMES = 32
 
 # What Pillow reads itself, in this process, and what vLLM shows to models.
 IMAGES = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-# The beginnings of files of the kinds that are known: offset, bytes, type. Playlists are none of
-# them: what reads a playlist opens the files and addresses that it names.
-SIGNATURES: dict[str, tuple[tuple[int, bytes, str], ...]] = {
-    "video": (
-        (4, b"ftyp", "video/mp4"),
-        (0, b"\x1a\x45\xdf\xa3", "video/webm"),
-        (8, b"AVI ", "video/x-msvideo"),
-        (0, b"GIF8", "image/gif"),
-        (0, b"\x00\x00\x01\xba", "video/mpeg"),
-        (0, b"\x00\x00\x01\xb3", "video/mpeg"),
-        (0, b"FLV\x01", "video/x-flv"),
-        (0, b"OggS", "video/ogg"),
-    ),
-    "audio": (
-        (8, b"WAVE", "audio/wav"),
-        (0, b"ID3", "audio/mpeg"),
-        (0, b"fLaC", "audio/flac"),
-        (0, b"OggS", "audio/ogg"),
-        (4, b"ftyp", "audio/mp4"),
-        (0, b"\x1a\x45\xdf\xa3", "audio/webm"),
-        (0, b"FORM", "audio/aiff"),
-        *((0, bytes((0xFF, second)), "audio/mpeg") for second in (0xFB, 0xF3, 0xF2, 0xFA)),
-        *((0, bytes((0xFF, second)), "audio/aac") for second in (0xF1, 0xF9)),
-    ),
-}
 # What Pillow raises for a file that it can't read.
 UNREADABLE = (
     EOFError,
@@ -75,7 +51,7 @@ class Limits:
         remote: whether they are fetched from URLs.
         megabytes: of one medium; all together may have four times as many.
         parts: how many.
-        seconds: for fetching all of them.
+        seconds: for fetching and checking all of them.
         pixels: of one image; all together may have eight times as many. 0 for any number.
     """
 
@@ -108,6 +84,11 @@ class Room:
         self._limits = limits
         self._sums = sums
         self._bytes = 0
+
+    @property
+    def seconds(self) -> float:
+        """The most that a check of the medium takes."""
+        return self._limits.seconds
 
     def expect(self, count: int) -> None:
         """Refuse so many further bytes before they arrive."""
@@ -186,14 +167,14 @@ def check(kind: Kind, file: bytes, room: Room) -> str:
     """
     if kind == "image":
         return _check_image(file, room)
-    for offset, signature, type_ in SIGNATURES[kind]:
-        if file.startswith(signature, offset):
-            if type_ == "image/gif":
-                _check_image(file, room)
-            elif kind == "video":
-                _check_video(file, room)
-            return type_
-    raise room.unreadable(KNOWN[kind])
+    type_ = type_of(kind, file)
+    if type_ is None:
+        raise room.unreadable(KNOWN[kind])
+    if type_ == "image/gif":
+        _check_image(file, room)
+    elif kind == "video":
+        _check_video(file, room)
+    return type_
 
 
 def _check_image(file: bytes, room: Room) -> str:
@@ -215,8 +196,11 @@ def _check_video(file: bytes, room: Room) -> None:
     except ImportError:
         return
     source: Any = io.BytesIO(file)
-    video = cv2.VideoCapture(source, cv2.CAP_FFMPEG, [])
+    patience = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, int(room.seconds * 1_000)]
+    video = cv2.VideoCapture(source, cv2.CAP_FFMPEG, patience)
     try:
+        if not video.isOpened():
+            raise room.unreadable(KNOWN["video"])
         width, height, frames = (
             int(video.get(name))
             for name in (

@@ -10,8 +10,21 @@ import cv2
 import numpy
 import pytest
 from PIL import Image
-from support.media import CHAT, FILE, as_url, body, bomb, data_url, image, media, refusal, values
+from support.media import (
+    CHAT,
+    FILE,
+    as_url,
+    body,
+    bomb,
+    data_url,
+    image,
+    media,
+    refusal,
+    values,
+)
+from support.tables.attacks.media import SESSION
 
+from worker.engine.requests.media import EXPORTS
 from worker.media import Limits
 
 
@@ -119,7 +132,7 @@ async def test_the_pixels_of_a_moving_image_are_limited() -> None:
 def video(width: int, height: int, frames: int, code: str, ending: str) -> bytes:
     writer = cv2.VideoWriter_fourcc(*code)  # type: ignore[attr-defined]  # not in its types
     with tempfile.NamedTemporaryFile(suffix=ending) as file:
-        video = cv2.VideoWriter(file.name, writer, 5, (width, height))
+        video = cv2.VideoWriter(file.name, writer, 25, (width, height))
         for _ in range(frames):
             video.write(numpy.zeros((height, width, 3), numpy.uint8))
         video.release()
@@ -137,3 +150,106 @@ async def test_the_pixels_of_all_frames_that_are_shown_of_a_video_are_limited() 
     # Of a long video a share is shown.
     long = as_url(video(64, 48, 100, "MJPG", ".avi"), "video/x-msvideo")
     assert await values(media(Limits(pixels=13_000)), body(long, kind="video")) == [long]
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "type_"),
+    [
+        ("mp4v", ".mp4", "video/mp4"),
+        ("mp4v", ".mov", "video/mp4"),
+        ("mp4v", ".3gp", "video/mp4"),
+        ("VP80", ".webm", "video/webm"),
+        ("mp4v", ".mkv", "video/webm"),
+        ("MJPG", ".avi", "video/x-msvideo"),
+        ("PIM1", ".mpg", "video/mpeg"),
+        ("mpg2", ".vob", "video/mpeg"),
+        ("PIM1", ".m1v", "video/mpeg"),
+        ("FLV1", ".flv", "video/x-flv"),
+        ("VP80", ".ogv", "video/ogg"),
+    ],
+)
+async def test_a_video_of_every_kind_that_is_known_can_be_opened(
+    serve: Any, code: str, ending: str, type_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the start sets it: OpenCV reads it whenever it opens a file.
+    name = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
+    monkeypatch.setenv(name, EXPORTS[name])
+    file = video(64, 48, 6, code, ending)
+    assert await values(media(), body(serve(file, type_), kind="video")) == [as_url(file, type_)]
+
+
+TAG = b"ID3\x04\0\0\0\0\0\x05title"
+
+
+@pytest.mark.parametrize(
+    ("file", "type_"),
+    [
+        (WAVE, "audio/wav"),
+        (b"RF64\xff\xff\xff\xffWAVEds64", "audio/wav"),
+        (b"fLaC\0\0\0\x22\x12\0", "audio/flac"),
+        (b"OggS\0\x02\0\0\0\0\0\0\0\0", "audio/ogg"),
+        (b"\0\0\0\x1cftypM4A \0\0\x02\0", "audio/mp4"),
+        (
+            bytes.fromhex("1a45dfa39f4286810142f7810142f2810442f38108428284") + b"webm",
+            "audio/webm",
+        ),
+        (b"FORM\0\x01@.AIFFCOMM", "audio/aiff"),
+        (b"\xff\xfb\x90\x64", "audio/mpeg"),
+        (b"\xff\xe3\x38\xc4", "audio/mpeg"),
+        (TAG + b"\xff\xf3\x70\xc4", "audio/mpeg"),
+        (TAG + bytes(100) + b"\xff\xfb\x90\x64", "audio/mpeg"),
+        (b"ID3\x04\0\x10\0\0\0\x05title3DI\x04\0\x10\0\0\0\x05\xff\xfb\x90", "audio/mpeg"),
+        (b"\xff\xf1\x50\x40", "audio/aac"),
+        (TAG + b"\xff\xf1\x50\x40", "audio/aac"),
+    ],
+)
+async def test_audio_is_known_by_its_beginning_with_a_tag_before_it_or_without(
+    serve: Any, file: bytes, type_: str
+) -> None:
+    assert await values(media(), body(serve(file, type_), kind="audio")) == [as_url(file, type_)]
+
+
+BEGINNINGS = (
+    b"xxxxxxxxAVI ",
+    b"RIFF\x01\x01\x01\x01AVI LIST",
+    b"xxxxftypmp42",
+    b"\x1a\x45\xdf\xa3",
+    b"\x1a\x45\xdf\xa3\x87\x42\x82\x84webm",
+    b"FLV\x01",
+    b"FLV\x01\x05\0\0\0\x09\0\0\0\0",
+    b"OggS",
+    b"OggS\0\x02",
+    b"xxxxxxxxWAVE",
+    WAVE,
+    b"ID3",
+    TAG,
+    TAG + b"\xff\xfb\x90\x64",
+    b"fLaC",
+    b"FORM",
+    b"\xff\xfb\x90\x64",
+    b"\xff\xf1\x50\x80",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(beginning + SESSION for beginning in BEGINNINGS),
+        b"#EXTM3U\nAVI \n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1/\n",
+        b"#EXTftyp\n",
+        b"<MPD    WAVE xmlns='urn:mpeg:dash:schema:mpd:2011'>",
+        TAG + b"#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1/\n",
+        TAG + b"ffconcat version 1.0\nfile /etc/passwd\n",
+        TAG + b"<MPD xmlns='urn:mpeg:dash:schema:mpd:2011'>",
+    ],
+)
+async def test_text_behind_the_beginning_of_a_video_or_of_audio_is_refused(text: bytes) -> None:
+    for kind in ("video", "audio"):
+        request = body(as_url(text, f"{kind}/mp4"), kind=kind)
+        assert "can't be read: Input should be" in await refusal(media(), request)
+
+
+async def test_a_video_that_can_not_be_opened_is_refused() -> None:
+    for broken in (b"\0\0\0\x18ftypmp42" + bytes(1_000), b"OggS\0\x02" + bytes(100)):
+        message = await refusal(media(), body(as_url(broken, "video/mp4"), kind="video"))
+        assert "can't be read: Input should be MP4" in message

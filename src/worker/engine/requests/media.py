@@ -8,6 +8,7 @@ import vllm.envs
 from worker.engine.arguments import EngineArguments
 from worker.engine.protocols import Client
 from worker.media import Limits, Media
+from worker.media.containers import DEMUXERS
 from worker.media.fetcher import Fetcher
 from worker.media.walker import Kind
 from worker.settings import Settings
@@ -15,9 +16,13 @@ from worker.settings.environment import export
 
 # A host that no network has: the only one that vLLM may fetch from.
 NOWHERE = "media.invalid"
-# Variables that vLLM reads: for files that its decoders would take for something else than the
-# worker did, and for a URL that it got nevertheless.
-EXPORTS = {"VLLM_MAX_IMAGE_PIXELS": "40000000", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
+# Variables that vLLM and OpenCV read: for files that decoders would take for something else than
+# the worker did, and for a URL that vLLM got nevertheless.
+EXPORTS = {
+    "VLLM_MAX_IMAGE_PIXELS": "40000000",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
+    "OPENCV_FFMPEG_CAPTURE_OPTIONS": f"format_whitelist;{','.join(DEMUXERS)}",
+}
 # What some models call images and videos alike.
 VISION = "vision_chunk"
 

@@ -1,5 +1,6 @@
 """Pictures, sounds and documents: the demo model takes none, and nothing may be fetched for it."""
 
+import base64
 from functools import partial
 
 from support.tables.attacks.row import (
@@ -52,6 +53,23 @@ ADDRESSES = [
 ]
 
 
+# What FFmpeg takes for a session description if it knows nothing better: it opens the port.
+SESSION_PORT = 47004
+SESSION = f"""
+v=0
+o=- 0 0 IN IP4 127.0.0.1
+s=x
+c=IN IP4 127.0.0.1
+t=0 0
+m=video {SESSION_PORT} RTP/AVP 96
+a=rtpmap:96 H264/90000
+""".encode()
+
+
+def within(type_: str, file: bytes) -> str:
+    return f"data:{type_};base64,{base64.b64encode(file).decode()}"
+
+
 def picture(url: str) -> Body:
     return {"type": "image_url", "image_url": {"url": url}}
 
@@ -72,6 +90,14 @@ PARTS: dict[str, Body] = {
     "a sound": {"type": "audio_url", "audio_url": {"url": HERE}},
     "a sound within": {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
     "a film": {"type": "video_url", "video_url": {"url": HERE}},
+    "a film that is a session description": {
+        "type": "video_url",
+        "video_url": {"url": within("video/mp4", b"xxxxxxxxAVI " + SESSION)},
+    },
+    "a sound that is a session description": {
+        "type": "audio_url",
+        "audio_url": {"url": within("audio/wav", b"xxxxxxxxWAVE" + SESSION)},
+    },
     "embeddings of a picture": {"type": "image_embeds", "image_embeds": "gASVAAAA"},
     "embeddings of a sound": {"type": "audio_embeds", "audio_embeds": "gASVAAAA"},
     "embeddings of a film": {"type": "video_embeds", "video_embeds": "gASVAAAA"},
@@ -80,6 +106,11 @@ PARTS: dict[str, Body] = {
     "a file": {"type": "file", "file": {"file_data": HERE, "filename": "x"}},
     "a picture of OpenAI's other kind": {"type": "input_image", "image_url": HERE},
 }
+
+
+def did_harm(name: str) -> bool:
+    return "uuid" in name or "session" in name
+
 
 ROWS = [
     *(
@@ -94,11 +125,11 @@ ROWS = [
         for url in ADDRESSES[:3] + ADDRESSES[14:15]
     ),
     *(
-        Attack(f"{name} (chat)", partial(chat, messages=user([part])), harmful="uuid" in name)
+        Attack(f"{name} (chat)", partial(chat, messages=user([part])), harmful=did_harm(name))
         for name, part in PARTS.items()
     ),
     *(
-        Attack(f"{name} (raw)", partial(dict, messages=user([part])), harmful="uuid" in name)
+        Attack(f"{name} (raw)", partial(dict, messages=user([part])), harmful=did_harm(name))
         for name, part in PARTS.items()
     ),
     Attack(
