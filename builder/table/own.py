@@ -195,7 +195,7 @@ OWN_ROWS = (
         "MEDIA_FETCH_TIMEOUT_S",
         MULTIMODAL,
         "Seconds for media",
-        "Seconds in which all media of a request have to be fetched.",
+        "Seconds in which all media of a request have to be fetched and checked.",
     ),
     Row(
         "MAX_CONCURRENCY",

@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from worker.errors import InvalidInput
@@ -31,6 +34,8 @@ class Media:
         self._fetcher = fetcher
         self._kinds = frozenset(kinds)
         self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        # Files are checked in threads that nothing else waits for: one for each request at once.
+        self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="media")
 
     async def inlined(self, body: Mapping[str, Any], route: str) -> tuple[Mapping[str, Any], bool]:
         """Return a body whose media are all data URLs, and whether it has any.
@@ -65,15 +70,16 @@ class Media:
 
     async def _values(self, found: list[Medium]) -> dict[Path, str]:
         """Return the data URLs of remote media; check all others."""
-        sums, turns = Sums(), asyncio.Semaphore(FETCHES_AT_ONCE)
-        tasks = [asyncio.create_task(self._value(one, sums, turns)) for one in found]
+        shared = _Shared()
+        tasks = [asyncio.create_task(self._value(one, shared)) for one in found]
         try:
             async with asyncio.timeout(self._limits.seconds):
                 values = [await task for task in tasks]
         except TimeoutError:
             late = next(one for one, task in zip(found, tasks, strict=True) if not _is_done(task))
             seconds = f"{self._limits.seconds:g} seconds (MEDIA_FETCH_TIMEOUT_S)"
-            raise _refused(late, f"the media could not be fetched within {seconds}") from None
+            message = f"the media could not be fetched and checked within {seconds}"
+            raise _refused(late, message) from None
         finally:
             for task in tasks:
                 task.cancel()
@@ -81,17 +87,29 @@ class Media:
         pairs = zip(found, values, strict=True)
         return {medium.path: value for medium, value in pairs if value is not None}
 
-    async def _value(self, medium: Medium, sums: Sums, turns: asyncio.Semaphore) -> str | None:
-        room = Room(self._limits, medium.name, sums)
+    async def _value(self, medium: Medium, shared: "_Shared") -> str | None:
+        room = Room(self._limits, medium.name, shared.sums)
         if not _is_remote(medium):
-            await asyncio.to_thread(_check_data, medium, room)
-            return None
-        async with turns:
+            return await self._checked(shared, partial(_check_data, medium, room))
+        async with shared.fetching:
             try:
                 file = await self._fetcher.fetch(medium.value, room)
             except Unusable as reason:
                 raise _refused(medium, str(reason)) from None
-        return await asyncio.to_thread(_data_url, medium.kind, file, room)
+        return await self._checked(shared, partial(_data_url, medium.kind, file, room))
+
+    async def _checked(self, shared: "_Shared", check: Callable[[], str | None]) -> str | None:
+        async with shared.checking:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, check)
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What all media of a request share; a request has one thread at a time."""
+
+    sums: Sums = field(default_factory=Sums)
+    fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES_AT_ONCE))
+    checking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def _is_remote(medium: Medium) -> bool:

@@ -2,6 +2,10 @@
 
 import asyncio
 import base64
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ from PIL import Image
 from support.media import CHAT, FILE, as_url, body, data_url, image, media, refusal, values
 
 from worker.media import Limits
+from worker.media.loader import REQUESTS_AT_ONCE
 
 
 async def test_a_url_becomes_the_file_that_it_names_and_the_request_stays(serve: Any) -> None:
@@ -140,7 +145,7 @@ async def test_a_host_that_sends_nothing_is_given_up(serve: Any) -> None:
     url = serve.by(silent)
     message = await refusal(media(Limits(seconds=0.3)), body(serve(), url, url))
     limit = "0.3 seconds (MEDIA_FETCH_TIMEOUT_S)"
-    assert message == f"the media could not be fetched within {limit}"
+    assert message == f"the media could not be fetched and checked within {limit}"
     never.set()
 
 
@@ -204,3 +209,64 @@ async def test_a_cancelled_request_lets_go_of_its_turn(serve: Any) -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     never.set()
     assert await values(own, body(serve())) == [as_url(FILE)]
+
+
+@contextmanager
+def busy(threads: Executor, count: int) -> Iterator[None]:
+    """Keep so many threads busy."""
+    begun, release = threading.Barrier(count + 1), threading.Event()
+
+    def work() -> None:
+        begun.wait()
+        release.wait()
+
+    for _ in range(count):
+        threads.submit(work)
+    begun.wait()
+    try:
+        yield
+    finally:
+        release.set()
+
+
+async def test_media_and_the_loops_own_threads_do_not_wait_for_each_other(serve: Any) -> None:
+    loops_own = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(loops_own)
+    own = media()
+    url = serve()
+    with busy(loops_own, 1):
+        assert await values(own, body(data_url(), url)) == [data_url(), as_url(FILE)]
+    with busy(own._threads, REQUESTS_AT_ONCE):
+        assert await asyncio.to_thread(lambda: "ran") == "ran"
+
+
+async def test_files_that_are_looked_at_for_too_long_are_given_up() -> None:
+    own = media(Limits(seconds=0.3))
+    with busy(own._threads, REQUESTS_AT_ONCE):
+        message = await refusal(own, body(data_url()))
+    limit = "0.3 seconds (MEDIA_FETCH_TIMEOUT_S)"
+    assert message == f"the media could not be fetched and checked within {limit}"
+
+
+class Counting(ThreadPoolExecutor):
+    """Knows how many calls have been with it at once."""
+
+    now = most = 0
+
+    def submit(self, *call: Any, **keys: Any) -> Any:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        future = super().submit(*call, **keys)
+        future.add_done_callback(self._done)
+        return future
+
+    def _done(self, _: Any) -> None:
+        self.now -= 1
+
+
+async def test_a_request_has_one_thread_at_a_time_whatever_its_media(serve: Any) -> None:
+    own = media()
+    own._threads = threads = Counting(REQUESTS_AT_ONCE)
+    url = serve()
+    assert len(await values(own, body(*[data_url()] * 8, *[url] * 8))) == 16
+    assert threads.most == 1
