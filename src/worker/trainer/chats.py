@@ -19,6 +19,9 @@ TEMPLATE_ERRORS = (
     ValueError,
 )
 PROBE = "probe"
+# Characters of all texts of a conversation: each answer that has a text of its own repeats what is
+# before it.
+MOST_CHARACTERS = 8 << 20
 
 Messages = list[dict[str, Any]]
 
@@ -63,16 +66,22 @@ class ChatTemplate:
         read when it is served.
 
         Raises:
-            WrongRowError: the template refuses it.
+            WrongRowError: the template refuses it, or its texts are too long.
         """
         whole = self._until(chat, chat.learned[-1])
-        answers, others = [], []
+        answers, others, size = [], [], len(whole.text)
         for place in chat.learned[:-1]:
             text = self._until(chat, place)
             if whole.text.startswith(text.text):
                 answers += text.answers
             else:
                 others.append(text)
+                size += len(text.text)
+                if size > MOST_CHARACTERS:
+                    raise WrongRowError(
+                        "the chat template shows an answer otherwise once the conversation goes "
+                        f"on, and the texts of all answers have over {MOST_CHARACTERS:,} characters"
+                    )
         self.several_texts += bool(others)
         return [*others, Text(whole.text, answers + whole.answers)]
 

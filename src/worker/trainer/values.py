@@ -17,6 +17,8 @@ ROW_KEYS = frozenset({"messages", "tools", "parallel_tool_calls"})
 MESSAGE_KEYS = frozenset(
     "role content name weight tool_calls tool_call_id refusal reasoning reasoning_content".split()
 )
+# Of a row: each answer is rendered with all that is before it.
+MOST_MESSAGES = 256
 # Characters of a key that a message quotes.
 LONGEST_KEY = 40
 
@@ -96,6 +98,10 @@ def _chat(row: dict[str, Any]) -> Chat:
     given = row["messages"]
     if not isinstance(given, list) or not given:
         raise WrongRowError("messages is no list with messages in it")
+    if len(given) > MOST_MESSAGES:
+        raise WrongRowError(
+            f"the row has {len(given):,} messages, and at most {MOST_MESSAGES} are taken"
+        )
     messages: list[dict[str, Any]] = []
     learned: list[int] = []
     for place, message in enumerate(given):

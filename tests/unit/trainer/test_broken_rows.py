@@ -111,6 +111,14 @@ JSONL: dict[str, tuple[str | bytes, Told]] = {
     "messages among prompts": (GOOD + GOOD_CHAT, [(2, "began otherwise")]),
     "prompts among messages": (GOOD_CHAT + GOOD, [(2, "began otherwise")]),
     "no messages": (_chat(), [(2, "no list with messages")]),
+    "257 messages": (
+        _chat(*[USER] * 256, ASSISTANT),
+        [(2, "the row has 257 messages, and at most 256 are taken")],
+    ),
+    "a megabyte of answers": (
+        _chat(USER, *[{"role": "assistant", "content": "a"}] * 20_000),
+        [(2, "the row has 20,001 messages, and at most 256 are taken")],
+    ),
     "messages as a text": (GOOD_CHAT + '{"messages": "SECRET"}', [(2, "no list with messages")]),
     "a message that is a text": (_chat("SECRET"), [(2, "messages[0]: it is a text")]),
     "an unknown key": (_chat(USER, ASSISTANT, model="x"), [(2, "the key 'model'")]),

@@ -141,6 +141,19 @@ def test_an_answer_that_history_shows_otherwise_is_a_row_of_its_own(
     assert _told(texts, "1 of the conversations are several rows")
 
 
+def test_answers_that_repeat_a_long_history_over_and_over_are_refused(
+    tokenizer: TokenizersBackend,
+) -> None:
+    answer = {"role": "assistant", "content": "A" * 4_000, "reasoning": "why"}
+    texts = Texts(tokenizer, FORGETS)
+    conversation = {"messages": [USER, answer] * 128}
+    with pytest.raises(WrongRowError, match="of all answers have over 8,388,608 characters"):
+        texts.rendered(row_in(conversation))
+    # A template that shows each answer once may show as many.
+    repeats_nothing = f"{{% for m in messages %}}{TURN}{{% endfor %}}"
+    assert len(Texts(tokenizer, repeats_nothing).rendered(row_in(conversation))) == 1
+
+
 def test_an_answer_begins_where_the_prompt_and_the_row_part(tokenizer: TokenizersBackend) -> None:
     texts = Texts(tokenizer, OPENS)
     [row] = _rows(texts, USER, {"role": "assistant", "content": "A"})
