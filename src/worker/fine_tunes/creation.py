@@ -1,8 +1,10 @@
 """Creates fine-tunes: what is asked is checked, and the rows are made files."""
 
+import asyncio
 import importlib.util
 import time
 from collections.abc import Container
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +14,7 @@ from worker.files import PREFIX as FILE
 from worker.fine_tunes.given import directory_of
 from worker.fine_tunes.hyperparameters import hyperparameters
 from worker.fine_tunes.request import Kept, Source
-from worker.fine_tunes.sources import ROWS, Sources
+from worker.fine_tunes.sources import ROWS, Sources, is_address
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
 from worker.job.fine_tune import FineTuneRequest, FineTuneSpec
@@ -22,11 +24,14 @@ from worker.volume import ids
 
 # Of Weights & Biases.
 _PACKAGE = "wandb"
+# A slow host keeps a thread for minutes: one that nothing else waits for.
+_FETCHES_AT_ONCE = 2
+_fetching = ThreadPoolExecutor(_FETCHES_AT_ONCE, thread_name_prefix="fine-tune-rows")
 
 
 @dataclass(frozen=True, slots=True)
 class Creator:
-    """Creates fine-tunes of a model. Its methods wait for disks and hosts: for threads.
+    """Creates fine-tunes of a model.
 
     Args:
         fine_tunes: of the volume.
@@ -46,8 +51,20 @@ class Creator:
         sources = Sources(fine_tunes.files, fetcher)
         return cls(fine_tunes, model, sources, wandb_key=settings.wandb_api_key is not None)
 
+    async def acreate(
+        self, asked: FineTuneRequest, id: str, adapters: Container[str] = ()
+    ) -> FineTune:
+        """Create a fine-tune in a thread; see ``create``."""
+        path = asked.training_path if isinstance(asked, FineTuneSpec) else None
+        named = (asked.training_file, asked.validation_file, path)
+        executor = _fetching if any(map(is_address, named)) else None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(executor, self.create, asked, id, adapters)
+
     def create(self, asked: FineTuneRequest, id: str, adapters: Container[str] = ()) -> FineTune:
         """Create a fine-tune, or return the one that has its id: the request came twice.
+
+        It waits for disks and hosts: for threads.
 
         Args:
             asked: the request.

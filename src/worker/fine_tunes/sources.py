@@ -79,7 +79,7 @@ class Sources:
         with of_field(field):
             if given.startswith(PREFIX) and not {".", "/"} & set(given):
                 return Source(file_id=given)
-            if given.lower().startswith(URLS):
+            if is_address(given):
                 return Source(file_id=self._fetched(given, id))
             return Source(file_id=self.files.refer(given, purpose=PURPOSE, id=id).id)
 
@@ -103,6 +103,11 @@ class Sources:
             # On a loop of its own: writing to the volume may stand still.
             asyncio.run(_download(self.fetcher, url, _Room(self.files), writing))
         return id
+
+
+def is_address(given: str | None) -> bool:
+    """Return whether what a caller names is fetched from a host."""
+    return given is not None and given.lower().startswith(URLS)
 
 
 async def _download(fetcher: Fetcher, url: str, room: _Room, file: Writing) -> None:

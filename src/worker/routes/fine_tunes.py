@@ -63,4 +63,4 @@ async def _fine_tune(job: FineTuneJob, request_id: str, resources: Resources) ->
     adapters = await engine.adapters_on_volume()
     creator = Creator.of(fine_tunes, engine.model, resources.settings)
     id = ids.derived(PREFIX, request_id)
-    return await asyncio.to_thread(creator.create, spec, id, adapters)
+    return await creator.acreate(spec, id, adapters)

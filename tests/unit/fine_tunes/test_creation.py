@@ -3,6 +3,8 @@
 import asyncio
 import importlib.util
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +109,7 @@ def test_an_unknown_model_is_refused_with_the_one_that_there_is(fine_tunes: Fine
 def test_a_worker_that_could_not_serve_the_result_refuses(
     fine_tunes: FineTunes, changes: dict[str, Any], message: str
 ) -> None:
-    values = {name: getattr(MODEL, name) for name in Model.__slots__}
-    assert message in refused(creator(fine_tunes, Model(**{**values, **changes}))).message
+    assert message in refused(creator(fine_tunes, replace(MODEL, **changes))).message
 
 
 def test_hyperparameters_are_named_where_they_stand(fine_tunes: FineTunes) -> None:
@@ -230,17 +231,18 @@ def test_other_rows_under_the_same_id_are_refused(
 @pytest.fixture
 async def host() -> AsyncGenerator[Any, None]:
     """A host of the internet, which lies at 127.0.0.9 here."""
-    answers: dict[str, web.Response] = {}
+    answers: dict[str, Any] = {}
 
     async def answer(request: web.Request) -> web.Response:
-        return answers[request.path]
+        body, type_ = answers[request.path]
+        return web.Response(body=body, content_type=type_) if type_ else await body(request)
 
     app = web.Application()
     app.router.add_get("/{tail:.*}", answer)
     async with TestServer(app, host="127.0.0.9") as server:
 
-        def serve(name: str, body: bytes, type_: str) -> str:
-            answers[f"/{name}"] = web.Response(body=body, content_type=type_)
+        def serve(name: str, body: Any, type_: str = "") -> str:
+            answers[f"/{name}"] = body, type_
             return f"http://host.example:{server.port}/{name}?secret=word"
 
         yield serve
@@ -273,6 +275,30 @@ async def test_a_file_may_be_fetched_from_an_address_once(
     )
 
 
+async def test_slow_hosts_hold_two_threads_that_nobody_else_waits_for(
+    fine_tunes: FineTunes, host: Any
+) -> None:
+    arrived, release = asyncio.Queue[str](), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.Response:
+        await arrived.put(request.path)
+        await release.wait()
+        return web.Response(body=CSV, content_type="text/csv")
+
+    def begin(number: int, **asked: Any) -> asyncio.Task[FineTune]:
+        id, spec = ids.derived(PREFIX, str(number)), FineTuneSpec.of_body(asked)
+        return asyncio.create_task(fetching(fine_tunes).acreate(spec, id))
+
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    tasks = [begin(number, training_file=host("slow.csv", slow)) for number in range(3)]
+    await arrived.get()
+    await arrived.get()
+    await begin(3, rows=[{"prompt": "a", "response": "b"}])
+    assert (arrived.empty(), [task.done() for task in tasks]) == (True, [False] * 3)
+    release.set()
+    await asyncio.gather(*tasks)
+
+
 async def test_what_an_address_has_must_be_rows_and_not_too_large(
     fine_tunes: FineTunes, host: Any
 ) -> None:
@@ -287,15 +313,12 @@ async def test_what_an_address_has_must_be_rows_and_not_too_large(
 
 
 async def test_an_address_inside_is_never_asked(fine_tunes: FineTunes) -> None:
-    url = "http://169.254.169.254/latest/meta-data"
-    made_by = Creator.of(fine_tunes, MODEL, settings())
-    error = await asyncio.to_thread(refused, made_by, training_file=url)
+    asked = {"training_file": "http://169.254.169.254/latest/meta-data"}
+    error = await asyncio.to_thread(refused, Creator.of(fine_tunes, MODEL, settings()), **asked)
     assert "no address on the public internet" in error.message
 
 
 async def test_other_hosts_than_the_allowed_ones_are_never_asked(fine_tunes: FineTunes) -> None:
-    values = {name: getattr(MODEL, name) for name in Model.__slots__}
-    model = Model(**{**values, "hosts": ("other.example",)})
-    made_by = Creator.of(fine_tunes, model, settings())
+    made_by = Creator.of(fine_tunes, replace(MODEL, hosts=("other.example",)), settings())
     error = await asyncio.to_thread(refused, made_by, training_file="https://example.com/rows.csv")
     assert "ALLOWED_MEDIA_DOMAINS" in error.message

@@ -136,7 +136,7 @@ async def created(request: CreateFineTune, asked: Asked) -> tuple[FineTune, dict
         adapters = {card["id"] for card in cards if card["parent"]}
     creator = Creator.of(resources.fine_tunes, model, asked.settings)
     id = ids.derived(PREFIX, asked.request_id)
-    fine_tune = await asyncio.to_thread(creator.create, request, id, adapters)
+    fine_tune = await creator.acreate(request, id, adapters)
     return fine_tune, await resources.begin(fine_tune.work)
 
 
