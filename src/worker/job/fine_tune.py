@@ -1,16 +1,25 @@
 """Fine-tunes as callers ask for them: jobs that run one, and requests that create one."""
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from worker.errors import InvalidInput
 from worker.job.base import Job, Metadata, Strict, Text
 from worker.job.long_work import Runtime
 
 Name = Annotated[Text, Field(min_length=1)]
+
+
+def _plain(suffix: str) -> str:
+    if not re.fullmatch("[A-Za-z0-9-]*", suffix):
+        raise ValueError("Input should be letters, digits and dashes")
+    return suffix
+
+
 # A part of the adapter's name.
-Suffix = Annotated[Text, Field(min_length=1, max_length=64)]
+Suffix = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_plain)]
 SUPERVISED = "supervised"
 
 

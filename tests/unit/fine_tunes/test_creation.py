@@ -126,6 +126,7 @@ def test_hyperparameters_are_named_where_they_stand(fine_tunes: FineTunes) -> No
     [
         ({"suffix": "a" * 65}, "suffix"),
         ({"suffix": ""}, "suffix"),
+        *(({"suffix": suffix}, "suffix") for suffix in ("../x", "a b", "a.b", "ä", "a\n", "a/")),
         ({"seed": -1}, "seed"),
         ({"seed": "7"}, "seed"),
         ({"metadata": {"a": "b" * 513}}, "metadata"),

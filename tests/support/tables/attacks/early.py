@@ -247,6 +247,7 @@ templates: the template argument strftime_now (chat)
 templates: the template argument raise_exception (raw)
 names: an adapter is loaded
 names: a model that is a number (raw)
+names: a fine-tune's suffix of a path (job)
 names: the route /v1/load_lora_adapter (POST)
 names: the route /sleep (POST)
 names: the route /reset_prefix_cache (POST)

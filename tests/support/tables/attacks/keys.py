@@ -20,6 +20,7 @@ from support.tables.attacks.row import (
     params,
     raw,
     responses,
+    route,
     tokenize,
     user,
 )
@@ -256,6 +257,14 @@ NAMES = [
     Attack("a model with NUL (chat)", lambda: chat(model="demo\x00")),
     Attack("a model that is a list (chat)", lambda: chat(model=["demo"])),
     Attack("a model that is a number (raw)", lambda: raw(model=5)),
+    Attack(
+        "a fine-tune's suffix of a path (job)",
+        lambda: {"fine_tune": {"rows": [{"prompt": "a", "response": "b"}], "suffix": "../x"}},
+    ),
+    Attack(
+        "a fine-tune's suffix of a path",
+        lambda: route("/v1/fine_tuning/jobs", model="demo", training_file="file-a", suffix="../x"),
+    ),
     *(
         Attack(f"the route {path} ({method})", partial(dict, route=path, method=method))
         for path, method in (

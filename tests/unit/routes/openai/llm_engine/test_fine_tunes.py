@@ -70,6 +70,7 @@ async def test_the_body_that_the_client_sends_creates_one(
         ({"hyperparameters": {"learning_rate": 1}}, "hyperparameters.learning_rate"),
         ({"hyperparameters": {"report_to": "tensorboard"}}, "hyperparameters.report_to"),
         ({"suffix": ""}, "suffix"),
+        ({"suffix": "../x"}, "suffix"),
         ({"n_epochs": 1}, "n_epochs"),
         (
             {"hyperparameters": {"report_to": "wandb"}, "wandb_config": {"api_key": "word"}},
