@@ -16,20 +16,24 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from support.tables.attacks import KINDS
-from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http
+from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http, completion, http
+from support.tables.attacks.volume import lay_out
 
 from fuzz.memory import MB, forget_peaks, peak, resident
-from fuzz.neighbour import Neighbour, neighbour
+from fuzz.neighbour import LIMIT_S, Neighbour, neighbour
 from fuzz.target import Endpoint, Outcome, Server, Target
 
 # Seconds that the neighbour may wait longer than alone; megabytes by which memory may grow.
 MOST_WAIT_S = 0.5
 MOST_GROWTH_MB = 200
 TRIES = 3
+# Tokens of an answer that fills the demo model's context.
+LONGEST = 2_000
 TRACEBACK = "Traceback (most recent call last)"
 COLUMNS = "{:<58} {:<10} {:<9} {:>7} {:>7} {:>7} {:>7}  {}"
 
@@ -73,7 +77,9 @@ def run(args: Namespace) -> int:
     with (args.logs / "attacks.jsonl").open("w") as file:
         for target, rows in ((Endpoint, behind_queue), (Server, over_http)):
             folder = args.logs / target.__name__.lower()
-            for measured in _series(target(args.checkout, folder, {}), rows):
+            lay_out(folder / "volume")
+            settings = {"FILES_PATH": str(folder / "volume")}
+            for measured in _series(target(args.checkout, folder, settings), rows):
                 results.append(measured)
                 print_line(measured.line)
                 file.write(json.dumps(asdict(measured)) + "\n")
@@ -117,6 +123,7 @@ def _series(target: Target, rows: list[tuple[str, Attack]]) -> Iterator[Measured
     while waiting:
         with ExitStack() as stack:
             stack.enter_context(target.started())
+            _warm_up(target)
             path, body, answered = target.hello
             beside = stack.enter_context(neighbour(target.url + path, body, answered))
             pids = target.pids
@@ -126,6 +133,14 @@ def _series(target: Target, rows: list[tuple[str, Attack]]) -> Iterator[Measured
                 yield measured
                 if None in measured.statuses or not beside.well:
                     break
+
+
+def _warm_up(target: Target) -> None:
+    """Let the engine compute prompts of each length: it keeps a kernel for each, 250 MB in all."""
+    body = {"prompt": "Hi", "max_tokens": LONGEST, "use_beam_search": True, "n": 2}
+    make = completion if isinstance(target, Endpoint) else partial(http, "/v1/completions")
+    outcome = target.send(make(**body), LIMIT_S)
+    assert outcome.status == 200, outcome.text
 
 
 def _measured(target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait) -> Measured:

@@ -8,6 +8,7 @@ from support.tables.attacks import (
     server,
     structure,
     texts,
+    volume,
     work,
 )
 from support.tables.attacks.early import EARLY
@@ -25,5 +26,6 @@ KINDS: dict[str, list[Attack]] = {
     "keys": keys.KEYS,
     "templates": keys.TEMPLATES,
     "names": keys.NAMES,
+    "volume": volume.ROWS,
     "http": server.ROWS,
 }
