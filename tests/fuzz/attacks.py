@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,12 @@ from fuzz.memory import MB, forget_peaks, peak, resident
 from fuzz.neighbour import LIMIT_S, Neighbour, neighbour
 from fuzz.target import Endpoint, Outcome, Server, Target
 
-# Seconds that the neighbour may wait longer than alone; megabytes by which memory may grow.
+# Seconds that the neighbour may wait longer than alone; on a slow machine so many times as long
+# as beside so many others like it; megabytes by which memory may grow.
 MOST_WAIT_S = 0.5
+MOST_WAITS, OTHERS = 3, 200
 MOST_GROWTH_MB = 200
-TRIES = 3
+TRIES = 5
 # Tokens of an answer that fills the demo model's context.
 LONGEST = 2_000
 TRACEBACK = "Traceback (most recent call last)"
@@ -126,10 +127,11 @@ def _series(target: Target, rows: list[tuple[str, Attack]]) -> Iterator[Measured
             _warm_up(target)
             path, body, answered = target.hello
             beside = stack.enter_context(neighbour(target.url + path, body, answered))
+            most_wait_s = beside.alone_s + max(MOST_WAIT_S, MOST_WAITS * _wait(target, beside))
             pids = target.pids
             while waiting and target.pids == pids:
                 kind, row = waiting.pop(0)
-                measured = _measured(target, kind, row, beside, bait)
+                measured = _measured(target, kind, row, beside, bait, most_wait_s)
                 yield measured
                 if None in measured.statuses or not beside.well:
                     break
@@ -138,22 +140,36 @@ def _series(target: Target, rows: list[tuple[str, Attack]]) -> Iterator[Measured
 def _warm_up(target: Target) -> None:
     """Let the engine compute prompts of each length: it keeps a kernel for each, 250 MB in all."""
     body = {"prompt": "Hi", "max_tokens": LONGEST, "use_beam_search": True, "n": 2}
-    make = completion if isinstance(target, Endpoint) else partial(http, "/v1/completions")
-    outcome = target.send(make(**body), LIMIT_S)
+    outcome = target.send(_request(target, **body), LIMIT_S)
     assert outcome.status == 200, outcome.text
 
 
-def _measured(target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait) -> Measured:
-    """Send a row, again if the neighbour waited."""
+def _wait(target: Target, beside: Neighbour) -> float:
+    """Return how long the neighbour waits at most beside others like it."""
+    began = time.monotonic()
+    _send(target, _request(target, prompt="Hi", max_tokens=4), OTHERS, LIMIT_S)
+    return max(call.seconds for call in beside.during(began))
+
+
+def _request(target: Target, **body: Any) -> Any:
+    if isinstance(target, Endpoint):
+        return completion(**body)
+    return http("/v1/completions", **body)
+
+
+def _measured(
+    target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait, most_wait_s: float
+) -> Measured:
+    """Send a row, again if the neighbour waited too long."""
     first = _once(target, kind, row, beside, bait)
     waits, unforgiven = [first.wait_s], len(first.violations)
-    while min(waits) > beside.alone_s + MOST_WAIT_S and len(waits) < TRIES and not unforgiven:
+    while min(waits) > most_wait_s and len(waits) < TRIES and not unforgiven:
         again = _once(target, kind, row, beside, bait)
         waits.append(again.wait_s)
         first.violations += again.violations
         unforgiven = len(again.violations)
     first.wait_s = min(waits)
-    if first.wait_s > beside.alone_s + MOST_WAIT_S:
+    if first.wait_s > most_wait_s:
         first.violations.append(f"the neighbour waited {first.wait_s:.1f} s")
     return first
 
@@ -165,7 +181,7 @@ def _once(target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait)
     before, calls_before = resident(pids), bait.calls
     forget_peaks(pids)
     began = time.monotonic()
-    outcomes = _send(target, payload, row)
+    outcomes = _send(target, payload, row.times, row.limit_s)
     seconds = time.monotonic() - began
     calls = beside.during(began)
     measured = Measured(
@@ -193,16 +209,16 @@ def _once(target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait)
     return measured
 
 
-def _send(target: Target, payload: Any, row: Attack) -> list[Outcome]:
-    """Send a row's requests, all at once."""
-    barrier = threading.Barrier(row.times)
+def _send(target: Target, payload: Any, times: int, limit_s: float) -> list[Outcome]:
+    """Send a request so many times at once."""
+    barrier = threading.Barrier(times)
 
     def send(_: int) -> Outcome:
         barrier.wait()
-        return target.send(payload, row.limit_s)
+        return target.send(payload, limit_s)
 
-    with ThreadPoolExecutor(row.times) as threads:
-        return list(threads.map(send, range(row.times)))
+    with ThreadPoolExecutor(times) as threads:
+        return list(threads.map(send, range(times)))
 
 
 def _marked(payload: Any, word: str, bait: Bait) -> Any:

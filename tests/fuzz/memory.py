@@ -18,6 +18,23 @@ def family(pid: int) -> list[int]:
         return []
 
 
+def lasting(pid: int) -> list[int]:
+    """Return a process and its descendants, without forks of its children: they soon end."""
+    return [one for one in family(pid) if not _is_passing(one, pid)]
+
+
+def _is_passing(pid: int, first: int) -> bool:
+    try:
+        process = psutil.Process(pid)
+        parent = process.parent()
+        if pid == first or parent is None or parent.pid == first:
+            return False
+        # One that is about to end has no command line any more.
+        return process.cmdline() in ([], parent.cmdline())
+    except psutil.NoSuchProcess:
+        return True
+
+
 def forget_peaks(pids: Iterable[int]) -> None:
     """Let the kernel count the peaks anew."""
     for pid in pids:

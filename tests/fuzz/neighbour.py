@@ -5,10 +5,12 @@ of its own, and notes how long each answer took.
 import json
 import multiprocessing
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from multiprocessing.queues import Queue
 from queue import Empty
 from typing import Any
@@ -95,9 +97,21 @@ def _ask(url: str, body: dict[str, Any], answered: str, calls: "Queue[Call]") ->
     while True:
         began = time.monotonic()
         try:
-            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
-                good = answered in answer.read().decode()
+            good = answered in _answer(request)
         except OSError:
             good = False
         calls.put(Call(began, time.monotonic(), good))
+        time.sleep(PAUSE_S)
+
+
+def _answer(request: urllib.request.Request) -> str:
+    """Return an answer; a full worker is asked again, as clients do."""
+    until = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as refusal:
+            if refusal.code != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() > until:
+                raise
         time.sleep(PAUSE_S)

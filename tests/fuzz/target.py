@@ -20,7 +20,7 @@ from support.processes.background import Background, background
 from support.processes.http_worker import ADDRESS
 from support.tables.attacks.row import Http
 
-from fuzz.memory import family
+from fuzz.memory import family, lasting
 
 HELLO = {"prompt": "Hi", "sampling_params": {"max_tokens": 4, "ignore_eos": True}}
 # In an error's object; within a text the quotation marks are escaped.
@@ -39,7 +39,8 @@ class Outcome:
     @property
     def honest(self) -> bool:
         """Whether it is no failure of the worker: a full one says so, and that a retry can help."""
-        full = self.status == 503 and '"retryable": true' in self.text.replace('\\"', '"')
+        said = self.text.replace('\\"', '"').replace(" ", "")
+        full = self.status == 503 and '"retryable":true' in said
         return self.status is not None and (self.status < 500 or full)
 
 
@@ -71,7 +72,7 @@ class Target(ABC):
 
     @property
     def pids(self) -> list[int]:
-        return family(self.worker_pid)
+        return lasting(self.worker_pid)
 
     @property
     def running(self) -> Background:
