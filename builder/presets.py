@@ -37,7 +37,7 @@ def pools_for(presets: Iterable[Mapping[str, Any]]) -> list[str]:
     holding = [
         pool for pool in pools() if all(judge.verdict(pool).fit is Fit.FITS for judge in judges)
     ]
-    return [pool.name for pool in holding if pool.bytes < _WASTE * holding[0].bytes]
+    return [pool.name for pool in holding if pool.gpu.memory < _WASTE * holding[0].gpu.memory]
 
 
 def candidate(settings: Mapping[str, Any], options: Options) -> Candidate:

@@ -5,11 +5,13 @@
 
 import math
 import os
+import platform
 from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import torch
 from support import ROOT
 from support.doctor import options
 from support.tables.models import RECORDED
@@ -71,6 +73,17 @@ def table(page: str) -> dict[str, str]:
     return {one.split(" | ")[1]: one for one in takewhile(lambda one: one[0] == "|", below)}
 
 
+@pytest.fixture(params=[("x86_64", True), ("aarch64", False)])
+def _processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let vLLM see a processor of this kind, that has all of the sets of instructions or none."""
+    machine, able = request.param
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    for name in dir(torch.cpu):
+        if name.startswith("_is_"):
+            monkeypatch.setattr(torch.cpu, name, lambda: able)
+
+
+@pytest.mark.usefixtures("_processor")
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_page_says_what_the_check_finds_of_a_recorded_model(name: str, tmp_path: Path) -> None:
     found = row(name, tmp_path)

@@ -40,7 +40,7 @@ def held(model: Candidate, size: float, floor: int) -> Held | None:
         floor: tokens that it must hold, where the context is as long as fits.
     """
     try:
-        plan = model.plan(model.split.tensor, cpu=True)
+        plan = model.plan(model.split.tensor)
     except StartFailed as error:
         # The start builds the same layers, but with memory behind them. An unknown architecture
         # and an invalid configuration have findings of their own.

@@ -13,6 +13,7 @@ from worker.doctor import memory
 from worker.doctor.memory import Range, Split
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import CachePlan, plan_cache
+from worker.engine.machine import Gpu
 from worker.engine.model_config import ModelShape, read_model_shape
 from worker.engine.options.architectures import Support, support
 from worker.engine.options.automatic import fitting_tensor_parallel_size
@@ -116,14 +117,14 @@ class Candidate:
         high = whole.high and whole.high / self.split.gpus
         return Range(whole.low / self.split.gpus / experts, high)
 
-    def plan(self, tensor: int, *, cpu: bool = False) -> CachePlan:
+    def plan(self, tensor: int, gpu: Gpu | None = None) -> CachePlan:
         """Return vLLM's cache for the model, whose layers ``tensor`` GPUs share, or parts of a CPU.
 
         Raises:
-            StartFailed: vLLM can't tell, or refuses the model.
+            StartFailed: vLLM refuses the model, or (MachineUnfit) can't build it here.
         """
         with _found(self.engine, self.snapshot) as engine:
-            return plan_cache(engine, self.architectures, tensor, cpu=cpu)
+            return plan_cache(engine, self.architectures, tensor, gpu)
 
     def token(self, split: Split) -> Range | None:
         """Return the bytes of a token in the cache of one GPU; None if they are not known."""
@@ -184,4 +185,4 @@ def _found(engine: EngineArguments, snapshot: Snapshot) -> Iterator[EngineArgume
         try:
             yield engine.with_options(**options)
         except StartFailed as error:
-            raise StartFailed(error.message.replace(folder, snapshot.model)) from error
+            raise type(error)(error.message.replace(folder, snapshot.model)) from error

@@ -3,12 +3,16 @@
 They are built as in a start, but without memory behind their weights (PyTorch's device *meta*),
 which takes a second, and asked what each of them keeps of a text. How many blocks that makes, and
 how long a text may be, vLLM's core calculates of it as in a start. No rule of it is copied here.
+
+The layers of a model for GPUs are built with the kernels that are here, a CPU's. Nothing else of
+the plan depends on them: the configuration, the sizes of blocks and what a batch holds are a GPU's.
 """
 
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -19,12 +23,13 @@ from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find
+from worker.engine.machine import Gpu, as_on
 from worker.engine.model_config import MALFORMED, load_classes
 from worker.engine.options.option import reasons
-from worker.errors import StartFailed, in_settings
+from worker.errors import MachineUnfit, StartFailed, in_settings
 
-# Tokens of a block on a GPU, unless a backend wants another size. The CPU's are larger.
-_BLOCK = 16
+# What attends on GPUs, or stands for it: the others have blocks of the same size, or larger ones.
+_ATTENTION, _LATENT_ATTENTION = "FLASH_ATTN", "TRITON_MLA"
 # What the build does without: other processes, other models, a tokenizer, kernels of a GPU.
 _ALONE: Mapping[str, Any] = {
     "attention_backend": None,
@@ -42,8 +47,6 @@ _ALONE: Mapping[str, Any] = {
     "speculative_config": None,
     "worker_cls": "auto",
 }
-# What a build raises that lacks a kernel, or a package that a model's own code imports.
-_NOT_BUILT = (*MALFORMED, ImportError, RuntimeError, NotImplementedError)
 _REASON = 300
 
 
@@ -100,7 +103,8 @@ class CachePlan:
             except ValueError:
                 return Fitted(0, 0.0)
             texts = find("get_max_concurrency_for_kv_cache_config")(self.config, cache)
-            return Fitted(int(self.config.model_config.max_model_len), float(texts))
+            at_once = min(float(texts), self.config.scheduler_config.max_num_seqs)
+            return Fitted(int(self.config.model_config.max_model_len), at_once)
 
     def check(self, memory: float, context: int | None) -> None:
         """Check that a cache of so many bytes holds a text of ``context`` tokens; None: any text.
@@ -133,8 +137,16 @@ class CachePlan:
             model.max_model_len, model.original_max_model_len = before
 
 
+def batch_defaults(gpu: Gpu) -> tuple[int, int]:
+    """Return vLLM's defaults on a GPU: tokens of a batch, and texts that are computed at once."""
+    with as_on(gpu, cuda=True):
+        tokens, texts = find("AsyncEngineArgs").get_batch_defaults(1)
+    context = find("UsageContext").OPENAI_API_SERVER
+    return tokens[context], texts[context]
+
+
 def plan_cache(
-    arguments: EngineArguments, architectures: Sequence[str], tensor: int, *, cpu: bool = False
+    arguments: EngineArguments, architectures: Sequence[str], tensor: int, gpu: Gpu | None
 ) -> CachePlan:
     """Build a model without weights, and ask its layers for their caches.
 
@@ -142,26 +154,46 @@ def plan_cache(
         arguments: with a directory as the model, in which there is at least its config.json.
         architectures: those that config.json names.
         tensor: GPUs that share every layer.
-        cpu: they are parts of this machine's CPU instead.
+        gpu: one of them; None: they are parts of this machine's CPU instead.
 
     Raises:
-        StartFailed: vLLM can't build the model here, or refuses it.
+        StartFailed: vLLM refuses the model, or the arguments for it.
+        MachineUnfit: vLLM can't build the model here, for want of a kernel, say.
     """
-    changes = {**_ALONE, "tensor_parallel_size": tensor}
-    if not (cpu or arguments.vllm.block_size):
-        changes["block_size"] = _BLOCK
+    options = arguments.with_options(**_ALONE, tensor_parallel_size=tensor).vllm
     try:
         load_classes(architectures)
-        options = arguments.with_options(**changes).vllm
-        config = find("AsyncEngineArgs").from_cli_args(options).create_engine_config()
-        return _built(config, tensor)
-    except _NOT_BUILT as error:
-        text = reasons(error) if isinstance(error, ValidationError) else str(error)
-        reason = shorten(text, _REASON, placeholder=" ...") or type(error).__name__
-        raise StartFailed(in_settings(reason)) from error
+        config = _configuration(options, gpu)
+    except MALFORMED as error:
+        raise StartFailed(_reason(error)) from error
+    try:
+        return _built(config, tensor, gpu)
+    except (LookupError, ValueError) as error:
+        raise StartFailed(_reason(error)) from error
+    except MALFORMED as error:
+        raise MachineUnfit(_reason(error)) from error
 
 
-def _built(config: Any, tensor: int) -> CachePlan:
+def _reason(error: Exception) -> str:
+    text = reasons(error) if isinstance(error, ValidationError) else str(error)
+    return in_settings(shorten(text, _REASON, placeholder=" ...") or type(error).__name__)
+
+
+def _configuration(options: Namespace, gpu: Gpu | None) -> Any:
+    made = find("AsyncEngineArgs").from_cli_args(options)
+    context = find("UsageContext").OPENAI_API_SERVER
+    if gpu is None:
+        return made.create_engine_config(context)
+    tokens, texts = batch_defaults(gpu)
+    made.get_batch_defaults = lambda *_: ({context: tokens}, {context: texts})
+    with as_on(gpu):
+        config = made.create_engine_config(context)
+    # Where the layers are built.
+    config.device_config.device = torch.device("cpu")
+    return config
+
+
+def _built(config: Any, tensor: int, gpu: Gpu | None) -> CachePlan:
     model, method = config.model_config, config.model_config.quantization or ""
     capability = find("get_quantization_config")(method).get_min_capability() if method else 0
     # The cache does not depend on it, while its kernels may be a GPU's only.
@@ -174,13 +206,24 @@ def _built(config: Any, tensor: int) -> CachePlan:
                 layers = find("initialize_model")(config)
         finally:
             torch.set_default_dtype(dtype)
-        find("current_platform").update_block_size_for_backend(config)
+        if gpu:
+            _attend_as_gpus(config.compilation_config.static_forward_context.values())
+        platform = find("Platform") if gpu else find("current_platform")
+        platform.update_block_size_for_backend(config)
         specs = find("get_kv_cache_spec")(config)
         layouts = [layout.name for layout in find("KVCacheLayout")]
         find("resolve_kv_cache_layout")(config, [layouts], specs.values())
     parameters = sum(parameter.numel() for parameter in layers.parameters())
     adapters = _adapters(layers, config.lora_config, model.dtype.itemsize)
     return CachePlan(config, specs, model.max_model_len, parameters, adapters, capability, method)
+
+
+def _attend_as_gpus(layers: Iterable[Any]) -> None:
+    """Give layers that attend the sizes of blocks that they have on GPUs."""
+    for layer in layers:
+        if hasattr(layer, "attn_backend"):
+            name = _LATENT_ATTENTION if layer.attn_backend.is_mla() else _ATTENTION
+            layer.attn_backend = find("AttentionBackendEnum")[name].get_class()
 
 
 def _adapters(layers: Any, lora: Any, element_bytes: int) -> int:

@@ -20,6 +20,7 @@ _APP_STATE = (
 
 LOCATIONS: dict[str, tuple[str, ...]] = {
     "AsyncEngineArgs": ("vllm.engine.arg_utils",),
+    "AttentionBackendEnum": ("vllm.v1.attention.backends.registry",),
     "AsyncLLM": ("vllm.v1.engine.async_llm",),
     "BeamSearchParams": ("vllm.sampling_params",),
     "CPUWorker": ("vllm.v1.worker.cpu_worker",),
@@ -28,6 +29,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
         "vllm.entrypoints.openai.protocol",
     ),
     "ChatTemplateResolutionError": ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils"),
+    "DeviceCapability": ("vllm.platforms.interface",),
     "EmbeddingRequestOutput": ("vllm.outputs",),
     "EngineDeadError": ("vllm.v1.engine.exceptions",),
     "EngineGenerateError": ("vllm.v1.engine.exceptions",),
@@ -49,6 +51,8 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "OMPProcessManager": ("vllm.utils.ompmultiprocessing",),
     "OnlineQuantizationConfig": ("vllm.model_executor.layers.quantization.online.base",),
     "PEFTHelper": ("vllm.lora.peft_helper",),
+    "Platform": ("vllm.platforms.interface",),
+    "PlatformEnum": ("vllm.platforms.interface",),
     "PoolingParams": ("vllm.pooling_params",),
     "QUANTIZATION_METHODS": ("vllm.model_executor.layers.quantization",),
     "ReasoningParserManager": ("vllm.reasoning",),

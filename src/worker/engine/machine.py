@@ -1,7 +1,14 @@
-"""What the machine has: GPUs, looked up in the driver, so that no CUDA context is created."""
+"""What the machine has: GPUs, looked up in the driver, so that no CUDA context is created.
 
+And how vLLM is asked about a GPU that is not here.
+"""
+
+import contextlib
 import ctypes
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from worker.engine.locations import find, optional
 from worker.errors import MachineUnfit
@@ -12,10 +19,11 @@ _NUMA = "libnuma.so.1"
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU; ``memory`` in bytes."""
+    """A GPU; ``memory`` in bytes, ``capability`` is CUDA's: 89 is 8.9."""
 
     name: str
     memory: int
+    capability: int = 0
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,40 @@ class Machine:
 
     cpu: bool
     gpus: tuple[Gpu, ...] = ()
+
+
+@contextlib.contextmanager
+def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
+    """Let vLLM make configurations by no rule for CPUs, but as on a GPU that is not here.
+
+    Args:
+        gpu: what vLLM is told of the device.
+        cuda: let vLLM take its platform for CUDA's, too. Modules that are imported then would look
+            for kernels that are not here.
+    """
+    platform = find("current_platform")
+    own, base = type(platform), vars(find("Platform"))
+    told: dict[str, Any] = {
+        "check_and_update_config": base["check_and_update_config"],
+        "device_type": "cuda",
+        "get_device_name": staticmethod(lambda *_: gpu.name),
+        "get_device_total_memory": staticmethod(lambda *_: gpu.memory),
+        "supported_dtypes": base["supported_dtypes"],
+    }
+    if cuda:
+        capability = find("DeviceCapability")(*divmod(gpu.capability, 10))
+        told |= {
+            "_enum": find("PlatformEnum").CUDA,
+            # The settings' check counts the GPUs.
+            "device_count": staticmethod(lambda: sys.maxsize),
+            "get_device_capability": staticmethod(lambda **_: capability),
+        }
+    # All modules of vLLM's have the same object.
+    platform.__class__ = type(own.__name__, (own,), told)
+    try:
+        yield
+    finally:
+        platform.__class__ = own
 
 
 def cpu_memory() -> int:

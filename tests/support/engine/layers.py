@@ -71,7 +71,7 @@ def compared(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         arguments = engine(model, Path(folder))
         load_classes(model.config["architectures"])
-        planned = plan_cache(arguments, model.config["architectures"], 1, cpu=True)
+        planned = plan_cache(arguments, model.config["architectures"], 1, None)
         config = find("AsyncEngineArgs").from_cli_args(arguments.vllm).create_engine_config()
         executor = Executor.get_class(config)(config)
         try:

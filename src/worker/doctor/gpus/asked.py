@@ -33,9 +33,10 @@ class Choice:
     count: int = 1
 
     @property
-    def bytes(self) -> int:
-        """Memory of the smallest of the types."""
-        return int(min(kind.gib for kind in self.types) * _GIB)
+    def gpu(self) -> Gpu:
+        """The smallest of the types."""
+        kind = min(self.types, key=lambda kind: kind.gib)
+        return Gpu(kind.id, int(kind.gib * _GIB), kind.capability)
 
     @property
     def pool(self) -> str:
@@ -45,7 +46,7 @@ class Choice:
 
     @property
     def machine(self) -> Machine:
-        return Machine(cpu=False, gpus=(Gpu(self.name, self.bytes),) * self.count)
+        return Machine(cpu=False, gpus=(self.gpu,) * self.count)
 
     def __str__(self) -> str:
         return f"{self.name}x{self.count}" if self.count > 1 else self.name

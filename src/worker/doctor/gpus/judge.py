@@ -8,9 +8,10 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.gpus.asked import Choice
 from worker.doctor.gpus.verdicts import Fit, Verdict
 from worker.doctor.memory import GIB, TOO_MUCH, Split, readable_size
-from worker.engine.cache_plan import CachePlan
+from worker.engine.cache_plan import CachePlan, batch_defaults
+from worker.engine.machine import Gpu
 from worker.engine.options.automatic import fitting_tensor_parallel_size
-from worker.errors import StartFailed
+from worker.errors import MachineUnfit, StartFailed
 
 # GPUs of one machine that are tried where fewer don't do.
 _COUNTS = (1, 2, 4, 8)
@@ -20,7 +21,9 @@ _BAD = (Fit.NO, Fit.UNKNOWN, Fit.DOUBTFUL)
 
 @dataclass
 class Judge:
-    """Judges GPUs for the engines of one worker; builds each model once for each way to share it.
+    """Judges GPUs for the engines of one worker.
+
+    Builds each model once for each way to share it, and for GPUs on which batches are alike.
 
     Attributes:
         models: of the engines; the first is the one whose texts are told.
@@ -29,7 +32,9 @@ class Judge:
 
     models: Sequence[Candidate]
     environ: Mapping[str, str] = field(default_factory=dict)
-    _plans: dict[tuple[int, int], CachePlan | str] = field(default_factory=dict)
+    _plans: dict[tuple[int, int, tuple[int, int]], CachePlan | StartFailed] = field(
+        default_factory=dict
+    )
 
     def verdict(self, choice: Choice) -> Verdict:
         """Judge GPUs, by the engine that fares worst."""
@@ -65,9 +70,13 @@ class Judge:
         split = Split() if number else _split(model, choice.count)
         if (needed := split.gpus * (1 if number else _replicas(model))) > choice.count:
             return Verdict(choice, Fit.NO, 0, 0.0, f"the settings divide it among {needed} GPUs")
-        plan, whole = self._plan(number, split.tensor), self._plan(number, 1)
-        if isinstance(plan, str) or isinstance(whole, str):
-            return Verdict(choice, Fit.NO, 0, 0.0, str(plan if isinstance(plan, str) else whole))
+        try:
+            plan, whole = (self._plan(number, size, choice.gpu) for size in (split.tensor, 1))
+        except MachineUnfit as error:
+            why = f"vLLM can't build the model without a GPU: {error.message}"
+            return Verdict(choice, Fit.UNKNOWN, 0, 0.0, why)
+        except StartFailed as error:
+            return Verdict(choice, Fit.NO, 0, 0.0, error.message)
         if old := [kind.name for kind in choice.types if kind.capability < plan.capability]:
             least = f"{plan.capability // 10}.{plan.capability % 10}"
             why = f"{plan.quantization} needs compute capability {least}: not {', '.join(old)}"
@@ -75,14 +84,22 @@ class Judge:
         part = plan.parameters / (whole.parameters or 1) / split.pipeline
         return _fitted(model, choice, plan, part, fit.least_context(model, self.environ))
 
-    def _plan(self, number: int, tensor: int) -> CachePlan | str:
-        """Return a model's plan, or why there is none."""
-        if (number, tensor) not in self._plans:
+    def _plan(self, number: int, tensor: int, gpu: Gpu) -> CachePlan:
+        """Return a model's plan.
+
+        Raises:
+            StartFailed: there is none.
+        """
+        key = number, tensor, batch_defaults(gpu)
+        if key not in self._plans:
             try:
-                self._plans[number, tensor] = self.models[number].plan(tensor)
+                self._plans[key] = self.models[number].plan(tensor, gpu)
             except StartFailed as error:
-                self._plans[number, tensor] = error.message
-        return self._plans[number, tensor]
+                self._plans[key] = error
+        plan = self._plans[key]
+        if isinstance(plan, StartFailed):
+            raise plan
+        return plan
 
 
 def _split(model: Candidate, gpus: int) -> Split:
@@ -143,7 +160,7 @@ class _Demand:
         """Return the bytes of a GPU that the engine may use."""
         arguments = self.model.arguments
         share = 1 if arguments.kv_cache_memory_bytes else arguments.gpu_memory_utilization
-        return float(choice.bytes * share)
+        return float(choice.gpu.memory * share)
 
     def verdict(self, choice: Choice, weights: float, tolerance: float = 1) -> Verdict:
         """Judge by so many bytes of weights, on GPUs that may be so many times as large."""
@@ -161,12 +178,11 @@ class _Demand:
         asked = arguments.max_model_len
         wanted = plan.length if asked in (None, -1) else int(asked)
         fitted = plan.fitted(cache * int(arguments.pipeline_parallel_size), wanted)
-        texts = min(fitted.texts, arguments.max_num_seqs or fitted.texts)
         left = f"{sum_}, {readable_size(cache)} for the cache"
         if plan.token_bytes:
             left += f" ({plan.token_bytes:.0f} bytes a token)"
         if fitted.context >= wanted:
-            return Verdict(choice, Fit.FITS, fitted.context, texts, left)
+            return Verdict(choice, Fit.FITS, fitted.context, fitted.texts, left)
         if fitted.context >= min(wanted, self.least):
-            return Verdict(choice, Fit.SHORTER, fitted.context, texts, left)
+            return Verdict(choice, Fit.SHORTER, fitted.context, fitted.texts, left)
         return Verdict(choice, Fit.NO, 0, 0.0, f"{left}, where {fitted.context} tokens would fit")

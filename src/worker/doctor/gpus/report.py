@@ -121,7 +121,7 @@ def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str
         least = min(priced, key=lambda choice: prices[choice.pool] * choice.count)
         return f"{least} costs least of those that hold the whole context."
     if fitting:
-        least = min(fitting, key=lambda choice: (choice.count, choice.bytes))
+        least = min(fitting, key=lambda choice: (choice.count, choice.gpu.memory))
         return f"{least} is the smallest that holds the whole context."
     return "None of them holds the whole context."
 

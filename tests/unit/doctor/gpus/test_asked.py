@@ -30,7 +30,8 @@ def test_a_pool_or_a_type_is_named_with_a_count(text: str, types: list[str], cou
 
 
 def test_a_pool_is_as_large_as_its_smallest_gpu() -> None:
-    assert choice("AMPERE_48").bytes == choice("A40").bytes < choice("A6000").bytes
+    assert choice("AMPERE_48").gpu == choice("A40").gpu
+    assert choice("A40").gpu.memory < choice("A6000").gpu.memory
 
 
 @pytest.mark.parametrize(
