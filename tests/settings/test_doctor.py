@@ -110,7 +110,9 @@ def test_everything_that_is_wrong_is_reported_at_once(
     assert "-> set TENSOR_PARALLEL_SIZE to a divisor of 2, or leave it unset" in found.words
     assert "-> set MAX_MODEL_LEN=2048, or leave it unset" in found.words
     assert "-> set RUNPOD_INIT_TIMEOUT=60" in found.words
-    assert found.output.endswith("\nThe worker would not start: 4 failures, 3 warnings.\n")
+    assert found.output.endswith(
+        "\nThe worker would not start: 4 failures, 2 warnings, 1 unknown.\n"
+    )
 
 
 def test_a_model_that_vllm_refuses_fails(

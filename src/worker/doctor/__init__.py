@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from worker.doctor.gpus.judge import Judge
     from worker.doctor.lookups import Lookups
     from worker.doctor.parts import Part
-    from worker.engine.machine import Machine
+    from worker.engine.machine import Gpu, Machine
     from worker.store import Snapshot
 
 # For libraries, whose own messages would stand between the findings.
@@ -173,7 +173,8 @@ def _engines(
         findings = [*_snapshot(found, engine)]
         besides = {part: lookups.result(part.wanted) for part in parts.get(prefix, ())}
         if engine and found and not isinstance(found, Finding):
-            model, refused = _judged(engine, found, besides, None if judges else read)
+            gpu = on.gpus[0] if judges else None
+            model, refused = _judged(engine, found, besides, read, gpu)
             candidates.append(model)
             # Without what was refused the rest of the topic is of no interest.
             over = {finding.topic for finding in refused}
@@ -182,7 +183,7 @@ def _engines(
             findings += [*refused, *(one for one in judged if one.topic not in over)]
         findings += [check_part(part, found) for part, found in besides.items()]
         yield from (replace(finding, topic=topic + finding.topic) for finding in findings)
-    if candidates and judges:
+    if candidates and judges and all(model.served for model in candidates):
         yield from judges(Judge(candidates, read.environ))
     if candidates:
         yield from fit.together(candidates, on, read.environ, own)
@@ -193,12 +194,10 @@ def _judged(
     engine: EngineArguments,
     snapshot: "Snapshot",
     besides: "Mapping[Part, Snapshot | Finding]",
-    read: _Read | None,
+    read: _Read,
+    gpu: "Gpu | None",
 ) -> "tuple[Candidate, list[Finding]]":
-    """Return an engine without the settings for which a start refuses it, and the refusals.
-
-    None in place of the settings: it is to be started on GPUs that can't be asked here.
-    """
+    """Return an engine without the settings for which a start refuses it, and the refusals."""
     # They import vLLM.
     from worker.doctor import fit  # noqa: PLC0415 - see above
     from worker.doctor.candidate import Candidate  # noqa: PLC0415 - see above
@@ -208,12 +207,12 @@ def _judged(
     overwrite(fit.ALLOW_LONG, "0")
     model = Candidate.of(engine, snapshot)
     known = model.config or model.local
-    if read is None or not known or (model.architectures and not model.runnable):
+    if not known or (model.architectures and not model.runnable):
         return model, []
     overwrite(fit.ALLOW_LONG, read.environ.get(fit.ALLOW_LONG, "0"))
     found = {part: None if isinstance(at, Finding) else at for part, at in besides.items()}
     system_prompt = read.start.settings.system_prompt if read.start else None
-    accepted, refused = rehearse(model, found, system_prompt)
+    accepted, refused = rehearse(model, found, system_prompt, gpu)
     overwrite(fit.ALLOW_LONG, "0")
     return (Candidate.of(accepted, snapshot) if refused else model), refused
 

@@ -47,7 +47,7 @@ def held(model: Candidate, size: float, floor: int) -> Held | None:
         cause = error.__cause__
         told = model.support is Support.NONE or isinstance(cause, ValidationError)
         same = model.local and not told and isinstance(cause, (LookupError, ValueError))
-        return Held(unbuilt=f"{type(cause).__name__}: {error.message}") if same else None
+        return Held(unbuilt=error.message) if same else None
     if not plan.specs:
         return None
     asked = model.arguments.max_model_len

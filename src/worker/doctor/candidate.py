@@ -79,6 +79,11 @@ class Candidate:
         return self.support is not Support.NONE
 
     @property
+    def served(self) -> bool:
+        """Whether a route of the worker can use the model, as far as is known."""
+        return self.shape is None or self.shape.served
+
+    @property
     def local(self) -> bool:
         """Whether vLLM read all files of the model, not only its config.json from the hub."""
         return _directory(self.snapshot) is not None

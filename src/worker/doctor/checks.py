@@ -8,6 +8,7 @@ from worker.doctor import memory
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.memory import readable_size
+from worker.engine.model_config import UNSERVED
 from worker.engine.options.architectures import Support, knows_quantization
 from worker.engine.options.combinations import AUTO
 from worker.engine.options.parsers import REASONING, TOOLS, chosen
@@ -93,7 +94,10 @@ def architecture(model: Candidate) -> Iterator[Finding]:
     if not names:
         return
     named = ", ".join(names)
-    if model.support is Support.OWN:
+    if not model.served:
+        change = "take a model that generates text, embeds or ranks"
+        yield Finding(Level.FAIL, "architecture", f"{named}: {UNSERVED}", change)
+    elif model.support is Support.OWN:
         yield Finding(Level.OK, "architecture", named)
     elif model.support is Support.TRANSFORMERS:
         text = f"{named} is not vLLM's own: it runs by transformers' code, if that fits vLLM"

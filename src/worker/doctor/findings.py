@@ -1,6 +1,7 @@
 """The doctor's findings, and how they are printed."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +20,9 @@ class Level(StrEnum):
     FAIL = "FAIL"
 
 
+_COUNTED = {Level.FAIL: "failure", Level.WARN: "warning", Level.UNKNOWN: "unknown"}
+
+
 @dataclass(frozen=True)
 class Finding:
     """The result of one check; ``change`` is what to do about it, if anything."""
@@ -35,16 +39,25 @@ def failed(findings: Sequence[Finding]) -> bool:
 
 def render(findings: Sequence[Finding]) -> str:
     """Return the findings as lines of text, the verdict last."""
-    failures = sum(finding.level is Level.FAIL for finding in findings)
-    doubts = sum(finding.level in (Level.WARN, Level.UNKNOWN) for finding in findings)
-    verdict = "would not start" if failures else "would start"
-    counts = [
-        f"{count} {word}{'s' * (count > 1)}"
-        for count, word in ((failures, "failure"), (doubts, "warning"))
-        if count
+    return f"{listed(findings)}\n{summary(findings)}\n"
+
+
+def summary(findings: Sequence[Finding], where: str = "") -> str:
+    """Return whether the worker would start, and how much speaks against it or is not known.
+
+    Args:
+        findings: all of them.
+        where: it would start, if it would: " on ...".
+    """
+    counts = Counter(finding.level for finding in findings)
+    start = f"start{where}{', as far as is known' * bool(counts[Level.UNKNOWN])}"
+    against = [
+        f"{counts[level]} {word}{'s' * (counts[level] > 1 and level is not Level.UNKNOWN)}"
+        for level, word in _COUNTED.items()
+        if counts[level]
     ]
-    total = f": {', '.join(counts)}" if counts else ""
-    return f"{listed(findings)}\nThe worker {verdict}{total}.\n"
+    total = f": {', '.join(against)}" if against else ""
+    return f"The worker would {'not start' if counts[Level.FAIL] else start}{total}."
 
 
 def listed(findings: Sequence[Finding]) -> str:

@@ -15,6 +15,7 @@ from worker.engine import configuring
 from worker.engine.arguments import EngineArguments
 from worker.engine.configuring import Refusal
 from worker.engine.first_request import renders
+from worker.engine.machine import Gpu
 from worker.engine.model_config import load_classes
 from worker.settings.values import is_directory
 from worker.store import Kind, Snapshot
@@ -40,14 +41,18 @@ _READ_FROM_FILES = frozenset({"CONFIG_FORMAT", "GENERATION_CONFIG", "TOKENIZER_M
 
 
 def rehearse(
-    model: Candidate, parts: Mapping[Part, Snapshot | None], system_prompt: str | None = None
+    model: Candidate,
+    parts: Mapping[Part, Snapshot | None],
+    system_prompt: str | None = None,
+    gpu: Gpu | None = None,
 ) -> tuple[EngineArguments, list[Finding]]:
-    """Run a start of an engine on this machine, without its weights.
+    """Run a start of an engine, without its weights.
 
     Args:
         model: the engine, whose model vLLM has code for.
         parts: what it loads besides the model, where it is now; None if it can't be had.
         system_prompt: opens conversations that have no system message.
+        gpu: what it is to run on, if not on this machine.
 
     Returns:
         The engine without the options for which the start is refused, and the refusals.
@@ -57,13 +62,16 @@ def rehearse(
         names: dict[str, str] = {}
         placed = _placed(model, parts, stack, names)
         also = renders(system_prompt) if _has_tokenizer(model, parts) else None
-        for refusal in configuring.refusals(placed, also):
+        for refusal in configuring.refusals(placed, also, gpu):
             if refusal.unset == ("MAX_MODEL_LEN",) and model.pools and not model.local:
                 # What it takes depends on files that are not here: the check of the context warns.
                 continue
             engine = configuring.without(engine, refusal.unset)
+            if gpu and refusal.on_gpu is None:
+                # It is refused on CPUs only.
+                continue
             if finding := _finding(model, refusal, names):
-                findings.append(finding)
+                findings.append(_not_for_certain(finding) if gpu and refusal.unlike else finding)
     left_out = [model.engine.setting(name) for name in sorted(model.engine.given - engine.given)]
     if findings and left_out:
         text = f"{findings[-1].text}\nwhat follows is judged without {', '.join(left_out)}"
@@ -77,13 +85,19 @@ def _finding(model: Candidate, refusal: Refusal, names: Mapping[str, str]) -> Fi
     for folder, name in names.items():
         text = text.replace(folder, name)
     if not refusal.unset:
-        if model.refusal:
+        if model.refusal or not model.served:
             return None
         level = Level.FAIL if model.local else Level.UNKNOWN
     if not model.local and _depends_on_files(model, refusal.unset):
         level = Level.UNKNOWN
     topic = _TOPICS.get(refusal.unset[0], "settings") if len(refusal.unset) == 1 else "settings"
     return Finding(level, topic, text, refusal.remedy)
+
+
+def _not_for_certain(finding: Finding) -> Finding:
+    """Return the finding about a refusal that a GPU may not share."""
+    text = f"not known without the GPU, where vLLM may not say: {finding.text}"
+    return Finding(Level.UNKNOWN, finding.topic, text)
 
 
 def _depends_on_files(model: Candidate, unset: Sequence[str]) -> bool:

@@ -169,7 +169,7 @@ def plan_cache(
     try:
         return _built(config, tensor, gpu)
     except (LookupError, ValueError) as error:
-        raise StartFailed(_reason(error)) from error
+        raise StartFailed(f"{type(error).__name__}: {_reason(error)}") from error
     except MALFORMED as error:
         raise MachineUnfit(_reason(error)) from error
 

@@ -1,14 +1,16 @@
 """Makes vLLM's configuration of an engine, and finds which settings it is refused for."""
 
+import contextlib
 import copy
 import dataclasses
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from worker.engine import foresight
 from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find
+from worker.engine.machine import Gpu, as_on
 from worker.engine.model_config import MALFORMED, create_model_config
 from worker.engine.options.automatic import fitting_tensor_parallel_size, with_renderer_workers
 from worker.engine.options.parsers import with_parsers
@@ -41,11 +43,19 @@ class Refusal(NamedTuple):
         problem: in vLLM's words.
         remedy: what to set instead; empty if it isn't known.
         unset: options without any one of which it would not; empty if it is about the model.
+        on_gpu: what vLLM says where it takes its platform for that of a GPU that is not here, if it
+            was asked about one: the same, or that it lacks a kernel, or nothing.
     """
 
     problem: str
     remedy: str
     unset: tuple[str, ...]
+    on_gpu: str | None = None
+
+    @property
+    def unlike(self) -> bool:
+        """Whether a GPU may not share it."""
+        return self.on_gpu != self.problem
 
 
 def configure(arguments: EngineArguments) -> Configured:
@@ -62,22 +72,31 @@ def configure(arguments: EngineArguments) -> Configured:
         raise failure(error, arguments, refusal.problem, refusal.remedy) from error
 
 
-def refusals(arguments: EngineArguments, also: Check | None = None) -> Iterator[Refusal]:
-    """Yield everything that a start would be refused for, one after the other.
+def refusals(
+    arguments: EngineArguments, also: Check | None = None, gpu: Gpu | None = None
+) -> list[Refusal]:
+    """Return everything that a start would be refused for, one after the other.
 
     Args:
         arguments: of an engine, with directories as models.
         also: a further check of what they make.
+        gpu: what the engine is to run on, if it is not here.
 
     What is about the model and no setting is the last.
     """
     _import_plugins(arguments.vllm)
-    while (problem := _problem(arguments, also)) is not None:
-        refusal = _refusal(arguments, problem, also)
-        yield refusal
-        if not refusal.unset:
-            return
-        arguments = without(arguments, refusal.unset)
+    found = list[Refusal]()
+    with as_on(gpu) if gpu else contextlib.nullcontext():
+        while (problem := _problem(arguments, also)) is not None:
+            refusal = _refusal(arguments, problem, also)
+            if gpu:
+                with as_on(gpu, cuda=True):
+                    refusal = refusal._replace(on_gpu=_problem(arguments, also))
+            found.append(refusal)
+            if not refusal.unset:
+                break
+            arguments = without(arguments, refusal.unset)
+    return found
 
 
 def without(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:

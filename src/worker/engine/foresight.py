@@ -10,6 +10,7 @@ import torch
 from worker.engine.adapters.files import check_lora_modules
 from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find, optional
+from worker.engine.model_config import UNSERVED, is_served
 from worker.engine.options.fast_loader import LOADERS
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
@@ -31,7 +32,7 @@ _SHARDS = "model-rank-0-part-*.safetensors"
 
 
 def check(arguments: EngineArguments, config: Any) -> None:
-    """Check what needs no weights: adapters, processes for CPUs, the cache's blocks.
+    """Check what needs no weights: routes, adapters, processes for CPUs, the cache's blocks.
 
     Args:
         arguments: of an engine.
@@ -41,12 +42,14 @@ def check(arguments: EngineArguments, config: Any) -> None:
         StartFailed: in vLLM's words, where it has some.
         ValueError: likewise.
     """
+    if not is_served(config.model_config):
+        raise StartFailed(UNSERVED)
     check_lora_modules(arguments.vllm.lora_modules or (), config)
     _check_load_format(arguments)
     _check_packages(arguments)
     _check_launcher(config)
     _check_seed(config)
-    if find("current_platform").is_cpu():
+    if config.device_config.device_type == "cpu":
         _check_processes(config)
         _check_quantization(config)
         _check_offloading(config)

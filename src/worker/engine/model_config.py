@@ -34,6 +34,8 @@ _ENDLESS = 2**31
 # Characters of a refusal: some list all that vLLM has.
 _REASON = 300
 
+UNSERVED = "the model does nothing but write down speech, and no route of the worker serves that"
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -51,6 +53,7 @@ class ModelShape:
         length: tokens of the longest text that the model is served with by default.
         longest: the largest such length that vLLM accepts; None if it accepts any.
         length_key: the key of config.json that limits the length; empty if there is none.
+        served: whether a route of the worker can use the model.
     """
 
     layers: int
@@ -64,6 +67,7 @@ class ModelShape:
     length: int
     longest: int | None
     length_key: str
+    served: bool = True
 
 
 def create_model_config(arguments: EngineArguments) -> Any:
@@ -119,7 +123,13 @@ def _shape(config: Any) -> ModelShape:
         length=config.max_model_len,
         longest=longest,
         length_key=architecture.derived_max_model_len_and_key[1] or "",
+        served=is_served(config),
     )
+
+
+def is_served(config: Any) -> bool:
+    """Return whether a route of the worker can use a model, by vLLM's ``ModelConfig`` of it."""
+    return not config.registry.is_transcription_only_model(config.architectures, config)
 
 
 def _longest(config: Any) -> int | None:

@@ -16,8 +16,11 @@ TENSORS = 20_000
 FIRST = 100_001
 
 
-def test_gpus_are_judged_without_one(tmp_path: Path) -> None:
-    model = {"MODEL_NAME": str(RECORDED["GQA"].write(tmp_path / "model"))}
+def test_gpus_are_judged_without_one(demo_model: Path, tmp_path: Path) -> None:
+    folder = RECORDED["GQA"].write(tmp_path / "model")
+    for file in demo_model.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    model = {"MODEL_NAME": str(folder)}
     prices = tmp_path / "prices.json"
     prices.write_text('{"AMPERE_24": 0.43, "AMPERE_48": 0.79}')
     words = {
@@ -34,10 +37,13 @@ def test_gpus_are_judged_without_one(tmp_path: Path) -> None:
     rows = [line.split() for line in every.stdout.splitlines()]
     assert ["AMPERE_24", "shorter", "32272", "1", "0.43"] in rows
     assert ["AMPERE_48", "fits", "131072", "1", "0.79"] in rows
-    assert "AMPERE_48 costs least of those that hold the whole context." in every.stdout
+    assert "\n\nAMPERE_48 costs least of those that hold the whole context.\n\n" in every.stdout
+    assert every.stdout.endswith(
+        "\nThe worker would start on those that hold the model, as far as is known: 1 unknown.\n"
+    )
     assert one.returncode == 1
     assert "RTX A4000: weights 15.0 GiB" in one.stdout
-    assert one.stdout.endswith("\nThe worker would not start: 1 failure.\n")
+    assert one.stdout.endswith("\nThe worker would not start: 1 failure, 1 unknown.\n")
     assert (unknown.returncode, "did you mean A40" in unknown.stderr) == (1, True)
     assert "Traceback" not in every.stderr + one.stderr + unknown.stderr
 

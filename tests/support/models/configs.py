@@ -114,6 +114,19 @@ QWEN_3_NEXT = {
     "max_position_embeddings": 262144,
 }
 
+WHISPER = {
+    "architectures": ["WhisperForConditionalGeneration"],
+    "model_type": "whisper",
+    "is_encoder_decoder": True,
+    "d_model": 64,
+    "vocab_size": 768,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 1,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 1,
+    "max_target_positions": 448,
+}
+
 
 def hearing(text: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of an audio model with this language model in it."""

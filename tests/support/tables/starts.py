@@ -9,6 +9,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.models.configs import WHISPER
 from support.models.lora import CONFIG, configured, make_adapter
 from support.models.minilm import MODEL as MINILM
 
@@ -49,6 +50,7 @@ def places(demo: Path, directory: Path) -> None:
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
     _copy(demo, directory / "gptq", quantization_config=gptq)
     _copy(demo, directory / "odd heads", num_attention_heads=3)
+    _copy(demo, directory / "speech", **WHISPER)
     cut = _copy(demo, directory / "cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:-1])
     (_copy(demo, directory / "weightless") / "model.safetensors").unlink()
@@ -306,6 +308,7 @@ PAIRS: tuple[Pair, ...] = (
         {"MODEL_NAME": "<foreign>"},
         "set TRUST_REMOTE_CODE=1 if you trust the repository",
     ),
+    Pair("a model of speech", {"MODEL_NAME": "<speech>"}, "no route of the worker serves that"),
     Pair(
         "heads that can't share the hidden size",
         {"MODEL_NAME": "<odd heads>"},

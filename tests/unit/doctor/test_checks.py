@@ -9,7 +9,7 @@ from support.models import configs as models
 
 from worker.doctor import checks, fit
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import Finding, Level, failed, render
+from worker.doctor.findings import Finding, Level, failed, render, summary
 from worker.doctor.memory import GIB
 from worker.store import File, Origin, Snapshot
 
@@ -167,6 +167,13 @@ def test_only_a_failure_keeps_a_worker_from_starting() -> None:
     both = [*doubts, Finding(Level.FAIL, "f", "g", "h")]
     assert failed(both)
     assert render(both).endswith("\nThe worker would not start: 1 failure, 1 warning.\n")
+
+
+def test_what_is_not_known_is_neither_a_warning_nor_nothing() -> None:
+    unknown = [Finding(Level.WARN, "a", "b"), *[Finding(Level.UNKNOWN, "c", "d")] * 2]
+    assert not failed(unknown)
+    assert summary(unknown) == "The worker would start, as far as is known: 1 warning, 2 unknown."
+    assert summary(unknown[:1], " on A40") == "The worker would start on A40: 1 warning."
 
 
 def test_a_finding_is_a_line_and_its_change_another() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker import doctor
-from worker.doctor.findings import Finding, Level, failed, listed, render
+from worker.doctor.findings import Finding, Level, failed, listed, render, summary
 from worker.doctor.gpus import asked
 from worker.doctor.gpus.asked import ALL, Choice
 from worker.doctor.gpus.verdicts import Fit, Verdict
@@ -31,6 +31,12 @@ _LEVELS = {
     Fit.UNKNOWN: Level.UNKNOWN,
     Fit.NO: Level.FAIL,
 }
+# Of a GPU that is not here, and so never an ``ok``.
+_UNSEEN = Finding(
+    Level.UNKNOWN,
+    "GPU",
+    "its driver, and the kernels that vLLM would choose there, are not looked at",
+)
 # With a context that is known.
 _HELD = (Fit.FITS, Fit.SHORTER)
 
@@ -54,7 +60,7 @@ def main(gpu: str, prices: Path | None) -> int:
 
 def _one(choice: Choice, prices: Mapping[str, float]) -> int:
     def judges(judge: "Judge") -> Iterator[Finding]:
-        yield finding(judge.verdict(choice), prices)
+        yield from (finding(judge.verdict(choice), prices), _UNSEEN)
 
     findings = list(doctor.examine(choice.machine, judges))
     sys.stdout.write(render(findings))
@@ -66,12 +72,15 @@ def _all(pools: Sequence[Choice], prices: Mapping[str, float]) -> int:
 
     def judges(judge: "Judge") -> Iterator[Finding]:
         verdicts.extend(chain.from_iterable(map(judge.verdicts, pools)))
-        return iter(())
+        yield _UNSEEN
 
     findings = list(doctor.examine(pools[-1].machine, judges))
-    # There are none if no model could be had, which a finding says.
-    sys.stdout.write(f"{listed(findings)}\n{table(verdicts, prices) if verdicts else ''}")
     holding = any(verdict.fit is not Fit.NO for verdict in verdicts)
+    where = " on those that hold the model" if holding else " on none of them"
+    # There are none if no model could be had, which a finding says.
+    told = [table(verdicts, prices)] if verdicts else []
+    told += [f"{summary(findings, where if verdicts else '')}\n"]
+    sys.stdout.write("\n".join([listed(findings), *told]))
     return int(failed(findings) or not holding)
 
 

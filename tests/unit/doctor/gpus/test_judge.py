@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.doctor import options
+from support.doctor import candidate, options
+from support.models import configs
 from support.tables.models import RECORDED
 
 from worker.doctor.candidate import Candidate
@@ -105,6 +106,24 @@ def test_several_gpus_share_weights_and_cache(places: dict[str, Path]) -> None:
     assert (one.fit, two.fit) == (Fit.SHORTER, Fit.FITS)
     assert "65536 bytes a token" in two.why
     assert judging.verdicts(choice("ADA_24")) == [one, two]
+
+
+def test_what_can_not_be_built_without_a_gpu_is_not_known() -> None:
+    """vLLM has sparse attention on GPUs only."""
+    quantized = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    sparse = configs.DEEPSEEK_V3 | {
+        "architectures": ["DeepseekV32ForCausalLM"],
+        "model_type": "deepseek_v32",
+        "index_topk": 2048,
+        "index_n_heads": 64,
+        "index_head_dim": 128,
+        "quantization_config": quantized | {"weight_block_size": [128, 128]},
+    }
+    verdict = Judge([candidate(ONE, sparse)]).verdict(choice("HOPPER_141x8"))
+    assert (verdict.fit, verdict.why) == (
+        Fit.UNKNOWN,
+        "vLLM can't build the model without a GPU: Sparse Attention is not supported on CPU.",
+    )
 
 
 def test_more_gpus_are_not_proposed_where_one_holds_everything(places: dict[str, Path]) -> None:
