@@ -7,10 +7,9 @@ import shlex
 import signal
 import sys
 from argparse import Namespace
-from textwrap import indent
 
 from emulator.command_line import KEY_VARIABLE, read_command_line, to_options
-from emulator.examples import StartFailed, examples, fetch_model_name
+from emulator.examples import examples, fetch_model_name
 from emulator.fleet import Fleet
 from emulator.load_balancer import LoadBalancer
 from emulator.server import Emulator
@@ -87,17 +86,12 @@ def worker_exports(emulator: Emulator) -> str:
 
 
 async def show_examples(emulator: Emulator, fleet: Fleet) -> None:
-    """Print the examples when a worker is ready, or why its start failed."""
+    """Print the examples when a worker is ready."""
     await fleet.ready.wait()
-    try:
-        model = await fetch_model_name(emulator.queue)
-    except StartFailed as error:
-        say(f"Its start failed. It answers every request with:\n{indent(str(error), '    ')}")
-        return
     text = examples(
         api_url=emulator.api_url,
         endpoint=emulator.options.endpoint,
-        model=model,
+        model=await fetch_model_name(emulator.queue),
         with_key=emulator.options.api_key is not None,
         python=shlex.quote(sys.executable),
     )

@@ -129,9 +129,14 @@ class Fleet:
         if self._queue.closed:  # during the start
             process.signal(signal.SIGTERM)
         try:
-            await _first_of(process.wait(), worker.changed.wait_for(lambda: worker.ready))
+            up = worker.changed.wait_for(lambda: worker.ready or worker.failed)
+            await _first_of(process.wait(), up)
+            after = f"after {time.monotonic() - start:.1f} s"
+            if worker.failed:
+                self._announce(f"{worker.id}'s start failed {after}; it answers why:")
+                self._announce(_last_lines(log, printed_before))
             if worker.ready:
-                self._announce(f"{worker.id} is ready after {time.monotonic() - start:.1f} s")
+                self._announce(f"{worker.id} is ready {after}")
                 for warning in _WARNING.findall(_printed(log, printed_before)):
                     self._announce(f"    {warning}")
                 self.ready.set()

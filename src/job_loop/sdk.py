@@ -12,6 +12,10 @@ from job_loop.wire import Urls, Wire
 
 log = logging.getLogger(__name__)
 
+# Stands in the requests of a worker whose start failed. The platform does not read it; the local
+# endpoint does not take such a worker for a ready one.
+START_FAILED = ("X-Worker-Start", "failed")
+
 KNOWN_TO_WORK = "1.10.1 to 1.12.0"
 
 _SCALE = "runpod.serverless.modules.rp_scale"
@@ -52,7 +56,8 @@ def answer_for_a_while(answers: Answers, limits: Limits) -> None:
     Nothing happens with an SDK that lacks a name: its own loop can't tell when the queue is empty.
     """
     if fits():
-        install(JobLoop(answers, Wire(urls(), session), limits, Future(), in_progress()))
+        wire = Wire(urls(), _session_of_failed_start)
+        install(JobLoop(answers, wire, limits, Future(), in_progress()))
         resolve_name("runpod.serverless:start")({"handler": answers.handle})
 
 
@@ -63,6 +68,12 @@ def urls() -> Urls:
 
 def session(trace: TraceConfig) -> ClientSession:
     made: ClientSession = resolve_name(_SESSION)(trace_configs=[trace])
+    return made
+
+
+def _session_of_failed_start(trace: TraceConfig) -> ClientSession:
+    made = session(trace)
+    made.headers.add(*START_FAILED)
     return made
 
 

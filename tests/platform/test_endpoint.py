@@ -10,6 +10,7 @@ from typing import Any
 
 import openai
 import pytest
+import requests
 import runpod
 from support.engine.requests import ENDLESS
 from support.processes.background import HUNG_S, wait_until
@@ -45,15 +46,19 @@ def test_a_worker_killed_mid_stream_gives_an_error_and_a_new_one_serves(
     assert (worker["starts"], worker["ready"]) == (2, True)
 
 
-def test_a_failed_start_is_told_in_place_of_the_examples(
+def test_a_worker_whose_start_failed_is_not_called_ready(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={tmp_path}"]
     wrong = {"DTYPE": "fp16", "BASE_PATH": str(tmp_path)}
     with local_endpoint(command, {**worker_environ, **wrong}, tmp_path / "output") as endpoint:
-        endpoint.wait_for_output("Its start failed. It answers every request with:")
+        endpoint.wait_for_output("worker-1's start failed after")
+        endpoint.wait_for_output("did you mean float16?")
+        assert requests.get(f"{endpoint.api_url}/local/health").json()["workers"]["unhealthy"] == 1
         # When it exits, the end of its log says so once more.
+        endpoint.wait_for_output("worker-1 exited with status 1; it is started again in 2 s")
         endpoint.wait_for_output("did you mean float16?", times=2)
+        assert "is ready after" not in endpoint.output
         assert READY not in endpoint.output
 
 

@@ -144,7 +144,7 @@ class WorkerApi:
     async def ping(self, request: web.Request) -> web.StreamResponse:
         worker = self._worker(request)
         worker.pings += 1
-        worker.unhealthy = request.query.get("status") == "unhealthy"
+        worker.unhealthy = worker.failed or request.query.get("status") == "unhealthy"
         return web.json_response({})
 
     def _worker(self, request: web.Request) -> Worker:
@@ -153,8 +153,9 @@ class WorkerApi:
     async def _wait_for_jobs(self, request: web.Request, limit: int) -> list[Job]:
         worker, queue = self._worker(request), self._queue
         worker.takes += 1
+        worker.failed = request.headers.get("X-Worker-Start") == "failed"
         if not worker.ready:
-            worker.ready, worker.unhealthy = True, False
+            worker.ready, worker.unhealthy = not worker.failed, worker.failed
             worker.changed.notify_all()
         await self._poll(queue.arrived, lambda: queue.has_waiting)
         return [] if queue.closed else queue.take(worker, limit)

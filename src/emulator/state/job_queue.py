@@ -167,7 +167,7 @@ class Queue:
 
     def lose(self, worker: Worker) -> None:
         """Handle the jobs of a worker whose process is gone, as `lost_as` says."""
-        worker.ready = False
+        worker.ready = worker.failed = False
         worker.process = None
         worker.frozen = False
         worker.stops.clear()

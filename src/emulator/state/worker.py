@@ -24,8 +24,9 @@ class Worker:
     """A worker that the platform has heard of."""
 
     id: str
-    ready: bool = False  # it has asked for a job since its process started
-    unhealthy: bool = False  # its ping said so, or it exited before it was ready
+    ready: bool = False  # it has asked for a job since its process started, to do it
+    failed: bool = False  # it asks for jobs only to answer why its start failed
+    unhealthy: bool = False  # its ping said so, its start failed, or it exited before it was ready
     starts: int = 0  # of its process
     process: Process | None = None  # None: not started by the emulator, or not running
     stops: list[str] = field(default_factory=list)  # ids of cancelled jobs, not yet sent to it

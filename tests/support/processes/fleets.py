@@ -14,12 +14,13 @@ from support.processes.emulator_client import Client, emulator_client, eventuall
 _WORKER = """
 import json, os, signal, subprocess, sys, time, urllib.request
 environ = os.environ
-def call(name, job="", body=None):
+def call(name, job="", body=None, **headers):
     url = environ[name].replace("$RUNPOD_POD_ID", environ["RUNPOD_POD_ID"]).replace("$ID", job)
-    with urllib.request.urlopen(url, body and json.dumps(body).encode()) as answer:
+    asked = urllib.request.Request(url, body and json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(asked) as answer:
         return json.loads(answer.read() or "null")
-def take():
-    return call("RUNPOD_WEBHOOK_GET_JOB", environ["RUNPOD_POD_ID"])
+def take(**headers):
+    return call("RUNPOD_WEBHOOK_GET_JOB", environ["RUNPOD_POD_ID"], **headers)
 def say(*words):
     print(*words, flush=True)
 """

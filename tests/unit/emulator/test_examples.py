@@ -1,13 +1,7 @@
 """The examples that are printed for an endpoint."""
 
-import asyncio
-import json
-from typing import Any
-
-import pytest
-
 from emulator import Emulator, Options
-from emulator.examples import StartFailed, examples, fetch_model_name
+from emulator.examples import examples, fetch_model_name
 
 
 async def test_a_worker_that_does_not_tell_its_model_is_not_left_with_the_question() -> None:
@@ -15,26 +9,6 @@ async def test_a_worker_that_does_not_tell_its_model_is_not_left_with_the_questi
     assert await fetch_model_name(queue, wait_s=0.01) is None
     (job,) = queue.jobs.values()
     assert job.status == "CANCELLED"
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [({}, True), ({"retryable": True}, False), ({"code": 404}, False)],
-)
-async def test_a_worker_that_could_not_start_says_why_in_place_of_its_model(
-    changed: dict[str, Any], told: bool
-) -> None:
-    queue = Emulator().queue
-    asking = asyncio.create_task(fetch_model_name(queue))
-    await asyncio.sleep(0)
-    (job,) = queue.take(queue.worker("w"), 1)
-    error = {"message": "DTYPE is wrong", "code": 503, "retryable": False, **changed}
-    queue.fail(job, json.dumps({"error": error}))
-    if told:
-        with pytest.raises(StartFailed, match="DTYPE is wrong"):
-            await asking
-    else:
-        assert await asking is None
 
 
 def test_the_examples_in_the_raw_form_are_greedy() -> None:

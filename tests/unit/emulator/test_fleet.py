@@ -100,6 +100,26 @@ async def test_the_last_lines_of_a_worker_that_never_came_up_are_reported(tmp_pa
         ]
 
 
+async def test_a_worker_that_only_answers_why_its_start_failed_is_not_ready(tmp_path: Path) -> None:
+    answers = """
+say("DTYPE is wrong")
+job = take(**{"X-Worker-Start": "failed"})
+call("RUNPOD_WEBHOOK_POST_OUTPUT", job["id"], {"error": "DTYPE is wrong"})
+sys.exit(1)
+"""
+    async with running_fleet(tmp_path, program(answers)) as running:
+        await running.announces("    DTYPE is wrong")
+        assert re.fullmatch(
+            r"worker-1's start failed after \d+\.\d s; it answers why:", running.announced[1]
+        )
+        (worker,) = await running.workers()
+        assert (worker["ready"], worker["unhealthy"]) == (False, True)
+        report = await running.client.post("/runsync", {"input": 1})
+        assert (report["status"], report["error"]) == ("FAILED", "DTYPE is wrong")
+        await running.announces("worker-1 exited with status 1; it is started again in 2 s")
+        assert not running.fleet.ready.is_set()
+
+
 async def test_a_workers_own_warnings_are_announced_when_it_is_ready(tmp_path: Path) -> None:
     lines = [
         "2026-01-31 12:00:00,000 WARNING worker: A is not a setting: did you mean B?",

@@ -33,6 +33,23 @@ async def test_health_counts_jobs_and_workers() -> None:
         }
 
 
+async def test_a_worker_whose_start_failed_is_unhealthy_until_another_takes_its_place() -> None:
+    async with emulator_client() as client:
+
+        async def counted() -> object:
+            return (await client.get("/health"))["workers"]
+
+        for _ in range(2):
+            await client.request("GET", "/job-take/w", headers={"X-Worker-Start": "failed"})
+            await client.get("/ping/w")
+            assert await counted() == workers(unhealthy=1)
+        client.emulator.queue.lose(client.emulator.queue.worker("w"))
+        await client.get("/ping/w")
+        assert await counted() == workers(initializing=1)
+        await client.get("/job-take/w")
+        assert await counted() == workers(idle=1, ready=1)
+
+
 async def test_jobs_that_ended_are_counted_even_when_they_are_forgotten() -> None:
     async with emulator_client(run_retention_s=LONG_S, execution_timeout_s=LONG_S) as client:
         for result in ({"output": 1}, {"error": "boom"}):
