@@ -161,13 +161,20 @@ def plan_cache(
         MachineUnfit: vLLM can't build the model here, for want of a kernel, say.
     """
     options = arguments.with_options(**_ALONE, tensor_parallel_size=tensor).vllm
+    with as_on(gpu) if gpu else contextlib.nullcontext():
+        return _planned(options, architectures, tensor, gpu)
+
+
+def _planned(
+    options: Namespace, architectures: Sequence[str], tensor: int, gpu: Gpu | None
+) -> CachePlan:
     try:
         load_classes(architectures)
         config = _configuration(options, gpu)
     except MALFORMED as error:
         raise StartFailed(_reason(error)) from error
     try:
-        return _built(config, tensor, gpu)
+        return _built(config, tensor, like_gpu=gpu is not None)
     except (LookupError, ValueError) as error:
         raise StartFailed(f"{type(error).__name__}: {_reason(error)}") from error
     except MALFORMED as error:
@@ -182,18 +189,13 @@ def _reason(error: Exception) -> str:
 def _configuration(options: Namespace, gpu: Gpu | None) -> Any:
     made = find("AsyncEngineArgs").from_cli_args(options)
     context = find("UsageContext").OPENAI_API_SERVER
-    if gpu is None:
-        return made.create_engine_config(context)
-    tokens, texts = batch_defaults(gpu)
-    made.get_batch_defaults = lambda *_: ({context: tokens}, {context: texts})
-    with as_on(gpu):
-        config = made.create_engine_config(context)
-    # Where the layers are built.
-    config.device_config.device = torch.device("cpu")
-    return config
+    if gpu:
+        tokens, texts = batch_defaults(gpu)
+        made.get_batch_defaults = lambda *_: ({context: tokens}, {context: texts})
+    return made.create_engine_config(context)
 
 
-def _built(config: Any, tensor: int, gpu: Gpu | None) -> CachePlan:
+def _built(config: Any, tensor: int, *, like_gpu: bool) -> CachePlan:
     model, method = config.model_config, config.model_config.quantization or ""
     capability = find("get_quantization_config")(method).get_min_capability() if method else 0
     # The cache does not depend on it, while its kernels may be a GPU's only.
@@ -206,10 +208,9 @@ def _built(config: Any, tensor: int, gpu: Gpu | None) -> CachePlan:
                 layers = find("initialize_model")(config)
         finally:
             torch.set_default_dtype(dtype)
-        if gpu:
+        if like_gpu:
             _attend_as_gpus(config.compilation_config.static_forward_context.values())
-        platform = find("Platform") if gpu else find("current_platform")
-        platform.update_block_size_for_backend(config)
+        find("current_platform").update_block_size_for_backend(config)
         specs = find("get_kv_cache_spec")(config)
         layouts = [layout.name for layout in find("KVCacheLayout")]
         find("resolve_kv_cache_layout")(config, [layouts], specs.values())

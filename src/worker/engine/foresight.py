@@ -10,6 +10,7 @@ import torch
 from worker.engine.adapters.files import check_lora_modules
 from worker.engine.arguments import EngineArguments
 from worker.engine.locations import find, optional
+from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import UNSERVED, is_served
 from worker.engine.options.fast_loader import LOADERS
 from worker.errors import StartFailed
@@ -49,7 +50,7 @@ def check(arguments: EngineArguments, config: Any) -> None:
     _check_packages(arguments)
     _check_launcher(config)
     _check_seed(config)
-    if config.device_config.device_type == "cpu":
+    if configures_for_cpu():
         _check_processes(config)
         _check_quantization(config)
         _check_offloading(config)

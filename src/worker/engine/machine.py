@@ -15,6 +15,11 @@ from worker.errors import MachineUnfit
 from worker.memory import memory_limit
 
 _NUMA = "libnuma.so.1"
+# Rules of vLLM's platforms that it has once for all devices, among them those of CUDA, and that its
+# platform for CPUs replaces.
+_OF_ALL_DEVICES = ("check_and_update_config", "supported_dtypes", "update_block_size_for_backend")
+# An attribute of ``as_on``'s platforms.
+_STANDS_FOR_GPU = "_stands_for_gpu"
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,11 @@ def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
     """
     platform = find("current_platform")
     own, base = type(platform), vars(find("Platform"))
-    told: dict[str, Any] = {
-        "check_and_update_config": base["check_and_update_config"],
-        "device_type": "cuda",
+    told: dict[str, Any] = {name: base[name] for name in _OF_ALL_DEVICES}
+    told |= {
+        _STANDS_FOR_GPU: True,
         "get_device_name": staticmethod(lambda *_: gpu.name),
         "get_device_total_memory": staticmethod(lambda *_: gpu.memory),
-        "supported_dtypes": base["supported_dtypes"],
     }
     if cuda:
         capability = find("DeviceCapability")(*divmod(gpu.capability, 10))
@@ -66,6 +70,12 @@ def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
         yield
     finally:
         platform.__class__ = own
+
+
+def configures_for_cpu() -> bool:
+    """Return whether vLLM makes configurations for this machine's CPU."""
+    platform = find("current_platform")
+    return platform.is_cpu() and not hasattr(type(platform), _STANDS_FOR_GPU)
 
 
 def cpu_memory() -> int:
