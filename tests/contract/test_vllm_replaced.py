@@ -7,13 +7,17 @@ import asyncio
 import inspect
 import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import vllm.platforms
 from vllm.config import ModelConfig
+from vllm.engine import arg_utils
 from vllm.entrypoints.openai.chat_completion import serving as chats
 from vllm.entrypoints.openai.completion import serving as completions
 from vllm.entrypoints.openai.responses import serving as responses
+from vllm.model_executor.layers.attention import attention
 from vllm.model_executor.models import registry
 from vllm.renderers import base
 from vllm.utils.async_utils import make_async
@@ -102,6 +106,21 @@ async def test_vllm_submits_what_it_renders_to_the_executor_whose_method_is_repl
     assert [await length("ab"), await asyncio.create_task(long())] == [2, 3]
     assert len(submitted) == 2
     executor.shutdown()
+
+
+# The platform, which worker/engine/machine.py lets stand for a GPU's:
+
+
+def test_all_modules_ask_one_object_about_the_platform() -> None:
+    platform = vllm.platforms.current_platform
+    assert arg_utils.current_platform is attention.current_platform is platform
+
+
+def test_cudas_platform_has_no_rule_of_its_own_for_the_sizes_of_blocks() -> None:
+    """Else plans for GPUs follow a rule that GPUs don't."""
+    source = (Path(vllm.platforms.__file__).parent / "cuda.py").read_text()
+    assert "def check_and_update_config" in source
+    assert not re.findall(r"update_block_size_for_backend|block_size *=|mamba", source)
 
 
 # What looks at a model's class elsewhere, which worker/engine/inspection.py replaces:

@@ -153,6 +153,7 @@ class WorkerApi:
     async def _wait_for_jobs(self, request: web.Request, limit: int) -> list[Job]:
         worker, queue = self._worker(request), self._queue
         worker.takes += 1
+        # Of this project's worker: the platform has no such header.
         worker.failed = request.headers.get("X-Worker-Start") == "failed"
         if not worker.ready:
             worker.ready, worker.unhealthy = not worker.failed, worker.failed

@@ -20,8 +20,8 @@ _APP_STATE = (
 
 LOCATIONS: dict[str, tuple[str, ...]] = {
     "AsyncEngineArgs": ("vllm.engine.arg_utils",),
-    "AttentionBackendEnum": ("vllm.v1.attention.backends.registry",),
     "AsyncLLM": ("vllm.v1.engine.async_llm",),
+    "AttentionBackendEnum": ("vllm.v1.attention.backends.registry",),
     "BeamSearchParams": ("vllm.sampling_params",),
     "CPUWorker": ("vllm.v1.worker.cpu_worker",),
     "ChatCompletionRequest": (
