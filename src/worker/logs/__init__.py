@@ -21,8 +21,8 @@ from worker.logs import reader
 log = logging.getLogger("worker")
 
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-# Seconds that an end waits for the reader, which usually needs a few milliseconds.
-PATIENCE_S = 1.0
+# Seconds that an end waits for the reader, which needs milliseconds unless the machine is busy.
+PATIENCE_S = 5.0
 
 
 class JsonFormatter(logging.Formatter):
@@ -41,10 +41,23 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(values, default=str)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Reader:
     pid: int
     control: socket.socket
+    # Questions that have no answer yet: an end does not wait for ever.
+    asked: int = 0
+
+    def flush(self) -> None:
+        """Wait until it has written everything.
+
+        Raises:
+            OSError: it was killed, or it waits for whoever reads the log.
+        """
+        self.control.send(b".")
+        self.asked += 1
+        while self.asked and (answers := self.control.recv(self.asked)):
+            self.asked -= len(answers)
 
 
 # The reader of this process, if there is one.
@@ -98,19 +111,17 @@ def _start_reader(streams: Sequence[int], environ: Mapping[str, str]) -> _Reader
 
 
 def flush() -> None:
-    """Wait until all that was printed is where it belongs, for a second at most.
+    """Wait until all that was printed is where it belongs, for some seconds at most.
 
     The end of a container's first process ends the reader, too.
     """
-    # A signal may have come in the middle of a write.
-    with contextlib.suppress(RuntimeError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # A signal may have come in the middle of a write; nobody may read the stream any more.
+        with contextlib.suppress(RuntimeError, OSError):
+            stream.flush()
     for running in _readers:
-        # It was killed, or it waits for whoever reads the log.
         with contextlib.suppress(OSError):
-            running.control.send(b".")
-            running.control.recv(1)
+            running.flush()
 
 
 def is_reader(pid: int) -> bool:

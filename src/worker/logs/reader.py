@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import selectors
 import sys
 import time
@@ -99,7 +100,7 @@ class _Pipe:
 
     def __init__(self, source: int, target: int) -> None:
         self.source = source
-        self._target = open(target, "wb", closefd=False)  # noqa: SIM115 - as long as the process
+        self._target = target
         self._lines = Lines()
 
     def pass_on(self) -> bool:
@@ -113,8 +114,18 @@ class _Pipe:
         self._write(self._lines.rest())
 
     def _write(self, objects: Iterator[str]) -> None:
-        self._target.write("".join(f"{line}\n" for line in objects).encode())
-        self._target.flush()
+        write("".join(f"{line}\n" for line in objects).encode(), self._target)
+
+
+def write(data: bytes, target: int) -> None:
+    """Write everything, or nothing more once nobody can read it: who prints goes on."""
+    with contextlib.suppress(OSError):
+        while data:
+            try:
+                data = data[os.write(target, data) :]
+            except BlockingIOError:
+                # Another process has the same file, and does not want to wait for it.
+                select.select([], [target], [])
 
 
 def pass_on(pipes: set[_Pipe]) -> None:
@@ -135,9 +146,17 @@ def pass_on(pipes: set[_Pipe]) -> None:
                 _answer(pipes)
                 asked = False
             elif len(keys) > len(ready):
-                asked = bool(os.read(CONTROL, 1))
+                asked = _is_asked()
                 if not asked:
                     selector.unregister(CONTROL)
+
+
+def _is_asked() -> bool:
+    """Return whether the worker has asked; if not, it has ended."""
+    # Its end is an error here if it has not waited for an answer.
+    with contextlib.suppress(OSError):
+        return bool(os.read(CONTROL, 1))
+    return False
 
 
 def _answer(pipes: set[_Pipe]) -> None:

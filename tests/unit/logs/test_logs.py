@@ -12,24 +12,37 @@ from typing import Any
 
 import pytest
 from support import ROOT
-from support.processes.background import background
+from support.processes.background import HUNG_S, background
 
 ENVIRON = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
 BEGIN = """
 import logging, os, signal, sys, time, warnings
 from worker import logs
 log = logging.getLogger("worker")
+logs.PATIENCE_S = {patience_s}
 logs.set_up({format!r}, {streams!r}, os.environ)
 """
 
 
-def run(
-    script: str, log_format: str = "json", streams: Sequence[int] = (1, 2), *options: str
-) -> subprocess.CompletedProcess[str]:
-    begin = BEGIN.format(format=log_format, streams=tuple(streams))
-    command = [sys.executable, *options, "-c", begin + script]
+def command(
+    script: str,
+    log_format: str = "json",
+    streams: Sequence[int] = (1, 2),
+    # The reader may take long on a busy machine.
+    patience_s: float = HUNG_S,
+) -> list[str]:
+    begin = BEGIN.format(format=log_format, streams=tuple(streams), patience_s=patience_s)
+    return [sys.executable, "-c", begin + script]
+
+
+def run(script: str, *settings: Any, **named: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, env=ENVIRON, capture_output=True, text=True, timeout=300, check=False
+        command(script, *settings, **named),
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+        timeout=2 * HUNG_S,
+        check=False,
     )
 
 
@@ -137,10 +150,7 @@ os.waitpid(child.pid, 0)
 def test_all_has_been_written_when_the_flush_returns(tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = f"{MANY}logs.flush(){KILL_READER}os._exit(3)\n"
-    # The reader may take long on a busy machine.
-    begin = BEGIN.replace("logs.set_up", "logs.PATIENCE_S = 300\nlogs.set_up")
-    command = [sys.executable, "-c", begin.format(format="json", streams=(1, 2)) + script]
-    with background(command, ENVIRON, log) as process:
+    with background(command(script), ENVIRON, log) as process:
         assert process.ended() == 3
     assert messages(log.read_text()) == [*(str(number) for number in range(20_000)), "last"]
 
@@ -163,8 +173,95 @@ else:
 
 
 def test_a_process_whose_reader_was_killed_ends() -> None:
-    ran = run(f"{KILL_READER}logs.flush()\nos._exit(3)")
+    ran = run(f"{KILL_READER}print('unread')\nlogs.flush()\nos._exit(3)")
     assert ran.returncode == 3
+
+
+# As much as a pipe holds while nobody reads it.
+STOP_READER = """
+import psutil, select
+(child,) = psutil.Process().children()
+child.suspend()
+os.write(2, b"".join(b"%d\\n" % i for i in range(2_000)))
+print("last")
+logs.flush()
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        # Its answer comes, and nobody reads it.
+        """
+child.resume()
+select.select([logs._readers[0].control], [], [])
+os._exit(3)
+""",
+        # Its answer comes when there is nobody any more.
+        """
+worker = os.getpid()
+if os.fork():
+    os._exit(3)
+while os.getppid() == worker:
+    time.sleep(0.01)
+child.resume()
+os._exit(0)
+""",
+    ],
+    ids=["before", "after"],
+)
+def test_a_reader_that_answers_a_flush_too_late_loses_nothing(end: str) -> None:
+    ran = run(STOP_READER + end, patience_s=0.01)
+    assert ran.returncode == 3
+    assert messages(ran.stderr) == [str(number) for number in range(2_000)]
+    assert messages(ran.stdout) == ["last"]
+
+
+def test_a_flush_does_not_take_the_answer_to_an_earlier_one_for_its_own() -> None:
+    ran = run(
+        f"""{STOP_READER}
+child.resume()
+select.select([logs._readers[0].control], [], [])
+logs._readers[0].control.settimeout({HUNG_S})
+os.write(2, b"".join(b"%d\\n" % i for i in range(2_000, 20_000)))
+logs.flush()
+child.kill()
+os._exit(3)
+""",
+        patience_s=0.01,
+    )
+    assert ran.returncode == 3
+    assert messages(ran.stderr) == [str(number) for number in range(20_000)]
+
+
+def test_what_nobody_reads_any_more_harms_neither_the_worker_nor_its_other_stream() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    script = f"{MANY}sys.stdout.flush()\nprint('x' * 200_000)\nlogs.flush()\nos._exit(3)"
+    ran = subprocess.run(
+        command(script), env=ENVIRON, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert ran.returncode == 3
+    assert messages(ran.stderr) == [str(number) for number in range(20_000)]
+
+
+def test_a_log_that_takes_only_a_part_at_a_time_gets_all_of_it() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    script = f"""{MANY}
+import psutil
+(child,) = psutil.Process().children()
+while child.status() == psutil.STATUS_RUNNING:
+    time.sleep(0.01)
+"""
+    full = command(script, streams=(2,), patience_s=0.01)
+    with subprocess.Popen(full, env=ENVIRON, stdout=subprocess.DEVNULL, stderr=write) as process:
+        os.close(write)
+        # The pipe is full by then, and the reader has more for it.
+        assert process.wait(HUNG_S) == 0
+        with os.fdopen(read) as log:
+            assert messages(log.read()) == [str(number) for number in range(20_000)]
 
 
 def test_the_reader_has_no_threads_and_no_signal_but_kill_ends_it() -> None:

@@ -4,8 +4,10 @@ It is a process, since the core is forked from a process that must have no threa
 nothing but the standard library, so that it begins within milliseconds.
 """
 
+import contextlib
 import os
 import re
+import select
 import selectors
 import signal
 import sys
@@ -64,10 +66,19 @@ class Pipe:
         )
         if not data or len(self._rest) > LONGEST_LINE:
             whole, self._rest = whole + self._rest, b""
-        written = 0
-        while written < len(whole):
-            written += os.write(self._target, whole[written:])
+        write(whole, self._target)
         return whole.splitlines() if data else None
+
+
+def write(data: bytes, target: int) -> None:
+    """Write everything, or nothing more once nobody can read it: the core goes on."""
+    with contextlib.suppress(OSError):
+        while data:
+            try:
+                data = data[os.write(target, data) :]
+            except BlockingIOError:
+                # Another process has the same file, and does not want to wait for it.
+                select.select([], [target], [])
 
 
 def main(note: int, *pipes: tuple[int, int]) -> None:
@@ -98,7 +109,9 @@ def _take_note(note: int, lines: list[bytes]) -> None:
     for line in lines:
         error = error_in(line.decode(errors="replace"))
         if error and not (LOST_PEER.search(error) and FULL.search(_noted(note))):
-            os.pwrite(note, error.encode()[:LONGEST_LINE] + b"\n", 0)
+            # The disk may be full.
+            with contextlib.suppress(OSError):
+                os.pwrite(note, error.encode()[:LONGEST_LINE] + b"\n", 0)
 
 
 def _noted(note: int) -> str:

@@ -3,12 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
+from support.processes.background import HUNG_S, wait_until
 
 from worker.engine.blame import blamed
 from worker.engine.fitting import is_out_of_memory
+from worker.engine.healing import reader
 from worker.engine.healing.output import CoreOutput
 from worker.engine.healing.reader import LONGEST_LINE, error_in
 from worker.errors import MachineUnfit
@@ -55,6 +61,7 @@ def printed_by(code: str, tmp_path: Path) -> tuple[str, str | None]:
     """Run code in a child of a process that captures; return what was passed on, and the error."""
     script = f"""
 import subprocess, sys
+from worker.engine.healing import reader
 from worker.engine.healing.output import CoreOutput
 output = CoreOutput()
 with output.captured():
@@ -139,3 +146,54 @@ def test_the_output_of_this_process_is_its_own_again(capfd: pytest.CaptureFixtur
     os.write(1, b"own\n")
     assert output.close() is None
     assert sorted(capfd.readouterr().out.splitlines()) == ["captured", "own"]
+
+
+@contextmanager
+def reading(target: int, note: int) -> Iterator[psutil.Popen]:
+    """Run a reader that writes to the target; what a core prints is its standard input."""
+    command = [sys.executable, "-I", "-S", reader.__file__, *map(str, (note, 0, target))]
+    with psutil.Popen(
+        command, stdin=subprocess.PIPE, bufsize=0, pass_fds=[note, target]
+    ) as process:
+        yield process
+        process.stdin.close()
+        assert process.wait(HUNG_S) == 0
+
+
+LINES = b"one\n" * 50_000
+
+
+def test_a_core_can_print_although_nobody_reads_it(tmp_path: Path) -> None:
+    unread, target = os.pipe()
+    os.close(unread)
+    with (tmp_path / "note").open("w+b") as note:
+        with reading(target, note.fileno()) as process:
+            process.stdin.write(LINES + b"ValueError: no\n")
+        assert note.read() == b"ValueError: no\n"
+    os.close(target)
+
+
+def test_a_target_that_takes_only_a_part_at_a_time_gets_everything(tmp_path: Path) -> None:
+    read, target = os.pipe()
+    os.set_blocking(target, False)
+    with (tmp_path / "note").open("w+b") as note, reading(target, note.fileno()) as process:
+        # More than two pipes hold: the target is full, and the reader has more for it.
+        process.stdin.write(LINES[:150_000])
+        wait_until(lambda: process.status() != psutil.STATUS_RUNNING)
+        os.close(target)
+        with ThreadPoolExecutor() as pool, os.fdopen(read, "rb") as passed_on:
+            all_of_it = pool.submit(passed_on.read)
+            process.stdin.write(LINES[150_000:])
+            process.stdin.close()
+            assert all_of_it.result() == LINES
+
+
+def test_an_error_that_can_not_be_noted_is_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "note").touch()
+    with (
+        (tmp_path / "log").open("wb") as log,
+        (tmp_path / "note").open("rb") as note,
+        reading(log.fileno(), note.fileno()) as process,
+    ):
+        process.stdin.write(b"ValueError: no\n" + LINES)
+    assert (tmp_path / "log").read_bytes() == b"ValueError: no\n" + LINES
