@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from worker import with_parent
 from worker.engine.locations import find
 
 # Of the module of vLLM's registry: calls a function in another process, and returns its result.
@@ -40,7 +41,7 @@ def forked(look: Callable[[], Any], otherwise: Callable[[Callable[[], Any]], Any
     """Return what a function returns in a fork; if it fails there, call it otherwise."""
     context = multiprocessing.get_context("fork")
     answers, answer = context.Pipe(duplex=False)
-    process = context.Process(target=_tell, args=(look, answer))
+    process = context.Process(target=_tell, args=(look, answer, os.getpid()))
     process.start()
     # The only other one is the fork's: its end is the end of the pipe.
     answer.close()
@@ -54,7 +55,8 @@ def forked(look: Callable[[], Any], otherwise: Callable[[Callable[[], Any]], Any
             process.join()
 
 
-def _tell(look: Callable[[], Any], answer: Connection) -> None:
+def _tell(look: Callable[[], Any], answer: Connection, parent: int) -> None:
+    with_parent.end_with(parent)
     # What goes wrong is told by whoever tries it next.
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device of the kernel
         os.dup2(nowhere.fileno(), sys.stderr.fileno())

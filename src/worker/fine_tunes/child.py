@@ -9,6 +9,7 @@ from asyncio.subprocess import Process
 from collections.abc import Sequence
 from pathlib import Path
 
+from worker import with_parent
 from worker.settings.environment import trainers_environ
 
 _SOURCES = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ class Child:
         environ = trainers_environ(wandb=wandb)
         sources = (str(_SOURCES), environ.get("PYTHONPATH", ""))
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *with_parent.command(*command),
             env={**environ, "PYTHONPATH": ":".join(filter(None, sources))},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.DEVNULL,

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from worker import with_parent
 from worker.errors import EngineBusy, MachineUnfit, StartFailed
 from worker.serve import starting
 from worker.settings.mistakes import Mistake, SettingsError
@@ -71,7 +72,8 @@ class Listener:
         passed = [theirs.fileno(), *(one.fileno() for one in opened)]
         control, *fds = map(str, passed)
         # Without site-packages it starts in 20 ms.
-        command = [sys.executable, "-I", "-S", starting.__file__, control, _BODY, *fds]
+        answers = (sys.executable, "-I", "-S", starting.__file__)
+        command = with_parent.command(*answers, control, _BODY, *fds)
         self._child = subprocess.Popen(command, pass_fds=passed, env={}, stdin=subprocess.DEVNULL)
         self._count = len(opened)
         for one in (theirs, *opened):

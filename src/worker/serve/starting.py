@@ -6,7 +6,6 @@ forked. So this is a process; it imports nothing but the standard library, to be
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import sys
@@ -18,8 +17,6 @@ BACKLOG = 2048
 LARGEST_HEAD = 32_768
 # Seconds that a client has to send a head, and to read its answer.
 PATIENCE_S = 5.0
-# Seconds between looks whether the parent still lives.
-LOOK_S = 0.5
 # Turns of the loop within which a connection that it has accepted is answered by a task.
 TURNS = 10
 
@@ -40,7 +37,7 @@ class Starting:
     async def run(self, control: socket.socket, listeners: Sequence[socket.socket]) -> None:
         """Answer until a byte comes on the control, then send the listeners back on it.
 
-        The end of the control is the parent's end.
+        At the end of the control nobody wants them.
         """
         # A server closes what it has listened to.
         kept = [listener.dup() for listener in listeners]
@@ -51,13 +48,10 @@ class Starting:
             for listener in listeners
         ]
         control.setblocking(False)
-        asked = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(control, 1))
-        parent = os.getppid()
-        while not asked.done() and os.getppid() == parent:
-            await asyncio.wait({asked}, timeout=LOOK_S)
+        asked = await asyncio.get_running_loop().sock_recv(control, 1)
         for server in servers:
             server.close()
-        if asked.done() and asked.result():
+        if asked:
             socket.send_fds(control, [b"."], [listener.fileno() for listener in kept])
             for listener in kept:
                 listener.close()
@@ -87,9 +81,8 @@ class Starting:
 
 
 if __name__ == "__main__":
-    for _number in (signal.SIGINT, signal.SIGTERM):
-        # The parent decides.
-        signal.signal(_number, signal.SIG_IGN)
+    # Ctrl-C reaches the whole process group: the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _control, _body, *_listeners = sys.argv[1:]
     _sockets = [socket.socket(fileno=int(number)) for number in (_control, *_listeners)]
     asyncio.run(Starting(_body.encode()).run(_sockets[0], _sockets[1:]))

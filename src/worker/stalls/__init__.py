@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from worker import phases
+from worker import phases, with_parent
 from worker.settings import Settings
 from worker.stalls import watcher
 
@@ -35,7 +35,7 @@ class Watch:
         # Without site-packages it starts in 20 ms.
         words = [str(theirs.fileno()), str(os.getpid()), str(patience_s)]
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-S", watcher.__file__, *words],
+            with_parent.command(sys.executable, "-I", "-S", watcher.__file__, *words),
             pass_fds=[theirs.fileno()],
             env={},
             stdin=subprocess.DEVNULL,

@@ -50,8 +50,9 @@ _STATES = {
 # The worker's own helpers: this one, what answers pings, the readers of what is printed. What they
 # do is no movement, and they end after all others, when everything is where it belongs.
 _HELPER = [b"-I", b"-S"]
-# The one that reads weights ahead is none of them: the engine waits for what it reads.
-_READS_AHEAD = b"/start/reader.py"
+# None of them is the one that reads weights ahead, since the engine waits for what it reads, nor
+# what becomes another command.
+_NO_HELPER = (b"/start/reader.py", b"/worker/with_parent.py")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Process:
     def is_helper(self) -> bool:
         """Whether it is one of the worker's own helpers."""
         command = self.command
-        return command[1:3] == _HELPER and not command[3].endswith(_READS_AHEAD)
+        return command[1:3] == _HELPER and not command[3].endswith(_NO_HELPER)
 
     @property
     def title(self) -> str:
@@ -204,7 +205,7 @@ class Window:
 
 
 def watch(control: socket.socket, worker: int, patience_s: float) -> None:
-    """Watch until the control ends, or the worker.
+    """Watch until the control ends.
 
     Args:
         control: says which phase the start is in, a line for each.
@@ -215,7 +216,7 @@ def watch(control: socket.socket, worker: int, patience_s: float) -> None:
         return
     window, usage, phase = Window(patience_s), Usage(), ""
     look_s = min(patience_s / LOOKS, LONGEST_LOOK_S)
-    while os.getppid() == worker:
+    while True:
         if select.select([control], [], [], look_s)[0]:
             lines = control.recv(4096).decode().split("\n")
             if lines == [""]:
@@ -296,9 +297,8 @@ def say(text: str, level: str = "CRITICAL") -> None:
 
 
 if __name__ == "__main__":
-    for _number in (signal.SIGINT, signal.SIGTERM):
-        # The worker decides.
-        signal.signal(_number, signal.SIG_IGN)
+    # Ctrl-C reaches the whole process group: the worker decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _control, _worker, _patience_s = sys.argv[1:]
     # The worker may end at any time.
     with contextlib.suppress(*_ENDED):

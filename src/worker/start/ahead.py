@@ -2,12 +2,12 @@
 
 import contextlib
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from worker import with_parent
 from worker.memory import CACHE_SHARE, free_memory
 from worker.store import Found, disk
 
@@ -32,7 +32,7 @@ class ReadAhead:
 
     def __init__(self, files: Sequence[Path], limit: int) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-S", _READER, str(os.getpid()), str(limit), *files],
+            with_parent.command(sys.executable, "-I", "-S", _READER, str(limit), *files),
             # It has no use for any variable, and may know no secret.
             env={},
             stdin=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from worker import with_parent
 from worker.errors import MachineUnfit
 from worker.settings.environment import HUB_TOKEN, without_secrets
 from worker.store.places import Places
@@ -144,7 +145,7 @@ def _start_child(order: Order, environ: Mapping[str, str]) -> "subprocess.Popen[
     path = [str(_SOURCES), environ.get("PYTHONPATH", "")]
     child = subprocess.Popen(
         # -P: nothing is imported from the current directory.
-        [sys.executable, "-P", "-m", "worker.store.download"],
+        with_parent.command(sys.executable, "-P", "-m", "worker.store.download"),
         env={**_DEFAULTS, **environ, "PYTHONPATH": ":".join(filter(None, path))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,11 +1,11 @@
 """Checks a training's rows before anything of the model but its tokenizer is loaded."""
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker import with_parent
 from worker.trainer.mistakes import BadData
 from worker.trainer.packed import TRAINING, VALIDATION, Packed
 from worker.trainer.spec import CHECKED, Checked, Exit, Spec
@@ -35,9 +35,9 @@ def check(spec: Spec, place: Path) -> Prepared:
         OSError: a file can't be read or written.
         RuntimeError: the process that checks has crashed; standard error says why.
     """
-    module = ["-m", "worker.trainer.checker", str(place.absolute()), str(os.getpid())]
+    checker = (sys.executable, "-m", "worker.trainer.checker")
     ended = subprocess.run(
-        [sys.executable, *module],
+        with_parent.command(*checker, place.absolute()),
         cwd=SOURCE,
         input=spec.model_dump_json().encode(),
         stdout=subprocess.DEVNULL,

@@ -1,22 +1,17 @@
-"""``python -m worker.trainer.checker PLACE PARENT``: checks a training's rows without torch.
+"""``python -m worker.trainer.checker PLACE``: checks a training's rows without torch.
 
 It is a process of its own because its memory is small only without torch, which transformers else
 loads beside the tokenizer. It reads a ``Spec`` from its input, writes the rows below PLACE, and
-beside them ``CHECKED``. It ends when the process PARENT does.
+beside them ``CHECKED``.
 """
 
 import logging
-import os
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from worker.trainer.spec import CHECKED, Checked, Exit, Mistake, Spec
 
-# Seconds between looks at whether the parent lives.
-LOOK_S = 0.5
 NOT_FAST = "the model's tokenizer is not one of the tokenizers library, which a training needs"
 
 
@@ -43,15 +38,8 @@ def _check(spec: Spec, tokenizer: Any, place: Path) -> Checked:
     return prepare(spec, tokenizer, place)
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    os._exit(Exit.CRASHED)
-
-
-def main(place: Path, parent: int) -> int:
+def main(place: Path) -> int:
     """Check the rows; return how the process ends."""
-    threading.Thread(target=_end_with, args=[parent], daemon=True).start()
     spec = Spec.model_validate_json(sys.stdin.buffer.read())
     tokenizer = _tokenizer(spec)
     try:
@@ -65,4 +53,4 @@ def main(place: Path, parent: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1])))

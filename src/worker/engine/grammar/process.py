@@ -2,7 +2,7 @@
 
 Each is compiled in a fork of this process, which has a limit of time and of memory that the kernel
 enforces, and follows the grammar for some tokens. The process ends when its standard input is
-closed, thus also when the worker ends.
+closed, and the forks end with it.
 """
 
 import json
@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import xgrammar as xgr
+
+from worker import with_parent
 
 # Bytes that a fork may have more than this process.
 ROOM_BYTES = 2 << 30
@@ -49,8 +51,10 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        this = os.getpid()
         pid = os.fork()
         if not pid:
+            with_parent.end_with(this)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             tell(request["number"], attempt(request, compiler, info.vocab_size))
             os._exit(0)

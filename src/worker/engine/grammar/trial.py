@@ -14,6 +14,7 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 
+from worker import with_parent
 from worker.errors import EngineBusy
 
 log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ class Trial:
                 # Nothing of the environment: it holds keys. -P: nothing is imported from the
                 # current directory.
                 self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", PROCESS),
+                    *with_parent.command(sys.executable, "-P", "-m", PROCESS),
                     env={"PYTHONPATH": str(_SOURCES), "OMP_NUM_THREADS": "1"},
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
