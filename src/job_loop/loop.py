@@ -125,7 +125,9 @@ class JobLoop:
             stopping = tasks.create_task(self._stop_jobs(stops))
             await self._leaving.wait()
             await takes.end(TAKE_PATIENCE_S)
-            await asyncio.wait({taking}, timeout=LAST_POSTS_S)
+            # An answer that has begun is read to its end.
+            left_s = max(LAST_POSTS_S, self._grace_ends_at - time.monotonic())
+            await asyncio.wait({taking}, timeout=left_s)
             await self._let_go()
             taking.cancel()
             stopping.cancel()

@@ -1,17 +1,25 @@
 """The loop ends in order: no further job, those that run are answered, then it is over."""
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import signal
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
-from support.job_loops import HANG, Platform, looping
+import uvloop
+from support.engine.scripted import until
+from support.job_loops import HANG, Platform, ScriptedAnswers, looping, session
 from support.processes.background import HUNG_S
 
 from emulator import Action, Call, Emulator, Fault, Status
-from job_loop.polls import READ_S
+from job_loop import JobLoop, Limits, Wire
+from job_loop.wire import Urls
 
 
 async def test_an_idle_worker_leaves_at_once(platform: Platform) -> None:
@@ -35,7 +43,8 @@ async def test_what_runs_is_finished_and_nothing_more(
     assert not platform.answers.left
     platform.loop.leave()
     assert platform.answers.left
-    await asyncio.sleep(4 * READ_S)
+    connections = platform.emulator.queue.worker("w").connections
+    await until(lambda: any(connection.is_closing() for connection in connections))
     late = platform.submit("late")
     await platform.ended()
     assert (job.status, job.output) == (Status.COMPLETED, ["a", "b"])
@@ -49,6 +58,99 @@ async def test_a_job_that_is_handed_over_during_the_signal_is_answered(platform:
     platform.loop.leave()
     await platform.ended()
     assert (job.status, job.output) == (Status.COMPLETED, ["second"])
+
+
+class Held:
+    """A platform that holds a take until nothing more is sent to it.
+
+    Then it goes on with an answer that it has begun, as one that learns of the signal too late.
+    """
+
+    def __init__(self, begun: bytes, rest: Sequence[bytes], *, closes: bool = False) -> None:
+        self.takes = 0
+        self.posts: list[Any] = []
+        self.over = asyncio.Event()
+        self._begun = begun
+        self._rest = rest
+        self._closes = closes
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError), contextlib.closing(writer):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head.startswith(b"GET"):
+                    await self._answer_take(reader, writer)
+                    return
+                size = int(re.findall(rb"(?i)content-length: (\d+)", head)[0])
+                self.posts.append(json.loads(await reader.readexactly(size)))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    async def _answer_take(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.takes += 1
+        writer.write(self._begun)
+        assert await reader.read() == b""
+        for piece in self._rest:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        if not self._closes:
+            await self.over.wait()
+
+
+def told_to_leave(held: Held) -> ScriptedAnswers:
+    """Run a loop that is told to leave while its take is held; return what answered its jobs."""
+
+    async def run() -> ScriptedAnswers:
+        answers = ScriptedAnswers()
+        server = await asyncio.start_server(held.serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        wire = Wire(Urls(f"{url}/take?", f"{url}/stream/$ID?", f"{url}/done/$ID?"), session)
+        loop = JobLoop(answers, wire, Limits(1, 60), Future(), set())
+        with contextlib.closing(server):
+            async with asyncio.timeout(HUNG_S):
+                running = asyncio.create_task(loop.run())
+                await until(lambda: held.takes > 0)
+                loop.leave()
+                await running
+            held.over.set()
+        return answers
+
+    # As in production.
+    return uvloop.run(run())
+
+
+BODY = json.dumps({"id": "j", "input": {"yields": ["a"]}}).encode()
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("begun", [0, 10, len(ANSWER) - len(BODY), len(ANSWER) - 5])
+def test_a_job_that_is_handed_over_in_the_moment_of_the_signal_is_not_lost(
+    begun: int, closes: bool
+) -> None:
+    rest = ANSWER[begun:]
+    pieces = [rest[at : at + 16] for at in range(0, len(rest), 16)]
+    held = Held(ANSWER[:begun], pieces, closes=closes)
+    answers = told_to_leave(held)
+    assert [record.id for record in answers.records] == ["j"]
+    assert (held.takes, held.posts) == (1, [{"output": "a"}, {"output": ["a"]}])
+
+
+def test_a_platform_that_closes_without_a_job_is_not_asked_again() -> None:
+    held = Held(b"", [], closes=True)
+    assert not told_to_leave(held).records
+    assert held.takes == 1
+
+
+def test_a_platform_that_does_not_notice_is_not_waited_for_until_its_poll_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("job_loop.polls.CLOSING_S", 0.05)
+    held = Held(b"", [])
+    assert not told_to_leave(held).records
+    assert held.takes == 1
 
 
 async def test_after_the_grace_jobs_fail_retryably_with_what_they_have() -> None:
