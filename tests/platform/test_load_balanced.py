@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.ports import free_port
 from support.processes.background import Background, wait_until
 from support.processes.commands import SCRIPT, WORKER
 from support.processes.forked import forked
@@ -16,9 +17,7 @@ from support.processes.forked import forked
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        number: int = bound.getsockname()[1]
-        return number
+    return free_port()
 
 
 def pings(port: int) -> Callable[[], int | None]:

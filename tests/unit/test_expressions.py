@@ -2,7 +2,6 @@
 
 import ast
 import re
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.effort import seconds, turns
 
 from worker.job.structured import repetitions
 
@@ -24,10 +24,11 @@ COMPOSED = "job/structured/repetitions.py"
 OF_MESSAGES = "engine/refusals.py"
 
 LENGTHS = [250 * 2**doubled for doubled in range(6)]
-# Processor seconds: a time that grows with the length is a tenth of it for the longest, one
-# that grows with its square several times as much. A full garbage collection takes as long once.
-MOST_S = 0.1
-TRIES = 2
+# Turns of a loop: a time that grows with the length is a quarter of it for the longest, one that
+# grows with its square several times as much.
+MOST = 8_000_000
+# Processor seconds, far less than these turns take: what takes longer is looked at again.
+QUICK_S = 0.01
 
 # Fragments that, repeated, make an expression try again from every place.
 HOSTILE = (
@@ -103,13 +104,11 @@ def flags(call: ast.Call) -> int:
     return sum(re.RegexFlag[name] for name in names)
 
 
-def seconds(apply: Callable[..., Any], text: str) -> float:
-    """Return the processor seconds that an expression needs for a text."""
-    began = time.thread_time()
+def read(apply: Callable[..., Any], text: str) -> None:
+    """Apply an expression to the whole text."""
     found = apply(text)
     if isinstance(found, Iterator):
         deque(found, maxlen=0)
-    return time.thread_time() - began
 
 
 def slow(pattern: re.Pattern[str], method: str) -> str | None:
@@ -121,7 +120,8 @@ def slow(pattern: re.Pattern[str], method: str) -> str | None:
         for begin in ("", *literals[:3]):
             for length in LENGTHS:
                 text = f"{begin}{(fragment * length)[:length]}\0"
-                if all(seconds(apply, text) > MOST_S for _ in range(TRIES)):
+                reading = partial(read, apply, text)
+                if seconds(reading) > QUICK_S and turns(reading) > MOST:
                     return f"{length} characters of {fragment!r} after {begin!r}"
     return None
 

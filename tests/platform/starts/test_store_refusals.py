@@ -1,6 +1,5 @@
 """Why a model is unavailable: one line with the setting to change, and nothing left behind."""
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,17 +17,12 @@ from support.hub.downloads import (
     leases,
 )
 from support.hub.server import MEMBER, STRANGER, Hub
+from support.ports import CLOSED
 from support.processes.commands import Ran, run
 
 from worker.store import Found, NotFound
 
 SHARD = "model-00002-of-00003.safetensors"
-
-
-def closed_port() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +97,9 @@ TROUBLES = {
     "a token in quotes of a text processor": Trouble(
         ("HF_TOKEN holds characters",), {"HF_TOKEN": f"\N{LEFT DOUBLE QUOTATION MARK}{TOKEN}"}
     ),
-    "no network": Trouble(("does not answer", "HF_ENDPOINT"), {"HF_ENDPOINT": closed_port()}),
+    "no network": Trouble(
+        ("does not answer", "HF_ENDPOINT"), {"HF_ENDPOINT": f"http://127.0.0.1:{CLOSED}"}
+    ),
 }
 
 # Tried in every run; the others take two starts for every row, and are slow tests.

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -13,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from emulator import Emulator, Options
+from support.ports import free_port
 from support.processes.background import Background, background
 from support.processes.commands import HANDLER, HOME, SCRIPT
 from support.processes.forked import READ_ON_IMPORT, forked
@@ -139,8 +139,7 @@ class Served:
 
 async def failed_serve(environ: Mapping[str, str], log: Path) -> Served:
     """Start a worker that serves HTTP, until it has told why it can't start, or has ended."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port = bound.getsockname()[1]
+    port = free_port()
     key = {"x-api-key": environ.get("SERVE_API_KEY", "")}
     begun, told = time.monotonic(), None
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}/", headers=key) as session:

@@ -5,12 +5,16 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
+from support import ROOT
+from support.ports import free_port
 from support.processes.background import wait_until
 
 from worker.errors import MachineUnfit, StartFailed
@@ -19,11 +23,23 @@ from worker.serve import starting
 from worker.serve.listener import Listener, Ports
 from worker.settings.mistakes import SettingsError
 
+# A worker that is killed. A core that it has forked has a copy of the control.
+KILLED = """
+import os, signal, sys, time
+from worker.serve.listener import Listener, Ports
+listener = Listener("127.0.0.1", Ports(int(sys.argv[1])))
+if os.fork():
+    print("started", flush=True)
+time.sleep(100_000)
+"""
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port: int = bound.getsockname()[1]
-        return port
+
+def is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -109,15 +125,23 @@ def test_the_port_closes_with_the_process_that_opened_it(
     assert httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 204
     # As the kernel does it at the end of a process.
     listener.close()
+    wait_until(lambda: is_free(port))
 
-    def is_free() -> bool:
+
+def test_the_port_closes_with_a_worker_that_is_killed() -> None:
+    port = free_port()
+    command = [sys.executable, "-c", KILLED, str(port)]
+    environ = {"PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, start_new_session=True
+    ) as worker:
+        assert worker.stdout
+        assert worker.stdout.readline() == b"started\n"
         try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            return False
-        return True
-
-    wait_until(is_free)
+            worker.kill()
+            wait_until(lambda: is_free(port))
+        finally:
+            os.killpg(worker.pid, signal.SIGKILL)
 
 
 def test_a_client_that_sends_no_head_keeps_nobody_else_waiting(

@@ -21,7 +21,7 @@ from huggingface_hub import (
 from huggingface_hub.file_download import http_get
 from support.hub.files import Sent
 from support.hub.server import MEMBER, Hub, blob, commit, hub
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, wait_until
 
 NAME = "org/name"
 LARGE = "model.safetensors"
@@ -230,10 +230,7 @@ def test_a_stalled_file_stops_in_the_middle_until_it_is_let_go(served: Hub) -> N
     served.stalled = {LARGE}
     with ThreadPoolExecutor() as pool:
         getting = pool.submit(get, served)
-        deadline = time.monotonic() + 20
-        while served.transferred(NAME, LARGE) < len(CONTENT) // 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: served.transferred(NAME, LARGE) >= len(CONTENT) // 2)
         time.sleep(0.1)
         assert (served.transferred(NAME, LARGE), getting.done()) == (len(CONTENT) // 2, False)
         served.stalled = set()

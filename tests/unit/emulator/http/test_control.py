@@ -14,7 +14,7 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
     None
 ):
     async with emulator_client() as client:
-        begun = time.time()
+        begun = time.monotonic()
         job = await client.run()
         queued: dict[str, Any] = {
             "id": job,
@@ -27,7 +27,8 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
         }
         timings = await client.get(f"/control/jobs/{job}")
         assert timings == {**queued, "queued_at": timings["queued_at"]}
-        assert abs(timings["queued_at"] - begun) < 60
+        # Unix time, whatever has happened to the clock since the emulator's start.
+        assert abs(timings["queued_at"] - time.time()) < 86_400
         await asyncio.sleep(0.01)
         await client.get("/job-take/w")
         for body in ('{"output": "a"}', '{"output":  "ü" }'):
@@ -35,7 +36,7 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
             await client.request("POST", f"/job-stream/w/{job}", data=body.encode())
         await asyncio.sleep(0.01)
         await client.post_done(job, output=["a", "ü"])
-        passed = time.time() - begun
+        passed = time.monotonic() - begun
         final = await client.get(f"/control/jobs/{job}")
     assert (final["id"], final["status"], final["worker"]) == (job, "COMPLETED", "w")
     assert final["queued_at"] == timings["queued_at"]
@@ -45,7 +46,7 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
     times = [0, final["taken_s"], first["at_s"], second["at_s"], final["done_s"]]
     steps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(steps) >= 0.0099
-    assert final["done_s"] <= passed + 0.1
+    assert final["done_s"] <= passed
 
 
 async def test_all_jobs_are_listed_with_the_number_of_their_chunks() -> None:
