@@ -12,6 +12,7 @@ import pytest
 from support.effort import seconds, turns
 
 from worker.job.structured import repetitions
+from worker.media import containers
 
 SOURCE = Path(__file__).parents[2] / "src" / "worker"
 METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split")
@@ -20,6 +21,8 @@ OPERATORS = ("engine/options/", "settings/", "store/")
 
 # Its expressions are put together from parts.
 COMPOSED = "job/structured/repetitions.py"
+# Its expressions stand in a table, and read the beginnings of files.
+OF_FILES = "media/containers.py"
 # Its expressions stand in a table, and read messages of vLLM that are cut to 2,000 characters.
 OF_MESSAGES = "engine/refusals.py"
 
@@ -87,13 +90,23 @@ def expressions() -> Iterator[Any]:
     for file, call, function in calls():
         if file.startswith(OPERATORS) or not isinstance(call.args[0], ast.Constant):
             continue
-        compiled = re.compile(ast.literal_eval(call.args[0]), flags(call))
+        compiled = as_text(re.compile(ast.literal_eval(call.args[0]), flags(call)))
         methods = {function} if function != "compile" else uses()[named[id(call)]]
         for method in sorted(methods):
             yield pytest.param(compiled, method, id=f"{file}:{call.lineno}-{method}")
     for name, compiled in vars(repetitions).items():
         if isinstance(compiled, re.Pattern):
             yield pytest.param(compiled, "finditer", id=f"{COMPOSED}:{name}")
+    for kind, beginnings in containers.BEGINNINGS.items():
+        for beginning, type_ in beginnings:
+            yield pytest.param(as_text(beginning), "match", id=f"{OF_FILES}:{kind}-{type_}")
+
+
+def as_text(pattern: re.Pattern[Any]) -> re.Pattern[str]:
+    """Return an expression for texts that does what one for bytes does."""
+    if isinstance(pattern.pattern, str):
+        return pattern
+    return re.compile(pattern.pattern.decode("latin-1"), pattern.flags | re.ASCII)
 
 
 def flags(call: ast.Call) -> int:
@@ -128,7 +141,11 @@ def slow(pattern: re.Pattern[str], method: str) -> str | None:
 
 def test_every_expression_can_be_timed() -> None:
     made = {file for file, call, _ in calls() if not isinstance(call.args[0], ast.Constant)}
-    assert {file for file in made if not file.startswith(OPERATORS)} <= {COMPOSED, OF_MESSAGES}
+    assert {file for file in made if not file.startswith(OPERATORS)} <= {
+        COMPOSED,
+        OF_FILES,
+        OF_MESSAGES,
+    }
     assert len(list(expressions())) > 10
 
 

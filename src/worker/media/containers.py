@@ -12,8 +12,7 @@ _EBML = rb"\x1a\x45\xdf\xa3.{1,128}?\x42\x82.{1,8}?(?:webm|matroska)"
 _OGG = rb"OggS\0[\0-\x07]"
 _MP4 = rb"\0\0..ftyp"
 
-# The beginnings of files, and their types.
-_BEGINNINGS: dict[Kind, tuple[tuple[bytes, str], ...]] = {
+_TYPES: dict[Kind, tuple[tuple[bytes, str], ...]] = {
     "video": (
         (_MP4, "video/mp4"),
         (_EBML, "video/webm"),
@@ -35,9 +34,10 @@ _BEGINNINGS: dict[Kind, tuple[tuple[bytes, str], ...]] = {
         (rb"\xff[\xf0\xf1\xf8\xf9]", "audio/aac"),
     ),
 }
-_COMPILED = {
+# The beginnings of files, and their types.
+BEGINNINGS = {
     kind: [(re.compile(beginning, re.DOTALL), type_) for beginning, type_ in pairs]
-    for kind, pairs in _BEGINNINGS.items()
+    for kind, pairs in _TYPES.items()
 }
 # The tag before audio: its flags and its length, of seven bits a byte. Programs that shorten a tag
 # leave zeros behind it.
@@ -57,7 +57,7 @@ def type_of(kind: Kind, file: bytes) -> str | None:
     if _SESSION in file and not file.startswith(b"\0"):
         return None
     begin = _after_tag(file) if kind == "audio" else 0
-    return next((type_ for known, type_ in _COMPILED[kind] if known.match(file, begin)), None)
+    return next((type_ for known, type_ in BEGINNINGS[kind] if known.match(file, begin)), None)
 
 
 def _after_tag(file: bytes) -> int:

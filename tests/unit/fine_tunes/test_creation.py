@@ -1,71 +1,15 @@
 """Creating fine-tunes: of which model, of which rows, and what is refused by name."""
 
-import asyncio
 import importlib.util
-from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-from support.engine.scripted import settings
-from support.internet import Names
+from support.creations import CSV, MODEL, content, create, creator, refused
 
-from worker.engine import Model
-from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject, RequestError
-from worker.fine_tunes.creation import Creator
-from worker.fine_tunes.sources import ROWS, Sources
-from worker.fine_tunes.state import FineTune
-from worker.fine_tunes.store import PREFIX, FineTunes
-from worker.job.fine_tune import FineTuneSpec
-from worker.media.fetcher import Fetcher
-from worker.volume import ids
-
-CSV = b"prompt,response\na,b\n"
-MODEL = Model(
-    names=("demo", "also"),
-    max_model_len=64,
-    device="cpu",
-    tasks=frozenset({"generate"}),
-    source="tiny/demo",
-    place=Path("demo"),
-    max_lora_rank=16,
-)
-ID = ids.derived(PREFIX, "job-1")
-
-
-@pytest.fixture
-def fine_tunes(tmp_path: Path) -> FineTunes:
-    (tmp_path / "inbox").mkdir()
-    return FineTunes.of(settings(FILES_PATH=str(tmp_path), FILES_MAX_MB="1"))
-
-
-def creator(fine_tunes: FineTunes, model: Model = MODEL, **more: Any) -> Creator:
-    return Creator(fine_tunes, model, Sources(fine_tunes.files, None), **more)
-
-
-def create(made_by: Creator, adapters: tuple[str, ...] = (), **asked: Any) -> FineTune:
-    if not {"training_file", "training_path", "rows"} & asked.keys():
-        asked["training_file"] = uploaded(made_by.fine_tunes)
-    return made_by.create(FineTuneSpec.of_body(asked), ID, adapters=adapters)
-
-
-def uploaded(fine_tunes: FineTunes, content: bytes = CSV) -> str:
-    return fine_tunes.files.receive([content], filename="a.csv", purpose="fine-tune").id
-
-
-def refused(made_by: Creator, **asked: Any) -> RequestError:
-    with pytest.raises(RequestError) as caught:
-        create(made_by, **asked)
-    assert not made_by.fine_tunes.all()
-    return caught.value
-
-
-def content(fine_tunes: FineTunes, file_id: str) -> bytes:
-    return fine_tunes.files.content(fine_tunes.files.get(file_id)).read_bytes()
+from worker.errors import Conflict, InvalidInput, NoSuchObject, RequestError
+from worker.fine_tunes.store import FineTunes
 
 
 @pytest.mark.parametrize("name", [None, "demo", "also", "tiny/demo"])
@@ -227,99 +171,3 @@ def test_other_rows_under_the_same_id_are_refused(
     assert create(creator(fine_tunes), **first).request == made.request
     with pytest.raises(Conflict):
         create(creator(fine_tunes), **other)
-
-
-@pytest.fixture
-async def host() -> AsyncGenerator[Any, None]:
-    """A host of the internet, which lies at 127.0.0.9 here."""
-    answers: dict[str, Any] = {}
-
-    async def answer(request: web.Request) -> web.Response:
-        body, type_ = answers[request.path]
-        return web.Response(body=body, content_type=type_) if type_ else await body(request)
-
-    app = web.Application()
-    app.router.add_get("/{tail:.*}", answer)
-    async with TestServer(app, host="127.0.0.9") as server:
-
-        def serve(name: str, body: Any, type_: str = "") -> str:
-            answers[f"/{name}"] = body, type_
-            return f"http://host.example:{server.port}/{name}?secret=word"
-
-        yield serve
-
-
-def fetching(fine_tunes: FineTunes) -> Creator:
-    fetcher = Fetcher(
-        resolver=lambda: Names({"host.example": [["127.0.0.9"]]}),
-        allows=lambda address: address == "127.0.0.9",
-        types=ROWS,
-    )
-    return Creator(fine_tunes, MODEL, Sources(fine_tunes.files, fetcher))
-
-
-@pytest.mark.parametrize("type_", ["text/csv", "text/plain", "application/octet-stream"])
-async def test_a_file_may_be_fetched_from_an_address_once(
-    fine_tunes: FineTunes, host: Any, type_: str
-) -> None:
-    url = host("rows.csv", CSV, type_)
-    made = await asyncio.to_thread(create, fetching(fine_tunes), training_file=url)
-    file = fine_tunes.files.get(made.request.training.file_id)
-    assert content(fine_tunes, file.id) == CSV
-    assert (file.filename, file.purpose) == ("rows.csv", "fine-tune")
-    again = await asyncio.to_thread(
-        create, fetching(fine_tunes), training_file="http://host.example/gone"
-    )
-    assert again.request == made.request
-    assert b"secret" not in b"".join(
-        path.read_bytes() for path in fine_tunes.volume.root.rglob("*") if path.is_file()
-    )
-
-
-async def test_slow_hosts_hold_two_threads_that_nobody_else_waits_for(
-    fine_tunes: FineTunes, host: Any
-) -> None:
-    arrived, release = asyncio.Queue[str](), asyncio.Event()
-
-    async def slow(request: web.Request) -> web.Response:
-        await arrived.put(request.path)
-        await release.wait()
-        return web.Response(body=CSV, content_type="text/csv")
-
-    def begin(number: int, **asked: Any) -> asyncio.Task[FineTune]:
-        id, spec = ids.derived(PREFIX, str(number)), FineTuneSpec.of_body(asked)
-        return asyncio.create_task(fetching(fine_tunes).acreate(spec, id))
-
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    tasks = [begin(number, training_file=host("slow.csv", slow)) for number in range(3)]
-    await arrived.get()
-    await arrived.get()
-    await begin(3, rows=[{"prompt": "a", "response": "b"}])
-    assert (arrived.empty(), [task.done() for task in tasks]) == (True, [False] * 3)
-    release.set()
-    await asyncio.gather(*tasks)
-
-
-async def test_what_an_address_has_must_be_rows_and_not_too_large(
-    fine_tunes: FineTunes, host: Any
-) -> None:
-    page = host("page", b"<html>", "text/html")
-    error = await asyncio.to_thread(refused, fetching(fine_tunes), training_file=page)
-    assert "does not say that it is CSV or JSONL" in error.message
-    large = host("large.csv", b"a" * 1_000_001, "text/csv")
-    error = await asyncio.to_thread(refused, fetching(fine_tunes), training_file=large)
-    assert isinstance(error, InputTooLarge)
-    assert error.param == "training_file"
-    assert not fine_tunes.files.list().data
-
-
-async def test_an_address_inside_is_never_asked(fine_tunes: FineTunes) -> None:
-    asked = {"training_file": "http://169.254.169.254/latest/meta-data"}
-    error = await asyncio.to_thread(refused, Creator.of(fine_tunes, MODEL, settings()), **asked)
-    assert "no address on the public internet" in error.message
-
-
-async def test_other_hosts_than_the_allowed_ones_are_never_asked(fine_tunes: FineTunes) -> None:
-    made_by = Creator.of(fine_tunes, replace(MODEL, hosts=("other.example",)), settings())
-    error = await asyncio.to_thread(refused, made_by, training_file="https://example.com/rows.csv")
-    assert "ALLOWED_MEDIA_DOMAINS" in error.message
