@@ -128,8 +128,9 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("begun", [0, 10, len(ANSWER) - len(BODY), len(ANSWER) - 5])
 def test_a_job_that_is_handed_over_in_the_moment_of_the_signal_is_not_lost(
-    begun: int, closes: bool
+    begun: int, closes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("job_loop.polls.CLOSING_S", HUNG_S)
     rest = ANSWER[begun:]
     pieces = [rest[at : at + 16] for at in range(0, len(rest), 16)]
     held = Held(ANSWER[:begun], pieces, closes=closes)
