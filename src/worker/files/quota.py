@@ -50,10 +50,11 @@ class Quota:
         """
         with self._lock:
             now = time.monotonic()
-            full = self._total + count >= self._most and now > self._measured_at + REFUSALS_S
+            wanted = max(count, 1)
+            full = self._total + wanted > self._most and now > self._measured_at + REFUSALS_S
             if full or now > self._valid_until:
                 self._measure(now)
-            if self._total + count >= self._most:
+            if self._total + wanted > self._most:
                 raise VolumeError(
                     f"all files and outputs of batches may have {self._most // MEGABYTE:,} MB "
                     "together (FILES_MAX_TOTAL_MB): delete some of them"
