@@ -132,8 +132,7 @@ class Fetching:
         child = self._child
         if child is None:
             return
-        if child.stdin:
-            child.stdin.close()
+        child.terminate()
         try:
             child.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -150,12 +149,10 @@ def _start_child(order: Order, environ: Mapping[str, str]) -> "subprocess.Popen[
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
+    assert child.stdin  # for the type checker: it is a pipe
     # If the child has ended already, `result` says so.
-    with contextlib.suppress(BrokenPipeError):
-        if child.stdin:
-            # It stays open: the child ends when it is closed, by whatever ends this process.
-            child.stdin.write(ORDER.dump_json(order) + b"\n")
-            child.stdin.flush()
+    with contextlib.suppress(BrokenPipeError), child.stdin:
+        child.stdin.write(ORDER.dump_json(order))
     return child
 
 

@@ -141,8 +141,8 @@ def downloading(trial: Round, environ: dict[str, str]) -> "subprocess.Popen[byte
         stderr=subprocess.DEVNULL,
     )
     assert process.stdin
-    process.stdin.write(ORDER.dump_json(Order([trial.wanted], trial.places)) + b"\n")
-    process.stdin.flush()
+    with process.stdin:
+        process.stdin.write(ORDER.dump_json(Order([trial.wanted], trial.places)))
     return process
 
 

@@ -1,14 +1,13 @@
 """Obtains what another process wants: reads an ``Order``, downloads, writes a ``Reply``.
 
 This is a process of its own because downloads have threads, and the engine's core is forked before
-any thread exists. It ends when its standard input is closed, thus also when its parent ends.
+any thread exists. A SIGTERM ends it, which also comes when its parent ends.
 """
 
 import logging
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,11 +30,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: leave())
     # Ctrl-C reaches the parent, too, which decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    order = ORDER.validate_json(sys.stdin.buffer.readline())
+    order = ORDER.validate_json(sys.stdin.buffer.read())
     if order.token:
         masking.hide([order.token])
         overwrite(HUB_TOKEN, order.token)
-    threading.Thread(target=leave_with_parent, daemon=True).start()
     for cache in {order.places.cache(wanted) for wanted in order.wanted}:
         warn_of_own_disk(cache)
     try:
@@ -53,11 +51,6 @@ def warn_of_own_disk(cache: Path) -> None:
     """Warn if a cache is on the container's disk, where no other worker finds it."""
     if on_own_disk(cache):
         log.warning("%s is no network volume: each worker downloads for itself", cache)
-
-
-def leave_with_parent() -> None:
-    sys.stdin.buffer.read()
-    leave()
 
 
 def leave() -> NoReturn:
