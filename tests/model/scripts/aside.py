@@ -28,6 +28,7 @@ CHAT = {
     },
 }
 RAW = {"prompt": "Count:", "sampling_params": {"temperature": 0, "max_tokens": 20}}
+GRAMMAR = {"prompt": "Count:", "sampling_params": {"guided_regex": "[0-9]{3}"}}
 # Runs for longer than it is waited for.
 LONG = {
     "prompt": "Count:",
@@ -102,6 +103,8 @@ async def absence(
 async def absences(engines: Engines, settings: Settings) -> dict[str, Any]:
     worker = Worker(engines, settings)
     answers = [await ask(worker, CHAT), await ask(worker, RAW)]
+    # The process that tries grammars begins meanwhile: this waits for it.
+    assert isinstance(await ask(worker, GRAMMAR), list)
     before = used()
     rounds = [
         await absence(worker, engines, patience_s, before["children"])
