@@ -92,7 +92,7 @@ def test_a_deletion_whose_answer_was_lost_has_succeeded(api: Api, there: Platfor
 
 def test_a_creation_without_an_answer_is_looked_for(there: Platform, pauses: list[float]) -> None:
     there.faults.append(Fault("POST", 0, carried_out=True))
-    impatient = Api(Calls(KEY, pauses.append, httpx.Timeout(0.3)), addresses(there))
+    impatient = Api(Calls(KEY, pauses.append, httpx.Timeout(1.0)), addresses(there))
     body = {"name": "chat", "type": "QUEUE", "image": "a/b:1", "gpu": {"pools": ["ADA_24"]}}
     body["scaling"] = {"type": "QUEUE_DELAY", "queueDelay": 4}
     assert impatient.create(body)["id"] == "ep1"
@@ -106,7 +106,8 @@ def test_a_platform_that_does_not_answer_is_unreachable(
     impatient = Api(Calls(KEY, pauses.append, httpx.Timeout(0.05)), addresses(there))
     with pytest.raises(Unreachable, match="no answer in time"):
         impatient.find("chat")
-    assert len(there.calls) == 5
+    # The platform counts a call when it reads it, which may be later.
+    assert len(pauses) == 4
     impatient.calls.close()
 
 
