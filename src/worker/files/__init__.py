@@ -235,7 +235,6 @@ class Files:
         self._quota.take(0)
         with failures(), contextlib.ExitStack() as unless_whole:
             place = self._folders.begin(id)
-            unless_whole.callback(self._quota.forget)
             unless_whole.callback(self._folders.discard, place)
             with place.open("xb") as opened:
                 writing = Writing(id, opened, self._quota)
@@ -258,9 +257,7 @@ class Files:
         Returns:
             How many were removed.
         """
-        removed = self._folders.sweep(in_use)
-        self._quota.forget()
-        return removed
+        return self._folders.sweep(in_use)
 
     def _described(
         self,

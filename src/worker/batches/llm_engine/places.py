@@ -8,7 +8,7 @@ from worker.errors import Conflict, InvalidInput
 from worker.files import PREFIX, Files
 from worker.files.folders import holds
 from worker.job.base import of_field
-from worker.volume import check_space, failures, ids, write_once, write_parts
+from worker.volume import failures, ids, write_once, write_parts
 
 INPUT, OUTPUT = "input_data_path", "output_data_path"
 _URLS = ("http://", "https://")
@@ -57,7 +57,6 @@ class Output:
         """
         with of_field(OUTPUT):
             place = self._place()
-            check_space(place)
             with failures():
                 if not write_once(place, self._mark) and not self._is_reserved(place):
                     raise Conflict(f"{self._path}: there is a file already, or a batch's output")
