@@ -208,6 +208,21 @@ async def test_a_connection_beyond_the_most_takes_the_place_of_the_longest_witho
                 assert (await client.all()).startswith(b"HTTP/1.1 200")
 
 
+async def test_a_connection_that_sends_a_byte_now_and_then_waits_no_shorter_for_that(
+    engine: ScriptedEngine,
+) -> None:
+    async with serving(engine, SERVE_MAX_CONNECTIONS="2") as port:
+        connections: set[Any] = port.server.server_state.connections
+        dripping, silent = await port.connect(), await port.connect()
+        assert await until(lambda: len(connections) == 2)
+        dripping.send(b"G")
+        assert await until(lambda: any(one.conn.trailing_data[0] == b"G" for one in connections))
+        assert (await port.ask(PING)).startswith(b"HTTP/1.1 200")
+        assert await dripping.all() == b""
+        silent.send(PING)
+        assert (await silent.all()).startswith(b"HTTP/1.1 200")
+
+
 async def test_the_connections_of_one_port_take_no_place_of_the_others(
     engine: ScriptedEngine,
 ) -> None:

@@ -76,6 +76,16 @@ async def test_what_somebody_else_has_put_in_the_outputs_place_stays(
     assert other is None or place.read_bytes() == other
 
 
+async def test_a_batch_whose_input_is_gone_leaves_its_output_to_others(
+    worker: Worker, tmp_path: Path
+) -> None:
+    created = await post(worker, V2, **ASKED, content=[CHAT])
+    (content,) = (tmp_path / "worker" / "files").glob("*/content")
+    content.unlink()
+    assert (await run(worker, created))["status"] == "failed"
+    assert not (tmp_path / "out" / "a.json").exists()
+
+
 async def test_an_output_that_was_written_already_is_the_same(
     worker: Worker, tmp_path: Path
 ) -> None:
