@@ -181,8 +181,10 @@ class _Bounded:
             self._numbers += 1
         elif event in _VALUES:
             self._values += 1
-        if self._numbers > MOST_TOKEN_IDS or self._values > self._limits.values_of_a_line:
-            most = f"{self._limits.values_of_a_line:,} others"
+        if self._numbers > MOST_TOKEN_IDS:
+            raise InvalidInput(f"a value in it holds more than {MOST_TOKEN_IDS:,} numbers")
+        if self._values > self._limits.values_of_a_line:
+            most = f"{self._limits.values_of_a_line:,} values that are no numbers"
             raise InvalidInput(f"a value in it holds more than {most} (MAX_INPUT_VALUES)")
 
     def go_on(self) -> None:
