@@ -139,6 +139,12 @@ def test_a_job_that_is_handed_over_in_the_moment_of_the_signal_is_not_lost(
     assert (held.takes, held.posts) == (1, [{"output": "a"}, {"output": ["a"]}])
 
 
+def test_an_answer_that_has_begun_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("job_loop.polls.CLOSING_S", 0.0)
+    held = Held(ANSWER[: -len(BODY)], [bytes([byte]) for byte in BODY])
+    assert [record.id for record in told_to_leave(held).records] == ["j"]
+
+
 def test_a_platform_that_closes_without_a_job_is_not_asked_again() -> None:
     held = Held(b"", [], closes=True)
     assert not told_to_leave(held).records
