@@ -217,6 +217,20 @@ async def test_a_request_that_takes_longer_than_the_looks_is_answered(
             assert [part async for part in parts] == [b"data: 2\n\n"]
 
 
+async def test_a_connection_with_short_requests_stays(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LOOK_S", 0.05)
+    places = set[Any]()
+    async with proxied(emulator) as url, httpx.AsyncClient(base_url=url) as client:
+        for _ in range(30):
+            # No other request is answered sooner.
+            answer = await client.get("/", headers={"Host": "evil.example"})
+            places.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
+            await asyncio.sleep(0.01)
+    assert len(places) == 1
+
+
 async def test_a_connection_beyond_the_most_is_told_so(emulator: Emulator) -> None:
     async with (
         proxied(emulator, limit_concurrency=3) as url,
