@@ -70,7 +70,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image test test-slow test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image fuzz chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image fuzz chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -104,42 +104,34 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... puts a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-test: $(INSTALLED) demo ## Run the tests, in four parts at once (ten minutes)
-	@echo "==> Four parts at once: $(TESTS_1) here; the output of the others follows"
-	@$(MAKE) --no-print-directory --jobs=4 --keep-going test-1 test-2 test-3 test-4
+image-check: ## Run the image's doctor, which needs no GPU (IMAGE=llm-worker, TAG=dev, MODEL_NAME=org/name, GPU=L40S)
+	@$(BUILDER) run --rm --env MODEL_NAME=$(MODEL_NAME) --env BASE_PATH=/tmp $(IMAGE):$(TAG) \
+		python -u src/handler.py --check --gpu $(or $(GPU),L40S)
 
-# They wait about as long as they compute.
+test: $(INSTALLED) demo ## Run the tests, in four parts at once (five minutes)
+	@$(MAKE) --no-print-directory tested MARKED="not slow"
+
+test-all: $(INSTALLED) demo ## Run them, and those marked slow: killed downloads, compiled code, trainings (20 minutes)
+	@$(MAKE) --no-print-directory tested
+
+# They wait about as long as they compute. MARKED chooses among the tests (pytest -m).
 TESTS_1 := tests/settings tests/model tests/unit/doctor tests/unit/engine tests/unit/job_loop tests/unit/trainer
 TESTS_2 := tests/platform --ignore=tests/platform/starts
 TESTS_3 := tests/unit --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/job_loop --ignore=tests/unit/trainer
 TESTS_4 := tests/contract tests/platform/starts
-.PHONY: test-1 test-2 test-3 test-4
+.PHONY: tested test-1 test-2 test-3 test-4
+tested:
+	@echo "==> Four parts at once: $(TESTS_1) here; the output of the others follows"
+	@$(MAKE) --no-print-directory --jobs=4 --keep-going test-1 test-2 test-3 test-4
+
 test-1:
-	@$(BIN)/python -m pytest -m "not slow" $(TESTS_1)
+	@$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_1)
 
+# Shows what a part printed once it has ended.
 test-2 test-3 test-4: test-%:
-	@$(call tested_apart,not slow,$(TESTS_$*))
-
-test-slow: $(INSTALLED) demo ## Run the tests that take long, in two parts at once: killed downloads, compiled code, trainings (ten minutes)
-	@echo "==> Two parts at once: $(SLOW_1) here; the output of the others follows"
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going slow-1 slow-2
-
-# Of about equal length.
-SLOW_1 := tests/platform/starts/test_verdicts.py tests/platform/starts/test_fitting.py
-SLOW_2 := $(addprefix --ignore=,$(SLOW_1))
-.PHONY: slow-1 slow-2
-slow-1:
-	@$(BIN)/python -m pytest -m slow $(SLOW_1)
-
-slow-2:
-	@$(call tested_apart,slow,$(SLOW_2))
-
-# Runs a part (marker, paths), and shows what it printed once it has ended.
-define tested_apart
-output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
-	$(BIN)/python -m pytest -m "$(1)" $(2) >$$output 2>&1 || status=$$?; \
-	printf '\n==> %s\n' '$(2)'; cat $$output; exit $$status
-endef
+	@output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
+	$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
+	printf '\n==> %s\n' '$(TESTS_$*)'; cat $$output; exit $$status
 
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
