@@ -8,6 +8,7 @@ INSTALLED := .venv/installed
 DEMO_MODEL := .models/demo
 CLIENTS := .clients/installed
 FUZZ := .fuzz/installed
+MUTANTS := .mutants/installed
 PLOTTER := .bench/installed
 ACTIONLINT := .actionlint/installed
 SBOM_TOOL := .release/installed
@@ -70,7 +71,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image fuzz chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image fuzz mutants chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -156,6 +157,9 @@ test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in fo
 
 fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs and requests (.fuzz, 100 MB; ten minutes)
 	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
+
+mutants: $(INSTALLED) demo $(MUTANTS) ## Plant defects in the critical modules, and name those that no unit test notices (an hour)
+	@PYTHONPATH=tests .mutants/bin/python -m mutants $(OPTIONS)
 
 chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches and fine-tunes under kills (an hour)
 	@PYTHONPATH=src:tests:builder $(BIN)/python -m chaos $(OPTIONS)
@@ -246,7 +250,7 @@ pictures: $(INSTALLED) demo ## Draw docs/plots/doctor.svg and endpoint.svg, the 
 	@$(BIN)/python builder/pictures.py docs/plots
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf dist .venv .actionlint .release .site .clients .fuzz .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .venv .actionlint .release .site .clients .fuzz .mutants .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -281,6 +285,10 @@ $(FUZZ): $(INSTALLED) tests/fuzz/requirements.txt
 	@$(BIN)/python -m venv .fuzz
 	@.fuzz/bin/python $(PIP) install --no-compile --quiet -r tests/fuzz/requirements.txt
 	@touch $@
+
+$(MUTANTS): $(INSTALLED) tests/mutants/requirements.txt
+	@echo "==> Making .mutants"
+	@$(call environment,-r tests/mutants/requirements.txt)
 
 $(PLOTTER): $(INSTALLED) benchmarks/requirements.txt
 	@echo "==> Making .bench"
