@@ -30,6 +30,7 @@ def texts(option: Option | None = None) -> Iterator[str]:
         yield from {*option.choices, option.default, option.example or ""} - {""}
 
 
+@pytest.mark.slow
 def test_no_value_is_refused_that_vllm_takes(catalogue: Catalogue) -> None:
     names = {name: name for name in catalogue.options.names} | ALIASES
     surprises = [

@@ -1,7 +1,6 @@
-"""What the client's package requires is what it imports, and what its page lists."""
+"""What the client's package requires is what it imports."""
 
 import ast
-import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -38,11 +37,3 @@ def test_all_that_is_imported_is_required_and_nothing_else() -> None:
     required = names(PROJECT["dependencies"])
     extras = {name for extra in PROJECT["optional-dependencies"].values() for name in names(extra)}
     assert required <= found <= required | extras
-
-
-def test_the_page_lists_what_is_required() -> None:
-    page = (ROOT / "docs" / "client.md").read_text()
-    rows = re.findall(r"^\| (`.+) \| .+ \|$", page.split("## The proxy")[0], re.MULTILINE)
-    listed = {canonicalize_name(name) for row in rows for name in re.findall(r"`(.+?)`", row)}
-    extras = [name for extra in PROJECT["optional-dependencies"].values() for name in extra]
-    assert listed == names(PROJECT["dependencies"] + extras)

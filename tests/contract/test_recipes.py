@@ -55,6 +55,7 @@ def test_a_recipe_is_read_without_a_warning(recipe: Recipe) -> None:
         assert read.settings.default_max_tokens > 16
 
 
+@pytest.mark.slow
 def test_the_figures_of_weights_are_those_of_the_models_classes() -> None:
     # In a process of its own: vLLM changes what transformers builds.
     command = [sys.executable, "-W", "ignore", str(ROOT / "builder" / "elements.py")]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import vllm
-from packaging.version import Version
+from support.releases import of_the_pinned
 from vllm.exceptions import VLLMValidationError
 
 from worker.engine import options, translation
@@ -95,21 +95,12 @@ def test_every_failure_of_a_dead_engine_is_engine_dead(error: Exception) -> None
         raise error
 
 
-def test_the_parameters_kept_from_callers_exist_or_belong_to_another_release() -> None:
-    # 0.30 lacks two; a misspelling would also lack its row in docs/reference.
-    unknown = sampling.INTERNAL - set(sampling.SamplingParams.__struct_fields__)
-    assert len(unknown) <= 2, vllm.__version__
-
-
-def test_the_options_kept_from_operators_exist_or_belong_to_another_release() -> None:
+@of_the_pinned
+def test_every_name_kept_from_callers_and_operators_is_one_of_vllms() -> None:
+    assert set(sampling.SamplingParams.__struct_fields__) >= sampling.INTERNAL
     dests = {action.dest for action in options.Options()._parser._actions}
-    # PORT_HEALTH is the platform's: no release has it. 0.31 lacks the other; more are misspellings.
-    lacking = {"port_health"} | (
-        {"grpc_port"} if Version(vllm.__version__) < Version("0.32") else set()
-    )
-    # 0.33 dropped one.
-    dropped = 1 if Version(vllm.__version__) >= Version("0.33") else 0
-    assert len(DENIED - dests - lacking) <= dropped, vllm.__version__
+    # The platform's.
+    assert DENIED - dests == {"port_health"}
 
 
 class TestOptions:

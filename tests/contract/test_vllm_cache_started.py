@@ -28,6 +28,7 @@ def compared() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_start_keeps_of_texts_what_was_planned(name: str, compared: dict[str, Any]) -> None:
     found = compared[name]
