@@ -36,6 +36,7 @@ def test_mistakes_are_told_with_their_lines(demo_model: Path, tmp_path: Path) ->
     assert mistake.message == "response is empty"
 
 
+@pytest.mark.slow
 def test_a_volume_that_cannot_be_written_to_is_an_os_error(
     demo_model: Path, tmp_path: Path
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_volume_that_cannot_be_written_to_is_an_os_error(
         check(_spec(demo_model, path), path / "tokens")
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_is_not_there_is_a_crash_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("prompt,response\na,b\nc,d\n")
@@ -52,6 +54,7 @@ def test_a_tokenizer_that_is_not_there_is_a_crash_with_its_reason(tmp_path: Path
         check(_spec(tmp_path, path), tmp_path / "tokens")
 
 
+@pytest.mark.slow
 def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "a", "completion": "b"}\n' * 2_000)

@@ -169,7 +169,7 @@ def test_what_the_template_refuses_is_told_with_its_line(prepared: Prepare) -> N
     assert checked.mistakes[0].message == "the chat template refuses the messages: Ask first"
 
 
-@pytest.mark.parametrize("form", ["prompts", "messages"])
+@pytest.mark.parametrize("form", ["prompts", pytest.param("messages", marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_file(
     demo_model: Path, tokenizer: TokenizersBackend, tmp_path: Path, form: str
 ) -> None:

@@ -138,6 +138,7 @@ def test_mistakes_in_the_data_end_it_before_the_model_is_read(
     assert events_of(attempt)[-1]["level"] == "error"
 
 
+@pytest.mark.slow
 def test_only_the_rows_are_checked_where_that_is_asked(demo_model: Path, tmp_path: Path) -> None:
     spec = written(tmp_path, demo_model, ROWS)
     assert ended(tmp_path, "000001.a", ONLY_CHECK) == (Exit.OVER, "")

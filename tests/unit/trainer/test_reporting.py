@@ -4,12 +4,14 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.trainer import Attempts, events_of, spec, token_rows
 
 from worker import masking
+from worker.trainer.events import Events
+from worker.trainer.reporting import reporting
+from worker.trainer.spec import EVENTS
 
 # The part of their package that is used; it writes down how it is called.
 PACKAGE = """
@@ -52,15 +54,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("wandb", None)
 
 
-def trained(tmp_path: Path, wandb: dict[str, Any]) -> list[str]:
-    """Train, and return what was told."""
+def test_the_numbers_are_reported(tmp_path: Path, package: Path) -> None:
+    wandb = {"project": "p", "tags": ["t"], "api_key": "unknown"}
     attempts = Attempts(tmp_path / "ftjob-a", token_rows(8))
     attempts.run("1", spec(tmp_path, epochs=1, wandb=wandb))
-    return [event["message"] for event in events_of(attempts.directory / "1")]
-
-
-def test_the_numbers_are_reported(tmp_path: Path, package: Path) -> None:
-    trained(tmp_path, {"project": "p", "tags": ["t"], "api_key": "unknown"})
     said = [json.loads(line) for line in package.read_text().splitlines()]
     how = said[0][1]
     assert said[0][0] == "init"
@@ -76,28 +73,25 @@ def test_the_numbers_are_reported(tmp_path: Path, package: Path) -> None:
     assert said[-1] == ["finish"]
 
 
-def test_one_that_is_refused_is_told(tmp_path: Path, package: Path) -> None:
-    told = trained(tmp_path, {"project": "refused"})
-    assert told[0] == "Nothing is reported to Weights & Biases: no such project"
+def warning(tmp_path: Path, project: str) -> str:
+    """Return why nothing is reported."""
+    with Events(tmp_path / EVENTS, 0) as events:
+        assert reporting(spec(tmp_path, wandb={"project": project}), "ftjob-a", events) == []
+    *_, event = events_of(tmp_path)
+    assert event["level"] == "warn"
+    return str(event["message"]).removeprefix("Nothing is reported to Weights & Biases: ")
 
 
-def test_why_one_is_refused_is_told_without_the_key_and_paths(
-    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("package")
+def test_the_reason_of_a_refusal_is_a_warning_without_keys_and_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(masking, "_secrets", [])
-    told = trained(tmp_path, {"project": "quoted"})
-    assert told[0] == "Nothing is reported to Weights & Biases: the key '***' in ... is none"
-
-
-def test_without_a_key_that_is_told(
-    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert warning(tmp_path, "refused") == "no such project"
+    assert warning(tmp_path, "quoted") == "the key '***' in ... is none"
     monkeypatch.delenv("WANDB_API_KEY")
-    told = trained(tmp_path, {"project": "p"})
-    assert told[0] == "Nothing is reported to Weights & Biases: there is no WANDB_API_KEY"
+    assert warning(tmp_path, "p") == "there is no WANDB_API_KEY"
 
 
-def test_without_the_package_that_is_told(tmp_path: Path) -> None:
-    told = trained(tmp_path, {"project": "p"})
-    expected = "Nothing is reported to Weights & Biases: the package wandb is not installed"
-    assert told[0] == expected
+def test_without_the_package_nothing_is_reported(tmp_path: Path) -> None:
+    assert warning(tmp_path, "p") == "the package wandb is not installed"

@@ -115,7 +115,7 @@ def test_it_is_the_plain_trainer_to_the_number(tmp_path: Path) -> None:
 
 
 # Batches of two rows that fit: with two of them in a step, before and after the first checkpoint.
-@pytest.mark.parametrize("fitting", [6, 20])
+@pytest.mark.parametrize("fitting", [6, pytest.param(20, marks=pytest.mark.slow)])
 def test_fewer_rows_at_once_are_the_same_training(tmp_path: Path, fitting: int) -> None:
     wanted = spec(tmp_path, lora=Lora(r=4, lora_dropout=0))
     whole = Attempts(tmp_path / "whole", ROWS)
@@ -142,6 +142,7 @@ def narrow(fitting: int) -> LlamaForCausalLM:
     return model
 
 
+@pytest.mark.slow
 def test_what_is_computed_again_to_save_memory_is_the_same(tmp_path: Path) -> None:
     whole, again = (Attempts(tmp_path / name, ROWS) for name in ("whole", "again"))
     wanted = spec(tmp_path, batch_size=1)
@@ -178,7 +179,9 @@ def asking(steps: int, *, training: bool = True) -> tuple[LlamaForCausalLM, Inte
     return model, interruptions
 
 
-@pytest.mark.parametrize("steps", [1, 5, 7, 11])
+@pytest.mark.parametrize(
+    "steps", [7, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 5, 11))]
+)
 def test_a_training_that_stops_goes_on_as_if_it_had_not(tmp_path: Path, steps: int) -> None:
     wanted = spec(tmp_path)
     undisturbed = Attempts(tmp_path / "undisturbed", ROWS, VALIDATION)
@@ -194,6 +197,7 @@ def test_a_training_that_stops_goes_on_as_if_it_had_not(tmp_path: Path, steps: i
     assert set(attempts.logs("2")) == set(range(steps + 1, STEPS + 1))
 
 
+@pytest.mark.slow
 def test_a_loss_of_several_steps_is_of_the_same_steps_in_two_attempts(tmp_path: Path) -> None:
     wanted = spec(tmp_path, epochs=19, batch_size=2)
     assert 200 <= 19 * len(ROWS) / 2 < 300
@@ -209,6 +213,7 @@ def test_a_loss_of_several_steps_is_of_the_same_steps_in_two_attempts(tmp_path: 
     assert mean == pytest.approx(of_two[8]["loss"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_one_that_stops_while_it_evaluates_goes_on_from_before(tmp_path: Path) -> None:
     attempts = Attempts(tmp_path, ROWS, VALIDATION)
     with pytest.raises(Stopped):
@@ -238,6 +243,7 @@ def test_a_finished_training_is_not_trained_again(tmp_path: Path) -> None:
     assert numbers(attempts.logs("2")) == {}
 
 
+@pytest.mark.slow
 def test_the_epoch_with_the_least_loss_on_the_rows_held_out_is_the_best(tmp_path: Path) -> None:
     # Rows that are learned by heart make any others less likely.
     wanted = spec(tmp_path, epochs=6, learning_rate=3e-2, lora=Lora(r=16, lora_dropout=0))
