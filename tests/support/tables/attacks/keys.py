@@ -266,7 +266,7 @@ NAMES = [
         lambda: route("/v1/fine_tuning/jobs", model="demo", training_file="file-a", suffix="../x"),
     ),
     *(
-        Attack(f"the route {path} ({method})", partial(dict, route=path, method=method))
+        Attack(f"the route {path[:40]} ({method})", partial(dict, route=path, method=method))
         for path, method in (
             ("/v1/load_lora_adapter", "POST"),
             ("/sleep", "POST"),
