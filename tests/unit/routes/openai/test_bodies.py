@@ -2,18 +2,17 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, settings
 
-from worker.engine import Model
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.media.walker import DENIED
 from worker.routes.openai import ROUTES, bodies
-from worker.routes.openai.bodies import Prepared
 from worker.routes.openai.route import Route
 
 COMPLETIONS = "/v1/completions"
@@ -27,12 +26,6 @@ USER = {"role": "user", "content": "Hi"}
 OPENED = {"role": "system", "content": "Be brief."}
 
 Prepare = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def engine() -> Iterator[ScriptedEngine]:
-    with ScriptedEngine() as engine:
-        yield engine
 
 
 @pytest.fixture
@@ -54,31 +47,21 @@ def prepare(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Prepare:
     return prepared
 
 
-# Models, and keys that callers may not send:
+def refusal(prepare: Prepare, path: str, body: Any, **environ: str) -> tuple[str, str | None]:
+    with pytest.raises(InvalidInput) as caught:
+        prepare(path, body, **environ)
+    return caught.value.message, caught.value.param
 
 
-@pytest.mark.parametrize("body", [{}, {"model": None}])
-def test_a_request_without_a_model_is_for_the_served_model(
-    prepare: Prepare, engine: ScriptedEngine, body: dict[str, Any]
-) -> None:
-    engine.model = Model(("first", "second"), 1, "cpu", frozenset({"generate"}))
-    assert prepare(COMPLETIONS, body)["model"] == "first"
+# Keys that callers may not send:
 
 
-@pytest.mark.parametrize("name", ["other", "", 5])
-def test_vllm_finds_the_model_that_a_request_names(prepare: Prepare, name: Any) -> None:
-    assert prepare(COMPLETIONS, {"model": name})["model"] == name
-
-
-@pytest.mark.parametrize("name", sorted(DENIED))
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES, TOKENIZE])
-def test_keys_that_callers_may_not_send_are_refused(prepare: Prepare, path: str, name: str) -> None:
-    bodies_with_it: list[dict[str, Any]] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
-    for body in bodies_with_it:
-        with pytest.raises(InvalidInput) as caught:
-            prepare(path, body)
-        message = f"{name}: not in a request: {DENIED[name]}"
-        assert (caught.value.message, caught.value.param) == (message, name)
+def test_keys_that_callers_may_not_send_are_refused(prepare: Prepare, path: str) -> None:
+    for name, why in DENIED.items():
+        refused: list[Any] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
+        for body in refused:
+            assert refusal(prepare, path, body) == (f"{name}: not in a request: {why}", name)
 
 
 def test_null_counts_as_absent(prepare: Prepare) -> None:
@@ -86,52 +69,49 @@ def test_null_counts_as_absent(prepare: Prepare) -> None:
     assert prepare(COMPLETIONS, body) == {"model": "demo", "prompt": [None]}
 
 
-def test_values_for_the_chat_template_may_have_other_names(prepare: Prepare) -> None:
-    nested = {"enable_thinking": False, "model": None}
-    assert prepare(CHAT, {"chat_template_kwargs": nested})["chat_template_kwargs"] == nested
-
-
-def test_vllm_refuses_a_value_that_should_be_an_object(prepare: Prepare) -> None:
-    body = {"chat_template_kwargs": ["prompt_embeds"]}
-    assert prepare(CHAT, body)["chat_template_kwargs"] == ["prompt_embeds"]
+@pytest.mark.parametrize(
+    "given", [{"enable_thinking": False, "model": None}, ["prompt_embeds"]], ids=repr
+)
+def test_other_values_for_the_chat_template_are_passed_on(prepare: Prepare, given: Any) -> None:
+    assert prepare(CHAT, {"chat_template_kwargs": given})["chat_template_kwargs"] == given
 
 
 # Conversations:
 
 
 @pytest.mark.parametrize(("path", "route"), [(CHAT, "/chat/completions"), (TOKENIZE, "/tokenize")])
-def test_a_text_is_a_conversation_of_one_message(prepare: Prepare, path: str, route: str) -> None:
-    assert prepare(path, {"messages": "Hi"}, route)["messages"] == [USER]
-    assert prepare(path, {"messages": "Hi"}, "/v1" + route)["messages"] == [USER]
+@pytest.mark.parametrize("version", ["", "/v1"])
+def test_a_text_is_a_conversation_of_one_message(
+    prepare: Prepare, path: str, route: str, version: str
+) -> None:
+    assert prepare(path, {"messages": "Hi"}, version + route)["messages"] == [USER]
 
 
 def test_a_message_may_do_without_a_role_where_the_route_has_no_version(prepare: Prepare) -> None:
     messages = [{"content": "Hi"}, {"role": "assistant", "content": "Ho"}]
-    assert prepare(CHAT, {"messages": messages}, "chat/completions")["messages"] == [
-        USER,
-        messages[1],
-    ]
+    unversioned = prepare(CHAT, {"messages": messages}, "chat/completions")
+    assert unversioned["messages"] == [USER, messages[1]]
     assert prepare(CHAT, {"messages": messages})["messages"] == messages
 
 
 @pytest.mark.parametrize("path", [CHAT, TOKENIZE])
-def test_the_operators_words_stand_first(prepare: Prepare, path: str) -> None:
-    assert prepare(path, {"messages": [USER]}, **SYSTEM)["messages"] == [OPENED, USER]
-    assert prepare(path, {"messages": "Hi"}, **SYSTEM)["messages"] == [OPENED, USER]
-    assert prepare(path, {"messages": [USER]})["messages"] == [USER]
+@pytest.mark.parametrize("messages", [[USER], "Hi"])
+def test_the_operators_words_stand_first(prepare: Prepare, path: str, messages: Any) -> None:
+    assert prepare(path, {"messages": messages}, **SYSTEM)["messages"] == [OPENED, USER]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_the_callers_own_words_of_that_kind_win(prepare: Prepare, role: str) -> None:
     messages = [USER, {"role": role, "content": "Be long."}]
     assert prepare(CHAT, {"messages": messages}, **SYSTEM)["messages"] == messages
+    asked = prepare(RESPONSES, {"input": messages}, **SYSTEM)
+    assert (asked["input"], "instructions" in asked) == (messages, False)
 
 
 @pytest.mark.parametrize(
     ("messages", "place", "kind"),
     [
         (5, "messages", "list"),
-        (True, "messages", "list"),
         ({"role": "user"}, "messages", "list"),
         ([USER, "Hi"], "messages.1", "dictionary"),
         ([None], "messages.0", "dictionary"),
@@ -143,10 +123,8 @@ def test_the_callers_own_words_of_that_kind_win(prepare: Prepare, role: str) -> 
 def test_invalid_messages_are_refused(
     prepare: Prepare, path: str, messages: Any, place: str, kind: str
 ) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        prepare(path, {"messages": messages}, **SYSTEM)
     message = f"{place}: Input should be a valid {kind}"
-    assert (caught.value.message, caught.value.param) == (message, place)
+    assert refusal(prepare, path, {"messages": messages}, **SYSTEM) == (message, place)
 
 
 def test_vllm_refuses_an_empty_conversation(prepare: Prepare) -> None:
@@ -154,10 +132,10 @@ def test_vllm_refuses_an_empty_conversation(prepare: Prepare) -> None:
     assert prepare(CHAT, {"messages": []}, **SYSTEM)["messages"] == [OPENED]
 
 
-def test_a_prompt_is_not_a_conversation(prepare: Prepare) -> None:
-    asked = prepare(TOKENIZE, {"prompt": "Hi", "messages": None}, **SYSTEM)
+@pytest.mark.parametrize("path", [TOKENIZE, COMPLETIONS])
+def test_a_prompt_is_not_a_conversation(prepare: Prepare, path: str) -> None:
+    asked = prepare(path, {"prompt": "Hi", "messages": None}, **SYSTEM)
     assert asked == {"prompt": "Hi", "model": "demo"}
-    assert prepare(COMPLETIONS, {"prompt": "Hi"}, **SYSTEM) == {"prompt": "Hi", "model": "demo"}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +144,6 @@ def test_a_prompt_is_not_a_conversation(prepare: Prepare) -> None:
 def test_where_the_operators_words_have_a_key_of_their_own_they_fill_it(
     prepare: Prepare, path: str, name: str
 ) -> None:
-    assert prepare(path, {}, **SYSTEM)[name] == "Be brief."
     assert prepare(path, {name: None}, **SYSTEM)[name] == "Be brief."
     assert prepare(path, {name: ""}, **SYSTEM)[name] == ""
     assert name not in prepare(path, {})
@@ -197,62 +174,50 @@ def test_the_parts_of_a_tools_output_become_one_text(prepare: Prepare) -> None:
     assert asked == {**item, "output": "42"}
 
 
+IMAGE = {"type": "input_image", "image_url": "data:,"}
+
+
 @pytest.mark.parametrize(
-    "item",
+    "asked",
     [
         "Hi",
-        {"role": "user", "content": "Hi"},
-        {"role": "user", "content": [text("Hi", "input_text")]},
-        {"role": "assistant", "content": "Ho"},
-        {
-            "role": "assistant",
-            "content": [text("a"), {"type": "input_image", "image_url": "data:,"}],
-        },
-        {"role": "assistant", "content": [text("a"), "b"]},
-        {"type": "function_call_output", "output": "42"},
-        {
-            "type": "function_call_output",
-            "output": [{"type": "input_image", "image_url": "data:,"}],
-        },
-        {"type": "reasoning", "output": [text("a")]},
+        ["Hi"],
+        [{"role": "user", "content": "Hi"}],
+        [{"role": "user", "content": [text("Hi", "input_text")]}],
+        [{"role": "assistant", "content": "Ho"}],
+        [{"role": "assistant", "content": [text("a"), IMAGE]}],
+        [{"role": "assistant", "content": [text("a"), "b"]}],
+        [{"type": "function_call_output", "output": "42"}],
+        [{"type": "function_call_output", "output": [IMAGE]}],
+        [{"type": "reasoning", "output": [text("a")]}],
     ],
     ids=repr,
 )
-def test_other_items_go_to_vllm_as_they_are(prepare: Prepare, item: Any) -> None:
-    assert prepare(RESPONSES, {"input": [item]})["input"] == [item]
+def test_other_inputs_go_to_vllm_as_they_are(prepare: Prepare, asked: Any) -> None:
+    assert prepare(RESPONSES, {"input": asked})["input"] == asked
 
 
-@pytest.mark.parametrize("wrong", [5, True, {}, {"role": "user"}], ids=repr)
-def test_an_input_is_a_text_or_a_list(prepare: Prepare, wrong: Any) -> None:
-    with pytest.raises(
-        InvalidInput, match="input: Input should be a valid string or list"
-    ) as caught:
-        prepare(RESPONSES, {"input": wrong})
-    assert caught.value.param == "input"
+FILE = [text("a", "input_text"), {"type": "input_file"}]
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "message"),
-    [("tools", 5, "Input should be a valid list"), ("background", True, "stores no responses")],
+    ("body", "message"),
+    [
+        ({"input": 5}, "input: Input should be a valid string or list"),
+        ({"input": {"role": "user"}}, "input: Input should be a valid string or list"),
+        ({"input": [{"role": "user", "content": FILE}]}, "input: this worker takes no files"),
+        ({"input": [{"role": "user", "output": FILE}]}, "input: this worker takes no files"),
+        ({"tools": 5}, "tools: Input should be a valid list"),
+        ({"background": True}, "background: this worker stores no responses"),
+    ],
+    ids=repr,
 )
-def test_a_response_has_its_tools_in_a_list_and_is_not_fetched_later(
-    prepare: Prepare, name: str, wrong: Any, message: str
+def test_what_no_response_can_have_is_refused(
+    prepare: Prepare, body: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=f"{name}: .*{message}") as caught:
-        prepare(RESPONSES, {name: wrong})
-    assert caught.value.param == name
-
-
-def test_an_input_of_one_text_stays_one(prepare: Prepare) -> None:
-    assert prepare(RESPONSES, {"input": "Hi"})["input"] == "Hi"
-
-
-@pytest.mark.parametrize("key", ["content", "output"])
-def test_a_file_in_an_input_is_refused(prepare: Prepare, key: str) -> None:
-    item = {"role": "user", key: [text("a", "input_text"), {"type": "input_file"}]}
-    with pytest.raises(InvalidInput, match="takes no files: send their text") as caught:
-        prepare(RESPONSES, {"input": [item]})
-    assert caught.value.param == "input"
+    error, param = refusal(prepare, RESPONSES, body)
+    assert error.startswith(message)
+    assert param in body
 
 
 def test_a_response_is_numbered_for_its_job(prepare: Prepare) -> None:
@@ -266,12 +231,10 @@ def test_a_response_is_numbered_for_its_job(prepare: Prepare) -> None:
 def test_unknown_keys_are_passed_on_and_logged_once(
     prepare: Prepare, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            assert prepare(COMPLETIONS, {"nonsense": 1, "echo": False})["nonsense"] == 1
-    assert caplog.messages == [
-        "request job-1: 'nonsense' is no parameter of /v1/completions: no effect"
-    ]
+    for _ in range(2):
+        assert prepare(COMPLETIONS, {"nonsense": 1, "echo": False})["nonsense"] == 1
+    unknown = "'nonsense' is no parameter of /v1/completions: no effect"
+    assert caplog.messages == [f"request job-1: {unknown}"]
 
 
 def test_only_the_beginning_of_a_long_name_is_logged(
@@ -292,22 +255,52 @@ def test_no_more_than_a_hundred_names_are_logged(
 def test_where_requests_are_strict_an_unknown_key_is_refused_with_the_nearest_name(
     prepare: Prepare,
 ) -> None:
-    with pytest.raises(InvalidInput) as caught:
-        prepare(COMPLETIONS, {"prompt": "", "zzz": 1, "max_token": 1}, STRICT_REQUESTS="1")
+    body = {"prompt": "", "zzz": 1, "max_token": 1}
     message = "unknown key 'max_token': did you mean 'max_tokens'?"
-    assert (caught.value.message, caught.value.param) == (message, "max_token")
+    assert refusal(prepare, COMPLETIONS, body, STRICT_REQUESTS="1") == (message, "max_token")
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE, "/elsewhere"])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, TOKENIZE])
 def test_keys_that_the_worker_adds_are_known(prepare: Prepare, path: str) -> None:
-    environ = {**SYSTEM, "STRICT_REQUESTS": "1"}
-    if path == "/elsewhere":
-        with pytest.raises(InvalidInput, match="unknown key 'model'"):
-            prepare(path, {}, **environ)
-    else:
-        assert prepare(path, {}, **environ)["model"] == "demo"
+    assert prepare(path, {}, **SYSTEM, STRICT_REQUESTS="1")["model"] == "demo"
 
 
-def test_without_a_ranking_an_answer_stays_as_it_is() -> None:
-    answer = {"choices": [1]}
-    assert Prepared(None).best(answer) is answer
+def test_no_key_is_known_of_a_route_that_no_engine_has(prepare: Prepare) -> None:
+    error, _ = refusal(prepare, "/elsewhere", {}, STRICT_REQUESTS="1")
+    assert error.startswith("unknown key 'model'")
+
+
+# Anthropic's budget for reasoning, where the model's reasoning is not told from its answer:
+
+BUDGET = {"type": "enabled", "budget_tokens": 1024}
+
+
+@pytest.fixture
+def thinks(engine: ScriptedEngine) -> ScriptedEngine:
+    engine.bodies = {MESSAGES: frozenset({"model", "thinking"})}
+    return engine
+
+
+@pytest.mark.usefixtures("thinks")
+def test_a_budget_has_no_effect_and_is_logged(
+    prepare: Prepare, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert "thinking" not in prepare(MESSAGES, {"thinking": BUDGET})
+    no_effect = "'thinking' is no parameter of /v1/messages: no effect"
+    assert caplog.messages == [f"request job-1: {no_effect}"]
+
+
+@pytest.mark.usefixtures("thinks")
+@pytest.mark.parametrize("other", [{"type": "adaptive"}, {"type": "disabled"}, "enabled", 5])
+def test_vllm_judges_everything_else(prepare: Prepare, other: Any) -> None:
+    assert prepare(MESSAGES, {"thinking": other})["thinking"] == other
+
+
+@pytest.mark.parametrize(("reasons", "strict"), [(True, "0"), (False, "1")])
+def test_vllm_gets_a_budget_if_the_model_reasons_or_requests_are_strict(
+    prepare: Prepare, thinks: ScriptedEngine, reasons: bool, strict: str
+) -> None:
+    thinks.model = replace(thinks.model, reasons=reasons)
+    asked = prepare(MESSAGES, {"thinking": BUDGET}, STRICT_REQUESTS=strict)
+    assert asked["thinking"] == BUDGET

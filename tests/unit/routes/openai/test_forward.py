@@ -1,8 +1,6 @@
 """Requests to vLLM's server: which engine's, and how its answers and errors are passed on."""
 
 import json
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,42 +14,37 @@ from support.engine.scripted import (
 )
 
 from worker.engine import Model
-from worker.job import OpenAIJob
+from worker.routes.openai.events import weight
 
+COMPLETIONS = "/v1/completions"
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
 EMBEDDINGS = "/v1/embeddings"
 STREAM = "text/event-stream"
+DECODED = {"RAW_OPENAI_OUTPUT": "0"}
+# A prompt, which no error may repeat.
+SECRET = "my secret prompt"
 
 
 def payload(route: str, **body: Any) -> dict[str, Any]:
     return {"route": route, "method": "POST", "body": body, "max_batch_delay_ms": 0}
 
 
-async def answered(app: Any, route: str, *, stream: bool = False, **environ: str) -> list[Any]:
+async def answered(
+    engine: ScriptedEngine, app: Any, route: str = CHAT, *, stream: bool = False, **environ: str
+) -> list[Any]:
     """Return the yields of a job, with an app in place of vLLM's server."""
-    with ScriptedEngine(app=app) as engine:
-        return await yields_of(engine, payload(route, stream=stream), **environ)
+    engine.app = app
+    return await yields_of(engine, payload(route, stream=stream), **environ)
+
+
+async def streamed(engine: ScriptedEngine, route: str, *events: str, **environ: str) -> list[Any]:
+    return await answered(
+        engine, replying(*events, media_type=STREAM), route, stream=True, **environ
+    )
 
 
 # Which engine:
-
-
-@pytest.fixture
-def engine() -> Iterator[ScriptedEngine]:
-    with ScriptedEngine() as engine:
-        yield engine
-
-
-@pytest.fixture
-def embedder(engine: ScriptedEngine) -> Iterator[ScriptedEngine]:
-    """A second engine, for embeddings."""
-    with ScriptedEngine() as embedder:
-        embedder.model = Model(("minilm", "org/minilm"), 512, "cpu", frozenset({"embed"}))
-        keys = frozenset({"model", "input", "prompt"})
-        embedder.bodies = {EMBEDDINGS: keys, "/tokenize": keys}
-        engine.embedder = embedder
-        yield embedder
 
 
 async def test_a_route_that_only_one_engine_has_goes_to_that_engine(
@@ -80,12 +73,12 @@ async def test_without_the_embedders_name_the_first_engine_answers(
     assert (len(engine.asked), embedder.asked) == (1, [])
 
 
+@pytest.mark.parametrize("route", ["/tokenize", "/embeddings"])
 async def test_an_unknown_adapter_is_refused_before_vllm_is_asked(
-    engine: ScriptedEngine, embedder: ScriptedEngine
+    engine: ScriptedEngine, embedder: ScriptedEngine, route: str
 ) -> None:
-    for route in ("/tokenize", "/embeddings"):
-        error = failure(await yields_of(engine, payload(route, model="unknown")))
-        assert (error["code"], error["param"]) == (404, "model")
+    error = failure(await yields_of(engine, payload(route, model="unknown")))
+    assert (error["code"], error["param"]) == (404, "model")
     assert engine.asked == embedder.asked == []
 
 
@@ -94,10 +87,8 @@ async def test_vllm_refuses_a_model_that_is_not_a_string(engine: ScriptedEngine)
     assert engine.asked == [{"model": ["demo"]}]
 
 
-async def test_a_route_that_no_engine_has_is_refused_with_advice(
-    engine: ScriptedEngine,
-) -> None:
-    error = failure(await yields_of(engine, payload("/v1/embeddings")))
+async def test_a_route_that_no_engine_has_is_refused_with_advice(engine: ScriptedEngine) -> None:
+    error = failure(await yields_of(engine, payload(EMBEDDINGS)))
     assert error["code"] == 404
     assert error["message"].startswith(f"No model of this worker answers {EMBEDDINGS}: 'demo' gen")
     assert "set EMBEDDING_MODEL_NAME" in error["message"]
@@ -111,50 +102,25 @@ async def test_a_route_that_neither_engine_has_is_refused_with_the_names_of_both
     assert error["message"].endswith(" answers /rerank: 'demo' generates text; 'minilm' embeds.")
 
 
-async def test_a_pooling_model_is_not_advised_to_add_an_embedder(
-    engine: ScriptedEngine,
-) -> None:
+async def test_a_pooling_model_is_not_advised_to_add_an_embedder(engine: ScriptedEngine) -> None:
     engine.model, engine.bodies = Model(("demo",), 512, "cpu", frozenset({"embed"})), {}
     error = failure(await yields_of(engine, payload(CHAT)))
     assert error["message"] == f"No model of this worker answers {CHAT}: 'demo' embeds."
 
 
-async def test_a_route_is_read_with_its_method(engine: ScriptedEngine) -> None:
-    error = failure(await yields_of(engine, {"route": "/v1/embeddings", "method": "GET"}))
-    assert (error["code"], error["message"]) == (405, "/v1/embeddings takes POST.")
-    error = failure(await yields_of(engine, payload("/version", a=1)))
-    assert (error["code"], error["message"]) == (405, "/version takes GET.")
-
-
-# Which routes stream:
-
-
-@pytest.mark.parametrize("route", [CHAT, "/v1/completions", RESPONSES, MESSAGES])
-async def test_these_routes_stream_in_whole_events(route: str) -> None:
-    app = replying("data: 1\n\nda", "ta: 2\n\n", media_type=STREAM)
-    assert await answered(app, route, stream=True) == ["data: 1\n\n", "data: 2\n\n"]
-
-
-async def test_other_routes_do_not_stream_whatever_is_asked() -> None:
-    assert await answered(replying('{"tokens": [1]}'), "/tokenize", stream=True) == [
-        {"tokens": [1]}
-    ]
-
-
 @pytest.mark.parametrize(
-    ("route", "path", "versioned"),
+    ("asked", "message"),
     [
-        ("/v1/chat/completions", "/chat/completions", True),
-        ("chat/completions/", "/chat/completions", False),
-        ("v1/models/v1/x", "/models/v1/x", True),
-        ("/v1/models/org%2Fx?a=b", "/models/org/x", True),
-        ("/v1", "/v1", False),
-        ("/v10/models", "/v10/models", False),
+        ({"route": EMBEDDINGS, "method": "GET"}, "/v1/embeddings takes POST."),
+        (payload("/version", a=1), "/version takes GET."),
     ],
 )
-def test_a_route_counts_with_and_without_v1(route: str, path: str, versioned: bool) -> None:
-    job = OpenAIJob(route=route)
-    assert (job.path, job.versioned) == (path, versioned)
+async def test_a_route_is_read_with_its_method(
+    engine: ScriptedEngine, asked: dict[str, Any], message: str
+) -> None:
+    error = failure(await yields_of(engine, asked))
+    assert (error["code"], error["message"]) == (405, message)
+    assert await yields_of(engine, {"route": "/version", "method": "get"}) == [{"version": "0"}]
 
 
 # How a stream begins:
@@ -164,29 +130,59 @@ def named(event: str, **data: Any) -> str:
     return f"event: {event}\ndata: {json.dumps({'type': event, **data})}\n\n"
 
 
+def delta(**said: Any) -> str:
+    choices = [{"index": 0, "delta": said, "finish_reason": None}]
+    return f"data: {json.dumps({'choices': choices}, separators=(',', ':'))}\n\n"
+
+
 CREATED, IN_PROGRESS = named("response.created"), named("response.in_progress")
 DELTA = named("response.output_text.delta", delta="a")
 BROKEN = named("error", message="too long", code=400, param="input")
+DONE = "data: [DONE]\n\n"
 
 
-async def test_a_stream_that_is_refused_after_its_opening_fails_the_job() -> None:
-    app = replying(CREATED, IN_PROGRESS, BROKEN, media_type=STREAM)
-    error = failure(await answered(app, RESPONSES, stream=True))
-    assert (error["message"], error["code"], error["param"]) == ("too long", 400, "input")
+@pytest.mark.parametrize(
+    ("event", "counts"),
+    [
+        (delta(role="assistant", content=""), 0),
+        (CREATED, 0),
+        (named("response.output_item.added"), 0),
+        (named("message_start"), 0),
+        (named("content_block_start"), 0),
+        (delta(content="a"), 1),
+        (delta(role="assistant", content="a"), 1),
+        (DELTA, 1),
+        (named("content_block_delta"), 1),
+        (DONE, 1),
+    ],
+)
+def test_a_part_of_the_answer_counts_in_a_chunk_and_an_announcement_waits_for_it(
+    event: str, counts: int
+) -> None:
+    assert weight(event) == counts
 
 
-async def test_an_opening_goes_before_what_follows_it() -> None:
-    app = replying(CREATED, IN_PROGRESS, DELTA, CREATED, DELTA, media_type=STREAM)
-    yields = await answered(app, RESPONSES, stream=True)
-    assert "".join(yields) == CREATED + IN_PROGRESS + DELTA + CREATED + DELTA
+@pytest.mark.parametrize("route", [CHAT, COMPLETIONS, RESPONSES, MESSAGES])
+async def test_these_routes_stream_in_whole_events(engine: ScriptedEngine, route: str) -> None:
+    parts = ("data: 1\n\nda", "ta: 2\n\n")
+    assert await streamed(engine, route, *parts) == ["data: 1\n\n", "data: 2\n\n"]
 
 
-async def test_an_opening_that_nothing_follows_is_not_lost() -> None:
-    yields = await answered(replying(CREATED, media_type=STREAM), RESPONSES, stream=True)
-    assert "".join(yields) == CREATED
+async def test_other_routes_do_not_stream_whatever_is_asked(engine: ScriptedEngine) -> None:
+    app = replying('{"tokens": [1]}')
+    assert await answered(engine, app, "/tokenize", stream=True) == [{"tokens": [1]}]
 
 
-# How a stream breaks:
+@pytest.mark.parametrize(
+    "events", [(CREATED, IN_PROGRESS, DELTA, CREATED, DELTA), (CREATED,)], ids=len
+)
+async def test_an_opening_goes_before_what_follows_it_and_is_not_lost(
+    engine: ScriptedEngine, events: tuple[str, ...]
+) -> None:
+    assert "".join(await streamed(engine, RESPONSES, *events)) == "".join(events)
+
+
+# How a stream breaks, at its beginning or later:
 
 ERROR = {
     "message": "too long",
@@ -196,56 +192,67 @@ ERROR = {
     "retryable": False,
     "request_id": "job-1",
 }
-VLLMS = f"data: {json.dumps({'error': {'message': 'too long', 'param': 'input', 'code': 400}})}\n\n"
+VLLMS = {"error": {"message": "too long", "param": "input", "code": 400}}
+BREAKS = f"data: {json.dumps(VLLMS)}\n\n"
 SAID = 'data: {"choices": []}\n\n'
 
 
-@pytest.mark.parametrize("route", [CHAT, "/v1/completions"])
-async def test_a_chat_breaks_with_an_error_and_its_closing_mark(route: str) -> None:
-    app = replying(SAID, VLLMS, "data: [DONE]\n\n", media_type=STREAM)
-    yields = await answered(app, route, stream=True)
-    last_events = f"data: {json.dumps({'error': ERROR})}\n\ndata: [DONE]\n\n"
+@pytest.mark.parametrize(
+    ("route", "events"), [(RESPONSES, (CREATED, IN_PROGRESS, BROKEN)), (CHAT, (BREAKS, DONE))]
+)
+async def test_a_stream_that_is_refused_before_it_has_said_anything_fails_the_job_alone(
+    engine: ScriptedEngine, route: str, events: tuple[str, ...]
+) -> None:
+    (only,) = await streamed(engine, route, *events)
+    assert failure([only]) == ERROR
+
+
+@pytest.mark.parametrize("route", [CHAT, COMPLETIONS])
+async def test_a_chat_breaks_with_an_error_and_its_closing_mark(
+    engine: ScriptedEngine, route: str
+) -> None:
+    last_events = f"data: {json.dumps({'error': ERROR})}\n\n{DONE}"
+    yields = await streamed(engine, route, SAID, BREAKS, DONE)
     assert broken_stream(yields) == ([SAID, last_events], ERROR)
-    decoded = await answered(app, route, stream=True, RAW_OPENAI_OUTPUT="0")
+    decoded = await streamed(engine, route, SAID, BREAKS, DONE, **DECODED)
     assert broken_stream(decoded) == ([[{"choices": []}], [{"error": ERROR}]], ERROR)
 
 
-async def test_messages_break_with_an_event_of_anthropics() -> None:
+async def test_messages_break_with_an_event_of_anthropics(engine: ScriptedEngine) -> None:
     begun = named("content_block_delta")
     error = {"message": "too long", "type": "invalid_request_error", "code": 400, "param": "input"}
-    app = replying(begun, named("error", error=error), media_type=STREAM)
+    events = (begun, named("error", error=error))
     event = {"type": "error", "error": ERROR}
-    yields = await answered(app, MESSAGES, stream=True)
+    yields = await streamed(engine, MESSAGES, *events)
     last_event = f"event: error\ndata: {json.dumps(event)}\n\n"
     assert broken_stream(yields) == ([begun, last_event], ERROR)
     assert json.loads(yields[-1]["error"]) == event
-    decoded = await answered(app, MESSAGES, stream=True, RAW_OPENAI_OUTPUT="0")
+    decoded = await streamed(engine, MESSAGES, *events, **DECODED)
     assert broken_stream(decoded) == ([[{"type": "content_block_delta"}], [event]], ERROR)
 
 
-async def test_a_response_breaks_with_an_event_of_its_own_shape() -> None:
-    app = replying(CREATED, DELTA, BROKEN, media_type=STREAM)
-    yields = await answered(app, RESPONSES, stream=True)
-    begun, failed_with = broken_stream(yields)
+async def test_a_response_breaks_with_an_event_of_its_own_shape(engine: ScriptedEngine) -> None:
+    begun, error = broken_stream(await streamed(engine, RESPONSES, CREATED, DELTA, BROKEN))
     head, _, data = begun[-1].partition("data: ")
-    assert (head, data[-2:]) == ("event: error\n", "\n\n")
+    assert (head, data[-2:], error) == ("event: error\n", "\n\n", ERROR)
     own = {"code": 400, "message": "too long", "param": "input"}
     assert json.loads(data) == {"type": "error", **own, "error": ERROR}
-    assert failed_with == ERROR
 
 
-async def test_an_error_keeps_its_characters() -> None:
-    app = replying(SAID, VLLMS.replace("too long", "zu groß"), media_type=STREAM)
-    (_, last_events), failed_with = broken_stream(await answered(app, CHAT, stream=True))
-    assert "zu groß" in last_events
-    assert failed_with["message"] == "zu groß"
+async def test_the_error_of_a_stream_keeps_its_characters_and_not_the_refused_value(
+    engine: ScriptedEngine,
+) -> None:
+    breaks = BREAKS.replace("too long", f"zu groß (parameter=x, value={SECRET})")
+    (_, last_events), error = broken_stream(await streamed(engine, CHAT, SAID, breaks))
+    assert '"message": "zu groß"' in last_events
+    assert error["message"] == "zu groß"
 
 
 # How a job fails:
 
 
 @pytest.mark.parametrize(
-    ("route", "expected"),
+    ("route", "keys"),
     [
         (MESSAGES, {"type": "error"}),
         ("/v1/messages/count_tokens", {"type": "error"}),
@@ -255,46 +262,45 @@ async def test_an_error_keeps_its_characters() -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_errors_of_anthropics_routes_have_anthropics_shape(
-    route: str, expected: dict[str, str], stream: bool
+    engine: ScriptedEngine, route: str, keys: dict[str, str], stream: bool
 ) -> None:
-    refusal = {"error": {"message": "too long", "param": "input"}}
-    app = replying(json.dumps(refusal), status=400)
-    (chunk,) = await answered(app, route, stream=stream)
-    assert json.loads(chunk["error"]) == {**expected, "error": ERROR}
+    app = replying(json.dumps(VLLMS), status=400)
+    (chunk,) = await answered(engine, app, route, stream=stream)
+    assert json.loads(chunk["error"]) == {**keys, "error": ERROR}
 
 
-async def test_a_refusal_of_vllms_web_framework_keeps_its_message() -> None:
+async def test_a_refusal_of_vllms_web_framework_keeps_its_message(engine: ScriptedEngine) -> None:
     app = replying('{"detail": "Method Not Allowed"}', status=405)
-    error = failure(await answered(app, "/tokenize"))
+    error = failure(await answered(engine, app, "/tokenize"))
     assert (error["code"], error["message"]) == (405, "Method Not Allowed")
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(404, False), (429, True), (503, True)])
-async def test_other_statuses_of_vllm_are_kept(status: int, retryable: bool) -> None:
-    body = {"error": {"message": "no", "code": 400}}
-    error = failure(await answered(replying(json.dumps(body), status=status), CHAT))
-    assert (error["code"], error["message"]) == (status, "no")
-    assert error["retryable"] is retryable
+async def test_other_statuses_of_vllm_are_kept(
+    engine: ScriptedEngine, status: int, retryable: bool
+) -> None:
+    app = replying('{"error": {"message": "no", "code": 400}}', status=status)
+    error = failure(await answered(engine, app))
+    assert (error["code"], error["message"], error["retryable"]) == (status, "no", retryable)
 
 
 @pytest.mark.parametrize(
     "app",
     [
-        replying('{"error": {"message": "a secret path (parameter=x, value=y)"}}', status=500),
-        replying(named("error", error={"message": "a secret path"}), media_type=STREAM),
-        replying('data: {"error": {"message": "a secret path"}}\n\n', media_type=STREAM),
-        replying(named("error", message="a secret path", code=500), media_type=STREAM),
+        replying(f'{{"error": {{"message": "{SECRET} (parameter=x, value=y)"}}}}', status=500),
+        replying(named("error", error={"message": SECRET}), media_type=STREAM),
+        replying(f'data: {{"error": {{"message": "{SECRET}"}}}}\n\n', media_type=STREAM),
+        replying(named("error", message=SECRET, code=500), media_type=STREAM),
     ],
     ids=["whole", "anthropics", "openais", "with-code"],
 )
 async def test_an_internal_error_of_vllm_is_logged_and_not_sent(
-    app: Any, caplog: pytest.LogCaptureFixture
+    engine: ScriptedEngine, app: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR):
-        (chunk,) = await answered(app, MESSAGES, stream=True)
+    (chunk,) = await answered(engine, app, MESSAGES, stream=True)
     assert json.loads(chunk["error"])["error"]["code"] == 500
-    assert "secret" not in chunk["error"]
-    assert caplog.messages == ["request job-1: vLLM's server answers 500: a secret path"]
+    assert SECRET not in chunk["error"]
+    assert caplog.messages == [f"request job-1: vLLM's server answers 500: {SECRET}"]
 
 
 @pytest.mark.parametrize(
@@ -304,12 +310,19 @@ async def test_an_internal_error_of_vllm_is_logged_and_not_sent(
         ("a --flag, a -- dash and -a-b", "a --flag, a -- dash and -a-b"),
         ("--enable-auto-tool-choice, 5", "ENABLE_AUTO_TOOL_CHOICE, 5"),
         ("no (parameter=a.b, value=--served-model-name)", "no"),
-        ("no (parameter=x, value=a\nb)\nmore", "no"),
-        ("wrong\n    For further information visit a", "wrong"),
-        ("x" * 1_999 + " (parameter=x", "x" * 1_999 + " "),
+        (f"no (parameter=messages, value=[{SECRET}\n(x)])\nmore", "no"),
+        ("no (parameter=stop)", "no"),
+        (f"no [type=string_type, input_value='{SECRET}', input_type=str]", "no"),
+        ("no\n    For further information visit https://errors.pydantic.dev/2/v/x", "no"),
+        (f"not a tool: {{'prompt': '{SECRET}'}}", "not a tool"),
         ("two: {'a': 1}\n{'b': 2}", "two"),
+        ("a plain message (with brackets)", "a plain message (with brackets)"),
+        ("x" * 1_999 + " (parameter=x", "x" * 1_999 + " "),
     ],
 )
-async def test_messages_name_settings_and_hold_no_refused_value(message: str, sent: str) -> None:
-    app = replying(json.dumps({"error": {"message": message}}), status=400)
-    assert failure(await answered(app, CHAT))["message"] == sent
+async def test_messages_name_settings_and_hold_no_refused_value(
+    engine: ScriptedEngine, message: str, sent: str
+) -> None:
+    app = replying(json.dumps({"error": {"message": message, "param": "p"}}), status=400)
+    error = failure(await answered(engine, app))
+    assert (error["message"], error["param"], error["code"]) == (sent, "p", 400)
