@@ -7,10 +7,16 @@ import httpx
 from support.engine.scripted import ScriptedEngine, settings
 from worker.serve.service import Service
 
+HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
+KEY = {"SERVE_API_KEY": "sk-right"}
+
 
 def client(engine: ScriptedEngine, **environ: str) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(Service(engine.engines, settings(**environ)))
-    return httpx.AsyncClient(transport=transport, base_url="http://worker")
+    return client_of(Service(engine.engines, settings(**environ)))
+
+
+def client_of(app: Any, url: str = "http://worker") -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url)
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
@@ -18,3 +24,28 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     assert error["code"] == response.status_code
     assert error["request_id"] == response.headers["x-request-id"]
     return error
+
+
+async def sent_to(
+    engine: ScriptedEngine, path: str, receive: Any, *headers: tuple[str, str], **environ: str
+) -> list[Any]:
+    """Return what a POST is answered whose body comes from ``receive``, as with uvicorn."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": raw}
+    await Service(engine.engines, settings(**environ))(scope, receive, send)
+    return sent
+
+
+def leaving_after(*parts: bytes) -> Any:
+    """Return how the parts of a body are received of a client that leaves before its end."""
+    left = iter([{"type": "http.request", "body": part, "more_body": True} for part in parts])
+
+    async def receive() -> dict[str, Any]:
+        return next(left, {"type": "http.disconnect"})
+
+    return receive

@@ -7,14 +7,13 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 from support import ROOT
-from support.ports import free_port
 from support.processes.background import wait_until
 
 from worker.errors import MachineUnfit, StartFailed
@@ -25,9 +24,16 @@ from worker.settings.mistakes import SettingsError
 
 # A worker that is killed. A core that it has forked has a copy of the control.
 KILLED = """
-import os, signal, sys, time
-from worker.serve.listener import Listener, Ports
-listener = Listener("127.0.0.1", Ports(int(sys.argv[1])))
+import os, time
+from worker.serve import listener
+
+def opened(host, port):
+    found = open_port(host, port)
+    print(found.getsockname()[1], flush=True)
+    return found
+
+open_port, listener._open = listener._open, opened
+held = listener.Listener("127.0.0.1", listener.Ports(0))
 if os.fork():
     print("started", flush=True)
 time.sleep(100_000)
@@ -42,16 +48,34 @@ def is_free(port: int) -> bool:
     return True
 
 
+def ping(
+    port: int, path: str = "/ping", method: str = "GET", content: bytes = b""
+) -> httpx.Response:
+    return httpx.request(method, f"http://127.0.0.1:{port}{path}", content=content)
+
+
 @pytest.fixture
-def open_ports() -> Iterator[Callable[[Ports], Listener]]:
-    with ExitStack() as stack:
+def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of the ports that listeners open: the kernel picks them."""
+    found: list[int] = []
+    open_port = module._open
 
-        def opened(ports: Ports) -> Listener:
-            listener = Listener("127.0.0.1", ports)
-            stack.callback(listener.close)
-            return listener
+    def opened(host: str, port: int) -> socket.socket:
+        made = open_port(host, port)
+        found.append(made.getsockname()[1])
+        return made
 
-        yield opened
+    monkeypatch.setattr(module, "_open", opened)
+    return found
+
+
+@pytest.fixture
+def listener(numbers: list[int]) -> Iterator[Listener]:
+    """Listen on two ports, whose numbers ``numbers`` has."""
+    listening = Listener("127.0.0.1", Ports(0, 0))
+    assert len(numbers) == 2
+    yield listening
+    listening.close()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +97,7 @@ def test_the_command_line_wins_over_the_platforms_variables(
 
 
 @pytest.mark.parametrize("name", ["PORT", "PORT_HEALTH"])
-@pytest.mark.parametrize("value", ["http", "70000", "-1", "8.0"])
+@pytest.mark.parametrize("value", ["http", "70000", "-1"])
 def test_a_variable_that_is_no_port_is_a_mistake(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
         Ports.of(None, {name: value})
@@ -86,30 +110,24 @@ def test_a_port_that_is_taken_is_told_with_what_to_set() -> None:
             Listener("127.0.0.1", Ports(port))
 
 
-def test_pings_are_204_and_all_else_503_while_the_worker_starts(
-    open_ports: Callable[[Ports], Listener],
-) -> None:
-    ports = Ports(free_port(), free_port())
-    open_ports(ports)
-    for port in (ports.main, ports.health):
-        url = f"http://127.0.0.1:{port}"
-        assert httpx.get(f"{url}/ping?a=1").status_code == 204
-        assert httpx.head(f"{url}/ping").status_code == 204
+@pytest.mark.usefixtures("listener")
+def test_pings_are_204_and_all_else_503_while_the_worker_starts(numbers: list[int]) -> None:
+    for port in numbers:
+        assert ping(port, "/ping?a=1").status_code == 204
+        assert ping(port, method="HEAD").status_code == 204
         # A body of many packets, which nobody reads.
-        refused = httpx.post(f"{url}/v1/chat/completions", content=b" " * 5_000_000)
+        refused = ping(port, "/v1/chat/completions", "POST", b" " * 5_000_000)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         assert refused.json()["error"]["retryable"] is True
-        assert httpx.post(f"{url}/ping").status_code == 503
-        assert httpx.get(f"{url}/pingpong").status_code == 503
+        assert ping(port, method="POST").status_code == 503
+        assert ping(port, "/pingpong").status_code == 503
 
 
 def test_a_connection_that_comes_between_two_servers_waits_for_the_second(
-    open_ports: Callable[[Ports], Listener],
+    listener: Listener, numbers: list[int]
 ) -> None:
-    port = free_port()
-    listener = open_ports(Ports(port))
-    (taken,) = listener.take()
-    with taken, socket.create_connection(("127.0.0.1", port)) as client:
+    taken, health = listener.take()
+    with taken, health, socket.create_connection(("127.0.0.1", numbers[0])) as client:
         client.sendall(b"hello")
         taken.setblocking(True)
         accepted, _ = taken.accept()
@@ -117,73 +135,67 @@ def test_a_connection_that_comes_between_two_servers_waits_for_the_second(
             assert accepted.recv(5) == b"hello"
 
 
-def test_the_port_closes_with_the_process_that_opened_it(
-    open_ports: Callable[[Ports], Listener],
+def test_the_ports_close_with_the_process_that_opened_them(
+    listener: Listener, numbers: list[int]
 ) -> None:
-    port = free_port()
-    listener = open_ports(Ports(port))
-    assert httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 204
+    assert ping(numbers[0]).status_code == 204
     # As the kernel does it at the end of a process.
     listener.close()
-    wait_until(lambda: is_free(port))
+    wait_until(lambda: all(map(is_free, numbers)))
 
 
 def test_the_port_closes_with_a_worker_that_is_killed() -> None:
-    port = free_port()
-    command = [sys.executable, "-c", KILLED, str(port)]
+    command = [sys.executable, "-c", KILLED]
     environ = {"PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(
         command, env=environ, stdout=subprocess.PIPE, start_new_session=True
     ) as worker:
         assert worker.stdout
+        port = int(worker.stdout.readline())
         assert worker.stdout.readline() == b"started\n"
         try:
+            assert not is_free(port)
             worker.kill()
             wait_until(lambda: is_free(port))
         finally:
             os.killpg(worker.pid, signal.SIGKILL)
 
 
-def test_a_client_that_sends_no_head_keeps_nobody_else_waiting(
-    open_ports: Callable[[Ports], Listener],
-) -> None:
-    port = free_port()
-    open_ports(Ports(port))
+@pytest.mark.usefixtures("listener")
+def test_a_client_that_sends_no_head_keeps_nobody_else_waiting(numbers: list[int]) -> None:
+    address = ("127.0.0.1", numbers[0])
     with ExitStack() as stack:
         for _ in range(20):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(b"GET /p")
-        assert httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 204
+            stack.enter_context(socket.create_connection(address)).sendall(b"GET /p")
+        assert ping(numbers[0]).status_code == 204
 
 
 def test_as_many_connections_wait_as_with_the_worker(
-    open_ports: Callable[[Ports], Listener],
+    listener: Listener, numbers: list[int]
 ) -> None:
-    port = free_port()
-    listener = open_ports(Ports(port))
     # It listens by now.
-    assert httpx.get(f"http://127.0.0.1:{port}/ping").status_code == 204
-    (taken,) = listener.take()
-    with taken:
+    assert ping(numbers[0]).status_code == 204
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    taken, health = listener.take()
+    with taken, health:
         about = taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-        # Of a listening socket, tcpi_sacked is the backlog.
-        (backlog,) = struct.unpack_from("I", about, 28)
-        assert backlog == min(
-            starting.BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text())
-        )
+    # Of a listening socket, tcpi_sacked is the backlog.
+    (backlog,) = struct.unpack_from("I", about, 28)
+    assert backlog == min(starting.BACKLOG, most)
 
 
 def test_whoever_is_accepted_in_the_last_moment_is_answered() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, ExitStack() as stack:
         listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        kept = listening.dup()
+        copy = listening.dup()
         client = stack.enter_context(socket.socket())
 
         async def hand_over() -> None:
             running = asyncio.create_task(starting.Starting(b"{}").run(theirs, [listening]))
             await asyncio.sleep(0.1)
             # The loop learns of both in one turn.
-            client.connect(kept.getsockname())
+            client.connect(copy.getsockname())
             client.sendall(b"GET /ping HTTP/1.1\r\n\r\n")
             client.shutdown(socket.SHUT_WR)
             ours.send(b".")
@@ -191,7 +203,7 @@ def test_whoever_is_accepted_in_the_last_moment_is_answered() -> None:
 
         # Whoever is not answered by the end of this process's loop never is.
         asyncio.run(hand_over())
-        kept.close()
+        copy.close()
         assert client.recv(12) == b"HTTP/1.1 204"
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
         os.close(*fds)
@@ -199,12 +211,9 @@ def test_whoever_is_accepted_in_the_last_moment_is_answered() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_holder_that_is_gone_is_the_machines_fault(
-    open_ports: Callable[[Ports], Listener],
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setattr(module, "HAND_OVER_S", 0.2)
-    listener = open_ports(Ports(free_port(), free_port()))
     listener._child.send_signal(number)
     if number is signal.SIGKILL:
         listener._child.wait()

@@ -4,11 +4,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 from support.engine.scripted import ScriptedEngine, settings
-from support.served import error_of
+from support.served import KEY, client_of, error_of
 
 from worker.errors import StartFailed
 from worker.serve.refusal import Refusal
-from worker.serve.running import HealthPort, refusing, with_cors
+from worker.serve.running import HealthPort, refusing, server, with_cors
 from worker.serve.service import Service
 
 WHY = StartFailed("MODEL_NAME is not set")
@@ -18,51 +18,69 @@ PREFLIGHT = {
     "access-control-request-method": "POST",
     "access-control-request-headers": "authorization,content-type",
 }
+ALLOWED = "access-control-allow-origin"
 
 
-def calling(app: object, url: str = "http://worker") -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url)  # type: ignore[arg-type]  # any app
+def refusal(url: str = "http://worker:80", **environ: str) -> httpx.AsyncClient:
+    """Return a client of what stands in place of a worker that does not start."""
+    return client_of(refusing(WHY, environ, "0.0.0.0", 80, 8080).config.app, url)
 
 
 @pytest.mark.parametrize("origins", [(PAGE,), ("*",), ("https://a.example.com", PAGE)])
-async def test_pages_of_named_origins_are_answered(origins: tuple[str, ...]) -> None:
-    with ScriptedEngine() as engine:
-        service = Service(engine.engines, settings(SERVE_API_KEY="sk-right"))
-        async with calling(with_cors(service, origins)) as http:
-            # Browsers ask without a key.
-            allowed = await http.options("/v1/chat/completions", headers=PREFLIGHT)
-            assert allowed.status_code == 200
-            assert allowed.headers["access-control-allow-origin"] in (PAGE, "*")
-            assert "authorization" in allowed.headers["access-control-allow-headers"]
-            refused = await http.get("/v1/models", headers={"origin": PAGE})
-            assert refused.status_code == 401
-            assert refused.headers["access-control-allow-origin"] in (PAGE, "*")
+async def test_pages_of_named_origins_are_answered(
+    engine: ScriptedEngine, origins: tuple[str, ...]
+) -> None:
+    service = Service(engine.engines, settings(**KEY))
+    async with client_of(with_cors(service, origins)) as http_client:
+        # Browsers ask without a key.
+        asked = await http_client.options("/v1/chat/completions", headers=PREFLIGHT)
+        refused = await http_client.get("/v1/models", headers={"origin": PAGE})
+    assert (asked.status_code, refused.status_code) == (200, 401)
+    assert "authorization" in asked.headers["access-control-allow-headers"]
+    for response in (asked, refused):
+        assert response.headers[ALLOWED] in (PAGE, "*")
 
 
 @pytest.mark.parametrize("origins", [(), ("https://other.example.com",)])
-async def test_pages_of_other_origins_are_not(origins: tuple[str, ...]) -> None:
-    with ScriptedEngine() as engine:
-        service = Service(engine.engines, settings())
-        async with calling(with_cors(service, origins)) as http:
-            asked = await http.options("/v1/chat/completions", headers=PREFLIGHT)
-            assert asked.status_code >= 400
-            assert "access-control-allow-origin" not in asked.headers
+async def test_pages_of_other_origins_are_not(
+    engine: ScriptedEngine, origins: tuple[str, ...]
+) -> None:
+    service = Service(engine.engines, settings())
+    async with client_of(with_cors(service, origins)) as http_client:
+        asked = await http_client.options("/v1/chat/completions", headers=PREFLIGHT)
+    assert (asked.status_code >= 400, ALLOWED in asked.headers) == (True, False)
 
 
-async def test_the_health_port_has_pings_alone() -> None:
-    with ScriptedEngine() as engine:
-        app = HealthPort(Service(engine.engines, settings()), 8080)
-        async with calling(app, "http://worker:8080") as http:
-            assert (await http.get("/ping")).status_code == 200
-            assert (await http.get("/v1/models")).status_code == 404
-        async with calling(app, "http://worker:80") as http:
-            assert (await http.get("/ping")).status_code == 200
+@pytest.mark.parametrize(
+    ("url", "statuses"), [("http://worker:8080", [200, 404]), ("http://worker:80", [200, 200])]
+)
+async def test_the_health_port_has_pings_alone(
+    engine: ScriptedEngine, url: str, statuses: list[int]
+) -> None:
+    app = HealthPort(Service(engine.engines, settings()), 8080)
+    async with client_of(app, url) as http_client:
+        found = [(await http_client.get(path)).status_code for path in ("/ping", "/v1/models")]
+    assert found == statuses
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/batches", "/ping", "/health", "/x"])
+@pytest.mark.parametrize(
+    ("host", "environ", "warns"),
+    [("127.0.0.1", {}, False), ("0.0.0.0", {}, True), ("0.0.0.0", KEY, False)],
+)
+def test_listening_beyond_this_machine_without_a_key_warns(
+    host: str, environ: dict[str, str], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    server(ScriptedEngine().engines, settings(**environ), host, 8000)
+    assert ("SERVE_API_KEY" in caplog.text) is warns
+
+
+# A worker that does not start:
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/ping", "/health", "/x"])
 async def test_every_request_is_told_why_the_worker_does_not_start(path: str) -> None:
-    async with calling(Refusal(WHY, None)) as http:
-        answer = await http.post(path, json={})
+    async with refusal() as http_client:
+        answer = await http_client.post(path, json={})
     assert answer.status_code == 503
     # OpenAI's client would send it again.
     assert answer.headers["x-should-retry"] == "false"
@@ -71,34 +89,29 @@ async def test_every_request_is_told_why_the_worker_does_not_start(path: str) ->
 
 
 async def test_without_the_key_nobody_learns_why() -> None:
-    async with calling(Refusal(WHY, SecretStr("sk-right"))) as http:
-        assert (await http.get("/v1/models")).status_code == 401
-        ping = await http.get("/ping")
+    async with client_of(Refusal(WHY, SecretStr("sk-right"))) as http_client:
+        assert (await http_client.get("/v1/models")).status_code == 401
+        ping = await http_client.get("/ping")
         assert (ping.status_code, ping.content) == (503, b"")
-        told = await http.get("/v1/models", headers={"authorization": "Bearer sk-right"})
-        assert error_of(told)["message"] == WHY.message
+        headers = {"authorization": "Bearer sk-right"}
+        told = await http_client.get("/v1/models", headers=headers)
+    assert error_of(told)["message"] == WHY.message
 
 
-@pytest.mark.parametrize("origins", ['["https://x"', "{", "[" + PAGE])
-async def test_origins_that_can_not_be_read_keep_nobody_from_the_reason(origins: str) -> None:
-    app = refusing(WHY, {"ALLOWED_ORIGINS": origins}, "0.0.0.0", 80).config.app
-    async with calling(app) as http:
-        answer = await http.get("/v1/models", headers={"origin": PAGE})
+@pytest.mark.parametrize(
+    ("origins", "allowed"),
+    [(f'["{PAGE}"]', PAGE), ('["https://x"', None), ("{", None), (f"[{PAGE}", None)],
+)
+async def test_a_page_of_a_named_origin_may_read_why_and_broken_names_keep_nobody_from_it(
+    origins: str, allowed: str | None
+) -> None:
+    async with refusal(ALLOWED_ORIGINS=origins) as http_client:
+        answer = await http_client.get("/v1/models", headers={"origin": PAGE})
     assert error_of(answer)["message"] == WHY.message
-    assert "access-control-allow-origin" not in answer.headers
-
-
-async def test_a_page_of_a_named_origin_may_read_why() -> None:
-    app = refusing(WHY, {"ALLOWED_ORIGINS": f'["{PAGE}"]'}, "127.0.0.1", 80).config.app
-    async with calling(app) as http:
-        answer = await http.get("/v1/models", headers={"origin": PAGE})
-    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert answer.headers.get(ALLOWED) == allowed
 
 
 async def test_the_health_port_tells_nobody_why() -> None:
-    app = refusing(WHY, {}, "127.0.0.1", 80, 8080).config.app
-    async with calling(app, "http://worker:8080") as http:
-        assert (await http.get("/v1/models")).status_code == 404
-        assert (await http.get("/ping")).status_code == 503
-    async with calling(app, "http://worker:80") as http:
-        assert (await http.get("/v1/models")).status_code == 503
+    async with refusal("http://worker:8080") as http_client:
+        assert (await http_client.get("/v1/models")).status_code == 404
+        assert (await http_client.get("/ping")).status_code == 503
