@@ -11,12 +11,17 @@ HELLO = {"messages": [{"role": "user", "content": "Hi"}]}
 KEY = {"SERVE_API_KEY": "sk-right"}
 
 
-def client(engine: ScriptedEngine, **environ: str) -> httpx.AsyncClient:
-    return client_of(Service(engine.engines, settings(**environ)))
-
-
 def client_of(app: Any, url: str = "http://worker") -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url)
+
+
+class Served(httpx.AsyncClient):
+    """A client of the app in front of an engine."""
+
+    def __init__(self, engine: ScriptedEngine, **environ: str) -> None:
+        self.engine = engine
+        transport = httpx.ASGITransport(Service(engine.engines, settings(**environ)))
+        super().__init__(transport=transport, base_url="http://worker")
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:

@@ -113,9 +113,7 @@ async def test_a_path_that_is_no_file_of_a_callers_is_refused(
         ({"endpoint": CHAT, "input_file_id": "file-../secret"}, "input_file_id"),
     ],
 )
-async def test_texts_that_are_no_ids_find_nothing(
-    caller: Caller, spec: dict[str, Any], param: str
-) -> None:
+async def test_other_texts_find_nothing(caller: Caller, spec: dict[str, Any], param: str) -> None:
     error = await refusal(caller, spec)
     assert (error["code"], error["param"]) == (404, param)
 
@@ -134,9 +132,7 @@ async def batch_of(caller: Caller, **spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("endpoint", ["/score", "/v1/score"])
-async def test_an_endpoint_that_a_model_has_without_v1_is_taken_with_and_without(
-    caller: Caller, endpoint: str
-) -> None:
+async def test_an_endpoint_without_v1_is_taken_with_it_too(caller: Caller, endpoint: str) -> None:
     caller.engine.app, caller.engine.bodies = (
         replying('{"data": []}'),
         {"/score": frozenset({"text_1"})},
@@ -171,7 +167,7 @@ async def test_where_the_engine_computes_by_priority_lines_come_after_callers(
     assert batch["request_counts"]["failed"] == 2 - len(expected)
 
 
-async def test_a_line_that_holds_too_much_is_refused_and_the_others_are_answered(
+async def test_a_line_that_holds_too_much_is_refused_and_others_answered(
     caller: Caller,
 ) -> None:
     requests = lines(2)
@@ -196,9 +192,7 @@ async def test_the_answer_counts_the_tokens_and_says_nothing_of_a_next_job_at_th
 
 
 @pytest.mark.parametrize("starts", [True, False])
-async def test_a_job_whose_time_is_over_sends_the_next_or_says_what_to_send(
-    caller: Caller, starts: bool
-) -> None:
+async def test_a_job_out_of_time_sends_the_next_or_names_it(caller: Caller, starts: bool) -> None:
     caller = Caller(caller.engine, caller.root, starts)
     left = await caller.job(batch={"requests": lines(1), "endpoint": CHAT, "max_runtime_sec": 1})
     id = left["batch"]["id"]

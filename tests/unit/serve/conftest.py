@@ -2,10 +2,9 @@
 
 from collections.abc import AsyncIterator, Iterator
 
-import httpx
 import pytest
 from support.engine.scripted import ScriptedEngine, tokens
-from support.served import client
+from support.served import Served
 
 
 @pytest.fixture
@@ -21,8 +20,6 @@ def environ() -> dict[str, str]:
 
 
 @pytest.fixture
-async def http_client(
-    engine: ScriptedEngine, environ: dict[str, str]
-) -> AsyncIterator[httpx.AsyncClient]:
-    async with client(engine, **environ) as connected:
+async def http_client(engine: ScriptedEngine, environ: dict[str, str]) -> AsyncIterator[Served]:
+    async with Served(engine, **environ) as connected:
         yield connected

@@ -54,9 +54,7 @@ async def created(caller: Caller) -> Batch:
     return batches.get(made["id"])
 
 
-async def test_a_batch_that_is_created_over_http_runs_by_itself(
-    tmp_path: Path, engine: ScriptedEngine
-) -> None:
+async def test_a_batch_created_over_http_runs(tmp_path: Path, engine: ScriptedEngine) -> None:
     # Nobody ends the jobs of a server for their time.
     environ = {"FILES_PATH": str(tmp_path), "EXECUTION_TIMEOUT_S": "1"}
     async with serving(engine, **environ) as http_client:
@@ -72,9 +70,7 @@ async def test_a_batch_that_is_created_over_http_runs_by_itself(
     assert (len(output), list(errors)) == (20, ["wrong"])
 
 
-async def test_batches_that_were_left_go_on_when_the_server_starts(
-    tmp_path: Path, engine: ScriptedEngine
-) -> None:
+async def test_batches_that_were_left_go_on(tmp_path: Path, engine: ScriptedEngine) -> None:
     caller = Caller(engine, tmp_path)
     await caller.job(batch={"requests": lines(2), "endpoint": CHAT})
     left = [await created(caller) for _ in range(2)]
@@ -86,9 +82,7 @@ async def test_batches_that_were_left_go_on_when_the_server_starts(
     assert len(engine.asked) == 2 + 3 + 3
 
 
-async def test_a_server_without_a_volume_starts_and_serves(
-    tmp_path: Path, engine: ScriptedEngine
-) -> None:
+async def test_a_server_without_a_volume_serves(tmp_path: Path, engine: ScriptedEngine) -> None:
     async with serving(engine, BASE_PATH=str(tmp_path / "none")) as http_client:
         assert (await http_client.post(CHAT, json=HELLO)).status_code == 200
         assert (await http_client.get("/v1/batches")).status_code == 507
@@ -145,7 +139,7 @@ async def test_before_the_server_has_started_nothing_is(jobs: Jobs) -> None:
     assert jobs.taken == []
 
 
-async def test_work_that_is_started_while_it_runs_is_run_once_more_after_its_end(
+async def test_work_that_is_started_while_it_runs_is_run_once_more(
     jobs: Jobs,
 ) -> None:
     async with living(jobs):

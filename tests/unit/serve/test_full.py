@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 from support.disks import fill, mounted
 from support.engine.scripted import CHAT, HANG, ScriptedEngine, tokens, until
-from support.served import HELLO, client, error_of
+from support.served import HELLO, Served, error_of
 
 from worker.concurrency import most_inside
 from worker.errors import EngineBusy
@@ -22,12 +22,12 @@ LARGEST = 100
 ROOM = 4_000_000
 
 
-async def test_a_request_beyond_the_most_is_refused_until_one_has_ended(
+async def test_a_request_beyond_the_most_is_refused_until_one_ends(
     engine: ScriptedEngine,
 ) -> None:
     engine.script, engine.slots = (HANG,), 1
     most = most_inside(jobs=1, slots=1)
-    async with client(engine, MAX_CONCURRENCY="1") as http_client, asyncio.TaskGroup() as group:
+    async with Served(engine, MAX_CONCURRENCY="1") as http_client, asyncio.TaskGroup() as group:
         running = [group.create_task(http_client.post(CHAT, json=HELLO)) for _ in range(most)]
         assert await until(lambda: len(engine.generating) == most)
         engine.script = tuple(tokens("a"))
@@ -43,10 +43,8 @@ async def test_a_request_beyond_the_most_is_refused_until_one_has_ended(
             request.cancel()
 
 
-async def test_a_request_to_a_model_that_is_set_aside_is_told_when_to_come_again(
-    engine: ScriptedEngine, http_client: httpx.AsyncClient
-) -> None:
-    async with engine.engines.aside(patience_s=0.1):
+async def test_while_it_is_set_aside_callers_are_told_when_to_come(http_client: Served) -> None:
+    async with http_client.engine.engines.aside(patience_s=0.1):
         refused = await http_client.post(CHAT, json=HELLO)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
         assert (await http_client.get("/ping")).status_code == 200
@@ -108,7 +106,7 @@ async def test_a_form_that_does_not_fit_on_the_workers_disk_is_refused_and_leave
     root = tmp_path / "volume"
     filler = fill(disk, left)
     free = shutil.disk_usage(disk).free
-    async with client(engine, FILES_PATH=str(root)) as http_client:
+    async with Served(engine, FILES_PATH=str(root)) as http_client:
 
         async def upload(size: int) -> httpx.Response:
             files = {"file": ("a.jsonl", bytes(size))}

@@ -1,9 +1,8 @@
 """Who is answered: with a key, without one, and what load balancers may ask."""
 
-import httpx
 import pytest
-from support.engine.scripted import CHAT, ScriptedEngine
-from support.served import HELLO, KEY, error_of
+from support.engine.scripted import CHAT
+from support.served import HELLO, KEY, Served, error_of
 
 
 @pytest.fixture
@@ -13,20 +12,16 @@ def environ() -> dict[str, str]:
 
 @pytest.mark.parametrize("path", ["/health", "/ping"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "BREW"])
-async def test_what_is_open_to_all_takes_no_body(
-    http_client: httpx.AsyncClient, path: str, method: str
-) -> None:
+async def test_no_body_is_taken_from_all(http_client: Served, path: str, method: str) -> None:
     response = await http_client.request(method, path, content=b"[" * 100_000)
     assert response.status_code == 405
     assert "only GET is taken" in error_of(response)["message"]
 
 
-async def test_load_balancers_need_no_key_and_ping_succeeds_only_while_the_engine_lives(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine
-) -> None:
+async def test_ping_needs_no_key_but_a_living_engine(http_client: Served) -> None:
     assert (await http_client.get("/ping")).status_code == 200
     assert (await http_client.get("/health")).status_code == 200
-    engine.mark_dead()
+    http_client.engine.mark_dead()
     assert (await http_client.get("/ping")).status_code == 503
 
 
@@ -43,13 +38,13 @@ async def test_load_balancers_need_no_key_and_ping_succeeds_only_while_the_engin
     ],
 )
 async def test_with_a_key_set_a_request_with_another_is_refused(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine, name: str, value: str
+    http_client: Served, name: str, value: str
 ) -> None:
     headers = {name.encode(): value.encode()}
     response = await http_client.post(CHAT, json=HELLO, headers=headers)
     assert (response.status_code, error_of(response)["type"]) == (401, "UnauthorizedError")
     assert "sk-right" not in response.text
-    assert engine.asked == []
+    assert http_client.engine.asked == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +56,7 @@ async def test_with_a_key_set_a_request_with_another_is_refused(
         {"authorization": "Basic c2std3Jvbmc6", "x-api-key": "sk-right"},
     ],
 )
-async def test_with_a_key_set_a_request_with_it_is_answered(
-    http_client: httpx.AsyncClient, headers: dict[str, str]
+async def test_the_key_is_found_wherever_it_is(
+    http_client: Served, headers: dict[str, str]
 ) -> None:
     assert (await http_client.post(CHAT, json=HELLO, headers=headers)).status_code == 200

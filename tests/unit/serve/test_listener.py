@@ -123,9 +123,7 @@ def test_pings_are_204_and_all_else_503_while_the_worker_starts(numbers: list[in
         assert ping(port, "/pingpong").status_code == 503
 
 
-def test_a_connection_that_comes_between_two_servers_waits_for_the_second(
-    listener: Listener, numbers: list[int]
-) -> None:
+def test_between_two_servers_connections_wait(listener: Listener, numbers: list[int]) -> None:
     taken, health = listener.take()
     with taken, health, socket.create_connection(("127.0.0.1", numbers[0])) as client:
         client.sendall(b"hello")
@@ -133,15 +131,6 @@ def test_a_connection_that_comes_between_two_servers_waits_for_the_second(
         accepted, _ = taken.accept()
         with accepted:
             assert accepted.recv(5) == b"hello"
-
-
-def test_the_ports_close_with_the_process_that_opened_them(
-    listener: Listener, numbers: list[int]
-) -> None:
-    assert ping(numbers[0]).status_code == 204
-    # As the kernel does it at the end of a process.
-    listener.close()
-    wait_until(lambda: all(map(is_free, numbers)))
 
 
 def test_the_port_closes_with_a_worker_that_is_killed() -> None:
@@ -170,9 +159,7 @@ def test_a_client_that_sends_no_head_keeps_nobody_else_waiting(numbers: list[int
         assert ping(numbers[0]).status_code == 204
 
 
-def test_as_many_connections_wait_as_with_the_worker(
-    listener: Listener, numbers: list[int]
-) -> None:
+def test_as_many_wait_as_with_the_worker(listener: Listener, numbers: list[int]) -> None:
     # It listens by now.
     assert ping(numbers[0]).status_code == 204
     most = int(Path("/proc/sys/net/core/somaxconn").read_text())

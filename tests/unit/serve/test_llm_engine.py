@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-import httpx
 import pytest
-from support.engine.scripted import CHAT, ScriptedEngine, events_in, replying, tokens
+from support.engine.scripted import CHAT, ScriptedEngine, replying, tokens
 from support.models.lora import CONFIG, WEIGHTS
-from support.served import KEY, error_of
+from support.served import KEY, Served, error_of
 
 ENDPOINTS = "/v1/llm/model-endpoints"
 COMPLETIONS = "/v1/llm/completions-sync?model_endpoint_name=demo"
@@ -30,23 +29,13 @@ def environ(engine: ScriptedEngine, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-async def urls(http_client: httpx.AsyncClient) -> dict[str, str]:
+async def urls(http_client: Served) -> dict[str, str]:
     """Return the links to the adapter's files, as a caller of another address gets them."""
     headers = {**BASIC, "host": "models.example:8443", "x-forwarded-proto": "https"}
     body = {"model_name": "tuned"}
     response = await http_client.post(f"{ENDPOINTS}/download", json=body, headers=headers)
     urls: dict[str, str] = response.json()["urls"]
     return urls
-
-
-async def test_a_completion_is_whole_or_a_stream_of_events(http_client: httpx.AsyncClient) -> None:
-    body = {"prompt": "Hi"}
-    whole = await http_client.post(COMPLETIONS, json=body, headers=BASIC)
-    assert whole.json()["output"]["text"] == "ab"
-    path = COMPLETIONS.replace("sync", "stream")
-    stream = await http_client.post(path, json=body, headers=BASIC)
-    assert stream.headers["content-type"].startswith("text/event-stream")
-    assert [event["output"]["text"] for event in events_in(stream.text)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +54,7 @@ async def test_a_completion_is_whole_or_a_stream_of_events(http_client: httpx.As
     ],
 )
 async def test_an_error_has_a_status_and_a_text_that_the_client_knows(
-    http_client: httpx.AsyncClient,
+    http_client: Served,
     method: str,
     path: str,
     content: bytes,
@@ -77,24 +66,20 @@ async def test_an_error_has_a_status_and_a_text_that_the_client_knows(
     assert response.json()["detail"] == error_of(response)["message"]
 
 
-async def test_the_errors_of_other_clients_have_no_such_text(
-    http_client: httpx.AsyncClient,
+async def test_errors_of_other_clients_have_no_such_text(
+    http_client: Served,
 ) -> None:
     response = await http_client.delete(CHAT, headers=X_API_KEY)
     assert (response.status_code, response.json().keys()) == (405, {"error"})
 
 
 @pytest.mark.parametrize("base", ["", "/v1", "/v1/v1"])
-async def test_a_base_address_may_have_the_version_already(
-    http_client: httpx.AsyncClient, base: str
-) -> None:
+async def test_a_base_address_may_have_the_version(http_client: Served, base: str) -> None:
     for path in (ENDPOINTS, "/v2/batch-completions"):
         assert (await http_client.get(f"{base}{path}", headers=BASIC)).status_code == 200
 
 
-async def test_links_to_an_adapters_files_work_without_the_key(
-    http_client: httpx.AsyncClient, urls: dict[str, str]
-) -> None:
+async def test_links_work_without_the_key(http_client: Served, urls: dict[str, str]) -> None:
     contents = {CONFIG: b"{}", WEIGHTS: CONTENT}
     for name, url in urls.items():
         # They lead to the address that the caller has.
@@ -105,9 +90,7 @@ async def test_links_to_an_adapters_files_work_without_the_key(
     assert (part.status_code, part.content) == (206, b"weights")
 
 
-async def test_a_link_opens_that_file_only(
-    http_client: httpx.AsyncClient, urls: dict[str, str]
-) -> None:
+async def test_a_link_opens_that_file_only(http_client: Served, urls: dict[str, str]) -> None:
     link = urls[CONFIG]
     without_signature = link.partition("?")[0]
     later = link.replace("expires=", "expires=9")
@@ -118,8 +101,6 @@ async def test_a_link_opens_that_file_only(
 
 
 @pytest.mark.parametrize("path", ["tuned/none", "none/none", "tuned/..%2F..%2Fsecret"])
-async def test_a_file_that_an_adapter_has_not_is_404(
-    http_client: httpx.AsyncClient, path: str
-) -> None:
+async def test_what_an_adapter_has_not_is_404(http_client: Served, path: str) -> None:
     response = await http_client.get(f"/v1/llm/model-files/{path}", headers=BASIC)
     assert response.status_code == 404

@@ -27,9 +27,7 @@ def refusal(url: str = "http://worker:80", **environ: str) -> httpx.AsyncClient:
 
 
 @pytest.mark.parametrize("origins", [(PAGE,), ("*",), ("https://a.example.com", PAGE)])
-async def test_pages_of_named_origins_are_answered(
-    engine: ScriptedEngine, origins: tuple[str, ...]
-) -> None:
+async def test_named_origins_are_answered(engine: ScriptedEngine, origins: tuple[str, ...]) -> None:
     service = Service(engine.engines, settings(**KEY))
     async with client_of(with_cors(service, origins)) as http_client:
         # Browsers ask without a key.
@@ -39,16 +37,6 @@ async def test_pages_of_named_origins_are_answered(
     assert "authorization" in asked.headers["access-control-allow-headers"]
     for response in (asked, refused):
         assert response.headers[ALLOWED] in (PAGE, "*")
-
-
-@pytest.mark.parametrize("origins", [(), ("https://other.example.com",)])
-async def test_pages_of_other_origins_are_not(
-    engine: ScriptedEngine, origins: tuple[str, ...]
-) -> None:
-    service = Service(engine.engines, settings())
-    async with client_of(with_cors(service, origins)) as http_client:
-        asked = await http_client.options("/v1/chat/completions", headers=PREFLIGHT)
-    assert (asked.status_code >= 400, ALLOWED in asked.headers) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +90,7 @@ async def test_without_the_key_nobody_learns_why() -> None:
     ("origins", "allowed"),
     [(f'["{PAGE}"]', PAGE), ('["https://x"', None), ("{", None), (f"[{PAGE}", None)],
 )
-async def test_a_page_of_a_named_origin_may_read_why_and_broken_names_keep_nobody_from_it(
-    origins: str, allowed: str | None
-) -> None:
+async def test_a_page_of_a_named_origin_may_read_why(origins: str, allowed: str | None) -> None:
     async with refusal(ALLOWED_ORIGINS=origins) as http_client:
         answer = await http_client.get("/v1/models", headers={"origin": PAGE})
     assert error_of(answer)["message"] == WHY.message

@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import pytest
 from support.engine.scripted import (
     CHAT,
@@ -18,7 +17,7 @@ from support.engine.scripted import (
     until,
 )
 from support.processes.background import HUNG_S
-from support.served import HELLO, client, error_of, leaving_after, sent_to
+from support.served import HELLO, Served, error_of, leaving_after, sent_to
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.serve.service import Service
@@ -27,26 +26,24 @@ JSON = {"content-type": "application/json"}
 STREAM = {**HELLO, "stream": True}
 
 
-async def test_an_answer_is_the_body_of_the_response_whatever_the_query_says(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine
-) -> None:
-    engine.script = tuple(tokens("Hel", "lo"))
+async def test_an_answer_is_the_body_whatever_the_query_says(http_client: Served) -> None:
+    http_client.engine.script = tuple(tokens("Hel", "lo"))
     response = await http_client.post(f"{CHAT}?beta=true", json=HELLO)
     assert response.status_code == 200
     assert response.json()["choices"][0]["message"]["content"] == "Hello"
     assert response.json()["id"] == response.headers["x-request-id"]
-    (asked,) = engine.asked
+    (asked,) = http_client.engine.asked
     assert isinstance(asked, dict)
     assert asked["messages"] == HELLO["messages"]
 
 
-async def test_a_get_is_answered_and_so_is_the_head_of_it(http_client: httpx.AsyncClient) -> None:
+async def test_a_get_is_answered_and_so_is_the_head_of_it(http_client: Served) -> None:
     assert (await http_client.get("/v1/models")).json()["object"] == "list"
     assert (await http_client.head("/v1/models")).status_code == 200
 
 
-async def test_a_path_is_the_route_decoded_and_a_question_mark_in_it_begins_no_query(
-    http_client: httpx.AsyncClient,
+async def test_a_question_mark_in_a_path_begins_no_query(
+    http_client: Served,
 ) -> None:
     response = await http_client.get("/v1/models/a%3Flimit=1%2541")
     assert "There is no model 'a?limit=1%41'" in error_of(response)["message"]
@@ -67,10 +64,10 @@ async def test_a_path_is_the_route_decoded_and_a_question_mark_in_it_begins_no_q
     ids=lambda value: ascii(value)[:30],
 )
 async def test_a_body_that_is_no_json_object_is_refused(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine, content: bytes, message: str
+    http_client: Served, content: bytes, message: str
 ) -> None:
     response = await http_client.post(CHAT, content=content, headers=JSON)
-    assert (response.status_code, engine.asked) == (400, [])
+    assert (response.status_code, http_client.engine.asked) == (400, [])
     assert message in error_of(response)["message"]
 
 
@@ -83,8 +80,8 @@ async def test_a_body_that_is_no_json_object_is_refused(
         ("multipart/form-data; boundary=a", 415),
     ],
 )
-async def test_a_body_is_read_by_its_media_type(
-    http_client: httpx.AsyncClient, media_type: str, status: int
+async def test_media_types_other_than_json_are_refused(
+    http_client: Served, media_type: str, status: int
 ) -> None:
     headers = {"content-type": media_type}
     response = await http_client.post(CHAT, content=json.dumps(HELLO), headers=headers)
@@ -97,75 +94,64 @@ async def test_a_body_above_the_limit_is_refused_and_one_below_it_is_not(
     engine: ScriptedEngine, more: int, status: int
 ) -> None:
     body = json.dumps({**HELLO, "user": "x" * 1000})
-    async with client(engine, MAX_INPUT_MB=f"{(len(body) + more) / 1e6}") as http_client:
+    async with Served(engine, MAX_INPUT_MB=f"{(len(body) + more) / 1e6}") as http_client:
         response = await http_client.post(CHAT, content=body, headers=JSON)
     assert response.status_code == status
     assert status == 200 or "MAX_INPUT_MB" in error_of(response)["message"]
 
 
-async def test_an_answer_that_json_has_no_number_for_is_an_internal_error(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine
-) -> None:
-    engine.app = replying('{"data": [NaN]}')
+async def test_a_number_that_json_has_not_is_an_internal_error(http_client: Served) -> None:
+    http_client.engine.app = replying('{"data": [NaN]}')
     response = await http_client.post(CHAT, json=HELLO)
     assert (response.status_code, error_of(response)["type"]) == (500, "InternalServerError")
 
 
-async def test_half_of_a_surrogate_pair_is_answered_as_a_question_mark(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine
-) -> None:
-    engine.app = replying('{"text": "a\\ud83d"}')
+async def test_half_of_a_surrogate_pair_becomes_a_question_mark(http_client: Served) -> None:
+    http_client.engine.app = replying('{"text": "a\\ud83d"}')
     response = await http_client.post(CHAT, json=HELLO)
     assert (response.status_code, response.json()) == (200, {"text": "a?"})
 
 
-async def test_a_method_that_no_route_takes_is_refused(http_client: httpx.AsyncClient) -> None:
-    response = await http_client.delete("/v1/models")
+@pytest.mark.parametrize("method", ["DELETE", "OPTIONS", "TRACE"])
+async def test_a_method_that_no_route_takes_is_refused(http_client: Served, method: str) -> None:
+    response = await http_client.request(method, "/v1/models")
     assert (response.status_code, error_of(response)["type"]) == (405, "MethodNotAllowedError")
 
 
 @pytest.mark.parametrize("body", [HELLO, STREAM])
-async def test_a_refusal_keeps_the_status_that_vllms_server_gave_it(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine, body: dict[str, Any]
-) -> None:
-    engine.script = (RefusedByEngine("no such model", status=404, param="model"),)
+async def test_a_refusal_keeps_vllms_status(http_client: Served, body: dict[str, Any]) -> None:
+    http_client.engine.script = (RefusedByEngine("no such model", status=404, param="model"),)
     response = await http_client.post(CHAT, json=body)
     assert (response.status_code, error_of(response)["param"]) == (404, "model")
     assert "retry-after" not in response.headers
 
 
 @pytest.mark.parametrize("failure", [EngineBusy("full"), EngineDead()])
-async def test_a_retryable_refusal_says_when_to_try_again(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine, failure: Exception
-) -> None:
-    engine.script = (failure,)
+async def test_a_refusal_says_when_to_try_again(http_client: Served, failure: Exception) -> None:
+    http_client.engine.script = (failure,)
     response = await http_client.post(CHAT, json=HELLO)
     assert (response.status_code, error_of(response)["retryable"]) == (503, True)
     assert response.headers["retry-after"] == "1"
 
 
-async def test_an_answer_above_the_limit_of_a_yield_is_answered_whole(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine
-) -> None:
-    engine.script = tuple(tokens("x" * 1_100_000))
+async def test_an_answer_too_large_for_a_yield_is_whole(http_client: Served) -> None:
+    http_client.engine.script = tuple(tokens("x" * 1_100_000))
     whole = await http_client.post(CHAT, json=HELLO)
     streamed = await http_client.post(CHAT, json=STREAM)
     assert len(whole.json()["choices"][0]["message"]["content"]) == 1_100_000
     assert len("".join(texts_in(events_in(streamed.text)))) == 1_100_000
 
 
-async def test_a_stream_that_breaks_ends_with_an_error_event(
-    http_client: httpx.AsyncClient, engine: ScriptedEngine
-) -> None:
-    engine.script = (*tokens("a", finish=None), EngineBusy("full"))
+async def test_a_stream_that_breaks_ends_with_an_error_event(http_client: Served) -> None:
+    http_client.engine.script = (*tokens("a", finish=None), EngineBusy("full"))
     response = await http_client.post(CHAT, json=STREAM)
     *_, error, done = events_in(response.text)
     assert (response.status_code, error["error"]["code"], done) == (200, 503, "[DONE]")
 
 
 @pytest.mark.parametrize("environ", [{"RAW_OPENAI_OUTPUT": "0"}])
-async def test_events_stay_text_where_the_queue_has_them_decoded(
-    http_client: httpx.AsyncClient,
+async def test_events_stay_text_where_the_queue_decodes(
+    http_client: Served,
 ) -> None:
     response = await http_client.post(CHAT, json=STREAM)
     assert events_in(response.text)[-1] == "[DONE]"
@@ -209,7 +195,7 @@ async def test_a_stream_is_sent_event_by_event_as_it_comes(engine: ScriptedEngin
 
 
 @pytest.mark.parametrize("body", [HELLO, STREAM])
-async def test_a_client_that_leaves_frees_its_place_in_the_engine(
+async def test_a_client_that_leaves_frees_its_place(
     engine: ScriptedEngine, body: dict[str, Any]
 ) -> None:
     engine.script = (*tokens("a"), HANG)
@@ -220,7 +206,7 @@ async def test_a_client_that_leaves_frees_its_place_in_the_engine(
     assert engine.generating == []
 
 
-async def test_a_request_that_the_server_gives_up_frees_its_place_in_the_engine(
+async def test_a_request_that_is_given_up_frees_its_place(
     engine: ScriptedEngine,
 ) -> None:
     engine.script = (HANG,)
@@ -232,7 +218,7 @@ async def test_a_request_that_the_server_gives_up_frees_its_place_in_the_engine(
     assert await until(lambda: len(engine.aborted) == 1)
 
 
-async def test_a_client_that_leaves_before_its_body_is_whole_asks_nothing(
+async def test_who_leaves_before_the_body_is_whole_asks_nothing(
     engine: ScriptedEngine,
 ) -> None:
     assert await sent_to(engine, CHAT, leaving_after(b'{"mess')) == []

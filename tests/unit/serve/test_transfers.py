@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from support.engine.scripted import ScriptedEngine
-from support.served import KEY, client, error_of, leaving_after, sent_to
+from support.served import KEY, Served, error_of, leaving_after, sent_to
 
 from worker.serve import bodies
 
@@ -59,8 +59,8 @@ async def upload(http: httpx.AsyncClient, content: bytes = b"text", **fields: st
     return response.json()
 
 
-async def test_a_form_is_kept_and_its_file_comes_back_as_bytes(
-    http_client: httpx.AsyncClient,
+async def test_a_forms_file_comes_back_as_bytes(
+    http_client: Served,
 ) -> None:
     expires = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
     file = await upload(http_client, BINARY, purpose="batch", **expires)
@@ -74,8 +74,8 @@ async def test_a_form_is_kept_and_its_file_comes_back_as_bytes(
     assert response.headers["x-request-id"]
 
 
-async def test_the_routes_work_without_v1_and_with_every_verb(
-    http_client: httpx.AsyncClient,
+async def test_routes_work_without_v1_and_with_every_verb(
+    http_client: Served,
 ) -> None:
     uploaded = await http_client.post("/files", files={"file": ("a", b"text")})
     path = f"/files/{uploaded.json()['id']}"
@@ -91,7 +91,7 @@ async def test_the_routes_work_without_v1_and_with_every_verb(
     assert (gone.status_code, error_of(gone)["type"]) == (404, "NotFoundError")
 
 
-async def test_query_strings_reach_their_routes(http_client: httpx.AsyncClient) -> None:
+async def test_query_strings_reach_their_routes(http_client: Served) -> None:
     for purpose in ("batch", "evals", "evals"):
         await upload(http_client, purpose=purpose)
     page = (await http_client.get(FILES, params={"purpose": "evals", "limit": 1})).json()
@@ -104,15 +104,13 @@ async def test_query_strings_reach_their_routes(http_client: httpx.AsyncClient) 
     "headers",
     [{"accept": "application/json, */*"}, {"authorization": "basic a2V5Og=="}],
 )
-async def test_llm_engines_client_gets_the_content_in_json(
-    http_client: httpx.AsyncClient, headers: dict[str, str]
-) -> None:
+async def test_llm_engines_client_gets_json(http_client: Served, headers: dict[str, str]) -> None:
     id = (await upload(http_client, b"text"))["id"]
     response = await http_client.get(f"{FILES}/{id}/content", headers=headers)
     assert response.json() == {"id": id, "content": "text"}
 
 
-async def test_a_json_body_is_an_upload_too(http_client: httpx.AsyncClient) -> None:
+async def test_a_json_body_is_an_upload_too(http_client: Served) -> None:
     response = await http_client.post(FILES, json={"content": "text", "purpose": "batch"})
     assert response.json()["bytes"] == 4
 
@@ -145,7 +143,7 @@ async def test_a_json_body_is_an_upload_too(http_client: httpx.AsyncClient) -> N
     ids=lambda value: ascii(value)[-30:],
 )
 async def test_a_wrong_form_is_refused_and_leaves_nothing(
-    http_client: httpx.AsyncClient, root: Path, body: bytes, param: str | None, says: str
+    http_client: Served, root: Path, body: bytes, param: str | None, says: str
 ) -> None:
     response = await http_client.post(FILES, content=body, headers=FORM)
     error = error_of(response)
@@ -155,17 +153,13 @@ async def test_a_wrong_form_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("media_type", ["multipart/form-data", "multipart/form-data; boundary="])
-async def test_a_form_without_a_boundary_is_refused(
-    http_client: httpx.AsyncClient, media_type: str
-) -> None:
+async def test_a_form_needs_a_boundary(http_client: Served, media_type: str) -> None:
     headers = {"content-type": media_type}
     response = await http_client.post(FILES, content=form(FILE), headers=headers)
     assert error_of(response)["code"] == 400
 
 
-async def test_the_largest_file_is_kept_and_a_larger_one_leaves_nothing(
-    http_client: httpx.AsyncClient, root: Path
-) -> None:
+async def test_a_larger_file_leaves_nothing(http_client: Served, root: Path) -> None:
     assert (await upload(http_client, bytes(1_000_000)))["bytes"] == 1_000_000
     before = files_in(root)
     response = await http_client.post(FILES, files={"file": ("a", bytes(1_000_001))})
@@ -200,13 +194,13 @@ async def test_a_form_that_comes_too_slowly_is_given_up(
         await asyncio.sleep(60)
 
     environ = {"FILES_PATH": str(root), "SERVE_TIMEOUT_S": "0.1"}
-    async with client(engine, **environ) as http_client:
+    async with Served(engine, **environ) as http_client:
         response = await http_client.post(FILES, content=slow(), headers=FORM)
     assert (error_of(response)["code"], files_in(root)) == (408, [])
 
 
 @pytest.mark.parametrize("environ", [{"BASE_PATH": "/none"}])
-async def test_without_a_volume_an_upload_is_refused(http_client: httpx.AsyncClient) -> None:
+async def test_without_a_volume_an_upload_is_refused(http_client: Served) -> None:
     uploaded = await http_client.post(FILES, files={"file": ("a", b"a")})
     read = await http_client.get(f"{FILES}/file-{'a' * 24}/content")
     assert (error_of(uploaded)["code"], error_of(read)["code"]) == (507, 507)
@@ -220,9 +214,7 @@ async def test_a_client_that_leaves_during_an_upload_leaves_nothing(
     assert files_in(root) == []
 
 
-async def test_transfers_have_their_line_in_the_log(
-    http_client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_transfers_are_logged(http_client: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "worker.record")
     id = (await upload(http_client, b"a canary"))["id"]
     for name in (id, "file-x"):
@@ -237,10 +229,8 @@ async def test_transfers_have_their_line_in_the_log(
     assert "canary" not in json.dumps(fields)
 
 
-async def test_with_a_key_set_nobody_else_reads_or_writes(
-    engine: ScriptedEngine, root: Path
-) -> None:
-    async with client(engine, FILES_PATH=str(root), **KEY) as http_client:
+async def test_with_a_key_nobody_else_reads_or_writes(engine: ScriptedEngine, root: Path) -> None:
+    async with Served(engine, FILES_PATH=str(root), **KEY) as http_client:
         refused = await http_client.post(FILES, files={"file": ("a", b"a")})
         assert (refused.status_code, files_in(root)) == (401, [])
         allowed = httpx.BasicAuth("sk-right", "")

@@ -21,9 +21,7 @@ REBOUND = {"Host": "evil.example:8000", "Sec-Fetch-Site": "same-origin"}
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/ping"])
-async def test_programs_are_answered_and_web_pages_are_not(
-    engine: ScriptedEngine, path: str
-) -> None:
+async def test_programs_are_answered_and_pages_are_not(engine: ScriptedEngine, path: str) -> None:
     async with serving(engine) as port:
         found = [(headers, await status(port.url, headers, path)) for headers, _ in ANSWERED]
     assert found == [(headers, 200 if answered else 403) for headers, answered in ANSWERED]
@@ -33,9 +31,7 @@ def below(root: Path) -> list[Path]:
     return sorted(root.rglob("*"))
 
 
-async def test_a_page_puts_no_file_on_the_volume_and_reads_none(
-    engine: ScriptedEngine, tmp_path: Path
-) -> None:
+async def test_a_page_writes_and_reads_no_file(engine: ScriptedEngine, tmp_path: Path) -> None:
     async with (
         serving(engine, FILES_PATH=str(tmp_path)) as port,
         httpx.AsyncClient(base_url=port.url) as http_client,
@@ -72,7 +68,7 @@ async def test_a_page_does_not_read_why_the_worker_does_not_start(url: str, read
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Sec-Fetch-Mode": "cors"}
 
 
-async def test_pages_of_an_allowed_origin_are_answered_and_no_others(
+async def test_pages_of_an_allowed_origin_alone_are_answered(
     engine: ScriptedEngine,
 ) -> None:
     async with (

@@ -96,9 +96,7 @@ async def test_a_file_that_is_not_there_is_no_input(caller: Caller, id: str) -> 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "{}"), ("POST", "{}/cancel")])
 @pytest.mark.parametrize("id", [f"batch_{'a' * 24}", "batch_%2e%2e", "..%2f..%2fsecret", "a\0b"])
-async def test_a_batch_that_is_not_there_is_404_and_tells_no_path(
-    caller: Caller, method: str, path: str, id: str
-) -> None:
+async def test_an_unknown_batch_is_404(caller: Caller, method: str, path: str, id: str) -> None:
     error = await caller.refused(method, f"{BATCHES}/{path.format(id)}")
     assert (error["code"], str(caller.root) in json.dumps(error)) == (404, False)
     assert error["param"] == (None if "%2f" in id else "batch_id")
@@ -152,9 +150,7 @@ async def test_an_embedders_endpoint_is_taken_beside_a_model(caller: Caller) -> 
     assert "nothing that demo, minilm can do" in error["message"]
 
 
-async def test_lists_are_pages_the_newest_first(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pages_have_the_newest_first(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     now, ids = time.time(), []
     for number in range(23):
         monkeypatch.setattr(time, "time", lambda moment=now + number: moment)
@@ -189,7 +185,7 @@ async def test_a_batch_that_nobody_runs_is_cancelled_at_once(caller: Caller) -> 
     assert cancelled["cancelled_at"] >= cancelled["cancelling_at"] >= batch["created_at"]
 
 
-async def test_a_batch_that_somebody_may_run_is_cancelled_by_whoever_goes_on_with_it(
+async def test_a_batch_that_may_run_is_cancelled_by_whoever_goes_on_with_it(
     caller: Caller,
 ) -> None:
     batch = await created(caller)
@@ -203,9 +199,7 @@ async def test_a_batch_that_somebody_may_run_is_cancelled_by_whoever_goes_on_wit
     assert caller.started == [LongWork("batch", batch["id"])] * 2
 
 
-async def test_a_batch_that_has_expired_ends_when_it_is_asked_for(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_expired_batch_has_ended(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = await created(caller, completion_window="1h")
     monkeypatch.setattr(time, "time", lambda: batch["expires_at"] - 1)
     before = await caller.get(f"{BATCHES}/{batch['id']}")
@@ -215,10 +209,8 @@ async def test_a_batch_that_has_expired_ends_when_it_is_asked_for(
     assert after["expired_at"] == batch["expires_at"]
 
 
-async def test_a_batch_that_has_ended_can_not_be_cancelled(
-    caller: Caller, engine: ScriptedEngine
-) -> None:
-    engine.script = tuple(tokens("a"))
+async def test_a_batch_that_has_ended_can_not_be_cancelled(caller: Caller) -> None:
+    caller.engine.script = tuple(tokens("a"))
     batch = (await caller.job(batch={"requests": lines(1), "endpoint": CHAT}))["batch"]
     error = await caller.refused("POST", f"{BATCHES}/{batch['id']}/cancel")
     assert (error["code"], error["retryable"]) == (409, False)

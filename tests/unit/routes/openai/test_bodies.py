@@ -81,9 +81,7 @@ def test_other_values_for_the_chat_template_are_passed_on(prepare: Prepare, give
 
 @pytest.mark.parametrize(("path", "route"), [(CHAT, "/chat/completions"), (TOKENIZE, "/tokenize")])
 @pytest.mark.parametrize("version", ["", "/v1"])
-def test_a_text_is_a_conversation_of_one_message(
-    prepare: Prepare, path: str, route: str, version: str
-) -> None:
+def test_a_text_is_one_users_message(prepare: Prepare, path: str, route: str, version: str) -> None:
     assert prepare(path, {"messages": "Hi"}, version + route)["messages"] == [USER]
 
 
@@ -141,9 +139,7 @@ def test_a_prompt_is_not_a_conversation(prepare: Prepare, path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "name"), [(RESPONSES, "instructions"), (MESSAGES, "system"), (COUNT, "system")]
 )
-def test_where_the_operators_words_have_a_key_of_their_own_they_fill_it(
-    prepare: Prepare, path: str, name: str
-) -> None:
+def test_the_operators_words_fill_their_own_key(prepare: Prepare, path: str, name: str) -> None:
     assert prepare(path, {name: None}, **SYSTEM)[name] == "Be brief."
     assert prepare(path, {name: ""}, **SYSTEM)[name] == ""
     assert name not in prepare(path, {})
@@ -212,9 +208,7 @@ FILE = [text("a", "input_text"), {"type": "input_file"}]
     ],
     ids=repr,
 )
-def test_what_no_response_can_have_is_refused(
-    prepare: Prepare, body: dict[str, Any], message: str
-) -> None:
+def test_no_response_can_have_these(prepare: Prepare, body: dict[str, Any], message: str) -> None:
     error, param = refusal(prepare, RESPONSES, body)
     assert error.startswith(message)
     assert param in body
@@ -228,31 +222,25 @@ def test_a_response_is_numbered_for_its_job(prepare: Prepare) -> None:
 # Unknown keys:
 
 
-def test_unknown_keys_are_passed_on_and_logged_once(
-    prepare: Prepare, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_keys_are_logged_once(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         assert prepare(COMPLETIONS, {"nonsense": 1, "echo": False})["nonsense"] == 1
     unknown = "'nonsense' is no parameter of /v1/completions: no effect"
     assert caplog.messages == [f"request job-1: {unknown}"]
 
 
-def test_only_the_beginning_of_a_long_name_is_logged(
-    prepare: Prepare, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_names_are_cut_in_the_log(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
     prepare(COMPLETIONS, {"x" * 1000: 1})
     assert f"'{'x' * 64}' is no" in caplog.text
 
 
-def test_no_more_than_a_hundred_names_are_logged(
-    prepare: Prepare, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_at_most_100_names_are_logged(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
     for start in (0, 60):
         prepare(COMPLETIONS, {f"name{number}": 1 for number in range(start, start + 60)})
     assert len(caplog.messages) == 100
 
 
-def test_where_requests_are_strict_an_unknown_key_is_refused_with_the_nearest_name(
+def test_strictly_an_unknown_key_is_refused_with_the_nearest_name(
     prepare: Prepare,
 ) -> None:
     body = {"prompt": "", "zzz": 1, "max_token": 1}
@@ -282,9 +270,7 @@ def thinks(engine: ScriptedEngine) -> ScriptedEngine:
 
 
 @pytest.mark.usefixtures("thinks")
-def test_a_budget_has_no_effect_and_is_logged(
-    prepare: Prepare, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_budget_is_dropped_and_logged(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert "thinking" not in prepare(MESSAGES, {"thinking": BUDGET})
     no_effect = "'thinking' is no parameter of /v1/messages: no effect"

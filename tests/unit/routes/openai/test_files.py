@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 from support.caller import Caller
-from support.engine.scripted import CHAT, ScriptedEngine
+from support.engine.scripted import CHAT
 
 from worker.chunking import YIELD_LIMIT_BYTES
 from worker.files import Files
-from worker.job import Budget
 from worker.routes.answer import json_size
 from worker.routes.openai.files import LARGEST
 
@@ -85,21 +84,13 @@ async def test_the_same_job_again_finds_the_file_of_its_first_attempt(caller: Ca
         ({"path": "s3://bucket/inbox/a.jsonl"}, b"on the volume"),
     ],
 )
-async def test_a_content_comes_in_any_form(
-    caller: Caller, body: dict[str, Any], content: bytes
-) -> None:
+async def test_contents_have_any_form(caller: Caller, body: dict[str, Any], content: bytes) -> None:
     (caller.root / "inbox").mkdir(parents=True)
     (caller.root / "inbox" / "a.jsonl").write_bytes(b"on the volume")
     file = await caller.post(FILES, **body)
     assert (file["bytes"], file["purpose"]) == (len(content), "fine-tune")
     files = Files.of(caller.settings)
     assert files.content(files.get(file["id"])).read_bytes() == content
-
-
-async def test_a_file_expires_when_its_caller_says(caller: Caller) -> None:
-    after = {"anchor": "created_at", "seconds": 3600}
-    file = await caller.post(FILES, content=LINES, expires_after=after)
-    assert file["expires_at"] == file["created_at"] + 3600
 
 
 AFTER = "expires_after"
@@ -137,18 +128,16 @@ async def test_a_wrong_upload_is_refused_by_name_and_leaves_nothing(
     assert not caller.root.exists()
 
 
-async def test_a_file_above_the_limit_is_refused(caller: Caller, engine: ScriptedEngine) -> None:
-    caller = Caller(engine, caller.root, FILES_MAX_MB="1")
+async def test_a_file_above_the_limit_is_refused(caller: Caller) -> None:
+    caller = Caller(caller.engine, caller.root, FILES_MAX_MB="1")
     error = await caller.refused("POST", FILES, content="a" * 1_000_001)
     assert (error["code"], error["param"]) == (413, "file")
     assert "FILES_MAX_MB" in error["message"]
 
 
-async def test_without_a_volume_the_routes_say_what_the_operator_does(
-    caller: Caller, engine: ScriptedEngine
-) -> None:
+async def test_without_a_volume_the_routes_say_what_the_operator_does(caller: Caller) -> None:
     none = {"FILES_PATH": "", "BASE_PATH": str(caller.root / "none")}
-    without = Caller(engine, caller.root, **none)
+    without = Caller(caller.engine, caller.root, **none)
     for method, route, body in (
         ("POST", FILES, {"content": "a"}),
         ("GET", "/v1/batches", {}),
@@ -193,17 +182,13 @@ async def test_a_list_has_pages_an_order_and_a_purpose(caller: Caller) -> None:
         ("after=file-x", 404, "after"),
     ],
 )
-async def test_a_wrong_query_is_refused_by_name(
-    caller: Caller, query: str, code: int, param: str
-) -> None:
+async def test_a_wrong_query_is_refused(caller: Caller, query: str, code: int, param: str) -> None:
     error = await caller.refused("GET", f"{FILES}?{query}")
     assert (error["code"], error["param"]) == (code, param)
 
 
 @pytest.mark.parametrize("query", ["limit=&order=&after=&purpose=", "beta=true"])
-async def test_an_empty_value_and_an_unknown_name_in_a_query_change_nothing(
-    caller: Caller, query: str
-) -> None:
+async def test_an_empty_value_or_unknown_name_changes_nothing(caller: Caller, query: str) -> None:
     assert (await caller.get(f"{FILES}?{query}"))["data"] == []
 
 
@@ -240,9 +225,7 @@ async def test_a_content_that_no_job_answers_is_refused_with_what_helps(caller: 
 
 
 @pytest.mark.parametrize(("content", "text"), [(LINES.encode(), LINES), (b"\0\xff", "AP8=")])
-async def test_llm_engines_form_has_the_id_and_the_text(
-    caller: Caller, content: bytes, text: str
-) -> None:
+async def test_llm_engines_form_has_id_and_text(caller: Caller, content: bytes, text: str) -> None:
     route = stored(caller, content)
     answer = await caller.get(f"{route}?format=llm_engine")
     assert answer == {"id": route.split("/")[3], "content": text}
@@ -260,9 +243,7 @@ CONTENT = bytes(range(256)) * (LARGEST // 256 + 1)  # more than what a job answe
         ("offset=99999999999", b""),
     ],
 )
-async def test_a_range_of_a_content_comes_as_base64(
-    caller: Caller, query: str, part: bytes
-) -> None:
+async def test_a_range_of_content_comes_as_base64(caller: Caller, query: str, part: bytes) -> None:
     parts = await parts_of(caller, f"{stored(caller, CONTENT)}?{query}")
     assert joined(parts) == part
     assert sum(map(json_size, parts)) < LARGEST
@@ -284,8 +265,3 @@ async def test_what_is_no_file_is_not_found(caller: Caller, id: str, end: str) -
 async def test_another_method_is_refused_with_those_that_are_taken(caller: Caller) -> None:
     error = await caller.refused("PUT", FILES)
     assert (error["code"], error["message"]) == (405, "/v1/files takes POST and GET.")
-
-
-def test_the_largest_file_of_a_job_is_bounded_by_its_input() -> None:
-    # Uploads in JSON are inputs like others.
-    assert Budget().megabytes == 20

@@ -47,9 +47,7 @@ async def streamed(engine: ScriptedEngine, route: str, *events: str, **environ: 
 # Which engine:
 
 
-async def test_a_route_that_only_one_engine_has_goes_to_that_engine(
-    engine: ScriptedEngine, embedder: ScriptedEngine
-) -> None:
+async def test_a_route_finds_its_engine(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
     assert await yields_of(engine, payload("/embeddings", input="Hi")) == [{"path": EMBEDDINGS}]
     assert (engine.asked, embedder.asked) == ([], [{"input": "Hi", "model": "minilm"}])
     assert await yields_of(engine, payload("/messages")) == [{"path": MESSAGES}]
@@ -95,7 +93,7 @@ async def test_a_route_that_no_engine_has_is_refused_with_advice(engine: Scripte
 
 
 @pytest.mark.usefixtures("embedder")
-async def test_a_route_that_neither_engine_has_is_refused_with_the_names_of_both(
+async def test_a_route_that_neither_has_is_refused_with_both_names(
     engine: ScriptedEngine,
 ) -> None:
     error = failure(await yields_of(engine, payload("/rerank")))
@@ -156,9 +154,7 @@ DONE = "data: [DONE]\n\n"
         (DONE, 1),
     ],
 )
-def test_a_part_of_the_answer_counts_in_a_chunk_and_an_announcement_waits_for_it(
-    event: str, counts: int
-) -> None:
+def test_only_what_is_no_announcement_counts_in_a_chunk(event: str, counts: int) -> None:
     assert weight(event) == counts
 
 
@@ -176,9 +172,7 @@ async def test_other_routes_do_not_stream_whatever_is_asked(engine: ScriptedEngi
 @pytest.mark.parametrize(
     "events", [(CREATED, IN_PROGRESS, DELTA, CREATED, DELTA), (CREATED,)], ids=len
 )
-async def test_an_opening_goes_before_what_follows_it_and_is_not_lost(
-    engine: ScriptedEngine, events: tuple[str, ...]
-) -> None:
+async def test_an_opening_is_never_lost(engine: ScriptedEngine, events: tuple[str, ...]) -> None:
     assert "".join(await streamed(engine, RESPONSES, *events)) == "".join(events)
 
 
@@ -208,9 +202,7 @@ async def test_a_stream_that_is_refused_before_it_has_said_anything_fails_the_jo
 
 
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS])
-async def test_a_chat_breaks_with_an_error_and_its_closing_mark(
-    engine: ScriptedEngine, route: str
-) -> None:
+async def test_a_chat_breaks_with_an_error_and_its_mark(engine: ScriptedEngine, route: str) -> None:
     last_events = f"data: {json.dumps({'error': ERROR})}\n\n{DONE}"
     yields = await streamed(engine, route, SAID, BREAKS, DONE)
     assert broken_stream(yields) == ([SAID, last_events], ERROR)
@@ -239,7 +231,7 @@ async def test_a_response_breaks_with_an_event_of_its_own_shape(engine: Scripted
     assert json.loads(data) == {"type": "error", **own, "error": ERROR}
 
 
-async def test_the_error_of_a_stream_keeps_its_characters_and_not_the_refused_value(
+async def test_a_streams_error_keeps_its_characters_and_no_value(
     engine: ScriptedEngine,
 ) -> None:
     breaks = BREAKS.replace("too long", f"zu groß (parameter=x, value={SECRET})")
@@ -276,9 +268,7 @@ async def test_a_refusal_of_vllms_web_framework_keeps_its_message(engine: Script
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(404, False), (429, True), (503, True)])
-async def test_other_statuses_of_vllm_are_kept(
-    engine: ScriptedEngine, status: int, retryable: bool
-) -> None:
+async def test_vllms_statuses_stay(engine: ScriptedEngine, status: int, retryable: bool) -> None:
     app = replying('{"error": {"message": "no", "code": 400}}', status=status)
     error = failure(await answered(engine, app))
     assert (error["code"], error["message"], error["retryable"]) == (status, "no", retryable)
@@ -320,9 +310,7 @@ async def test_an_internal_error_of_vllm_is_logged_and_not_sent(
         ("x" * 1_999 + " (parameter=x", "x" * 1_999 + " "),
     ],
 )
-async def test_messages_name_settings_and_hold_no_refused_value(
-    engine: ScriptedEngine, message: str, sent: str
-) -> None:
+async def test_messages_name_only_settings(engine: ScriptedEngine, message: str, sent: str) -> None:
     app = replying(json.dumps({"error": {"message": message, "param": "p"}}), status=400)
     error = failure(await answered(engine, app))
     assert (error["message"], error["param"], error["code"]) == (sent, "p", 400)

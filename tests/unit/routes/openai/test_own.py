@@ -55,7 +55,7 @@ async def test_the_models_of_every_engine_are_listed(engine: ScriptedEngine) -> 
     assert await got(engine, "/v1/models") == {"object": "list", "data": cards}
 
 
-async def test_adapters_that_wait_on_the_volume_are_listed_once_and_no_path_is_shown(
+async def test_adapters_on_the_volume_are_listed_once_without_paths(
     engine: ScriptedEngine,
 ) -> None:
     engine.app = listing(card("demo"), card("loaded", "demo", "/runpod-volume/loras/a"))
@@ -66,9 +66,7 @@ async def test_adapters_that_wait_on_the_volume_are_listed_once_and_no_path_is_s
 
 @pytest.mark.usefixtures("embedder")
 @pytest.mark.parametrize("route", ["/v1/models/org/minilm", "/models/org/minilm/", "models/demo"])
-async def test_a_model_is_described_by_its_name_slashes_and_all(
-    engine: ScriptedEngine, route: str
-) -> None:
+async def test_a_models_name_may_have_slashes(engine: ScriptedEngine, route: str) -> None:
     assert await got(engine, route) == card(route.strip("/").partition("models/")[2])
 
 
@@ -77,7 +75,7 @@ async def test_an_adapter_that_waits_is_described_too(engine: ScriptedEngine) ->
     assert await got(engine, "/v1/models/pirate") == card("pirate", "demo")
 
 
-async def test_an_adapter_that_can_not_be_loaded_is_described_and_not_listed(
+async def test_an_adapter_that_fails_is_described_and_not_listed(
     engine: ScriptedEngine,
 ) -> None:
     engine.broken_adapters = {"pirate": "rank 64"}
@@ -87,16 +85,12 @@ async def test_an_adapter_that_can_not_be_loaded_is_described_and_not_listed(
 
 @pytest.mark.usefixtures("embedder")
 @pytest.mark.parametrize("name", ["minilm", "Demo", "models/demo"])
-async def test_a_refusal_of_an_unknown_model_lists_the_served_models(
-    engine: ScriptedEngine, name: str
-) -> None:
+async def test_a_refusal_lists_the_served_models(engine: ScriptedEngine, name: str) -> None:
     message = f"There is no model '{name}'; this worker serves demo, org/minilm."
     assert await refused(engine, f"/v1/models/{name}") == (404, message)
 
 
-async def test_an_engine_that_is_started_again_has_no_models_meanwhile(
-    engine: ScriptedEngine, embedder: ScriptedEngine
-) -> None:
+async def test_no_models_of_a_dead_engine(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
     embedder.mark_dead()
     assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
     assert await got(engine, "/v1/models/demo") == card("demo")
@@ -121,7 +115,7 @@ async def test_an_adapter_is_forgotten(engine: ScriptedEngine, route: str) -> No
     assert engine.adapters == ["poet"]
 
 
-async def test_an_adapter_is_not_forgotten_unless_the_operator_allows_it(
+async def test_an_adapter_stays_unless_the_operator_allows_it(
     engine: ScriptedEngine,
 ) -> None:
     engine.adapters = ["pirate"]
@@ -141,9 +135,7 @@ async def test_an_adapter_to_forget_must_be_named(engine: ScriptedEngine, body: 
 
 
 @pytest.mark.parametrize("route", TELLING)
-async def test_a_route_that_is_turned_off_is_as_one_that_does_not_exist(
-    engine: ScriptedEngine, route: str
-) -> None:
+async def test_a_route_turned_off_is_as_if_not_there(engine: ScriptedEngine, route: str) -> None:
     assert route in {one.path for one in ROUTES}
     code, message = await refused(engine, route, DISABLED_ROUTES=",".join(TELLING))
     assert code == 404
@@ -167,9 +159,7 @@ async def test_read_only_routes_take_get(engine: ScriptedEngine, route: str) -> 
 # Health and status:
 
 
-async def test_health_has_the_state_of_every_engine(
-    engine: ScriptedEngine, embedder: ScriptedEngine
-) -> None:
+async def test_health_has_every_engine(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
     ready = {"demo": "ready", "org/minilm": "ready"}
     assert await got(engine, "/health") == {"status": "ok", "models": ready}
     embedder.mark_dead()
@@ -218,9 +208,7 @@ async def test_the_status_of_a_dead_engine_is_not_started(engine: ScriptedEngine
 # Metrics:
 
 
-async def test_a_metric_family_of_both_engines_appears_once(
-    engine: ScriptedEngine, embedder: ScriptedEngine
-) -> None:
+async def test_both_engines_metrics_merge(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
     for owner, count in ((engine, 3), (embedder, 4)):
         counter = Counter("vllm:asked", "Requests.", ["model"], registry=owner.metrics)
         counter.labels(model=owner.model.names[0]).inc(count)

@@ -178,11 +178,6 @@ def test_more_choices_than_are_wanted_are_asked_for_and_ranked(
     assert ask(COMPLETIONS, **sent) == Prepared({"model": "demo", **body}, ranking)
 
 
-@pytest.mark.parametrize("stream", [False, "false", "off", 0, None])
-def test_every_value_that_vllm_reads_as_no_stream_is_none(ask: Ask, stream: Any) -> None:
-    assert ask(COMPLETIONS, best_of=2, stream=stream).ranking
-
-
 def test_greedy_answers_are_not_worth_comparing(ask: Ask, engine: ScriptedEngine) -> None:
     assert ask(COMPLETIONS, best_of=2, temperature=0, use_beam_search=True).ranking
     engine.model = replace(engine.model, temperature=0.0)

@@ -102,9 +102,7 @@ async def test_what_is_refused_leaves_nothing(
     assert not [path for path in caller.root.rglob("*") if path.is_file()]
 
 
-async def test_what_is_the_endpoints_is_told_in_the_job_and_in_the_log(
-    caller: Caller, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_has_no_effect_is_told(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         created = await caller.post(V2, **BODY, gpus=2, labels={"team": "a"})
     without_effect = "gpus: the endpoint's settings decide"
@@ -137,14 +135,14 @@ async def test_a_priority_that_comes_later_is_told_from_then_on(caller: Caller) 
 
 @pytest.mark.parametrize(("by_priority", "sent"), [(True, [-3]), (False, [None])])
 async def test_a_number_is_the_priority_of_the_lines_where_the_scheduler_has_one(
-    caller: Caller, echo: ScriptedEngine, by_priority: bool, sent: list[int | None]
+    caller: Caller, by_priority: bool, sent: list[int | None]
 ) -> None:
-    echo.model = replace(echo.model, by_priority=by_priority)
+    caller.engine.model = replace(caller.engine.model, by_priority=by_priority)
     await run(caller, await caller.post(V2, **BODY, priority="-3"))
-    assert [asked.get("priority") for asked in bodies(echo)] == sent
+    assert [asked.get("priority") for asked in bodies(caller.engine)] == sent
 
 
-async def test_a_cancelled_batch_leaves_no_array_and_can_not_be_cancelled_again(
+async def test_a_cancelled_batch_leaves_no_array_and_is_cancelled_once(
     caller: Caller,
 ) -> None:
     place = f"{V2}/{(await caller.post(V2, **BODY))['job_id']}"

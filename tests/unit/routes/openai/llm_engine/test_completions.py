@@ -73,7 +73,7 @@ async def test_each_event_has_the_log_probability_of_its_token(engine: ScriptedE
     assert len(yields) < len(found)
 
 
-async def test_decoded_events_are_a_list_where_the_operator_wants_them(
+async def test_decoded_events_are_a_list_if_the_operator_wants_them(
     engine: ScriptedEngine,
 ) -> None:
     engine.script = tuple(tokens("a"))
@@ -102,18 +102,14 @@ async def test_a_stream_that_breaks_ends_with_an_event_that_says_so(engine: Scri
 
 
 @pytest.mark.parametrize("route", [SYNC, STREAM])
-async def test_a_refusal_before_the_first_token_fails_the_job_alone(
-    engine: ScriptedEngine, route: str
-) -> None:
+async def test_a_refusal_before_a_token_fails_the_job(engine: ScriptedEngine, route: str) -> None:
     engine.script = (RefusedByEngine("no such model", status=404),)
     (only,) = await yields_of(engine, asking(route))
     assert failure([only])["code"] == 404
 
 
 @pytest.mark.parametrize("route", [SYNC, STREAM])
-async def test_the_model_is_in_the_query_and_nulls_count_as_absent(
-    engine: ScriptedEngine, route: str
-) -> None:
+async def test_the_query_has_the_model_nulls_are_absent(engine: ScriptedEngine, route: str) -> None:
     nulls = dict.fromkeys(["stop_sequences", "top_k", "guided_json", "skip_special_tokens"])
     job = await job_of(engine, route, max_new_tokens=7, temperature=0.0, **nulls)
     assert (job.model, job.prompt, job.stream) == ("org/tuned", "Hi", route == STREAM)
@@ -144,7 +140,7 @@ async def test_what_the_form_has_not_is_refused(
     assert message in error["message"]
 
 
-async def test_a_completion_takes_a_slot_and_begins_again_with_the_next_engine(
+async def test_a_completion_begins_again_with_the_next_engine(
     engine: ScriptedEngine,
 ) -> None:
     engine.script, engine.next_script = (EngineDead(),), tuple(tokens("again"))

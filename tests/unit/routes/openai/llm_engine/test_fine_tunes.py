@@ -26,9 +26,7 @@ def fine_tunes(caller: Caller) -> FineTunes:
     return FineTunes.of(caller.settings)
 
 
-async def test_the_body_that_the_client_sends_creates_one(
-    caller: Caller, fine_tunes: FineTunes
-) -> None:
+async def test_the_body_of_the_client_creates_one(caller: Caller, fine_tunes: FineTunes) -> None:
     # The client writes numbers as texts.
     numbers = {"epochs": "1", "lr": "0.0002", "peft_config": {"r": 8}}
     answer = await caller.post(
@@ -105,9 +103,7 @@ async def test_one_that_a_worker_is_at_runs(caller: Caller, fine_tunes: FineTune
     assert (await caller.get(f"{FINE_TUNES}/{fine_tune.id}"))["status"] == "RUNNING"
 
 
-async def test_events_are_as_the_trainer_has_written_them(
-    caller: Caller, fine_tunes: FineTunes
-) -> None:
+async def test_events_are_as_the_trainer_wrote_them(caller: Caller, fine_tunes: FineTunes) -> None:
     fine_tune = created(fine_tunes)
     told = loss(5, 2.108, at=1689665099.67)
     tell(fine_tune, [told])

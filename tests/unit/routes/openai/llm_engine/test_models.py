@@ -72,16 +72,12 @@ async def test_a_name_that_is_not_served_is_404(allowed: Caller, method: str, na
     assert (error["code"], f"'{name}'" in error["message"]) == (404, True)
 
 
-async def test_an_adapter_is_deleted_from_the_volume_and_unloaded(
-    allowed: Caller, tuned: Path
-) -> None:
+async def test_an_adapter_is_deleted_and_unloaded(allowed: Caller, tuned: Path) -> None:
     assert await delete(allowed, "tuned") == {"deleted": True}
     assert (list(tuned.parent.iterdir()), allowed.engine.adapters) == ([], [])
 
 
-async def test_an_adapter_that_a_fine_tune_has_made_is_deleted_without_being_allowed(
-    caller: Caller, tuned: Path
-) -> None:
+async def test_an_adapter_of_a_fine_tune_needs_no_permission(caller: Caller, tuned: Path) -> None:
     (tuned / MADE).write_text('{"id": "ftjob-a"}')
     assert await delete(caller, "tuned") == {"deleted": True}
     assert list(tuned.parent.iterdir()) == []

@@ -60,9 +60,7 @@ async def test_a_batch_that_is_refused_leaves_its_output_to_others(caller: Calle
 
 
 @pytest.mark.parametrize("other", [b"another's", None], ids=["file", "directory"])
-async def test_what_somebody_else_has_put_in_the_outputs_place_stays(
-    caller: Caller, other: bytes | None
-) -> None:
+async def test_what_others_put_in_its_place_stays(caller: Caller, other: bytes | None) -> None:
     output = output_of(caller)
     created = await caller.post(V2, **BODY)
     output.unlink()
