@@ -113,7 +113,9 @@ async def test_a_path_that_is_no_file_of_a_callers_is_refused(
         ({"endpoint": CHAT, "input_file_id": "file-../secret"}, "input_file_id"),
     ],
 )
-async def test_other_texts_find_nothing(caller: Caller, spec: dict[str, Any], param: str) -> None:
+async def test_texts_that_are_no_ids_are_404(
+    caller: Caller, spec: dict[str, Any], param: str
+) -> None:
     error = await refusal(caller, spec)
     assert (error["code"], error["param"]) == (404, param)
 

@@ -54,7 +54,7 @@ def test_a_route_that_is_not_served_is_refused(path: str, answer_to: AnswerTo) -
         ("/v1/message", "POST /v1/messages"),
     ],
 )
-def test_what_is_nearly_a_route_gets_its_name(wrong: str, meant: str, answer_to: AnswerTo) -> None:
+def test_the_nearest_route_is_suggested(wrong: str, meant: str, answer_to: AnswerTo) -> None:
     with pytest.raises(UnknownRoute) as caught:
         answer_to({"openai_route": wrong, "openai_input": {"input": "Hi"}})
     assert caught.value.message == f"There is no route {wrong!r}: did you mean {meant}?"

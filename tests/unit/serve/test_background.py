@@ -88,7 +88,7 @@ async def test_a_server_without_a_volume_serves(tmp_path: Path, engine: Scripted
         assert (await http_client.get("/v1/batches")).status_code == 507
 
 
-async def test_a_batch_that_stops_is_told_in_the_log_and_can_be_started_again(
+async def test_a_batch_that_stops_is_logged_and_can_be_started_again(
     tmp_path: Path,
     engine: ScriptedEngine,
     caplog: pytest.LogCaptureFixture,
@@ -182,7 +182,7 @@ async def test_a_batch_goes_on_after_what_may_pass(jobs: Jobs, retryable: bool, 
         assert await jobs.idle()
 
 
-async def test_a_batch_goes_on_after_nothing_else(jobs: Jobs) -> None:
+async def test_a_batch_does_not_go_on_after_another_error(jobs: Jobs) -> None:
     error = {"message": "a", "retryable": False, "code": 404}
     jobs.answer = {"error": json.dumps({"error": error})}
     jobs.go.set()

@@ -43,7 +43,7 @@ async def test_a_request_beyond_the_most_is_refused_until_one_ends(
             request.cancel()
 
 
-async def test_while_it_is_set_aside_callers_are_told_when_to_come(http_client: Served) -> None:
+async def test_while_it_is_aside_answers_say_when_to_try_again(http_client: Served) -> None:
     async with http_client.engine.engines.aside(patience_s=0.1):
         refused = await http_client.post(CHAT, json=HELLO)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")

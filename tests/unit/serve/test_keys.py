@@ -12,7 +12,7 @@ def environ() -> dict[str, str]:
 
 @pytest.mark.parametrize("path", ["/health", "/ping"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "BREW"])
-async def test_no_body_is_taken_from_all(http_client: Served, path: str, method: str) -> None:
+async def test_open_routes_take_no_body(http_client: Served, path: str, method: str) -> None:
     response = await http_client.request(method, path, content=b"[" * 100_000)
     assert response.status_code == 405
     assert "only GET is taken" in error_of(response)["message"]

@@ -103,7 +103,7 @@ def test_a_variable_that_is_no_port_is_a_mistake(name: str, value: str) -> None:
         Ports.of(None, {name: value})
 
 
-def test_a_port_that_is_taken_is_told_with_what_to_set() -> None:
+def test_the_error_for_a_port_in_use_says_what_to_set() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StartFailed, match=rf"port {port} can't be opened.*Set --port"):
@@ -123,7 +123,7 @@ def test_pings_are_204_and_all_else_503_while_the_worker_starts(numbers: list[in
         assert ping(port, "/pingpong").status_code == 503
 
 
-def test_between_two_servers_connections_wait(listener: Listener, numbers: list[int]) -> None:
+def test_connections_wait_between_two_servers(listener: Listener, numbers: list[int]) -> None:
     taken, health = listener.take()
     with taken, health, socket.create_connection(("127.0.0.1", numbers[0])) as client:
         client.sendall(b"hello")

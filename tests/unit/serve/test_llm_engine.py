@@ -101,6 +101,6 @@ async def test_a_link_opens_that_file_only(http_client: Served, urls: dict[str, 
 
 
 @pytest.mark.parametrize("path", ["tuned/none", "none/none", "tuned/..%2F..%2Fsecret"])
-async def test_what_an_adapter_has_not_is_404(http_client: Served, path: str) -> None:
+async def test_another_file_of_an_adapter_is_404(http_client: Served, path: str) -> None:
     response = await http_client.get(f"/v1/llm/model-files/{path}", headers=BASIC)
     assert response.status_code == 404

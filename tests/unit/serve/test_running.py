@@ -66,7 +66,7 @@ def test_listening_beyond_this_machine_without_a_key_warns(
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/ping", "/health", "/x"])
-async def test_every_request_is_told_why_the_worker_does_not_start(path: str) -> None:
+async def test_every_answer_says_why_the_worker_does_not_start(path: str) -> None:
     async with refusal() as http_client:
         answer = await http_client.post(path, json={})
     assert answer.status_code == 503

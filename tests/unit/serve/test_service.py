@@ -42,6 +42,13 @@ async def test_a_get_is_answered_and_so_is_the_head_of_it(http_client: Served) -
     assert (await http_client.head("/v1/models")).status_code == 200
 
 
+async def test_no_body_is_an_object_without_keys(http_client: Served) -> None:
+    assert (await http_client.post(CHAT)).status_code == 200
+    (asked,) = http_client.engine.asked
+    assert isinstance(asked, dict)
+    assert "messages" not in asked
+
+
 async def test_a_question_mark_in_a_path_begins_no_query(
     http_client: Served,
 ) -> None:

@@ -70,10 +70,10 @@ def test_null_counts_as_absent(prepare: Prepare) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"enable_thinking": False, "model": None}, ["prompt_embeds"]], ids=repr
+    "value", [{"enable_thinking": False, "model": None}, ["prompt_embeds"]], ids=repr
 )
-def test_other_values_for_the_chat_template_are_passed_on(prepare: Prepare, given: Any) -> None:
-    assert prepare(CHAT, {"chat_template_kwargs": given})["chat_template_kwargs"] == given
+def test_other_values_for_the_chat_template_are_passed_on(prepare: Prepare, value: Any) -> None:
+    assert prepare(CHAT, {"chat_template_kwargs": value})["chat_template_kwargs"] == value
 
 
 # Conversations:
@@ -208,7 +208,7 @@ FILE = [text("a", "input_text"), {"type": "input_file"}]
     ],
     ids=repr,
 )
-def test_no_response_can_have_these(prepare: Prepare, body: dict[str, Any], message: str) -> None:
+def test_bad_responses_are_refused(prepare: Prepare, body: dict[str, Any], message: str) -> None:
     error, param = refusal(prepare, RESPONSES, body)
     assert error.startswith(message)
     assert param in body

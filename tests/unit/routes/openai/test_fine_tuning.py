@@ -61,7 +61,7 @@ async def test_one_that_can_not_be_started_says_what_to_send(caller: Caller) -> 
     assert shown["run_with"] == {"input": {"fine_tune": {"id": shown["id"]}}}
 
 
-async def test_hyperparameters_are_shown_as_they_are_used(caller: Caller) -> None:
+async def test_the_answer_has_the_hyperparameters_in_use(caller: Caller) -> None:
     given = {"n_epochs": "3", "batch_size": 4, "learning_rate_multiplier": 0.5}
     method = {"type": "supervised", "supervised": {"hyperparameters": given}}
     shown = FineTuningJob.model_validate(await posted(caller, method=method)).hyperparameters
@@ -147,7 +147,7 @@ async def test_its_events_are_listed_newest_first(caller: Caller, fine_tunes: Fi
     assert (first["message"], first["type"]) == ("Created", "message")
 
 
-async def test_success_has_adapter_and_checkpoints(caller: Caller, fine_tunes: FineTunes) -> None:
+async def test_it_has_an_adapter_and_checkpoints(caller: Caller, fine_tunes: FineTunes) -> None:
     fine_tune = created(fine_tunes)
     tell(fine_tune, [loss(5, 3), eval_loss(5, 2.5), loss(10, 1), eval_loss(10, 2)])
     place = f"{JOBS}/{fine_tune.id}"

@@ -172,7 +172,7 @@ async def test_other_routes_do_not_stream_whatever_is_asked(engine: ScriptedEngi
 @pytest.mark.parametrize(
     "events", [(CREATED, IN_PROGRESS, DELTA, CREATED, DELTA), (CREATED,)], ids=len
 )
-async def test_an_opening_is_never_lost(engine: ScriptedEngine, events: tuple[str, ...]) -> None:
+async def test_no_opening_event_is_lost(engine: ScriptedEngine, events: tuple[str, ...]) -> None:
     assert "".join(await streamed(engine, RESPONSES, *events)) == "".join(events)
 
 
@@ -310,7 +310,7 @@ async def test_an_internal_error_of_vllm_is_logged_and_not_sent(
         ("x" * 1_999 + " (parameter=x", "x" * 1_999 + " "),
     ],
 )
-async def test_messages_name_only_settings(engine: ScriptedEngine, message: str, sent: str) -> None:
+async def test_messages_have_no_user_text(engine: ScriptedEngine, message: str, sent: str) -> None:
     app = replying(json.dumps({"error": {"message": message, "param": "p"}}), status=400)
     error = failure(await answered(engine, app))
     assert (error["message"], error["param"], error["code"]) == (sent, "p", 400)

@@ -90,7 +90,9 @@ async def test_a_refusal_lists_the_served_models(engine: ScriptedEngine, name: s
     assert await refused(engine, f"/v1/models/{name}") == (404, message)
 
 
-async def test_no_models_of_a_dead_engine(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
+async def test_a_dead_engine_lists_nothing(
+    engine: ScriptedEngine, embedder: ScriptedEngine
+) -> None:
     embedder.mark_dead()
     assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
     assert await got(engine, "/v1/models/demo") == card("demo")

@@ -70,7 +70,7 @@ def test_each_prompt_keeps_its_likeliest_choices_the_likeliest_first(
         "the first token of an echoed prompt counts for nothing",
     ],
 )
-def test_the_likeliest_are_kept(n: int, choices: list[dict[str, Any]], kept: list[int]) -> None:
+def test_the_likeliest_remain(n: int, choices: list[dict[str, Any]], kept: list[int]) -> None:
     found = best(n, len(choices), *choices)
     assert [choice["text"] for choice in found] == [f"text {index}" for index in kept]
 

@@ -11,6 +11,8 @@ from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
 from support.llm_engine_batches import ASKED, BODY, CHAT, SHARED, V1, V2, run
 
+from worker.batches.state import RESULT
+
 
 def array(root: Path) -> Any:
     return json.loads((root / "out" / "a.json").read_bytes())
@@ -102,7 +104,7 @@ async def test_what_is_refused_leaves_nothing(
     assert not [path for path in caller.root.rglob("*") if path.is_file()]
 
 
-async def test_what_has_no_effect_is_told(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_has_no_effect_is_said(caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         created = await caller.post(V2, **BODY, gpus=2, labels={"team": "a"})
     without_effect = "gpus: the endpoint's settings decide"
@@ -124,7 +126,7 @@ async def test_a_large_request_leaves_everybodys_list_small(caller: Caller) -> N
     assert len(json.dumps(listed)) < 1_000_000
 
 
-async def test_a_priority_that_comes_later_is_told_from_then_on(caller: Caller) -> None:
+async def test_a_priority_can_be_changed_later(caller: Caller) -> None:
     created = await caller.post(V2, **BODY, priority="low")
     place = f"{V2}/{created['job_id']}"
     updated = await caller.post(place, priority="high")
@@ -162,3 +164,59 @@ async def test_the_list_has_the_jobs_of_llm_engine_only(caller: Caller) -> None:
     assert {job["job_id"] for job in listed} == {one["job_id"] for one in created}
     error = await caller.refused("GET", f"{V2}/{openais['batch']['id']}")
     assert error["code"] == 404
+
+
+# Their outputs: unit/batches has how these are reserved, written and released.
+
+
+async def test_of_two_batches_with_one_output_the_second_is_refused(caller: Caller) -> None:
+    output = caller.root / "out" / "a.json"
+    created = await caller.post(V2, **BODY)
+    assert json.loads(output.read_bytes()) == {"job_id": created["job_id"]}
+    # However the second one writes the path, and before and after the first one has ended.
+    body = {**BODY, "output_data_path": "./out//a.json"}
+    assert (await caller.refused("POST", V2, **body))["code"] == 409
+    assert (await run(caller, created))["status"] == "completed"
+    written = output.read_bytes()
+    error = await caller.refused("POST", V2, **body)
+    assert (error["code"], error["param"]) == (409, "output_data_path")
+    assert output.read_bytes() == written
+    assert len((await caller.get(V2))["jobs"]) == 1
+
+
+@pytest.mark.parametrize("other", [b"another's", None], ids=["file", "directory"])
+async def test_a_file_of_others_in_its_place_stays(caller: Caller, other: bytes | None) -> None:
+    output = caller.root / "out" / "a.json"
+    created = await caller.post(V2, **BODY)
+    output.unlink()
+    if other is None:
+        output.mkdir()
+    else:
+        output.write_bytes(other)
+    job = await run(caller, created)
+    assert job["status"] == "failed"
+    assert job["metadata"]["error"].startswith("output_data_path: out/a.json: ")
+    # The answers are not lost.
+    answers = await caller.get(f"/v1/files/{job['metadata']['output_file_id']}/content")
+    assert "custom_id" in answers
+    assert other is None or output.read_bytes() == other
+
+
+async def test_a_batch_whose_input_is_gone_leaves_its_output_to_others(caller: Caller) -> None:
+    output = caller.root / "out" / "a.json"
+    created = await caller.post(V2, **BODY)
+    (content,) = (caller.root / "worker" / "files").glob("*/content")
+    content.unlink()
+    assert (await run(caller, created))["status"] == "failed"
+    assert not output.exists()
+
+
+async def test_an_output_that_was_written_already_is_the_same(caller: Caller) -> None:
+    output = caller.root / "out" / "a.json"
+    created = await caller.post(V2, **BODY)
+    await run(caller, created)
+    written = output.read_bytes()
+    # As if the worker had been killed before it wrote down the end.
+    (caller.root / "worker" / "batches" / created["job_id"] / RESULT).unlink()
+    assert (await run(caller, created))["status"] == "completed"
+    assert output.read_bytes() == written

@@ -109,7 +109,7 @@ async def test_a_refusal_before_a_token_fails_the_job(engine: ScriptedEngine, ro
 
 
 @pytest.mark.parametrize("route", [SYNC, STREAM])
-async def test_the_query_has_the_model_nulls_are_absent(engine: ScriptedEngine, route: str) -> None:
+async def test_the_model_is_in_the_query_nulls_are_none(engine: ScriptedEngine, route: str) -> None:
     nulls = dict.fromkeys(["stop_sequences", "top_k", "guided_json", "skip_special_tokens"])
     job = await job_of(engine, route, max_new_tokens=7, temperature=0.0, **nulls)
     assert (job.model, job.prompt, job.stream) == ("org/tuned", "Hi", route == STREAM)
