@@ -69,7 +69,7 @@ def server(engine: Player) -> Starlette:
             Route(CHAT, complete, methods=["POST"]),
             Route("/v1/completions", complete, methods=["POST"]),
             *(Route(path, noted, methods=["POST"]) for path in NOTED),
-        ],
+        ]
     )
 
 

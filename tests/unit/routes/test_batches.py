@@ -169,9 +169,7 @@ async def test_where_the_engine_computes_by_priority_lines_come_after_callers(
     assert batch["request_counts"]["failed"] == 2 - len(expected)
 
 
-async def test_a_line_that_holds_too_much_is_refused_and_others_answered(
-    caller: Caller,
-) -> None:
+async def test_a_line_that_holds_too_much_is_refused_and_others_answered(caller: Caller) -> None:
     requests = lines(2)
     requests[0]["body"]["messages"] *= 11
     (caller.root / "inbox" / "b.jsonl").write_bytes(as_text(requests))

@@ -139,7 +139,7 @@ async def test_a_worker_trains_where_its_operator_lets_it_or_it_serves_nothing(
 
 
 @pytest.mark.parametrize(("environ", "device"), [({}, "cuda"), ({"FINE_TUNE": "off"}, "cpu")])
-async def test_where_none_is_trained_none_is_run_or_created(
+async def test_where_none_is_trained_none_is_made(
     caller: Caller, environ: dict[str, str], device: str
 ) -> None:
     caller.engine.model = replace(caller.engine.model, device=device)

@@ -5,15 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.engine.scripted import (
-    CHAT,
-    ScriptedEngine,
-    failure,
-    raw,
-    settings,
-    tokens,
-    yields_of,
-)
+from support.engine.scripted import CHAT, ScriptedEngine, failure, raw, settings, tokens, yields_of
 from support.processes.background import HUNG_S
 
 from worker.engine import Delta
@@ -98,9 +90,7 @@ async def test_a_model_that_can_not_do_it_is_refused_naming_one_that_can(
 # Sizes:
 
 
-def test_the_most_choices_fit_one_yield_with_room_for_their_text(
-    answer_to: AnswerTo,
-) -> None:
+def test_the_most_choices_fit_one_yield_with_room_for_their_text(answer_to: AnswerTo) -> None:
     reply = answer_to(raw(stream=True, sampling_params={"n": 256}))
     ends = [Delta(index, "", 0, 3, "repetition", "x" * 30) for index in range(256)]
     assert json_size(reply.render(ends)) < 50_000

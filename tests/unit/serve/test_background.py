@@ -139,9 +139,7 @@ async def test_before_the_server_has_started_nothing_is(jobs: Jobs) -> None:
     assert jobs.taken == []
 
 
-async def test_work_that_is_started_while_it_runs_is_run_once_more(
-    jobs: Jobs,
-) -> None:
+async def test_work_that_is_started_while_it_runs_is_run_once_more(jobs: Jobs) -> None:
     async with living(jobs):
         for _ in range(3):
             assert await jobs.background.start(A)

@@ -102,9 +102,7 @@ async def test_a_client_that_does_not_read_its_stream_in_time_is_given_up(
     assert engine.generating == []
 
 
-async def test_bodies_count_as_requests_before_they_are_whole(
-    engine: ScriptedEngine,
-) -> None:
+async def test_bodies_count_as_requests_before_they_are_whole(engine: ScriptedEngine) -> None:
     engine.slots = 1
     async with serving(engine, MAX_CONCURRENCY="2") as port:
         waiting = [await port.connect() for _ in range(2)]
@@ -132,9 +130,7 @@ async def until_answered(port: Port, sent: bytes = WHOLE) -> bool:
     return True
 
 
-async def test_a_connection_beyond_the_most_is_refused_if_all_work(
-    engine: ScriptedEngine,
-) -> None:
+async def test_a_connection_beyond_the_most_is_refused_if_all_work(engine: ScriptedEngine) -> None:
     engine.script = (*tokens("a", finish=None), HANG)
     async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
         streaming = [await port.connect() for _ in range(3)]
@@ -153,11 +149,7 @@ async def test_a_connection_beyond_the_most_is_refused_if_all_work(
 
 @pytest.mark.parametrize(
     ("sent", "rest"),
-    [
-        (b"", PING),
-        (b"GET /ping HTTP/1.1\r\nhost: a\r\n", f"{CLOSE}\r\n".encode()),
-        (PINGED, PING),
-    ],
+    [(b"", PING), (b"GET /ping HTTP/1.1\r\nhost: a\r\n", f"{CLOSE}\r\n".encode()), (PINGED, PING)],
     ids=["silent", "in the middle of a head", "idle after an answer"],
 )
 async def test_a_connection_beyond_the_most_takes_the_place_of_the_longest_without_a_request(
@@ -178,9 +170,7 @@ async def test_a_connection_beyond_the_most_takes_the_place_of_the_longest_witho
                 assert (await client.all()).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_byte_now_and_then_makes_no_connection_wait_less(
-    engine: ScriptedEngine,
-) -> None:
+async def test_a_byte_now_and_then_makes_no_connection_wait_less(engine: ScriptedEngine) -> None:
     async with serving(engine, SERVE_MAX_CONNECTIONS="2") as port:
         connections: set[Any] = port.server.server_state.connections
         dripping, silent = await port.connect(), await port.connect()
@@ -193,9 +183,7 @@ async def test_a_byte_now_and_then_makes_no_connection_wait_less(
         assert (await silent.all()).startswith(b"HTTP/1.1 200")
 
 
-async def test_the_connections_of_one_port_take_none_of_the_others(
-    engine: ScriptedEngine,
-) -> None:
+async def test_the_connections_of_one_port_take_none_of_the_others(engine: ScriptedEngine) -> None:
     async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
         mains = [await port.connect() for _ in range(3)]
         pings = [await port.health.connect() for _ in range(3)]
@@ -205,9 +193,7 @@ async def test_the_connections_of_one_port_take_none_of_the_others(
             assert (await client.all()).startswith(b"HTTP/1.1 200")
 
 
-async def test_the_kernel_waits_no_longer_than_the_server(
-    engine: ScriptedEngine,
-) -> None:
+async def test_the_kernel_waits_no_longer_than_the_server(engine: ScriptedEngine) -> None:
     async with serving(engine, SERVE_TIMEOUT_S="7") as port:
         await port.connect()
         assert await until(lambda: len(port.server.server_state.connections) == 1)

@@ -22,9 +22,7 @@ LARGEST = 100
 ROOM = 4_000_000
 
 
-async def test_a_request_beyond_the_most_is_refused_until_one_ends(
-    engine: ScriptedEngine,
-) -> None:
+async def test_a_request_beyond_the_most_is_refused_until_one_ends(engine: ScriptedEngine) -> None:
     engine.script, engine.slots = (HANG,), 1
     most = most_inside(jobs=1, slots=1)
     async with Served(engine, MAX_CONCURRENCY="1") as http_client, asyncio.TaskGroup() as group:

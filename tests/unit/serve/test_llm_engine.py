@@ -66,9 +66,7 @@ async def test_an_error_has_a_status_and_a_text_that_the_client_knows(
     assert response.json()["detail"] == error_of(response)["message"]
 
 
-async def test_errors_of_other_clients_have_no_such_text(
-    http_client: Served,
-) -> None:
+async def test_errors_of_other_clients_have_no_such_text(http_client: Served) -> None:
     response = await http_client.delete(CHAT, headers=X_API_KEY)
     assert (response.status_code, response.json().keys()) == (405, {"error"})
 

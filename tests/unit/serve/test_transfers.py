@@ -59,9 +59,7 @@ async def upload(http: httpx.AsyncClient, content: bytes = b"text", **fields: st
     return response.json()
 
 
-async def test_a_forms_file_comes_back_as_bytes(
-    http_client: Served,
-) -> None:
+async def test_a_forms_file_comes_back_as_bytes(http_client: Served) -> None:
     expires = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
     file = await upload(http_client, BINARY, purpose="batch", **expires)
     assert (file["filename"], file["purpose"]) == ("ä b.jsonl", "batch")
@@ -74,9 +72,7 @@ async def test_a_forms_file_comes_back_as_bytes(
     assert response.headers["x-request-id"]
 
 
-async def test_routes_work_without_v1_and_with_every_verb(
-    http_client: Served,
-) -> None:
+async def test_routes_work_without_v1_and_with_every_verb(http_client: Served) -> None:
     uploaded = await http_client.post("/files", files={"file": ("a", b"text")})
     path = f"/files/{uploaded.json()['id']}"
     assert (await http_client.get(f"{path}/content")).content == b"text"
@@ -101,8 +97,7 @@ async def test_query_strings_reach_their_routes(http_client: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [{"accept": "application/json, */*"}, {"authorization": "basic a2V5Og=="}],
+    "headers", [{"accept": "application/json, */*"}, {"authorization": "basic a2V5Og=="}]
 )
 async def test_llm_engines_client_gets_json(http_client: Served, headers: dict[str, str]) -> None:
     id = (await upload(http_client, b"text"))["id"]

@@ -68,9 +68,7 @@ async def test_a_page_does_not_read_why_the_worker_does_not_start(url: str, read
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Sec-Fetch-Mode": "cors"}
 
 
-async def test_pages_of_an_allowed_origin_alone_are_answered(
-    engine: ScriptedEngine,
-) -> None:
+async def test_pages_of_an_allowed_origin_alone_are_answered(engine: ScriptedEngine) -> None:
     async with (
         serving(engine, ALLOWED_ORIGINS=PAGE) as port,
         httpx.AsyncClient(base_url=f"{port.url}/v1") as http_client,

@@ -185,9 +185,7 @@ async def test_a_batch_that_nobody_runs_is_cancelled_at_once(caller: Caller) -> 
     assert cancelled["cancelled_at"] >= cancelled["cancelling_at"] >= batch["created_at"]
 
 
-async def test_a_batch_that_may_run_is_cancelled_by_whoever_goes_on_with_it(
-    caller: Caller,
-) -> None:
+async def test_a_batch_that_may_run_is_cancelled_by_whoever_goes_on_with_it(caller: Caller) -> None:
     batch = await created(caller)
     leases = Batches.of(caller.settings).get(batch["id"]).leases("plan")
     leases.mkdir(parents=True)

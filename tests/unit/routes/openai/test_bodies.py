@@ -240,9 +240,7 @@ def test_at_most_100_names_are_logged(prepare: Prepare, caplog: pytest.LogCaptur
     assert len(caplog.messages) == 100
 
 
-def test_strictly_an_unknown_key_is_refused_with_the_nearest_name(
-    prepare: Prepare,
-) -> None:
+def test_strictly_an_unknown_key_is_refused_with_the_nearest_name(prepare: Prepare) -> None:
     body = {"prompt": "", "zzz": 1, "max_token": 1}
     message = "unknown key 'max_token': did you mean 'max_tokens'?"
     assert refusal(prepare, COMPLETIONS, body, STRICT_REQUESTS="1") == (message, "max_token")

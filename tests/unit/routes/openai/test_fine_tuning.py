@@ -89,9 +89,7 @@ async def test_what_is_wrong_is_refused_naming_the_field(
     assert (error["param"], error["code"], fine_tunes.all()) == (param, status, [])
 
 
-async def test_jobs_are_created_and_described_while_the_engine_makes_room(
-    caller: Caller,
-) -> None:
+async def test_jobs_are_created_and_described_while_the_engine_makes_room(caller: Caller) -> None:
     caller.engine.mark_dead()
     job = await posted(caller)
     assert (await caller.get(JOBS))["data"] == [job]
@@ -147,7 +145,7 @@ async def test_its_events_are_listed_newest_first(caller: Caller, fine_tunes: Fi
     assert (first["message"], first["type"]) == ("Created", "message")
 
 
-async def test_it_has_an_adapter_and_checkpoints(caller: Caller, fine_tunes: FineTunes) -> None:
+async def test_a_success_has_an_adapter_and_files(caller: Caller, fine_tunes: FineTunes) -> None:
     fine_tune = created(fine_tunes)
     tell(fine_tune, [loss(5, 3), eval_loss(5, 2.5), loss(10, 1), eval_loss(10, 2)])
     place = f"{JOBS}/{fine_tune.id}"

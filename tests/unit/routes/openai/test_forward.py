@@ -93,9 +93,7 @@ async def test_a_route_that_no_engine_has_is_refused_with_advice(engine: Scripte
 
 
 @pytest.mark.usefixtures("embedder")
-async def test_a_route_that_neither_has_is_refused_with_both_names(
-    engine: ScriptedEngine,
-) -> None:
+async def test_a_route_that_neither_has_is_refused_with_both_names(engine: ScriptedEngine) -> None:
     error = failure(await yields_of(engine, payload("/rerank")))
     assert error["message"].endswith(" answers /rerank: 'demo' generates text; 'minilm' embeds.")
 
@@ -113,7 +111,7 @@ async def test_a_pooling_model_is_not_advised_to_add_an_embedder(engine: Scripte
         (payload("/version", a=1), "/version takes GET."),
     ],
 )
-async def test_a_route_is_read_with_its_method(
+async def test_a_route_has_a_method(
     engine: ScriptedEngine, asked: dict[str, Any], message: str
 ) -> None:
     error = failure(await yields_of(engine, asked))
@@ -231,9 +229,7 @@ async def test_a_response_breaks_with_an_event_of_its_own_shape(engine: Scripted
     assert json.loads(data) == {"type": "error", **own, "error": ERROR}
 
 
-async def test_a_streams_error_keeps_its_characters_and_no_value(
-    engine: ScriptedEngine,
-) -> None:
+async def test_a_streams_error_keeps_its_characters_and_no_value(engine: ScriptedEngine) -> None:
     breaks = BREAKS.replace("too long", f"zu groß (parameter=x, value={SECRET})")
     (_, last_events), error = broken_stream(await streamed(engine, CHAT, SAID, breaks))
     assert '"message": "zu groß"' in last_events

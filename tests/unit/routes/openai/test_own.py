@@ -55,9 +55,7 @@ async def test_the_models_of_every_engine_are_listed(engine: ScriptedEngine) -> 
     assert await got(engine, "/v1/models") == {"object": "list", "data": cards}
 
 
-async def test_adapters_on_the_volume_are_listed_once_without_paths(
-    engine: ScriptedEngine,
-) -> None:
+async def test_adapters_on_the_volume_are_listed_once_without_paths(engine: ScriptedEngine) -> None:
     engine.app = listing(card("demo"), card("loaded", "demo", "/runpod-volume/loras/a"))
     engine.adapters = ["loaded", "demo", "waiting"]
     cards = [card("demo"), card("loaded", "demo"), card("waiting", "demo")]
@@ -75,9 +73,7 @@ async def test_an_adapter_that_waits_is_described_too(engine: ScriptedEngine) ->
     assert await got(engine, "/v1/models/pirate") == card("pirate", "demo")
 
 
-async def test_an_adapter_that_fails_is_described_and_not_listed(
-    engine: ScriptedEngine,
-) -> None:
+async def test_an_adapter_that_fails_is_described_and_not_listed(engine: ScriptedEngine) -> None:
     engine.broken_adapters = {"pirate": "rank 64"}
     assert (await got(engine, "/v1/models/pirate"))["problem"] == "rank 64"
     assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
@@ -90,9 +86,7 @@ async def test_a_refusal_lists_the_served_models(engine: ScriptedEngine, name: s
     assert await refused(engine, f"/v1/models/{name}") == (404, message)
 
 
-async def test_a_dead_engine_lists_nothing(
-    engine: ScriptedEngine, embedder: ScriptedEngine
-) -> None:
+async def test_a_dead_engine_has_nothing(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
     embedder.mark_dead()
     assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
     assert await got(engine, "/v1/models/demo") == card("demo")
@@ -117,9 +111,7 @@ async def test_an_adapter_is_forgotten(engine: ScriptedEngine, route: str) -> No
     assert engine.adapters == ["poet"]
 
 
-async def test_an_adapter_stays_unless_the_operator_allows_it(
-    engine: ScriptedEngine,
-) -> None:
+async def test_an_adapter_stays_unless_the_operator_allows_it(engine: ScriptedEngine) -> None:
     engine.adapters = ["pirate"]
     error = failure(await yields_of(engine, unloading({"lora_name": "pirate"})))
     assert (error["code"], engine.adapters) == (404, ["pirate"])

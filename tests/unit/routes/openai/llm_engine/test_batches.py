@@ -144,9 +144,7 @@ async def test_a_number_is_the_priority_of_the_lines_where_the_scheduler_has_one
     assert [asked.get("priority") for asked in bodies(caller.engine)] == sent
 
 
-async def test_a_cancelled_batch_leaves_no_array_and_is_cancelled_once(
-    caller: Caller,
-) -> None:
+async def test_a_cancelled_batch_leaves_no_array_and_is_cancelled_once(caller: Caller) -> None:
     place = f"{V2}/{(await caller.post(V2, **BODY))['job_id']}"
     assert await caller.post(f"{place}/actions/cancel") == {"success": True}
     assert (await caller.get(place))["job"]["status"] == "cancelled"

@@ -73,9 +73,7 @@ async def test_each_event_has_the_log_probability_of_its_token(engine: ScriptedE
     assert len(yields) < len(found)
 
 
-async def test_decoded_events_are_a_list_if_the_operator_wants_them(
-    engine: ScriptedEngine,
-) -> None:
+async def test_decoded_events_are_a_list_if_the_operator_wants_them(engine: ScriptedEngine) -> None:
     engine.script = tuple(tokens("a"))
     ((event,),) = await yields_of(engine, asking(STREAM), RAW_OPENAI_OUTPUT="0")
     assert event["output"]["text"] == "a"
@@ -132,7 +130,7 @@ async def test_a_null_in_a_schema_is_the_callers(engine: ScriptedEngine) -> None
         ({"prompt": None, "prompts": ["a"]}, "prompt"),
     ],
 )
-async def test_what_the_form_has_not_is_refused(
+async def test_what_it_has_not_is_refused(
     engine: ScriptedEngine, body: dict[str, Any], message: str
 ) -> None:
     error = failure(await yields_of(engine, asking(SYNC, **body)))
@@ -140,9 +138,7 @@ async def test_what_the_form_has_not_is_refused(
     assert message in error["message"]
 
 
-async def test_a_completion_begins_again_with_the_next_engine(
-    engine: ScriptedEngine,
-) -> None:
+async def test_a_completion_begins_again_with_the_next_engine(engine: ScriptedEngine) -> None:
     engine.script, engine.next_script = (EngineDead(),), tuple(tokens("again"))
     (answer,) = await yields_of(engine, asking(SYNC))
     assert (answer["output"]["text"], engine.waited) == ("again", ["job-1"])

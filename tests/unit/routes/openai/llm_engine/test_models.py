@@ -124,7 +124,7 @@ async def test_a_model_from_the_hub_is_downloaded_there(caller: Caller, tmp_path
         ({}, "model_name"),
     ],
 )
-async def test_what_can_not_be_downloaded_is_refused(
+async def test_other_downloads_are_refused(
     caller: Caller, body: dict[str, Any], message: str
 ) -> None:
     error = await caller.refused("POST", DOWNLOAD, **body)
