@@ -14,7 +14,7 @@ from support.engine.scripted import (
 )
 
 from worker.engine import Delta
-from worker.errors import EngineDead, RefusedByEngine
+from worker.errors import EngineDead
 from worker.job import RawJob
 
 SYNC = "/v1/llm/completions-sync?model_endpoint_name=org/tuned"
@@ -99,11 +99,6 @@ async def test_a_stream_that_breaks_ends_with_an_event_that_says_so(engine: Scri
     assert (content["error"], content.keys()) == (error["message"], {"error", "timestamp"})
 
 
-@pytest.mark.parametrize("route", [SYNC, STREAM])
-async def test_a_refusal_before_a_token_fails_the_job(engine: ScriptedEngine, route: str) -> None:
-    engine.script = (RefusedByEngine("no such model", status=404),)
-    (only,) = await yields_of(engine, asking(route))
-    assert failure([only])["code"] == 404
 
 
 @pytest.mark.parametrize("route", [SYNC, STREAM])
@@ -138,7 +133,3 @@ async def test_what_it_has_not_is_refused(
     assert message in error["message"]
 
 
-async def test_a_completion_begins_again_with_the_next_engine(engine: ScriptedEngine) -> None:
-    engine.script, engine.next_script = (EngineDead(),), tuple(tokens("again"))
-    (answer,) = await yields_of(engine, asking(SYNC))
-    assert (answer["output"]["text"], engine.waited) == ("again", ["job-1"])
