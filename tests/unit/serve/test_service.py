@@ -23,6 +23,7 @@ from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.serve.service import Service
 
 JSON = {"content-type": "application/json"}
+FORM = "multipart/form-data; boundary=a"
 STREAM = {**HELLO, "stream": True}
 
 
@@ -76,33 +77,31 @@ async def test_a_body_that_is_no_json_object_is_refused(
     assert message in error_of(response)["message"]
 
 
-@pytest.mark.parametrize(
-    ("media_type", "status"),
-    [
-        ("Application/JSON; charset=utf-8", 200),
-        ("text/plain", 415),
-        ("application/x-www-form-urlencoded", 415),
-        ("multipart/form-data; boundary=a", 415),
-    ],
-)
-async def test_a_body_needs_its_media_type(
-    http_client: Served, media_type: str, status: int
-) -> None:
+async def test_a_media_type_may_have_parameters(http_client: Served) -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    response = await http_client.post(CHAT, content=json.dumps(HELLO), headers=headers)
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", FORM])
+async def test_other_media_types_are_refused(http_client: Served, media_type: str) -> None:
     headers = {"content-type": media_type}
     response = await http_client.post(CHAT, content=json.dumps(HELLO), headers=headers)
-    assert response.status_code == status
-    assert status == 200 or "application/json" in error_of(response)["message"]
+    assert response.status_code == 415
+    assert "application/json" in error_of(response)["message"]
 
 
-@pytest.mark.parametrize(("more", "status"), [(1000, 200), (-1, 413)])
-async def test_a_body_above_the_limit_is_refused_and_one_below_it_is_not(
-    engine: ScriptedEngine, more: int, status: int
+async def test_a_body_above_the_limit_is_refused_and_one_below_is_not(
+    engine: ScriptedEngine,
 ) -> None:
     body = json.dumps({**HELLO, "user": "x" * 1000})
-    async with Served(engine, MAX_INPUT_MB=f"{(len(body) + more) / 1e6}") as http_client:
+    async with Served(engine, MAX_INPUT_MB=f"{(len(body) + 1000) / 1e6}") as http_client:
         response = await http_client.post(CHAT, content=body, headers=JSON)
-    assert response.status_code == status
-    assert status == 200 or "MAX_INPUT_MB" in error_of(response)["message"]
+        assert response.status_code == 200
+    async with Served(engine, MAX_INPUT_MB=f"{(len(body) - 1) / 1e6}") as http_client:
+        response = await http_client.post(CHAT, content=body, headers=JSON)
+        assert response.status_code == 413
+        assert "MAX_INPUT_MB" in error_of(response)["message"]
 
 
 async def test_a_number_that_json_has_not_is_an_internal_error(http_client: Served) -> None:

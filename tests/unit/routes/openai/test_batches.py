@@ -15,7 +15,6 @@ from worker.files import Files
 from worker.job.long_work import LongWork
 
 BATCHES = "/v1/batches"
-NEVER_CREATED = f"{BATCHES}/batch_{'a' * 24}"
 
 
 @pytest.fixture
@@ -95,11 +94,11 @@ async def test_a_file_that_is_not_there_is_no_input(caller: Caller, id: str) -> 
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "{}"), ("POST", "{}/cancel")])
-@pytest.mark.parametrize("id", [f"batch_{'a' * 24}", "batch_%2e%2e", "..%2f..%2fsecret", "a\0b"])
+@pytest.mark.parametrize("id", [f"batch_{'a' * 24}", "batch_%2e%2e", "a\0b"])
 async def test_an_unknown_batch_is_404(caller: Caller, method: str, path: str, id: str) -> None:
     error = await caller.refused(method, f"{BATCHES}/{path.format(id)}")
-    assert (error["code"], str(caller.root) in json.dumps(error)) == (404, False)
-    assert error["param"] == (None if "%2f" in id else "batch_id")
+    assert (error["code"], error["param"]) == (404, "batch_id")
+    assert str(caller.root) not in json.dumps(error)
 
 
 async def test_a_batch_that_can_be_started_here_is(caller: Caller) -> None:

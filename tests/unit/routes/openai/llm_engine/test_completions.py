@@ -99,8 +99,6 @@ async def test_a_stream_that_breaks_ends_with_an_event_that_says_so(engine: Scri
     assert (content["error"], content.keys()) == (error["message"], {"error", "timestamp"})
 
 
-
-
 @pytest.mark.parametrize("route", [SYNC, STREAM])
 async def test_the_model_is_in_the_query_nulls_are_none(engine: ScriptedEngine, route: str) -> None:
     nulls = dict.fromkeys(["stop_sequences", "top_k", "guided_json", "skip_special_tokens"])
@@ -131,5 +129,3 @@ async def test_what_it_has_not_is_refused(
     error = failure(await yields_of(engine, asking(SYNC, **body)))
     assert (error["code"], engine.asked) == (400, [])
     assert message in error["message"]
-
-
