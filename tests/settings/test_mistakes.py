@@ -1,58 +1,35 @@
-"""Mistakes in settings, one at a time, and their messages."""
+"""Mistakes in settings, and their messages; what warns is in test_warnings.py."""
 
+import itertools
+import re
 from pathlib import Path
 
 import pytest
-from support.settings import read_settings
-from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, Row, placed
+from settings.conftest import Read, Refuse
+from support.processes.commands import HANDLER, WORKER, run
+from support.settings import gpus
+from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, placed
 
-from worker.engine.machine import Gpu, Machine
-from worker.settings.mistakes import SettingsError
+from worker.engine.variables import wrong
+from worker.settings.mistakes import Mistake, SettingsError
 
-ALONE: tuple[Row, ...] = tuple(({name: value}, name, accepted) for name, value, accepted in SINGLE)
-
-MANY_TOGETHER = {
-    "MODEL_NAME": "<folder>/nothing",
-    "HF_TOKEN": f"{SECRET}-1",
-    "HUGGING_FACE_HUB_TOKEN": f"{SECRET}-2",
-    "MIN_BATCH_SIZE": "2",
-    "DEFAULT_MIN_BATCH_SIZE": "3",
-    "LORA_MODULES": f'{{"name": "a", "path": "b", "base_model_name": "{SECRET}"}}',
-    "ENABLE_AUTO_TOOL_CHOICE": "1",
-    "CUSTOM_CHAT_TEMPLATE": "<folder>/template.jinja",
-    "SPECULATIVE_METHOD": "ngram",
-    "SPECULATIVE_CONFIG": f'{{"method": "{SECRET}"}}',
-    "VLLM_CONFIG_FILE": "<folder>/unknown.yaml",
-    "VLLM_EXTRA_ARGS": f"--api-key {SECRET}",
-    "EMBEDDING_MODEL_NAME": "org/e",
-    "EMBEDDING_SEED": "y",
-    "EMBEDDING_GPU_MEMORY_UTILIZATION": "0.5",
-    "GPU_MEMORY_UTILIZATION": "0.6",
-}
+HEADING = re.compile(r"^(\d+) settings? (?:is|are) wrong, so the worker does not start:$", re.M)
+BROKEN_FILE = {"VLLM_CONFIG_FILE": "<folder>/broken.yaml"}
 
 
-def gpus(count: int) -> Machine:
-    return Machine(cpu=False, gpus=(Gpu("card", 80 << 30),) * count)
-
-
-def refused(on: Machine, **settings: str) -> SettingsError:
-    with pytest.raises(SettingsError) as caught:
-        read_settings({"MODEL_NAME": "org/model", **settings}, on)
-    return caught.value
+# One at a time:
 
 
 @pytest.mark.parametrize(
-    ("settings", "name", "accepted"),
-    ALONE + TOGETHER,
-    ids=[str(row[0]) for row in ALONE + TOGETHER],
+    ("settings", "name", "words"), TOGETHER, ids=[str(row[0]) for row in TOGETHER]
 )
 def test_a_mistake_is_reported_once_with_its_name_and_what_is_accepted(
-    settings: dict[str, str], name: str, accepted: str, tmp_path: Path
+    settings: dict[str, str], name: str, words: str, tmp_path: Path, refuse: Refuse
 ) -> None:
-    error = refused(gpus(1), **placed(settings, tmp_path))
+    error = refuse(**placed(settings, tmp_path))
     (mistake,) = error.mistakes
     assert mistake.name == name
-    assert accepted.replace("<folder>", str(tmp_path)) in str(mistake)
+    assert words.replace("<folder>", str(tmp_path)) in str(mistake)
     heading, line, *rest = error.message.split("\n")
     assert heading == "1 setting is wrong, so the worker does not start:"
     assert line == f"  {mistake}"
@@ -60,138 +37,190 @@ def test_a_mistake_is_reported_once_with_its_name_and_what_is_accepted(
     assert SECRET not in error.message
 
 
-def test_at_least_sixty_mistakes_are_planted() -> None:
-    assert len({*map(str, ALONE + TOGETHER), *TYPOS}) >= 60
+def test_a_long_value_is_quoted_by_its_beginning(refuse: Refuse) -> None:
+    (mistake,) = refuse(CUSTOM_CHAT_TEMPLATE="a" * 200 + "{% if").mistakes
+    assert mistake.value == "a" * 77 + "..."
 
 
-@pytest.mark.parametrize(("name", "value", "accepted"), SINGLE)
-def test_the_value_is_quoted_unless_it_may_hold_a_secret(
-    name: str, value: str, accepted: str
+def test_a_template_that_is_not_text_can_not_be_read(tmp_path: Path, refuse: Refuse) -> None:
+    (tmp_path / "template").write_bytes(b"\xff")
+    (mistake,) = refuse(CUSTOM_CHAT_TEMPLATE=str(tmp_path / "template")).mistakes
+    assert mistake.advice.startswith("can't be read")
+
+
+def test_values_of_unknown_keys_in_a_file_are_not_repeated(tmp_path: Path, refuse: Refuse) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"huggingface-token: {SECRET}\nextra: {{password: {SECRET}}}\nhf-home: /x")
+    message = refuse(VLLM_CONFIG_FILE=str(file)).message
+    assert SECRET not in message
+    assert "HF_HOME = '...': " in message
+    assert "only the environment can set it" in message
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "words"),
+    [
+        (2, {"TENSOR_PARALLEL_SIZE": "3"}, "there are 2 GPUs, and 3 would be needed"),
+        (1, {"PIPELINE_PARALLEL_SIZE": "2"}, "there is 1 GPU, and 2 would be needed"),
+        (0, {"TENSOR_PARALLEL_SIZE": "2"}, "there is no GPU, and 2 would be needed"),
+        (2, {"DATA_PARALLEL_SIZE": "3"}, "there are 2 GPUs, and 3 would be needed"),
+        (2, {"PREFILL_CONTEXT_PARALLEL_SIZE": "4"}, "there are 2 GPUs, and 4 would be needed"),
+        (
+            *(2, {"TENSOR_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}),
+            "there are 2 GPUs, and 4 would be needed",
+        ),
+    ],
+)  # fmt: skip - one line a case
+def test_more_gpus_than_there_are_is_a_mistake_of_every_setting_that_asks_for_them(
+    count: int, settings: dict[str, str], words: str, refuse: Refuse
 ) -> None:
-    (mistake,) = refused(gpus(1), **{name: value}).mistakes
-    hidden = {"{": "{...}", "[": "[...]"} if name != "CUSTOM_CHAT_TEMPLATE" else {}
-    assert mistake.value == hidden.get(value[0], value), accepted
+    error = refuse(gpus(count), **settings)
+    assert {mistake.name: mistake.value for mistake in error.mistakes} == settings
+    assert all(mistake.advice.startswith(words) for mistake in error.mistakes)
 
 
-@pytest.mark.parametrize(("name", "value", "accepted"), SINGLE)
-def test_an_example_is_one_that_would_be_accepted(name: str, value: str, accepted: str) -> None:
-    needed = {"ENABLE_LORA": "1"} if "LORA" in name else {}
-    (mistake,) = refused(gpus(4), **{name: value}, **needed).mistakes
-    if mistake.example is not None:
-        settings = {"MODEL_NAME": "org/model", **needed, name: mistake.example}
-        assert read_settings(settings, gpus(4)).settings.model_name == "org/model", accepted
+def test_a_cluster_gives_a_worker_no_more_gpus(refuse: Refuse) -> None:
+    settings = {"TENSOR_PARALLEL_SIZE": "4", "DISTRIBUTED_EXECUTOR_BACKEND": "ray"}
+    assert "there are 2 GPUs, and 4 would be needed" in refuse(gpus(2), **settings).message
 
 
-@pytest.mark.parametrize("name", TYPOS)
-def test_a_misspelled_name_warns_with_the_one_that_was_meant(name: str) -> None:
-    warnings = read_settings({"MODEL_NAME": "org/model", name: SECRET}, gpus(1)).warnings
-    assert warnings == (f"{name} is not a setting: did you mean {TYPOS[name]}?",)
+def test_without_a_gpu_one_is_still_the_example(refuse: Refuse) -> None:
+    (mistake,) = refuse(gpus(0), TENSOR_PARALLEL_SIZE="2").mistakes
+    assert mistake.example == "1"
 
 
-def test_all_mistakes_are_reported_at_once_and_in_order() -> None:
-    settings = {name: value for name, value, _ in SINGLE}
-    error = refused(gpus(1), **settings)
-    lines = error.message.split("\n")[1 : len(error.mistakes) + 1]
-    assert lines == sorted(lines) == [f"  {mistake}" for mistake in error.mistakes]
-    assert {mistake.name for mistake in error.mistakes} >= settings.keys()
-    assert SECRET not in error.message
+def test_a_variable_that_vllm_can_not_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"VLLM_ENGINE_READY_TIMEOUT_S": "soon", "VLLM_USE_V1_NOT": "x", "HOME": "x"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    (mistake,) = wrong(given)
+    assert (mistake.name, mistake.value) == ("VLLM_ENGINE_READY_TIMEOUT_S", "soon")
+    assert mistake.advice.startswith("vLLM can't read it: ")
 
 
-def test_settings_that_exclude_each_other_are_reported_at_once(tmp_path: Path) -> None:
-    error = refused(gpus(1), **placed(MANY_TOGETHER, tmp_path))
-    assert SECRET not in error.message
-    assert {mistake.name for mistake in error.mistakes} >= {
-        "MODEL_NAME",
-        "HUGGING_FACE_HUB_TOKEN",
-        "MIN_BATCH_SIZE",
-        "LORA_MODULES",
-        "ENABLE_AUTO_TOOL_CHOICE",
-        "CUSTOM_CHAT_TEMPLATE",
-        "SPECULATIVE_METHOD",
-        "MAX_MODEL_LENGTH",
-        "VLLM_EXTRA_ARGS",
-        "EMBEDDING_SEED",
-        "EMBEDDING_GPU_MEMORY_UTILIZATION",
+@pytest.mark.parametrize(("value", "advice"), [("1", ["leave it unset"]), ("0", [])])
+def test_responses_can_not_be_stored(
+    monkeypatch: pytest.MonkeyPatch, value: str, advice: list[str]
+) -> None:
+    name = "VLLM_ENABLE_RESPONSES_API_STORE"
+    monkeypatch.setenv(name, value)
+    assert [mistake.advice.rpartition(": ")[2] for mistake in wrong({name: value})] == advice
+
+
+# Many at once:
+
+
+@pytest.fixture
+def all_single(refuse: Refuse) -> SettingsError:
+    """What is said of all wrong values of single settings at once."""
+    return refuse(**{name: value for name, value, _ in SINGLE})
+
+
+def by_name(error: SettingsError) -> dict[str, Mistake]:
+    return {mistake.name: mistake for mistake in error.mistakes}
+
+
+def test_every_wrong_value_is_reported_with_what_is_accepted(all_single: SettingsError) -> None:
+    found = by_name(all_single)
+    # Some need another setting, which is a mistake of its own.
+    assert {name for name, _, words in SINGLE if words not in str(found.get(name))} == set()
+    assert len(found) == len(all_single.mistakes)
+
+
+def test_all_mistakes_are_reported_in_order_and_without_a_secret(all_single: SettingsError) -> None:
+    lines = all_single.message.split("\n")[1 : len(all_single.mistakes) + 1]
+    assert lines == sorted(lines) == [f"  {mistake}" for mistake in all_single.mistakes]
+    assert SECRET not in all_single.message
+
+
+def test_a_value_is_quoted_unless_it_may_hold_a_secret(all_single: SettingsError) -> None:
+    def shown(name: str, value: str) -> str:
+        hidden = {"{": "{...}", "[": "[...]"} if name != "CUSTOM_CHAT_TEMPLATE" else {}
+        return hidden.get(value[0], value)
+
+    found = by_name(all_single)
+    assert {name: found[name].value for name, *_ in SINGLE} == {
+        name: shown(name, value) for name, value, _ in SINGLE
     }
 
 
-@pytest.mark.parametrize(
-    ("count", "settings", "needed", "there"),
-    [
-        (2, {"TENSOR_PARALLEL_SIZE": "3"}, 3, "there are 2 GPUs"),
-        (1, {"TENSOR_PARALLEL_SIZE": "2"}, 2, "there is 1 GPU"),
-        (0, {"TENSOR_PARALLEL_SIZE": "2"}, 2, "there is no GPU"),
-        (2, {"PIPELINE_PARALLEL_SIZE": "3"}, 3, "there are 2 GPUs"),
-        (2, {"DATA_PARALLEL_SIZE": "3"}, 3, "there are 2 GPUs"),
-        (2, {"TENSOR_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}, 4, "there are 2 GPUs"),
-    ],
-)
-def test_more_gpus_than_there_are_is_a_mistake_of_every_setting_that_asks_for_them(
-    count: int, settings: dict[str, str], needed: int, there: str
+def test_the_examples_are_values_that_are_accepted(all_single: SettingsError, read: Read) -> None:
+    found = by_name(all_single)
+    examples = {name: found[name].example for name, *_ in SINGLE}
+    shown = {name: example for name, example in examples.items() if example is not None}
+    assert read(gpus(4), **{"ENABLE_LORA": "1", **shown}).settings.model_name == "org/model"
+    assert len(shown) > len(examples) / 2
+
+
+def test_a_misspelled_name_warns_with_the_one_that_was_meant(read: Read) -> None:
+    assert read(**dict.fromkeys(TYPOS, SECRET)).warnings == tuple(
+        f"{name} is not a setting: did you mean {TYPOS[name]}?" for name in sorted(TYPOS)
+    )
+
+
+def test_mistakes_of_every_kind_and_engine_are_reported_at_once(
+    tmp_path: Path, refuse: Refuse
 ) -> None:
-    error = refused(gpus(count), **settings)
-    assert {mistake.name: mistake.value for mistake in error.mistakes} == settings
-    for mistake in error.mistakes:
-        assert mistake.advice.startswith(f"{there}, and {needed} would be needed")
+    settings = {
+        "MODEL_NAME": "<folder>/nothing",
+        "HF_TOKEN": f"{SECRET}-1",
+        "HUGGING_FACE_HUB_TOKEN": f"{SECRET}-2",
+        "MAX_CONCURRENCY": "0",
+        "SEED": "x",
+        "LORA_MODULES": f'{{"name": "a", "path": "b", "base_model_name": "{SECRET}"}}',
+        "ENABLE_AUTO_TOOL_CHOICE": "1",
+        "CUSTOM_CHAT_TEMPLATE": "<folder>/template.jinja",
+        "SPECULATIVE_METHOD": "ngram",
+        "SPECULATIVE_CONFIG": f'{{"method": "{SECRET}"}}',
+        "VLLM_CONFIG_FILE": "<folder>/unknown.yaml",
+        "VLLM_EXTRA_ARGS": f"--api-key {SECRET}",
+        "EMBEDDING_MODEL_NAME": "org/e",
+        "EMBEDDING_SEED": "y",
+        "EMBEDDING_GPU_MEMORY_UTILIZATION": "0.5",
+        "GPU_MEMORY_UTILIZATION": "0.6",
+    }
+    error = refuse(**placed(settings, tmp_path))
+    assert SECRET not in error.message
+    right = {"HF_TOKEN", "VLLM_CONFIG_FILE", "EMBEDDING_MODEL_NAME", "GPU_MEMORY_UTILIZATION"}
+    named = {mistake.name for mistake in error.mistakes}
+    assert named == settings.keys() - right | {"MAX_MODEL_LENGTH"}
 
 
-def test_an_embedder_that_asks_for_more_gpus_than_there_are_has_a_mistake_of_its_own() -> None:
-    settings = {"EMBEDDING_MODEL_NAME": "org/e", "EMBEDDING_TENSOR_PARALLEL_SIZE": "8"}
-    (mistake,) = refused(gpus(4), **settings).mistakes
-    assert (mistake.name, mistake.value) == ("EMBEDDING_TENSOR_PARALLEL_SIZE", "8")
+# By the worker's command:
 
 
-def test_a_share_of_memory_in_the_extra_arguments_leaves_room_for_the_embedder() -> None:
-    extra = {"VLLM_EXTRA_ARGS": "--gpu-memory-utilization 0.95", "EMBEDDING_MODEL_NAME": "org/e"}
-    (mistake,) = refused(gpus(1), **extra).mistakes
-    assert (mistake.name, mistake.value) == ("GPU_MEMORY_UTILIZATION", "0.95")
+def refused_start(settings: dict[str, str], folder: Path) -> tuple[str, list[str]]:
+    """Return what a worker printed that did not start, and the names in its list of mistakes."""
+    ended = run({**WORKER, **placed(settings, folder)}, *HANDLER)
+    printed = ended.stdout + ended.stderr
+    assert ended.returncode == 1, printed
+    assert "Traceback" not in printed
+    assert SECRET not in printed
+    heading = HEADING.search(ended.stderr)
+    assert heading, printed
+    listed = ended.stderr[heading.end() + 1 :].splitlines()
+    mistakes = [line[2:] for line in itertools.takewhile(lambda line: line[:2] == "  ", listed)]
+    assert len(mistakes) == int(heading[1])
+    assert all(re.match(r"[A-Z_0-9, ]+ = ['\"].+['\"]: \S", mistake) for mistake in mistakes)
+    return printed, [mistake.split()[0].rstrip(",") for mistake in mistakes]
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"MAX_LORAS": "4"}, "MAX_LORAS has no effect: it needs ENABLE_LORA"),
-        ({"TOOL_CALL_PARSER": "hermes"}, "TOOL_CALL_PARSER has no effect: it needs ENABLE_AUTO"),
-        ({"NNODES": "2"}, "NNODES has no effect: a worker is one machine"),
-        ({"SSL_KEYFILE": "x"}, "SSL_KEYFILE has no effect: vLLM's server runs inside the worker"),
-        ({"UVICORN_LOG_LEVEL": "debug"}, "UVICORN_LOG_LEVEL has no effect: vLLM's server"),
-        ({"EMBEDDING_SEED": "1"}, "EMBEDDING_SEED has no effect without EMBEDDING_MODEL_NAME"),
-        (
-            {"EMBEDDING_MODEL_NAME": "org/e", "EMBEDDING_SWAP_SPACE": "4"},
-            "EMBEDDING_SWAP_SPACE has no effect: vLLM has had no such option since 0.18",
-        ),
-        (
-            {"EMBEDDING_MODEL_NAME": "org/e", "EMBEDDING_MAX_CONCURRENCY": "4"},
-            "EMBEDDING_MAX_CONCURRENCY has no effect: ",
-        ),
-        (
-            {"EMBEDDING_MODEL_NAME": "org/e", "EMBEDDING_NNODES": "2"},
-            "EMBEDDING_NNODES has no effect: a worker is one machine",
-        ),
-        (
-            {"EMBEDDING_MODEL_NAME": "org/e", "EMBEDDING_MAX_LORAS": "4"},
-            "EMBEDDING_MAX_LORAS has no effect: it needs EMBEDDING_ENABLE_LORA",
-        ),
-        (
-            {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "7"},
-            "DEFAULT_MIN_BATCH_SIZE has no effect: it is not below DEFAULT_BATCH_SIZE",
-        ),
-        (
-            {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "1"},
-            "DEFAULT_BATCH_SIZE_GROWTH_FACTOR has no effect: it is not above 1",
-        ),
-    ],
-)
-def test_a_setting_without_effect_warns(settings: dict[str, str], expected: str) -> None:
-    (warning,) = read_settings({"MODEL_NAME": "org/model", **settings}, gpus(1)).warnings
-    assert warning.startswith(expected)
+@pytest.mark.usefixtures("demo_model")
+def test_wrong_values_and_misspelled_names_are_reported_by_one_start(tmp_path: Path) -> None:
+    # vLLM reads the last one when it is asked.
+    wrong_ones = (
+        {name: value for name, value, _ in SINGLE} | BROKEN_FILE | {"VLLM_USE_DEEP_GEMM": "x"}
+    )
+    printed, named = refused_start(wrong_ones | dict.fromkeys(TYPOS, SECRET), tmp_path)
+    assert sorted(named) == sorted(wrong_ones)
+    for name, meant in TYPOS.items():
+        assert f"{name} is not a setting: did you mean {meant}?" in printed
 
 
-@pytest.mark.parametrize("name", ["DISABLE_LOG_REQUESTS", "ENABLE_LOG_REQUESTS"])
-def test_a_setting_of_the_embedder_has_an_effect_or_a_warning_but_not_both(name: str) -> None:
-    value = "0" if name.startswith("DISABLE") else "1"
-    settings = {"EMBEDDING_MODEL_NAME": "org/e", f"EMBEDDING_{name}": value}
-    result = read_settings({"MODEL_NAME": "org/model", **settings}, gpus(1))
-    assert result.embedder is not None
-    assert result.embedder.vllm.enable_log_requests is (result.warnings == ())
-    assert result.arguments.vllm.enable_log_requests is False
+@pytest.mark.usefixtures("demo_model")
+def test_a_variable_with_which_vllm_can_not_be_imported_is_reported_like_any_setting(
+    tmp_path: Path,
+) -> None:
+    settings = {"VLLM_CONFIGURE_LOGGING": "x", "MAX_CONCURRENCY": "0", **BROKEN_FILE}
+    _, named = refused_start(settings, tmp_path)
+    assert named == ["MAX_CONCURRENCY", "VLLM_CONFIGURE_LOGGING", "VLLM_CONFIG_FILE"]

@@ -3,9 +3,15 @@
 from collections.abc import Mapping
 
 from worker import start
-from worker.engine.machine import Machine
+from worker.engine.machine import Gpu, Machine
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
+
+CPU = Machine(cpu=True)
+
+
+def gpus(count: int) -> Machine:
+    return Machine(cpu=False, gpus=(Gpu("card", 80 << 30),) * count)
 
 
 def read_settings(environ: Mapping[str, str], machine: Machine | None = None) -> start.Start:

@@ -1,0 +1,163 @@
+"""Values of settings that are accepted, and what becomes of them in vLLM's arguments."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from settings.conftest import Read, Refuse
+from support.models.minilm import MODEL
+
+from worker.engine.options.declared import plugged
+
+TWO = {"EMBEDDING_MODEL_NAME": "org/e"}
+ADAPTER = '{"name": "a", "path": "org/a"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "effective"),
+    [
+        ("DTYPE", "HALF", "half"),
+        ("QUANTIZATION", "AWQ", "awq"),
+        ("KV_CACHE_DTYPE", "FP8", "fp8"),
+        ("LOAD_FORMAT", "SafeTensors", "safetensors"),
+        # What consoles write for unset.
+        ("MAX_NUM_BATCHED_TOKENS", "0", None),
+        (
+            *("DEFAULT_CHAT_TEMPLATE_KWARGS", "enable_thinking=False, budget=3"),
+            {"enable_thinking": False, "budget": 3},
+        ),
+    ],
+)
+def test_a_value_may_have_any_of_the_forms_that_mean_it(
+    name: str, value: str, effective: Any, read: Read
+) -> None:
+    arguments = read(**{name: value}).arguments
+    assert getattr(arguments.vllm, name.lower()) == effective
+    assert (name in arguments.given) is (effective is not None)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '{"method": "ngram", "num_speculative_tokens": "4", "prompt_lookup_max": 4}',
+        '{"model": "org/draft", "num_speculative_tokens": 4, "draft_tensor_parallel_size": null}',
+    ],
+)
+def test_values_that_vllms_classes_convert_are_accepted(value: str, read: Read) -> None:
+    speculative = read(SPECULATIVE_CONFIG=value).arguments.vllm.speculative_config
+    assert int(speculative["num_speculative_tokens"]) == 4
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a=org/a b=org/b",
+        "a=org/a, b=org/b",
+        f'[{ADAPTER}, "b=org/b"]',
+    ],
+)
+def test_adapters_are_read_in_every_form_that_vllm_knows(value: str, read: Read) -> None:
+    adapters = read(ENABLE_LORA="1", LORA_MODULES=value).arguments.vllm.lora_modules
+    read_as = [(adapter.name, adapter.path) for adapter in adapters]
+    assert read_as == [("a", "org/a"), ("b", "org/b")]
+
+
+@pytest.mark.parametrize("value", [ADAPTER, f"[{ADAPTER}]"])
+def test_one_adapter_may_be_an_object_or_a_list(value: str, read: Read) -> None:
+    (adapter,) = read(ENABLE_LORA="1", LORA_MODULES=value).arguments.vllm.lora_modules
+    assert (adapter.name, adapter.path) == ("a", "org/a")
+
+
+def test_a_parser_may_come_from_a_file(tmp_path: Path, read: Read) -> None:
+    (tmp_path / "plugin.py").touch()
+    result = read(REASONING_PARSER="mine", REASONING_PARSER_PLUGIN=str(tmp_path / "plugin.py"))
+    assert result.arguments.vllm.reasoning_parser == "mine"
+
+
+def test_a_vllm_plugin_may_bring_names_that_vllm_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read, refuse: Refuse
+) -> None:
+    assert not plugged()
+    assert "LOAD_FORMAT" in refuse(LOAD_FORMAT="mine").message
+    about = tmp_path / "a_plugin-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-plugin\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nmine = a_plugin:register\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugged.cache_clear()
+    try:
+        assert read(LOAD_FORMAT="mine").arguments.vllm.load_format == "mine"
+    finally:
+        monkeypatch.undo()
+        plugged.cache_clear()
+
+
+# Served names:
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ({}, ["org/model"]),
+        ({"SERVED_MODEL_NAME": "a, b,,"}, ["a", "b", "org/model"]),
+        ({"SERVED_MODEL_NAME": '["a", "b, c", 5]'}, ["a", "b, c", "5", "org/model"]),
+        ({"SERVED_MODEL_NAME": "org/model,a,a"}, ["org/model", "a"]),
+        ({"VLLM_EXTRA_ARGS": "--served-model-name mine"}, ["mine", "org/model"]),
+    ],
+    ids=str,
+)
+def test_a_model_is_served_by_its_own_name_behind_the_operators(
+    written: dict[str, str], names: list[str], read: Read
+) -> None:
+    assert read(**written).arguments.vllm.served_model_name == names
+
+
+def test_a_model_in_a_directory_is_called_by_the_directorys_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
+) -> None:
+    (tmp_path / "my-model").mkdir()
+    monkeypatch.chdir(tmp_path / "my-model")
+    for model in (str(tmp_path / "my-model"), f"{tmp_path}/my-model/", "."):
+        served = read(MODEL_NAME=model, SERVED_MODEL_NAME="a").arguments.vllm.served_model_name
+        assert served == ["a", "my-model"]
+
+
+# The embedder:
+
+
+def test_a_worker_with_one_model_has_no_embedder(read: Read) -> None:
+    result = read(SEED="7", EMBEDDING_SEED="8")
+    assert result.embedder is None
+    assert (result.arguments.vllm.model, result.arguments.vllm.seed) == ("org/model", 7)
+    assert "MAX_MODEL_LEN" in result.options
+
+
+def test_an_embedder_has_settings_of_its_own_and_the_pooling_runner(read: Read) -> None:
+    result = read(SEED="7", **TWO, EMBEDDING_SEED="8")
+    assert result.embedder is not None
+    models, embedders = result.arguments.vllm, result.embedder.vllm
+    assert (models.model, models.seed, models.runner) == ("org/model", 7, "auto")
+    assert (embedders.model, embedders.seed, embedders.runner) == ("org/e", 8, "pooling")
+
+
+def test_an_operator_may_set_the_embedders_runner(read: Read) -> None:
+    embedder = read(EMBEDDING_MODEL_NAME=str(MODEL), EMBEDDING_RUNNER="auto").embedder
+    assert embedder is not None
+    assert embedder.vllm.runner == "auto"
+
+
+@pytest.mark.parametrize(
+    ("settings", "shares"),
+    [
+        ({}, (0.95, 0)),
+        (TWO, (0.85, 0.1)),
+        ({**TWO, "EMBEDDING_GPU_MEMORY_UTILIZATION": "0.2"}, (0.75, 0.2)),
+    ],
+    ids=str,
+)
+def test_on_a_gpu_every_engine_has_its_share(
+    settings: dict[str, str], shares: tuple[float, float], read: Read
+) -> None:
+    result = read(**settings)
+    embedders = result.embedder.vllm.gpu_memory_utilization if result.embedder else 0
+    assert (result.arguments.vllm.gpu_memory_utilization, embedders) == shares

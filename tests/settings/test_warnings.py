@@ -1,0 +1,148 @@
+"""Settings without effect: they warn, beside mistakes, too."""
+
+from pathlib import Path
+
+import pytest
+from settings.conftest import Read, Refuse
+
+EMBEDDER = {"EMBEDDING_MODEL_NAME": "org/e"}
+NO_LORA = "MAX_LORAS has no effect: it needs ENABLE_LORA"
+
+
+@pytest.mark.parametrize(
+    ("settings", "beginning"),
+    [
+        ({"MAX_LORAS": "4"}, NO_LORA),
+        ({"ENABLE_LORA": "Off", "MAX_LORAS": "4"}, NO_LORA),
+        ({"TOOL_CALL_PARSER": "hermes"}, "TOOL_CALL_PARSER has no effect: it needs ENABLE_AUTO"),
+        ({"NNODES": "2"}, "NNODES has no effect: a worker is one machine"),
+        ({"SSL_KEYFILE": "x"}, "SSL_KEYFILE has no effect: vLLM's server runs inside the worker"),
+        ({"UVICORN_LOG_LEVEL": "debug"}, "UVICORN_LOG_LEVEL has no effect: vLLM's server"),
+        ({"SWAP_SPACE": "4"}, "SWAP_SPACE has no effect: vLLM has had no such option since 0.18; "),
+        ({"HF_TOKEN": '"hf_x"'}, "HF_TOKEN stands in quotes, which are part of the value"),
+        (
+            {"VLLM_EXTRA_ARGS": "--tool-call-parser hermes"},
+            "TOOL_CALL_PARSER has no effect: it needs ENABLE_AUTO_TOOL_CHOICE",
+        ),
+        (
+            {"VLLM_EXTRA_ARGS": "--disable-log-stats"},
+            "--disable-log-stats in VLLM_EXTRA_ARGS has no effect: set DISABLE_LOG_STATS",
+        ),
+        (
+            {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"},
+            "DEFAULT_MIN_BATCH_SIZE has no effect: it is not below DEFAULT_BATCH_SIZE",
+        ),
+        (
+            {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "1"},
+            "DEFAULT_BATCH_SIZE_GROWTH_FACTOR has no effect: it is not above 1",
+        ),
+        ({"EMBEDDING_SEED": "1"}, "EMBEDDING_SEED has no effect without EMBEDDING_MODEL_NAME"),
+        (
+            {**EMBEDDER, "EMBEDDING_SWAP_SPACE": "4"},
+            "EMBEDDING_SWAP_SPACE has no effect: vLLM has had no such option since 0.18",
+        ),
+        (
+            {**EMBEDDER, "EMBEDDING_MAX_CONCURRENCY": "4"},
+            "EMBEDDING_MAX_CONCURRENCY has no effect: ",
+        ),
+        (
+            {**EMBEDDER, "EMBEDDING_NNODES": "2"},
+            "EMBEDDING_NNODES has no effect: a worker is one machine",
+        ),
+        (
+            {**EMBEDDER, "EMBEDDING_MAX_LORAS": "4"},
+            "EMBEDDING_MAX_LORAS has no effect: it needs EMBEDDING_ENABLE_LORA",
+        ),
+    ],
+    ids=str,
+)
+def test_a_setting_without_effect_warns(
+    settings: dict[str, str], beginning: str, read: Read
+) -> None:
+    (warning,) = read(**settings).warnings
+    assert warning.startswith(beginning)
+
+
+# Variables that the base image, the platform and libraries set.
+AROUND = """
+    CUDA_HOME CUDA_VERSION CURL_CA_BUNDLE DEBIAN_FRONTEND GPG_KEY HF_HUB_ENABLE_HF_TRANSFER HOME
+    HOSTNAME JUPYTER_PASSWORD LANG LC_ALL LD_LIBRARY_PATH LIBRARY_PATH MKL_NUM_THREADS NCCL_DEBUG
+    NVARCH NVIDIA_DRIVER_CAPABILITIES NVIDIA_PRODUCT_NAME NVIDIA_REQUIRE_CUDA
+    NVIDIA_VISIBLE_DEVICES NV_CUDA_LIB_VERSION PATH PIP_NO_CACHE_DIR PUBLIC_KEY PWD
+    PYTHONUNBUFFERED PYTHON_VERSION PYTORCH_CUDA_ALLOC_CONF REQUESTS_CA_BUNDLE RUNPOD_AI_API_KEY
+    RUNPOD_API_KEY RUNPOD_CPU_COUNT RUNPOD_DC_ID RUNPOD_ENDPOINT_ID RUNPOD_GPU_COUNT
+    RUNPOD_GPU_NAME RUNPOD_GPU_SIZE RUNPOD_MEM_GB RUNPOD_NETWORK_VOLUME_ID RUNPOD_PING_INTERVAL
+    RUNPOD_POD_HOSTNAME RUNPOD_POD_ID RUNPOD_PUBLIC_IP RUNPOD_REALTIME_PORT RUNPOD_TCP_PORT_22
+    RUNPOD_VOLUME_ID RUNPOD_WEBHOOK_GET_JOB RUNPOD_WEBHOOK_PING RUNPOD_WEBHOOK_POST_OUTPUT SHELL
+    SHLVL SSL_CERT_DIR SSL_CERT_FILE TERM TMPDIR TOKENIZERS_PARALLELISM TORCH_CUDA_ARCH_LIST TZ
+    USER UV_HTTP_TIMEOUT UV_LINK_MODE VLLM_USAGE_SOURCE VIRTUAL_ENV
+"""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(dict.fromkeys(AROUND.split(), "1"), id="variables that are no settings"),
+        {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "4.9"},
+        {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "0"},  # it stands for the default
+        {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "1.1"},
+        {"TOOL_CALL_PARSER": "hermes", "VLLM_EXTRA_ARGS": "--enable-auto-tool-choice"},
+    ],
+    ids=str,
+)
+def test_what_has_an_effect_or_is_no_setting_does_not_warn(
+    settings: dict[str, str], read: Read
+) -> None:
+    assert read(**settings).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("DISABLE_LOG_REQUESTS", "0"), ("ENABLE_LOG_REQUESTS", "1")]
+)
+def test_a_setting_of_the_embedder_has_an_effect_or_a_warning_but_not_both(
+    name: str, value: str, read: Read
+) -> None:
+    result = read(**EMBEDDER, **{f"EMBEDDING_{name}": value})
+    assert result.embedder is not None
+    assert result.embedder.vllm.enable_log_requests is (result.warnings == ())
+    assert result.arguments.vllm.enable_log_requests is False
+
+
+@pytest.mark.parametrize(
+    ("mistake", "warned"),
+    [
+        ({"SEED": "x"}, ["SWAP_SPACE"]),
+        # With a mistake of the worker's own settings vLLM's options are still checked together.
+        ({"MODEL_NAME": ""}, ["MAX_LORAS", "SWAP_SPACE"]),
+    ],
+    ids=str,
+)
+def test_what_has_no_effect_is_reported_with_the_mistakes(
+    mistake: dict[str, str], warned: list[str], refuse: Refuse
+) -> None:
+    error = refuse(**mistake, SWAP_SPACE="4", MAX_LORAS="4")
+    assert [warning.partition(" has no effect: ")[0] for warning in error.warnings] == warned
+    assert "\n  ".join(["Beside these:", *error.warnings]) in error.message
+
+
+def test_a_config_file_may_hold_what_vllms_documentation_has_and_what_vllm_dropped(
+    tmp_path: Path, read: Read
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("host: 127.0.0.1\nport: 6379\nuvicorn-log-level: info\nswap-space: 4")
+    warnings = read(VLLM_CONFIG_FILE=str(file)).warnings
+    names = [warning.split()[0] for warning in warnings]
+    assert names == ["HOST", "PORT", "SWAP_SPACE", "UVICORN_LOG_LEVEL"]
+
+
+def test_accepted_names_are_sorted_and_keep_the_operators_spelling(read: Read) -> None:
+    settings = {
+        "TOKENIZER_NAME": "org/words",
+        "MODEL_REVISION": "v2",
+        "SEED": "1",
+        "MIN_BATCH_SIZE": "2",
+        "EMBEDDING_MODEL_NAME": "org/e",
+        "EMBEDDING_REVISION": "v3",
+    }
+    accepted = read(**settings, PATH="/bin").accepted
+    assert accepted == tuple(sorted({*settings, "MODEL_NAME"}))
