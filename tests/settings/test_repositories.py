@@ -1,4 +1,4 @@
-"""Repositories read from the settings are those that vLLM's arguments then need."""
+"""Repositories read from the settings are those that vLLM's arguments then need; their disks."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from support.settings import read_settings
 
+from worker.engine.configuring import configure
+from worker.engine.options import Options, read_ahead
 from worker.settings.sources import gather
 from worker.start.needs import wanted_by_arguments, wanted_by_settings
 from worker.start.repositories import with_directories
@@ -68,3 +70,20 @@ def test_adapters_directories_are_in_vllms_arguments() -> None:
     assert changed.vllm.model == "/c/org/model"
     assert [module.path for module in engine.vllm.lora_modules] == ["org/a", "org/b"]
     assert engine.vllm.model == engine.model_name == "org/model"
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("fuse.mfs", "prefetch"), ("ext4", None)])
+def test_weights_on_a_network_disk_are_read_ahead(
+    demo_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    expected: str | None,
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/root / ext4 rw 0 0\nvolume {demo_model.resolve()} {kind} rw 0 0\n")
+    monkeypatch.setattr(read_ahead, "MOUNTS", mounts)
+    changed, config = configure(Options().parse({"MODEL": str(demo_model)}))
+    assert config.load_config.safetensors_load_strategy == expected
+    chosen = [default.name for default in changed.defaults]
+    assert ("SAFETENSORS_LOAD_STRATEGY" in chosen) is (expected is not None)

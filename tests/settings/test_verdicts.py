@@ -6,22 +6,33 @@ See tests/platform/starts/test_verdicts.py.
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
 from support.processes.commands import HOME
 from support.releases import since
-from support.tables.starts import PAIRS, Pair, environ, places
+from support.tables.starts import NOWHERE, ON_CPUS, PAIRS, SAMPLE, Pair, environ, places
 
 from worker import doctor
 from worker.doctor.findings import failed, render
 from worker.doctor.gpus import report
 
 OF_SIZES = since("0.31", "vLLM did not say which sizes of blocks there are")
+
+
+def rows(pairs: list[Pair]) -> list[Any]:
+    """Return parameters, of which those beside the sample are slow tests."""
+
+    def marks(pair: Pair) -> list[pytest.MarkDecorator]:
+        of_sizes = [OF_SIZES] if "multiple of" in pair.words else []
+        return of_sizes + ([] if pair.name in SAMPLE else [pytest.mark.slow])
+
+    return [pytest.param(pair, id=pair.name, marks=marks(pair)) for pair in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -31,111 +42,93 @@ def directory(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return made
 
 
+# Calls a function of a pair in a process of its own; returns whether it says that the worker would
+# not start, and all it says.
+Examine = Callable[..., tuple[bool, str]]
+
+
 @pytest.fixture(scope="module")
-def apart() -> Iterator[ProcessPoolExecutor]:
+def examine(directory: Path) -> Iterator[Examine]:
     """Fork a process for the doctor: vLLM changes the classes of transformers that it builds."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        yield pool
+
+        def examine(function: Callable[..., tuple[bool, str]], pair: Pair, *arguments: Any) -> Any:
+            return pool.submit(
+                _in_its_environment, environ(pair, directory), function, *arguments
+            ).result()
+
+        yield examine
 
 
-def examined(pair: Pair, directory: Path) -> tuple[bool, str]:
-    """Return whether the doctor says that the worker would not start, and all it says."""
+def _in_its_environment(
+    settings: dict[str, str], function: Callable[..., tuple[bool, str]], *arguments: Any
+) -> tuple[bool, str]:
     # The library reads the variable only when it is imported.
     constants.HF_HUB_OFFLINE = True
     os.environ.clear()
-    os.environ.update(HOME, **environ(pair, directory))
+    os.environ.update(HOME, **settings)
+    return function(*arguments)
+
+
+def here() -> tuple[bool, str]:
     findings = list(doctor.examine())
     return failed(findings), " ".join(render(findings).split())
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [
-        pytest.param(pair, id=pair.name, marks=[OF_SIZES] if "multiple of" in pair.words else [])
-        for pair in PAIRS
-    ],
-)
-def test_the_doctor_says_whether_the_worker_would_start(
-    pair: Pair, directory: Path, apart: ProcessPoolExecutor
-) -> None:
-    refused, output = apart.submit(examined, pair, directory).result()
+def for_gpus(gpus: str) -> tuple[bool, str]:
+    # A file, since vLLM 0.29 closes standard output for a while, by its descriptor.
+    with TemporaryFile("w+") as output:
+        with contextlib.redirect_stdout(output):
+            status = report.main(gpus, None)
+        output.seek(0)
+        return status != 0, " ".join(output.read().split())
+
+
+@pytest.mark.parametrize("pair", rows(PAIRS))
+def test_the_doctor_says_whether_the_worker_would_start(pair: Pair, examine: Examine) -> None:
+    refused, output = examine(here, pair)
     assert refused is not pair.starts, output
     assert pair.words in output
 
 
-# Of the pairs that are refused on a CPU: what no GPU would take either, and what only CPUs refuse.
-NOWHERE = (
-    "a cluster",
-    "a connector that nobody has",
-    "a context that is too long",
-    "a model of speech",
-    "a seed below 0",
-    "a system prompt for a template that takes none",
-    "an adapter of too high a rank",
-    "another one than the model's own",
-    "experts that the model has not",
-    "positions that are scaled from nothing",
-)
-ON_CPUS = ("a GPU's", "a cache beside the GPU's", "the older worker's block size", "two GPUs")
-BY_NAME = {pair.name: pair for pair in PAIRS}
-
-
-def examined_for(gpus: str, name: str, directory: Path) -> tuple[bool, str]:
-    """Return whether the doctor says that nothing would start on GPUs, and all it says."""
-    constants.HF_HUB_OFFLINE = True
-    os.environ.clear()
-    os.environ.update(HOME, **environ(BY_NAME[name], directory))
-    # A file, since vLLM 0.29 closes standard output for a while, by its descriptor.
-    with TemporaryFile("w+") as told:
-        with contextlib.redirect_stdout(told):
-            status = report.main(gpus, None)
-        told.seek(0)
-        return status != 0, " ".join(told.read().split())
-
-
-@pytest.mark.parametrize("name", NOWHERE)
+@pytest.mark.parametrize("pair", rows(NOWHERE))
 def test_what_depends_on_no_device_is_refused_for_gpus_that_are_not_here(
-    name: str, directory: Path, apart: ProcessPoolExecutor
+    pair: Pair, examine: Examine
 ) -> None:
-    refused, output = apart.submit(examined_for, "A40x2", name, directory).result()
+    refused, output = examine(for_gpus, pair, "A40x2")
     assert refused, output
-    assert BY_NAME[name].words in output
+    assert pair.words in output
     assert "The worker would not start: 1 failure" in output
 
 
-@pytest.mark.parametrize("name", ON_CPUS)
-def test_what_only_cpus_refuse_is_not_refused_for_gpus(
-    name: str, directory: Path, apart: ProcessPoolExecutor
-) -> None:
-    refused, output = apart.submit(examined_for, "A40x2", name, directory).result()
+@pytest.mark.parametrize("pair", rows(ON_CPUS))
+def test_what_only_cpus_refuse_is_not_refused_for_gpus(pair: Pair, examine: Examine) -> None:
+    refused, output = examine(for_gpus, pair, "A40x2")
     assert not refused, output
-    assert BY_NAME[name].words not in output
+    assert pair.words not in output
     assert output.endswith("The worker would start, as far as is known: 1 unknown.")
 
 
-def test_a_refusal_that_a_gpu_may_not_share_is_not_known(
-    directory: Path, apart: ProcessPoolExecutor
-) -> None:
-    sleeps = apart.submit(examined_for, "A40", "a GPU that sleeps", directory)
-    refused, output = sleeps.result()
+NAMED = {pair.name: pair for pair in PAIRS}
+
+
+def test_a_refusal_that_a_gpu_may_not_share_is_not_known(examine: Examine) -> None:
+    refused, output = examine(for_gpus, NAMED["a GPU that sleeps"], "A40")
     assert not refused, output
     assert "? settings not known without the GPU, where vLLM may not say: Sleep mode" in output
     assert output.endswith("The worker would start, as far as is known: 2 unknown.")
 
 
-def test_no_table_holds_what_a_start_refuses(directory: Path, apart: ProcessPoolExecutor) -> None:
-    long = apart.submit(examined_for, "all", "a context that is too long", directory)
-    refused, output = long.result()
+def test_no_table_holds_what_a_start_refuses(examine: Examine) -> None:
+    refused, output = examine(for_gpus, NAMED["a context that is too long"], "all")
     assert refused
     assert "AMPERE_16 fits 2048" in output
     assert " 4096 " not in output.partition("GPUs fit")[2]
     assert output.endswith("The worker would not start: 1 failure, 1 unknown.")
 
 
-def test_there_is_no_table_for_a_model_that_no_route_serves(
-    directory: Path, apart: ProcessPoolExecutor
-) -> None:
-    refused, output = apart.submit(examined_for, "all", "a model of speech", directory).result()
+def test_there_is_no_table_for_a_model_that_no_route_serves(examine: Examine) -> None:
+    refused, output = examine(for_gpus, NAMED["a model of speech"], "all")
     assert refused
     assert "fits" not in output
     assert output.endswith("The worker would not start: 1 failure.")
