@@ -79,14 +79,7 @@ def test_all_but_what_the_model_and_the_machine_ask_for_is_vllms_own_default(
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        {},
-        {"DISABLE_LOG_STATS": "1"},
-        {"DISABLE_LOG_STATS": "0"},
-        {"VLLM_EXTRA_ARGS": "--disable-log-stats"},
-    ],
-    ids=str,
+    "source", [{}, {"DISABLE_LOG_STATS": "1"}, {"VLLM_EXTRA_ARGS": "--disable-log-stats"}], ids=str
 )
 def test_metrics_stay_whatever_is_logged(source: dict[str, str], read: Read) -> None:
     assert read(**source).arguments.vllm.disable_log_stats is False

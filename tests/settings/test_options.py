@@ -89,15 +89,6 @@ def test_the_options_that_can_refuse_no_value_are_known() -> None:
     )
 
 
-def test_an_option_with_a_type_or_choices_refuses_something() -> None:
-    checked = {
-        name
-        for name in CATALOGUE.options.names
-        if CATALOGUE.options[name].kind != "text" or CATALOGUE.options[name].choices
-    }
-    assert {name for name in checked if refused(name) is None} == set()
-
-
 # The table of settings:
 
 

@@ -90,49 +90,42 @@ def test_a_blank_variable_overrules_nothing(read: ReadSources, blank: str) -> No
     assert result.settings.max_concurrency == 8
 
 
+NAMES = ["a", "b", "org/model"]
+
+
 @pytest.mark.parametrize(
     ("line", "argument", "effective"),
     [
-        ("enforce-eager: true", "enforce_eager", True),
         ("enforce-eager: on", "enforce_eager", True),
         ("enforce-eager: '1'", "enforce_eager", True),
         ("enforce-eager: 1", "enforce_eager", True),
-        ("enable-prefix-caching: false", "enable_prefix_caching", False),
         ("enable-prefix-caching: no", "enable_prefix_caching", False),
         ("max-num-seqs: 1_000", "max_num_seqs", 1000),
         ("gpu-memory-utilization: 0.5", "gpu_memory_utilization", 0.5),
         ("max-model-len: 16k", "max_model_len", 16000),
-        ("MAX_MODEL_LEN: 4096", "max_model_len", 4096),
         ("Max-Model_Len: 4096", "max_model_len", 4096),
-        ("'max-model-len': 4096", "max_model_len", 4096),
         ("revision: 1234567", "revision", "1234567"),
         ("revision: 2026-01-02", "revision", "2026-01-02"),
-        ("revision: v1.0", "revision", "v1.0"),
         ("served-model-name: [a, 'b, c', 5]", "served_model_name", ["a", "b, c", "5", "org/model"]),
-        ("served-model-name:\n- a\n- b", "served_model_name", ["a", "b", "org/model"]),
-        ("served-model-name: a,b", "served_model_name", ["a", "b", "org/model"]),
+        ("served-model-name:\n- a\n- b", "served_model_name", NAMES),
+        ("served-model-name: a,b", "served_model_name", NAMES),
         ("cudagraph-capture-sizes: [1, 2, 4]", "cudagraph_capture_sizes", [1, 2, 4]),
         ("limit-mm-per-prompt: {image: 1}", "limit_mm_per_prompt", {"image": 1}),
-        ("limit-mm-per-prompt: image=1,video=0", "limit_mm_per_prompt", {"image": 1, "video": 0}),
-        ('hf-overrides: {"a": [1, {"b": null}]}', "hf_overrides", {"a": [1, {"b": None}]}),
         (
-            "hf-overrides:\n  a:\n    b: true\n    c: .5",
+            "hf-overrides:\n  a:\n    b: [.5, {c: true}]",
             "hf_overrides",
-            {"a": {"b": True, "c": 0.5}},
+            {"a": {"b": [0.5, {"c": True}]}},
         ),
-        ("hf-overrides: '{\"a\": 1}'", "hf_overrides", {"a": 1}),
+        ("hf-overrides: '{\"a\": null}'", "hf_overrides", {"a": None}),
         (
             "chat-template: |\n  {{ messages }}\n  {{ 1 }}",
             "chat_template",
             "{{ messages }}\n{{ 1 }}",
         ),
-        (
-            "speculative-method: ngram\nnum-speculative-tokens: 3",
-            *("speculative_config", {"method": "ngram", "num_speculative_tokens": 3}),
-        ),
+        ("speculative-method: ngram", "speculative_config", {"method": "ngram"}),
         *((nothing, "seed", 0) for nothing in ("# seed: 7", "seed:", "seed: ~", "seed: ''")),
     ],
-)
+)  # fmt: skip - one line a case
 def test_yaml_of_any_kind_means_what_the_variable_would(
     read: ReadSources, line: str, argument: str, effective: Any
 ) -> None:
@@ -158,16 +151,6 @@ def test_an_embedder_may_be_set_by_a_file(read: ReadSources) -> None:
 def test_a_token_in_a_file_reaches_the_hubs_library(read: ReadSources) -> None:
     read("hf-token: hf_x", MODEL_NAME="org/model")
     assert os.environ["HF_TOKEN"] == "hf_x"
-
-
-@pytest.mark.parametrize("line", ["vllm-extra-args: --seed 7", "vllm-config-file: /other.yaml"])
-def test_a_key_for_the_environment_only_is_a_mistake_in_a_file(
-    read: ReadSources, line: str
-) -> None:
-    with pytest.raises(SettingsError) as caught:
-        read(line, MODEL_NAME="org/model")
-    (mistake,) = caught.value.mistakes
-    assert mistake.name == line.partition(":")[0].upper().replace("-", "_")
 
 
 def test_a_mistake_names_the_file_that_it_is_in(read: ReadSources, tmp_path: Path) -> None:

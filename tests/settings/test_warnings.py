@@ -6,61 +6,58 @@ import pytest
 from settings.conftest import Read, Refuse
 
 EMBEDDER = {"EMBEDDING_MODEL_NAME": "org/e"}
-NO_LORA = "MAX_LORAS has no effect: it needs ENABLE_LORA"
+
+
+CHUNKS = {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "beginning"),
+    ("settings", "name", "reason"),
     [
-        ({"MAX_LORAS": "4"}, NO_LORA),
-        ({"ENABLE_LORA": "Off", "MAX_LORAS": "4"}, NO_LORA),
-        ({"TOOL_CALL_PARSER": "hermes"}, "TOOL_CALL_PARSER has no effect: it needs ENABLE_AUTO"),
-        ({"NNODES": "2"}, "NNODES has no effect: a worker is one machine"),
-        ({"SSL_KEYFILE": "x"}, "SSL_KEYFILE has no effect: vLLM's server runs inside the worker"),
-        ({"UVICORN_LOG_LEVEL": "debug"}, "UVICORN_LOG_LEVEL has no effect: vLLM's server"),
-        ({"SWAP_SPACE": "4"}, "SWAP_SPACE has no effect: vLLM has had no such option since 0.18; "),
-        ({"HF_TOKEN": '"hf_x"'}, "HF_TOKEN stands in quotes, which are part of the value"),
+        ({"MAX_LORAS": "4"}, "MAX_LORAS", "it needs ENABLE_LORA"),
+        ({"ENABLE_LORA": "Off", "MAX_LORAS": "4"}, "MAX_LORAS", "it needs ENABLE_LORA"),
+        ({"TOOL_CALL_PARSER": "hermes"}, "TOOL_CALL_PARSER", "it needs ENABLE_AUTO_TOOL_CHOICE"),
         (
             {"VLLM_EXTRA_ARGS": "--tool-call-parser hermes"},
-            "TOOL_CALL_PARSER has no effect: it needs ENABLE_AUTO_TOOL_CHOICE",
+            "TOOL_CALL_PARSER",
+            "it needs ENABLE_AUTO",
         ),
+        ({"NNODES": "2"}, "NNODES", "a worker is one machine"),
+        ({"SSL_KEYFILE": "x"}, "SSL_KEYFILE", "vLLM's server runs inside the worker"),
+        ({"SWAP_SPACE": "4"}, "SWAP_SPACE", "vLLM has had no such option since 0.18; "),
+        (CHUNKS, "DEFAULT_MIN_BATCH_SIZE", "it is not below DEFAULT_BATCH_SIZE"),
+        ({(growth := "DEFAULT_BATCH_SIZE_GROWTH_FACTOR"): "1"}, growth, "it is not above 1"),
+        ({"EMBEDDING_SWAP_SPACE": "4", **EMBEDDER}, "EMBEDDING_SWAP_SPACE", "vLLM has had no such"),
+        ({"EMBEDDING_MAX_CONCURRENCY": "4", **EMBEDDER}, "EMBEDDING_MAX_CONCURRENCY", ""),
+        ({"EMBEDDING_NNODES": "2", **EMBEDDER}, "EMBEDDING_NNODES", "a worker is one machine"),
         (
-            {"VLLM_EXTRA_ARGS": "--disable-log-stats"},
-            "--disable-log-stats in VLLM_EXTRA_ARGS has no effect: set DISABLE_LOG_STATS",
-        ),
-        (
-            {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"},
-            "DEFAULT_MIN_BATCH_SIZE has no effect: it is not below DEFAULT_BATCH_SIZE",
-        ),
-        (
-            {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "1"},
-            "DEFAULT_BATCH_SIZE_GROWTH_FACTOR has no effect: it is not above 1",
-        ),
-        ({"EMBEDDING_SEED": "1"}, "EMBEDDING_SEED has no effect without EMBEDDING_MODEL_NAME"),
-        (
-            {**EMBEDDER, "EMBEDDING_SWAP_SPACE": "4"},
-            "EMBEDDING_SWAP_SPACE has no effect: vLLM has had no such option since 0.18",
-        ),
-        (
-            {**EMBEDDER, "EMBEDDING_MAX_CONCURRENCY": "4"},
-            "EMBEDDING_MAX_CONCURRENCY has no effect: ",
-        ),
-        (
-            {**EMBEDDER, "EMBEDDING_NNODES": "2"},
-            "EMBEDDING_NNODES has no effect: a worker is one machine",
-        ),
-        (
-            {**EMBEDDER, "EMBEDDING_MAX_LORAS": "4"},
-            "EMBEDDING_MAX_LORAS has no effect: it needs EMBEDDING_ENABLE_LORA",
+            *({"EMBEDDING_MAX_LORAS": "4", **EMBEDDER}, "EMBEDDING_MAX_LORAS"),
+            "it needs EMBEDDING_ENABLE_LORA",
         ),
     ],
     ids=str,
 )
 def test_a_setting_without_effect_warns(
-    settings: dict[str, str], beginning: str, read: Read
+    settings: dict[str, str], name: str, reason: str, read: Read
 ) -> None:
     (warning,) = read(**settings).warnings
-    assert warning.startswith(beginning)
+    assert warning.startswith(f"{name} has no effect: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        ({"HF_TOKEN": '"hf_x"'}, "HF_TOKEN stands in quotes, which are part of the value"),
+        (
+            {"VLLM_EXTRA_ARGS": "--disable-log-stats"},
+            "--disable-log-stats in VLLM_EXTRA_ARGS has no effect: set DISABLE_LOG_STATS",
+        ),
+        ({"EMBEDDING_SEED": "1"}, "EMBEDDING_SEED has no effect without EMBEDDING_MODEL_NAME"),
+    ],
+    ids=str,
+)
+def test_other_warnings(settings: dict[str, str], warning: str, read: Read) -> None:
+    assert read(**settings).warnings == (warning,)
 
 
 # Variables that the base image, the platform and libraries set.
