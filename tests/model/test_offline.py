@@ -1,136 +1,108 @@
-"""`LLM`: what it takes, what it answers and what it refuses (scripts/generate.py)."""
+"""`LLM`: what it takes, what it answers and what it refuses (scripts/generate.py, ids, embed)."""
 
+import functools
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from demo_model import ANSWERS, MEMORY, PASSAGE
+from support.engine.requests import text_of
+from support.engine.scripted import failure
 from support.processes.offline_scripts import Ended
 
 ENDING = PASSAGE[1]
-QUESTION, ANSWER = next(iter(ANSWERS.items()))
+ANSWER = next(iter(ANSWERS.values()))
+NO_TOKENIZER = "send the prompt as a list of token ids"
+
+case = pytest.param
 
 
-# The arguments
-
-
-def test_an_unknown_argument_is_refused_with_the_nearest_name(generate: Ended) -> None:
-    refused = generate["arguments"]["unknown"]
-    assert refused["type"] == "TypeError"
-    assert "'max_model_length': did you mean 'max_model_len'?" in refused["message"]
-
-
-def test_what_is_refused_reads_no_weights_ahead(generate: Ended) -> None:
-    assert not generate["arguments"]["reads_ahead"]
-
-
-def test_wrong_values_are_refused_all_at_once(generate: Ended) -> None:
-    refused = generate["arguments"]["wrong"]
-    assert refused["type"] == "SettingsError"
-    assert "DTYPE = 'int3'" in refused["message"]
-    assert "MAX_MODEL_LEN = 'many'" in refused["message"]
-
-
-def test_a_missing_model_is_a_wrong_value(generate: Ended) -> None:
-    refused = generate["arguments"]["no_such_model"]
-    assert refused["type"] == "SettingsError"
-    assert "there is no such directory" in refused["message"]
-
-
-def test_an_argument_that_vllm_cannot_start_with_is_reported_and_another_start_succeeds(
-    generate: Ended,
-) -> None:
-    refused = generate["arguments"]["too_much"]
-    assert refused["type"] == "StartFailed"
-    assert "max_model_len (10000000)" in refused["message"]
-
-
-def test_wrong_settings_are_refused_together_with_wrong_options(generate: Ended) -> None:
-    refused = generate["arguments"]["wrong_everywhere"]
-    assert "MAX_CONCURRENCY = '0'" in refused["message"]
-    assert "MAX_MODEL_LEN = 'many'" in refused["message"]
-
-
-def test_an_argument_without_effect_warns_once(generate: Ended) -> None:
-    assert generate.stderr.count("swap_space has no effect") == 1
-
-
-def test_a_prompt_adapter_warns_once(generate: Ended) -> None:
-    assert generate.stderr.count("prompt_adapter_request has no effect") == 1
-
-
-def test_a_prompt_adapter_has_no_effect(generate: Ended) -> None:
-    assert generate["adapters"]["prompt_adapters"] == [[ENDING]] * 2
-
-
-# Prompts
-
-
-def test_a_prompt_is_a_text_ids_or_one_of_vllms_dicts(generate: Ended) -> None:
-    assert generate["prompts"]["alone"] == [[ENDING]] * 4
-    assert generate["prompts"]["together"] == [ENDING] * 4
-
-
-def test_prompts_can_come_as_ids_the_way_older_code_passes_them(generate: Ended) -> None:
-    assert generate["prompts"]["legacy"] == [ENDING] * 2
-    assert generate["prompts"]["legacy_flat"] == [ENDING]
-
-
-def test_answers_of_different_lengths_come_in_the_order_of_the_prompts(generate: Ended) -> None:
-    assert generate["prompts"]["many"] == [*ANSWERS.values()] * 2
-
-
-def test_no_prompts_have_no_answers(generate: Ended) -> None:
-    assert generate["prompts"]["none"] == []
-
-
-def test_outputs_are_vllms_own(generate: Ended) -> None:
-    assert generate["prompts"]["type"] == "vllm.outputs.RequestOutput"
-
-
-# Sampling parameters
+def at(ended: Ended, place: str) -> Any:
+    return functools.reduce(lambda found, key: found[key], place.split("."), ended.results)
 
 
 @pytest.mark.parametrize(
-    ("kind", "lengths"),
+    ("place", "expected"),
     [
-        # The longest of several.
-        ("none", [16]),
-        ("dict", [[4]]),
-        ("vllms", [[5]]),
-        ("choices", [[2, 2, 2]]),
-        ("one_for_each", [[1], [5], [16]]),
-        ("tuple", [[1], [5]]),
-        ("changed", [[3], [6]]),
+        case("reads_ahead", False, id="what is refused reads no weights ahead"),
+        case("prompts.alone", [[ENDING]] * 4, id="a prompt is a text, ids or one of vLLM's dicts"),
+        case("prompts.together", [ENDING] * 4, id="prompts of all kinds may stand in one list"),
+        case("prompts.legacy", [ENDING] * 2, id="ids as older code passes them"),
+        case("prompts.legacy_flat", [ENDING], id="one prompt's ids as older code passes them"),
+        case("prompts.many", [*ANSWERS.values()] * 2, id="answers are in the prompts' order"),
+        case("prompts.none", [], id="no prompts have no answers"),
+        case("prompts.type", "vllm.outputs.RequestOutput", id="outputs are vLLM's own"),
+        case("params.none", [16], id="without parameters an answer has up to 16 tokens"),
+        case("params.dict", [[4]], id="parameters may be a dict"),
+        case("params.vllms", [[5]], id="parameters may be vLLM's"),
+        case("params.choices", [[2, 2, 2]], id="a prompt may have several choices"),
+        case("params.one_for_each", [[1], [5], [16]], id="each prompt may have its parameters"),
+        case("params.tuple", [[1], [5]], id="they may come in a tuple"),
+        case("params.changed", [[3], [6]], id="they may be changed between calls"),
+        case("params.untouched", True, id="vLLM's parameters stay as they were"),
+        case("guided.untouched", True, id="so they do with a constraint"),
+        case("refused.unfinished", 0, id="a refusal ends the other requests"),
+        case("refused.afterwards", [ENDING], id="after a refusal the engine answers on"),
+        case("chat.one", [ANSWER], id="a conversation is answered"),
+        case("chat.several", [MEMORY.messages[3]["content"], ANSWER], id="so is a list of them"),
+        case("chat.template", [ENDING], id="a template of the caller's replaces the model's"),
+        case("chat.continued", [ANSWER[ANSWER.index(" Face") :]], id="a turn may be continued"),
+        case("bar.off", "", id="no bar is shown where none is wanted"),
+        case("adapters.prompt_adapters", [[ENDING]] * 2, id="a prompt adapter has no effect"),
     ],
 )
-def test_sampling_parameters_are_one_for_all_or_one_for_each_prompt(
-    generate: Ended, kind: str, lengths: list[Any]
-) -> None:
-    assert generate["params"][kind] == lengths
-
-
-def test_vllms_own_parameters_stay_as_they_were(generate: Ended) -> None:
-    assert generate["params"]["untouched"]
-    assert generate["guided"]["untouched"]
+def test_the_answer_of_a_call(generate: Ended, place: str, expected: Any) -> None:
+    assert at(generate, place) == expected
 
 
 @pytest.mark.parametrize(
-    ("part", "message"),
+    ("script", "place", "kind", "words"),
     [
-        ("params", "sampling_params: 1 of them for 2 prompts"),
-        ("chat", "sampling_params: 1 of them for 2 prompts"),
-        ("adapters", "lora_request: 1 of them for 2 prompts"),
+        (
+            "generate",
+            "arguments.unknown",
+            "TypeError",
+            "'max_model_length': did you mean 'max_model_len'?",
+        ),
+        ("generate", "arguments.wrong", "SettingsError", "DTYPE = 'int3'"),
+        ("generate", "arguments.wrong", "SettingsError", "MAX_MODEL_LEN = 'many'"),
+        ("generate", "arguments.wrong_everywhere", "SettingsError", "MAX_CONCURRENCY = '0'"),
+        ("generate", "arguments.wrong_everywhere", "SettingsError", "MAX_MODEL_LEN = 'many'"),
+        ("generate", "arguments.no_such_model", "SettingsError", "there is no such directory"),
+        ("generate", "arguments.too_much", "StartFailed", "max_model_len (10000000)"),
+        ("generate", "params.too_few", "ValueError", "sampling_params: 1 of them for 2 prompts"),
+        ("generate", "params.unknown", 400, "did you mean 'max_tokens'?"),
+        ("generate", "guided.two", 400, "an answer is held to one of "),
+        ("generate", "refused.too_long", 400, "2000 input tokens"),
+        ("generate", "refused.unknown_id", 400, "out of vocabulary"),
+        ("generate", "refused.embedding", 400, "does not support pooling"),
+        ("generate", "chat.too_few", "ValueError", "sampling_params: 1 of them for 2 prompts"),
+        ("generate", "chat.wrong", 400, "messages.0.role"),
+        ("generate", "adapters.too_few", "ValueError", "lora_request: 1 of them for 2 prompts"),
+        ("generate", "adapters.missing", 404, "No adapter found"),
+        ("generate", "adapters.broken", "RefusedByEngine", "deserializing header"),
+        ("ids", "text", 400, NO_TOKENIZER),
+        ("ids", "text_in_dict", 400, NO_TOKENIZER),
+        ("ids", "chat", 400, NO_TOKENIZER),
+        ("ids", "stop", 400, "tokenizer"),
+        ("ids", "bad_words", 400, "tokenizer"),
+        ("embed", "generate", 400, "does not generate text"),
+        ("embed", "too_long", 400, "maximum context length is 512 tokens"),
+        ("embed", "closed", "RuntimeError", "this LLM is closed"),
     ],
-)
-def test_lists_of_different_lengths_are_refused(generate: Ended, part: str, message: str) -> None:
-    refused = generate[part]["too_few"]
-    assert (refused["type"], refused["message"]) == ("ValueError", message)
+)  # fmt: skip - one line a case
+def test_a_call_is_refused_with_the_reason(
+    script: str, place: str, kind: str | int, words: str, request: pytest.FixtureRequest
+) -> None:
+    refused = at(request.getfixturevalue(script), place)
+    assert refused["kind"] == kind
+    assert words in refused["message"]
 
 
-def test_an_unknown_parameter_is_refused_with_the_nearest_name(generate: Ended) -> None:
-    refused = generate["params"]["unknown"]
-    assert (refused["of_worker"], refused["status"]) == (True, 400)
-    assert "did you mean 'max_tokens'?" in refused["message"]
+@pytest.mark.parametrize("argument", ["swap_space", "prompt_adapter_request"])
+def test_an_argument_without_effect_warns_once(generate: Ended, argument: str) -> None:
+    assert generate.stderr.count(f"{argument} has no effect") == 1
 
 
 def test_structured_outputs_may_be_a_dict_or_an_object(generate: Ended) -> None:
@@ -140,7 +112,6 @@ def test_structured_outputs_may_be_a_dict_or_an_object(generate: Ended) -> None:
     assert len(guided["object"]) == 4
     assert set(guided["vllms"]) <= set("abc")
     assert len(guided["vllms"]) == 7
-    assert (guided["two"]["of_worker"], guided["two"]["status"]) == (True, 400)
 
 
 def test_the_best_of_several_samples_come_best_first(generate: Ended) -> None:
@@ -158,60 +129,112 @@ def test_a_beam_search_finds_what_is_likelier_than_the_greedy_answer(generate: E
     assert greedy["logprob"] - 1e-3 <= first["logprob"] >= second["logprob"]
 
 
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        ("too_long", "2000 input tokens"),
-        ("unknown_id", "out of vocabulary"),
-        ("embedding", "does not support pooling"),
-    ],
-)
-def test_a_request_that_is_refused_raises_the_reason(
-    generate: Ended, request_: str, message: str
-) -> None:
-    refused = generate["refused"][request_]
-    assert (refused["of_worker"], refused["status"]) == (True, 400)
-    assert message in refused["message"]
-
-
-def test_a_refusal_ends_the_other_requests_and_the_engine_answers_on(generate: Ended) -> None:
-    assert generate["refused"]["unfinished"] == 0
-    assert generate["refused"]["afterwards"] == [ENDING]
-
-
-# Conversations
-
-
-def test_a_conversation_or_a_list_of_them_is_answered(generate: Ended) -> None:
-    remembered = MEMORY.messages[3]["content"]
-    assert generate["chat"]["one"] == [ANSWER]
-    assert generate["chat"]["several"] == [remembered, ANSWER]
-
-
-def test_a_template_of_the_callers_replaces_the_models(generate: Ended) -> None:
-    assert generate["chat"]["template"] == [ENDING]
-
-
 def test_a_turn_of_the_assistant_begins_unless_the_caller_says_no(generate: Ended) -> None:
     begins, does_not = generate["chat"]["begins"], generate["chat"]["does_not_begin"]
     assert begins[: len(does_not)] == does_not
     assert len(begins) > len(does_not)
 
 
-def test_a_turn_that_was_begun_is_continued(generate: Ended) -> None:
-    assert generate["chat"]["continued"] == [ANSWER[ANSWER.index(" Face") :]]
-
-
-def test_a_message_that_is_wrong_is_refused_by_its_place(generate: Ended) -> None:
-    refused = generate["chat"]["wrong"]
-    assert (refused["of_worker"], refused["status"]) == (True, 400)
-    assert "messages.0.role" in refused["message"]
-
-
-def test_a_bar_is_shown_only_where_it_is_wanted(generate: Ended) -> None:
+def test_a_bar_is_shown_where_it_is_wanted(generate: Ended) -> None:
     assert "3/3" in generate["bar"]["on"]
     assert "1/1" in generate["bar"]["on"]
-    assert generate["bar"]["off"] == ""
+
+
+# Adapters:
+
+
+def test_an_adapter_changes_the_answers_of_just_its_prompts(generate: Ended) -> None:
+    adapters = generate["adapters"]
+    (plain,) = adapters["none"]
+    whisper, again = adapters["all"]
+    _, _, _, shout = adapters["one_for_each"]
+    assert ENDING.startswith(plain)
+    assert whisper == again
+    assert len({plain, whisper, shout}) == 3
+    assert adapters["one_for_each"] == [plain, whisper, plain, shout]
+    # Beside one that could not be loaded.
+    assert adapters["afterwards"] == [plain, whisper]
+
+
+def test_a_conversation_is_answered_by_its_adapter(generate: Ended) -> None:
+    plain, whisper = generate["adapters"]["chat"]
+    assert ANSWERS["Hello!"].startswith(plain)
+    assert whisper != plain
+
+
+def test_a_job_chooses_an_adapter_or_the_model_by_name(generate: Ended) -> None:
+    adapters = generate["adapters"]
+    by_model, by_lora, base, unknown, unnamed = adapters["raw"]
+    texts = [text_of([chunk]) for chunk in (by_model, by_lora, base, unnamed)]
+    assert texts == [adapters["one_for_each"][3]] * 2 + adapters["none"] * 2
+    error = failure([unknown])
+    assert (error["code"], error["param"]) == (404, "model")
+    assert "serves demo, shout" in error["message"]
+
+
+# Without a tokenizer:
+
+
+def test_without_a_tokenizer_ids_are_answered_with_ids(ids: Ended) -> None:
+    first, second = ids["ids"]
+    assert first == second
+    assert len(first) == 12
+    assert ids["texts"] == ["", ""]
+
+
+def test_without_a_tokenizer_a_job_of_ids_is_answered_with_ids(ids: Ended) -> None:
+    (whole,), streamed = ids["jobs"]["ids"], ids["jobs"]["streamed"]
+    assert whole["choices"][0]["token_ids"] == ids["ids"][0]
+    assert len(streamed) > 1
+    streamed_ids = [id_ for chunk in streamed for id_ in chunk["choices"][0]["token_ids"]]
+    assert streamed_ids == ids["ids"][0]
+    assert whole["usage"] == streamed[-1]["usage"] == {"input": 4, "output": 12}
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ("text", NO_TOKENIZER),
+        ("messages", NO_TOKENIZER),
+        ("stop", "this worker has no tokenizer"),
+        ("bad_words", "this worker has no tokenizer"),
+        ("beam", "use_beam_search: this worker has no tokenizer"),
+        ("unknown_id", "out of vocabulary"),
+    ],
+)
+def test_without_a_tokenizer_a_job_with_text_is_refused(ids: Ended, job: str, message: str) -> None:
+    error = failure(ids["jobs"][job])
+    assert error["code"] == 400
+    assert message in error["message"]
+
+
+# Embeddings:
+
+
+def test_vectors_come_in_the_order_of_the_prompts(embed: Ended, demo_model: Path) -> None:
+    first, other, again = embed["together"]
+    (alone,) = embed["alone"]
+    width = json.loads((demo_model / "config.json").read_text())["hidden_size"]
+    assert [len(vector) for vector in (first, other, again)] == [width] * 3
+    assert first == pytest.approx(again, abs=1e-4)
+    assert other == pytest.approx(alone, abs=1e-4)
+    assert first != pytest.approx(other, abs=1e-2)
+    # After what it has refused.
+    assert embed["afterwards"][0] == pytest.approx(alone, abs=1e-4)
+
+
+# The end:
+
+
+def test_leaving_the_block_ends_the_engine_though_the_script_goes_on(embed: Ended) -> None:
+    assert embed["processes"] >= 1
+    assert embed["left"] == 0
+
+
+@pytest.mark.parametrize("script", ["generate", "ids", "embed"])
+def test_a_script_ends_by_itself_and_leaves_no_process_behind(
+    request: pytest.FixtureRequest, script: str
+) -> None:
+    ended: Ended = request.getfixturevalue(script)
+    assert ended.status == 0, ended.stderr
+    assert ended.left == []

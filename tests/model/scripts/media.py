@@ -1,15 +1,14 @@
 """Shows images to a model that sees: as data, and from a host that plays the internet."""
 
-import asyncio
 import http.server
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from aiohttp.abc import AbstractResolver
 from model.scripts.shared import raw, report
+from support.engine.scripted import failure
 from support.internet import Names
 from support.media import data_url, image
 
@@ -92,23 +91,24 @@ JOBS: dict[str, tuple[Callable[[str], dict[str, Any]], Callable[[Any], Any]]] = 
 }
 
 
-def refusals(llm: Any, port: int) -> dict[str, str]:
-    """Return the messages with which attacks are refused, on both paths."""
-    seen = data_url()
+def refusals(llm: Any, port: int) -> dict[str, Any]:
+    """Return the errors with which attacks are refused, on both paths."""
+    image_data = data_url()
     attacks = {
         "inside": chat(f"http://127.0.0.1:{port}/red"),
         "file": chat("file:///etc/hostname"),
-        "uuid": chat(seen, uuid="invoice-1"),
-        "uuid alone": chat(seen, image_url=None, uuid="invoice-1"),
-        "tensor": chat(seen, image_embeds="AAAA"),
-        "sound": chat(seen, audio_url={"url": f"http://127.0.0.1:{port}/red"}),
-        "kwargs": {**chat(seen), "chat_template_kwargs": {"mm_processor_kwargs": {}}},
+        "uuid": chat(image_data, uuid="invoice-1"),
+        "uuid alone": chat(image_data, image_url=None, uuid="invoice-1"),
+        "tensor": chat(image_data, image_embeds="AAAA"),
+        "sound": chat(image_data, audio_url={"url": f"http://127.0.0.1:{port}/red"}),
+        "kwargs": {**chat(image_data), "chat_template_kwargs": {"mm_processor_kwargs": {}}},
     }
-    jobs = {f"raw {name}": body for name, body in attacks.items()}
-    path = "/v1/chat/completions"
-    jobs |= {f"chat {name}": route(path, {**body}) for name, body in attacks.items()}
-    jobs["list inside"] = {"messages_list": [attacks["inside"]["messages"]]}
-    return {name: str(raw(llm, job)[0]) for name, job in jobs.items()}
+    errors = {}
+    for name, body in attacks.items():
+        errors[f"raw {name}"] = failure(raw(llm, body))
+        errors[f"chat {name}"] = failure(raw(llm, route("/v1/chat/completions", {**body})))
+    (whole,) = raw(llm, {"messages_list": [attacks["inside"]["messages"]]})
+    return {**errors, "list inside": whole["outputs"][0]["error"]}
 
 
 def main(model: str) -> None:
@@ -131,12 +131,8 @@ def main(model: str) -> None:
                     part(one) if "error" not in one or one["error"] is None else one
                     for one in whole
                 ]
-        begin = time.perf_counter()
-        request = chat(f"http://host.example:{port}/red")
-        asyncio.run(server.media.inlined(request, "/v1/chat/completions"))
-        seconds = time.perf_counter() - begin
         kinds = sorted(server.media._kinds)
-    report(answers=answers, refused=refused, asked=Images.asked, kinds=kinds, seconds=seconds)
+    report(answers=answers, refused=refused, asked=Images.asked, kinds=kinds)
 
 
 if __name__ == "__main__":

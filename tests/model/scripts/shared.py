@@ -1,4 +1,4 @@
-"""Helpers of the scripts, which call `LLM` and end by printing their results."""
+"""What the scripts share, which call `LLM` and end by printing their results."""
 
 import asyncio
 import json
@@ -17,17 +17,13 @@ def texts(outputs: list[Any]) -> list[str]:
 
 
 def refusal(call: Callable[[], Any]) -> dict[str, Any]:
-    """Return how a call fails."""
+    """Return how a call fails: with the status of a refused request, or an exception's name."""
     try:
         call()
     except Exception as error:  # noqa: BLE001 - the tests say which one it is
-        return {
-            "type": type(error).__name__,
-            "of_worker": isinstance(error, WorkerError),
-            "status": getattr(error, "status", None),
-            "message": str(error),
-        }
-    return {"type": None}
+        status = error.status if isinstance(error, WorkerError) else 500
+        return {"kind": status if status < 500 else type(error).__name__, "message": str(error)}
+    return {"kind": None}
 
 
 def raw(llm: Any, payload: dict[str, Any]) -> list[Any]:

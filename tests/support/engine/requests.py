@@ -1,6 +1,7 @@
 """Requests of a real engine: one whose answer is not awaited, and vLLM's counts of them."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from support.processes.background import HUNG_S
@@ -11,6 +12,11 @@ if TYPE_CHECKING:
 
 # Parameters of a request that takes minutes unless it is aborted: many long choices.
 ENDLESS: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "n": 100}
+
+
+def text_of(chunks: Iterable[Any], choice: int = 0) -> str:
+    """Return the text that the yields of a raw job hold together."""
+    return "".join(text for chunk in chunks for text in chunk["choices"][choice]["tokens"])
 
 
 async def until_idle(engine: "InProcessEngine") -> None:

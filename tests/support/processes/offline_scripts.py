@@ -17,7 +17,6 @@ from support.processes.forked import forked
 
 SCRIPTS = ROOT / "tests" / "model" / "scripts"
 
-
 # Seconds after a script in which its processes end, too.
 SOON_S = 60
 
@@ -35,7 +34,7 @@ class Ended:
         return self.results[part]
 
 
-def _run(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
+def run_script(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
     output = folder / f"{name}.stdout"
     command = [SCRIPTS / f"{name}.py", model, *arguments]
     with forked(command, HOME, folder / f"{name}.stderr", output) as script:
@@ -44,7 +43,7 @@ def _run(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
         while (left := script.session()) and time.monotonic() < until:
             time.sleep(0.1)
     assert output.read_bytes(), script.output
-    return Ended(json.loads(output.read_bytes()), script.output, status, left)
+    return Ended(json.loads(output.read_text().splitlines()[-1]), script.output, status, left)
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +57,7 @@ def scripts(
     (folder / "broken" / "adapter_model.safetensors").write_bytes(b"no tensors at all")
     with ThreadPoolExecutor() as threads:
         yield {
-            name: threads.submit(_run, name, folder, demo_model, *arguments)
+            name: threads.submit(run_script, name, folder, demo_model, *arguments)
             for name, arguments in (("generate", [folder]), ("ids", []), ("embed", []))
         }
 
