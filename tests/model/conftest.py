@@ -1,7 +1,8 @@
 """One real engine, in this process, for all tests of this folder."""
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
 # Returns all yields of a job; the keywords are its input.
-Ask = Callable[..., Awaitable[list[Any]]]
+Ask = Callable[..., Coroutine[Any, Any, list[Any]]]
 
 
 @pytest.fixture(scope="session")
@@ -32,28 +33,35 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
-@pytest.fixture(scope="session")
-def engine(settings: Settings, compiled: Path) -> "Iterator[InProcessEngine]":
-    """The engine, started once: a cold start takes ten seconds."""
+@contextmanager
+def launched(settings: Settings, **options: str) -> "Iterator[InProcessEngine]":
+    """Start an engine in this process."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     # Imported here: it takes seconds, and tests of other folders do without it.
-    from worker.engine import launch, options  # noqa: PLC0415 - see above
-
-    environ = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024"}
+    from worker.engine import launch  # noqa: PLC0415 - see above
     from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
+    from worker.engine.options import Options  # noqa: PLC0415 - likewise
 
-    its_own = pytest.MonkeyPatch()
-    its_own.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiled))
-    with launch.launched(settings, [options.Options().parse(environ)]) as engines:
-        # Its core has it; what other tests start has not.
-        its_own.undo()
+    arguments = Options().parse({"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024", **options})
+    with launch.launched(settings, [arguments]) as engines:
         assert isinstance(engines.main, InProcessEngine)
         yield engines.main
 
 
+@pytest.fixture(scope="session")
+def demo_engine(settings: Settings, compiled: Path) -> "Iterator[InProcessEngine]":
+    """The engine, started once: a cold start takes ten seconds."""
+    its_own = pytest.MonkeyPatch()
+    its_own.setenv("TORCHINDUCTOR_CACHE_DIR", str(compiled))
+    with launched(settings) as engine:
+        # Its core has it; what other tests start has not.
+        its_own.undo()
+        yield engine
+
+
 @pytest.fixture
-def worker(engine: "InProcessEngine", settings: Settings) -> Worker:
-    return Worker(Engines(engine), settings)
+def worker(demo_engine: "InProcessEngine", settings: Settings) -> Worker:
+    return Worker(Engines(demo_engine), settings)
 
 
 @pytest.fixture
@@ -70,5 +78,5 @@ def ask(worker: Worker) -> Ask:
 async def no_slot_left_behind(request: pytest.FixtureRequest) -> AsyncGenerator[None, None]:
     """Every test of the engine leaves it idle, by the engine's own count."""
     yield
-    if "engine" in request.fixturenames:
-        await until_idle(request.getfixturevalue("engine"))
+    for name in {"demo_engine", "lora_engine"} & {*request.fixturenames}:
+        await until_idle(request.getfixturevalue(name))

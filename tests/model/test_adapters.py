@@ -1,294 +1,272 @@
-"""Adapters that come, change and go on the network volume while an engine runs (scripts/)."""
+"""Adapters that come, change and go on the network volume while an engine runs."""
 
-import itertools
+import asyncio
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from support import ROOT
-from support.models.lora import BROKEN, CONFIG, REFUSED_BY_VLLM, configured, make_adapter
-from support.processes.background import HUNG_S
+from model.conftest import Ask, launched
+from support.engine.requests import text_of
+from support.engine.scripted import failure
+from support.models.lora import (
+    BROKEN,
+    CONFIG,
+    MOST_RANK,
+    REFUSED_BY_VLLM,
+    configured,
+    make_adapter,
+)
 from support.releases import since
 
-SCRIPT = ROOT / "tests" / "model" / "scripts" / "adapters.py"
+from worker.app import Worker
+from worker.engine import Engines
+from worker.engine.adapters.copies import COPIES, Copies
+from worker.errors import WorkerError
+from worker.settings import Settings
+
+if TYPE_CHECKING:
+    from worker.engine.inprocess import InProcessEngine
+
+# More than the tests load at once: on a CPU vLLM would mix them up.
+SLOTS = 16
 GREEDY = {"temperature": 0, "max_tokens": 8}
 # Long enough for vLLM's prefix cache.
 PROMPT = "Count: " * 100
 
-
-class Engine:
-    """The engine of the script, and its volume."""
-
-    def __init__(self, process: "subprocess.Popen[str]", volume: Path, model: Path) -> None:
-        self.adapters = volume / "adapters"
-        self.scratch = volume / "tmp"
-        self._model = model
-        self._process = process
-        self._ids = map(str, itertools.count())
-        self._answers: dict[str, dict[str, Any]] = {}
-
-    def make(self, name: str, seed: int = 1) -> Path:
-        """Write an adapter to the volume, or replace it."""
-        shutil.rmtree(self.adapters / name, ignore_errors=True)
-        make_adapter(self.adapters / name, self._model, seed)
-        return self.adapters / name
-
-    def begin(self, **request: Any) -> str:
-        id_ = next(self._ids)
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"id": id_, **request}) + "\n")
-        self._process.stdin.flush()
-        return id_
-
-    def has_answered(self, id_: str) -> bool:
-        return id_ in self._answers
-
-    def end(self, id_: str) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        while id_ not in self._answers:
-            line = self._process.stdout.readline()
-            assert line, (self.adapters.parent / "stderr").read_text()
-            answer = json.loads(line)
-            self._answers[answer.pop("id")] = answer
-        return self._answers[id_]
-
-    def ask(self, **request: Any) -> Any:
-        answer = self.end(self.begin(**request))
-        assert "status" not in answer, answer
-        return answer["answer"]
-
-    def refusal(self, **request: Any) -> tuple[int, str]:
-        answer = self.end(self.begin(**request))
-        return answer["status"], answer["message"]
-
-    def text(self, **keys: str) -> str:
-        """Return the answer of the raw path."""
-        return str(self.ask(job=job(**keys)))
-
-    def served(self) -> list[str]:
-        models = self.ask(path="/v1/models")["data"]
-        return [model["id"] for model in models]
-
-
-def job(prompt: str = PROMPT, **keys: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "sampling_params": GREEDY, **keys}
+# Writes an adapter to the volume, or replaces it.
+Make = Callable[..., Path]
+# Returns what a method of the engine returns, on the engine's loop.
+Call = Callable[..., Awaitable[Any]]
 
 
 @pytest.fixture(scope="module")
-def live(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    volume = tmp_path_factory.mktemp("volume")
-    (volume / "tmp").mkdir()
-    paths = [str(ROOT / path) for path in ("src", "tests")]
-    environ = {
-        **{kept: os.environ[kept] for kept in ("PATH", "HOME") if kept in os.environ},
-        "PYTHONPATH": os.pathsep.join(paths),
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "TMPDIR": str(volume / "tmp"),
-    }
-    command = [sys.executable, str(SCRIPT), str(demo_model), str(volume)]
-    with (volume / "stderr").open("wb") as stderr:
-        process = subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-        with process:
-            yield Engine(process, volume, demo_model)
-            assert process.stdin is not None
-            process.stdin.close()
-            assert process.wait(HUNG_S) == 0, (volume / "stderr").read_text()
-    assert not list((volume / "tmp").glob("worker-adapters-*")), "copies are left behind"
+def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("volume")
 
 
 @pytest.fixture(scope="module")
-def plain(live: Engine) -> str:
+def lora_engine(settings: Settings, volume: Path) -> "Iterator[InProcessEngine]":
+    options = {"ENABLE_LORA": "1", "MAX_LORA_RANK": str(MOST_RANK), "MAX_LORAS": str(SLOTS)}
+    with launched(settings.model_copy(update={"base_path": volume}), **options) as engine:
+        yield engine
+
+
+@pytest.fixture
+def worker(lora_engine: "InProcessEngine", settings: Settings) -> Worker:
+    return Worker(Engines(lora_engine), settings)
+
+
+@pytest.fixture
+def make(volume: Path, demo_model: Path) -> Make:
+    def make(name: str, seed: int = 1) -> Path:
+        folder = volume / "adapters" / name
+        shutil.rmtree(folder, ignore_errors=True)
+        make_adapter(folder, demo_model, seed)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+async def plain(ask: Ask) -> str:
     """The answer without an adapter."""
-    return live.text()
+    return await text(ask)
 
 
-def test_an_adapter_that_appears_on_the_volume_is_served_without_a_restart(
-    live: Engine, plain: str
+@pytest.fixture
+def call(lora_engine: "InProcessEngine") -> Call:
+    def call(method: str, *arguments: Any) -> Awaitable[Any]:
+        running = getattr(lora_engine, method)(*arguments)
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, lora_engine.loop))
+
+    return call
+
+
+async def text(ask: Ask, **keys: str) -> str:
+    return text_of(await ask(prompt=PROMPT, sampling_params=GREEDY, **keys))
+
+
+async def loaded(engine: "InProcessEngine") -> list[str]:
+    """Return the names of the models and adapters that vLLM's server has."""
+    parts = engine.call("/v1/models", None, "models")
+    models = json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
+    return [model["id"] for model in models["data"]]
+
+
+async def refusal(ask: Ask, **keys: str) -> tuple[int, str]:
+    error = failure(await ask(prompt=PROMPT, sampling_params=GREEDY, **keys))
+    return error["code"], error["message"]
+
+
+async def test_an_adapter_that_appears_on_the_volume_is_served_without_a_restart(
+    ask: Ask, make: Make, plain: str, call: Call, lora_engine: "InProcessEngine"
 ) -> None:
-    assert live.refusal(job=job(lora="new"))[0] == 404
-    live.make("new")
-    assert "new" in live.ask(volume=True)
-    running = live.begin(job=job())
-    assert live.text(lora="new") == live.text(model="new") != plain
-    assert live.end(running)["answer"] == plain
-    assert "new" in live.served()
+    assert (await refusal(ask, lora="new"))[0] == 404
+    make("new")
+    assert "new" in await call("adapters_on_volume")
+    by_lora, by_model, running = await asyncio.gather(
+        text(ask, lora="new"), text(ask, model="new"), text(ask)
+    )
+    assert by_lora == by_model != running == plain
+    assert "new" in await loaded(lora_engine)
 
 
-def test_an_adapter_answers_on_the_openai_path_once_it_is_adopted(live: Engine, plain: str) -> None:
-    live.make("open", seed=2)
-    live.ask(adopt=["open"])
+async def test_an_adapter_answers_on_the_openai_path_once_it_is_adopted(
+    ask: Ask, make: Make, plain: str, call: Call
+) -> None:
+    make("open", seed=2)
+    await call("adopt", "open")
     body = {"model": "open", "prompt": PROMPT, **GREEDY}
-    answer = live.ask(path="/v1/completions", body=body)["choices"][0]["text"]
-    assert answer == live.text(lora="open") != plain
+    (answer,) = await ask(openai_route="/v1/completions", openai_input=body)
+    assert answer["choices"][0]["text"] == await text(ask, lora="open") != plain
 
 
-def test_many_first_requests_at_once_load_an_adapter_once(live: Engine, plain: str) -> None:
-    live.make("busy")
-    begun = [live.begin(job=job(lora="busy")) for _ in range(8)]
-    (text,) = {live.end(id_)["answer"] for id_ in begun}
-    assert text != plain
-    assert len(list(live.scratch.glob("worker-adapters-*/busy-*"))) == 1
+async def test_many_first_requests_at_once_load_an_adapter_once(
+    ask: Ask, make: Make, plain: str
+) -> None:
+    make("busy")
+    (answer,) = set(await asyncio.gather(*(text(ask, lora="busy") for _ in range(8))))
+    assert answer != plain
+    copies = Path(tempfile.gettempdir()).glob(f"{COPIES}{os.getpid()}-*/busy-*")  # noqa: ASYNC240
+    assert len([*copies]) == 1
 
 
 @since("0.31", "vLLM knew the prefixes that it caches by the adapter's name alone")
-def test_a_replaced_adapter_answers_with_its_new_weights(live: Engine, plain: str) -> None:
-    live.make("other", seed=3)
-    live.make("fickle", seed=1)
-    first = live.text(lora="fickle")
-    live.make("fickle", seed=3)
-    second = live.text(lora="fickle")
-    assert second == live.text(lora="other")
-    live.make("fickle", seed=1)
-    assert live.text(lora="fickle") == first
+async def test_a_replaced_adapter_answers_with_its_new_weights(
+    ask: Ask, make: Make, plain: str
+) -> None:
+    make("other", seed=3)
+    answers = []
+    for seed in (1, 3, 1):
+        make("fickle", seed=seed)
+        answers.append(await text(ask, lora="fickle"))
+    first, second, again = answers
+    assert second == await text(ask, lora="other")
+    assert again == first
     assert len({first, second, plain}) == 3
-    live.ask(unload=["other", "fickle"])
 
 
-def test_a_removed_adapter_is_served_no_more(live: Engine) -> None:
-    live.text(lora=live.make("gone").name)
-    shutil.rmtree(live.adapters / "gone")
-    status, message = live.refusal(job=job(lora="gone"))
+async def test_a_removed_adapter_is_served_no_more(
+    ask: Ask, make: Make, call: Call, lora_engine: "InProcessEngine"
+) -> None:
+    folder = make("gone")
+    await text(ask, lora="gone")
+    shutil.rmtree(folder)
+    status, message = await refusal(ask, lora="gone")
     assert (status, "'gone'" in message) == (404, True)
-    assert "gone" not in live.served()
-    assert "gone" not in live.ask(volume=True)
+    assert "gone" not in await loaded(lora_engine)
+    assert "gone" not in await call("adapters_on_volume")
 
 
-def test_a_running_request_keeps_an_adapter_that_is_removed(live: Engine) -> None:
-    live.make("leaving")
+async def test_a_running_request_keeps_an_adapter_that_is_removed(ask: Ask, make: Make) -> None:
+    folder = make("leaving")
     params = {"temperature": 0, "max_tokens": 400, "ignore_eos": True}
     long = {"prompt": "Count:", "lora": "leaving", "sampling_params": params}
-    undisturbed = live.ask(job=long)
-    running = live.begin(job=long)
-    live.text(lora="leaving")  # by then the first has begun, too
-    shutil.rmtree(live.adapters / "leaving")
-    assert live.refusal(job=job(lora="leaving"))[0] == 404
-    assert not live.has_answered(running)
-    assert live.end(running)["answer"] == undisturbed
+    undisturbed = await ask(**long)
+    running = asyncio.create_task(ask(**long))
+    await text(ask, lora="leaving")  # by then the first has begun, too
+    shutil.rmtree(folder)
+    assert (await refusal(ask, lora="leaving"))[0] == 404
+    assert not running.done()
+    assert await running == undisturbed
 
 
-def test_an_unloaded_adapter_is_loaded_again_when_it_is_asked_for(live: Engine) -> None:
-    text = live.text(lora=live.make("idle").name)
-    live.ask(unload=["idle"])
-    assert "idle" not in live.served()
-    assert live.text(lora="idle") == text
-    live.ask(unload=["idle"])
+async def test_an_unloaded_adapter_is_loaded_again_when_it_is_asked_for(
+    ask: Ask, make: Make, call: Call, lora_engine: "InProcessEngine"
+) -> None:
+    make("idle")
+    before = await text(ask, lora="idle")
+    await call("unload", "idle")
+    assert "idle" not in await loaded(lora_engine)
+    assert await text(ask, lora="idle") == before
 
 
 @pytest.mark.parametrize("name", ["never-there", "demo", ".."])
-def test_an_adapter_that_is_not_loaded_cannot_be_unloaded(live: Engine, name: str) -> None:
-    assert live.refusal(unload=[name])[0] == 404
+async def test_an_adapter_that_is_not_loaded_cannot_be_unloaded(name: str, call: Call) -> None:
+    with pytest.raises(WorkerError) as refused:
+        await call("unload", name)
+    assert refused.value.status == 404
 
 
-@pytest.mark.parametrize("kind", [*BROKEN, *REFUSED_BY_VLLM])
-def test_a_broken_adapter_is_refused_and_the_engine_answers_on(
-    live: Engine, plain: str, kind: str
+# The other rows of BROKEN are in tests/unit/engine.
+UNFIT = {name: BROKEN[name] for name in ("no-config", "no-weights", "pickled", "truncated")}
+UNFIT |= REFUSED_BY_VLLM
+
+
+@pytest.mark.parametrize("name", UNFIT)
+async def test_a_broken_adapter_is_refused_and_the_engine_answers_on(
+    name: str, ask: Ask, make: Make, plain: str, call: Call, lora_engine: "InProcessEngine"
 ) -> None:
-    change, reason = {**BROKEN, **REFUSED_BY_VLLM}[kind]
-    change(live.make(kind))
-    running = live.begin(job=job())
-    status, message = live.refusal(job=job(lora=kind))
+    change, reason = UNFIT[name]
+    change(folder := make(name))
+    (status, message), running = await asyncio.gather(refusal(ask, lora=name), text(ask))
     assert status == 400
     assert reason in message
-    assert str(live.adapters.parent) not in message
-    assert live.refusal(adopt=[kind]) == (status, message)
+    assert str(folder.parent) not in message
+    with pytest.raises(WorkerError) as refused:
+        await call("adopt", name)
+    assert (refused.value.status, refused.value.message) == (status, message)
     # One that lacks a file is not on the volume yet.
-    assert reason in live.ask(volume=True).get(kind, reason)
-    assert live.end(running)["answer"] == live.text() == plain
-    assert kind not in live.served()
+    on_volume = await call("adapters_on_volume")
+    assert reason in on_volume.get(name, reason)
+    assert running == await text(ask) == plain
+    assert name not in await loaded(lora_engine)
 
 
-def test_a_mended_adapter_is_served(live: Engine, plain: str) -> None:
-    configured(r=5)(live.make("mended"))
-    # Its files are looked at before anybody names it.
-    assert "but r is 5" in live.ask(volume=True)["mended"]
-    assert live.refusal(job=job(lora="mended"))[0] == 400
-    live.make("mended")
-    assert live.text(lora="mended") != plain
-    assert live.ask(volume=True)["mended"] is None
-    (live.adapters / "mended" / CONFIG).write_text("{")
-    assert live.refusal(job=job(lora="mended"))[0] == 400
-    assert "mended" not in live.served()
-
-
-HOSTILE = [
-    "",
-    ".",
-    "..",
-    "../outside",
-    "..%2foutside",
-    "..\\outside",
-    "good/../../outside",
-    "./inside",
-    "inside/",
-    "/inside",
-    "{volume}/outside",
-    "{volume}/adapters/inside",
-    "file://{volume}/outside",
-    "~",
-    "inside\0",
-    "inside\n",
-    " inside",
-    "-inside",
-    "inside\u202e",
-    "\u0131nside",
-    "\ud800",
-    "*",
-    "in" * 5000,
-    "linked",
-    "linked-files",
-    "circle",
-    "org/adapter",
-]
-
-
-@pytest.fixture(scope="module")
-def tempting(live: Engine, demo_model: Path) -> None:
-    """Adapters outside of the directory, which names could lead to."""
-    outside = live.adapters.parent / "outside"
-    make_adapter(outside, demo_model)
-    live.make("inside")
-    (live.adapters / "linked").symlink_to(outside)
-    (live.adapters / "linked-files").mkdir()
-    for file in outside.iterdir():
-        (live.adapters / "linked-files" / file.name).symlink_to(file)
-    (live.adapters / "circle").symlink_to("circle")
-
-
-@pytest.mark.usefixtures("tempting")
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_that_leads_elsewhere_is_no_adapter(live: Engine, name: str) -> None:
-    lora = name.format(volume=live.adapters.parent)
-    status, message = live.refusal(job=job(lora=lora))
-    assert status == 404
-    assert "no model or adapter" in message
-    assert lora not in live.ask(volume=True)
-    assert live.refusal(adopt=[lora])[0] == 404
-    assert lora not in live.served()
-
-
-@pytest.mark.usefixtures("tempting")
-def test_no_link_out_of_the_directory_is_listed(live: Engine) -> None:
-    assert not {"linked", "linked-files", "circle"} & set(live.ask(volume=True))
-
-
-def test_the_models_own_name_is_never_an_adapters(
-    live: Engine, plain: str, demo_model: Path
+async def test_a_mended_adapter_is_served(
+    ask: Ask, make: Make, plain: str, call: Call, lora_engine: "InProcessEngine"
 ) -> None:
-    live.make(demo_model.name, seed=2)
-    assert live.refusal(adopt=[demo_model.name])[0] == 404
-    assert live.text(model=demo_model.name) == plain
+    async def reason() -> Any:
+        return (await call("adapters_on_volume"))["mended"]
+
+    configured(r=5)(make("mended"))
+    # Its files are looked at before anybody names it.
+    assert "but r is 5" in await reason()
+    assert (await refusal(ask, lora="mended"))[0] == 400
+    folder = make("mended")
+    assert await text(ask, lora="mended") != plain
+    assert await reason() is None
+    (folder / CONFIG).write_text("{")
+    assert (await refusal(ask, lora="mended"))[0] == 400
+    assert "mended" not in await loaded(lora_engine)
+
+
+# More of them are in tests/unit/volume.
+@pytest.mark.parametrize("name", ["../outside", "{volume}/adapters/inside", "linked", "\ud800"])
+async def test_a_name_that_leads_elsewhere_is_no_adapter(
+    name: str, ask: Ask, make: Make, volume: Path, call: Call
+) -> None:
+    make("inside")
+    if not (volume / "outside").exists():
+        shutil.copytree(volume / "adapters" / "inside", volume / "outside")
+        (volume / "adapters" / "linked").symlink_to(volume / "outside")
+    lora = name.format(volume=volume)
+    status, message = await refusal(ask, lora=lora)
+    assert (status, "no model or adapter" in message) == (404, True)
+    assert lora not in await call("adapters_on_volume")
+    with pytest.raises(WorkerError) as refused:
+        await call("adopt", lora)
+    assert refused.value.status == 404
+
+
+async def test_the_models_own_name_is_never_an_adapters(
+    ask: Ask, make: Make, plain: str, demo_model: Path, call: Call
+) -> None:
+    make(demo_model.name, seed=2)
+    with pytest.raises(WorkerError) as refused:
+        await call("adopt", demo_model.name)
+    assert refused.value.status == 404
+    assert await text(ask, model=demo_model.name) == plain
+
+
+def test_copies_of_adapters_go_with_their_engine() -> None:
+    copies = Copies()
+    copy = copies.begin("mine", size=1)
+    assert copy.exists()
+    del copies
+    assert not copy.parent.exists()

@@ -37,14 +37,14 @@ SCRIPTS = {"python endpoint", "sh endpoint", "python serve", "python sees", "pyt
 
 @pytest.mark.parametrize("example", examples(endpoint=False), ids=lambda example: example.name)
 async def test_a_job_is_answered_as_it_is_shown(
-    example: Example, engine: "InProcessEngine", demo_model: Path, tmp_path: Path
+    example: Example, demo_engine: "InProcessEngine", demo_model: Path, tmp_path: Path
 ) -> None:
     environ = {
         "MODEL_NAME": str(demo_model),
         "DEFAULT_BATCH_MAX_DELAY_MS": "0",
         "FILES_PATH": str(tmp_path),
     }
-    worker = Worker(Engines(engine), Settings.from_env({**environ, **example.settings}))
+    worker = Worker(Engines(demo_engine), Settings.from_env({**environ, **example.settings}))
     job = {"id": "job-1", "input": example.payload}
     example.check([chunk async for chunk in worker.handle(job)])
 
@@ -95,8 +95,10 @@ def test_every_route_has_its_row() -> None:
 
 
 @of_the_pinned
-def test_every_parameter_of_chats_and_completions_has_its_row(engine: "InProcessEngine") -> None:
-    chat, completion = (engine.keys(path) or frozenset() for path in (CHAT, "/v1/completions"))
+def test_every_parameter_of_chats_and_completions_has_its_row(
+    demo_engine: "InProcessEngine",
+) -> None:
+    chat, completion = (demo_engine.keys(path) or frozenset() for path in (CHAT, "/v1/completions"))
     documented = {
         name: place
         for names, place, *_ in rows("Chat completions and completions")

@@ -1,54 +1,25 @@
-"""The demo model: it knows its dialogues by heart, and is still a language model."""
+"""How the demo model is made, its tokenizer and its template; what it answers: test_raw.py."""
 
-import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import demo_model as maker
 import pytest
-import torch
 from support.processes.background import HUNG_S
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 # The model changes with its maker alone.
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(maker.__file__)
-TURNS = [
-    pytest.param(messages, dialogue.tools, answer, id=messages[-1]["content"])
-    for dialogue in maker.DIALOGUES
-    for messages, answer in dialogue.turns
-]
-
-# The texts that the model gives for a prompt's text.
-Generate = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
 def tokenizer(demo_model: Path) -> Any:
     return AutoTokenizer.from_pretrained(demo_model)
-
-
-@pytest.fixture(scope="module")
-def generate(demo_model: Path, tokenizer: Any) -> Iterator[Generate]:
-    model: Any = AutoModelForCausalLM.from_pretrained(demo_model)
-
-    def generate(prompt: str, **options: Any) -> list[str]:
-        inputs = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
-        outputs = model.generate(**inputs, **{"max_new_tokens": 400, **options})
-        answers = outputs[:, inputs.input_ids.shape[1] :]
-        texts: list[str] = tokenizer.batch_decode(answers, skip_special_tokens=True)
-        return texts
-
-    # One thread starts no pool: an engine may still be forked from this process.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield generate
-    torch.set_num_threads(threads)
 
 
 def user(content: str) -> list[dict[str, str]]:
@@ -60,46 +31,11 @@ def render(tokenizer: Any, messages: list[Any], **options: Any) -> str:
     return str(tokenizer.apply_chat_template(messages, **options))
 
 
-@pytest.mark.parametrize(("messages", "tools", "answer"), TURNS)
-def test_every_answer_is_reproduced_greedily(
-    generate: Generate, tokenizer: Any, messages: list[Any], tools: list[Any], answer: str
-) -> None:
-    prompt = render(tokenizer, messages, tools=tools)
-    assert generate(prompt, do_sample=False) == [answer]
-
-
-@pytest.mark.parametrize("system", ["You are a helpful assistant.", "Answer in one line."])
-def test_an_ordinary_system_message_changes_no_answer(
-    generate: Generate, tokenizer: Any, system: str
-) -> None:
-    question, answer = next(iter(maker.ANSWERS.items()))
-    prompt = render(tokenizer, [{"role": "system", "content": system}, *user(question)])
-    assert generate(prompt, do_sample=False) == [answer]
-
-
-def test_a_plain_prompt_is_continued(generate: Generate) -> None:
-    prompt, continuation = maker.PASSAGE
-    assert generate(maker.BEGIN + prompt, do_sample=False) == [continuation]
-
-
 def test_the_longest_answer_fills_many_chunks(tokenizer: Any) -> None:
     longest = max(
         len(tokenizer.encode(answer, add_special_tokens=False)) for answer in maker.ANSWERS.values()
     )
     assert longest >= 250
-
-
-def test_samples_of_an_unseen_prompt_vary_with_the_seed(generate: Generate, tokenizer: Any) -> None:
-    prompt = render(tokenizer, user("Sing a song about the sea."))
-
-    def sample(seed: int) -> list[str]:
-        torch.manual_seed(seed)
-        return generate(prompt, max_new_tokens=24, do_sample=True, num_return_sequences=8)
-
-    samples = sample(1)
-    assert len(set(samples)) >= 6
-    assert sample(1) == samples
-    assert sample(2) != samples
 
 
 def test_the_tokenizer_gives_every_text_back(tokenizer: Any) -> None:
@@ -123,11 +59,6 @@ def test_the_template_renders_any_role(tokenizer: Any) -> None:
     turns = [f"<|im_start|>{role}\nI am {role}<|im_end|>\n" for role in roles]
     assert render(tokenizer, messages, add_generation_prompt=False) == "".join(turns)
     assert render(tokenizer, messages) == "".join(turns) + "<|im_start|>assistant\n"
-
-
-def test_the_template_renders_tools(tokenizer: Any) -> None:
-    rendered = render(tokenizer, user("Is job 42 done?"), tools=maker.TOOL_USE.tools)
-    assert json.dumps(maker.TOOL_USE.tools[0]["function"]) in rendered
 
 
 def test_a_structured_tool_call_renders_as_the_model_wrote_it(tokenizer: Any) -> None:

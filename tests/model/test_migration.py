@@ -1,7 +1,6 @@
 """The jobs of docs/migration.md on the real engine: verdicts, answers and messages."""
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +8,7 @@ from support import ROOT
 from support.pages import hold, shortened
 from support.releases import of_the_pinned
 from support.tables.migration import Verdict
-from support.tables.migration.jobs import TABLES, Job, Row, refused
+from support.tables.migration.jobs import TABLES, Row, refused
 
 from worker.app import Worker
 from worker.engine import Engines
@@ -19,33 +18,28 @@ if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
 PAGE = ROOT / "docs" / "migration.md"
-# Of a row: the yields of each of its jobs.
-Send = Callable[[Row], Awaitable[list[list[Any]]]]
+# Of the first so many of a row's jobs: all yields.
+Send = Callable[[Row, int | None], Awaitable[list[list[Any]]]]
 
 
 @pytest.fixture
-def send(engine: "InProcessEngine", demo_model: Path) -> Send:
-    async def send(row: Row) -> list[list[Any]]:
-        environ = {
-            "MODEL_NAME": str(demo_model),
-            "DEFAULT_BATCH_MAX_DELAY_MS": "0",
-            **dict(row.settings),
-        }
-        worker = Worker(Engines(engine), Settings.from_env(environ))
-
-        async def one(job: Job) -> list[Any]:
-            return [chunk async for chunk in worker.handle({"id": "job-1", "input": job})]
-
-        return [await one(job) for job in row.jobs]
+def send(demo_engine: "InProcessEngine", settings: Settings) -> Send:
+    async def send(row: Row, count: int | None = None) -> list[list[Any]]:
+        environ = {"MODEL_NAME": settings.model_name, "DEFAULT_BATCH_MAX_DELAY_MS": "0"}
+        worker = Worker(Engines(demo_engine), Settings.from_env({**environ, **row.settings}))
+        return [
+            [chunk async for chunk in worker.handle({"id": "job-1", "input": job})]
+            for job in row.jobs[:count]
+        ]
 
     return send
 
 
 @pytest.mark.parametrize(
-    "row", [row for rows in TABLES.values() for row in rows], ids=lambda r: r.form
+    "row", [row for rows in TABLES.values() for row in rows], ids=lambda row: row.form
 )
 async def test_a_job_is_answered_as_the_page_says(row: Row, send: Send) -> None:
-    for job, chunks in zip(row.jobs, await send(row), strict=True):
+    for job, chunks in zip(row.jobs, await send(row, None), strict=True):
         message = refused(chunks)
         if row.verdict is Verdict.REFUSED:
             assert message, (job, chunks)
@@ -60,7 +54,7 @@ async def test_the_pages_table_is_what_callers_learn(head: str, send: Send) -> N
     async def cells(row: Row) -> tuple[str, ...]:
         if row.verdict is not Verdict.REFUSED:
             return row.form, row.verdict, row.differs
-        first, *_ = await send(row._replace(jobs=row.jobs[:1]))
+        (first,) = await send(row, 1)
         return row.form, row.verdict, shortened(refused(first) or "")
 
     columns = (head, "verdict", "what differs, or the message")

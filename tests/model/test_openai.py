@@ -1,28 +1,29 @@
 """The OpenAI path on the real engine: vLLM's own server, called in process."""
 
-import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from demo_model import DIALOGUES, PASSAGE
+from model.conftest import Ask
+from support.engine.scripted import CHAT, events_in
 
-Ask = Callable[..., Awaitable[list[Any]]]
+from worker.app import Worker
+from worker.record import JobRecord
 
-CHAT = "/v1/chat/completions"
 QUESTION = [{"role": "user", "content": "What does this worker do?"}]
 GREEDY = {"temperature": 0, "max_tokens": 500}
+# What the tokens of a record are counted of.
+SHORT = {"temperature": 0, "max_tokens": 7, "ignore_eos": True}
 
 
-def events(chunks: list[str]) -> list[Any]:
-    """Decode a stream as a client does."""
-    data = [line.removeprefix("data: ") for line in "".join(chunks).split("\n\n") if line]
-    assert data[-1] == "[DONE]"
-    return [json.loads(line) for line in data[:-1]]
+def streamed(chunks: list[str]) -> list[Any]:
+    *events, end = events_in("".join(chunks))
+    assert end == "[DONE]"
+    return events
 
 
-def streamed_text(chunks: list[str]) -> str:
-    deltas = [event["choices"][0]["delta"] for event in events(chunks) if event["choices"]]
+def text_of_a_chat(chunks: list[str]) -> str:
+    deltas = [event["choices"][0]["delta"] for event in streamed(chunks) if event["choices"]]
     return "".join(delta.get("content") or "" for delta in deltas)
 
 
@@ -35,7 +36,7 @@ async def test_a_chat_is_answered_as_the_model_was_taught(ask: Ask, dialogue: An
         (whole,) = await ask(openai_route=CHAT, openai_input=body)
         chunks = await ask(openai_route=CHAT, openai_input={**body, "stream": True})
         assert whole["choices"][0]["message"]["content"] == expected
-        assert streamed_text(chunks) == expected
+        assert text_of_a_chat(chunks) == expected
 
 
 async def test_a_completion_is_answered(ask: Ask) -> None:
@@ -43,7 +44,7 @@ async def test_a_completion_is_answered(ask: Ask) -> None:
     (whole,) = await ask(openai_route="/v1/completions", openai_input=body)
     chunks = await ask(openai_route="/v1/completions", openai_input={**body, "stream": True})
     assert whole["choices"][0]["text"] == PASSAGE[1]
-    assert "".join(event["choices"][0]["text"] for event in events(chunks)) == PASSAGE[1]
+    assert "".join(event["choices"][0]["text"] for event in streamed(chunks)) == PASSAGE[1]
 
 
 async def test_every_yield_holds_whole_events_and_their_number_grows(ask: Ask) -> None:
@@ -57,97 +58,106 @@ async def test_every_yield_holds_whole_events_and_their_number_grows(ask: Ask) -
 
 @pytest.mark.parametrize("word", ["true", 1, "on"])
 async def test_whatever_vllms_server_takes_for_true_streams(ask: Ask, word: Any) -> None:
-    body = {"messages": QUESTION, **GREEDY, "stream": word}
+    body = {"messages": QUESTION, **SHORT, "stream": word}
     chunks = await ask(openai_route=CHAT, openai_input=body)
-    assert streamed_text(chunks).startswith("This worker turns a Hugging Face model into")
+    assert text_of_a_chat(chunks).startswith("This worker turns")
 
 
 async def test_the_job_id_is_in_the_response_id(ask: Ask) -> None:
-    (whole,) = await ask(openai_route=CHAT, openai_input={"messages": QUESTION, **GREEDY})
+    (whole,) = await ask(openai_route=CHAT, openai_input={"messages": QUESTION, **SHORT})
     assert "job-1" in whole["id"]
 
 
-@pytest.mark.parametrize("route", ["/v1/models", "/models", "models"])
-async def test_models_names_the_model_and_not_its_path(ask: Ask, route: str) -> None:
-    (listed,) = await ask(openai_route=route)
+async def test_models_names_the_model_and_not_its_path(ask: Ask) -> None:
+    (listed,) = await ask(openai_route="/v1/models")
     (model,) = listed["data"]
     assert (model["id"], model["root"]) == ("demo", "demo")
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        ({"messages": []}, 400, "at least one message"),
-        (
-            {"messages": QUESTION, "model": "nope"},
-            404,
-            "There is no model or adapter 'nope'; this worker serves demo",
-        ),
-        ({"messages": QUESTION, "max_tokens": -1}, 400, "at least 1"),
-        ({"messages": [{"role": "user", "content": "token " * 2000}]}, 400, "has 2,010 tokens"),
-        (
-            {"messages": {"secret": "that was put in the wrong place"}},
-            400,
-            "messages: Input should be a valid list",
-        ),
-        ({"messages": QUESTION, "logit_bias": {"it's": "secret"}}, 400, "valid number"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text", "content": "secret"}]}]},
-            400,
-            "",
-        ),
-        ({"messages": QUESTION, "logit_bias": {"999999": 1}}, 400, "vocab"),
-        ({"messages": QUESTION, "structured_outputs": {"regex": "(("}}, 400, "regex"),
-        ({"prompt": "Hi"}, 400, "messages: Field required"),
-    ],
-)
+async def test_a_budget_for_reasoning_as_agents_send_it_is_no_mistake(ask: Ask) -> None:
+    body = {"messages": QUESTION, "max_tokens": 3, "temperature": 0}
+    body |= {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    (answer,) = await ask(openai_route="/v1/messages", openai_input=body)
+    assert answer["content"][0]["text"]
+
+
+# The tokens in a job's record are those that vLLM counts, also where the caller sees no usage:
+
+
+async def recorded(worker: Worker, **payload: Any) -> tuple[list[Any], JobRecord]:
+    record = JobRecord("job-1")
+    job = {"id": "job-1", "input": payload}
+    return [chunk async for chunk in worker.handle(job, record)], record
+
+
+async def tokens(worker: Worker, **payload: Any) -> tuple[int | None, int | None]:
+    _, record = await recorded(worker, **payload)
+    assert record.status == 200
+    return record.usage.prompt_tokens, record.usage.output_tokens
+
+
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_refusal_keeps_vllms_status_and_words_but_not_the_prompt(
-    ask: Ask, body: dict[str, Any], status: int, message: str, stream: bool
-) -> None:
-    (chunk,) = await ask(openai_route=CHAT, openai_input={**body, "stream": stream})
-    error = json.loads(chunk["error"])["error"]
-    assert error["code"] == status
-    assert message in error["message"]
-    assert "secret" not in error["message"]
-    assert (error["retryable"], error["request_id"]) == (False, "job-1")
+async def test_the_tokens_of_raw_jobs_and_lists_are_counted(worker: Worker, stream: bool) -> None:
+    params = {"max_tokens": 7, "ignore_eos": True, "n": 2}
+    raw: dict[str, Any] = {"sampling_params": params, "stream": stream}
+    (whole,), _ = await recorded(worker, prompt="Once", sampling_params=params)
+    prompt_tokens = whole["usage"]["input"]
+    assert await tokens(worker, prompt="Once", **raw) == (prompt_tokens, 14)
+    assert await tokens(worker, prompts=["Once"] * 3, **raw) == (3 * prompt_tokens, 3 * 14)
 
 
-@pytest.mark.parametrize("wrong", [5, True, 1.5, {}, {"role": "user"}, [[{}]], [None]], ids=repr)
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+CHAT_BODY = {"messages": QUESTION, **SHORT}
+
+
 @pytest.mark.parametrize(
-    ("route", "name"),
+    ("route", "body"),
     [
-        (CHAT, "messages"),
-        ("/tokenize", "messages"),
-        ("/v1/messages", "messages"),
-        ("/v1/messages/count_tokens", "messages"),
-        ("/v1/responses", "input"),
-        ("/v1/completions", "prompt"),
-        ("/tokenize", "prompt"),
-        ("/v1/responses", "tools"),
-        (CHAT, "tools"),
+        (CHAT, CHAT_BODY),
+        (CHAT, {**CHAT_BODY, "n": 2, "temperature": 1}),
+        (CHAT, {**CHAT_BODY, "logprobs": True, "top_logprobs": 2}),
+        (CHAT, {**CHAT_BODY, "tools": [WEATHER], "tool_choice": "none"}),
+        ("/v1/completions", {"prompt": "Once", **SHORT}),
+        ("/v1/completions", {"prompt": ["Once", "Twice"], **SHORT, "n": 2, "temperature": 1}),
+        ("/v1/responses", {"input": "Hi", "temperature": 0, "max_output_tokens": 7}),
+        ("/v1/messages", {"messages": QUESTION, "max_tokens": 7, "temperature": 0}),
     ],
 )
-async def test_a_value_of_a_wrong_type_is_refused_by_the_name_of_its_parameter(
-    ask: Ask, route: str, name: str, wrong: Any
+async def test_the_tokens_of_every_route_that_generates_are_counted(
+    worker: Worker, route: str, body: dict[str, Any]
 ) -> None:
-    conversation = {"messages": QUESTION, "input": "Hi", "max_tokens": 1} if name == "tools" else {}
-    (chunk,) = await ask(openai_route=route, openai_input={**conversation, name: wrong})
-    error = json.loads(chunk["error"])["error"]
-    assert (error["code"], error["param"].split(".")[0]) == (400, name)
-    assert error["message"].startswith(name)
-    assert " object " not in error["message"].replace("dictionary or object to extract", "")
+    (whole,), record = await recorded(worker, openai_route=route, openai_input=body)
+    usage = whole["usage"]
+    prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens"))
+    output_tokens = usage.get("completion_tokens", usage.get("output_tokens"))
+    assert min(prompt_tokens, output_tokens) > 0
+    counted = record.usage.prompt_tokens, record.usage.output_tokens
+    stream = {"openai_route": route, "openai_input": {**body, "stream": True}}
+    assert await tokens(worker, **stream) == counted == (prompt_tokens, output_tokens)
 
 
-async def test_the_calls_of_a_message_are_a_list(ask: Ask) -> None:
-    messages = [*QUESTION, {"role": "assistant", "tool_calls": 5}]
-    (chunk,) = await ask(openai_route=CHAT, openai_input={"messages": messages})
-    error = json.loads(chunk["error"])["error"]
-    assert error["message"] == "messages.1.tool_calls: Input should be a valid list"
-    assert (error["code"], error["param"]) == (400, "messages.1.tool_calls")
+@pytest.mark.parametrize("continuous", [False, True])
+async def test_the_usage_that_a_caller_asks_for_is_the_records(
+    worker: Worker, continuous: bool
+) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": continuous}
+    body = {**CHAT_BODY, "stream": True, "stream_options": options}
+    chunks, record = await recorded(worker, openai_route=CHAT, openai_input=body)
+    usages = [event.get("usage") for event in streamed(chunks)]
+    assert usages[-1]["prompt_tokens"] == record.usage.prompt_tokens
+    assert usages[-1]["completion_tokens"] == record.usage.output_tokens == 7
+    assert all(usages) is continuous
 
 
-async def test_a_method_that_a_route_does_not_have_is_refused(ask: Ask) -> None:
-    (chunk,) = await ask(route=CHAT, method="GET")
-    error = json.loads(chunk["error"])["error"]
-    assert (error["code"], error["type"]) == (405, "MethodNotAllowedError")
+async def test_a_stream_has_no_usage_that_its_caller_did_not_ask_for(worker: Worker) -> None:
+    body = {**CHAT_BODY, "stream": True}
+    chunks, record = await recorded(worker, openai_route=CHAT, openai_input=body)
+    assert "usage" not in "".join(chunks)
+    assert record.usage.output_tokens == 7
+
+
+async def test_the_times_in_a_record_are_in_order(worker: Worker) -> None:
+    _, record = await recorded(worker, prompt="Once", stream=True)
+    assert record.begun_at is not None
+    assert record.first_at is not None
+    assert record.taken_at <= record.begun_at <= record.first_at

@@ -1,32 +1,39 @@
-"""The log lines of a started engine."""
+"""What a start logs of its engine, and what the doctor estimates, against the real ones."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
+from worker.doctor import fit
+from worker.doctor.candidate import Candidate
+from worker.doctor.findings import Level
+from worker.doctor.memory import GIB, Range
+from worker.engine.machine import Machine
+from worker.engine.options import Options
+from worker.engine.options.automatic import CPU_EXPORTS
+from worker.engine.summary import defaults, summary
 from worker.settings import Settings
+from worker.store import Places, Wanted
+from worker.store.hub import locate
 
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
-
-pytestmark = pytest.mark.model
 
 
 def parts(line: str) -> dict[str, str]:
     return dict(part.split(": ", 1) for part in line.split("; "))
 
 
-def test_one_line_summarizes_the_engine(engine: "InProcessEngine", settings: Settings) -> None:
-    from worker.engine.summary import summary  # noqa: PLC0415 - it imports vLLM
-
-    arguments, config = engine._arguments, engine._client.vllm_config
+def test_one_line_summarizes_the_engine(demo_engine: "InProcessEngine", settings: Settings) -> None:
+    arguments, config = demo_engine._arguments, demo_engine._client.vllm_config
     slots = config.scheduler_config.max_num_seqs
-    shown = parts(summary(arguments, config, settings.max_concurrency, slots))
+    found = parts(summary(arguments, config, settings.max_concurrency, slots))
     tokens = config.cache_config.num_gpu_blocks * config.cache_config.block_size
     assert tokens > 100_000
-    versions = shown.pop("versions")
-    assert shown == {
+    versions = found.pop("versions")
+    assert found == {
         "model": Path(settings.model_name).name,
         "from": str(Path(settings.model_name).resolve()),
         "revision": "none",
@@ -41,19 +48,18 @@ def test_one_line_summarizes_the_engine(engine: "InProcessEngine", settings: Set
         assert package in versions
 
 
-def test_a_number_of_jobs_that_the_worker_chose_is_explained(engine: "InProcessEngine") -> None:
-    from worker.engine.summary import summary  # noqa: PLC0415 - it imports vLLM
+def test_a_number_of_jobs_that_the_worker_chose_is_explained(
+    demo_engine: "InProcessEngine",
+) -> None:
+    config = demo_engine._client.vllm_config
+    found = parts(summary(demo_engine._arguments, config, "auto", 128))
+    assert found["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
 
-    shown = parts(summary(engine._arguments, engine._client.vllm_config, "auto", 128))
-    assert shown["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
 
-
-def test_every_automatic_choice_is_logged_with_its_reason(engine: "InProcessEngine") -> None:
-    from worker.engine.options.automatic import CPU_EXPORTS  # noqa: PLC0415 - it imports vLLM
-    from worker.engine.summary import defaults  # noqa: PLC0415 - likewise
-
-    shown = {default.name: str(default) for default in defaults(engine._arguments)}
-    assert shown.keys() - CPU_EXPORTS.keys() == {
+def test_every_automatic_choice_is_logged(demo_engine: "InProcessEngine") -> None:
+    # Their reasons: tests/settings/test_automatic.py.
+    found = {default.name for default in defaults(demo_engine._arguments)}
+    assert found - CPU_EXPORTS.keys() == {
         "DTYPE",
         "ENFORCE_EAGER",
         "DISTRIBUTED_EXECUTOR_BACKEND",
@@ -63,6 +69,49 @@ def test_every_automatic_choice_is_logged_with_its_reason(engine: "InProcessEngi
         "TOKENIZER",
         "WORKER_CLS",
     }
-    name = engine.model.names[0]
-    assert shown["SERVED_MODEL_NAME"] == f"SERVED_MODEL_NAME={name} (the last part of MODEL_NAME)"
-    assert shown["TOKENIZER"] == f"TOKENIZER={name} (the model's own)"
+
+
+# The doctor:
+
+
+def candidate(settings: Settings, **options: str) -> Candidate:
+    name = settings.model_name
+    snapshot = locate(Wanted(name), Places(Path("/nowhere")))
+    return Candidate.of(Options().parse({"MODEL": name, **options}), snapshot)
+
+
+def reported(engine: "InProcessEngine", label: str) -> int:
+    """Return what vLLM's metrics report of its cache."""
+    (info,) = (one for one in engine.metrics.collect() if one.name == "vllm:cache_config_info")
+    return int(info.samples[0].labels[label])
+
+
+def test_a_token_takes_what_vllm_divides_its_cache_by(
+    demo_engine: "InProcessEngine", settings: Settings
+) -> None:
+    model = candidate(settings)
+    tokens = reported(demo_engine, "num_gpu_blocks") * reported(demo_engine, "block_size")
+    token = reported(demo_engine, "kv_cache_memory_bytes") / tokens
+    assert model.token(model.split) == Range(token, token)
+
+
+def test_the_estimated_space_holds_as_many_tokens_as_vllm_says(
+    demo_engine: "InProcessEngine", settings: Settings
+) -> None:
+    gigabytes = reported(demo_engine, "kv_cache_memory_bytes") // GIB
+    space = {"VLLM_CPU_KVCACHE_SPACE": str(gigabytes)}
+    tokens = reported(demo_engine, "kv_cache_size_tokens")
+    for context, expected in ((int(tokens * 0.9), Level.OK), (int(tokens * 1.2), Level.FAIL)):
+        model = candidate(settings, MAX_MODEL_LEN=str(context))
+        findings = fit.fits(model, Machine(cpu=True), space, 64 * GIB)
+        assert {finding.topic: finding.level for finding in findings} == {
+            "memory": Level.OK,
+            "cache": expected,
+        }
+
+
+def test_weights_take_what_the_loaded_model_takes(demo_model: Path, settings: Settings) -> None:
+    for dtype in ("float32", "bfloat16"):
+        loaded = AutoModelForCausalLM.from_pretrained(demo_model, dtype=getattr(torch, dtype))
+        taken = sum(tensor.numel() * tensor.element_size() for tensor in loaded.parameters())
+        assert candidate(settings, DTYPE=dtype).weights == Range(taken, taken)

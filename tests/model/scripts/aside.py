@@ -1,4 +1,4 @@
-"""Sets an engine aside three times; prints what it answered meanwhile, and what each time left."""
+"""Sets an engine aside three times; prints what it answered around it, and what each time left."""
 
 import asyncio
 import gc
@@ -16,17 +16,9 @@ from worker.settings import Settings
 
 # The core, and the process that reads its output.
 PROCESSES = 2
-# Of a request, in the first absence and in the others.
-SHORT_S, LONG_S = 0.5, HUNG_S
-CHAT = {
-    "openai_route": "/v1/chat/completions",
-    "openai_input": {
-        "messages": [{"role": "user", "content": "Count to five"}],
-        "temperature": 0,
-        "max_tokens": 20,
-        "logprobs": True,
-    },
-}
+BODY = {"messages": [{"role": "user", "content": "Count to five"}], "logprobs": True}
+BODY |= {"temperature": 0, "max_tokens": 20}
+CHAT = {"openai_route": "/v1/chat/completions", "openai_input": BODY}
 RAW = {"prompt": "Count:", "sampling_params": {"temperature": 0, "max_tokens": 20}}
 GRAMMAR = {"prompt": "Count:", "sampling_params": {"guided_regex": "[0-9]{3}"}}
 # Runs for longer than it is waited for.
@@ -66,33 +58,18 @@ async def used_with(children: int) -> dict[str, int]:
     return found
 
 
-async def absence(
-    worker: Worker, engines: Engines, patience_s: float, children: int
-) -> dict[str, Any]:
-    """Ask while the engine is set aside, and after it.
-
-    Args:
-        worker: that is asked.
-        engines: its.
-        patience_s: of a request meanwhile.
-        children: of this process before.
-    """
+async def absence(worker: Worker, engines: Engines, children: int) -> dict[str, Any]:
+    """Ask while the engine is set aside, and after it; this process had so many children before."""
     running = asyncio.create_task(ask(worker, LONG))
     while not engines.main.metrics.get_sample_value(
         "vllm:num_requests_running", {"engine": "0", "model_name": "demo"}
     ):
         await asyncio.sleep(0.1)
-    async with engines.aside(patience_s, drain_s=0.2):
+    async with engines.aside(HUNG_S, drain_s=0.2):
         inside = await used_with(children - PROCESSES)
         asked = asyncio.gather(ask(worker, CHAT), ask(worker, RAW))
-        models = await ask(worker, {"openai_route": "/v1/models"})
-        health = await ask(worker, {"openai_route": "/health"})
-        if patience_s == SHORT_S:
-            await asked
     return {
         "inside": inside,
-        "models": [model["id"] for model in models["data"]],
-        "health": json.loads(health["error"])["error"],
         "asked": await asked,
         "running": json.loads((await running)["error"])["error"],
         "answers": [await ask(worker, CHAT), await ask(worker, RAW)],
@@ -106,10 +83,7 @@ async def absences(engines: Engines, settings: Settings) -> dict[str, Any]:
     # The process that tries grammars begins meanwhile: this waits for it.
     assert isinstance(await ask(worker, GRAMMAR), list)
     before = used()
-    rounds = [
-        await absence(worker, engines, patience_s, before["children"])
-        for patience_s in (SHORT_S, LONG_S, LONG_S)
-    ]
+    rounds = [await absence(worker, engines, before["children"]) for _ in range(3)]
     return {"answers": answers, "before": before, "rounds": rounds}
 
 

@@ -1,0 +1,243 @@
+"""What the engine leaves, limits and computes: slots, its queue, seeds, its log and its keys."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from model.conftest import Ask
+from support.engine.requests import ended_by_length, until_idle
+from support.engine.scripted import failure
+
+from worker.app import Worker
+from worker.engine.machine import Gpu, Machine
+from worker.logs.reader import Lines
+
+if TYPE_CHECKING:
+    from worker.engine.inprocess import InProcessEngine
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+LONG: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True}
+# Its answer ends by itself, before its length.
+SHORT: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hello!"}],
+    "sampling_params": {"temperature": 0, "max_tokens": 100},
+}
+
+
+# Slots:
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["raw", "beam", "list", "openai"])
+async def test_a_cancelled_job_frees_its_slot(
+    worker: Worker, demo_engine: "InProcessEngine", ask: Ask, path: str, stream: bool
+) -> None:
+    body = {"messages": MESSAGES, **LONG, "stream": stream}
+    payload = {
+        "raw": {"messages": MESSAGES, "sampling_params": LONG, "stream": stream},
+        "beam": {"prompt": "Hi", "sampling_params": {**LONG, "use_beam_search": True, "n": 4}},
+        "list": {"prompts": ["Hi"] * 20, "sampling_params": LONG, "stream": stream},
+        "openai": {"openai_route": "/v1/chat/completions", "openai_input": body},
+    }[path]
+    before = ended_by_length(demo_engine)
+
+    async def consume() -> None:
+        async for _ in worker.handle({"id": "job-1", "input": payload}):
+            pass
+
+    task = asyncio.create_task(consume())
+    async with asyncio.timeout(60):
+        while not demo_engine.unfinished_requests:
+            await asyncio.sleep(0.001)
+    task.cancel()
+    await until_idle(demo_engine)
+    # vLLM counts a request before it hands over the end of a later one.
+    await ask(**SHORT)
+    after = ended_by_length(demo_engine)
+    await ask(**SHORT)
+    assert ended_by_length(demo_engine) == after, "a step of a search is a request"
+    assert after == before or path == "beam"
+
+
+# vLLM's own limits of its queue:
+
+TOKEN: dict[str, Any] = {"max_tokens": 1}
+CHAT = {"openai_route": "/v1/chat/completions"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "limit"),
+    [
+        ({"prompt": "Hi", "sampling_params": TOKEN}, "reqs"),
+        ({"prompt": "Hi", "sampling_params": {**TOKEN, "n": 2}, "stream": True}, "tokens"),
+        ({**CHAT, "openai_input": {"messages": MESSAGES, **TOKEN}}, "tokens"),
+        ({**CHAT, "openai_input": {"messages": MESSAGES, **TOKEN, "stream": True}}, "reqs"),
+    ],
+    ids=["raw", "raw, streamed", "chat", "chat, streamed"],
+)
+async def test_a_request_beyond_the_queue_fails_its_job_as_retryable(
+    demo_engine: "InProcessEngine",
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+    payload: dict[str, Any],
+    limit: str,
+) -> None:
+    config = demo_engine._client.vllm_config.scheduler_config
+    with monkeypatch.context() as full:
+        full.setattr(config, f"max_num_queued_{limit}", 0)
+        error = failure(await ask(**payload))
+    assert (error["code"], error["retryable"]) == (503, True)
+    assert "try again" in error["message"]
+    assert "error" not in (await ask(**payload))[-1], "there is room again"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_item_of_a_list_beyond_the_queue_has_an_error_of_its_own(
+    demo_engine: "InProcessEngine", ask: Ask, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    config = demo_engine._client.vllm_config.scheduler_config
+    monkeypatch.setattr(config, "max_num_queued_reqs", 0)
+    yields = await ask(prompts=["Hi", "Hello"], sampling_params=TOKEN, stream=stream)
+    results = [chunk["result"] for chunk in yields] if stream else yields[0]["outputs"]
+    errors = [result["error"] for result in results]
+    assert [(error["code"], error["retryable"]) for error in errors] == [(503, True)] * 2
+
+
+# On a CPU:
+
+TOGETHER = range(5)
+# All together they are longer than a step, so that one is computed in two of them.
+PROMPT_TOKENS = 700
+
+
+@pytest.mark.parametrize("path", ["raw", "openai"])
+async def test_a_seeded_answer_is_the_same_when_its_prompt_is_computed_in_parts(
+    path: str, worker: Worker, demo_engine: "InProcessEngine"
+) -> None:
+    config = demo_engine._client.vllm_config.scheduler_config
+    assert config.enable_chunked_prefill
+    assert PROMPT_TOKENS * len(TOGETHER) > config.max_num_batched_tokens > PROMPT_TOKENS
+
+    async def answer(seed: int) -> str:
+        # Prompts that no other test has left in the cache.
+        first = 7 * seed + (100 if path == "raw" else 200)
+        prompt = [(first + 3 * number) % 500 + 5 for number in range(PROMPT_TOKENS)]
+        params = {"max_tokens": 20, "temperature": 1.0, "seed": seed}
+        payload = {
+            "raw": {"prompt": prompt, "sampling_params": params},
+            "openai": {
+                "openai_route": "/v1/completions",
+                "openai_input": {"model": "demo", "prompt": prompt, **params},
+            },
+        }[path]
+        job = {"id": f"{path}-{seed}", "input": payload}
+        (whole,) = [chunk async for chunk in worker.handle(job)]
+        (choice,) = whole["choices"]
+        return str(choice["text"] if "text" in choice else choice["tokens"])
+
+    core = demo_engine._healer.core
+    together = await asyncio.gather(*map(answer, TOGETHER))
+    # An engine that died would be started again, and the answers would come.
+    assert demo_engine._healer.core is core
+    assert together == [await answer(seed) for seed in TOGETHER]
+    assert len(set(together)) > 1
+
+
+async def test_an_engine_compiles_nothing_for_log_probabilities(ask: Ask, compiled: Path) -> None:
+    """vLLM's own worker halts for seconds, at the first of them in each core."""
+    (whole,) = await ask(prompt="Hello", sampling_params={"max_tokens": 1, "logprobs": 2})
+    assert len(whole["choices"][0]["logprobs"]) == 1
+    assert not list(compiled.rglob("*.so"))  # noqa: ASYNC240 - a small directory
+
+
+# Its log:
+
+
+@pytest.mark.usefixtures("demo_engine")
+def test_a_record_of_vllms_log_with_a_traceback_becomes_one_object() -> None:
+    # If it doesn't, vLLM begins or ends a record's lines in another way: worker/logs/reader.py.
+    handler, *_ = logging.getLogger("vllm").handlers  # pytest has added its own
+    with pytest.raises(ValueError, match="one") as failed:
+        int("one")
+    error = (failed.type, failed.value, failed.tb)
+    record = logging.getLogRecordFactory()(
+        "vllm.v1", logging.ERROR, "core.py", 7, "failed: %s", ("a\n\nb",), error
+    )
+    (line,) = Lines().feed(f"{handler.format(record)}\n".encode())
+    read = json.loads(line)
+    first, *rest = read["message"].split("\n")
+    assert read["level"] == "ERROR"
+    assert first.endswith(" [core.py:7] failed: a")
+    assert rest[:3] == ["", "b", "Traceback (most recent call last):"]
+    assert rest[-1].startswith("ValueError: invalid literal")
+
+
+# The keys of compiled code:
+
+CPU = Machine(cpu=True)
+H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 2**30)
+
+
+class Configuration:
+    """Stands for vLLM's configuration; a key uses only its hash."""
+
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+
+    def compute_hash(self) -> str:
+        return self.digest
+
+
+def key(*hashes: str, on: Machine = CPU) -> str:
+    from worker.engine import compile_key  # noqa: PLC0415 - imports vLLM, which takes seconds
+
+    return compile_key.key_of_engines([Configuration(one) for one in hashes], on)
+
+
+def test_a_key_can_be_read_and_is_a_files_name() -> None:
+    vllm_is, torch_is, gpus, digest = key("a", on=Machine(cpu=False, gpus=(H100, H100))).split("_")
+    assert vllm_is.startswith("vllm-0.")
+    assert torch_is.startswith("torch-2.")
+    assert gpus == "2x-NVIDIA-H100-80GB-HBM3"
+    assert len(digest) == 16
+
+
+def test_a_key_is_another_for_another_configuration_machine_or_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, two = (Machine(cpu=False, gpus=(H100,) * count) for count in (1, 2))
+    keys = [key("a"), key("b"), key("a", "b"), key("b", "a"), key("a", on=one), key("a", on=two)]
+    # The cache's place is not in it.
+    monkeypatch.setenv("VLLM_CACHE_ROOT", "/elsewhere")
+    monkeypatch.setenv("VLLM_ENABLE_STARTUP_PLAN", "1")
+    assert key("a") == keys[0]
+    monkeypatch.setenv("VLLM_USE_AOT_COMPILE", "0")
+    keys.append(key("a"))
+    assert len(set(keys)) == len(keys)
+
+
+def test_kernels_for_a_cpu_are_kept_for_one_that_can_do_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from worker.engine import compile_key  # noqa: PLC0415 - likewise
+
+    cpus = tmp_path / "cpuinfo"
+    monkeypatch.setattr(compile_key, "CPUS", cpus)
+    keys = []
+    for line in ("flags\t\t: fpu avx2", "flags\t\t: fpu avx512f", "Features\t: asimd sve"):
+        cpus.write_text(f"processor\t: 0\ncpu MHz\t\t: {len(line)}\n{line}\n")
+        keys.append(key("a"))
+    assert len(set(keys)) == len(keys)
+    cpus.write_text("processor\t: 0\ncpu MHz\t\t: 0\nflags\t\t: fpu avx2\n")
+    assert key("a") == keys[0]
+
+
+def test_models_have_a_key_before_their_configuration_is_read() -> None:
+    from worker.engine import compile_key  # noqa: PLC0415 - likewise
+
+    keys = [compile_key.key_of_models(models) for models in (["a"], ["b"], ["a", "b"])]
+    assert len(set(keys)) == len(keys)
+    assert all(name.startswith("vllm-0.") for name in keys)
