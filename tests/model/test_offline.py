@@ -25,7 +25,7 @@ def at(ended: Ended, place: str) -> Any:
 @pytest.mark.parametrize(
     ("place", "expected"),
     [
-        case("reads_ahead", False, id="what is refused reads no weights ahead"),
+        case("arguments.reads_ahead", False, id="what is refused reads no weights ahead"),
         case("prompts.alone", [[ENDING]] * 4, id="a prompt is a text, ids or one of vLLM's dicts"),
         case("prompts.together", [ENDING] * 4, id="prompts of all kinds may stand in one list"),
         case("prompts.legacy", [ENDING] * 2, id="ids as older code passes them"),

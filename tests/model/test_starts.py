@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 GREEDY = {"prompt": "Count:", "sampling_params": {"temperature": 0, "max_tokens": 20}}
 
 
+# Of an engine that another test has closed: its process for grammars ends with this one.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_an_engine_that_is_set_aside_refuses_for_a_while_and_then_answers_as_before(
     ask: Ask, demo_engine: "InProcessEngine"
 ) -> None:

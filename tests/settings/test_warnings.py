@@ -15,7 +15,7 @@ CHUNKS = {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"}
     ("settings", "name", "reason"),
     [
         ({"MAX_LORAS": "4"}, "MAX_LORAS", "it needs ENABLE_LORA"),
-        ({"ENABLE_LORA": "Off", "MAX_LORAS": "4"}, "MAX_LORAS", "it needs ENABLE_LORA"),
+        ({"ENABLE_LORA": "Off", "MAX_CPU_LORAS": "4"}, "MAX_CPU_LORAS", "it needs ENABLE_LORA"),
         ({"TOOL_CALL_PARSER": "hermes"}, "TOOL_CALL_PARSER", "it needs ENABLE_AUTO_TOOL_CHOICE"),
         (
             {"VLLM_EXTRA_ARGS": "--tool-call-parser hermes"},

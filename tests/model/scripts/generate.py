@@ -22,6 +22,7 @@ BEGUN = ANSWER.index(" Face")  # between two tokens
 def arguments(model: str) -> dict[str, Any]:
     return {
         "unknown": refusal(lambda: LLM(model, max_model_length=512)),
+        "reads_ahead": bool(ahead._running),
         "wrong": refusal(lambda: LLM(model, max_model_len="many", dtype="int3", swap_space=4)),
         "wrong_everywhere": refusal(lambda: LLM(model, max_model_len="many", max_concurrency=0)),
         "no_such_model": refusal(lambda: LLM(f"{model}/nowhere")),
@@ -206,7 +207,7 @@ def adapters(llm: LLM, model: str, folder: Path) -> dict[str, Any]:
 
 
 def main(model: str, folder: Path) -> None:
-    checked, reads_ahead = arguments(model), bool(ahead._running)
+    checked = arguments(model)
     llm = LLM(
         model,
         max_model_len=1024,
@@ -219,7 +220,6 @@ def main(model: str, folder: Path) -> None:
     )
     report(
         arguments=checked,
-        reads_ahead=reads_ahead,
         prompts=prompts(llm),
         params=params(llm),
         guided=guided(llm),
