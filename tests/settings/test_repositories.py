@@ -38,6 +38,7 @@ CASES: list[dict[str, str]] = [
     {"SPECULATIVE_CONFIG": '{"method": "ngram", "num_speculative_tokens": 2}'},
     {"SPECULATIVE_MODEL": "org/draft", "NUM_SPECULATIVE_TOKENS": "2"},
     {"SPECULATIVE_MODEL": "[ngram]", "NUM_SPECULATIVE_TOKENS": "2"},
+    {"SPECULATIVE_MODEL": "org/model", "NUM_SPECULATIVE_TOKENS": "2"},
     {"VLLM_EXTRA_ARGS": "--model-impl transformers"},
     {"EMBEDDING_MODEL_NAME": "org/embedder", "EMBEDDING_MODEL_REVISION": "v4"},
     {"EMBEDDING_MODEL_NAME": "org/embedder", "EMBEDDING_TOKENIZER_NAME": "org/tokenizer"},
