@@ -147,11 +147,20 @@ def test_nothing_is_divided_by_itself_where_a_size_is_set_or_one_is_all(
     assert "TENSOR_PARALLEL_SIZE" not in chosen(result)
 
 
-def test_an_embedder_shares_one_of_the_models_gpus(read: Read) -> None:
-    result = read(gpus(4), EMBEDDING_MODEL_NAME="org/e")
-    sizes = [engine.vllm.tensor_parallel_size for engine in result.engines]
-    shares = [engine.vllm.gpu_memory_utilization for engine in result.engines]
-    assert (sizes, shares) == ([4, 1], [0.85, 0.1])
+@pytest.mark.parametrize(
+    ("count", "settings", "sizes", "shares"),
+    [
+        (1, {}, [1, 1], [0.85, 0.1]),
+        (4, {"EMBEDDING_GPU_MEMORY_UTILIZATION": "0.2"}, [4, 1], [0.75, 0.2]),
+    ],
+    ids=["one GPU", "several, and a share of its own"],
+)
+def test_an_embedder_shares_one_of_the_models_gpus(
+    count: int, settings: dict[str, str], sizes: list[int], shares: list[float], read: Read
+) -> None:
+    engines = read(gpus(count), EMBEDDING_MODEL_NAME="org/e", **settings).engines
+    assert [engine.vllm.tensor_parallel_size for engine in engines] == sizes
+    assert [engine.vllm.gpu_memory_utilization for engine in engines] == shares
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ NAMES = ["a", "b", "org/model"]
             "{{ messages }}\n{{ 1 }}",
         ),
         ("speculative-method: ngram", "speculative_config", {"method": "ngram"}),
+        ('{"seed": 7, "hf-overrides": {"a": null}}', "seed", 7),
         *((nothing, "seed", 0) for nothing in ("# seed: 7", "seed:", "seed: ~", "seed: ''")),
     ],
 )  # fmt: skip - one line a case
@@ -132,13 +133,6 @@ def test_yaml_of_any_kind_means_what_the_variable_would(
     result = read(line, MODEL_NAME="org/model")
     assert getattr(result.arguments.vllm, argument) == effective
     assert result.warnings == ()
-
-
-def test_a_file_in_json_is_read_like_one_in_yaml(read: ReadSources) -> None:
-    written = {"model": "org/json", "seed": 7, "hf-overrides": {"a": None}, "enforce_eager": True}
-    arguments = read(json.dumps(written)).arguments.vllm
-    assert (arguments.model, arguments.seed, arguments.enforce_eager) == ("org/json", 7, True)
-    assert arguments.hf_overrides == {"a": None}
 
 
 def test_an_embedder_may_be_set_by_a_file(read: ReadSources) -> None:

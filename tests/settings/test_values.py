@@ -141,20 +141,3 @@ def test_an_operator_may_set_the_embedders_runner(read: Read) -> None:
     embedder = read(EMBEDDING_MODEL_NAME=str(MODEL), EMBEDDING_RUNNER="auto").embedder
     assert embedder is not None
     assert embedder.vllm.runner == "auto"
-
-
-@pytest.mark.parametrize(
-    ("settings", "shares"),
-    [
-        ({}, (0.95, 0)),
-        (TWO, (0.85, 0.1)),
-        ({**TWO, "EMBEDDING_GPU_MEMORY_UTILIZATION": "0.2"}, (0.75, 0.2)),
-    ],
-    ids=str,
-)
-def test_on_a_gpu_every_engine_has_its_share(
-    settings: dict[str, str], shares: tuple[float, float], read: Read
-) -> None:
-    result = read(**settings)
-    embedders = result.embedder.vllm.gpu_memory_utilization if result.embedder else 0
-    assert (result.arguments.vllm.gpu_memory_utilization, embedders) == shares
