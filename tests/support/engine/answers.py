@@ -1,4 +1,4 @@
-"""Scripted engines with an answer for every prompt, and helpers for the yields of lists."""
+"""Jobs answered by scripted engines: what they yield, whole or as lists, and refusals."""
 
 import contextlib
 import json
@@ -7,13 +7,30 @@ from typing import Any
 
 import pytest
 
-from support.engine.scripted import ScriptedEngine, Step, tokens
+from support.engine.scripted import ScriptedEngine, Step, failure, tokens, yields_of
 from worker.engine import Delta
 from worker.job import RawJob
 
 LIMIT = 1_000_000
+EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow the machine
 
 every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+async def answered(
+    payload: Any, *script: Step, engine: type[ScriptedEngine] | None = None, **environ: str
+) -> list[Any]:
+    """Return all yields of a job that an engine with this script answers."""
+    with (engine or ScriptedEngine)(*script) as playing:
+        return await yields_of(playing, payload, **environ)
+
+
+async def refused(payload: Any, **environ: str) -> dict[str, Any]:
+    """Return the error of a job that yields nothing else and does not reach the engine."""
+    with ScriptedEngine(*tokens("a")) as engine:
+        yields = await yields_of(engine, payload, **environ)
+    assert (len(yields), engine.asked) == (1, [])
+    return failure(yields)
 
 
 class Scripts(ScriptedEngine):
