@@ -1,5 +1,6 @@
 """Jobs answered by scripted engines: what they yield, whole or as lists, and refusals."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -8,8 +9,11 @@ from typing import Any
 import pytest
 
 from support.engine.scripted import ScriptedEngine, Step, failure, tokens, yields_of
+from support.processes.background import HUNG_S
+from worker.app import Worker
 from worker.engine import Delta
 from worker.job import RawJob
+from worker.record import JobRecord
 
 LIMIT = 1_000_000
 EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow the machine
@@ -17,12 +21,10 @@ EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow
 every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-async def answered(
-    payload: Any, *script: Step, engine: type[ScriptedEngine] | None = None, **environ: str
-) -> list[Any]:
+async def answered(payload: Any, *script: Step, **environ: str) -> list[Any]:
     """Return all yields of a job that an engine with this script answers."""
-    with (engine or ScriptedEngine)(*script) as playing:
-        return await yields_of(playing, payload, **environ)
+    with ScriptedEngine(*script) as engine:
+        return await yields_of(engine, payload, **environ)
 
 
 async def refused(payload: Any, **environ: str) -> dict[str, Any]:
@@ -56,6 +58,46 @@ class Details(ScriptedEngine):
         async with contextlib.aclosing(self.play(request_id)) as deltas:
             async for delta in deltas:
                 yield delta
+
+
+async def detailed(payload: Any, *script: Step) -> list[Any]:
+    """Return all yields of a job whose engine's deltas arrive as they are, with their details."""
+    with Details(*script) as engine:
+        return await yields_of(engine, payload)
+
+
+class Consumer:
+    """Iterates a job as the SDK does: each yield is posted, and the generator is not closed.
+
+    The first post lasts until ``posted`` is set.
+    """
+
+    def __init__(
+        self, worker: Worker, payload: Any, name: str = "job-1", record: JobRecord | None = None
+    ) -> None:
+        self.generator = worker.handle({"id": name, "input": payload}, record)
+        self.yields: list[Any] = []
+        self.posting = asyncio.Event()
+        self.posted = asyncio.Event()
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async for chunk in self.generator:
+            self.yields.append(chunk)
+            self.posting.set()
+            await self.posted.wait()
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await self.task
+
+    async def end(self) -> list[Any]:
+        """Return all yields, once the job has ended."""
+        self.posted.set()
+        async with asyncio.timeout(HUNG_S):
+            await self.task
+        return self.yields
 
 
 def job(*prompts: Any, **keys: Any) -> dict[str, Any]:

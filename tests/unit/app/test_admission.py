@@ -1,21 +1,12 @@
 """A worker that is full refuses further jobs at once; a job that ends in any way makes room."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.engine.scripted import (
-    HANG,
-    ScriptedEngine,
-    chat,
-    failure,
-    raw,
-    settings,
-    tokens,
-    until,
-    worker,
-)
+from support.engine.answers import Consumer, every_form
+from support.engine.scripted import HANG, ScriptedEngine, chat, failure, raw, tokens, until, worker
 
 from worker.app import Worker
 from worker.concurrency import most_inside
@@ -35,27 +26,37 @@ def engine() -> Iterator[ScriptedEngine]:
 
 
 @pytest.fixture
-def full(engine: ScriptedEngine) -> Worker:
+def small_worker(engine: ScriptedEngine) -> Worker:
     """A worker that is full once it has as many jobs as ``MOST``."""
     return worker(engine, MAX_CONCURRENCY="1")
 
 
-async def begin(full: Worker, name: str, payload: dict[str, Any]) -> Yields:
+async def begin(worker: Worker, name: str, payload: dict[str, Any]) -> Yields:
     """Have a job answered up to its first yield."""
-    yields = full.handle({"id": name, "input": payload})
+    yields = worker.handle({"id": name, "input": payload})
     await anext(yields)
     return yields
 
 
-async def ask(full: Worker, payload: dict[str, Any]) -> list[Any]:
-    return [chunk async for chunk in full.handle({"id": "asked", "input": payload})]
-
-
-async def is_full(engine: ScriptedEngine, full: Worker, payload: dict[str, Any]) -> bool:
-    """Return whether a job is refused."""
-    # Ends if it is not refused.
+@asynccontextmanager
+async def running(
+    engine: ScriptedEngine, worker: Worker, count: int
+) -> AsyncIterator[list[Yields]]:
+    """Have so many jobs run; further ones are short."""
+    engine.script = HANGING
+    jobs = [await begin(worker, f"job-{place}", raw(stream=True)) for place in range(count)]
     engine.script = SHORT
-    error = failure(await ask(full, payload))
+    yield jobs
+    for yields in jobs:
+        await yields.aclose()
+
+
+async def ask(worker: Worker, payload: dict[str, Any]) -> list[Any]:
+    return [chunk async for chunk in worker.handle({"id": "asked", "input": payload})]
+
+
+async def is_refused(worker: Worker, payload: dict[str, Any]) -> bool:
+    error = failure(await ask(worker, payload))
     assert "Send the request again" in error["message"]
     return (error["code"], error["retryable"]) == (503, True)
 
@@ -73,105 +74,83 @@ async def is_full(engine: ScriptedEngine, full: Worker, payload: dict[str, Any])
     ids=["raw-stream", "raw", "openai-stream", "openai", "list", "anthropic"],
 )
 async def test_a_job_beyond_the_most_is_refused_and_does_not_reach_the_engine(
-    engine: ScriptedEngine, full: Worker, payload: dict[str, Any]
+    engine: ScriptedEngine, small_worker: Worker, payload: dict[str, Any]
 ) -> None:
-    engine.script = HANGING
-    running = [await begin(full, f"job-{place}", raw(stream=True)) for place in range(MOST)]
-    assert await is_full(engine, full, payload)
-    assert len(engine.asked) == MOST
-    for yields in running:
-        await yields.aclose()
+    async with running(engine, small_worker, MOST):
+        assert await is_refused(small_worker, payload)
+        assert len(engine.asked) == MOST
 
 
 @pytest.mark.parametrize("route", ["/health", "/metrics", "/v1/models", "/openapi.json", "/chat"])
-async def test_what_the_worker_answers_by_itself_is_never_refused(
-    engine: ScriptedEngine, full: Worker, route: str
+async def test_what_the_worker_answers_by_itself_is_never_refused_and_takes_no_place(
+    engine: ScriptedEngine, small_worker: Worker, route: str
 ) -> None:
-    engine.script = HANGING
-    running = [await begin(full, f"job-{place}", raw(stream=True)) for place in range(MOST)]
-    (answered,) = await ask(full, {"route": route})
-    assert "error" not in answered
-    await running[0].aclose()
-    engine.script = SHORT
-    assert "error" not in (await ask(full, raw(stream=False)))[-1], "it has left no place taken"
-    for yields in running:
-        await yields.aclose()
+    async with running(engine, small_worker, MOST) as jobs:
+        (answered,) = await ask(small_worker, {"route": route})
+        assert "error" not in answered
+        await jobs[0].aclose()
+        assert "error" not in (await ask(small_worker, raw(stream=False)))[-1]
 
 
-async def test_a_job_that_is_no_job_takes_no_place(engine: ScriptedEngine, full: Worker) -> None:
-    engine.script = SHORT
+async def test_a_job_that_is_no_job_takes_no_place(
+    engine: ScriptedEngine, small_worker: Worker
+) -> None:
     for _ in range(MOST + 1):
-        assert failure(await ask(full, {"prompt": 1}))["code"] == 400
-    assert "error" not in (await ask(full, raw(stream=False)))[-1]
-
-
-async def finish(engine: ScriptedEngine, full: Worker, stream: bool) -> None:
+        assert failure(await ask(small_worker, {"prompt": 1}))["code"] == 400
     engine.script = SHORT
-    assert "error" not in (await ask(full, raw(stream=stream)))[-1]
+    assert "error" not in (await ask(small_worker, raw(stream=False)))[-1]
 
 
-async def fail(engine: ScriptedEngine, full: Worker, stream: bool) -> None:
+async def finish(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
+    engine.script = SHORT
+    assert "error" not in (await ask(worker, raw(stream=stream)))[-1]
+
+
+async def fail(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
     engine.script = (*tokens("a", finish=None), RefusedByEngine("no", status=400))
-    assert failure(await ask(full, raw(stream=stream)))["code"] == 400
+    assert failure(await ask(worker, raw(stream=stream)))["code"] == 400
 
 
-async def close(engine: ScriptedEngine, full: Worker, stream: bool) -> None:
+async def close(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
     engine.script = HANGING if stream else SHORT
-    yields = await begin(full, "ends", raw(stream=stream))
-    assert await is_full(engine, full, raw(stream=False))
+    yields = await begin(worker, "ends", raw(stream=stream))
+    assert await is_refused(worker, raw(stream=False))
     await yields.aclose()
 
 
-async def cancel(engine: ScriptedEngine, full: Worker, stream: bool) -> None:
+async def cancel(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
     """Cancel a job's task in its post, or before it; the generator is kept and not closed."""
     engine.script = HANGING
-    yields = full.handle({"id": "ends", "input": raw(stream=stream)})
-    posting = asyncio.Event()
-
-    async def run() -> None:
-        await anext(yields)
-        posting.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(run())
-    assert await until(lambda: "ends" in engine.generating)
-    if stream:
-        await posting.wait()
-    assert await is_full(engine, full, raw(stream=False))
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await finish(engine, full, stream)
-    await yields.aclose()  # only now
+    sdk = Consumer(worker, raw(stream=stream), "ends")
+    assert await until(lambda: "ends" in engine.generating and (not stream or bool(sdk.yields)))
+    assert await is_refused(worker, raw(stream=False))
+    await sdk.cancel()
+    await finish(engine, worker, stream)
+    await sdk.generator.aclose()  # only now
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@every_form
 @pytest.mark.parametrize("end", [finish, fail, close, cancel])
 async def test_a_job_that_ends_makes_room_for_one_more(
     engine: ScriptedEngine,
-    full: Worker,
+    small_worker: Worker,
     end: Callable[[ScriptedEngine, Worker, bool], Awaitable[None]],
     stream: bool,
 ) -> None:
-    engine.script = HANGING
-    running = [await begin(full, f"job-{place}", raw(stream=True)) for place in range(MOST - 1)]
-    # More often than there are places, so that one that stays taken is missed.
-    for _ in range(MOST + 1):
-        await end(engine, full, stream)
-    engine.script = HANGING
-    running.append(await begin(full, "next", raw(stream=True)))
-    assert await is_full(engine, full, raw(stream=True))
-    for yields in running:
-        await yields.aclose()
+    async with running(engine, small_worker, MOST - 1) as jobs:
+        # More often than there are places, so that one that stays taken is missed.
+        for _ in range(MOST + 1):
+            await end(engine, small_worker, stream)
+        engine.script = HANGING
+        jobs.append(await begin(small_worker, "next", raw(stream=True)))
+        assert await is_refused(small_worker, raw(stream=True))
 
 
 @pytest.mark.parametrize(("wanted", "most"), [("auto", 16), ("5", 16), ("20", 20)])
 async def test_the_most_follow_from_the_setting_and_the_engines_slots(
     engine: ScriptedEngine, wanted: str, most: int
 ) -> None:
-    engine.slots, engine.script = 8, HANGING
-    full = Worker(engine.engines, settings(MAX_CONCURRENCY=wanted))
-    running = [await begin(full, f"job-{place}", raw(stream=True)) for place in range(most)]
-    assert await is_full(engine, full, raw(stream=True))
-    for yields in running:
-        await yields.aclose()
+    engine.slots = 8
+    one = worker(engine, MAX_CONCURRENCY=wanted)
+    async with running(engine, one, most):
+        assert await is_refused(one, raw(stream=True))

@@ -20,13 +20,15 @@ from worker.errors import EngineDead, KilledEngine
 from worker.routes.again import unless_begun
 
 DIES: tuple[Step, ...] = (0.05, EngineDead())
-ANSWER = ("Hello", " there")
+BEGUN = (*tokens("Begun", finish=None), *DIES)
+WHOLE = {"raw": raw(stream=False), "openai": chat(stream=False)}
+STREAMS = {"raw-stream": raw(stream=True), "openai-stream": chat(stream=True)}
 
 
 def engine(*script: Step) -> ScriptedEngine:
     """Return an engine that plays this, and, once it has died and is back, an answer."""
     made = ScriptedEngine(*script)
-    made.next_script = tuple(tokens(*ANSWER))
+    made.next_script = tuple(tokens("Hello", " there"))
     return made
 
 
@@ -35,7 +37,7 @@ def text_of(yields: list[Any]) -> str:
     if isinstance(yields[0], str):
         return "".join(texts_in(events_in("".join(yields))))
     if "outputs" in yields[0]:
-        return str(yields[0]["outputs"][0]["choices"][0]["tokens"][0])
+        return text_of(yields[0]["outputs"])
     choices = [chunk["choices"][0] for chunk in yields]
     if "message" in choices[0]:
         return str(choices[0]["message"]["content"])
@@ -43,46 +45,33 @@ def text_of(yields: list[Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    "payload",
+    ("payload", "script"),
     [
-        raw(stream=False),
-        raw(stream=True),
-        chat(stream=False),
-        chat(stream=True),
-        {"prompts": ["Hi", "Hi"]},
+        *(pytest.param(payload, DIES, id=name) for name, payload in {**WHOLE, **STREAMS}.items()),
+        pytest.param({"prompts": ["Hi", "Hi"]}, DIES, id="list"),
+        # Of what is not streamed nobody has seen anything.
+        *(pytest.param(payload, BEGUN, id=f"{name}-begun") for name, payload in WHOLE.items()),
     ],
-    ids=["raw", "raw-stream", "openai", "openai-stream", "list"],
 )
-async def test_a_job_of_which_nothing_was_answered_begins_again(payload: Any) -> None:
-    with engine(*DIES) as scripted:
-        yields = await yields_of(scripted, payload)
-    assert text_of(yields) == "".join(ANSWER)
-    assert scripted.waited
-
-
-@pytest.mark.parametrize("payload", [raw(stream=False), chat(stream=False)], ids=["raw", "openai"])
-async def test_an_answer_that_was_not_streamed_begins_again_though_it_had_tokens(
-    payload: Any,
+async def test_a_job_of_which_nothing_was_answered_begins_again(
+    payload: dict[str, Any], script: tuple[Step, ...]
 ) -> None:
-    with engine(*tokens("Lost", finish=None), *DIES) as scripted:
+    with engine(*script) as scripted:
         yields = await yields_of(scripted, payload)
-    assert text_of(yields) == "".join(ANSWER)
+    assert text_of(yields) == "Hello there"
+    assert scripted.waited
 
 
 async def test_an_openai_stream_that_begins_again_announces_its_answer_once() -> None:
     with engine(*DIES) as scripted:
-        yields = await yields_of(scripted, chat(stream=True))
-    roles = [
-        event
-        for event in events_in("".join(yields))
-        if event != "[DONE]" and event["choices"] and event["choices"][0]["delta"].get("role")
-    ]
+        *events, _ = events_in("".join(await yields_of(scripted, chat(stream=True))))
+    roles = [event for event in events if "role" in event["choices"][0]["delta"]]
     assert len(roles) <= 1
 
 
-@pytest.mark.parametrize("payload", [raw(stream=True), chat(stream=True)], ids=["raw", "openai"])
+@pytest.mark.parametrize("payload", STREAMS.values(), ids=list(STREAMS))
 async def test_a_stream_that_has_begun_fails_as_retryable_with_what_it_has(payload: Any) -> None:
-    with engine(*tokens("Begun", finish=None), *DIES) as scripted:
+    with engine(*BEGUN) as scripted:
         yields = await yields_of(scripted, {**payload, "max_batch_delay_ms": 1})
     error = failure(yields)
     assert (error["code"], error["retryable"]) == (503, True)

@@ -1,44 +1,19 @@
 """A cancelled job frees its place in the engine at once."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from support.engine.answers import Consumer, Scripts
 from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, until, worker
 
 STREAMS = [raw(stream=True), chat(stream=True)]
-WHOLE = [raw(stream=False), chat(stream=False)]
 every_path = pytest.mark.parametrize(
-    "payload", STREAMS + WHOLE, ids=["raw-stream", "openai-stream", "raw", "openai"]
+    "payload",
+    [*STREAMS, raw(stream=False), chat(stream=False)],
+    ids=["raw-stream", "openai-stream", "raw", "openai"],
 )
 every_stream = pytest.mark.parametrize("payload", STREAMS, ids=["raw", "openai"])
-
-
-class Sdk:
-    """Iterates a job as the SDK does: a POST after every yield, and the generator is kept."""
-
-    def __init__(
-        self, engine: ScriptedEngine, payload: dict[str, Any], name: str = "job-1"
-    ) -> None:
-        job = {"id": name, "input": payload}
-        self.generator: AsyncGenerator[Any, None] = worker(engine).handle(job)
-        self.yields: list[Any] = []
-        self.posting = asyncio.Event()
-        self.posted = asyncio.Event()
-        self.task = asyncio.create_task(self._run())
-
-    async def _run(self) -> None:
-        # Not closed, as by the SDK.
-        async for chunk in self.generator:
-            self.yields.append(chunk)
-            self.posting.set()
-            await self.posted.wait()
-
-    async def cancel(self) -> None:
-        self.task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await self.task
 
 
 @every_path
@@ -46,7 +21,7 @@ async def test_a_job_cancelled_while_it_waits_for_the_engine_is_aborted(
     payload: dict[str, Any],
 ) -> None:
     with ScriptedEngine(HANG) as engine:
-        sdk = Sdk(engine, payload)
+        sdk = Consumer(worker(engine), payload)
         assert await until(lambda: engine.generating == ["job-1"])
         await sdk.cancel()
         assert await until(lambda: engine.aborted == ["job-1"])
@@ -54,19 +29,26 @@ async def test_a_job_cancelled_while_it_waits_for_the_engine_is_aborted(
         assert sdk.yields == []
 
 
-@every_stream
+@pytest.mark.parametrize(
+    ("payload", "aborted"),
+    [
+        *((stream, "job-1") for stream in STREAMS),
+        ({"prompts": ["fast", "slow"], "stream": True}, "job-1-1"),
+    ],
+    ids=["raw", "openai", "list"],
+)
 async def test_a_job_cancelled_in_a_post_is_aborted_though_its_generator_is_never_closed(
-    payload: dict[str, Any],
+    payload: dict[str, Any], aborted: str
 ) -> None:
-    with ScriptedEngine(*tokens("a", "b", finish=None), HANG) as engine:
-        sdk = Sdk(engine, payload)
+    script = [*tokens("a", "b", finish=None), HANG]
+    with Scripts(Hi=script, slow=script) as engine:
+        engine.script = tuple(script)  # for vLLM's server
+        sdk = Consumer(worker(engine), payload)
         await sdk.posting.wait()
         await sdk.cancel()
-        assert await until(lambda: engine.aborted == ["job-1"])
+        assert await until(lambda: engine.aborted == [aborted])
         assert engine.generating == []
-        await (
-            sdk.generator.aclose()
-        )  # only now: until here the generator was suspended at its yield
+        await sdk.generator.aclose()  # only now: so far it was suspended at its yield
 
 
 @every_stream
@@ -84,23 +66,20 @@ async def test_a_generator_closed_in_the_middle_aborts_its_request(
 @every_path
 async def test_a_cancel_reaches_no_other_job(payload: dict[str, Any]) -> None:
     with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
-        jobs = [Sdk(engine, payload, name) for name in ("stays", "goes")]
+        stays, goes = (Consumer(worker(engine), payload, name) for name in ("stays", "goes"))
         assert await until(lambda: sorted(engine.generating) == ["goes", "stays"])
-        await jobs[1].cancel()
+        await goes.cancel()
         assert await until(lambda: engine.aborted == ["goes"])
         assert engine.generating == ["stays"]
-        await jobs[0].cancel()
+        await stays.cancel()
 
 
 @every_path
 async def test_a_job_that_ended_is_not_aborted(payload: dict[str, Any]) -> None:
     with ScriptedEngine(*tokens("a", "b")) as engine:
-        sdk = Sdk(engine, payload)
-        sdk.posted.set()
-        await sdk.task
+        assert await Consumer(worker(engine), payload).end()
         assert await until(lambda: engine.generating == [])
         assert engine.aborted == []
-        assert sdk.yields != []
 
 
 @every_stream
@@ -108,7 +87,7 @@ async def test_a_job_cancelled_after_its_last_token_needs_no_abort(
     payload: dict[str, Any],
 ) -> None:
     with ScriptedEngine(*tokens("a", "b")) as engine:
-        sdk = Sdk(engine, payload)
+        sdk = Consumer(worker(engine), payload)
         await sdk.posting.wait()
         assert await until(lambda: engine.generating == [])
         await sdk.cancel()
@@ -119,17 +98,14 @@ async def test_a_job_cancelled_after_its_last_token_needs_no_abort(
 @every_path
 async def test_a_worker_answers_on_after_many_cancels(payload: dict[str, Any]) -> None:
     with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
-        jobs = [Sdk(engine, payload, str(number)) for number in range(30)]
+        one_worker = worker(engine)
+        jobs = [Consumer(one_worker, payload, str(number)) for number in range(30)]
         assert await until(lambda: len(engine.generating) == 30)
         for job in jobs:
-            job.task.cancel()
-        await asyncio.gather(*[job.task for job in jobs], return_exceptions=True)
+            await job.cancel()
         assert await until(lambda: engine.generating == [])
         engine.script = tuple(tokens("fine"))
-        sdk = Sdk(engine, payload)
-        sdk.posted.set()
-        await sdk.task
-        assert "fine" in str(sdk.yields)
+        assert "fine" in str(await Consumer(one_worker, payload).end())
         for job in jobs:
             await job.generator.aclose()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from starlette.types import Message
-from support.engine.answers import Scripts, results_of
+from support.engine.answers import Consumer, Scripts, every_form, results_of
 from support.engine.scripted import (
     HANG,
     ScriptedEngine,
@@ -22,38 +22,15 @@ from support.engine.scripted import (
     worker,
 )
 
-from worker.app import Worker
 from worker.errors import ShuttingDown
 from worker.record import JobRecord
-
-
-class Consumer:
-    """Reads a job's yields; the first is held until ``posted`` is set, as by a slow POST."""
-
-    def __init__(self, worker: Worker, payload: dict[str, Any], name: str = "job-1") -> None:
-        self.yields: list[Any] = []
-        self.posted = asyncio.Event()
-        self.record = JobRecord(name)
-        self._job = {"id": name, "input": payload}
-        self.task = asyncio.create_task(self._run(worker))
-
-    async def _run(self, worker: Worker) -> None:
-        async for chunk in worker.handle(self._job, self.record):
-            self.yields.append(chunk)
-            await self.posted.wait()
-
-    async def end(self) -> list[Any]:
-        self.posted.set()
-        async with asyncio.timeout(60):
-            await self.task
-        return self.yields
 
 
 async def test_a_raw_stream_has_what_was_computed_and_fails_as_retryable() -> None:
     with ScriptedEngine(*tokens(*"Hello", finish=None), HANG) as engine:
         one = worker(engine)
         consumer = Consumer(one, raw(stream=True))
-        assert await until(lambda: len(consumer.yields) == 1)
+        await consumer.posting.wait()
         one.end_all(ShuttingDown())
         assert await until(lambda: engine.aborted == ["job-1"])
         yields = await consumer.end()
@@ -82,17 +59,15 @@ async def test_an_openai_stream_ends_with_an_error_event() -> None:
     with ScriptedEngine(app=app) as engine:
         one = worker(engine)
         consumer = Consumer(one, chat(stream=True))
-        assert await until(lambda: len(consumer.yields) == 1)
+        await consumer.posting.wait()
         one.end_all(ShuttingDown())
-        yields = await consumer.end()
+        begun, error = broken_stream(await consumer.end())
         assert await until(disconnected.is_set)
-    begun, failed_with = broken_stream(yields)
     assert len(begun) == 4
-    events = events_in("".join(begun))
-    assert "".join(texts_in(event for event in events[:-2])) == "Hello"
-    error = events[-2]["error"]
-    assert (error["code"], error["retryable"], events[-1]) == (503, True, "[DONE]")
-    assert failed_with == error
+    *events, last, done = events_in("".join(begun))
+    assert "".join(texts_in(events)) == "Hello"
+    assert (last["error"], done) == (error, "[DONE]")
+    assert (error["code"], error["retryable"]) == (503, True)
 
 
 @pytest.mark.parametrize("payload", [raw(stream=False), chat(stream=False), chat(stream=True)])
@@ -108,12 +83,13 @@ async def test_an_answer_that_has_not_begun_fails(payload: dict[str, Any]) -> No
     assert failure(yields)["retryable"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_form
 async def test_a_list_has_the_results_that_are_ready(stream: bool) -> None:
+    record = JobRecord("job-1")
     with Scripts(slow=[HANG]) as engine:
         one = worker(engine)
-        consumer = Consumer(one, {"prompts": ["fast", "slow"], "stream": stream})
-        assert await until(lambda: consumer.record.first_at is not None)
+        consumer = Consumer(one, {"prompts": ["fast", "slow"], "stream": stream}, record=record)
+        assert await until(lambda: record.first_at is not None)
         one.end_all(ShuttingDown())
         yields = await consumer.end()
         assert await until(lambda: engine.generating == [])
@@ -124,38 +100,28 @@ async def test_a_list_has_the_results_that_are_ready(stream: bool) -> None:
 async def test_every_job_ends_and_jobs_that_come_later_are_answered() -> None:
     with ScriptedEngine(HANG) as engine:
         one = worker(engine)
-        assert one.running == 0
         jobs = [Consumer(one, raw(stream=True), str(number)) for number in range(30)]
         assert await until(lambda: len(engine.generating) == 30)
-        assert one.running == 30
         one.end_all(ShuttingDown())
         for job in jobs:
             assert failure(await job.end())["code"] == 503
-        assert one.running == 0
         assert engine.generating == []
         engine.script = tuple(tokens("fine"))
         assert "fine" in str(await Consumer(one, raw(stream=True)).end())
-        assert one.running == 0
 
 
 async def test_a_job_runs_until_its_generator_or_its_task_ends() -> None:
     with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
         one = worker(engine)
-        closed, dropped = (one.handle({"id": name, "input": raw(stream=True)}) for name in "ab")
+        closed = one.handle({"id": "a", "input": raw(stream=True)})
         assert one.running == 0
         await anext(closed)
-
-        async def sdk() -> None:
-            async for _ in dropped:
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(sdk())
-        assert await until(lambda: one.running == 2)
+        sdk = Consumer(one, raw(stream=True), "b")
+        await sdk.posting.wait()
+        assert one.running == 2
         await closed.aclose()
         assert one.running == 1
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await until(lambda: one.running == 0)
-        await dropped.aclose()
+        await sdk.cancel()
+        assert one.running == 0
+        await sdk.generator.aclose()
         assert one.running == 0, "counted down twice"

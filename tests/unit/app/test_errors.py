@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from starlette.types import ASGIApp, Message
+from support.engine.answers import answered, refused
 from support.engine.scripted import (
     HANG,
     ScriptedEngine,
@@ -20,9 +21,8 @@ from support.engine.scripted import (
     yields_of,
 )
 
-from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
+from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 
-EXACT = {"max_batch_delay_ms": 0}
 SECRET = "a path of the machine, or a prompt"
 PAYLOADS = [raw(stream=False), raw(stream=True), chat(stream=False), chat(stream=True)]
 NAMES = ["raw", "raw-stream", "openai", "openai-stream"]
@@ -34,13 +34,38 @@ def only_failure(yields: list[Any]) -> dict[str, Any]:
     return failure(yields)
 
 
-async def test_a_job_fails_by_one_yield_whose_error_is_json_text() -> None:
-    with ScriptedEngine() as engine:
-        yields = await yields_of(engine, {"prompt": 5})
-    assert only_failure(yields) == {
-        "message": "prompt: a text, or a list of token ids; prompts takes a list of prompts",
+def failing_with(error: Exception) -> ASGIApp:
+    async def app(_: Message, receive: Any, __: Any) -> None:
+        await receive()
+        raise error
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("payload", "param"),
+    [
+        (None, None),
+        ({}, None),
+        ("Hi", None),
+        ({"prompt": 5}, "prompt"),
+        ({"messages": []}, "messages"),
+        ({"prompt": "Hi", "sampling_params": {"n": 0}}, "n"),
+        ({"prompt": "Hi", "ключ": 1}, "ключ"),
+        ({"prompts": ["Hi"], "sampling_params": [{}, {}]}, "sampling_params"),
+        ({"format": "llm_engine", "prompt": "Hi", "stream": True, "temperature": 2}, "temperature"),
+        ({"fine_tune": {}}, "fine_tune"),
+    ],
+    ids=str,
+)
+async def test_invalid_input_is_a_400_and_reaches_no_engine(
+    payload: Any, param: str | None
+) -> None:
+    error = await refused(payload)
+    assert error == {
+        "message": error["message"],
         "type": "BadRequestError",
-        "param": "prompt",
+        "param": param,
         "code": 400,
         "retryable": False,
         "request_id": "job-1",
@@ -48,41 +73,27 @@ async def test_a_job_fails_by_one_yield_whose_error_is_json_text() -> None:
 
 
 async def test_the_text_of_an_error_keeps_its_characters() -> None:
-    with ScriptedEngine() as engine:
-        (chunk,) = await yields_of(engine, {"prompt": "Hi", "ключ": 1})
+    (chunk,) = await answered({"prompt": "Hi", "ключ": 1})
     assert "ключ" in chunk["error"]
 
 
 async def test_an_error_that_quotes_half_a_surrogate_pair_can_be_sent() -> None:
-    with ScriptedEngine(InvalidInput("no \ud83d")) as engine:
-        (chunk,) = await yields_of(engine, raw(stream=True))
+    (chunk,) = await answered(raw(stream=True), InvalidInput("no \ud83d"))
     assert failure([chunk])["message"] == "no ?"
     chunk["error"].encode()  # as the SDK's POST does
 
 
-@pytest.mark.parametrize("payload", [None, {}, [], "Hi", {"messages": []}, {"promt": "Hi"}])
-async def test_invalid_input_is_a_400_and_reaches_no_engine(payload: Any) -> None:
-    with ScriptedEngine() as engine:
-        error = only_failure(await yields_of(engine, payload))
-    assert (error["code"], error["type"], error["retryable"]) == (400, "BadRequestError", False)
-    assert engine.asked == []
-
-
 async def test_a_job_that_could_not_be_read_fails_with_the_reason() -> None:
-    with ScriptedEngine() as engine:
-        error = only_failure(await yields_of(engine, InvalidInput("nested too deeply")))
+    error = await refused(InvalidInput("nested too deeply"))
     assert (error["code"], error["message"]) == (400, "nested too deeply")
-    assert engine.asked == []
 
 
 @pytest.mark.parametrize("route", ["/v1/nothing", "/update_weights", "/v1/load_lora_adapter", ""])
 async def test_a_route_that_is_not_served_is_a_404_that_lists_those_that_are(route: str) -> None:
-    with ScriptedEngine() as engine:
-        error = only_failure(await yields_of(engine, {"openai_route": route, "openai_input": {}}))
+    error = await refused({"openai_route": route, "openai_input": {}})
     assert (error["code"], error["type"]) == (404, "NotFoundError")
-    assert repr(route) in error["message"]
-    for served in ("/v1/chat/completions", "/v1/completions", "/v1/models"):
-        assert served in error["message"]
+    for named in (repr(route), "/v1/chat/completions", "/v1/completions", "/v1/models"):
+        assert named in error["message"]
 
 
 @on_every_path
@@ -90,40 +101,14 @@ async def test_what_the_engine_refuses_keeps_its_status_and_parameter(
     payload: dict[str, Any],
 ) -> None:
     refusal = RefusedByEngine("too long", status=422, param="max_tokens")
-    with ScriptedEngine(refusal) as engine:
-        assert only_failure(await yields_of(engine, payload)) == {
-            "message": "too long",
-            "type": "UnprocessableEntityError",
-            "param": "max_tokens",
-            "code": 422,
-            "retryable": False,
-            "request_id": "job-1",
-        }
-
-
-@on_every_path
-async def test_a_full_engine_is_worth_another_try(payload: dict[str, Any]) -> None:
-    with ScriptedEngine(RefusedByEngine("full", status=503)) as engine:
-        error = only_failure(await yields_of(engine, payload))
-    assert (error["code"], error["retryable"]) == (503, True)
-
-
-@pytest.mark.parametrize("payload", PAYLOADS[:2], ids=NAMES[:2])
-async def test_the_engines_refusals_on_the_raw_path_reach_the_caller(
-    payload: dict[str, Any],
-) -> None:
-    for script in (InvalidInput("bad template"), EngineBusy("full")):
-        with ScriptedEngine(script) as engine:
-            error = only_failure(await yields_of(engine, payload))
-        assert (error["message"], error["code"]) == (script.message, script.status)
-
-
-async def test_a_method_that_a_route_does_not_know_is_refused_with_the_right_one() -> None:
-    with ScriptedEngine() as engine:
-        payload = {"route": "/v1/models", "method": "POST", "body": {"a": 1}}
-        error = only_failure(await yields_of(engine, payload))
-    assert error["message"] == "/v1/models takes GET."
-    assert (error["code"], error["type"]) == (405, "MethodNotAllowedError")
+    assert only_failure(await answered(payload, refusal)) == {
+        "message": "too long",
+        "type": "UnprocessableEntityError",
+        "param": "max_tokens",
+        "code": 422,
+        "retryable": False,
+        "request_id": "job-1",
+    }
 
 
 # A dead engine:
@@ -135,32 +120,19 @@ async def test_a_dead_engine_is_a_503_worth_another_try(payload: dict[str, Any])
         engine.die()
         yields = await yields_of(engine, payload)
     # Also in a stream of vLLM's server whose first event is an error.
-    failed = only_failure(yields)
-    assert (failed["code"], failed["type"], failed["retryable"], failed["request_id"]) == (
+    error = only_failure(yields)
+    assert (error["code"], error["type"], error["retryable"], error["request_id"]) == (
         503,
         "ServiceUnavailableError",
         True,
         "job-1",
     )
-    assert "Send the request again" in failed["message"]
+    assert "Send the request again" in error["message"]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS[::2], ids=NAMES[::2])
 async def test_an_engine_that_dies_in_an_answer_is_a_503(payload: dict[str, Any]) -> None:
-    with ScriptedEngine(*tokens("a", finish=None), EngineDead()) as engine:
-        error = only_failure(await yields_of(engine, payload))
-    assert (error["code"], error["retryable"]) == (503, True)
-
-
-@on_every_path
-async def test_every_failure_of_a_dead_engine_is_engine_dead(
-    payload: dict[str, Any],
-) -> None:
-    with ScriptedEngine(app=failing_with(OSError(SECRET))) as engine:
-        # Not die(), which resolves died: the worker itself has to notice the death.
-        engine.script = (OSError(SECRET),)
-        engine.mark_dead()
-        error = only_failure(await yields_of(engine, payload))
+    error = only_failure(await answered(payload, *tokens("a", finish=None), EngineDead()))
     assert (error["code"], error["retryable"]) == (503, True)
 
 
@@ -168,15 +140,12 @@ async def test_every_failure_of_a_dead_engine_is_engine_dead(
 
 
 @on_every_path
-async def test_a_defect_is_a_500_without_internal_details(
-    payload: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_defect_is_a_500_without_internal_details(payload: dict[str, Any]) -> None:
     app = failing_with(LookupError(SECRET))
     with ScriptedEngine(LookupError(SECRET), app=app) as engine:
         (chunk,) = await yields_of(engine, payload)
-    assert failure([chunk])["code"] == 500
-    assert failure([chunk])["retryable"] is False
-    assert failure([chunk])["request_id"] == "job-1"
+    error = failure([chunk])
+    assert (error["code"], error["retryable"], error["request_id"]) == (500, False, "job-1")
     for inside in (SECRET, "LookupError", "Traceback", ".py"):
         assert inside not in chunk["error"]
 
@@ -184,8 +153,7 @@ async def test_a_defect_is_a_500_without_internal_details(
 async def test_a_defect_is_logged_with_its_traceback_and_the_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with ScriptedEngine(LookupError("inside")) as engine:
-        await yields_of(engine, raw(stream=False))
+    await answered(raw(stream=False), LookupError("inside"))
     (record,) = [record for record in caplog.records if record.name == "worker.errors"]
     assert (record.levelno, record.getMessage()) == (logging.ERROR, "request job-1 met a defect")
     assert record.exc_info is not None
@@ -193,9 +161,8 @@ async def test_a_defect_is_logged_with_its_traceback_and_the_request(
 
 
 async def test_an_error_of_the_callers_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with ScriptedEngine(RefusedByEngine("no", status=400)) as engine:
-        await yields_of(engine, raw(stream=False))
-        await yields_of(engine, {})
+    await answered(raw(stream=False), RefusedByEngine("no", status=400))
+    await refused({})
     assert [record for record in caplog.records if record.name.startswith("worker")] == []
 
 
@@ -209,13 +176,14 @@ async def test_an_app_that_does_not_answer_is_a_defect() -> None:
 
 # After the stream began:
 
-BROKEN: list[tuple[Step, int, bool]] = [
-    (RefusedByEngine("no", status=400), 400, False),
-    (EngineDead(), 503, True),
-    (LookupError(SECRET), 500, False),
-]
 broken = pytest.mark.parametrize(
-    ("step", "code", "retryable"), BROKEN, ids=["refused", "dead", "defect"]
+    ("step", "code", "retryable"),
+    [
+        (RefusedByEngine("no", status=400), 400, False),
+        (EngineDead(), 503, True),
+        (LookupError(SECRET), 500, False),
+    ],
+    ids=["refused", "dead", "defect"],
 )
 
 
@@ -225,13 +193,12 @@ async def test_a_broken_openai_stream_ends_with_an_error_event(
     step: Step, code: int, retryable: bool, raw_output: str
 ) -> None:
     script = [*tokens("a", "b", finish=None), 0.05, step]
-    with ScriptedEngine(*script) as engine:
-        payload = chat(stream=True, max_batch_delay_ms=1)
-        yields = await yields_of(engine, payload, RAW_OPENAI_OUTPUT=raw_output)
+    payload = chat(stream=True, max_batch_delay_ms=1)
+    yields = await answered(payload, *script, RAW_OPENAI_OUTPUT=raw_output)
     begun, failed_with = broken_stream(yields)
     if raw_output == "1":
-        assert "".join(begun).endswith("data: [DONE]\n\n")
-        events = [item for chunk in begun for item in events_in(chunk) if item != "[DONE]"]
+        *events, done = [item for chunk in begun for item in events_in(chunk)]
+        assert done == "[DONE]"
     else:
         events = [item for chunk in begun for item in chunk]
     assert texts_in(events) == ["a", "b"]
@@ -245,8 +212,7 @@ async def test_a_broken_openai_stream_ends_with_an_error_event(
 @broken
 async def test_a_broken_raw_stream_fails_the_job(step: Step, code: int, retryable: bool) -> None:
     script = [*tokens("a", "b", finish=None), 0.05, step]
-    with ScriptedEngine(*script) as engine:
-        yields = await yields_of(engine, raw(stream=True, max_batch_delay_ms=1))
+    yields = await answered(raw(stream=True, max_batch_delay_ms=1), *script)
     texts = [text for chunk in yields[:-1] for text in chunk["choices"][0]["tokens"]]
     assert texts == ["a", "b"]
     error = failure(yields)
@@ -259,23 +225,4 @@ async def test_a_worker_answers_after_a_failure(payload: dict[str, Any]) -> None
     with ScriptedEngine(LookupError()) as engine:
         await yields_of(engine, payload)
         engine.script = tuple(tokens("fine"))
-        yields = await yields_of(engine, payload)
-    assert "fine" in json.dumps(yields)
-
-
-def responding(body: dict[str, Any], status: int) -> ASGIApp:
-    async def app(_: Message, receive: Any, send: Any) -> None:
-        await receive()
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
-
-    return app
-
-
-def failing_with(error: Exception) -> ASGIApp:
-    async def app(_: Message, receive: Any, __: Any) -> None:
-        await receive()
-        raise error
-
-    return app
+        assert "fine" in json.dumps(await yields_of(engine, payload))

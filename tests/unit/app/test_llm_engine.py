@@ -3,19 +3,26 @@
 from typing import Any
 
 import pytest
-from support.engine.answers import Details
+from support.engine.answers import EXACT, answered, detailed, every_form
 from support.engine.scripted import ScriptedEngine, Step, failure, tokens, yields_of
 
 from worker.engine import Delta
 from worker.errors import EngineDead, RefusedByEngine
 from worker.job import RawJob
 
-EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow the machine
 TEXTS = [" a", " b", "", " ç", "😀", " end"]
+WHOLE = {"text": "ab", "num_prompt_tokens": 3, "num_completion_tokens": 2}
 
 
 def completion(**keys: Any) -> dict[str, Any]:
     return {"format": "llm_engine", "prompt": "Hi", **keys}
+
+
+def batch(*prompts: Any, **keys: Any) -> dict[str, Any]:
+    return {"format": "llm_engine", "prompts": list(prompts), **keys}
+
+
+LOGGED = completion(stream=True, return_token_log_probs=True, max_batch_size=50)
 
 
 def position(text: str) -> dict[str, Any]:
@@ -28,41 +35,37 @@ def log_probs(*texts: str) -> list[dict[str, Any]]:
     return [{"token": text, "log_prob": -0.5} for text in texts]
 
 
-def one_by_one(*texts: str, end: int = 1) -> list[Step]:
-    """Script tokens with their log probabilities; with ``end`` 0 a bare end follows them."""
-    deltas: list[Step] = [
-        Delta(
-            0, text, 1, 3, "stop" if end and place == len(texts) else None, None, [position(text)]
-        )
-        for place, text in enumerate(texts, 1)
+def one_by_one(*texts: str, finish: str | None = "stop") -> list[Step]:
+    """Script tokens with their log probabilities."""
+    ends = [None] * (len(texts) - 1) + [finish]
+    return [
+        Delta(0, text, 1, 3, end, None, [position(text)])
+        for text, end in zip(texts, ends, strict=True)
     ]
-    return deltas if end else [*deltas, Delta(0, "", 0, 3, "stop")]
+
+
+def outputs(yields: list[Any]) -> list[dict[str, Any]]:
+    assert {chunk["request_id"] for chunk in yields} == {"job-1"}
+    return [chunk["output"] for chunk in yields]
 
 
 # Not streaming:
 
 
 async def test_an_answer_is_one_yield_with_the_output() -> None:
-    with ScriptedEngine(*tokens("Hel", "lo", "!")) as engine:
-        yields = await yields_of(engine, completion())
-    output = {"text": "Hello!", "num_prompt_tokens": 3, "num_completion_tokens": 3}
-    assert yields == [{"request_id": "job-1", "output": output}]
+    assert await answered(completion(), *tokens("a", "b")) == [
+        {"request_id": "job-1", "output": WHOLE}
+    ]
 
 
 async def test_log_probabilities_come_with_the_text() -> None:
-    whole = Delta(0, "Hello", 2, 3, "length", None, [position("Hel"), position("lo")])
-    with Details(whole) as engine:
-        yields = await yields_of(engine, completion(return_token_log_probs=True))
-    output = {
-        "text": "Hello",
-        "num_prompt_tokens": 3,
-        "num_completion_tokens": 2,
-        "tokens": log_probs("Hel", "lo"),
-    }
-    assert yields == [{"request_id": "job-1", "output": output}]
+    whole = Delta(0, "ab", 2, 3, "length", None, [position("a"), position("b")])
+    payload = completion(return_token_log_probs=True)
+    (output,) = outputs(await detailed(payload, whole))
+    assert output == {**WHOLE, "tokens": log_probs("a", "b")}
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_form
 async def test_the_engine_gets_the_parameters_by_vllms_names(stream: bool) -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         await yields_of(engine, completion(stop_sequences=["b"], stream=stream))
@@ -76,122 +79,86 @@ async def test_the_engine_gets_the_parameters_by_vllms_names(stream: bool) -> No
 
 
 async def test_each_yield_of_a_stream_is_one_event() -> None:
-    with ScriptedEngine(*tokens(*TEXTS)) as engine:
-        yields = await yields_of(engine, completion(stream=True, **EXACT))
-    events = [
-        {"text": " a", "finished": False, "num_completion_tokens": 1},
-        {"text": " b ç", "finished": False, "num_completion_tokens": 4},
-        {
-            "text": "😀 end",
-            "finished": True,
-            "num_prompt_tokens": 3,
-            "num_completion_tokens": 6,
-        },
+    last = {"text": "😀 end", "num_completion_tokens": 6, "finished": True, "num_prompt_tokens": 3}
+    assert outputs(await answered(completion(stream=True, **EXACT), *tokens(*TEXTS))) == [
+        {"text": " a", "num_completion_tokens": 1, "finished": False},
+        {"text": " b ç", "num_completion_tokens": 4, "finished": False},
+        last,
     ]
-    assert yields == [{"request_id": "job-1", "output": event} for event in events]
 
 
-async def test_an_end_that_comes_alone_is_one_event() -> None:
+async def test_an_end_that_comes_alone_is_in_the_last_event() -> None:
     script = [*tokens(*"abcd", finish=None), Delta(0, "", 0, 3, "stop", "###")]
-    with ScriptedEngine(*script) as engine:
-        yields = await yields_of(engine, completion(stream=True, **EXACT))
-    outputs = [chunk["output"] for chunk in yields]
-    assert [output["finished"] for output in outputs] == [False] * (len(outputs) - 1) + [True]
-    assert ["num_prompt_tokens" in output for output in outputs] == [
-        output["finished"] for output in outputs
+    assert outputs(await answered(completion(stream=True, **EXACT), *script)) == [
+        {"text": "a", "num_completion_tokens": 1, "finished": False},
+        {"text": "bcd", "num_completion_tokens": 4, "finished": False},
+        {"text": "", "num_completion_tokens": 4, "finished": True, "num_prompt_tokens": 3},
     ]
-    assert outputs[-1]["num_completion_tokens"] == 4
-    assert "".join(output["text"] for output in outputs) == "abcd"
 
 
 async def test_the_sizes_of_the_job_cut_a_stream_without_log_probabilities() -> None:
-    with ScriptedEngine(*tokens(*"x" * 10)) as engine:
-        keys = {"max_batch_size": 4, "min_batch_size": 4, **EXACT}
-        yields = await yields_of(engine, completion(stream=True, **keys))
-    assert [chunk["output"]["num_completion_tokens"] for chunk in yields] == [4, 8, 10]
+    payload = completion(stream=True, max_batch_size=4, min_batch_size=4, **EXACT)
+    events = outputs(await answered(payload, *tokens(*"x" * 10)))
+    assert [event["num_completion_tokens"] for event in events] == [4, 8, 10]
 
 
 async def test_with_log_probabilities_an_event_is_one_token() -> None:
-    with Details(*one_by_one(*TEXTS)) as engine:
-        payload = completion(stream=True, return_token_log_probs=True, max_batch_size=50)
-        yields = await yields_of(engine, payload)
-    assert {chunk["request_id"] for chunk in yields} == {"job-1"}
-    outputs = [chunk["output"] for chunk in yields]
-    assert [output["text"] for output in outputs] == TEXTS
-    assert [output["token"] for output in outputs] == log_probs(*TEXTS)
-    assert [output["num_completion_tokens"] for output in outputs] == [1, 2, 3, 4, 5, 6]
-    assert [output["finished"] for output in outputs] == [False] * 5 + [True]
-    assert [output.get("num_prompt_tokens") for output in outputs] == [None] * 5 + [3]
-    assert not any("tokens" in output for output in outputs)
+    events = outputs(await detailed(LOGGED, *one_by_one(*TEXTS)))
+    ends = [{"finished": False}] * 5 + [{"finished": True, "num_prompt_tokens": 3}]
+    assert events == [
+        {"text": text, "token": log_prob, "num_completion_tokens": count, **end}
+        for count, (text, log_prob, end) in enumerate(
+            zip(TEXTS, log_probs(*TEXTS), ends, strict=True), 1
+        )
+    ]
 
 
 async def test_an_end_that_comes_alone_costs_no_token() -> None:
-    with Details(*one_by_one(*TEXTS, end=0)) as engine:
-        payload = completion(stream=True, return_token_log_probs=True)
-        yields = await yields_of(engine, payload)
-    outputs = [chunk["output"] for chunk in yields]
-    assert [output["token"] for output in outputs if output["token"]] == log_probs(*TEXTS)
-    assert [output["finished"] for output in outputs] == [False] * (len(outputs) - 1) + [True]
-    assert outputs[-1]["num_completion_tokens"] == 6
-    assert outputs[-1]["num_prompt_tokens"] == 3
+    script = [*one_by_one(*TEXTS, finish=None), Delta(0, "", 0, 3, "stop")]
+    events = outputs(await detailed(LOGGED, *script))
+    assert [event["token"] for event in events if event["token"]] == log_probs(*TEXTS)
+    assert [event["finished"] for event in events] == [False] * (len(events) - 1) + [True]
+    last = (events[-1]["num_completion_tokens"], events[-1]["num_prompt_tokens"])
+    assert last == (6, 3)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_form
 async def test_log_probabilities_are_absent_unless_asked_for(stream: bool) -> None:
-    with Details(*one_by_one("a")) as engine:
-        (chunk,) = await yields_of(engine, completion(stream=stream))
-    assert not {"token", "tokens"} & chunk["output"].keys()
+    payload = completion(stream=stream)
+    (output,) = outputs(await detailed(payload, *one_by_one("a")))
+    assert not {"token", "tokens"} & output.keys()
 
 
 # Batches:
 
 
 async def test_a_batch_is_one_yield_with_the_outputs() -> None:
-    with ScriptedEngine(*tokens("a", "b")) as engine:
-        yields = await yields_of(engine, {"format": "llm_engine", "prompts": ["Hi", "Ho"]})
-    output = {"text": "ab", "num_prompt_tokens": 3, "num_completion_tokens": 2}
-    assert yields == [{"outputs": [output, output]}]
+    yields = await answered(batch("Hi", "Ho"), *tokens("a", "b"))
+    assert yields == [{"outputs": [WHOLE, WHOLE]}]
 
 
 async def test_a_batch_has_the_log_probabilities_of_every_output() -> None:
-    whole = Delta(0, "Hello", 2, 3, "stop", None, [position("Hel"), position("lo")])
-    payload = {"format": "llm_engine", "prompts": ["Hi", "Ho"], "return_token_log_probs": True}
-    with Details(whole) as engine:
-        (chunk,) = await yields_of(engine, payload)
-    assert [output["tokens"] for output in chunk["outputs"]] == [log_probs("Hel", "lo")] * 2
+    whole = Delta(0, "ab", 2, 3, "stop", None, [position("a"), position("b")])
+    payload = batch("Hi", "Ho", return_token_log_probs=True)
+    (chunk,) = await detailed(payload, whole)
+    assert [output["tokens"] for output in chunk["outputs"]] == [log_probs("a", "b")] * 2
 
 
 async def test_a_batch_that_is_streamed_yields_each_output_when_it_is_whole() -> None:
-    payload = {"format": "llm_engine", "prompts": ["Hi", "Ho"], "stream": True}
-    with ScriptedEngine(*tokens("a", "b")) as engine:
-        yields = await yields_of(engine, payload)
+    yields = await answered(batch("Hi", "Ho", stream=True), *tokens("a", "b"))
     assert sorted(chunk["index"] for chunk in yields) == [0, 1]
-    output = {"text": "ab", "num_prompt_tokens": 3, "num_completion_tokens": 2}
-    assert [chunk["result"] for chunk in yields] == [output, output]
+    assert [chunk["result"] for chunk in yields] == [WHOLE, WHOLE]
 
 
 async def test_what_is_wrong_with_a_prompt_stands_in_its_place() -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        (chunk,) = await yields_of(engine, {"format": "llm_engine", "prompts": [7, "Hi"]})
-    wrong, right = chunk["outputs"]
+    ((wrong, right),) = [
+        chunk["outputs"] for chunk in await answered(batch(7, "Hi"), *tokens("a", "b"))
+    ]
     assert (wrong["error"]["code"], wrong["error"]["param"]) == (400, "prompt")
-    assert right["text"] == "a"
+    assert right == WHOLE
 
 
 # Failures:
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("keys", [{"temperature": 2}, {"max_tokens": 5}, {"prompt": 7}])
-async def test_what_is_wrong_fails_the_job_as_in_every_form(
-    keys: dict[str, Any], stream: bool
-) -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        yields = await yields_of(engine, completion(stream=stream, **keys))
-    assert len(yields) == 1
-    error = failure(yields)
-    assert (error["code"], [error["param"]]) == (400, list(keys))
-    assert engine.asked == []
 
 
 @pytest.mark.parametrize(
@@ -201,12 +168,9 @@ async def test_what_is_wrong_fails_the_job_as_in_every_form(
 async def test_an_error_after_the_first_event_fails_the_job(
     error: Exception, code: int, logged: bool
 ) -> None:
-    begun = one_by_one("a", "b", "c", end=0)[:-1]
-    with Details(*begun, error) as engine:
-        payload = completion(stream=True, return_token_log_probs=logged, **EXACT)
-        yields = await yields_of(engine, payload)
-    assert len(yields) > 1
-    assert failure(yields)["code"] == code
-    outputs = [chunk["output"] for chunk in yields[:-1]]
-    assert "".join(output["text"] for output in outputs) == "abc"
-    assert not any(output["finished"] for output in outputs)
+    payload = completion(stream=True, return_token_log_probs=logged, **EXACT)
+    script = [*one_by_one("a", "b", "c", finish=None), error]
+    *begun, failed = await detailed(payload, *script)
+    assert failure([failed])["code"] == code
+    assert "".join(output["text"] for output in outputs(begun)) == "abc"
+    assert not any(output["finished"] for output in outputs(begun))

@@ -1,17 +1,15 @@
 """The raw path through the worker, up to what the SDK gets."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
-from support.engine.scripted import HANG, ScriptedEngine, raw, tokens, until, worker, yields_of
+from support.engine.answers import EXACT, Details, answered, every_form
+from support.engine.scripted import HANG, ScriptedEngine, raw, tokens, worker, yields_of
 
 from worker.engine import Delta
-from worker.errors import EngineDead, RefusedByEngine
+from worker.errors import RefusedByEngine
 from worker.job import RawJob
-
-EXACT = {"max_batch_delay_ms": 0}  # chunks of the formula's sizes, however slow the machine
 
 
 def words(yields: list[dict[str, Any]], index: int = 0) -> list[list[str]]:
@@ -19,13 +17,14 @@ def words(yields: list[dict[str, Any]], index: int = 0) -> list[list[str]]:
     return [chunk["choices"][index]["tokens"] for chunk in yields]
 
 
+def lengths(yields: list[dict[str, Any]]) -> list[int]:
+    return [len(part) for part in words(yields)]
+
+
 async def test_an_answer_that_is_not_streamed_is_one_yield_with_one_string() -> None:
-    with ScriptedEngine(*tokens("Hel", "lo", "!", finish="length")) as engine:
-        yields = await yields_of(engine, raw(stream=False))
-    end = {"finish_reason": "length", "stop_reason": None}
-    assert yields == [
+    assert await answered(raw(stream=False), *tokens("Hel", "lo", "!", finish="length")) == [
         {
-            "choices": [{"tokens": ["Hello!"], **end}],
+            "choices": [{"tokens": ["Hello!"], "finish_reason": "length", "stop_reason": None}],
             "usage": {"input": 3, "output": 3},
             "request_id": "job-1",
         }
@@ -33,45 +32,50 @@ async def test_an_answer_that_is_not_streamed_is_one_yield_with_one_string() -> 
 
 
 async def test_a_stream_grows_by_the_default_sizes_and_counts_what_came_so_far() -> None:
-    with ScriptedEngine(*tokens(*"x" * 100)) as engine:
-        yields = await yields_of(engine, raw(stream=True, **EXACT))
-    assert [len(part) for part in words(yields)] == [1, 3, 9, 27, 50, 10]
-    assert [chunk["usage"]["output"] for chunk in yields] == [1, 4, 13, 40, 90, 100]
-    assert {chunk["usage"]["input"] for chunk in yields} == {3}
+    yields = await answered(raw(stream=True, **EXACT), *tokens(*"x" * 100))
+    assert lengths(yields) == [1, 3, 9, 27, 50, 10]
+    assert [chunk["usage"] for chunk in yields] == [
+        {"input": 3, "output": output} for output in (1, 4, 13, 40, 90, 100)
+    ]
 
 
 async def test_every_token_is_a_string_of_its_own() -> None:
-    with ScriptedEngine(*tokens("a", " b", "", "ç", "😀")) as engine:
-        yields = await yields_of(engine, raw(stream=True, **EXACT))
+    yields = await answered(raw(stream=True, **EXACT), *tokens("a", " b", "", "ç", "😀"))
     assert words(yields) == [["a"], [" b", "", "ç"], ["😀"]]
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@every_form
 async def test_the_engine_gets_the_job_that_was_sent(stream: bool) -> None:
+    payload = raw(stream=stream, sampling_params={"seed": 1})
     with ScriptedEngine(*tokens("a")) as engine:
-        payload = raw(stream=stream, sampling_params={"seed": 1})
         await yields_of(engine, payload)
     assert engine.asked == [RawJob.read(payload)]
 
 
-async def test_the_job_overrides_the_sizes_of_its_chunks() -> None:
-    sizes = {"max_batch_size": 9, "min_batch_size": 2, "batch_size_growth_factor": 2}
-    with ScriptedEngine(*tokens(*"x" * 32)) as engine:
-        yields = await yields_of(engine, raw(stream=True, **sizes, **EXACT))
-    assert [len(part) for part in words(yields)] == [2, 4, 8, 9, 9]
+JOBS_SIZES = {"max_batch_size": 9, "min_batch_size": 2, "batch_size_growth_factor": 2}
+LEFT_OPEN = {"max_batch_size": 0, "min_batch_size": None, "batch_size_growth_factor": 0}
+SETTINGS = {
+    "DEFAULT_BATCH_SIZE": "4",
+    "DEFAULT_MIN_BATCH_SIZE": "2",
+    "DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "2",
+    "DEFAULT_BATCH_MAX_DELAY_MS": "0",
+}
 
 
-async def test_the_settings_give_the_sizes_that_the_job_leaves_open() -> None:
-    environ = {
-        "DEFAULT_BATCH_SIZE": "4",
-        "DEFAULT_MIN_BATCH_SIZE": "2",
-        "DEFAULT_BATCH_SIZE_GROWTH_FACTOR": "2",
-        "DEFAULT_BATCH_MAX_DELAY_MS": "0",
-    }
-    sizes = {"max_batch_size": 0, "min_batch_size": None, "batch_size_growth_factor": 0}
-    with ScriptedEngine(*tokens(*"x" * 12)) as engine:
-        yields = await yields_of(engine, raw(stream=True, **sizes), **environ)
-    assert [len(part) for part in words(yields)] == [2, 4, 4, 2]
+@pytest.mark.parametrize(
+    ("keys", "environ", "sizes"),
+    [
+        ({**JOBS_SIZES, **EXACT}, {}, [2, 4, 8, 9, 1]),
+        ({**JOBS_SIZES}, SETTINGS, [2, 4, 8, 9, 1]),
+        (LEFT_OPEN, SETTINGS, [2, 4, 4, 4, 4, 4, 2]),
+    ],
+    ids=["job", "job-over-settings", "settings"],
+)
+async def test_the_job_overrides_the_sizes_of_the_settings(
+    keys: dict[str, Any], environ: dict[str, str], sizes: list[int]
+) -> None:
+    yields = await answered(raw(stream=True, **keys), *tokens(*"x" * 24), **environ)
+    assert lengths(yields) == sizes
 
 
 @pytest.mark.parametrize(
@@ -95,112 +99,76 @@ async def test_what_waits_goes_out_though_the_chunk_is_not_full_and_no_further_t
 
 
 async def test_a_delay_of_zero_in_the_job_turns_the_bound_off() -> None:
-    with ScriptedEngine(*tokens(*"x" * 8, pause=0.01)) as engine:
-        environ = {"DEFAULT_BATCH_MAX_DELAY_MS": "1"}
-        yields = await yields_of(engine, raw(stream=True, **EXACT), **environ)
-    assert [len(part) for part in words(yields)] == [1, 3, 4]
+    script = tokens(*"x" * 8, pause=0.01)
+    yields = await answered(raw(stream=True, **EXACT), *script, DEFAULT_BATCH_MAX_DELAY_MS="1")
+    assert lengths(yields) == [1, 3, 4]
 
 
-async def test_only_the_last_yield_has_the_finish_reason() -> None:
+async def test_only_the_last_yield_says_why_the_answer_ended_and_has_the_requests_id() -> None:
     script = [*tokens("a", "b", "c", finish=None), Delta(0, "", 0, 3, "stop", "###")]
-    with ScriptedEngine(*script) as engine:
-        yields = await yields_of(engine, raw(stream=True, **EXACT))
-    assert [chunk["choices"][0].get("finish_reason") for chunk in yields] == [None, "stop"]
-    assert "stop_reason" not in yields[0]["choices"][0]
-    assert yields[-1]["choices"][0]["stop_reason"] == "###"
-    assert yields[-1]["usage"]["output"] == 3
+    yields = await answered(raw(stream=True, **EXACT), *script)
+    assert yields == [
+        {"choices": [{"tokens": ["a"]}], "usage": {"input": 3, "output": 1}},
+        {
+            "choices": [{"tokens": ["b", "c", ""], "finish_reason": "stop", "stop_reason": "###"}],
+            "usage": {"input": 3, "output": 3},
+            "request_id": "job-1",
+        },
+    ]
 
 
 async def test_several_choices_stand_side_by_side_and_count_together() -> None:
     one, two = tokens("a", "b", "c"), tokens("x", "y", index=1, finish="length")
-    script = [one[0], two[0], one[1], two[1], one[2]]
-    with ScriptedEngine(*script) as engine:
-        payload = raw(stream=True, sampling_params={"n": 2}, **EXACT)
-        yields = await yields_of(engine, payload)
+    payload = raw(stream=True, sampling_params={"n": 2}, **EXACT)
+    yields = await answered(payload, one[0], two[0], one[1], two[1], one[2])
     assert words(yields, 0) == [["a"], ["b"], ["c"]]
     assert words(yields, 1) == [[], ["x", "y"], []]
-    assert [chunk["usage"] for chunk in yields] == [
-        {"input": 3, "output": output} for output in (1, 4, 5)
-    ]
+    assert [chunk["usage"]["output"] for chunk in yields] == [1, 4, 5]
 
 
 async def test_only_the_last_yield_has_the_finish_reasons_of_several_choices() -> None:
     one, two = tokens("a", "b", "c", "d"), tokens("x", index=1, finish="length")
-    with ScriptedEngine(*two, *one) as engine:
-        payload = raw(stream=True, sampling_params={"n": 2}, **EXACT)
-        yields = await yields_of(engine, payload)
+    yields = await answered(raw(stream=True, sampling_params={"n": 2}, **EXACT), *two, *one)
     reasons = [[choice.get("finish_reason") for choice in chunk["choices"]] for chunk in yields]
     assert reasons == [[None, None], [None, None], ["stop", "length"]]
+    assert [chunk.get("request_id") for chunk in yields] == [None, None, "job-1"]
 
 
 async def test_several_choices_that_are_not_streamed_are_one_yield() -> None:
-    with ScriptedEngine(*tokens("a", "b"), *tokens("x", index=1)) as engine:
-        (chunk,) = await yields_of(engine, raw(stream=False, sampling_params={"n": 2}))
+    payload = raw(stream=False, sampling_params={"n": 2})
+    (chunk,) = await answered(payload, *tokens("a", "b"), *tokens("x", index=1))
     assert [choice["tokens"] for choice in chunk["choices"]] == [["ab"], ["x"]]
     assert chunk["usage"] == {"input": 3, "output": 3}
 
 
-@pytest.mark.parametrize("n", [None, 1])
-async def test_n_may_be_null(n: int | None) -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        (chunk,) = await yields_of(engine, raw(stream=False, sampling_params={"n": n}))
-    assert len(chunk["choices"]) == 1
-
-
-async def test_log_probabilities_come_with_their_tokens() -> None:
-    logprobs: list[dict[str, Any]] = [{"token": text, "logprob": -0.5} for text in "abcde"]
-    script = [
-        Delta(0, item["token"], 1, 3, "stop" if item is logprobs[-1] else None, logprobs=[item])
-        for item in logprobs
+@every_form
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"best_of": 2},
+        {"n": 2, "best_of": 3},
+        {"use_beam_search": True},
+        {"n": 2, "best_of": 2, "use_beam_search": True},
+    ],
+    ids=str,
+)
+async def test_choices_that_are_compared_first_are_one_yield(
+    params: dict[str, Any], stream: bool
+) -> None:
+    count = params.get("n", 1)
+    with Details(
+        *(Delta(index, f"whole {index}", 40, 3, "stop") for index in range(count))
+    ) as engine:
+        yields = await yields_of(engine, raw(stream=stream, sampling_params=params))
+    end = {"finish_reason": "stop", "stop_reason": None}
+    assert yields == [
+        {
+            "choices": [{"tokens": [f"whole {index}"], **end} for index in range(count)],
+            "usage": {"input": 3, "output": 40 * count},
+            "request_id": "job-1",
+        }
     ]
-    with ScriptedEngine(*script) as engine:
-        yields = await yields_of(engine, raw(stream=True, **EXACT))
-    assert [chunk["choices"][0]["logprobs"] for chunk in yields] == [
-        logprobs[:1],
-        logprobs[1:4],
-        logprobs[4:],
-    ]
-
-
-async def test_without_log_probabilities_there_is_no_key_for_them() -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        (chunk,) = await yields_of(engine, raw(stream=True))
-    assert "logprobs" not in chunk["choices"][0]
-
-
-async def test_a_slow_consumer_gets_everything_in_order_in_few_yields() -> None:
-    texts = [f" {number}" for number in range(150)]
-    got = []
-    with ScriptedEngine(*tokens(*texts)) as engine:
-        job = {"id": "job-1", "input": raw(stream=True)}
-        async for chunk in worker(engine).handle(job):
-            got.append(chunk)
-            assert await until(lambda: not engine.generating)
-    assert [text for part in words(got) for text in part] == texts
-    assert len(got) <= 8
-    assert max(len(part) for part in words(got)) <= 50
-
-
-async def test_no_yield_of_a_stream_exceeds_what_the_platform_takes() -> None:
-    texts = ["é" * 100_000 for _ in range(12)]  # 200 kB each
-    with ScriptedEngine(*tokens(*texts)) as engine:
-        yields = await yields_of(engine, raw(stream=True, min_batch_size=50, **EXACT))
-    sizes = [len(json.dumps(chunk, ensure_ascii=False).encode()) for chunk in yields]
-    assert [len(part) for part in words(yields)] == [4, 4, 4]
-    assert max(sizes) <= 1_000_000
-    assert [text for part in words(yields) for text in part] == texts
-
-
-async def test_log_probabilities_count_for_the_size_of_a_yield() -> None:
-    logprobs = [{"token": "é" * 100_000, "logprob": -0.5}]  # 200 kB
-    script = [
-        Delta(0, "a", 1, 3, "stop" if place == 9 else None, None, logprobs) for place in range(10)
-    ]
-    with ScriptedEngine(*script) as engine:
-        yields = await yields_of(engine, raw(stream=True, min_batch_size=50, **EXACT))
-    sizes = [len(json.dumps(chunk, ensure_ascii=False).encode()) for chunk in yields]
-    assert max(sizes) <= 1_000_000
-    assert [len(part) for part in words(yields)] == [4, 4, 2]
+    assert [job.streamed for job in engine.asked if isinstance(job, RawJob)] == [False]
 
 
 async def test_many_jobs_at_once_do_not_mix() -> None:
@@ -221,15 +189,8 @@ async def test_two_jobs_of_one_worker_share_no_state() -> None:
     assert answers[0] == answers[1]
 
 
-async def test_an_engine_that_dies_before_the_first_token_fails_the_job_alone() -> None:
-    with ScriptedEngine(EngineDead()) as engine:
-        (chunk,) = await yields_of(engine, raw(stream=True))
-    assert list(chunk) == ["error"]
-
-
 async def test_what_came_before_a_failure_goes_out_before_it() -> None:
     script = [*tokens(*"abcde", finish=None), RefusedByEngine("no", status=400)]
-    with ScriptedEngine(*script) as engine:
-        yields = await yields_of(engine, raw(stream=True, min_batch_size=20, **EXACT))
+    yields = await answered(raw(stream=True, min_batch_size=20, **EXACT), *script)
     assert words(yields[:-1]) == [["a", "b", "c", "d", "e"]]
     assert list(yields[-1]) == ["error"]

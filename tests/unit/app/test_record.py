@@ -1,27 +1,31 @@
 """A job's record, and its line in the log: what it says, and what it must not say."""
 
-import asyncio
+import json
 import logging
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+from support.engine.answers import Consumer, answered, every_form
 from support.engine.records import ID, lines, record_of
 from support.engine.scripted import (
     HANG,
     PROMPT_TOKENS,
     ScriptedEngine,
     chat,
+    event,
     raw,
+    replying,
     tokens,
-    until,
     worker,
     yields_of,
 )
 
-from worker.errors import EngineDead, RefusedByEngine, ShuttingDown
+from worker.errors import EngineDead, RefusedByEngine
+from worker.record import JobRecord
 from worker.routes.openai import ROUTES
 
 SECRET = "xyzzy"
@@ -33,9 +37,12 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         yield
 
 
+def used(record: JobRecord) -> tuple[int | None, int | None]:
+    return record.usage.prompt_tokens, record.usage.output_tokens
+
+
 async def test_a_job_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    with ScriptedEngine(*tokens(*"Hello")) as engine:
-        yields = await yields_of(engine, raw(stream=True))
+    yields = await answered(raw(stream=True), *tokens(*"Hello"))
     (line,) = lines(caplog)
     assert 0 <= line["queue_ms"] <= line["first_token_ms"] <= line["total_ms"]
     assert {key: value for key, value in line.items() if not key.endswith("_ms")} == {
@@ -55,24 +62,21 @@ async def test_a_record_that_is_passed_in_is_filled_but_not_written(
     with ScriptedEngine(*tokens("a", "b")) as engine:
         record = await record_of(engine, raw(stream=True))
     assert (record.route, record.status, record.chunks) == ("raw", 200, 0)
-    assert (record.usage.prompt_tokens, record.usage.output_tokens) == (PROMPT_TOKENS, 2)
+    assert used(record) == (PROMPT_TOKENS, 2)
     assert record.begun_at is not None
     assert record.first_at is not None
     assert record.taken_at <= record.begun_at <= record.first_at <= time.monotonic()
     assert lines(caplog) == []
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@every_form
 async def test_a_record_says_whether_the_caller_asked_for_a_stream(stream: bool) -> None:
-    for payload in (raw(stream=stream), chat(stream=stream), {"prompts": ["a"], "stream": stream}):
-        with ScriptedEngine(*tokens("a")) as engine:
-            assert (await record_of(engine, payload)).streamed is stream
+    with ScriptedEngine(*tokens("a")) as engine:
+        for form in (raw, chat, partial(dict, prompts=["a"])):
+            assert (await record_of(engine, form(stream=stream))).streamed is stream
 
 
-# What it says of the job:
-
-
-OPENAI = {"openai_route": "chat/completions?x=1", "openai_input": {"messages": []}}
+# The route and the status:
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ OPENAI = {"openai_route": "chat/completions?x=1", "openai_input": {"messages": [
         ({"prompts": ["Hi"]}, "list", 200),
         ({"prompts": [7]}, "list", 200),
         (chat(stream=True), "/v1/chat/completions", 200),
-        (OPENAI, "/v1/chat/completions", 200),
+        ({"openai_route": "models?x=1"}, "/v1/models", 200),
         ({"route": f"/v1/models/{SECRET}"}, "/v1/models/{model}", 404),
         ({"route": f"/{SECRET}"}, "unknown", 404),
         ({"route": "/v1/models", "method": SECRET}, "/v1/models", 405),
@@ -95,8 +99,7 @@ OPENAI = {"openai_route": "chat/completions?x=1", "openai_input": {"messages": [
 async def test_the_route_is_the_tables_and_the_status_the_answers(
     payload: Any, route: str, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        await yields_of(engine, payload)
+    await answered(payload, *tokens("a"))
     (line,) = lines(caplog)
     assert (line["route"], line["status"]) == (route, status)
     assert SECRET not in caplog.text
@@ -107,47 +110,29 @@ async def test_every_route_has_its_path_as_its_name() -> None:
         for route in ROUTES:
             # A model's name, or an id, in place of the parameter.
             path = re.sub(r"{\w+}", SECRET, route.template)
-            payload = {"route": path, "method": "PATCH"}
-            assert (await record_of(engine, payload)).route == route.template
+            record = await record_of(engine, {"route": path, "method": "PATCH"})
+            assert record.route == route.template
 
 
-@pytest.mark.parametrize("payload", [raw(stream=True), chat(stream=True)])
+@pytest.mark.parametrize("payload", [raw(stream=True), chat(stream=True)], ids=["raw", "openai"])
 @pytest.mark.parametrize(
-    ("failure", "status"),
-    [(RefusedByEngine("no", status=422), 422), (EngineDead(), 503), (ValueError("bug"), 500)],
+    ("script", "status", "begun"),
+    [
+        ([RefusedByEngine("no", status=422)], 422, False),
+        ([EngineDead()], 503, False),
+        ([ValueError("bug")], 500, False),
+        ([*tokens("a", finish=None), RefusedByEngine("no", status=429)], 429, True),
+    ],
+    ids=["refused", "dead", "defect", "broken"],
 )
 async def test_a_failed_job_has_the_status_of_its_error(
-    payload: dict[str, Any], failure: Exception, status: int
+    payload: dict[str, Any], script: list[Any], status: int, begun: bool
 ) -> None:
-    with ScriptedEngine(failure) as engine:
+    with ScriptedEngine(*script) as engine:
         record = await record_of(engine, payload)
     assert record.status == status
     assert record.begun_at is not None
-    assert record.first_at is None
-
-
-async def test_a_stream_that_broke_has_the_status_of_its_error() -> None:
-    broken = [*tokens("a", finish=None), RefusedByEngine("no", status=429)]
-    for payload in (raw(stream=True), chat(stream=True)):
-        with ScriptedEngine(*broken) as engine:
-            record = await record_of(engine, payload)
-        assert record.status == 429
-        assert record.first_at is not None
-
-
-async def test_an_answer_that_is_ended_is_503(caplog: pytest.LogCaptureFixture) -> None:
-    with ScriptedEngine(HANG) as engine:
-        one = worker(engine)
-
-        async def run() -> None:
-            async for _ in one.handle({"id": ID, "input": raw(stream=True)}):
-                pass
-
-        task = asyncio.create_task(run())
-        assert await until(lambda: engine.generating == [ID])
-        one.end_all(ShuttingDown())
-        await task
-    assert [line["status"] for line in lines(caplog)] == [503]
+    assert (record.first_at is not None) is begun
 
 
 async def test_a_job_that_was_closed_early_has_one_line_with_499(
@@ -162,31 +147,20 @@ async def test_a_job_that_was_closed_early_has_one_line_with_499(
     assert (line["status"], line["chunks"], line["output_tokens"]) == (499, 1, 1)
 
 
-@pytest.mark.parametrize("in_post", [False, True])
+@pytest.mark.parametrize("in_post", [True, False])
 async def test_a_job_whose_task_was_cancelled_has_one_line_with_499(
     in_post: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ScriptedEngine(*tokens("a", "b", finish=None), HANG) as engine:
-        generator = worker(engine).handle({"id": ID, "input": raw(stream=True)})
-        yields = 0
-
-        async def sdk() -> None:
-            nonlocal yields
-            # Not closed, as by the SDK.
-            async for _ in generator:
-                yields += 1
-                if in_post and yields == 2:
-                    await asyncio.Event().wait()
-
-        task = asyncio.create_task(sdk())
-        assert await until(lambda: yields == 2)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
+        consumer = Consumer(worker(engine), raw(stream=True))
+        await consumer.posting.wait()
+        if not in_post:
+            consumer.posted.set()
+        await consumer.cancel()
         assert len(lines(caplog)) == 1
-        await generator.aclose()
+        await consumer.generator.aclose()
     (line,) = lines(caplog)
-    assert (line["status"], line["chunks"], line["output_tokens"]) == (499, 2, 2)
+    assert (line["status"], line["chunks"], line["output_tokens"]) == (499, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +196,97 @@ MESSAGES = [{"role": SECRET, "content": SECRET}]
 async def test_the_line_has_no_prompt_no_answer_and_no_text_of_the_callers(
     payload: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ScriptedEngine(*tokens(SECRET, SECRET)) as engine:
-        assert SECRET in str(await yields_of(engine, payload))
+    assert SECRET in str(await answered(payload, *tokens(SECRET, SECRET)))
     (line,) = lines(caplog)
     assert SECRET not in str(line)
     assert SECRET not in caplog.text
+
+
+# The tokens, wherever they are counted:
+
+
+@every_form
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        # Of all choices, and of all items that have an answer.
+        ({"prompt": "Hi", "sampling_params": {"n": 2}}, (PROMPT_TOKENS, 5)),
+        ({"prompts": ["a", 7, "c"]}, (2 * PROMPT_TOKENS, 10)),
+    ],
+    ids=["raw", "list"],
+)
+async def test_the_tokens_of_all_that_a_job_has_are_summed(
+    payload: dict[str, Any], expected: tuple[int, int], stream: bool
+) -> None:
+    with ScriptedEngine(*tokens("a", "b"), *tokens("x", "y", "z", index=1)) as engine:
+        assert used(await record_of(engine, {**payload, "stream": stream})) == expected
+
+
+@pytest.mark.parametrize(
+    ("payload", "end", "cut_by"),
+    [
+        (raw(stream=False), "length", "DEFAULT_MAX_TOKENS"),
+        (raw(stream=True), "length", "DEFAULT_MAX_TOKENS"),
+        ({"prompts": ["a"]}, "length", "DEFAULT_MAX_TOKENS"),
+        (raw(stream=True), "stop", None),
+        (raw(stream=True, sampling_params={"max_tokens": 2}), "length", None),
+    ],
+)
+async def test_the_line_says_that_an_answer_ended_at_the_default_length(
+    payload: dict[str, Any], end: str, cut_by: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    await answered(payload, *tokens("a", "b", finish=end))
+    (line,) = lines(caplog)
+    assert line.get("cut_by") == cut_by
+
+
+@every_form
+async def test_the_tokens_that_vllms_server_counts_are_the_records(stream: bool) -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        assert used(await record_of(engine, chat(stream=stream))) == (None, None)
+        engine.counted = 31, 212
+        assert used(await record_of(engine, chat(stream=stream))) == (31, 212)
+
+
+RESPONSE = {"usage": {"input_tokens": 5, "output_tokens": 7}}
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "expected"),
+    [
+        ("/v1/embeddings", {"usage": {"prompt_tokens": 5, "total_tokens": 5}}, (5, None)),
+        ("/v1/embeddings", {"usage": {"prompt_tokens": 5, "completion_tokens": 0}}, (5, 0)),
+        ("/v1/responses", RESPONSE, (5, 7)),
+        ("/v1/responses", {"usage": None}, (None, None)),
+        ("/v1/messages/count_tokens", {"input_tokens": 5}, (None, None)),
+    ],
+)
+async def test_tokens_are_read_from_a_body_that_has_them(
+    route: str, body: dict[str, Any], expected: tuple[int | None, int | None]
+) -> None:
+    with ScriptedEngine(app=replying(json.dumps(body))) as engine:
+        engine.bodies = {route: frozenset({"model"})}
+        payload = {"openai_route": route, "openai_input": {"model": "demo"}}
+        assert used(await record_of(engine, payload)) == expected
+
+
+@pytest.mark.parametrize("raw_output", ["1", "0"])
+async def test_tokens_are_read_from_the_event_that_ends_a_response(
+    raw_output: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    named: dict[str, Any] = {"created": {"response": {}}, "completed": {"response": RESPONSE}}
+    events = [f"event: response.{name}\n{event(data)}" for name, data in named.items()]
+    app = replying(*events, media_type="text/event-stream")
+    body = {"input": "Hi", "stream": True}
+    payload = {"openai_route": "/v1/responses", "openai_input": body}
+    with ScriptedEngine(app=app) as engine:
+        (only,) = await yields_of(engine, payload, RAW_OPENAI_OUTPUT=raw_output)
+    assert only == {"1": "".join(events), "0": list(named.values())}[raw_output]
+    (line,) = lines(caplog)
+    assert (line["prompt_tokens"], line["output_tokens"]) == (5, 7)
+
+
+async def test_a_broken_stream_has_the_tokens_until_then() -> None:
+    with ScriptedEngine(*tokens("a", "b", finish=None), EngineDead()) as engine:
+        record = await record_of(engine, raw(stream=True))
+    assert (record.status, *used(record)) == (503, PROMPT_TOKENS, 2)
