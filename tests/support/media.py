@@ -13,9 +13,10 @@ from support.internet import Names
 from worker.errors import InvalidInput
 from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher
+from worker.media.walker import Kind
 
 CHAT = "/v1/chat/completions"
-KINDS = ("image", "video", "audio")
+KINDS: tuple[Kind, ...] = ("image", "video", "audio")
 
 
 def image(width: int = 40, height: int = 30, colour: str = "red", format_: str = "PNG") -> bytes:

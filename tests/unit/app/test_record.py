@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from worker.record import JobRecord
 from worker.routes.openai import ROUTES
 
 SECRET = "xyzzy"
+FORMS: list[Callable[..., dict[str, Any]]] = [raw, chat, partial(dict, prompts=["a"])]
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ async def test_a_record_that_is_passed_in_is_filled_but_not_written(
 @every_form
 async def test_a_record_says_whether_the_caller_asked_for_a_stream(stream: bool) -> None:
     with ScriptedEngine(*tokens("a")) as engine:
-        for form in (raw, chat, partial(dict, prompts=["a"])):
+        for form in FORMS:
             assert (await record_of(engine, form(stream=stream))).streamed is stream
 
 

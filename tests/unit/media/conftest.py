@@ -1,6 +1,7 @@
 """Servers on this machine: one that nothing may reach, and one that plays the internet."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.internet import Canary
 from support.media import FILE
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @pytest.fixture
@@ -25,29 +28,47 @@ async def canary() -> AsyncGenerator[Canary, None]:
         yield Canary(server.port, hits)
 
 
+class Host:
+    """A host of the internet, which lies at 127.0.0.9 for these tests. It returns URLs."""
+
+    def __init__(self) -> None:
+        self._handlers: list[Handler] = []
+        # How many requests have no answer, and never get one.
+        self.unanswered = 0
+        app = web.Application()
+        app.router.add_get("/{index}", self._answer)
+        self.server = TestServer(app, host="127.0.0.9")
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        return await self._handlers[int(request.match_info["index"])](request)
+
+    def __call__(self, body: bytes = FILE, type_: str = "image/png", **more: Any) -> str:
+        return self.by(lambda: web.Response(body=body, content_type=type_, **more))
+
+    def redirect(self, location: str, status: int = 302) -> str:
+        return self.by(lambda: web.Response(status=status, headers={"Location": location}))
+
+    def silent(self) -> str:
+        async def wait(_: web.Request) -> web.StreamResponse:
+            self.unanswered += 1
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        return self.handled_by(wait)
+
+    def by(self, response: Callable[[], web.Response]) -> str:
+        async def respond(_: web.Request) -> web.StreamResponse:
+            return response()
+
+        return self.handled_by(respond)
+
+    def handled_by(self, handler: Handler) -> str:
+        self._handlers.append(handler)
+        return f"http://host.example:{self.server.port}/{len(self._handlers) - 1}"
+
+
 @pytest.fixture
-async def serve() -> AsyncGenerator[Any, None]:
-    """A host of the internet, which lies at 127.0.0.9 for these tests."""
-    answers: list[Any] = []
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        found = answers[int(request.match_info["index"])]
-        response: web.StreamResponse = await found(request)
-        return response
-
-    app = web.Application()
-    app.router.add_get("/{index}", answer)
-    async with TestServer(app, host="127.0.0.9") as server:
-
-        def serve(body: bytes = FILE, type_: str = "image/png", **more: Any) -> str:
-            async def whole(_: web.Request) -> web.StreamResponse:
-                return web.Response(body=body, content_type=type_, **more)
-
-            return add(whole)
-
-        def add(handler: Any) -> str:
-            answers.append(handler)
-            return f"http://host.example:{server.port}/{len(answers) - 1}"
-
-        serve.by = add  # type: ignore[attr-defined]  # for tests that answer by themselves
-        yield serve
+async def serve() -> AsyncGenerator[Host, None]:
+    host = Host()
+    async with host.server:
+        yield host

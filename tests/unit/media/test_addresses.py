@@ -17,6 +17,17 @@ NOT_PUBLIC = """
     2002:7f00:1:: 2002:808:808::1 3fff::1 5f00::1 fc00::1 fd00:ec2::254 fe80::1 fe80::1%eth0
     2606:4700::1%1 fec0::1 ff02::1 localhost 1.1.1 0x7f.0.0.1 0177.0.0.1 2130706433
 """
+# What they would reach is tested in test_ssrf.
+AMBIGUOUS = """
+    ftp://example.com/a file:///etc/passwd //example.com/a example.com/a http:example.com
+    http:/example.com http:// https:///a http://user@example.com/ http://user:hunter2@example.com/
+    http://:hunter2@example.com/ http://@example.com/ http://example.com:0/ http://example.com:22/
+    http://example.com:25/ http://example.com:1023/ http://example.com:99999/ http://example.com:x/
+    http://example/ http://exa%2emple.com/ http://example.com%00.org/ http://-example.com/
+    http://example..com/ http://.example.com/ http://example.com\\@example.org/
+    http://example.com/\\example.org/a http://exam\x00ple.com/ http://127.1/ http://1.1.1.0x1/
+    http://[::1%25lo]/ http://[::1 http://[v1.a]/
+"""
 
 
 @pytest.mark.parametrize("address", PUBLIC.split())
@@ -33,11 +44,7 @@ def test_an_address_of_anything_else_is_not(address: str) -> None:
     ("text", "host", "target"),
     [
         ("https://example.com", "example.com", "/"),
-        (
-            "HTTP://EXAMPLE.com./A%2fb?sig=a%2Bb%2F&x=%20#part",
-            "EXAMPLE.com.",
-            "/A%2fb?sig=a%2Bb%2F&x=%20",
-        ),
+        ("HTTP://EXAMPLE.com./A%2fb?a=%2B%2F&x=%20#b", "EXAMPLE.com.", "/A%2fb?a=%2B%2F&x=%20"),
         ("http://example.com:8080/a.png", "example.com", "/a.png"),
         ("https://bücher.de/ä", "xn--bcher-kva.de", "/%C3%A4"),
         ("https://1.1.1.1/a", "1.1.1.1", "/a"),
@@ -53,46 +60,10 @@ def test_a_url_is_sent_as_it_was_written(text: str, host: str, target: str) -> N
 @pytest.mark.parametrize(
     "text",
     [
-        "ftp://example.com/a",
-        "file:///etc/passwd",
-        "//example.com/a",
-        "example.com/a",
-        "http:example.com",
-        "http:/example.com",
-        "http://",
-        "https:///a",
-        "http://user@example.com/",
-        "http://user:hunter2@example.com/",
-        "http://:hunter2@example.com/",
-        "http://@example.com/",
-        "http://example.com:0/",
-        "http://example.com:22/",
-        "http://example.com:25/",
-        "http://example.com:1023/",
-        "http://example.com:99999/",
-        "http://example.com:x/",
-        "http://example/",
+        *AMBIGUOUS.split(),
         "http://exa mple.com/",
-        "http://exa%2emple.com/",
-        "http://example.com%00.org/",
-        "http://-example.com/",
-        "http://example..com/",
-        "http://.example.com/",
-        "http://example.com\\@example.org/",
-        "http://example.com/\\example.org/a",
         "\thttp://example.com/",
         "ht\ntp://example.com/",
-        "http://exam\x00ple.com/",
-        "http://127.1/",
-        "http://0x7f000001/",
-        "http://0x7f.1/",
-        "http://017700000001/",
-        "http://2130706433/",
-        "http://1.1.1.0x1/",
-        "http://[::1%25lo]/",
-        "http://[fe80::1%lo]/",
-        "http://[::1",
-        "http://[v1.a]/",
         "https://example.com/" + "a" * LONGEST_URL,
     ],
 )

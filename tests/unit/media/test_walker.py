@@ -10,103 +10,63 @@ from worker.errors import InvalidInput
 from worker.media.walker import DENIED, DENIED_IN_PARTS, HOLDERS, find, refuse, replaced
 
 CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
+ANTHROPIC = "/v1/messages"
 URL = "https://example.com/a.png"
 IMAGE = {"type": "image_url", "image_url": {"url": URL}}
+INPUT_IMAGE = {"type": "input_image", "image_url": URL}
+SOURCE = {"type": "image", "source": {"type": "url", "url": URL}}
+ENCODED = {"type": "image", "source": {"type": "base64", "data": URL}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": URL, "format": "wav"}}
 
 
 def chat(*parts: Any, role: str = "user") -> dict[str, Any]:
     return {"messages": [{"role": role, "content": [{"type": "text", "text": "a"}, *parts]}]}
 
 
-# A body, its route, and the place of the only medium in it.
-BODIES: tuple[tuple[str, dict[str, Any], str], ...] = (
-    (CHAT, chat(IMAGE), "messages.0.content.1.image_url.url"),
-    (CHAT, chat(IMAGE, role="tool"), "messages.0.content.1.image_url.url"),
-    (CHAT, chat({"image_url": URL}), "messages.0.content.1.image_url"),
-    (CHAT, chat({"type": "text", "text": "a", "image_url": URL}), "messages.0.content.1.image_url"),
+TURN = chat(IMAGE)["messages"]
+
+# A route, the place of the only medium in a body, and the body.
+BODIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (CHAT, "messages.0.content.1.image_url.url", chat(IMAGE)),
+    (CHAT, "messages.0.content.1.image_url.url", chat(IMAGE, role="tool")),
+    (CHAT, "messages.0.content.1.image_url", chat({"image_url": URL})),
+    (CHAT, "messages.0.content.1.image_url", chat({"type": "text", "image_url": URL})),
+    (CHAT, "messages.0.content.1.video_url.url", chat({"video_url": {"url": URL}})),
+    (CHAT, "messages.0.content.1.audio_url.url", chat({"audio_url": {"url": URL}})),
+    (CHAT, "messages.0.content.1.input_audio.data", chat(AUDIO)),
+    (CHAT, "messages.0.content.1.image_url", chat(INPUT_IMAGE)),
+    ("/tokenize", "messages.0.content.1.image_url.url", chat(IMAGE)),
+    ("/pooling", "messages.0.content.1.image_url.url", chat(IMAGE)),
+    (EMBEDDINGS, "input.0.content.1.image_url.url", {"input": TURN}),
+    (EMBEDDINGS, "messages.1.0.content.1.image_url.url", {"messages": [chat()["messages"], TURN]}),
+    (EMBEDDINGS, "input.0.0.content.1.image_url.url", {"input": [TURN]}),
+    (RESPONSES, "input.0.content.0.image_url", {"input": [{"content": [INPUT_IMAGE]}]}),
+    (RESPONSES, "input.0.output.0.image_url", {"input": [{"output": [INPUT_IMAGE]}]}),
+    (ANTHROPIC, "messages.0.content.1.source.url", chat(SOURCE)),
+    (f"{ANTHROPIC}/count_tokens", "messages.0.content.1.source.data", chat(ENCODED)),
     (
-        CHAT,
-        chat({"type": "video_url", "video_url": {"url": URL}}),
-        "messages.0.content.1.video_url.url",
-    ),
-    (
-        CHAT,
-        chat({"type": "audio_url", "audio_url": {"url": URL}}),
-        "messages.0.content.1.audio_url.url",
-    ),
-    (
-        CHAT,
-        chat({"type": "input_audio", "input_audio": {"data": URL, "format": "wav"}}),
-        "messages.0.content.1.input_audio.data",
-    ),
-    (CHAT, chat({"type": "input_image", "image_url": URL}), "messages.0.content.1.image_url"),
-    ("/tokenize", chat(IMAGE), "messages.0.content.1.image_url.url"),
-    ("/pooling", chat(IMAGE), "messages.0.content.1.image_url.url"),
-    ("/v1/embeddings", {"input": chat(IMAGE)["messages"]}, "input.0.content.1.image_url.url"),
-    (
-        "/v1/embeddings",
-        {"messages": [chat()["messages"], chat(IMAGE)["messages"]]},
-        "messages.1.0.content.1.image_url.url",
-    ),
-    (
-        "/v1/embeddings",
-        {"input": [chat(IMAGE)["messages"]]},
-        "input.0.0.content.1.image_url.url",
-    ),
-    (
-        "/v1/responses",
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}]},
-        "input.0.content.0.image_url",
-    ),
-    (
-        "/v1/responses",
-        {
-            "input": [
-                {
-                    "type": "function_call_output",
-                    "output": [{"type": "input_image", "image_url": URL}],
-                }
-            ]
-        },
-        "input.0.output.0.image_url",
-    ),
-    (
-        "/v1/messages",
-        chat({"type": "image", "source": {"type": "url", "url": URL}}),
-        "messages.0.content.1.source.url",
-    ),
-    (
-        "/v1/messages/count_tokens",
-        chat({"type": "image", "source": {"type": "base64", "data": URL}}),
-        "messages.0.content.1.source.data",
-    ),
-    (
-        "/v1/messages",
-        chat(
-            {
-                "type": "tool_result",
-                "content": [{"type": "image", "source": {"type": "url", "url": URL}}],
-            }
-        ),
+        ANTHROPIC,
         "messages.0.content.1.content.0.source.url",
+        chat({"type": "tool_result", "content": [SOURCE]}),
     ),
-    (
-        "/v1/messages",
-        {"system": [{"type": "image", "source": {"type": "url", "url": URL}}]},
-        "system.0.source.url",
-    ),
+    (ANTHROPIC, "system.0.source.url", {"system": [SOURCE]}),
     *(
-        ("/score", {key: {"content": [IMAGE]}}, f"{key}.content.0.image_url.url")
+        ("/score", f"{key}.content.0.image_url.url", {key: {"content": [IMAGE]}})
         for key in ("queries", "data_1", "data_2", "text_1", "text_2", "items")
     ),
-    ("/score", {"documents": ["a", {"content": [IMAGE]}]}, "documents.1.content.0.image_url.url"),
-    ("/rerank", {"query": {"content": [IMAGE]}}, "query.content.0.image_url.url"),
+    ("/score", "documents.1.content.0.image_url.url", {"documents": ["a", {"content": [IMAGE]}]}),
+    ("/rerank", "query.content.0.image_url.url", {"query": {"content": [IMAGE]}}),
+)
+every_body = pytest.mark.parametrize(
+    ("route", "place", "body"), BODIES, ids=[place for _, place, _ in BODIES]
 )
 
 
-@pytest.mark.parametrize(("route", "body", "place"), BODIES, ids=[row[2] for row in BODIES])
+@every_body
 def test_a_medium_is_found_where_vllm_reads_it_and_can_be_replaced(
-    route: str, body: dict[str, Any], place: str
+    route: str, place: str, body: dict[str, Any]
 ) -> None:
     before = copy.deepcopy(body)
     (medium,) = find(body, route)
@@ -116,47 +76,36 @@ def test_a_medium_is_found_where_vllm_reads_it_and_can_be_replaced(
     assert body == before
 
 
-def _part_holding(route: str, body: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """Return the body with further keys in the part that holds its medium."""
-    changed = copy.deepcopy(body)
+@every_body
+def test_a_refused_key_is_found_in_the_part_of_every_medium(
+    route: str, place: str, body: dict[str, Any]
+) -> None:
     (medium,) = find(body, route)
-    part: Any = changed
-    keys = list(medium.path)
-    end = next(i for i in range(len(keys) - 1, -1, -1) if isinstance(keys[i], int))
-    for key in keys[: end + 1]:
-        part = part[key]
-    part.update(extra)
-    return changed
-
-
-@pytest.mark.parametrize(("route", "body", "place"), BODIES, ids=[row[2] for row in BODIES])
-@pytest.mark.parametrize("name", sorted(DENIED_IN_PARTS))
-def test_a_refused_key_is_found_in_every_part(
-    route: str, body: dict[str, Any], place: str, name: str
-) -> None:
+    part = copy.deepcopy(body)
+    end = max(i for i, key in enumerate(medium.path) if isinstance(key, int))
+    holder: Any = part
+    for key in medium.path[: end + 1]:
+        holder = holder[key]
+    holder["uuid"] = "invoice-1"
     with pytest.raises(InvalidInput) as caught:
-        find(_part_holding(route, body, {name: "invoice-1"}), route)
-    error = caught.value
-    assert error.param is not None
-    assert error.param.endswith(f".{name}")
-    assert place.startswith(error.param.removesuffix(name))
-    assert "invoice-1" not in error.message
+        find(part, route)
+    assert caught.value.param == ".".join(map(str, [*medium.path[: end + 1], "uuid"]))
+    assert "invoice-1" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", sorted(DENIED_IN_PARTS))
+def test_every_refused_key_and_type_of_a_part_is_found(name: str) -> None:
+    for part, place in (({**IMAGE, name: "a"}, name), ({"type": name}, "type")):
+        with pytest.raises(InvalidInput) as caught:
+            find(chat(part), CHAT)
+        assert caught.value.param == f"messages.0.content.1.{place}"
     # A null is what some clients send for nothing.
-    assert find(_part_holding(route, body, {name: None}), route)
+    assert find(chat({**IMAGE, name: None}), CHAT)
 
 
-@pytest.mark.parametrize("type_", sorted(DENIED_IN_PARTS))
-def test_a_part_of_a_refused_type_is_refused(type_: str) -> None:
-    with pytest.raises(InvalidInput, match=r"messages\.0\.content\.1\.type"):
-        find(chat({"type": type_}), CHAT)
-
-
-@pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize("name", sorted(DENIED))
-def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges(
-    holder: str, name: str
-) -> None:
-    bodies: list[dict[str, Any]] = [{name: {}}, {holder: {name: "x"}}]
+def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges(name: str) -> None:
+    bodies: list[dict[str, Any]] = [{name: {}}, *({holder: {name: "x"}} for holder in HOLDERS)]
     for body in bodies:
         with pytest.raises(InvalidInput, match=f"{name}: not in a request") as caught:
             refuse(body, CHAT)
@@ -167,25 +116,33 @@ def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges(
     "part",
     [
         {"type": "image_url"},
-        {"type": "image_url", "image_url": None},
-        {"type": "image_url", "image_url": {}},
-        {"type": "image_url", "image_url": {"url": None}},
-        {"type": "image_url", "image_url": {"url": 5}},
-        {"type": "image_url", "image_url": 5},
-        {"type": "image_url", "image_url": [URL]},
+        *(
+            {"type": "image_url", "image_url": value}
+            for value in (None, {}, {"url": None}, {"url": 5}, 5, [URL])
+        ),
         {"type": "input_image", "file_id": "file-1"},
         {"type": "video_url"},
         {"type": "audio_url"},
         {"type": "input_audio"},
-        {"type": "input_audio", "input_audio": {}},
-        {"type": "input_audio", "input_audio": {"data": None}},
-        {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav;x,"}},
-        {"type": "input_audio", "input_audio": {"data": "AA", "format": 5}},
+        *(
+            {"type": "input_audio", "input_audio": value}
+            for value in (
+                {},
+                {"data": None},
+                {"data": "AA", "format": "wav;x,"},
+                {"data": "AA", "format": 5},
+            )
+        ),
         {"type": "image"},
-        {"type": "image", "source": "a"},
-        {"type": "image", "source": {"type": "file", "file_id": "a"}},
-        {"type": "image", "source": {"type": "url"}},
-        {"type": "image", "source": {"data": "AA", "media_type": "image/png;base64,"}},
+        *(
+            {"type": "image", "source": value}
+            for value in (
+                "a",
+                {"type": "file", "file_id": "a"},
+                {"type": "url"},
+                {"data": "AA", "media_type": "image/png;base64,"},
+            )
+        ),
     ],
     ids=repr,
 )
