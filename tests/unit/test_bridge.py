@@ -11,45 +11,49 @@ from support.engine.scripted import ScriptedEngine, until
 from support.processes.background import HUNG_S
 
 from worker.bridge import Stream
+from worker.errors import EngineDead, ShuttingDown
 
-Source = Callable[[], AsyncGenerator[int, None]]
 Args = TypeVarTuple("Args")
+Loop = asyncio.AbstractEventLoop
 
 
 @pytest.fixture
-def engine_loop() -> Iterator[asyncio.AbstractEventLoop]:
+def engine_loop() -> Iterator[Loop]:
     with ScriptedEngine() as engine:
         yield engine.loop
 
 
-def counting(count: int, pause: float | None = None, error: Exception | None = None) -> Source:
-    """Yield numbers, ``pause`` seconds apart; with None nothing else runs in between."""
+class Source:
+    """Yields numbers, ``pause`` seconds apart; then raises, ends or, by default, hangs."""
 
-    async def source() -> AsyncGenerator[int, None]:
-        for number in range(count):
-            if pause is not None:
-                await asyncio.sleep(pause)
-            yield number
-        if error is not None:
-            raise error
-
-    return source
-
-
-class Hanging:
-    """A source that records the loops it runs on, and that it was closed."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.closed_on: list[asyncio.AbstractEventLoop] = []
+    def __init__(self, count: int = 1, pause: float | None = None, then: Any = "hang") -> None:
+        self._count, self._pause, self._then = count, pause, then
+        # Set when all have been taken from it.
+        self.taken = threading.Event()
+        self.closed_on: list[Loop] = []
 
     async def __call__(self) -> AsyncGenerator[int, None]:
         try:
-            yield 1
-            self.begun.set()
-            await asyncio.Event().wait()
+            for number in range(self._count):
+                # With None nothing else runs in between.
+                if self._pause is not None:
+                    await asyncio.sleep(self._pause)
+                yield number
+            self.taken.set()
+            if isinstance(self._then, BaseException):
+                raise self._then
+            if self._then == "hang":
+                await asyncio.Event().wait()
         finally:
             self.closed_on.append(asyncio.get_running_loop())
+
+
+def ending(count: int, pause: float | None = None) -> Source:
+    return Source(count, pause, then="end")
+
+
+async def taken(source: Source) -> None:
+    assert await asyncio.to_thread(source.taken.wait, HUNG_S)
 
 
 async def read_into(items: list[int], stream: Stream[int]) -> None:
@@ -63,34 +67,21 @@ async def read_all(stream: Stream[int]) -> list[int]:
     return items
 
 
+# Reading:
+
+
 @pytest.mark.parametrize("pause", [None, 0, 0.0005])
+@pytest.mark.parametrize("count", [0, 300])
 async def test_items_keep_their_order_and_none_is_lost(
-    engine_loop: asyncio.AbstractEventLoop, pause: float | None
+    engine_loop: Loop, pause: float | None, count: int
 ) -> None:
-    assert await read_all(Stream(counting(300, pause), engine_loop)) == list(range(300))
+    assert await read_all(Stream(ending(count, pause), engine_loop)) == list(range(count))
 
 
-async def test_many_streams_at_once_do_not_mix(engine_loop: asyncio.AbstractEventLoop) -> None:
-    streams = [Stream(counting(count, 0), engine_loop) for count in range(50)]
+async def test_many_streams_at_once_do_not_mix(engine_loop: Loop) -> None:
+    streams = [Stream(ending(count, 0), engine_loop) for count in range(50)]
     read = await asyncio.gather(*map(read_all, streams))
     assert read == [list(range(count)) for count in range(50)]
-
-
-async def test_one_read_returns_all_that_has_piled_up(
-    engine_loop: asyncio.AbstractEventLoop,
-) -> None:
-    hanging = Hanging()
-
-    async def source() -> AsyncGenerator[int, None]:
-        for number in range(100):
-            yield number
-        async for _ in hanging():
-            pass
-
-    stream = Stream(source, engine_loop)
-    assert await asyncio.to_thread(hanging.begun.wait, HUNG_S)
-    assert await stream.read() == list(range(100))
-    stream.cancel()
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
@@ -108,20 +99,16 @@ class CountingLoop(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(callback, *args, context=context)
 
 
-def test_the_reader_is_woken_once_for_many_items(engine_loop: asyncio.AbstractEventLoop) -> None:
-    hanging = Hanging()
+def test_one_read_returns_all_that_has_piled_up_and_the_reader_is_woken_once(
+    engine_loop: Loop,
+) -> None:
     loop = CountingLoop()
-
-    async def source() -> AsyncGenerator[int, None]:
-        for number in range(1000):
-            yield number
-        async for _ in hanging():
-            pass
+    source = Source(1000)
 
     async def read() -> list[int] | None:
         stream = Stream(source, engine_loop)
         # Blocks the reader's loop, so that items pile up.
-        assert hanging.begun.wait(HUNG_S)
+        assert source.taken.wait(HUNG_S)
         return await stream.read()
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -129,104 +116,89 @@ def test_the_reader_is_woken_once_for_many_items(engine_loop: asyncio.AbstractEv
         assert loop.wake_ups == 1
 
 
-async def test_a_reader_who_looked_is_woken_again(engine_loop: asyncio.AbstractEventLoop) -> None:
-    stream = Stream(counting(3, 0.01), engine_loop)
-    async with asyncio.timeout(60):
+async def test_a_reader_who_looked_is_woken_again(engine_loop: Loop) -> None:
+    stream = Stream(Source(3, 0.01), engine_loop)
+    async with asyncio.timeout(HUNG_S):
         batches = [await stream.read() for _ in range(3)]
-        assert [item for batch in batches for item in batch or []] == [0, 1, 2]
+    assert [item for batch in batches for item in batch or []] == [0, 1, 2]
 
 
-async def test_patience_ends_with_an_empty_list(engine_loop: asyncio.AbstractEventLoop) -> None:
-    hanging = Hanging()
-    stream = Stream(hanging, engine_loop)
-    assert await stream.read() == [1]
+async def test_patience_ends_with_an_empty_list(engine_loop: Loop) -> None:
+    stream = Stream(Source(), engine_loop)
+    assert await stream.read() == [0]
     assert await stream.read(patience=0.01) == []
     assert await stream.read(patience=0) == []
-    stream.cancel()
 
 
-async def test_items_are_returned_without_waiting_whatever_the_patience(
-    engine_loop: asyncio.AbstractEventLoop,
-) -> None:
-    hanging = Hanging()
-    stream = Stream(hanging, engine_loop)
-    assert await asyncio.to_thread(hanging.begun.wait, HUNG_S)
-    assert await stream.read(patience=0) == [1]
-    stream.cancel()
+async def test_items_are_returned_without_waiting_whatever_the_patience(engine_loop: Loop) -> None:
+    source = Source()
+    stream = Stream(source, engine_loop)
+    await taken(source)
+    assert await stream.read(patience=0) == [0]
 
 
-async def test_the_end_is_returned_as_often_as_it_is_asked_for(
-    engine_loop: asyncio.AbstractEventLoop,
-) -> None:
-    stream = Stream(counting(1), engine_loop)
-    assert await read_all(stream) == [0]
-    assert [await stream.read(), await stream.read(5)] == [None, None]
+async def test_a_reader_waits_for_enough_or_until_its_patience_ends(engine_loop: Loop) -> None:
+    waits, go_on = threading.Event(), threading.Event()
 
-
-async def test_a_source_without_items_ends(engine_loop: asyncio.AbstractEventLoop) -> None:
-    assert await read_all(Stream(counting(0), engine_loop)) == []
-
-
-async def test_an_error_comes_after_the_items_before_it(
-    engine_loop: asyncio.AbstractEventLoop,
-) -> None:
-    error = LookupError("the source's own")
-    stream = Stream(counting(20, error=error), engine_loop)
-    items: list[int] = []
-    with pytest.raises(LookupError) as caught:
-        await read_into(items, stream)
-    assert items == list(range(20))
-    assert caught.value is error
-
-
-async def test_an_error_is_not_mistaken_for_the_end_by_asking_again(
-    engine_loop: asyncio.AbstractEventLoop,
-) -> None:
-    stream = Stream(counting(0, error=LookupError()), engine_loop)
-    for _ in range(2):
-        with pytest.raises(LookupError):
-            await stream.read()
-
-
-async def test_a_source_cancelled_from_within_is_not_mistaken_for_one_that_ended(
-    engine_loop: asyncio.AbstractEventLoop,
-) -> None:
     async def source() -> AsyncGenerator[int, None]:
+        yield 0
         yield 1
-        raise asyncio.CancelledError
+        waits.set()
+        await asyncio.to_thread(go_on.wait, HUNG_S)
+        yield 2
+        yield 3
 
+    stream = Stream(source, engine_loop)
+    assert await asyncio.to_thread(waits.wait, HUNG_S)
+    assert await stream.read(0.05, enough=3) == [0, 1]
+    asyncio.get_running_loop().call_later(0.01, go_on.set)
+    assert await stream.read(HUNG_S, enough=2) == [2, 3]
+
+
+async def test_the_end_comes_to_a_reader_that_waits_for_more(engine_loop: Loop) -> None:
+    stream = Stream(ending(2, 0.01), engine_loop)
+    assert await stream.read(HUNG_S, enough=3) == [0, 1]
+    assert [await stream.read(5, enough=3), await stream.read()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        (LookupError("the source's own"), LookupError, "the source's own"),
+        # A source that was cancelled from within has not ended.
+        (asyncio.CancelledError(), RuntimeError, "cancelled from within"),
+    ],
+)
+async def test_an_error_comes_after_the_items_before_it_as_often_as_it_is_asked_for(
+    engine_loop: Loop, raised: BaseException, error: type[Exception], message: str
+) -> None:
+    stream = Stream(Source(20, then=raised), engine_loop)
     items: list[int] = []
-    with pytest.raises(RuntimeError, match="cancelled from within"):
-        await read_into(items, Stream(source, engine_loop))
-    assert items == [1]
+    for _ in range(2):
+        with pytest.raises(error, match=message):
+            await read_into(items, stream)
+    assert items == list(range(20))
+
+
+# Cancelled:
 
 
 @pytest.mark.parametrize("from_thread", [False, True])
 async def test_a_cancel_closes_the_source_on_the_engines_loop(
-    engine_loop: asyncio.AbstractEventLoop, from_thread: bool
+    engine_loop: Loop, from_thread: bool
 ) -> None:
-    hanging = Hanging()
-    stream = Stream(hanging, engine_loop)
-    assert await stream.read() == [1]
+    source = Source()
+    stream = Stream(source, engine_loop)
+    assert await stream.read() == [0]
     if from_thread:
         await asyncio.to_thread(stream.cancel)
     else:
         stream.cancel()
-    assert await until(lambda: bool(hanging.closed_on))
-    assert hanging.closed_on == [engine_loop]
+    assert await until(lambda: source.closed_on == [engine_loop])
     assert await stream.read() is None
 
 
-async def test_a_stream_cancelled_at_once_ends(engine_loop: asyncio.AbstractEventLoop) -> None:
-    stream = Stream(Hanging(), engine_loop)
-    stream.cancel()
-    async with asyncio.timeout(60):
-        assert await read_all(stream) in ([], [1])
-
-
-async def test_cancelling_twice_lets_the_source_finish_its_cleaning(
-    engine_loop: asyncio.AbstractEventLoop,
-) -> None:
+async def test_cancelling_twice_lets_the_source_finish_its_cleaning(engine_loop: Loop) -> None:
     steps: list[str] = []
     cancelled_again = threading.Event()
 
@@ -236,7 +208,7 @@ async def test_cancelling_twice_lets_the_source_finish_its_cleaning(
             await asyncio.Event().wait()
         finally:
             steps.append("begun")
-            await asyncio.to_thread(cancelled_again.wait, 60)
+            await asyncio.to_thread(cancelled_again.wait, HUNG_S)
             steps.append("done")
 
     stream = Stream(source, engine_loop)
@@ -249,24 +221,64 @@ async def test_cancelling_twice_lets_the_source_finish_its_cleaning(
     assert steps == ["begun", "done"]
 
 
-async def test_a_cancel_after_the_end_is_harmless(engine_loop: asyncio.AbstractEventLoop) -> None:
-    stream = Stream(counting(2), engine_loop)
-    assert await read_all(stream) == [0, 1]
-    stream.cancel()
-    assert await stream.read() is None
-
-
 async def test_a_cancel_after_the_engines_loop_has_gone_is_harmless() -> None:
     engine_loop = asyncio.new_event_loop()
-    stream = Stream(counting(1), engine_loop)
+    stream = Stream(ending(1), engine_loop)
     engine_loop.close()
     stream.cancel()
     assert await stream.read(patience=0) == []
 
 
-def test_a_source_runs_on_to_its_end_when_the_readers_loop_has_gone(
-    engine_loop: asyncio.AbstractEventLoop,
-) -> None:
+# Ended from outside:
+
+
+async def test_what_has_arrived_is_read_and_then_the_first_error(engine_loop: Loop) -> None:
+    source = Source(100)
+    stream = Stream(source, engine_loop)
+    await taken(source)
+    stream.end(ShuttingDown())
+    stream.end(EngineDead())
+    assert await until(lambda: bool(source.closed_on))
+    assert await stream.read() == list(range(100))
+    for _ in range(2):
+        with pytest.raises(ShuttingDown):
+            await stream.read()
+
+
+async def test_a_reader_who_waits_is_woken(engine_loop: Loop) -> None:
+    source = Source(0)
+    stream = Stream(source, engine_loop)
+    reading = asyncio.create_task(stream.read(None, 50))
+    await taken(source)
+    await asyncio.to_thread(stream.end, ShuttingDown())
+    async with asyncio.timeout(HUNG_S):
+        with pytest.raises(ShuttingDown):
+            await reading
+
+
+async def test_a_source_that_has_not_begun_is_ended_too(engine_loop: Loop) -> None:
+    stream = Stream(Source(0), engine_loop)
+    stream.end(ShuttingDown())
+    with pytest.raises(ShuttingDown):
+        await stream.read()
+
+
+async def test_a_stream_that_was_cancelled_has_no_error(engine_loop: Loop) -> None:
+    stream = Stream(Source(0), engine_loop)
+    stream.cancel()
+    stream.end(ShuttingDown())
+    assert await stream.read() is None
+
+
+async def test_an_answer_that_is_complete_stays_complete(engine_loop: Loop) -> None:
+    stream = Stream(ending(1), engine_loop)
+    assert await read_all(stream) == [0]
+    stream.cancel()
+    stream.end(ShuttingDown())
+    assert await stream.read() is None
+
+
+def test_a_source_runs_on_to_its_end_when_the_readers_loop_has_gone(engine_loop: Loop) -> None:
     reader_gone, source_done = threading.Event(), threading.Event()
     reported: list[Any] = []
     engine_loop.call_soon_threadsafe(

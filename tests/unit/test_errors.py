@@ -17,23 +17,27 @@ from worker.settings.mistakes import Mistake, SettingsError, collected
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "type_"),
+    ("error", "status", "type_", "retryable"),
     [
-        (InvalidInput("no"), 400, "BadRequestError"),
-        (UnknownRoute("no"), 404, "NotFoundError"),
-        (AnswerTooLarge("no"), 413, "RequestEntityTooLargeError"),
-        (InternalError(), 500, "InternalServerError"),
-        (EngineBusy("no"), 503, "ServiceUnavailableError"),
-        (EngineDead(), 503, "ServiceUnavailableError"),
-        (ShuttingDown(), 503, "ServiceUnavailableError"),
-        (RefusedByEngine("no", status=422), 422, "UnprocessableEntityError"),
-        (RefusedByEngine("no", status=429), 429, "TooManyRequestsError"),
+        (InvalidInput("no"), 400, "BadRequestError", False),
+        (UnknownRoute("no"), 404, "NotFoundError", False),
+        (AnswerTooLarge("no"), 413, "RequestEntityTooLargeError", False),
+        (InternalError(), 500, "InternalServerError", False),
+        (EngineBusy("no"), 503, "ServiceUnavailableError", True),
+        (EngineDead(), 503, "ServiceUnavailableError", True),
+        (ShuttingDown(), 503, "ServiceUnavailableError", True),
+        (RefusedByEngine("no", status=400), 400, "BadRequestError", False),
+        (RefusedByEngine("no", status=422), 422, "UnprocessableEntityError", False),
+        (RefusedByEngine("no", status=429), 429, "TooManyRequestsError", True),
+        (RefusedByEngine("no", status=500), 500, "InternalServerError", False),
+        (RefusedByEngine("no", status=503), 503, "ServiceUnavailableError", True),
     ],
 )
-def test_the_type_of_an_error_is_its_status_in_words(
-    error: WorkerError, status: int, type_: str
+def test_the_type_is_the_status_in_words_and_what_may_pass_is_retryable(
+    error: WorkerError, status: int, type_: str, retryable: bool
 ) -> None:
     assert (error.status, error.type) == (status, type_)
+    assert error.body()["error"]["retryable"] is retryable
 
 
 def test_a_body_has_openais_keys_and_the_workers_two() -> None:
@@ -54,53 +58,29 @@ def test_a_body_quotes_no_more_than_2000_characters() -> None:
     assert (len(body["message"]), len(body["param"])) == (2000, 2000)
 
 
+ONE, TWO = Mistake("A", "1", "a number"), Mistake("B", None, "it is required")
+
+
 @pytest.mark.parametrize(
-    ("error", "retryable"),
+    ("mistakes", "message"),
     [
-        (EngineDead(), True),
-        (ShuttingDown(), True),
-        (EngineBusy("full"), True),
-        (RefusedByEngine("full", status=503), True),
-        (RefusedByEngine("too many", status=429), True),
-        (RefusedByEngine("wrong", status=400), False),
-        (RefusedByEngine("broken", status=500), False),
-        (InternalError(), False),
-        (InvalidInput("wrong"), False),
+        ([ONE], "1 setting is wrong, so the worker does not start:\n  A = '1': a number"),
+        (
+            [TWO, ONE],
+            "2 settings are wrong, so the worker does not start:\n"
+            "  A = '1': a number\n  B is not set: it is required",
+        ),
     ],
 )
-def test_only_errors_that_may_pass_are_retryable(error: WorkerError, retryable: bool) -> None:
-    assert error.body()["error"]["retryable"] is retryable
+def test_mistakes_are_one_message_sorted_by_name(mistakes: list[Mistake], message: str) -> None:
+    assert SettingsError(mistakes).message == message
 
 
-def test_a_mistake_names_the_setting_and_its_value_and_what_is_accepted() -> None:
-    assert str(Mistake("PORTS", "x", "a number")) == "PORTS = 'x': a number"
-
-
-def test_a_missing_setting_is_reported_as_not_set() -> None:
-    assert str(Mistake("MODEL_NAME", None, "it is required")) == (
-        "MODEL_NAME is not set: it is required"
-    )
-
-
-def test_several_mistakes_are_one_message_sorted_by_name() -> None:
-    error = SettingsError([Mistake("B", "2", "b"), Mistake("A", "1", "a")])
-    assert error.message == (
-        "2 settings are wrong, so the worker does not start:\n  A = '1': a\n  B = '2': b"
-    )
-
-
-def test_a_message_about_a_single_mistake_is_in_the_singular() -> None:
-    assert SettingsError([Mistake("A", "1", "a")]).message.startswith("1 setting is wrong")
-
-
-def test_mistakes_of_several_blocks_are_collected() -> None:
+def test_mistakes_of_several_blocks_are_collected_and_other_errors_are_not() -> None:
     mistakes: list[Mistake] = []
-    for name in ("A", "B"):
+    for one in (ONE, TWO):
         with collected(mistakes):
-            raise SettingsError([Mistake(name, "x", "no")])
-    assert [mistake.name for mistake in mistakes] == ["A", "B"]
-
-
-def test_other_errors_than_mistakes_are_not_collected() -> None:
+            raise SettingsError([one])
+    assert mistakes == [ONE, TWO]
     with pytest.raises(InvalidInput), collected([]):
         raise InvalidInput("not a setting")

@@ -26,7 +26,8 @@ OF_FILES = "media/containers.py"
 # Its expressions stand in a table, and read messages of vLLM that are cut to 2,000 characters.
 OF_MESSAGES = "engine/refusals.py"
 
-LENGTHS = [250 * 2**doubled for doubled in range(6)]
+# The shorter one finds, soon enough, what grows faster than with the square.
+LENGTHS = (500, 8_000)
 # Turns of a loop: a time that grows with the length is a quarter of it for the longest, one that
 # grows with its square several times as much.
 MOST = 8_000_000
@@ -37,17 +38,8 @@ QUICK_S = 0.01
 HOSTILE = (
     *("a", "A", "0", " ", "\n", "-", "--", "/", ".", "_", "=", "a=", "a-", "--a", "--a-", "/a"),
     *("\x1b[", "(", "() ", "[", "{}", ": {", '"', "'", "\\", "//a@", "a b", "\n ", "0 ", ":", "0:"),
-    *(
-        "a::=",
-        "\na ::= ",
-        "| a",
-        "é",
-        ' File "',
-        " at 0x0",
-        " (parameter=a, value=",
-        "x, a=b",
-        "A 0 ",
-    ),
+    *("a::=", "\na ::= ", "| a", "é", ' File "', " at 0x0", " (parameter=a, value=", "x, a=b"),
+    "A 0 ",
 )
 
 
@@ -139,21 +131,15 @@ def slow(pattern: re.Pattern[str], method: str) -> str | None:
     return None
 
 
-def test_every_expression_can_be_timed() -> None:
+def test_every_expression_is_timed() -> None:
     made = {file for file, call, _ in calls() if not isinstance(call.args[0], ast.Constant)}
-    assert {file for file in made if not file.startswith(OPERATORS)} <= {
-        COMPOSED,
-        OF_FILES,
-        OF_MESSAGES,
-    }
+    others = {file for file in made if not file.startswith(OPERATORS)}
+    assert others <= {COMPOSED, OF_FILES, OF_MESSAGES}
     assert len(list(expressions())) > 10
-
-
-def test_the_module_is_used_under_its_own_name() -> None:
-    """Otherwise ``calls`` would overlook one."""
     for file, tree in trees().items():
         for node in ast.walk(tree):
             match node:
+                # Under another name it would be overlooked.
                 case ast.ImportFrom(module="re" | "regex"):
                     pytest.fail(file)
                 case ast.alias(name="re" | "regex", asname=str()):
@@ -165,11 +151,3 @@ def test_an_expression_takes_no_longer_than_in_proportion_to_the_text(
     pattern: re.Pattern[str], method: str
 ) -> None:
     assert slow(pattern, method) is None
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [r"(?:/[\w-]+)+/[\w-]+\.\w+", r"^\s*(\w+)\s*::="],
-)
-def test_one_that_takes_longer_is_found(pattern: str) -> None:
-    assert slow(re.compile(pattern, re.DOTALL | re.MULTILINE), "sub")

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,6 @@ from support.processes.commands import HANDLER, HOME, run
 
 from emulator import Emulator, Status
 from worker.fitness import job_for
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[ScriptedEngine]:
-    with ScriptedEngine() as running:
-        yield running
 
 
 async def test_the_fitness_check_asks_for_what_the_model_can_do() -> None:

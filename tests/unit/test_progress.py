@@ -4,127 +4,151 @@ import asyncio
 import contextlib
 import gc
 import itertools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from support.engine.answers import Consumer, Scripts, every_form
 from support.engine.scripted import HANG, ScriptedEngine, settings, tokens, until
 
 from worker import progress
 from worker.app import Worker
-from worker.engine import Delta
-from worker.job import RawJob
 from worker.progress import reporting
 
 JOB = {"id": "job-1"}
-SHORT = 0.01
-# Long enough for several more updates.
-A_WHILE = 10 * SHORT
 
 
 @pytest.fixture(autouse=True)
 def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     assert progress.INTERVAL_S == 1.0
-    monkeypatch.setattr(progress, "INTERVAL_S", SHORT)
+    monkeypatch.setattr(progress, "INTERVAL_S", 0.01)
 
 
-class Platform:
-    """Receives updates; each call takes some seconds, or until ``lets_go`` is set."""
+class Listener:
+    """Receives updates; a call returns at once, or, if it ``hangs``, when it is let go."""
 
-    def __init__(self, *, lasts: float = 0.0) -> None:
-        self.lasts = lasts
+    def __init__(self, *, hangs: bool = False) -> None:
         self.lets_go = asyncio.Event()
+        if not hangs:
+            self.lets_go.set()
         self.updates: list[Any] = []
         self.times: list[float] = []
         self.arrived = 0
         self.cancelled = 0
+        self._tasks = asyncio.all_tasks()
 
     async def report(self, job: dict[str, Any], update: Any) -> None:
         assert job["id"] == "job-1"
         self.times.append(asyncio.get_running_loop().time())
         self.updates.append(update)
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.lasts):
-                    await self.lets_go.wait()
+            await self.lets_go.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
         self.arrived += 1
 
-    async def stays_silent(self) -> bool:
-        before = len(self.updates)
-        await asyncio.sleep(A_WHILE)
-        return len(self.updates) == self.arrived + self.cancelled == before
+    async def has_updates(self, count: int = 2) -> bool:
+        return await until(lambda: len(self.updates) >= count)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether all updates have ended, and no task is left that could send another."""
+        ended = len(self.updates) == self.arrived + self.cancelled
+        return ended and asyncio.all_tasks() <= self._tasks
 
 
-def always_new() -> Callable[[], int]:
-    return itertools.count().__next__
+def block(listener: Listener) -> contextlib.AbstractAsyncContextManager[None]:
+    """Report a progress that is always new."""
+    return reporting(JOB, itertools.count().__next__, listener.report)
 
 
-async def test_the_first_update_is_sent_at_once() -> None:
-    platform = Platform()
-    async with reporting(JOB, lambda: "begun", platform.report):
-        assert await until(lambda: platform.updates == ["begun"])
+async def job(listener: Listener) -> AsyncGenerator[str, None]:
+    async with block(listener):
+        yield "first"
+        yield "second"
 
 
-async def test_an_unchanged_state_is_not_sent_again() -> None:
-    platform = Platform()
+def suspended(generator: AsyncGenerator[Any, None]) -> asyncio.Task[None]:
+    """Iterate a job as the SDK does, and never return from the first post."""
+
+    async def sdk() -> None:
+        async for _ in generator:
+            await asyncio.Event().wait()
+
+    return asyncio.create_task(sdk())
+
+
+async def is_cancelled(task: asyncio.Task[Any]) -> bool:
+    task.cancel()
+    await asyncio.wait({task})
+    return task.cancelled()
+
+
+async def test_the_first_update_is_sent_at_once_and_an_unchanged_state_not_again() -> None:
+    listener = Listener()
+    looks = 0
     now = {"done": 0}
-    async with reporting(JOB, lambda: dict(now), platform.report):
-        await asyncio.sleep(A_WHILE)
+
+    def state() -> dict[str, int]:
+        nonlocal looks
+        looks += 1
+        return dict(now)
+
+    async with reporting(JOB, state, listener.report):
+        assert await until(lambda: looks == 5)
         now["done"] = 1
-        assert await until(lambda: len(platform.updates) == 2)
-        await asyncio.sleep(A_WHILE)
-    assert platform.updates == [{"done": 0}, {"done": 1}]
+        assert await until(lambda: looks == 10)
+    assert listener.updates == [{"done": 0}, {"done": 1}]
 
 
-@pytest.mark.parametrize("lasts", [0.0, 0.03])
-async def test_updates_keep_their_distance(lasts: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("post_s", [0.0, 0.03])
+async def test_updates_keep_their_distance(post_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "INTERVAL_S", 0.05)
-    platform = Platform(lasts=lasts)
-    async with reporting(JOB, always_new(), platform.report):
-        assert await until(lambda: len(platform.updates) == 4)
-    gaps = [after - before for before, after in itertools.pairwise(platform.times)]
-    assert min(gaps) > 0.045
+    times: list[float] = []
+
+    async def report(_: dict[str, Any], __: Any) -> None:
+        times.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(post_s)
+
+    async with reporting(JOB, itertools.count().__next__, report):
+        assert await until(lambda: len(times) == 3)
+    assert min(after - before for before, after in itertools.pairwise(times)) > 0.045
 
 
 async def test_nothing_is_sent_after_the_block() -> None:
-    platform = Platform()
-    async with reporting(JOB, always_new(), platform.report):
-        assert await until(lambda: len(platform.updates) > 1)
-    assert await platform.stays_silent()
+    listener = Listener()
+    async with block(listener):
+        assert await listener.has_updates()
+    assert listener.is_left
 
 
 async def test_the_end_does_not_wait_for_the_next_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "INTERVAL_S", 100.0)
-    platform = Platform()
-    async with asyncio.timeout(60):
-        async with reporting(JOB, always_new(), platform.report):
-            assert await until(lambda: platform.arrived == 1)
+    monkeypatch.setattr(progress, "INTERVAL_S", 10_000.0)
+    async with block(Listener()):
+        pass
 
 
 async def test_an_update_on_its_way_is_waited_for() -> None:
-    platform = Platform(lasts=60)
-    async with reporting(JOB, always_new(), platform.report):
-        assert await until(lambda: len(platform.updates) == 1)
-        assert platform.arrived == 0
-        asyncio.get_running_loop().call_later(0.05, platform.lets_go.set)
-    assert platform.arrived == 1
-    assert await platform.stays_silent()
+    listener = Listener(hangs=True)
+    async with block(listener):
+        assert await listener.has_updates(1)
+        asyncio.get_running_loop().call_later(0.02, listener.lets_go.set)
+    assert listener.arrived == 1
+    assert listener.is_left
 
 
 async def test_a_failure_goes_through_and_ends_the_updates() -> None:
-    platform = Platform()
+    listener = Listener()
 
     async def fail() -> None:
-        async with reporting(JOB, always_new(), platform.report):
-            assert await until(lambda: len(platform.updates) > 1)
+        async with block(listener):
+            assert await listener.has_updates()
             raise ValueError("wrong")
 
     with pytest.raises(ValueError, match="wrong"):
         await fail()
-    assert await platform.stays_silent()
+    assert listener.is_left
 
 
 async def test_an_update_that_fails_is_logged_and_fails_nothing(
@@ -133,170 +157,143 @@ async def test_an_update_that_fails_is_logged_and_fails_nothing(
     async def report(_: dict[str, Any], __: Any) -> None:
         raise TimeoutError("no answer")
 
-    async with reporting(JOB, always_new(), report):
+    async with reporting(JOB, lambda: 0, report):
         await asyncio.sleep(0)
     assert "no answer" in caplog.text
 
 
 async def test_without_a_listener_or_a_state_there_are_no_updates() -> None:
-    platform = Platform()
-    async with reporting(JOB, None, platform.report), reporting(JOB, always_new(), None):
-        await asyncio.sleep(A_WHILE)
-    assert platform.updates == []
+    listener = Listener()
+    async with reporting(JOB, None, listener.report), reporting(JOB, lambda: 0, None):
+        assert listener.is_left
 
 
-async def answer(platform: Platform) -> AsyncGenerator[str, None]:
-    async with reporting(JOB, always_new(), platform.report):
-        yield "first"
-        yield "second"
+# A job that is cancelled does not wait for an update whose post hangs:
 
 
-async def test_a_cancelled_task_ends_the_updates_though_its_generator_is_kept() -> None:
-    platform = Platform()
-    generator = answer(platform)
-
-    async def sdk() -> None:
-        async for _ in generator:
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(sdk())
-    assert await until(lambda: len(platform.updates) > 1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.sleep(SHORT)
-    assert await platform.stays_silent()
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_cancelled_task_ends_the_updates_though_its_generator_is_kept(hangs: bool) -> None:
+    listener = Listener(hangs=hangs)
+    generator = job(listener)
+    task = suspended(generator)
+    assert await listener.has_updates(1 if hangs else 2)
+    assert await is_cancelled(task)
+    assert await until(lambda: listener.is_left)
+    assert listener.cancelled == hangs
     await generator.aclose()
 
 
 async def test_a_dropped_generator_ends_the_updates() -> None:
-    platform = Platform()
-    generator = answer(platform)
+    listener = Listener()
+    generator = job(listener)
     await anext(generator)
-    assert await until(lambda: len(platform.updates) > 1)
+    assert await listener.has_updates()
     del generator
-    gc.collect()
-    await asyncio.sleep(SHORT)
-    assert await platform.stays_silent()
+    gc.collect(1)
+    assert await until(lambda: listener.is_left)
+
+
+async def test_a_closed_generator_ends_the_updates() -> None:
+    listener = Listener(hangs=True)
+    generator = job(listener)
+    await anext(generator)
+    assert await listener.has_updates(1)
+    await generator.aclose()
+    assert listener.is_left
+
+
+async def test_a_job_that_is_cancelled_while_its_end_waits_for_the_update() -> None:
+    listener = Listener(hangs=True)
+    ending = asyncio.Event()
+
+    async def run() -> None:
+        async with block(listener):
+            assert await listener.has_updates(1)
+            ending.set()
+
+    task = asyncio.create_task(run())
+    await ending.wait()
+    await asyncio.sleep(0)
+    assert not task.done(), "a normal end waits"
+    assert await is_cancelled(task)
+    assert await until(lambda: listener.is_left)
 
 
 # Through the worker:
 
 
-class Uneven(ScriptedEngine):
-    """Answers at once, but never to the prompt "slow"."""
-
-    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
-        self.script = (HANG,) if job.prompt == "slow" else tuple(tokens("a"))
-        # Read for the first delta, before any other request runs.
-        async with contextlib.aclosing(super().generate(job, request_id)) as deltas:
-            async for delta in deltas:
-                yield delta
+def reporting_worker(engine: ScriptedEngine, listener: Listener | None) -> Worker:
+    return Worker(engine.engines, settings(), report=listener.report if listener else None)
 
 
-def reporting_worker(engine: ScriptedEngine, platform: Platform) -> Worker:
-    return Worker(engine.engines, settings(), report=platform.report)
-
-
-def given(**keys: Any) -> dict[str, Any]:
-    return {"id": "job-1", "input": keys}
-
-
-async def answers(worker: Worker, job: dict[str, Any]) -> list[Any]:
-    return [chunk async for chunk in worker.handle(job)]
-
-
-every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+LIST = {"prompts": ["slow", "Hi", 7, "slow", "Ho"], "use_tqdm": True}
 
 
 @every_form
 @pytest.mark.parametrize(
-    ("count", "asked", "reports"),
+    ("payload", "reports"),
     [
-        (1, True, True),
-        (100, True, True),
-        (100, None, True),
-        (99, None, False),
-        (1, None, False),
-        (1, False, False),
-        (150, False, False),
+        ({"prompts": ["Hi"], "use_tqdm": True}, True),
+        ({"prompts": ["Hi"] * 100}, True),
+        ({"prompts": ["Hi"] * 99}, False),
+        ({"prompts": ["Hi"] * 150, "use_tqdm": False}, False),
+        ({"prompt": "Hi"}, False),
     ],
+    ids=["asked-for", "long", "short", "not-wanted", "single"],
 )
 async def test_progress_is_reported_for_long_lists_and_where_it_is_asked_for(
-    count: int, asked: bool | None, reports: bool, stream: bool
+    payload: dict[str, Any], reports: bool, stream: bool
 ) -> None:
-    platform = Platform()
+    listener = Listener()
     begin = asyncio.Event()
     with ScriptedEngine(begin, *tokens("a")) as engine:
-        job = given(prompts=["Hi"] * count, use_tqdm=asked, stream=stream)
-        answering = asyncio.create_task(answers(reporting_worker(engine, platform), job))
-        assert await until(lambda: bool(engine.generating and (platform.updates or not reports)))
+        consumer = Consumer(reporting_worker(engine, listener), {**payload, "stream": stream})
+        assert await until(lambda: bool(engine.generating and (listener.updates or not reports)))
         engine.loop.call_soon_threadsafe(begin.set)
-        yields = await answering
-        assert await platform.stays_silent()
-    assert len(yields) == (count if stream else 1)
-    assert platform.updates[:1] == ([{"done": 0, "total": count}] if reports else [])
+        assert await consumer.end()
+    total = len(payload.get("prompts", ()))
+    assert listener.updates[:1] == ([{"done": 0, "total": total}] if reports else [])
+    assert listener.is_left
 
 
 @every_form
 async def test_progress_counts_items_that_failed_too(stream: bool) -> None:
-    platform = Platform()
-    with Uneven() as engine:
-        prompts: list[Any] = ["slow", "Hi", 7, "slow", "Ho"]
-        generator = reporting_worker(engine, platform).handle(
-            given(prompts=prompts, use_tqdm=True, stream=stream)
-        )
-
-        async def run() -> None:
-            async for _ in generator:
-                pass
-
-        task = asyncio.create_task(run())
-        assert await until(lambda: platform.updates[-1:] == [{"done": 3, "total": 5}])
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await platform.stays_silent()
-    done = [update["done"] for update in platform.updates]
+    listener = Listener()
+    with Scripts(slow=[HANG]) as engine:
+        consumer = Consumer(reporting_worker(engine, listener), {**LIST, "stream": stream})
+        consumer.posted.set()
+        assert await until(lambda: listener.updates[-1:] == [{"done": 3, "total": 5}])
+        await consumer.cancel()
+    done = [update["done"] for update in listener.updates]
     assert done == sorted(set(done))
-    assert {update["total"] for update in platform.updates} == {5}
+    assert {update["total"] for update in listener.updates} == {5}
 
 
 async def test_no_update_arrives_after_the_last_yield_of_a_list() -> None:
-    platform = Platform(lasts=0.1)
+    listener = Listener(hangs=True)
     with ScriptedEngine(*tokens("a")) as engine:
-        worker = reporting_worker(engine, platform)
-        async for _ in worker.handle(given(prompts=["Hi"], use_tqdm=True)):
-            pass
-        assert len(platform.updates) == platform.arrived >= 1
-        assert await platform.stays_silent()
+        worker = reporting_worker(engine, listener)
+        asyncio.get_running_loop().call_later(0.02, listener.lets_go.set)
+        await Consumer(worker, {"prompts": ["Hi"], "use_tqdm": True}).end()
+        assert len(listener.updates) == listener.arrived >= 1
+    assert listener.is_left
 
 
-async def test_closing_the_generator_of_a_list_ends_its_updates() -> None:
-    platform = Platform()
-    with Uneven() as engine:
-        prompts = ["slow", "Hi"]
-        generator = reporting_worker(engine, platform).handle(
-            given(prompts=prompts, use_tqdm=True, stream=True)
-        )
-        await anext(generator)
-        assert await until(lambda: len(platform.updates) > 0)
-        await generator.aclose()
-        assert await platform.stays_silent()
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_single_prompt_has_no_progress(stream: bool) -> None:
-    platform = Platform()
-    with ScriptedEngine(0.05, *tokens("a")) as engine:
-        worker = reporting_worker(engine, platform)
-        async for _ in worker.handle(given(prompt="Hi", stream=stream)):
-            pass
-    assert platform.updates == []
+@every_form
+async def test_a_list_that_is_cancelled_frees_the_engine_at_once(stream: bool) -> None:
+    listener = Listener(hangs=True)
+    with ScriptedEngine(HANG) as engine:
+        worker = reporting_worker(engine, listener)
+        consumer = Consumer(worker, {"prompts": ["Hi"], "use_tqdm": True, "stream": stream})
+        assert await until(lambda: bool(listener.updates and engine.generating == ["job-1-0"]))
+        await consumer.cancel()
+        assert await until(lambda: engine.generating == [])
+        assert await until(lambda: listener.is_left)
+    assert worker.running == 0
 
 
 async def test_without_a_platform_that_listens_a_list_is_answered_all_the_same() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
-        worker = Worker(engine.engines, settings())
-        yields = [chunk async for chunk in worker.handle(given(prompts=["Hi"], use_tqdm=True))]
+        worker = reporting_worker(engine, None)
+        yields = await Consumer(worker, {"prompts": ["Hi"], "use_tqdm": True}).end()
     assert [list(chunk) for chunk in yields] == [["outputs"]]

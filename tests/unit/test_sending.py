@@ -1,7 +1,6 @@
 """The job that runs a batch or a fine-tune is sent to the worker's own endpoint, here a server."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,11 +16,12 @@ from worker.sending import TRIES, Sending
 
 KEY = "rp-the-key"
 BATCH = LongWork("batch", "batch_" + "a" * 24)
+OWN = {"BATCH_API_KEY": KEY, "RUNPOD_ENDPOINT_ID": "ep"}
 # The server does not answer.
 HANG, CLOSE = 0, 1
 
 
-class Platform:
+class Endpoint:
     """Answers posts with these statuses, one after the other; the last one stays."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Platform:
         self.headers.append(request.headers.get("authorization"))
         status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
         if status == HANG:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         if status == CLOSE and request.transport is not None:
             request.transport.abort()
         return web.json_response({"id": "a", "status": "IN_QUEUE"}, status=max(status, 200))
@@ -47,90 +47,86 @@ class Platform:
 
 
 @pytest.fixture
-async def platform(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
+async def own_endpoint(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoint]:
     monkeypatch.setattr("worker.sending.PAUSE_S", 0.001)
-    platform = Platform()
-    async with platform.server:
-        yield platform
-
-
-async def test_the_job_goes_on_with_the_batch_and_has_as_long_as_the_platform_allows(
-    platform: Platform,
-) -> None:
-    assert await platform.sending.start(BATCH)
-    day_s = 24 * 3600
-    job = {
-        "input": {"batch": {"id": BATCH.id, "max_runtime_sec": day_s}},
-        "policy": {"executionTimeout": 1000 * day_s, "ttl": 2000 * day_s},
-    }
-    assert (platform.posts, platform.headers) == ([job], [f"Bearer {KEY}"])
-
-
-async def test_the_job_of_a_fine_tune_is_sent_likewise(platform: Platform) -> None:
-    assert await platform.sending.start(LongWork("fine_tune", "ftjob-a"))
-    spec = {"id": "ftjob-a", "max_runtime_sec": 24 * 3600}
-    assert platform.posts[0]["input"] == {"fine_tune": spec}
-
-
-@pytest.mark.parametrize("status", [500, 503, 429, 408, CLOSE])
-async def test_what_another_try_can_help_is_tried_again(platform: Platform, status: int) -> None:
-    platform.statuses = [status, status, 200]
-    assert await platform.sending.start(BATCH)
-    assert len(platform.posts) == 3
-
-
-@pytest.mark.parametrize("status", [500, CLOSE])
-async def test_a_platform_that_stays_broken_is_left(
-    platform: Platform, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    platform.statuses = [status]
-    assert not await platform.sending.start(BATCH)
-    assert len(platform.posts) == TRIES
-    assert BATCH.id in caplog.text
-    assert KEY not in caplog.text
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_what_is_refused_is_not_sent_again(
-    platform: Platform, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    platform.statuses = [status, 200]
-    assert not await platform.sending.start(BATCH)
-    assert len(platform.posts) == 1
-    assert str(status) in caplog.text
-    assert KEY not in caplog.text
-
-
-async def test_a_platform_that_does_not_answer_is_not_waited_for(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("worker.sending.PATIENCE", aiohttp.ClientTimeout(total=0.2))
-    platform.statuses = [HANG]
-    assert not await platform.sending.start(BATCH)
-    assert len(platform.posts) == TRIES
-    (record,) = [one for one in caplog.records if one.levelno == logging.WARNING]
-    assert "Timeout" in record.getMessage()
-
-
-async def test_a_platform_that_is_not_there_is_left(platform: Platform) -> None:
-    sending = platform.sending
-    await platform.server.close()
-    assert not await sending.start(BATCH)
+    endpoint = Endpoint()
+    async with endpoint.server:
+        yield endpoint
 
 
 @pytest.mark.parametrize(
-    "environ", [{}, {"BATCH_API_KEY": KEY}, {"RUNPOD_ENDPOINT_ID": "ep"}], ids=str
+    ("work", "key"), [(BATCH, "batch"), (LongWork("fine_tune", "ftjob-a"), "fine_tune")]
 )
-def test_without_a_key_or_an_endpoint_nothing_can_be_sent(environ: dict[str, str]) -> None:
+async def test_the_job_goes_on_with_the_work_and_has_as_long_as_the_platform_allows(
+    own_endpoint: Endpoint, work: LongWork, key: str
+) -> None:
+    assert await own_endpoint.sending.start(work)
+    day_s = 24 * 3600
+    job = {
+        "input": {key: {"id": work.id, "max_runtime_sec": day_s}},
+        "policy": {"executionTimeout": 1000 * day_s, "ttl": 2000 * day_s},
+    }
+    assert (own_endpoint.posts, own_endpoint.headers) == ([job], [f"Bearer {KEY}"])
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 408, CLOSE])
+async def test_what_another_try_can_help_is_tried_again(
+    own_endpoint: Endpoint, status: int
+) -> None:
+    own_endpoint.statuses = [status, status, 200]
+    assert await own_endpoint.sending.start(BATCH)
+    assert len(own_endpoint.posts) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "posts", "logged"),
+    [
+        (500, TRIES, "500"),
+        (CLOSE, TRIES, "isconnected"),
+        (HANG, TRIES, "Timeout"),
+        # What is refused is not sent again.
+        *((status, 1, str(status)) for status in (400, 401, 403, 404)),
+    ],
+)
+async def test_a_platform_that_stays_broken_is_left(
+    own_endpoint: Endpoint,
+    status: int,
+    posts: int,
+    logged: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if status == HANG:
+        monkeypatch.setattr("worker.sending.PATIENCE", aiohttp.ClientTimeout(total=0.05))
+    own_endpoint.statuses = [status]
+    assert not await own_endpoint.sending.start(BATCH)
+    assert len(own_endpoint.posts) == posts
+    (record,) = [one for one in caplog.records if one.name == "worker.sending"]
+    assert record.getMessage().startswith(f"{BATCH}: ")
+    assert logged in record.getMessage()
+    assert KEY not in caplog.text
+
+
+async def test_a_platform_that_is_not_there_is_left(own_endpoint: Endpoint) -> None:
+    sending = own_endpoint.sending
+    await own_endpoint.server.close()
+    assert not await sending.start(BATCH)
+
+
+@pytest.mark.parametrize("missing", [[*OWN], ["BATCH_API_KEY"], ["RUNPOD_ENDPOINT_ID"]], ids=str)
+def test_without_a_key_or_an_endpoint_nothing_can_be_sent(missing: list[str]) -> None:
+    environ = {name: value for name, value in OWN.items() if name not in missing}
     assert Sending.of(settings(**environ)) is None
 
 
-def test_the_endpoint_is_the_workers_own() -> None:
-    environ = {"BATCH_API_KEY": KEY, "RUNPOD_ENDPOINT_ID": "ep"}
-    assert Sending.of(settings(**environ)) == Sending(
-        "https://api.runpod.ai/v2/ep/run", SecretStr(KEY)
-    )
-    other = Sending.of(settings(**environ, RUNPOD_ENDPOINT_BASE_URL="http://here/v2"))
-    assert other is not None
-    assert other.url == "http://here/v2/ep/run"
-    assert KEY not in repr(other)
+@pytest.mark.parametrize(
+    ("environ", "url"),
+    [
+        ({}, "https://api.runpod.ai/v2/ep/run"),
+        ({"RUNPOD_ENDPOINT_BASE_URL": "http://here/v2"}, "http://here/v2/ep/run"),
+    ],
+)
+def test_the_endpoint_is_the_workers_own(environ: dict[str, str], url: str) -> None:
+    sending = Sending.of(settings(**OWN, **environ))
+    assert sending == Sending(url, SecretStr(KEY))
+    assert KEY not in repr(sending)

@@ -1,68 +1,93 @@
 """What has expired is removed once an hour, whoever of the workers does it."""
 
 import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine.scripted import settings
+from support.processes.background import HUNG_S
 
 from worker import sweep
 from worker.errors import VolumeError
 from worker.files import Files
 from worker.fine_tunes.request import Kept, Result, Source
+from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import PREFIX, FineTunes
 from worker.settings import Settings
 from worker.volume import ids
 from worker.volume.record import DAY_S, REQUEST
 
+SetClock = Callable[[float], None]
+
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Settings:
-    """Settings with a volume, on which one file has expired and one has not."""
+def swept_settings(tmp_path: Path) -> Settings:
+    """Settings with a volume, on which one file expires after an hour and one after two."""
     found = settings(FILES_PATH=str(tmp_path))
-    files = Files.of(found)
     for seconds in (3600, 7200):
-        files.receive([b"a"], filename=str(seconds), expires_after_s=seconds)
+        Files.of(found).receive([b"a"], filename=str(seconds), expires_after_s=seconds)
     return found
 
 
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    return tmp_path / "worker" / "swept"
+
+
 @pytest.fixture(autouse=True)
-def _later(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now)
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    """Set the clock, which stands still, by seconds from now."""
+    begun = time.time()
 
+    def set_(seconds: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: begun + seconds)
 
-def names(found: Settings) -> set[str]:
-    return {file.filename for file in Files.of(found).list().data}
+    set_(0)
+    return set_
 
 
 def stored(root: Path) -> int:
     return len([*(root / "worker" / "files").iterdir()])
 
 
+def make_sick(file: Path) -> None:
+    """Let every attempt to read a file fail, as where a network disk is sick."""
+    file.unlink()
+    file.mkdir()
+
+
+def created(fine_tunes: FineTunes, rows: str, *, ended: float | None = None) -> FineTune:
+    """Create a fine-tune on rows, which may have ended."""
+    new = Kept(id=ids.new(PREFIX), created_at=1, base="demo", training=Source(file_id=rows))
+    found = fine_tunes.create(new)
+    if ended is not None:
+        found.end(Result(status="cancelled", at=int(ended)))
+    return found
+
+
 def test_of_all_workers_one_sweeps_in_an_hour(
-    kept: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept_settings: Settings, tmp_path: Path, mark: Path, set_clock: SetClock
 ) -> None:
-    mark = tmp_path / "worker" / "swept"
-    assert sweep.sweep(kept) == 0
+    assert sweep.sweep(swept_settings) == 0
     assert mark.exists()
-    later = time.time() + 3601
-    monkeypatch.setattr(time, "time", lambda: later)
-    os.utime(mark, (later - 3500,) * 2)
-    assert sweep.sweep(kept) == 0
+    set_clock(3601)
+    os.utime(mark, (time.time() - 3500,) * 2)
+    assert sweep.sweep(swept_settings) == 0
     assert stored(tmp_path) == 2
-    os.utime(mark, (later - 3700,) * 2)
-    assert sweep.sweep(kept) == 1
-    assert names(kept) == {"7200"}
+    os.utime(mark, (time.time() - 3700,) * 2)
+    assert sweep.sweep(swept_settings) == 1
+    assert [file.filename for file in Files.of(swept_settings).list().data] == ["7200"]
     assert stored(tmp_path) == 1
 
 
-def test_a_mark_of_the_future_stops_nobody(kept: Settings, tmp_path: Path) -> None:
-    mark = tmp_path / "worker" / "swept"
+def test_a_mark_of_the_future_stops_nobody(swept_settings: Settings, mark: Path) -> None:
     mark.touch()
     os.utime(mark, (time.time() + 10**6,) * 2)
-    sweep.sweep(kept)
+    sweep.sweep(swept_settings)
     assert abs(mark.stat().st_mtime - time.time()) < 600
 
 
@@ -77,61 +102,73 @@ def test_where_nothing_is_kept_nothing_is_written(tmp_path: Path, name: str, exi
     assert not exists or [*root.iterdir()] == []
 
 
-def test_what_can_not_be_read_stays_and_the_rest_goes(kept: Settings, tmp_path: Path) -> None:
-    fine_tunes = FineTunes.of(kept)
-    sick, held, over = (
-        fine_tunes.create(
-            Kept(id=ids.new(PREFIX), created_at=1, base="demo", training=Source(file_id=rows.id))
-        )
-        for rows in [fine_tunes.files.receive([b"a"], filename="rows.csv", purpose="fine-tune")] * 3
-    )
-    for one in (held, over):
-        one.end(Result(status="cancelled", at=1))
-    # To read it fails, as it does where a network disk is sick.
-    (sick.directory / REQUEST).unlink()
-    (sick.directory / REQUEST).mkdir()
+def test_what_can_not_be_read_stays_and_the_rest_goes(
+    swept_settings: Settings, tmp_path: Path
+) -> None:
+    fine_tunes = FineTunes.of(swept_settings)
+    rows = fine_tunes.files.receive([b"a"], filename="rows.csv", purpose="fine-tune")
+    sick = created(fine_tunes, rows.id)
+    held, over = (created(fine_tunes, rows.id, ended=1) for _ in range(2))
+    make_sick(sick.directory / REQUEST)
     lease = held.leases() / "lease-1"
     lease.parent.mkdir(parents=True)
     lease.symlink_to(lease)
     with pytest.raises(VolumeError):
         held.held()
-    file = Files.of(kept).list().data[0]
-    (tmp_path / "worker" / "files" / file.id / "meta.json").unlink()
-    (tmp_path / "worker" / "files" / file.id / "meta.json").mkdir()
-    assert sweep.sweep(kept) == 1
+    file = Files.of(swept_settings).list().data[0]
+    make_sick(tmp_path / "worker" / "files" / file.id / "meta.json")
+    assert sweep.sweep(swept_settings) == 1
     assert (sick.directory.exists(), held.directory.exists()) == (True, True)
     assert not over.directory.exists()
 
 
 def test_a_file_that_can_not_be_read_keeps_no_other(
-    kept: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept_settings: Settings, tmp_path: Path, set_clock: SetClock
 ) -> None:
-    files = Files.of(kept)
-    sick = files.receive([b"a"], filename="sick")
-    (tmp_path / "worker" / "files" / sick.id / "meta.json").unlink()
-    (tmp_path / "worker" / "files" / sick.id / "meta.json").mkdir()
-    later = time.time() + 7_000
-    monkeypatch.setattr(time, "time", lambda: later)
-    assert sweep.sweep(kept) == 1
+    sick = Files.of(swept_settings).receive([b"a"], filename="sick")
+    make_sick(tmp_path / "worker" / "files" / sick.id / "meta.json")
+    set_clock(7_000)
+    assert sweep.sweep(swept_settings) == 1
     assert stored(tmp_path) == 2
 
 
 def test_fine_tunes_that_ended_long_ago_go_and_rows_that_others_need_stay(
-    kept: Settings, monkeypatch: pytest.MonkeyPatch
+    swept_settings: Settings, set_clock: SetClock
 ) -> None:
-    fine_tunes = FineTunes.of(kept)
+    fine_tunes = FineTunes.of(swept_settings)
     rows = fine_tunes.files.receive(
         [b"a"], filename="rows.csv", purpose="fine-tune", expires_after_s=3600
     )
-    waiting, ended = (
-        fine_tunes.create(
-            Kept(id=ids.new(PREFIX), created_at=1, base="demo", training=Source(file_id=rows.id))
-        )
-        for _ in range(2)
-    )
-    ended.end(Result(status="cancelled", at=int(time.time())))
-    later = time.time() + (kept.files_retention_days + 1) * DAY_S
-    monkeypatch.setattr(time, "time", lambda: later)
-    sweep.sweep(kept)
+    waiting = created(fine_tunes, rows.id)
+    created(fine_tunes, rows.id, ended=time.time())
+    set_clock((swept_settings.files_retention_days + 1) * DAY_S)
+    sweep.sweep(swept_settings)
     assert [one.id for one in fine_tunes.all()] == [waiting.id]
     assert fine_tunes.files.get(rows.id, expired=True).filename == "rows.csv"
+
+
+def test_it_goes_on_every_hour_though_the_volume_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes: list[Any] = [VolumeError("sick"), 2, 0]
+    pauses: list[float] = []
+    over = threading.Event()
+
+    def swept(_: Settings) -> int:
+        if not outcomes:
+            over.set()
+            threading.Event().wait()  # for ever: the thread ends with the process
+        if isinstance(outcome := outcomes.pop(0), VolumeError):
+            raise outcome
+        return int(outcome)
+
+    monkeypatch.setattr(sweep, "sweep", swept)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    caplog.set_level("INFO", "worker.sweep")
+    sweep.begin(settings())
+    assert over.wait(HUNG_S)
+    assert pauses == [3600.0] * 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "what has expired could not be removed: sick",
+        "2 files, batches and fine-tunes had expired and were removed",
+    ]

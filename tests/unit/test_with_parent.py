@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,10 +17,9 @@ SOURCES = str(ROOT / "src")
 # As an import of C: nothing else in the process runs.
 HANG = """
 import ctypes, os
-open({told!r}, "w").write(f"{{os.getpid()}} ")
+open({file!r}, "w").write(f"{{os.getpid()}} ")
 ctypes.PyDLL(None).sleep(100_000)
 """
-SLEEP = "import time; time.sleep(100_000)"
 
 # Each starts one kind of child.
 STARTS = {
@@ -63,10 +63,24 @@ def runs(pid: int) -> bool:
         return False
 
 
+def wait_for_end(pid: int) -> None:
+    try:
+        wait_until(lambda: not runs(pid))
+    finally:
+        if runs(pid):
+            os.kill(pid, 9)
+
+
+def ran(words: list[str], **keys: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, timeout=HUNG_S, check=False, text=True, capture_output=True, **keys
+    )
+
+
 @pytest.mark.parametrize("module", STARTS)
 def test_a_child_that_still_imports_ends_with_its_parent(module: str, tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    hang = HANG.format(told=str(told))
+    file = tmp_path / "pid"
+    hang = HANG.format(file=str(file))
     # Imported as an interpreter begins, before the child's own code.
     (tmp_path / "sitecustomize.py").write_text(
         f"import sys\nif {module!r} in sys.orig_argv:\n    exec({hang!r})\n"
@@ -76,58 +90,45 @@ def test_a_child_that_still_imports_ends_with_its_parent(module: str, tmp_path: 
     with subprocess.Popen(command, env=environ) as parent:
         try:
             # With a space at its end it is complete.
-            wait_until(lambda: told.exists() and told.read_text().endswith(" "))
+            wait_until(lambda: file.exists() and file.read_text().endswith(" "))
         finally:
             parent.kill()
-    child = int(told.read_text())
-    try:
-        wait_until(lambda: not runs(child))
-    finally:
-        if runs(child):
-            os.kill(child, 9)
+    wait_for_end(int(file.read_text()))
 
 
 def test_a_command_whose_parent_has_ended_already_does_not_run(tmp_path: Path) -> None:
     words = with_parent.command("touch", tmp_path / "ran")
-    assert subprocess.run(words, timeout=HUNG_S, check=False).returncode == 0
+    assert ran(words).returncode == 0
     (tmp_path / "ran").unlink()
-    another = [word if word != str(os.getpid()) else "1" for word in words]
-    assert subprocess.run(another, timeout=HUNG_S, check=False).returncode == 1
+    assert ran([word if word != str(os.getpid()) else "1" for word in words]).returncode == 1
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_command_has_its_own_words_streams_and_environment() -> None:
     script = "import os, sys; print(sys.orig_argv, dict(os.environ), input()); sys.exit(3)"
     command = [sys.executable, "-I", "-c", script, "a b", ""]
-    ran = subprocess.run(
-        with_parent.command(*command),
-        env={"A": "b"},
-        input="read",
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-        check=False,
-    )
+    ended = ran(with_parent.command(*command), env={"A": "b"}, input="read")
     environ = {"A": "b", "LC_CTYPE": "C.UTF-8"}
-    assert (ran.stdout, ran.stderr) == (f"{command} {environ} read\n", "")
-    assert ran.returncode == 3
+    assert (ended.stdout, ended.stderr) == (f"{command} {environ} read\n", "")
+    assert ended.returncode == 3
+
+
+# A parent and its child, which has the parent's output open, too.
+IGNORING = """
+import signal, subprocess, sys, time
+from worker import with_parent
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+command = with_parent.command(sys.executable, "-c", "import time; time.sleep(100_000)")
+print(subprocess.Popen(command).pid, flush=True)
+time.sleep(100_000)
+"""
 
 
 def test_a_signal_that_the_parent_ignores_ends_it_too() -> None:
-    script = (
-        "import signal, subprocess, sys\n"
-        "from worker import with_parent\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        f"command = with_parent.command(sys.executable, '-c', {SLEEP!r})\n"
-        "print(subprocess.Popen(command).pid, flush=True)\n"
-        f"{SLEEP}\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], env={"PYTHONPATH": SOURCES}, stdout=subprocess.PIPE
-    ) as parent:
+    command, environ = [sys.executable, "-c", IGNORING], {"PYTHONPATH": SOURCES}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as parent:
         assert parent.stdout
         child = int(parent.stdout.readline())
         parent.kill()
-        # The child has it open, too.
         assert parent.stdout.read() == b""
-    wait_until(lambda: not runs(child))
+    wait_for_end(child)

@@ -9,7 +9,7 @@ from support.engine.answers import Consumer, every_form
 from support.engine.scripted import HANG, ScriptedEngine, chat, failure, raw, tokens, until, worker
 
 from worker.app import Worker
-from worker.concurrency import most_inside
+from worker.concurrency import jobs_at_once, most_inside
 from worker.errors import RefusedByEngine
 
 MOST = most_inside(jobs=1, slots=1)
@@ -154,3 +154,20 @@ async def test_the_most_follow_from_the_setting_and_the_engines_slots(
     one = worker(engine, MAX_CONCURRENCY=wanted)
     async with running(engine, one, most):
         assert await is_refused(one, raw(stream=True))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "slots", "jobs", "inside"),
+    [
+        # As many as the engine computes, and a few that wait.
+        *(("auto", slots, jobs, jobs) for slots, jobs in [(1, 2), (8, 16), (32, 64), (256, 288)]),
+        # Other ways than the queue can fill the engine, too.
+        (1, 128, 1, 160),
+        (300, 128, 300, 300),
+    ],
+)
+def test_how_many_jobs_are_taken_and_may_be_inside(
+    wanted: Any, slots: int, jobs: int, inside: int
+) -> None:
+    assert jobs_at_once(wanted, slots) == jobs
+    assert most_inside(jobs, slots) == inside

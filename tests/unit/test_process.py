@@ -1,0 +1,140 @@
+"""The process and its machine: memory, garbage, the processor's name."""
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cpuinfo
+import psutil
+import pytest
+from support import ROOT
+
+from worker import processor
+from worker.garbage import uncollected
+from worker.memory import available_memory, free_memory, memory_limit
+
+# Memory:
+
+# What version 1 of control groups says where there is no limit.
+NO_LIMIT = str(2**63 - 4096)
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize("file", ["memory.max", "memory/memory.limit_in_bytes"])
+def test_a_containers_limit_bounds_its_memory(tmp_path: Path, file: str) -> None:
+    write(tmp_path, {file: "4096"})
+    assert memory_limit(tmp_path) == available_memory(tmp_path) == 4096
+
+
+@pytest.mark.parametrize(
+    "files", [{"memory.max": "max"}, {"memory/memory.limit_in_bytes": NO_LIMIT}, {}], ids=str
+)
+def test_without_a_limit_there_is_what_the_machine_has(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    write(tmp_path, files)
+    physical = psutil.virtual_memory().total
+    assert memory_limit(tmp_path) == physical
+    assert 4096 < available_memory(tmp_path) < physical
+    assert 4096 < free_memory(tmp_path) < physical
+
+
+OF_V1 = ["memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"]
+
+
+@pytest.mark.parametrize(
+    ("names", "used", "statistics", "free"),
+    [
+        (["memory.max", "memory.current", "memory.stat"], 3000, "inactive_file 1000", 2096),
+        (OF_V1, 3000, "total_inactive_file 1000", 2096),
+        (OF_V1, 6000, "total_inactive_file 1000", 0),
+        (["memory.max", "memory.current"], 3000, None, 1096),
+    ],
+)
+def test_free_in_a_container_is_what_nobody_uses_and_the_page_cache(
+    tmp_path: Path, names: list[str], used: int, statistics: str | None, free: int
+) -> None:
+    texts = ["4096", str(used), f"anon 2000\n{statistics}"]
+    write(tmp_path, dict(zip(names, texts, strict=False)))
+    assert free_memory(tmp_path) == free
+
+
+# Garbage:
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("thawed")
+def test_nothing_is_collected_in_the_block_and_what_it_built_is_not_looked_at_later() -> None:
+    with uncollected():
+        assert not gc.isenabled()
+        built = [[number] for number in range(1000)]
+    assert gc.isenabled()
+    looked_at = {id(found) for found in gc.get_objects()}
+    assert not looked_at & {id(one) for one in built}
+
+
+@pytest.mark.usefixtures("thawed")
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+# In a process of its own, because what runs at forks can't be removed.
+FORKS = """
+import gc, os
+from worker.garbage import collect_in_forks, uncollected
+with uncollected():
+    shared = [[] for _ in range(1000)]
+    collect_in_forks()
+    if not os.fork():
+        looked_at = {id(found) for found in gc.get_objects()}
+        os._exit(0 if gc.isenabled() and not looked_at & {*map(id, shared)} else 1)
+    assert not gc.isenabled()
+    raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_fork_collects_its_own_garbage_and_leaves_alone_what_it_shares() -> None:
+    environ = {"PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-c", FORKS], env=environ, check=True, timeout=300)
+
+
+# The processor:
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("processor\t: 0\nmodel name\t: A 9: two\n\nprocessor\t: 1\n", {"brand_raw": "A 9: two"}),
+        ("processor\t: 0\nBogoMIPS\t: 50.00\n", {}),
+    ],
+)
+def test_the_name_is_read_as_the_kernel_has_it(
+    tmp_path: Path, text: str, found: dict[str, str]
+) -> None:
+    source = tmp_path / "cpuinfo"
+    source.write_text(text)
+    assert processor.read(source) == found
+
+
+def test_the_library_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpuinfo, "get_cpu_info", None)
+    processor.name_it_quickly()
+    assert cpuinfo.get_cpu_info() == processor.read()
