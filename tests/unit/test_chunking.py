@@ -89,12 +89,6 @@ def test_all_waiting_pieces_go_out_when_the_oldest_is_overdue() -> None:
     assert chunks.take(now=5.1) == ["x"] * 3
 
 
-def test_an_overdue_chunk_has_no_more_than_the_largest_size() -> None:
-    chunks = chunker(largest=4, delay=0.1)
-    chunks.add(pieces(6))
-    assert [len(chunks.take(now=1)) for _ in range(3)] == [4, 2, 0]
-
-
 def test_growth_goes_on_while_chunks_are_overdue() -> None:
     chunks = chunker(delay=0.1)
     for _ in range(2):  # the chunks of one and of three pieces, both early
@@ -145,25 +139,6 @@ def test_a_chunk_is_full_before_it_exceeds_what_one_yield_may_have() -> None:
 
 def test_a_yield_leaves_room_for_what_is_wrapped_around_its_pieces() -> None:
     assert ROOM_BYTES + ENVELOPE_BYTES == YIELD_LIMIT_BYTES == 1_000_000
-
-
-def test_a_single_piece_goes_out_however_large_or_heavy() -> None:
-    chunks = chunker(largest=2, growth=1)
-    chunks.add(pieces(1, size=ROOM_BYTES * 2) + pieces(1, weight=9) + pieces(1))
-    assert [len(chunks.flush(now=0)) for _ in range(4)] == [1, 1, 1, 0]
-
-
-def test_a_heavy_piece_does_not_overfill_a_chunk() -> None:
-    chunks = chunker(largest=3, growth=1)
-    chunks.add(pieces(2, weight=2))
-    assert [len(chunks.take(now=0)) for _ in range(2)] == [1, 0]
-
-
-def test_pieces_without_weight_are_not_lost_at_the_end() -> None:
-    chunks = chunker()
-    chunks.add([Piece("end", weight=0, size=3, born=0)])
-    assert chunks.take(now=0) == []
-    assert chunks.flush(now=0) == ["end"]
 
 
 # Any stream, on any link, where every POST takes some time:

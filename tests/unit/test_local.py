@@ -135,9 +135,7 @@ async def test_the_text_is_found_in_what_the_worker_yields(
 # A whole run:
 
 
-async def test_a_run_prints_every_yield_and_the_joined_text(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+async def test_a_run_prints_every_yield_and_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     payload = raw(stream=True, max_batch_delay_ms=0)
     with ScriptedEngine(*tokens("one", " zwölf", " 😀")) as engine:
         yields = await yields_of(engine, payload)

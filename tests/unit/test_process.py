@@ -36,9 +36,7 @@ def test_a_containers_limit_bounds_its_memory(tmp_path: Path, file: str) -> None
 @pytest.mark.parametrize(
     "files", [{"memory.max": "max"}, {"memory/memory.limit_in_bytes": NO_LIMIT}, {}], ids=str
 )
-def test_without_a_limit_there_is_what_the_machine_has(
-    tmp_path: Path, files: dict[str, str]
-) -> None:
+def test_without_a_limit_the_machine_is_the_limit(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, files)
     physical = psutil.virtual_memory().total
     assert memory_limit(tmp_path) == physical

@@ -70,9 +70,7 @@ async def test_the_job_goes_on_with_the_work_and_has_as_long_as_the_platform_all
 
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408, CLOSE])
-async def test_what_another_try_can_help_is_tried_again(
-    own_endpoint: Endpoint, status: int
-) -> None:
+async def test_what_may_pass_is_tried_again(own_endpoint: Endpoint, status: int) -> None:
     own_endpoint.statuses = [status, status, 200]
     assert await own_endpoint.sending.start(BATCH)
     assert len(own_endpoint.posts) == 3

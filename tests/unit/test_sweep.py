@@ -102,9 +102,7 @@ def test_where_nothing_is_kept_nothing_is_written(tmp_path: Path, name: str, exi
     assert not exists or [*root.iterdir()] == []
 
 
-def test_what_can_not_be_read_stays_and_the_rest_goes(
-    swept_settings: Settings, tmp_path: Path
-) -> None:
+def test_what_can_not_be_read_stays(swept_settings: Settings, tmp_path: Path) -> None:
     fine_tunes = FineTunes.of(swept_settings)
     rows = fine_tunes.files.receive([b"a"], filename="rows.csv", purpose="fine-tune")
     sick = created(fine_tunes, rows.id)

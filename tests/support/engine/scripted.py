@@ -15,7 +15,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from support.engine.server import CHAT, event, joined, replying, server
+from support.engine.server import CHAT, KEYS, event, joined, replying, server
 from support.processes.background import HUNG_S
 from worker import asgi
 from worker.app import Worker
@@ -26,32 +26,13 @@ from worker.job import RawJob
 from worker.record import Usage
 from worker.settings import Settings
 
-__all__ = [
-    "CHAT",
-    "event",
-    "joined",
-    "replying",
-]  # re-exported from support.engine.server
+__all__ = ["CHAT", "event", "joined", "replying"]  # re-exported from support.engine.server
 
 # One step of the engine: new output, a pause in seconds or for an event of its loop, or a failure.
 # RefusedByEngine as the first step refuses the request; EngineDead kills the whole engine.
 Step = Delta | float | asyncio.Event | Exception
 
 HANG: float = math.inf
-
-# The keys of bodies, by path.
-_COMMON = {"model", "stream", "temperature"}
-_SAMPLED = _COMMON | {"n", "max_tokens", "logprobs", "structured_outputs"}
-_SAMPLED |= {"use_beam_search", "length_penalty"}
-KEYS = {
-    CHAT: frozenset({"messages", "tools", "chat_template_kwargs", *_SAMPLED}),
-    "/v1/completions": frozenset({"prompt", "echo", *_SAMPLED}),
-    "/v1/responses": frozenset({"input", "instructions", "request_id", *_COMMON}),
-    "/v1/messages": frozenset({"messages", "system", *_COMMON}),
-    "/v1/messages/count_tokens": frozenset({"messages", "system", "model"}),
-    "/tokenize": frozenset({"messages", "prompt", "model"}),
-    "/version": frozenset[str](),
-}
 
 PROMPT_TOKENS = 3
 
@@ -165,11 +146,7 @@ class ScriptedEngine:
         return self.bodies.get(path)
 
     async def call(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None,
-        request_id: str,
-        usage: Usage | None = None,
+        self, path: str, body: Mapping[str, Any] | None, request_id: str, usage: Usage | None = None
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
         data = b"" if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "POST"

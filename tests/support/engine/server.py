@@ -25,6 +25,20 @@ NOTED = (
     "/tokenize",
 )
 
+# The keys of bodies, by path.
+_COMMON = {"model", "stream", "temperature"}
+_SAMPLED = _COMMON | {"n", "max_tokens", "logprobs", "structured_outputs"}
+_SAMPLED |= {"use_beam_search", "length_penalty"}
+KEYS = {
+    CHAT: frozenset({"messages", "tools", "chat_template_kwargs", *_SAMPLED}),
+    "/v1/completions": frozenset({"prompt", "echo", *_SAMPLED}),
+    "/v1/responses": frozenset({"input", "instructions", "request_id", *_COMMON}),
+    "/v1/messages": frozenset({"messages", "system", *_COMMON}),
+    "/v1/messages/count_tokens": frozenset({"messages", "system", "model"}),
+    "/tokenize": frozenset({"messages", "prompt", "model"}),
+    "/version": frozenset[str](),
+}
+
 
 class Player(Protocol):
     """What plays a script."""

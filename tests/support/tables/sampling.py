@@ -94,11 +94,7 @@ ROWS: dict[str, Row] = {
     # Without it, chance decides: the default is seen in that.
     "use_beam_search": free(None, True, differs, {"best_of": 3, "max_tokens": 24}, ("yes", 1)),
     "length_penalty": free(
-        1.0,
-        -5.0,
-        lambda given, plain: len(given.ids) < len(plain.ids),
-        BEAM,
-        ("2", float("nan")),
+        1.0, -5.0, lambda given, plain: len(given.ids) < len(plain.ids), BEAM, ("2", float("nan"))
     ),
     # vLLM's search always goes on as with "never": no difference to see.
     "early_stopping": free(False, "never", is_the_same, BEAM, (True, "sometimes")),

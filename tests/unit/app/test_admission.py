@@ -92,9 +92,7 @@ async def test_what_the_worker_answers_by_itself_is_never_refused_and_takes_no_p
         assert "error" not in (await ask(small_worker, raw(stream=False)))[-1]
 
 
-async def test_a_job_that_is_no_job_takes_no_place(
-    engine: ScriptedEngine, small_worker: Worker
-) -> None:
+async def test_what_is_no_job_takes_no_place(engine: ScriptedEngine, small_worker: Worker) -> None:
     for _ in range(MOST + 1):
         assert failure(await ask(small_worker, {"prompt": 1}))["code"] == 400
     engine.script = SHORT

@@ -82,17 +82,13 @@ async def test_the_items_of_a_list_that_has_begun_fail_with_it() -> None:
 
 
 @pytest.mark.parametrize("route", ["/metrics", "/v1/models", "/openapi.json", "/chat"])
-async def test_what_the_worker_answers_by_itself_goes_on(
-    engine: ScriptedEngine, route: str
-) -> None:
+async def test_what_the_worker_itself_answers_goes_on(engine: ScriptedEngine, route: str) -> None:
     async with engine.engines.aside():
         (answered,) = await yields_of(engine, {"route": route})
     assert "error" not in answered
 
 
-async def test_the_health_is_that_of_a_model_that_does_not_answer_and_jobs_are_taken(
-    engine: ScriptedEngine,
-) -> None:
+async def test_the_model_is_not_healthy_and_jobs_are_taken(engine: ScriptedEngine) -> None:
     async with engine.engines.aside():
         assert failure(await yields_of(engine, {"route": "/health"}))["retry_after"] == 60
         assert worker(engine).ready

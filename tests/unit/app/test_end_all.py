@@ -1,12 +1,11 @@
 """A worker that is stopped ends its answers: with what they have, and a retryable error."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 from starlette.types import Message
-from support.engine.answers import Consumer, Scripts, every_form, results_of
+from support.engine.answers import Consumer
 from support.engine.scripted import (
     HANG,
     ScriptedEngine,
@@ -23,7 +22,6 @@ from support.engine.scripted import (
 )
 
 from worker.errors import ShuttingDown
-from worker.record import JobRecord
 
 
 async def test_a_raw_stream_has_what_was_computed_and_fails_as_retryable() -> None:
@@ -81,20 +79,6 @@ async def test_an_answer_that_has_not_begun_fails(payload: dict[str, Any]) -> No
         assert await until(lambda: engine.aborted == ["job-1"])
     assert len(yields) == 1
     assert failure(yields)["retryable"]
-
-
-@every_form
-async def test_a_list_has_the_results_that_are_ready(stream: bool) -> None:
-    record = JobRecord("job-1")
-    with Scripts(slow=[HANG]) as engine:
-        one = worker(engine)
-        consumer = Consumer(one, {"prompts": ["fast", "slow"], "stream": stream}, record=record)
-        assert await until(lambda: record.first_at is not None)
-        one.end_all(ShuttingDown())
-        yields = await consumer.end()
-        assert await until(lambda: engine.generating == [])
-    assert failure(yields)["code"] == 503
-    assert "fast" in json.dumps(results_of(yields[:-1], stream=stream))
 
 
 async def test_every_job_ends_and_jobs_that_come_later_are_answered() -> None:

@@ -97,9 +97,7 @@ async def test_a_route_that_is_not_served_is_a_404_that_lists_those_that_are(rou
 
 
 @on_every_path
-async def test_what_the_engine_refuses_keeps_its_status_and_parameter(
-    payload: dict[str, Any],
-) -> None:
+async def test_what_the_engine_refuses_keeps_its_status(payload: dict[str, Any]) -> None:
     refusal = RefusedByEngine("too long", status=422, param="max_tokens")
     assert only_failure(await answered(payload, refusal)) == {
         "message": "too long",
@@ -150,9 +148,7 @@ async def test_a_defect_is_a_500_without_internal_details(payload: dict[str, Any
         assert inside not in chunk["error"]
 
 
-async def test_a_defect_is_logged_with_its_traceback_and_the_request(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_defect_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     await answered(raw(stream=False), LookupError("inside"))
     (record,) = [record for record in caplog.records if record.name == "worker.errors"]
     assert (record.levelno, record.getMessage()) == (logging.ERROR, "request job-1 met a defect")

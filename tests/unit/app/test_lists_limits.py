@@ -110,9 +110,7 @@ async def test_an_item_that_fails_halfway_has_only_the_error() -> None:
 
 
 @every_form
-async def test_what_is_wrong_with_an_item_stands_in_its_place_and_never_in_the_engine(
-    stream: bool,
-) -> None:
+async def test_what_is_wrong_with_an_item_never_reaches_the_engine(stream: bool) -> None:
     payload = {"prompts": ["Hi", 7, "Ho"], "sampling_params": [{}, {}, {"n": 0}], "stream": stream}
     with Scripts() as engine:
         yields = await yields_of(engine, payload)
@@ -132,9 +130,7 @@ async def test_what_is_wrong_for_all_fails_the_job() -> None:
 
 @every_form
 @pytest.mark.parametrize("prompts", [("last", "slow", "slow"), ("slow", "slow", "last")])
-async def test_an_engine_that_dies_fails_the_whole_job(
-    prompts: tuple[str, ...], stream: bool
-) -> None:
+async def test_an_engine_that_dies_fails_the_job(prompts: tuple[str, ...], stream: bool) -> None:
     yields = await listed(*prompts, stream=stream, slow=[HANG], last=[0.02, EngineDead()])
     assert len(yields) == 1
     error = failure(yields)

@@ -96,12 +96,6 @@ async def test_an_end_that_comes_alone_is_in_the_last_event() -> None:
     ]
 
 
-async def test_the_sizes_of_the_job_cut_a_stream_without_log_probabilities() -> None:
-    payload = completion(stream=True, max_batch_size=4, min_batch_size=4, **EXACT)
-    events = outputs(await answered(payload, *tokens(*"x" * 10)))
-    assert [event["num_completion_tokens"] for event in events] == [4, 8, 10]
-
-
 async def test_with_log_probabilities_an_event_is_one_token() -> None:
     events = outputs(await detailed(LOGGED, *one_by_one(*TEXTS)))
     ends = [{"finished": False}] * 5 + [{"finished": True, "num_prompt_tokens": 3}]

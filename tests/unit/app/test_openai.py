@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from starlette.types import Message
 from support.engine.answers import EXACT, LIMIT, answered, sizes
 from support.engine.scripted import (
-    CHAT,
     ScriptedEngine,
     broken_stream,
     chat,
@@ -75,12 +74,6 @@ async def test_a_get_answers_too(payload: dict[str, Any]) -> None:
     assert await answered(payload) == [{"version": "0"}]
 
 
-@pytest.mark.parametrize("route", ["/chat/completions", "v1/chat/completions/", CHAT])
-async def test_a_route_is_served_with_and_without_v1(route: str) -> None:
-    (body,) = await answered(chat(stream=False) | {"openai_route": route}, *tokens("a"))
-    assert body["choices"][0]["message"]["content"] == "a"
-
-
 async def test_a_body_that_is_not_json_is_a_string() -> None:
     payload = {"openai_route": "/version"}
     assert await served(payload, b"met", b"ric 1\n", media_type="text/plain") == ["metric 1\n"]
@@ -96,22 +89,10 @@ async def test_a_stream_is_text_of_whole_events_that_ends_with_done() -> None:
 
 
 @pytest.mark.parametrize(("text", "lengths"), [("Hello world", [1, 3, 7]), ("a", [1])])
-async def test_without_raw_output_a_yield_is_a_list_of_decoded_events_without_a_mark(
-    text: str, lengths: list[int]
-) -> None:
+async def test_a_yield_can_be_a_list_of_decoded_events(text: str, lengths: list[int]) -> None:
     yields = await answered(STREAM, *tokens(*text), **DECODED)
     assert [len(chunk) for chunk in yields] == lengths
     assert "".join(texts_in(item for chunk in yields for item in chunk)) == text
-
-
-async def test_several_choices_keep_their_events() -> None:
-    script = [*tokens("a", "b"), *tokens("x", index=1)]
-    yields = await answered(chat(stream=True), *script, **DECODED)
-    choices = [item["choices"][0] for chunk in yields for item in chunk]
-    texts = [(choice["index"], choice["delta"]["content"]) for choice in choices]
-    assert texts == [(0, "a"), (0, "b"), (1, "x")]
-    (whole,) = await answered(chat(stream=False), *script)
-    assert [choice["message"]["content"] for choice in whole["choices"]] == ["ab", "x"]
 
 
 async def test_no_character_of_the_text_ends_an_event() -> None:

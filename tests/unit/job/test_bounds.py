@@ -75,26 +75,20 @@ def body(**params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("params", AT, ids=list)
-async def test_what_is_at_its_bound_reaches_the_engine_on_both_paths(
-    params: dict[str, Any],
-) -> None:
+async def test_what_is_at_its_bound_is_accepted_on_both_paths(params: dict[str, Any]) -> None:
     for job in (raw(**params), body(**params)):
         assert "error" not in (await answered(job, *tokens("a")))[-1]
 
 
 @pytest.mark.parametrize(("name", "value", "message"), ABOVE)
-async def test_what_is_above_its_bound_is_refused_in_raw_jobs(
-    name: str, value: Any, message: str
-) -> None:
+async def test_what_is_above_its_bound_is_no_raw_job(name: str, value: Any, message: str) -> None:
     error = await refused(raw(**{name: value}))
     assert (error["code"], error["param"]) == (400, name)
     assert error["message"] == f"sampling_params.{name}: {message}"
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [*ABOVE, *ABOVE_IN_BODIES])
-async def test_what_is_above_its_bound_is_refused_in_bodies(
-    name: str, value: Any, message: str
-) -> None:
+async def test_what_is_above_its_bound_is_no_body(name: str, value: Any, message: str) -> None:
     error = await refused(body(**{name: value}))
     assert (error["code"], error["param"]) == (400, name)
     assert error["message"] == f"{name}: {message}"

@@ -78,9 +78,7 @@ VALUES = "with its 20 items the input has more than 50 values (MAX_INPUT_VALUES)
         ({"a": ["b", 10**4299]}, "a.1", BITS),
     ],
 )
-def test_a_refusal_has_the_limit_the_field_and_the_size(
-    payload: Any, field: str, message: str
-) -> None:
+def test_a_refusal_has_the_limit_and_the_size(payload: Any, field: str, message: str) -> None:
     error = refusal(payload)
     assert (error.status, error.param, error.message) == (400, field, f"{field}: {message}")
 

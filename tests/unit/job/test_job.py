@@ -62,9 +62,7 @@ def test_a_route_counts_with_and_without_v1_and_slashes(route: str, path: str) -
         ([False, 0, "false", "no", None, "maybe", 2, [True], {}], False),
     ],
 )
-def test_a_stream_is_asked_for_in_every_word_that_vllms_server_takes_for_true(
-    words: list[Any], stream: bool
-) -> None:
+def test_a_stream_is_asked_for_in_every_word_that_is_true(words: list[Any], stream: bool) -> None:
     asked = [openai(route=CHAT, body={"stream": word}).stream for word in words]
     assert asked == [stream] * len(words)
     assert not openai(route=CHAT, body={"model": "m"}).stream
@@ -97,9 +95,7 @@ def test_a_prompt_alone_is_a_job_with_the_defaults() -> None:
         ({"prompt": "no", "messages": [TURN], "apply_chat_template": True}, [TURN]),
     ],
 )
-def test_messages_win_over_a_prompt_which_goes_in_as_it_is_or_as_a_users_turn(
-    keys: dict[str, Any], conversation: Any
-) -> None:
+def test_messages_win_over_a_prompt(keys: dict[str, Any], conversation: Any) -> None:
     assert raw(**keys).conversation == conversation
 
 

@@ -105,9 +105,7 @@ def test_a_list_has_up_to_ten_thousand_items() -> None:
         ({"prompts": [7] * 100}, dict.fromkeys(range(100), "prompt")),
     ],
 )
-def test_what_is_wrong_with_an_item_fails_it_in_its_place(
-    keys: dict[str, Any], wrong: dict[int, str]
-) -> None:
+def test_a_wrong_item_fails_in_its_place(keys: dict[str, Any], wrong: dict[int, str]) -> None:
     assert wrong_items(**keys) == wrong
 
 

@@ -65,9 +65,7 @@ def test_best_of_are_generated_and_what_is_compared_first_is_not_streamed(
         ({"backend": "x"}, "backend is gone: "),
     ],
 )
-def test_in_a_body_no_object_holds_the_parameters_and_none_is_named(
-    params: dict[str, Any], message: str
-) -> None:
+def test_no_object_is_named_for_the_parameters_of_a_body(params: Any, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         Sampling.read(params, "")
     assert caught.value.message.startswith(message)
@@ -111,9 +109,7 @@ def test_null_counts_as_absent_inside_and_outside(name: str) -> None:
     ("params", "logprobs"),
     [({}, 0), ({"logprobs": 5}, 5), ({"logprobs": 0}, 0), ({"logprobs": None}, 0)],
 )
-def test_log_probabilities_of_the_tokens_alone_are_asked_for_in_other_words(
-    params: dict[str, Any], logprobs: int
-) -> None:
+def test_log_probabilities_are_asked_for_in_other_words(params: Any, logprobs: int) -> None:
     asked = {"return_token_log_probs": True}
     assert sampling({**params, **asked}).vllm == {"logprobs": logprobs}
     assert sampling(params, **asked).vllm == {"logprobs": logprobs}
@@ -160,9 +156,7 @@ def test_a_whitespace_pattern_goes_with_the_constraint_in_every_spelling() -> No
     ],
     ids=str,
 )
-def test_what_constrains_an_answer_is_vllms_inside_and_outside(
-    params: dict[str, Any], structured: dict[str, Any]
-) -> None:
+def test_what_constrains_an_answer_becomes_vllms(params: Any, structured: Any) -> None:
     vllm = {"structured_outputs": structured}
     assert sampling(params).vllm == sampling(**params).vllm == vllm
 

@@ -222,8 +222,6 @@ BEGINNINGS = (
     ],
 )
 @pytest.mark.parametrize("kind", ["video", "audio"])
-async def test_what_is_no_video_or_audio_behind_any_beginning_is_refused(
-    text: bytes, kind: str
-) -> None:
+async def test_text_behind_the_beginning_of_a_medium_is_refused(text: bytes, kind: str) -> None:
     request = body(as_url(text, f"{kind}/mp4"), kind=kind)
     assert UNREADABLE in await refusal(media(), request)

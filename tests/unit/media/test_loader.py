@@ -36,18 +36,14 @@ async def test_a_url_becomes_the_file_that_it_names_and_the_request_stays(serve:
         ({"input": "Hi", "request_id": "resp_1"}, "/v1/responses"),
     ],
 )
-async def test_a_request_without_media_stays_the_same_object(
-    request_body: dict[str, Any], route: str
-) -> None:
+async def test_a_request_without_media_stays_the_same_object(request_body: Any, route: str) -> None:
     after, shows = await media().inlined(request_body, route)
     assert after is request_body
     assert not shows
 
 
 @pytest.mark.parametrize("format_", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
-async def test_the_type_is_read_from_the_file_whatever_the_host_says(
-    serve: Any, format_: str
-) -> None:
+async def test_the_type_is_read_from_the_file_not_from_the_host(serve: Any, format_: str) -> None:
     file = image(format_=format_)
     (url,) = await values(media(), body(serve(file, "application/octet-stream")))
     assert url == as_url(file, Image.MIME[format_])
@@ -106,9 +102,7 @@ async def test_a_compressed_answer_is_not_unpacked(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("length", [50_000_000, None])
-async def test_a_file_that_is_too_large_is_not_read_to_its_end(
-    serve: Any, length: int | None
-) -> None:
+async def test_a_too_large_file_is_not_read_to_its_end(serve: Any, length: int | None) -> None:
     sent = 0
 
     async def large(request: web.Request) -> web.StreamResponse:

@@ -63,17 +63,13 @@ async def refused(own: Media, url: str) -> None:
     ("scheme", "host"),
     [*(("http", host) for host in HOSTS), ("https", "127.0.0.1"), ("https", "inside.example")],
 )
-async def test_no_spelling_of_a_host_reaches_this_machine(
-    host: str, scheme: str, canary: Canary
-) -> None:
+async def test_no_host_reaches_this_machine(host: str, scheme: str, canary: Canary) -> None:
     await refused(media(Names(NAMES)), f"{scheme}://{host}:{canary.port}/a.png")
     assert not canary.hits
 
 
 @pytest.mark.parametrize("url", URLS, ids=repr)
-async def test_no_other_kind_of_url_reaches_this_machine(
-    url: str, canary: Canary, secret: Path
-) -> None:
+async def test_no_other_url_reaches_this_machine(url: str, canary: Canary, secret: Path) -> None:
     await refused(media(Names(NAMES)), filled(url, canary, secret))
     assert not canary.hits
 
@@ -87,9 +83,7 @@ async def test_a_name_that_changes_its_address_is_looked_up_once(canary: Canary)
     assert names.asked == ["rebinding.example"] * 3
 
 
-async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(
-    canary: Canary,
-) -> None:
+async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(canary: Canary) -> None:
     seen: list[str] = []
 
     def allows(address: str) -> bool:

@@ -65,9 +65,7 @@ every_body = pytest.mark.parametrize(
 
 
 @every_body
-def test_a_medium_is_found_where_vllm_reads_it_and_can_be_replaced(
-    route: str, place: str, body: dict[str, Any]
-) -> None:
+def test_a_medium_is_found_where_vllm_reads_it(route: str, place: str, body: Any) -> None:
     before = copy.deepcopy(body)
     (medium,) = find(body, route)
     assert (medium.name, medium.value) == (place, URL)
@@ -77,9 +75,7 @@ def test_a_medium_is_found_where_vllm_reads_it_and_can_be_replaced(
 
 
 @every_body
-def test_a_refused_key_is_found_in_the_part_of_every_medium(
-    route: str, place: str, body: dict[str, Any]
-) -> None:
+def test_a_refused_key_is_found_in_every_part(route: str, place: str, body: dict[str, Any]) -> None:
     (medium,) = find(body, route)
     part = copy.deepcopy(body)
     end = max(i for i, key in enumerate(medium.path) if isinstance(key, int))
