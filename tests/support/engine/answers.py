@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.engine.scripted import ScriptedEngine, Step, failure, tokens, yields_of
+from support.engine.scripted import ScriptedEngine, Step, tokens, yields_of
+from support.engine.yields import failure
 from support.processes.background import HUNG_S
 from worker.app import Worker
 from worker.engine import Delta

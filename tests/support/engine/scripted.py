@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from support.engine.server import CHAT, KEYS, event, joined, replying, server
+from support.engine.yields import broken_stream, events_in, failure, texts_in
 from support.processes.background import HUNG_S
 from worker import asgi
 from worker.app import Worker
@@ -26,7 +27,9 @@ from worker.job import RawJob
 from worker.record import Usage
 from worker.settings import Settings
 
-__all__ = ["CHAT", "event", "joined", "replying"]  # re-exported from support.engine.server
+# Re-exported from support.engine.server and support.engine.yields.
+__all__ = ["CHAT", "event", "joined", "replying"]
+__all__ += ["broken_stream", "events_in", "failure", "texts_in"]
 
 # One step of the engine: new output, a pause in seconds or for an event of its loop, or a failure.
 # RefusedByEngine as the first step refuses the request; EngineDead kills the whole engine.
@@ -262,32 +265,6 @@ async def yields_of(engine: ScriptedEngine, payload: Any, **environ: str) -> lis
     """Return all yields of a job."""
     job = {"id": "job-1", "input": payload}
     return [chunk async for chunk in worker(engine, **environ).handle(job)]
-
-
-def broken_stream(yields: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the yields of an OpenAI stream that broke, and the error that its job failed with."""
-    return yields[:-1], failure(yields[-1:])
-
-
-def failure(yields: list[Any]) -> dict[str, Any]:
-    """Return the error that a job failed with: its last yield holds nothing else."""
-    assert yields, "the job yielded nothing"
-    assert list(yields[-1]) == ["error"]
-    assert not any("error" in chunk for chunk in yields[:-1] if isinstance(chunk, dict))
-    error: dict[str, Any] = json.loads(yields[-1]["error"])["error"]
-    return error
-
-
-def events_in(text: str) -> list[Any]:
-    """Return the decoded data of an SSE text, which must consist of whole events."""
-    assert text.endswith("\n\n"), f"not whole events: {text[-80:]!r}"
-    data = [line.removeprefix("data: ") for line in text.removesuffix("\n\n").split("\n\n")]
-    return [item if item == "[DONE]" else json.loads(item) for item in data]
-
-
-def texts_in(events: Iterable[Any]) -> list[str]:
-    """Return the texts of chat events; other events are skipped."""
-    return [item["choices"][0]["delta"]["content"] for item in events if "choices" in item]
 
 
 async def until(condition: Callable[[], bool]) -> bool:

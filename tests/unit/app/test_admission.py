@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from support.engine.answers import Consumer, every_form
-from support.engine.scripted import HANG, ScriptedEngine, chat, failure, raw, tokens, until, worker
+from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, until, worker
+from support.engine.yields import failure
 
 from worker.app import Worker
 from worker.concurrency import jobs_at_once, most_inside

@@ -4,17 +4,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from support.engine.scripted import (
-    ScriptedEngine,
-    Step,
-    chat,
-    events_in,
-    failure,
-    raw,
-    texts_in,
-    tokens,
-    yields_of,
-)
+from support.engine.scripted import ScriptedEngine, Step, chat, raw, tokens, yields_of
+from support.engine.yields import events_in, failure, texts_in
 
 from worker.errors import EngineDead, KilledEngine
 from worker.routes.again import unless_begun

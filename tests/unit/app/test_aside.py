@@ -5,16 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.engine.scripted import (
-    ScriptedEngine,
-    chat,
-    failure,
-    raw,
-    tokens,
-    until,
-    worker,
-    yields_of,
-)
+from support.engine.scripted import ScriptedEngine, chat, raw, tokens, until, worker, yields_of
+from support.engine.yields import failure
 
 every_job = pytest.mark.parametrize(
     "payload",

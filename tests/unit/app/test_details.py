@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from support.engine.answers import EXACT, LIMIT, answered, detailed, every_form, sizes
-from support.engine.scripted import failure, raw, tokens
+from support.engine.scripted import raw, tokens
+from support.engine.yields import failure
 
 from worker.engine import Delta
 

@@ -6,20 +6,9 @@ from typing import Any
 import pytest
 from starlette.types import Message
 from support.engine.answers import Consumer
-from support.engine.scripted import (
-    HANG,
-    ScriptedEngine,
-    broken_stream,
-    chat,
-    event,
-    events_in,
-    failure,
-    raw,
-    texts_in,
-    tokens,
-    until,
-    worker,
-)
+from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, until, worker
+from support.engine.server import event
+from support.engine.yields import broken_stream, events_in, failure, texts_in
 
 from worker.errors import ShuttingDown
 

@@ -7,19 +7,8 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message
 from support.engine.answers import answered, refused
-from support.engine.scripted import (
-    HANG,
-    ScriptedEngine,
-    Step,
-    broken_stream,
-    chat,
-    events_in,
-    failure,
-    raw,
-    texts_in,
-    tokens,
-    yields_of,
-)
+from support.engine.scripted import HANG, ScriptedEngine, Step, chat, raw, tokens, yields_of
+from support.engine.yields import broken_stream, events_in, failure, texts_in
 
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 

@@ -17,7 +17,8 @@ from support.engine.answers import (
     sizes,
     texts,
 )
-from support.engine.scripted import HANG, Step, failure, tokens, until, worker, yields_of
+from support.engine.scripted import HANG, Step, tokens, until, worker, yields_of
+from support.engine.yields import failure
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.job import RawJob

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from support.engine.answers import EXACT, answered, detailed, every_form
-from support.engine.scripted import ScriptedEngine, Step, failure, tokens, yields_of
+from support.engine.scripted import ScriptedEngine, Step, tokens, yields_of
+from support.engine.yields import failure
 
 from worker.engine import Delta
 from worker.errors import EngineDead, RefusedByEngine

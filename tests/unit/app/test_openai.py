@@ -9,19 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import Message
 from support.engine.answers import EXACT, LIMIT, answered, sizes
-from support.engine.scripted import (
-    ScriptedEngine,
-    broken_stream,
-    chat,
-    event,
-    events_in,
-    failure,
-    texts_in,
-    tokens,
-    until,
-    worker,
-    yields_of,
-)
+from support.engine.scripted import ScriptedEngine, chat, tokens, until, worker, yields_of
+from support.engine.server import event
+from support.engine.yields import broken_stream, events_in, failure, texts_in
 
 DECODED = {"RAW_OPENAI_OUTPUT": "0"}
 STREAM = chat(stream=True, **EXACT)

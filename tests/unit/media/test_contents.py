@@ -49,15 +49,8 @@ async def test_an_operator_can_take_images_of_any_size() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "data:",
-        "data:,",
-        "data:image/png",
-        "data:image/png;base64",
-        "data:image/png,abc",
-        "data:image/png;base64,",
-        "data:image/png;base64,AAAA",
-        "data:image/png;base64,A",
-        "data:image/png;base64,AA AA",
+        *("data:", "data:,", "data:image/png", "data:image/png;base64", "data:image/png,abc"),
+        *(f"data:image/png;base64,{text}" for text in ("", "AAAA", "A", "AA AA")),
         "DATA:image/png;base64,AAAA",
         "data:image/png;base64;x," + as_url(FILE).partition(",")[2],
         as_url(FILE)[:60],

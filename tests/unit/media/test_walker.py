@@ -108,37 +108,24 @@ def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges(name: s
         assert caught.value.param == name
 
 
+WITHOUT: dict[str, tuple[str, list[Any]]] = {
+    "image_url": ("image_url", [None, {}, {"url": None}, {"url": 5}, 5, [URL]]),
+    "input_audio": (
+        "input_audio",
+        [{}, {"data": None}, {"data": "AA", "format": "wav;x,"}, {"data": "AA", "format": 5}],
+    ),
+    "image": (
+        "source",
+        ["a", {"file_id": "a"}, {"type": "url"}, {"data": "AA", "media_type": "image/png;base64,"}],
+    ),
+}
+
+
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image_url"},
-        *(
-            {"type": "image_url", "image_url": value}
-            for value in (None, {}, {"url": None}, {"url": 5}, 5, [URL])
-        ),
-        {"type": "input_image", "file_id": "file-1"},
-        {"type": "video_url"},
-        {"type": "audio_url"},
-        {"type": "input_audio"},
-        *(
-            {"type": "input_audio", "input_audio": value}
-            for value in (
-                {},
-                {"data": None},
-                {"data": "AA", "format": "wav;x,"},
-                {"data": "AA", "format": 5},
-            )
-        ),
-        {"type": "image"},
-        *(
-            {"type": "image", "source": value}
-            for value in (
-                "a",
-                {"type": "file", "file_id": "a"},
-                {"type": "url"},
-                {"data": "AA", "media_type": "image/png;base64,"},
-            )
-        ),
+        *({"type": name} for name in (*WITHOUT, "input_image", "video_url", "audio_url")),
+        *({"type": name, key: one} for name, (key, ones) in WITHOUT.items() for one in ones),
     ],
     ids=repr,
 )

@@ -56,6 +56,9 @@ def test_a_constraint_is_found_whatever_its_key(body: dict[str, Any], place: str
 
 INNER = {"type": "regex", "pattern": "a{200}"}
 TOO_MUCH = [
+    ({"regex": "a" * 10_001}, "at most 10,000 characters"),
+    ({"grammar": 'root ::= "' + "a" * 50_000 + '"'}, "at most 50,000 characters"),
+    ({"json": {"enum": ["a" * 64_001]}}, "at most 64,000 characters"),
     ({"json": properties(1_001)}, "at most 1,000 properties; it has 1,001"),
     ({"json": {"enum": list(range(1_001))}}, "at most 1,000 values; it has 1,001"),
     ({"json": {"$ref": "file:///etc/passwd"}}, "it begins with #"),
@@ -149,6 +152,11 @@ NAME: /[a-z]{1,20}/
 NUMBER: /[0-9]+/
 """
 LEGITIMATE = [
+    {"regex": "a" * 10_000},
+    {"choice": ["a"] * 1_000},
+    {"grammar": 'root ::= "a" root | "b"'},
+    # It never ends, and the compiler says so at once.
+    {"grammar": "root ::= root"},
     {"json": Person.model_json_schema()},
     {"json": STRICT},
     {"json": {"enum": [f"value {n}" for n in range(300)]}},
