@@ -93,7 +93,7 @@ def test_a_mark_of_the_future_stops_nobody(swept_settings: Settings, mark: Path)
 
 @pytest.mark.parametrize("name", ["FILES_PATH", "BASE_PATH"])
 @pytest.mark.parametrize("exists", [False, True])
-def test_where_nothing_is_kept_nothing_is_written(tmp_path: Path, name: str, exists: bool) -> None:
+def test_where_nothing_is_stored_nothing_is_made(tmp_path: Path, name: str, exists: bool) -> None:
     root = tmp_path / "volume"
     if exists:
         root.mkdir()

@@ -81,14 +81,14 @@ async def test_what_is_at_its_bound_is_accepted_on_both_paths(params: dict[str, 
 
 
 @pytest.mark.parametrize(("name", "value", "message"), ABOVE)
-async def test_what_is_above_its_bound_is_no_raw_job(name: str, value: Any, message: str) -> None:
+async def test_raw_jobs_above_a_bound_are_refused(name: str, value: Any, message: str) -> None:
     error = await refused(raw(**{name: value}))
     assert (error["code"], error["param"]) == (400, name)
     assert error["message"] == f"sampling_params.{name}: {message}"
 
 
 @pytest.mark.parametrize(("name", "value", "message"), [*ABOVE, *ABOVE_IN_BODIES])
-async def test_what_is_above_its_bound_is_no_body(name: str, value: Any, message: str) -> None:
+async def test_bodies_above_a_bound_are_refused(name: str, value: Any, message: str) -> None:
     error = await refused(body(**{name: value}))
     assert (error["code"], error["param"]) == (400, name)
     assert error["message"] == f"{name}: {message}"

@@ -113,21 +113,12 @@ def test_the_chat_template_gets_every_turn_as_it_was_sent(turn: dict[str, Any]) 
     assert raw(messages=[turn]).conversation == [turn]
 
 
-def test_sampling_params_and_stream_reach_the_job() -> None:
-    job = raw(prompt="Hi", sampling_params={"n": 2}, stream=True)
-    assert (job.sampling_params.n, job.stream) == (2, True)
-
-
 @pytest.mark.parametrize(
     "key",
     ["openai_route", "messages", "sampling_params", "stream", "guided_json", "zzz", *CHUNK_KEYS],
 )
 def test_null_counts_as_absent(key: str) -> None:
     assert raw(prompt="Hi", **{key: None}) == raw(prompt="Hi")
-
-
-def test_a_null_prompt_leaves_the_messages() -> None:
-    assert raw(prompt=None, messages=[TURN]) == raw(messages=[TURN])
 
 
 @pytest.mark.parametrize("form", [{"prompt": "Hi"}, {"openai_route": CHAT}, {"route": CHAT}])

@@ -58,13 +58,8 @@ def test_keys_of_the_whole_answer_stay_with_the_job() -> None:
     job = listed(prompts=["a"], stream=True, use_tqdm=False)
     assert (job.stream, job.use_tqdm) == (True, False)
     assert job.items == (parse_input({"prompt": "a"}),)
-
-
-@pytest.mark.parametrize("rest", [{}, {"stream": None, "use_tqdm": None, "sampling_params": None}])
-def test_a_list_alone_has_the_defaults(rest: dict[str, None]) -> None:
-    job = listed(prompts=["a"], messages_list=None, prompt=None, **rest)
-    assert (job.stream, job.use_tqdm) == (False, None)
-    assert job.items == (parse_input({"prompt": "a"}),)
+    plain = listed(prompts=["a"], messages_list=None, prompt=None, use_tqdm=None)
+    assert (plain.stream, plain.use_tqdm, plain.items) == (False, None, job.items)
 
 
 def test_an_item_may_have_sampling_params_of_its_own() -> None:
@@ -146,7 +141,3 @@ def test_items_share_what_is_not_their_own(form: dict[str, Any], params: Any) ->
     assert len(common) == 2
     if isinstance(params, dict):
         assert len({id(item.sampling_params) for item in items}) == 1
-
-
-def test_a_long_parameter_of_all_items_counts_once() -> None:
-    assert len(listed(prompts=["a"] * 200, sampling_params={}, guided_regex="a" * 5_000).items)

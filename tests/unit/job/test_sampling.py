@@ -50,8 +50,8 @@ def sampling(params: Any = None, **outside: Any) -> Sampling:
 def test_best_of_are_generated_and_what_is_compared_first_is_not_streamed(
     params: dict[str, Any], n: int, width: int, ranked: bool
 ) -> None:
-    given = sampling(params)
-    assert (given.n, given.width, given.ranked) == (n, width, ranked)
+    found = sampling(params)
+    assert (found.n, found.width, found.ranked) == (n, width, ranked)
     assert job(params, stream=True).streamed is not ranked
     assert job(params, stream=False).streamed is False
 
@@ -94,15 +94,13 @@ def test_vllm_gets_what_is_not_translated_as_it_was_sent() -> None:
     assert sampling({**rest, **ours}).vllm == rest
 
 
-@pytest.mark.parametrize("name", [*Sampling.model_fields, "temperature", "logits_processors"])
-def test_null_counts_as_absent(name: str) -> None:
-    assert sampling({name: None}) == sampling()
-    assert sampling({name: None}).vllm == {}
+NAMES = (*Sampling.model_fields, "temperature", "logits_processors", "guided_json", HOLDERS[0])
 
 
-@pytest.mark.parametrize("name", ["guided_json", "structured_outputs", "return_token_log_probs"])
+@pytest.mark.parametrize("name", NAMES)
 def test_null_counts_as_absent_inside_and_outside(name: str) -> None:
     assert sampling({name: None}) == sampling(**{name: None}) == sampling()
+    assert sampling({name: None}).vllm == {}
 
 
 @pytest.mark.parametrize(
@@ -167,5 +165,5 @@ def test_without_a_constraint_vllm_gets_none() -> None:
 
 
 def test_null_inside_leaves_room_for_a_value_outside() -> None:
-    given = sampling({"guided_regex": None}, guided_regex="a")
-    assert given.vllm == {"structured_outputs": {"regex": "a"}}
+    found = sampling({"guided_regex": None}, guided_regex="a")
+    assert found.vllm == {"structured_outputs": {"regex": "a"}}

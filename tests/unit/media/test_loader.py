@@ -62,16 +62,9 @@ async def test_a_redirect_is_followed_three_times_and_no_more(serve: Any) -> Non
 NOT_ALLOWED = "its host is none of ALLOWED_MEDIA_DOMAINS"
 
 
-@pytest.mark.parametrize(
-    ("host", "reason"),
-    [
-        ("other.example", NOT_ALLOWED),
-        ("user:hunter2@host.example", "its URL has a user or a password"),
-    ],
-)
-async def test_a_redirect_is_bound_to_the_rules_of_urls(serve: Any, host: str, reason: str) -> None:
-    url = serve.redirect(serve().replace("host.example", host))
-    assert await refusal(media(domains=("host.example",)), body(url)) == reason
+async def test_a_redirect_leads_to_the_domains_of_the_operator_only(serve: Any) -> None:
+    url = serve.redirect(serve().replace("host.example", "other.example"))
+    assert await refusal(media(domains=("host.example",)), body(url)) == NOT_ALLOWED
 
 
 async def test_only_the_domains_of_the_operator_are_asked(serve: Any) -> None:
