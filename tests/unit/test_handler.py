@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support import ROOT
 from support.engine.scripted import ScriptedEngine, tokens, worker
-from support.processes.background import background
+from support.processes.background import background, wait_until
 from support.processes.commands import HANDLER, HOME, run
 
 from emulator import Emulator, Status
@@ -53,8 +53,14 @@ def test_sigterm_during_a_start_ends_a_core_that_was_forked_a_moment_ago() -> No
         core = psutil.Process(int(start.stdout.readline()))
         start.send_signal(signal.SIGTERM)
         assert start.wait() == 128 + signal.SIGTERM
-    psutil.wait_procs([core])
-    assert not core.is_running() or core.status() == psutil.STATUS_ZOMBIE
+
+    def has_ended() -> bool:
+        try:
+            return bool(core.status() == psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return True
+
+    wait_until(has_ended)
 
 
 @pytest.fixture
