@@ -257,7 +257,7 @@ OUTSIDE = f"sampling_params.return_token_log_probs: {BOOLEAN}"
 NO_FILE = "unknown key 'fine_tune.trainingfile': did you mean 'fine_tune.training_file'?"
 MESSAGES: list[tuple[str | None, str, Any]] = [
     *((None, NO_SHAPE, payload) for payload in NO_SHAPES),
-    ("z" * 200, f"unknown key {'z' * 64!r}...", {**RAW, "z" * 200: 1}),
+    ("z" * 65, f"unknown key {'z' * 64!r}...", {**RAW, "z" * 65: 1}),
     ("prompt", "prompt and prompts: one of them, not more", {**LISTED, "prompt": "a"}),
     ("messages", ONE_SHAPE, {**LISTED, "messages": [TURN], "messages_list": [[TURN]]}),
     ("prompt", MANY_WRONG, {"prompts": ["a", *[7] * 101]}),
