@@ -1,14 +1,16 @@
 """Fleets for tests: their workers run small programs."""
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from emulator.fleet import Fleet
-from support.processes.emulator_client import Client, emulator_client, eventually
+from support.processes.background import HUNG_S
+from support.processes.emulator_peer import Peer, emulator_peer, eventually
 
 # The beginning of every program; `take` asks for a job, as the SDK does.
 _WORKER = """
@@ -39,7 +41,7 @@ while not asked_to_stop:
         call("RUNPOD_WEBHOOK_POST_OUTPUT", job["id"], {"output": job["input"]})
 say("ends")
 """
-STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + STAYS
+STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 WITH_CHILD = """
 child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"])
 say("child", child.pid)
@@ -53,46 +55,58 @@ def program(text: str) -> tuple[str, ...]:
 
 @dataclass
 class RunningFleet:
-    """A fleet, a client of its emulator, and the lines that the fleet announced."""
+    """A fleet, the other side of its emulator, and the lines that the fleet announced."""
 
     fleet: Fleet
-    client: Client
+    peer: Peer
     logs: Path
     announced: list[str]
 
     async def announces(self, text: str, times: int = 1) -> None:
         """Wait until a text was announced a number of times."""
+        await eventually(lambda: "\n".join(self.announced).count(text) >= times)
 
-        async def has_announced() -> bool:
-            return "\n".join(self.announced).count(text) >= times
-
-        await eventually(has_announced)
+    def log(self, worker: str = "worker-1") -> str:
+        return (self.logs / f"{worker}.log").read_text()
 
     async def logged(self, prefix: str, worker: str = "worker-1") -> str:
         """Wait for a line in a worker's log that begins so; return the rest of the line."""
-        log = self.logs / f"{worker}.log"
-
-        async def is_logged() -> bool:
-            return any(line.startswith(prefix) for line in log.read_text().splitlines())
-
-        await eventually(is_logged)
-        return log.read_text().split(prefix)[1].split("\n")[0].strip()
+        await eventually(lambda: f"\n{prefix}" in f"\n{self.log(worker)}")
+        return self.log(worker).split(prefix)[1].split("\n")[0].strip()
 
     async def workers(self) -> list[dict[str, Any]]:
-        return list((await self.client.get("/control/workers"))["workers"])
+        return list((await self.peer.get("/control/workers"))["workers"])
+
+    async def pids(self) -> list[int]:
+        """Return the ids of the workers' first processes, once all are ready, and of children."""
+        await self.announces("is ready after", times=len(self.peer.queue.workers))
+        logs = [self.log(worker["id"]) for worker in await self.workers()]
+        children = [line.split()[1] for log in logs for line in log.splitlines() if "child" in line]
+        return [worker["pid"] for worker in await self.workers()] + [*map(int, children)]
+
+    async def signal(self, name: str) -> None:
+        path = "/control/workers/worker-1/signal"
+        status, worker = await self.peer.request("POST", path, json={"signal": name})
+        assert (status, worker["id"]) == (200, "worker-1")
+
+    async def drain(self, grace_s: float = 600, hurry: asyncio.Event | None = None) -> None:
+        """Drain the fleet; no test uses up the grace."""
+        async with asyncio.timeout(HUNG_S):
+            await self.fleet.drain(grace_s, hurry or asyncio.Event())
 
 
 @asynccontextmanager
 async def running_fleet(
-    logs: Path, command: Sequence[str], count: int = 1, **options: Any
+    logs: Path, text: str | Sequence[str], count: int = 1, **options: Any
 ) -> AsyncIterator[RunningFleet]:
-    """Start a fleet of `count` workers, at an emulator with these options."""
+    """Start `count` workers that run a program's text, or a command, at an emulator of its own."""
     announced: list[str] = []
-    async with emulator_client(**{"take_poll_s": 600, **options}) as client:
+    command = program(text) if isinstance(text, str) else text
+    async with emulator_peer(**{"take_poll_s": 600, **options}) as peer:
         environ = {"OF_THE_ENDPOINT": "yes"}
-        async with Fleet(client.emulator, command, environ, logs, announced.append) as fleet:
+        async with Fleet(peer.emulator, command, environ, logs, announced.append) as fleet:
             fleet.start(count)
-            yield RunningFleet(fleet, client, logs, announced)
+            yield RunningFleet(fleet, peer, logs, announced)
 
 
 def process_state(pid: int) -> str | None:
@@ -104,10 +118,10 @@ def process_state(pid: int) -> str | None:
     return None if letter in "ZX" else letter  # a zombie may have no parent to reap it
 
 
+def states(pids: Iterable[int]) -> list[str | None]:
+    return [process_state(pid) for pid in pids]
+
+
 async def wait_gone(*pids: int) -> None:
     """Wait until the processes are gone."""
-
-    async def are_gone() -> bool:
-        return [process_state(pid) for pid in pids] == [None] * len(pids)
-
-    await eventually(are_gone)
+    await eventually(lambda: not any(states(pids)))

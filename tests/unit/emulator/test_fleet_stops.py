@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes.emulator_client import eventually
+from support.processes.emulator_peer import eventually
 from support.processes.fleets import (
     SERVES,
     STAYS,
@@ -14,90 +14,84 @@ from support.processes.fleets import (
     process_state,
     program,
     running_fleet,
+    states,
     wait_gone,
 )
 
 import emulator
 
 SOURCE = Path(emulator.__file__).parents[1]
-LONG_S = 600.0  # a grace period that no test uses up
 
 
 async def test_draining_lets_workers_that_wait_for_jobs_exit_at_once(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, program(SERVES), count=2) as running:
-        await running.announces("is ready after", times=2)
-        pids = [worker["pid"] for worker in await running.workers()]
-        async with asyncio.timeout(60):
-            await running.fleet.drain(LONG_S, asyncio.Event())
-        assert [process_state(pid) for pid in pids] == [None, None]
+    async with running_fleet(tmp_path, SERVES, count=2) as running:
+        pids = await running.pids()
+        await running.drain()
+        assert states(pids) == [None, None]
         for number in (1, 2):
             await running.logged("ends", f"worker-{number}")
         assert "started again" not in "".join(running.announced)
-        assert (await running.client.request("POST", "/run", json={"input": 1}))[0] == 503
+        assert (await running.peer.request("POST", "/run", json={"input": 1}))[0] == 503
 
 
 async def test_draining_lets_a_worker_finish_the_job_it_runs(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, program(SERVES)) as running:
-        job = await running.client.run("until SIGTERM")
+    async with running_fleet(tmp_path, SERVES) as running:
+        job = await running.peer.run("until SIGTERM")
         assert await running.logged("runs") == job
-        assert (await running.client.status(job))["status"] == "IN_PROGRESS"
-        async with asyncio.timeout(60):
-            await running.fleet.drain(LONG_S, asyncio.Event())
-        report = await running.client.status(job)
+        await running.drain()
+        report = await running.peer.report(job)
         assert (report["status"], report["output"]) == ("COMPLETED", "until SIGTERM")
 
 
 async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, program(STUBBORN)) as running:
-        await running.fleet.ready.wait()
-        (worker,) = await running.workers()
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        await running.fleet.drain(0.05, asyncio.Event())
-        assert loop.time() - begun >= 0.05
-        assert process_state(worker["pid"]) is not None
-    await wait_gone(worker["pid"])
+    async with running_fleet(tmp_path, STUBBORN + WITH_CHILD + STAYS, count=2) as running:
+        pids = await running.pids()
+        assert len(pids) == 4
+        draining = asyncio.create_task(running.drain(grace_s=30))
+        await eventually(lambda: running.peer.queue.closed)
+        assert not draining.done()
+        running.peer.let_pass(30)
+        await draining
+        assert None not in states(pids)
+    await wait_gone(*pids)
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.05])
-async def test_a_hurry_ends_the_grace_at_once(tmp_path: Path, after_s: float) -> None:
-    async with running_fleet(tmp_path, program(STUBBORN)) as running:
-        await running.fleet.ready.wait()
-        (worker,) = await running.workers()
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_hurry_ends_the_grace_at_once(tmp_path: Path, later: bool) -> None:
+    async with running_fleet(tmp_path, STUBBORN + STAYS) as running:
+        (pid,) = await running.pids()
         hurry = asyncio.Event()
-        asyncio.get_running_loop().call_later(after_s, hurry.set)
-        async with asyncio.timeout(60):
-            await running.fleet.drain(LONG_S, hurry)
-        assert hurry.is_set()
-        assert process_state(worker["pid"]) is not None
-    await wait_gone(worker["pid"])
+        if later:
+            asyncio.get_running_loop().call_later(0.02, hurry.set)
+        else:
+            hurry.set()
+        await running.drain(hurry=hurry)
+        assert process_state(pid) is not None
 
 
 async def test_the_job_of_a_worker_that_is_killed_at_the_end_fails(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, program(STUBBORN)) as running:
-        job = running.client.emulator.job(await running.client.run())
-        assert await job.changed.wait_for(lambda: job.worker is not None, 60)
-        await running.fleet.drain(0, asyncio.Event())
+    async with running_fleet(tmp_path, STUBBORN + STAYS) as running:
+        job = running.peer.emulator.job(await running.peer.run())
+        await eventually(lambda: job.worker)
+        await running.drain(grace_s=0)
     assert (job.status, job.error) == ("FAILED", "worker-1 exited while it ran this job")
-    worker = running.client.emulator.queue.worker("worker-1")
+    worker = running.peer.queue.worker("worker-1")
     assert (worker.ready, worker.process) == (False, None)
 
 
 async def test_a_worker_that_is_just_being_started_is_drained_too(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, program(STAYS)) as running:
+    async with running_fleet(tmp_path, STAYS) as running:
         await asyncio.sleep(0)
         assert running.announced == [f"worker-1 starts (its log: {tmp_path / 'worker-1.log'})"]
-        async with asyncio.timeout(60):
-            await running.fleet.drain(LONG_S, asyncio.Event())
+        await running.drain()
 
 
 async def test_a_worker_that_would_be_started_again_is_not_when_the_endpoint_is_drained(
     tmp_path: Path,
 ) -> None:
-    async with running_fleet(tmp_path, program("sys.exit(1)")) as running:
+    async with running_fleet(tmp_path, "sys.exit(1)") as running:
         await running.announces("it is started again in 2 s")
-        async with asyncio.timeout(60):
-            await running.fleet.drain(LONG_S, asyncio.Event())
+        await running.drain()
         (worker,) = await running.workers()
         assert worker["starts"] == 1
 
@@ -105,14 +99,11 @@ async def test_a_worker_that_would_be_started_again_is_not_when_the_endpoint_is_
 async def test_draining_only_keeps_workers_started_by_hand_from_asking_for_jobs(
     tmp_path: Path,
 ) -> None:
-    async with running_fleet(tmp_path, program(SERVES)) as running:
+    async with running_fleet(tmp_path, SERVES) as running:
         await running.fleet.ready.wait()
-        asking = asyncio.create_task(running.client.request("GET", "/job-take/by-hand"))
-        workers = running.client.emulator.queue.workers
-        await running.client.emulator.queue.arrived.wait_for(lambda: "by-hand" in workers, 60)
-        async with asyncio.timeout(60):
-            await running.fleet.drain(LONG_S, asyncio.Event())
-            assert await asking == (204, None)
+        asking = await running.peer.held("/job-take/by-hand")
+        await running.drain()
+        assert await asking == (204, None)
 
 
 async def test_workers_do_not_outlive_an_emulator_that_is_killed(tmp_path: Path) -> None:
@@ -122,13 +113,9 @@ async def test_workers_do_not_outlive_an_emulator_that_is_killed(tmp_path: Path)
         *(*command, "--", *worker), cwd=SOURCE, stdout=asyncio.subprocess.DEVNULL
     )
     log = tmp_path / "worker-1.log"
-
-    async def runs() -> bool:
-        return log.exists() and "worker" in log.read_text()
-
-    await eventually(runs)
+    await eventually(lambda: log.exists() and "worker" in log.read_text())
     pids = [int(line.split()[1]) for line in log.read_text().splitlines()]
-    assert None not in [process_state(pid) for pid in pids]
+    assert None not in states(pids)
     process.kill()
     await process.wait()
     await wait_gone(*pids)

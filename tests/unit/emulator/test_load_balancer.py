@@ -10,26 +10,25 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from support.processes.background import HUNG_S
 
 from emulator import Options
 from emulator.load_balancer import AFFINITY, LoadBalancer
 
-FAST: dict[str, Any] = {"ping_s": 0.01}
-
 
 @dataclass
 class ServingWorker:
-    """A worker's server: says what it got, and streams."""
+    """A worker's server: says what it got."""
 
     id: str
-    status: int = 200  # of its pings
+    ping: int = 200
     held: asyncio.Event = field(default_factory=asyncio.Event)
-    named: set[str] = field(default_factory=set)  # how it was called
+    hosts: set[str] = field(default_factory=set)  # by which it was called
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.named.add(request.host.partition(":")[0])
+        self.hosts.add(request.host.partition(":")[0])
         if request.path == "/ping":
-            return web.Response(status=self.status)
+            return web.Response(status=self.ping)
         if request.path == "/held":
             await self.held.wait()
         if request.path == "/large":
@@ -47,17 +46,23 @@ class Balanced:
     session: aiohttp.ClientSession
 
     async def ask(self, path: str = "/v1/models", affinity: str = "") -> tuple[int, Any, str]:
+        """Return the status, the body, and the name of the worker that answered."""
         async with self.session.get(path, headers={AFFINITY: affinity}) as answer:
             return answer.status, await answer.json(), answer.headers.get(AFFINITY, "")
+
+    async def ask_until(self, status: int) -> Any:
+        async with asyncio.timeout(HUNG_S):
+            while (answer := await self.ask())[0] != status:
+                pass
+        return answer[1]
 
 
 @asynccontextmanager
 async def balanced(count: int = 2, **options: Any) -> AsyncIterator[Balanced]:
     async with AsyncExitStack() as stack:
-        balancer = await stack.enter_async_context(LoadBalancer(Options(**FAST | options)))
-        workers = {}
-        for number in range(1, count + 1):
-            worker = ServingWorker(f"worker-{number}")
+        balancer = await stack.enter_async_context(LoadBalancer(Options(ping_s=0.01, **options)))
+        workers = {f"worker-{n}": ServingWorker(f"worker-{n}") for n in range(1, count + 1)}
+        for worker in workers.values():
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", worker.answer)
             runner = web.AppRunner(app, shutdown_timeout=0)
@@ -65,7 +70,6 @@ async def balanced(count: int = 2, **options: Any) -> AsyncIterator[Balanced]:
             stack.push_async_callback(runner.cleanup)
             port = int(balancer.worker_environ(worker.id)["PORT"])
             await web.TCPSite(runner, "127.0.0.1", port).start()
-            workers[worker.id] = worker
         session = await stack.enter_async_context(aiohttp.ClientSession(balancer.url))
         yield Balanced(workers, session)
         for worker in workers.values():
@@ -84,42 +88,40 @@ async def test_a_request_reaches_a_worker_unchanged_and_its_answer_the_caller() 
 
 
 async def test_one_that_listens_on_all_addresses_calls_its_workers_by_this_machines() -> None:
-    async with balanced(host="0.0.0.0") as endpoint:
+    async with balanced(1, host="0.0.0.0") as endpoint:
         assert (await endpoint.ask())[0] == 201
-        assert {name for one in endpoint.workers.values() for name in one.named} == {"127.0.0.1"}
+        assert endpoint.workers["worker-1"].hosts == {"127.0.0.1"}
 
 
 async def test_the_worker_with_the_fewest_requests_gets_the_next() -> None:
     async with balanced() as endpoint:
-        held = asyncio.create_task(endpoint.ask("/held"))
-        busy = set[str]()
-        while len(busy) < 2:
-            _, answer, _ = await endpoint.ask()
-            busy.add(answer["worker"])
-            if len(busy) == 1 and not held.done():
-                break
-        served = {(await endpoint.ask())[2] for _ in range(5)}
-        assert len(served) == 1
-        for worker in endpoint.workers.values():
-            worker.held.set()
-        assert (await held)[2] not in served
+        # Both are healthy.
+        assert {
+            (await endpoint.ask(affinity=f"strict {name}"))[2] for name in endpoint.workers
+        } == {*endpoint.workers}
+        held = asyncio.create_task(endpoint.ask("/held", affinity="worker-1"))
+        async with asyncio.timeout(HUNG_S):
+            while (await endpoint.ask())[2] != "worker-2":
+                pass
+        assert {(await endpoint.ask())[2] for _ in range(5)} == {"worker-2"}
+        endpoint.workers["worker-1"].held.set()
+        assert (await held)[2] == "worker-1"
 
 
 async def test_a_session_stays_on_its_worker() -> None:
     async with balanced() as endpoint:
         for name in endpoint.workers:
-            for affinity in (name, f"strict {name}", f"strict-resume {name}"):
+            for affinity in (f"strict {name}", f"strict-resume {name}", name):
                 assert (await endpoint.ask(affinity=affinity))[2] == name
 
 
 async def test_without_its_worker_a_session_moves_unless_it_is_strict() -> None:
     async with balanced(strict_wait_s=0.1) as endpoint:
-        assert (await endpoint.ask(affinity="worker-1"))[2] == "worker-1"
-        endpoint.workers["worker-1"].status = 503
-        async with asyncio.timeout(300):
+        assert (await endpoint.ask(affinity="strict worker-2"))[0] == 201
+        endpoint.workers["worker-1"].ping = 503
+        async with asyncio.timeout(HUNG_S):
             while (await endpoint.ask(affinity="worker-1"))[2] == "worker-1":
                 pass
-        assert (await endpoint.ask(affinity="worker-1"))[2] == "worker-2"
         status, body, _ = await endpoint.ask(affinity="strict worker-1")
         assert (status, "timed out waiting for worker" in body["error"]) == (400, True)
         status, body, _ = await endpoint.ask(affinity="strict worker-9")
@@ -130,17 +132,14 @@ async def test_without_its_worker_a_session_moves_unless_it_is_strict() -> None:
 async def test_a_request_waits_for_a_healthy_worker_and_not_for_ever(ping: int) -> None:
     async with balanced(1, balanced_wait_s=0.2) as endpoint:
         (worker,) = endpoint.workers.values()
-        assert (await endpoint.ask())[0] == 201
-        worker.status = ping
-        async with asyncio.timeout(300):
-            while (found := await endpoint.ask())[0] != 400:
-                pass
-        assert "no workers available" in found[1]["error"]
+        await endpoint.ask_until(201)
+        worker.ping = ping
+        assert "no workers available" in (await endpoint.ask_until(400))["error"]
     async with balanced(1) as endpoint:
         (worker,) = endpoint.workers.values()
-        worker.status = ping
+        worker.ping = ping
         waiting = asyncio.create_task(endpoint.ask())
-        worker.status = 200
+        worker.ping = 200
         assert (await waiting)[0] == 201
 
 

@@ -1,4 +1,4 @@
-"""The command `python -m emulator`: without workers, and its options."""
+"""The command `python -m emulator`: without workers, its options, and the examples it prints."""
 
 import re
 import shlex
@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 import emulator
-from emulator import ExpiredAs, FailedAs, LostAs, slow_link
+from emulator import Emulator, ExpiredAs, FailedAs, LostAs, slow_link
 from emulator.command_line import read_command_line, to_options
+from emulator.examples import examples, fetch_model_name
 from emulator.options import Options
 
 SOURCE = Path(emulator.__file__).parents[1]
+COMMAND = [sys.executable, "-m", "emulator"]
+# An option of the worker's command, not of the platform's.
+WORKERS = "--serve"
 
 
 def read(arguments: str) -> Options:
@@ -23,12 +27,8 @@ def read(arguments: str) -> Options:
 
 
 def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "emulator", "--port", "0"],
-        cwd=SOURCE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command = [*COMMAND, "--port", "0"]
+    with subprocess.Popen(command, cwd=SOURCE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(10)]
         words = shlex.split("".join(lines[2:]), comments=True)
@@ -37,25 +37,18 @@ def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
         health = take.split("/job-take/")[0] + "/health"
         with urllib.request.urlopen(health) as answer:
             assert answer.status == 200
+        port = lines[0].split(":")[3].split("/")[0]
+        second = subprocess.run(
+            [*COMMAND, "--port", port], cwd=SOURCE, check=False, capture_output=True, text=True
+        )
         process.send_signal(signal.SIGINT)
     assert process.returncode == 0
     assert take.endswith("/job-take/$ID?gpu=local")  # the shell left `$ID` alone
     assert {name for name in environ if not name.startswith("RUNPOD_")} == set()
-
-
-def test_a_port_that_is_taken_is_said_in_a_line() -> None:
-    command = [sys.executable, "-m", "emulator", "--port"]
-    with subprocess.Popen([*command, "0"], cwd=SOURCE, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
-        port = first.stdout.readline().split(":")[3].split("/")[0]
-        second = subprocess.run(
-            [*command, port], cwd=SOURCE, check=False, capture_output=True, text=True
-        )
-        first.send_signal(signal.SIGTERM)
-    assert second.returncode == 1
-    assert second.stderr.startswith("The endpoint can't be served: ")
-    assert port in second.stderr
-    assert len(second.stderr.splitlines()) == 1
+    # The port is taken.
+    (line,) = second.stderr.splitlines()
+    assert (second.returncode, line.startswith("The endpoint can't be served: ")) == (1, True)
+    assert port in line
 
 
 def test_options_can_be_given_on_the_command_line() -> None:
@@ -64,34 +57,34 @@ def test_options_can_be_given_on_the_command_line() -> None:
         "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued --seed 5 "
         f"--expired-as deleted --keep-on-disconnect --execution-timeout 7 --fault '{fault}'"
     )
-    assert (options.port, options.endpoint, options.execution_timeout_s) == (9, "mine", 7)
-    assert options.failed_as is FailedAs.OK
-    assert options.lost_as is LostAs.REQUEUED
-    assert options.expired_as is ExpiredAs.DELETED
-    assert not options.cancel_on_disconnect
-    assert options.faults[:2] == slow_link(0.05)
-    assert (options.faults[2].calls, options.seed) == (2, 5)
+    delays = slow_link(0.05)
+    assert options.faults[:2] == delays
+    assert options.faults[2].calls == 2
+    assert options == Options(
+        port=9,
+        endpoint="mine",
+        execution_timeout_s=7,
+        failed_as=FailedAs.OK,
+        lost_as=LostAs.REQUEUED,
+        expired_as=ExpiredAs.DELETED,
+        cancel_on_disconnect=False,
+        faults=options.faults,
+        seed=5,
+    )
 
 
-# An option of the worker's command, not of the platform's.
-WORKERS = "--serve"
+def test_what_is_not_given_is_as_in_the_library_but_the_port() -> None:
+    assert read("") == Options(port=8000)
+    assert (Options().oversize_status, Options().webhook_retry_s) == (400, 10)
 
 
 def test_every_option_that_the_documentation_names_is_there() -> None:
     page = (SOURCE.parent / "docs" / "endpoint.md").read_text()
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page)) - {"--help", WORKERS}
-    command = [sys.executable, "-m", "emulator", "--help"]
-    listed = subprocess.run(command, cwd=SOURCE, check=True, capture_output=True, text=True).stdout
+    helped = [*COMMAND, "--help"]
+    listed = subprocess.run(helped, cwd=SOURCE, check=True, capture_output=True, text=True).stdout
     assert len(named) > 8
     assert {option for option in named if option not in listed} == set()
-
-
-def test_what_is_not_given_is_as_in_the_library() -> None:
-    assert read("--port 0") == Options()
-
-
-def test_the_documented_port_is_the_default() -> None:
-    assert read("").port == 8000
 
 
 def test_the_command_of_a_worker_keeps_its_own_options() -> None:
@@ -118,3 +111,19 @@ def test_a_wrong_option_is_refused_with_the_reason(
     with pytest.raises(SystemExit):
         read(arguments)
     assert message in capsys.readouterr().err
+
+
+async def test_a_worker_that_does_not_tell_its_model_is_not_left_with_the_question() -> None:
+    queue = Emulator().queue
+    assert await fetch_model_name(queue, wait_s=0.01) is None
+    (job,) = queue.jobs.values()
+    assert job.status == "CANCELLED"
+
+
+def test_the_examples_in_the_raw_form_are_greedy() -> None:
+    text = examples(api_url="u", endpoint="e", model=None, with_key=False, python="p")
+    assert text.count('"max_tokens": 100, "temperature": 0}') == text.count("max_tokens") == 2
+
+
+def test_an_address_of_version_6_stands_in_brackets() -> None:
+    assert Emulator(Options(host="::1", port=9)).url == "http://[::1]:9/v2/local"

@@ -1,45 +1,116 @@
-"""Bodies that can't be read, or could not be serialized again."""
+"""Bodies: those that can't be read or serialized again, and those of the largest size."""
+
+import asyncio
+import io
+from typing import Any
 
 import pytest
-from support.processes.emulator_client import emulator_client
+from support.processes.emulator_peer import Peer, with_options
 
-DEEP = b'{"input": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+MEGABYTE = 1_000_000
+JOB, RESULT = '{"input": "%s"}', '{"output": "%s"}'
+WRAPPER = len('{"output": }')  # the size of a yield is that of its value, quotes included
+
+requests = pytest.mark.parametrize(
+    ("path", "limit"),
+    [("/run", 10_000_000), ("/runsync", 20_000_000), ("/openai/v1/completions", 20_000_000)],
+)
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(DEEP, id="deep"),
+        pytest.param(b'{"input": ' + b"[" * 5000 + b"]" * 5000 + b"}", id="deep"),
         pytest.param(b'{"input": NaN}', id="NaN"),
         pytest.param(b'{"input": -Infinity}', id="infinite"),
         pytest.param(b'{"input": "\\ud83d"}', id="half a surrogate pair"),
     ],
 )
-async def test_a_body_that_is_no_json_is_refused_wherever_it_comes_in(body: bytes) -> None:
-    async with emulator_client() as client:
-        job = await client.start()
-        paths = (
-            *("/run", "/runsync", "/openai/v1/completions"),
-            *(f"/job-stream/w/{job}", f"/job-done/w/{job}", "/control/faults"),
-        )
-        for path in paths:
-            status, answer = await client.request("POST", path, data=body)
-            assert status == 400
-            assert "the body " in answer["error"]
+async def test_a_body_that_is_no_json_is_refused_wherever_it_comes_in(
+    peer: Peer, body: bytes
+) -> None:
+    job = await peer.start()
+    callers, workers = ("/run", "/runsync", "/openai/v1/completions"), ("stream", "done")
+    for path in (*callers, "/control/faults", *(f"/job-{call}/w/{job}" for call in workers)):
+        status, answer = await peer.request("POST", path, data=body)
+        assert (status, "the body " in answer["error"]) == (400, True)
 
 
-@pytest.mark.parametrize("depth", [50, 190])
-async def test_an_input_that_is_only_rather_deep_reaches_its_worker(depth: int) -> None:
-    async with emulator_client() as client:
-        nested: list[object] = []
-        for _ in range(depth):
-            nested = [nested]
-        await client.run(nested)
-        assert (await client.get("/job-take/w"))["input"] == nested
+async def test_an_input_that_is_only_rather_deep_reaches_its_worker(peer: Peer) -> None:
+    nested: list[object] = []
+    for _ in range(190):
+        nested = [nested]
+    await peer.run(nested)
+    assert (await peer.get("/job-take/w"))["input"] == nested
 
 
-async def test_a_body_that_is_not_encoded_as_it_says_is_refused() -> None:
-    async with emulator_client() as client:
-        answer = await client.raw("POST", "/run", {"input": 1}, b"Content-Encoding: gzip\r\n")
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert b"the body can't be read" in answer
+async def test_a_body_that_is_not_encoded_as_it_says_is_refused(peer: Peer) -> None:
+    answer = await peer.raw("POST", "/run", {"input": 1}, b"Content-Encoding: gzip\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"the body can't be read" in answer
+
+
+def padded(template: str, size: int) -> bytes:
+    """Return a body of `size` bytes."""
+    return (template % ("x" * (size - len(template) + 2))).encode()
+
+
+async def send(peer: Peer, path: str, body: bytes) -> tuple[int, Any]:
+    return await peer.request("POST", path, data=io.BytesIO(body))
+
+
+@requests
+@with_options(take_poll_s=600)
+async def test_a_request_of_the_largest_size_is_served(peer: Peer, path: str, limit: int) -> None:
+    sending = asyncio.create_task(send(peer, path, padded(JOB, limit)))
+    job = await peer.get("/job-take/w")
+    assert limit - 20 < len(str(job["input"])) < limit + 100
+    await peer.post_done(job["id"], output=1)
+    assert (await sending)[0] == 200
+
+
+@requests
+@with_options(oversize_status=413)
+async def test_a_request_of_one_byte_more_is_refused_with_the_status_that_was_chosen(
+    peer: Peer, path: str, limit: int
+) -> None:
+    status, answer = await send(peer, path, padded(JOB, limit + 1))
+    assert status == 413
+    assert f"{limit + 1:,} bytes, and {limit:,} is the most" in answer["error"]
+    assert peer.queue.jobs == {}
+
+
+@with_options(oversize_status=413)
+async def test_a_chunk_of_one_byte_too_many_is_refused_and_absent(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = await peer.start()
+    path = f"/job-stream/w/{job}"
+    largest, larger = (padded(RESULT, WRAPPER + MEGABYTE + extra) for extra in (0, 1))
+    assert await send(peer, path, largest) == (200, {})
+    status, answer = await send(peer, path, larger)
+    assert (status, "is the most" in answer["error"]) == (400, True)
+    assert f"a worker's /v2/local{path} was refused" in caplog.text
+    timings = await peer.get(f"/control/jobs/{job}")
+    assert [chunk["bytes"] for chunk in timings["chunks"]] == [len(largest)]
+    assert [len(output) for output in await peer.stream(job)] == [MEGABYTE - len('""')]
+
+
+async def test_a_result_of_the_largest_size_passes(peer: Peer) -> None:
+    job = await peer.start()
+    assert await send(peer, f"/job-done/w/{job}", padded(RESULT, 20_000_000)) == (200, {})
+    report = await peer.report(job)
+    assert (report["status"], len(report["output"]) > 19_999_980) == ("COMPLETED", True)
+
+
+@with_options(oversize_status=413)
+@pytest.mark.parametrize("size", [20_000_001, 64_000_001])
+async def test_a_result_that_is_too_large_is_refused_and_its_job_completed_without_one(
+    peer: Peer, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    job = await peer.start()
+    status, answer = await send(peer, f"/job-done/w/{job}", padded(RESULT, size))
+    assert (status, "error" in answer) == (400, True)
+    assert f"a worker's /v2/local/job-done/w/{job} was refused" in caplog.text
+    report = await peer.report(job)
+    assert (report["status"], "output" in report) == ("COMPLETED", False)

@@ -10,9 +10,15 @@ import aiohttp
 import pytest
 from support import ROOT
 
-from emulator import Emulator, Job, Options
+from emulator import Emulator, Options
 
 RECORDINGS = sorted((ROOT / "tests" / "platform" / "recordings").glob("*.json"))
+SCENARIOS = [
+    pytest.param(exchanges, id=f"{path.stem}-{scenario}")
+    for path in RECORDINGS
+    for scenario, exchanges in json.loads(path.read_text()).items()
+]
+ENDS = {"streams": "COMPLETED", "fails": "FAILED", "hangs": "CANCELLED"}
 
 Exchange = dict[str, Any]
 
@@ -24,54 +30,39 @@ def shape(answer: Any) -> Any:
     return [shape(item) for item in answer] if isinstance(answer, list) else type(answer)
 
 
-def submit_recorded_jobs(emulator: Emulator, exchanges: list[Exchange]) -> dict[str, Job]:
-    """Queue the jobs of the recorded take; return them by their recorded ids."""
-    taken = exchanges[0]["answer"]
-    return {
-        job["id"]: emulator.queue.submit({"input": job["input"]})
-        for job in (taken if isinstance(taken, list) else [taken])
-    }
-
-
 async def replay(
-    http: aiohttp.ClientSession, url: str, exchange: Exchange, jobs: dict[str, Job]
+    session: aiohttp.ClientSession, url: str, exchange: Exchange, ids: dict[str, str]
 ) -> Any:
-    path = "/".join(jobs[part].id if part in jobs else part for part in exchange["path"].split("/"))
-    query = {**exchange["query"]}
-    if "batch_size" in query:
-        query["batch_size"] = "8"
+    path = "/".join(ids.get(part, part) for part in exchange["path"].split("/"))
+    query = exchange["query"] | ({"batch_size": "8"} if "batch_size" in exchange["query"] else {})
     headers = {"Content-Type": exchange["content_type"]} if exchange["content_type"] else {}
     body = json.dumps(exchange["body"], ensure_ascii=False) if exchange["body"] else None
-    async with http.request(
+    async with session.request(
         exchange["method"], url + path, params=query, data=body, headers=headers
     ) as answer:
         assert answer.status == (204 if exchange["answer"] is None else 200)
         return None if answer.status == 204 else await answer.json()
 
 
-@pytest.mark.parametrize(
-    "exchanges",
-    [
-        pytest.param(exchanges, id=f"{path.stem}-{scenario}")
-        for path in RECORDINGS
-        for scenario, exchanges in json.loads(path.read_text()).items()
-    ],
-)
+@pytest.mark.parametrize("exchanges", SCENARIOS)
 async def test_the_emulator_answers_the_recorded_sdk_as_the_recording_says(
-    exchanges: list[Exchange],
+    http_client: aiohttp.ClientSession, exchanges: list[Exchange]
 ) -> None:
-    async with Emulator(Options(take_poll_s=0.02)) as emulator, aiohttp.ClientSession() as http:
-        jobs = submit_recorded_jobs(emulator, exchanges)
+    async with Emulator(Options(take_poll_s=0.02)) as emulator:
+        taken = exchanges[0]["answer"]
+        taken = taken if isinstance(taken, list) else [taken]
+        jobs = {job["id"]: emulator.queue.submit({"input": job["input"]}) for job in taken}
+        ids = {name: job.id for name, job in jobs.items()}
         for exchange in exchanges:
             if exchange["answer"] and "jobsToStop" in exchange["answer"]:
                 emulator.queue.cancel(jobs["hangs"])
-            answer = await replay(http, emulator.url, exchange, jobs)
+            answer = await replay(http_client, emulator.url, exchange, ids)
             assert shape(answer) == shape(exchange["answer"])
-    ended = {name: job.status.value for name, job in jobs.items()}
-    expected = {"streams": "COMPLETED", "fails": "FAILED", "hangs": "CANCELLED"}
-    assert ended == {name: expected[name] for name in jobs}
+    assert {name: job.status.value for name, job in jobs.items()} == {
+        name: ENDS[name] for name in jobs
+    }
     assert jobs["streams"].output == jobs["streams"].input["yields"]
 
 
 def test_there_is_a_recording() -> None:
-    assert RECORDINGS
+    assert SCENARIOS

@@ -1,32 +1,43 @@
 """The request log: one line of JSON per request."""
 
-import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes.emulator_client import emulator_client, eventually
+from support.processes.emulator_peer import Peer, emulator_peer, eventually
 
 from emulator import Emulator, Options
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "requests.jsonl"
+
+
+@pytest.fixture
+async def peer(log: Path) -> AsyncIterator[Peer]:
+    async with emulator_peer(request_log=log, take_poll_s=600) as running:
+        yield running
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-async def test_each_request_is_a_line_with_what_was_asked_and_answered(tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
-    async with emulator_client(request_log=log) as client:
-        begun = time.time()
-        await client.request("POST", "/run", data=b'{"input": "\xc3\xbc"}')
-        await client.request("GET", "/status/nope?ttl=5")
-        await client.request("POST", "/run", data=b"{")
-        await client.request("GET", "/control/jobs")
-        # A line is written with its answer, not only at the end.
-        answered = lines(log)
-    assert lines(log) == answered
+async def test_each_request_is_a_line_with_what_was_asked_and_answered(
+    peer: Peer, log: Path
+) -> None:
+    begun = time.time()
+    await peer.request("POST", "/run", data=b'{"input": "\xc3\xbc"}')
+    await peer.request("GET", "/status/nope?ttl=5")
+    await peer.request("POST", "/run", data=b"{")
+    await peer.request("GET", "/control/jobs")
+    # A line is written with its answer, not only at the end.
+    answered = lines(log)
     keys = ("method", "path", "status", "bytes_in")
     assert [tuple(line[key] for key in keys) for line in answered] == [
         ("POST", "/v2/local/run", 200, 15),
@@ -34,64 +45,49 @@ async def test_each_request_is_a_line_with_what_was_asked_and_answered(tmp_path:
         ("POST", "/v2/local/run", 400, 1),
         ("GET", "/control/jobs", 200, 0),
     ]
-    assert all(line["bytes_out"] > 0 and line["ms"] >= 0 for line in answered)
-    assert all(begun - 60 < line["at"] < time.time() + 60 for line in answered)
-    assert "fault" not in json.dumps(answered)
+    for line in answered:
+        assert {*line} == {"at", "ms", "bytes_out", *keys}
+        assert begun - 60 < line["at"] < time.time() + 60
+        assert line["bytes_out"] > 0
 
 
-async def test_the_time_of_a_request_is_that_until_its_answer(tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
-    async with emulator_client(request_log=log, take_poll_s=0.1) as client:
-        arrived = time.time()
-        await client.get("/job-take/w")
-        (line,) = lines(log)
-    assert 99 <= line["ms"] < 10_000
-    assert abs(line["at"] - arrived) < 5
+async def test_the_time_of_a_request_is_that_until_its_answer(peer: Peer, log: Path) -> None:
+    taking = await peer.held("/job-take/w")
+    arrived = time.time()
+    peer.let_pass(600)
+    await taking
+    (line,) = lines(log)
+    assert line["ms"] >= 600_000
+    assert line["at"] < arrived + 60
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "fault"),
-    [
-        ("GET", "/job-take/w", {"do": "status", "status": 429}),
-        ("GET", "/job-take/w", {"do": "reset"}),
-        ("GET", "/job-take/w", {"do": "lose"}),
-        ("GET", "/job-take/w", {"do": "delay", "delay_s": 0.01}),
-        ("GET", "/job-take/w", {"do": "duplicate"}),
-        ("POST", "/job-stream/w/{job}", {"do": "status", "status": 429}),
-        ("POST", "/job-stream/w/{job}", {"do": "reset"}),
-        ("POST", "/job-stream/w/{job}", {"do": "lose"}),
-        ("POST", "/job-stream/w/{job}", {"do": "delay", "delay_s": 0.01}),
-    ],
-)
+STATUS, DELAY = {"do": "status", "status": 429}, {"do": "delay", "delay_s": 0.01}
+
+
+@pytest.mark.parametrize("fault", [STATUS, {"do": "reset"}, {"do": "lose"}, DELAY])
+@pytest.mark.parametrize("call", ["take", "stream"])
 async def test_the_fault_that_a_request_met_is_noted(
-    tmp_path: Path, method: str, path: str, fault: dict[str, Any]
+    peer: Peer, log: Path, call: str, fault: dict[str, Any]
 ) -> None:
-    log = tmp_path / "requests.jsonl"
-    async with emulator_client(request_log=log) as client:
-        job = await (client.run if method == "GET" else client.start)()
-        on = "take" if method == "GET" else "stream"
-        await client.post("/control/faults", {"on": on, **fault})
-        call = client.raw(method, path.format(job=job), {"output": "a"})
-        if fault["do"] in ("reset", "lose"):
-            with pytest.raises(ConnectionResetError):
-                await call
-        else:
-            assert await call
-
-        async def is_logged() -> bool:
-            return "/job-" in lines(log)[-1]["path"]
-
-        await eventually(is_logged)
-        line = lines(log)[-1]
-    assert line.get("fault") == fault["do"]
-    assert line["status"] == 429 or "status" not in fault
+    job = await (peer.run if call == "take" else peer.start)()
+    method, path = ("GET", "take/w") if call == "take" else ("POST", f"stream/w/{job}")
+    await peer.add_fault(on=call, **fault)
+    with suppress(ConnectionResetError):
+        await peer.raw(method, f"/job-{path}", {"output": "a"})
+    await eventually(lambda: lines(log)[-1]["path"].endswith(path))
+    assert lines(log)[-1]["fault"] == fault["do"]
 
 
-async def test_an_emulator_writes_its_log_anew(tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
+async def test_a_take_that_was_duplicated_is_noted(peer: Peer, log: Path) -> None:
+    await peer.add_fault(on="take", do="duplicate")
+    await peer.start()
+    assert lines(log)[-1]["fault"] == "duplicate"
+
+
+async def test_an_emulator_writes_its_log_anew(log: Path) -> None:
     for _ in range(2):
-        async with emulator_client(request_log=log) as client:
-            await client.get("/health")
+        async with emulator_peer(request_log=log) as peer:
+            await peer.get("/health")
     assert len(lines(log)) == 1
 
 
@@ -102,25 +98,16 @@ async def test_a_log_that_cannot_be_written_keeps_the_emulator_from_starting(
         await Emulator(Options(request_log=tmp_path)).start()
 
 
-async def test_a_request_whose_caller_hung_up_is_a_line_too(tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
-    async with emulator_client(request_log=log, take_poll_s=600) as client:
-        asking = asyncio.create_task(client.get("/job-take/w"))
-        workers = client.emulator.queue.workers
-        await client.emulator.queue.arrived.wait_for(lambda: "w" in workers, 60)
-        asking.cancel()
-
-        async def is_logged() -> bool:
-            return '"status": 499' in log.read_text()
-
-        await eventually(is_logged)
+async def test_a_request_whose_caller_hung_up_is_a_line_too(peer: Peer, log: Path) -> None:
+    (await peer.held("/job-take/w")).cancel()
+    await eventually(lambda: '"status": 499' in log.read_text())
 
 
-async def test_the_log_of_an_endpoint_whose_port_another_wants_too_stays(tmp_path: Path) -> None:
-    log = tmp_path / "requests.jsonl"
-    async with emulator_client(request_log=log) as client:
-        await client.get("/health")
-        port = int(client.emulator.root_url.rpartition(":")[2])
-        with pytest.raises(OSError, match="address already in use"):
-            await Emulator(Options(port=port, request_log=log)).__aenter__()
-        assert len(log.read_text().splitlines()) == 1
+async def test_the_log_of_an_endpoint_whose_port_another_wants_too_stays(
+    peer: Peer, log: Path
+) -> None:
+    await peer.get("/health")
+    port = int(peer.emulator.root_url.rpartition(":")[2])
+    with pytest.raises(OSError, match="address already in use"):
+        await Emulator(Options(port=port, request_log=log)).__aenter__()
+    assert len(lines(log)) == 1

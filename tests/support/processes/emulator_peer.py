@@ -1,9 +1,9 @@
-"""A client that plays an emulator's callers and workers, in place of the SDK."""
+"""The other side of an emulator: plays its callers and its workers, in place of the SDK."""
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from emulator import Emulator, Options
+from emulator.state.worker import Worker
 from support.processes.background import HUNG_S
 
 SHORT_POLLS: dict[str, Any] = {"take_poll_s": 0.02, "stream_poll_s": 0.02}
@@ -31,12 +32,13 @@ class Clock:
         self._passed += seconds
 
 
-class Client:
+class Peer:
     """A caller and a worker, over HTTP. An answer is (status, JSON); an empty body is None."""
 
     def __init__(self, session: aiohttp.ClientSession, emulator: Emulator, clock: Clock) -> None:
         self.session = session
         self.emulator = emulator
+        self.queue = emulator.queue
         self.let_pass = clock.let_pass
 
     def url(self, path: str) -> str:
@@ -72,42 +74,51 @@ class Client:
     async def post(self, path: str, body: object = None) -> Any:
         return (await self.request("POST", path, json=body))[1]
 
+    async def add_fault(self, **fault: object) -> list[Any]:
+        """Add a fault on demand; return all that are active."""
+        return list((await self.post("/control/faults", fault))["faults"])
+
     # As a caller:
 
     async def run(self, job_input: object = None, **keys: object) -> str:
         """Queue a job, with other keys next to its input; return its id."""
         return str((await self.post("/run", {"input": job_input, **keys}))["id"])
 
-    async def status(self, job: str) -> Any:
+    async def report(self, job: str) -> Any:
         return await self.get(f"/status/{job}")
+
+    async def status(self, job: str) -> str | None:
+        """Return a job's status; None if the emulator has forgotten it."""
+        status: str | None = (await self.report(job)).get("status")
+        return status
 
     async def wait_ended(self, job: str) -> Any:
         """Wait until the job has ended; return its status object."""
+        await eventually(lambda: self.emulator.job(job).ended)
+        return await self.report(job)
 
-        async def has_ended() -> bool:
-            return (await self.status(job))["status"] not in ("IN_QUEUE", "IN_PROGRESS")
-
-        await eventually(has_ended)
-        return await self.status(job)
-
-    async def knows(self, job: str) -> bool:
-        """Return whether the emulator still has the job."""
-        return (await self.request("GET", f"/status/{job}"))[0] == 200
-
-    async def wait_forgotten(self, job: str) -> None:
-        """Wait until the emulator has forgotten the job."""
-
-        async def is_gone() -> bool:
-            return not await self.knows(job)
-
-        await eventually(is_gone)
+    async def stream(self, job: str) -> list[Any]:
+        """Return the outputs that were not read before."""
+        return [chunk["output"] for chunk in (await self.get(f"/stream/{job}"))["stream"]]
 
     # As a worker:
+
+    @property
+    def worker(self) -> Worker:
+        return self.queue.worker("w")
+
+    async def take(self, worker: str = "w") -> Any:
+        """Return the id of the next job; None if there is none."""
+        return ((await self.get(f"/job-take/{worker}")) or {}).get("id")
+
+    async def stops(self) -> list[str]:
+        """Return the ids of the jobs to stop."""
+        return list(((await self.get("/job-stop/w")) or {"jobsToStop": []})["jobsToStop"])
 
     async def start(self, job_input: object = None, **keys: object) -> str:
         """Queue a job and take it as worker w; return its id."""
         job = await self.run(job_input, **keys)
-        assert (await self.get("/job-take/w"))["id"] == job
+        assert await self.take() == job
         return job
 
     async def post_chunk(self, job: str, output: object, worker: str = "w") -> tuple[int, Any]:
@@ -116,10 +127,23 @@ class Client:
     async def post_done(self, job: str, worker: str = "w", **result: object) -> tuple[int, Any]:
         return await self.request("POST", f"/job-done/{worker}/{job}", json=result)
 
+    async def complete(self, **keys: object) -> str:
+        """Run a job to its end; return its id."""
+        job = await self.start(**keys)
+        await self.post_done(job, output=1)
+        return job
+
+    async def held(self, path: str) -> asyncio.Task[Any]:
+        """Send the first request of a worker; return it when the emulator holds it."""
+        asking = asyncio.create_task(self.request("GET", path))
+        worker = path.partition("?")[0].rpartition("/")[2]
+        await eventually(lambda: worker in self.queue.workers)
+        return asking
+
 
 @asynccontextmanager
-async def emulator_client(**options: Any) -> AsyncIterator[Client]:
-    """Start an emulator, whose polls are short by default, and yield its client."""
+async def emulator_peer(**options: Any) -> AsyncIterator[Peer]:
+    """Start an emulator, whose polls are short by default, and yield its other side."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", clock)
@@ -127,11 +151,16 @@ async def emulator_client(**options: Any) -> AsyncIterator[Client]:
             Emulator(Options(**{**SHORT_POLLS, **options})) as emulator,
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout()) as session,
         ):
-            yield Client(session, emulator, clock)
+            yield Peer(session, emulator, clock)
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+def with_options(**options: Any) -> pytest.MarkDecorator:
+    """Give the fixture ``peer`` an emulator with these options."""
+    return pytest.mark.parametrize("peer", [options], indirect=True)
+
+
+async def eventually(condition: Callable[[], object]) -> None:
     """Wait until the condition holds, for as long as nothing takes that does not hang."""
     async with asyncio.timeout(HUNG_S):
-        while not await condition():
-            await asyncio.sleep(0.005)
+        while not condition():
+            await asyncio.sleep(0.002)

@@ -1,0 +1,110 @@
+"""Workers that hang up their take at the very moment at which they are handed a job."""
+
+import asyncio
+import json
+import socket
+import struct
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.processes.emulator_peer import Peer, eventually, with_options
+
+LARGE = "x" * 10_000_000  # more than the buffers of a connection hold
+
+pytestmark = with_options(take_poll_s=600)
+
+
+@asynccontextmanager
+async def held_take(peer: Peer, worker: str = "w") -> AsyncIterator[socket.socket]:
+    """Ask for a job, and read no answer."""
+    host, _, port = peer.emulator.root_url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"GET /v2/local/job-take/{worker} HTTP/1.1\r\nHost: emulator\r\n\r\n"
+        connection.sendall(head.encode())
+        await eventually(lambda: worker in peer.queue.workers)
+        yield connection
+
+
+class HangsUp(dict[str, Any]):
+    """An input on whose serialization the worker hangs up: after its job was taken for it."""
+
+    connection: socket.socket | None = None
+
+    def items(self) -> Any:
+        if self.connection is not None:
+            # Returns when the emulator's side has the end of the connection.
+            linger = struct.pack("ii", 1, 60)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.connection.close()
+        return super().items()
+
+
+async def test_a_job_goes_back_when_its_worker_hangs_up_before_the_answer_is_written(
+    peer: Peer,
+) -> None:
+    async with held_take(peer) as connection:
+        hangs_up = HangsUp(a=1)
+        hangs_up.connection = connection
+        job = peer.queue.submit({"input": hangs_up})
+        await eventually(lambda: connection.fileno() == -1)
+        hangs_up.connection = None
+    assert await peer.take() == job.id
+
+
+async def test_a_job_goes_back_when_its_worker_hangs_up_before_it_has_the_whole_answer(
+    peer: Peer,
+) -> None:
+    async with held_take(peer) as connection:
+        job = peer.queue.submit({"input": LARGE})
+        await asyncio.to_thread(connection.recv, 1)
+        assert job.status == "IN_PROGRESS"
+    assert await peer.take() == job.id
+    assert peer.worker.jobs == 1
+
+
+async def test_a_job_is_not_lost_when_the_connection_closes_as_it_arrives(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(20):
+        async with held_take(peer, f"dead-{number}"):
+            pass
+        job = peer.queue.submit({"input": None})
+        assert await peer.take("alive") == job.id
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it(peer: Peer) -> None:
+    url = peer.url("/job-take/w")
+
+    def take() -> object:
+        with urllib.request.urlopen(url) as answer:
+            return json.load(answer)
+
+    taking = asyncio.create_task(asyncio.to_thread(take))
+    await eventually(lambda: "w" in peer.queue.workers)
+    job = peer.queue.submit({"input": 1})
+    # The emulator is busy right after its answer.
+    asyncio.get_running_loop().call_soon(time.sleep, 0.1)
+    assert await taking == {"id": job.id, "input": 1}
+    assert job.status == "IN_PROGRESS"
+
+
+async def test_a_worker_that_hangs_up_a_poll_gets_no_job(peer: Peer) -> None:
+    polling = await peer.held("/job-take/dead")
+    polling.cancel()
+    await asyncio.wait([polling])
+    job = await peer.run()
+    assert await peer.status(job) == "IN_QUEUE"
+    assert await peer.take("alive") == job
+
+
+async def test_a_job_that_was_cancelled_during_its_hand_over_does_not_go_back(peer: Peer) -> None:
+    job = peer.queue.submit({"input": {}})
+    peer.queue.take(peer.worker, 1)
+    peer.queue.cancel(job)
+    peer.queue.give_back([job])
+    assert (job.status, peer.queue.has_waiting) == ("CANCELLED", False)
