@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import math
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from emulator import Emulator, Job
 from job_loop import JobLoop, Limits, Wire
 from job_loop.wire import Urls
 from support.processes.background import HUNG_S
+from support.processes.emulator_peer import eventually
 from worker.errors import WorkerError
 from worker.record import JobRecord
 
@@ -88,9 +90,12 @@ class Platform:
 
     async def begun(self, *jobs: Job) -> None:
         """Wait until the jobs have begun; some may have ended since."""
-        async with asyncio.timeout(HUNG_S):
-            while not {job.id for job in jobs} <= {record.id for record in self.answers.records}:
-                await asyncio.sleep(0.001)
+        records = self.answers.records
+        await eventually(lambda: {job.id for job in jobs} <= {record.id for record in records})
+
+    async def idle(self) -> None:
+        """Wait until no job is in progress."""
+        await eventually(lambda: not self.in_progress)
 
     async def ended(self) -> None:
         """Wait for the loop's end."""
@@ -130,14 +135,16 @@ async def looping(
 
 
 @asynccontextmanager
-async def serving(*routes: web.RouteDef) -> AsyncIterator[str]:
-    """Serve routes; yield the address in front of their paths."""
+async def serving(*routes: web.RouteDef, bound: socket.socket | None = None) -> AsyncIterator[str]:
+    """Serve routes, at a socket if one is given; yield the address in front of their paths."""
     app = web.Application()
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await (
+            web.SockSite(runner, bound) if bound else web.TCPSite(runner, "127.0.0.1", 0)
+        ).start()
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()

@@ -6,30 +6,29 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 import uvloop
-from support.engine.scripted import until
-from support.job_loops import HANG, Platform, ScriptedAnswers, looping, session
+from support.job_loops import HANG, Platform, ScriptedAnswers, looping, session, urls
 from support.processes.background import HUNG_S
+from support.processes.emulator_peer import eventually
 
-from emulator import Action, Call, Emulator, Fault, Status
+from emulator import Action, Call, Emulator, Fault, Options, Status
 from job_loop import JobLoop, Limits, Wire
 from job_loop.wire import Urls
+from worker.errors import StartFailed
+from worker.start.failed import FailedStart
 
 
-async def test_an_idle_worker_leaves_at_once(platform: Platform) -> None:
-    await platform.run("first")
-    begun = time.monotonic()
-    platform.loop.leave()
-    await platform.ended()
-    # The platform holds a take for 20 s.
-    assert time.monotonic() - begun < 10
-    assert platform.submit("late").status is Status.IN_QUEUE
+async def test_an_idle_worker_leaves_before_its_take_is_over() -> None:
+    async with Emulator(Options(take_poll_s=2 * HUNG_S)) as emulator, looping(emulator) as platform:
+        await platform.run("first")
+        platform.loop.leave()
+        await platform.ended()
+        assert platform.submit("late").status is Status.IN_QUEUE
 
 
 async def test_what_runs_is_finished_and_nothing_more(
@@ -37,14 +36,14 @@ async def test_what_runs_is_finished_and_nothing_more(
 ) -> None:
     # No job waited for the take, so none is on its way.
     monkeypatch.setattr("job_loop.loop.TAKE_PATIENCE_S", 0)
-    platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.DELAY, delay_s=0.5, calls=2))
+    platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.DELAY, delay_s=0.2, calls=2))
     job = platform.submit("a", "b", stream=True)
     await platform.begun(job)
     assert not platform.answers.left
     platform.loop.leave()
     assert platform.answers.left
     connections = platform.emulator.queue.worker("w").connections
-    await until(lambda: any(connection.is_closing() for connection in connections))
+    await eventually(lambda: any(connection.is_closing() for connection in connections))
     late = platform.submit("late")
     await platform.ended()
     assert (job.status, job.output) == (Status.COMPLETED, ["a", "b"])
@@ -60,7 +59,7 @@ async def test_a_job_that_is_handed_over_during_the_signal_is_answered(platform:
     assert (job.status, job.output) == (Status.COMPLETED, ["second"])
 
 
-class Held:
+class HoldingPlatform:
     """A platform that holds a take until nothing more is sent to it.
 
     Then it goes on with an answer that it has begun, as one that learns of the signal too late.
@@ -99,8 +98,8 @@ class Held:
             await self.over.wait()
 
 
-def told_to_leave(held: Held) -> ScriptedAnswers:
-    """Run a loop that is told to leave while its take is held; return what answered its jobs."""
+def leave_while_held(held: HoldingPlatform) -> ScriptedAnswers:
+    """Let a loop leave while its take is held; return what answered its jobs."""
 
     async def run() -> ScriptedAnswers:
         answers = ScriptedAnswers()
@@ -111,7 +110,7 @@ def told_to_leave(held: Held) -> ScriptedAnswers:
         with contextlib.closing(server):
             async with asyncio.timeout(HUNG_S):
                 running = asyncio.create_task(loop.run())
-                await until(lambda: held.takes > 0)
+                await eventually(lambda: held.takes > 0)
                 loop.leave()
                 await running
             held.over.set()
@@ -133,21 +132,21 @@ def test_a_job_that_is_handed_over_in_the_moment_of_the_signal_is_not_lost(
     monkeypatch.setattr("job_loop.polls.CLOSING_S", HUNG_S)
     rest = ANSWER[begun:]
     pieces = [rest[at : at + 16] for at in range(0, len(rest), 16)]
-    held = Held(ANSWER[:begun], pieces, closes=closes)
-    answers = told_to_leave(held)
+    held = HoldingPlatform(ANSWER[:begun], pieces, closes=closes)
+    answers = leave_while_held(held)
     assert [record.id for record in answers.records] == ["j"]
     assert (held.takes, held.posts) == (1, [{"output": "a"}, {"output": ["a"]}])
 
 
 def test_an_answer_that_has_begun_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("job_loop.polls.CLOSING_S", 0.0)
-    held = Held(ANSWER[: -len(BODY)], [bytes([byte]) for byte in BODY])
-    assert [record.id for record in told_to_leave(held).records] == ["j"]
+    held = HoldingPlatform(ANSWER[: -len(BODY)], [bytes([byte]) for byte in BODY])
+    assert [record.id for record in leave_while_held(held).records] == ["j"]
 
 
 def test_a_platform_that_closes_without_a_job_is_not_asked_again() -> None:
-    held = Held(b"", [], closes=True)
-    assert not told_to_leave(held).records
+    held = HoldingPlatform(b"", [], closes=True)
+    assert not leave_while_held(held).records
     assert held.takes == 1
 
 
@@ -155,8 +154,8 @@ def test_a_platform_that_does_not_notice_is_not_waited_for_until_its_poll_is_ove
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("job_loop.polls.CLOSING_S", 0.05)
-    held = Held(b"", [])
-    assert not told_to_leave(held).records
+    held = HoldingPlatform(b"", [])
+    assert not leave_while_held(held).records
     assert held.takes == 1
 
 
@@ -171,28 +170,46 @@ async def test_after_the_grace_jobs_fail_retryably_with_what_they_have() -> None
     assert [chunk.output for chunk in job.chunks] == ["begun"]
 
 
+async def test_after_the_death_of_its_engine_a_job_has_some_seconds_and_no_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("job_loop.loop.DEAD_GRACE_S", 0.1)
+    async with Emulator() as emulator, looping(emulator, grace_s=2 * HUNG_S) as platform:
+        job = platform.submit("begun", HANG, stream=True)
+        await platform.begun(job)
+        platform.died.set_result(None)
+        await platform.ended()
+        assert platform.submit("late").status is Status.IN_QUEUE
+    assert (job.status, json.loads(job.error or "")["error"]["code"]) == (Status.FAILED, 503)
+
+
 async def test_an_unreachable_platform_does_not_keep_the_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("job_loop.loop.LAST_POSTS_S", 0.2)
+    monkeypatch.setattr("job_loop.loop.LAST_POSTS_S", 0.1)
     async with Emulator() as emulator, looping(emulator, grace_s=0.1) as platform:
         emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS))
         job = platform.submit("whole")
-        assert await job.changed.wait_for(lambda: bool(job.chunks), HUNG_S)
+        await eventually(lambda: job.chunks)
         platform.loop.leave()
         await platform.ended()
-    assert job.status is Status.IN_PROGRESS
-    assert platform.in_progress == set()
+    assert (job.status, platform.in_progress) == (Status.IN_PROGRESS, set())
 
 
 async def test_a_pause_after_failures_ends_with_the_signal(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("job_loop.polls.pause_s", lambda _: 2 * HUNG_S)
+    pauses: list[int] = []
+
+    def pause_s(failures: int) -> float:
+        pauses.append(failures)
+        return 2 * HUNG_S
+
+    monkeypatch.setattr("job_loop.polls.pause_s", pause_s)
     await platform.run("first")
     platform.emulator.faults.add(Fault(on=Call.TAKE, do=Action.STATUS))
     await platform.run("second")
-    await asyncio.sleep(0.05)
+    await eventually(lambda: pauses)
     platform.loop.leave()
     await platform.ended()
 
@@ -212,17 +229,43 @@ async def test_a_signal_begins_it_and_a_second_one_goes_to_the_handler_before() 
             assert signal.getsignal(signal.SIGTERM) is not exit_now
             os.kill(os.getpid(), signal.SIGTERM)
             # The loop's own handler gives way to it.
-            async with asyncio.timeout(HUNG_S):
-                while signal.getsignal(signal.SIGTERM) is not exit_now:
-                    await asyncio.sleep(0.001)
+            await eventually(lambda: signal.getsignal(signal.SIGTERM) is exit_now)
             assert second == []
             os.kill(os.getpid(), signal.SIGTERM)
-            async with asyncio.timeout(HUNG_S):
-                while not second:
-                    await asyncio.sleep(0.001)
+            await eventually(lambda: second)
             emulator.queue.cancel(job)
             await platform.ended()
     finally:
         signal.signal(signal.SIGTERM, before)
         signal.signal(signal.SIGINT, signal.default_int_handler)
     assert second == [signal.SIGTERM]
+
+
+# Before what answers why a worker does not start:
+
+
+def loop_of_failed_start(emulator: Emulator, limits: Limits) -> JobLoop:
+    wire = Wire(urls(emulator), session)
+    return JobLoop(FailedStart(StartFailed("no model")), wire, limits, Future(), set[str]())
+
+
+async def test_a_failed_start_ends_though_jobs_never_stop_coming() -> None:
+    async with Emulator() as emulator, asyncio.timeout(HUNG_S):
+        jobs = [emulator.queue.submit({"input": {}})]
+        loop = loop_of_failed_start(emulator, Limits(4, grace_s=60, idle_s=HUNG_S, life_s=0.2))
+        ending = asyncio.create_task(loop.run())
+        while not ending.done():
+            # One always waits.
+            if jobs[-1].status is not Status.IN_QUEUE:
+                jobs.append(emulator.queue.submit({"input": {}}))
+            await asyncio.sleep(0.001)
+        await ending
+    assert [job.status for job in jobs[:-1]] == [Status.FAILED] * (len(jobs) - 1)
+
+
+async def test_a_failed_start_ends_without_jobs_and_answers_one_that_was_not_read() -> None:
+    async with Emulator() as emulator, asyncio.timeout(HUNG_S):
+        job = emulator.queue.submit({"input": {"prompts": [{"a": 1}] * 10}})
+        limits = Limits(4, grace_s=60, values=9, idle_s=0.1)
+        await loop_of_failed_start(emulator, limits).run()
+    assert json.loads(job.error or "")["error"]["message"] == "no model"

@@ -1,17 +1,18 @@
 """Answers reach the platform whole and in order, whatever its calls meet; or the job fails."""
 
-import asyncio
 import json
-import time
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from support.job_loops import HANG, UNPOSTABLE, Platform, serving
 from support.processes.background import HUNG_S
+from support.processes.emulator_peer import Clock, eventually
 
 from emulator import Action, Call, Fault, Job, Status
 from job_loop import delivery, wire
@@ -19,8 +20,9 @@ from worker.errors import InvalidInput
 
 NAN = float("nan")
 CHUNKS = [{"number": number, "text": "ü\n"} for number in range(20)]
-# What a call may meet that certainly had no effect: it is made again.
-HARMLESS = [{"do": Action.STATUS, "status": status} for status in (500, 503, 429, 408)]
+# A gateway has passed the call on, and got no answer.
+GIVEN_UP = [{"do": Action.STATUS, "status": status} for status in (504, 520, 524)]
+UNACKNOWLEDGED = [{"do": Action.RESET}, {"do": Action.LOSE}, *GIVEN_UP]
 
 
 def error_of(job: Job) -> dict[str, Any]:
@@ -29,24 +31,23 @@ def error_of(job: Job) -> dict[str, Any]:
     return error
 
 
+def posted(job: Job) -> list[Any]:
+    return [chunk.output for chunk in job.chunks]
+
+
 @asynccontextmanager
-async def refusing(platform: Platform, status: int) -> AsyncIterator[None]:
+async def chunks_refused(platform: Platform, status: int) -> AsyncIterator[None]:
     """Let a server of its own answer all chunks with a status, and with a place to go to."""
 
     async def refuse(_: web.Request) -> web.Response:
         return web.Response(status=status, headers={"Location": "/taken"})
 
+    async def accept(_: web.Request) -> web.Response:
+        return web.json_response({})
+
     async with serving(web.post("/refusing", refuse), web.get("/taken", accept)) as url:
         platform.wire.urls = replace(platform.wire.urls, stream=f"{url}/refusing?")
         yield
-
-
-async def accept(_: web.Request) -> web.Response:
-    return web.json_response({})
-
-
-def posted(job: Job) -> list[Any]:
-    return [chunk.output for chunk in job.chunks]
 
 
 async def test_every_yield_is_posted_in_order_and_again_in_the_result(platform: Platform) -> None:
@@ -60,38 +61,60 @@ async def test_a_yielded_error_fails_the_job_with_its_text(platform: Platform) -
     assert posted(job) == ["begun"]
 
 
-async def test_half_a_surrogate_pair_can_be_posted(platform: Platform) -> None:
-    job = await platform.run("a\ud83d", stream=True)
-    assert (job.status, job.output) == (Status.COMPLETED, ["a?"])
+async def test_half_of_a_surrogate_pair_is_posted_as_a_question_mark(platform: Platform) -> None:
+    job = await platform.run({"text": "a\ud83d"}, "\udc00", stream=True)
+    assert job.status is Status.COMPLETED
+    assert job.output == posted(job) == [{"text": "a?"}, "?"]
 
 
-@pytest.mark.parametrize("fault", HARMLESS)
+@pytest.mark.parametrize("status", [500, 503, 429, 408])
 @pytest.mark.parametrize("call", [Call.STREAM, Call.DONE])
 async def test_a_post_that_was_not_taken_is_made_again(
-    platform: Platform, call: Call, fault: dict[str, Any]
+    platform: Platform, call: Call, status: int
 ) -> None:
-    platform.emulator.faults.add(Fault(on=call, calls=3, **fault))
+    platform.emulator.faults.add(Fault(on=call, do=Action.STATUS, status=status, calls=3))
     job = await platform.run(*CHUNKS, stream=True)
     assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
     assert platform.answers.records[0].posts_retried == 3
 
 
-@pytest.mark.parametrize("action", [Action.RESET, Action.LOSE])
-async def test_a_result_is_posted_until_it_is_acknowledged(
-    platform: Platform, action: Action
+async def test_a_stream_goes_on_after_an_outage_in_which_connections_were_refused(
+    platform: Platform,
 ) -> None:
-    platform.emulator.faults.add(Fault(on=Call.DONE, do=action, calls=3))
+    received = []
+
+    async def take(request: web.Request) -> web.Response:
+        received.append(json.loads(await request.read())["output"])
+        return web.json_response({})
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/chunks?"
+        platform.wire.urls = replace(platform.wire.urls, stream=url)
+        job = platform.submit(*CHUNKS, stream=True)
+        await platform.begun(job)
+        await eventually(lambda: job.ended or platform.answers.records[0].posts_retried > 2)
+        async with serving(web.post("/chunks", take), bound=bound):
+            assert await job.wait_ended(HUNG_S)
+    assert (job.status, job.output, received) == (Status.COMPLETED, CHUNKS, CHUNKS)
+
+
+@pytest.mark.parametrize("fault", UNACKNOWLEDGED)
+async def test_a_result_is_posted_until_it_is_acknowledged(
+    platform: Platform, fault: dict[str, Any]
+) -> None:
+    platform.emulator.faults.add(Fault(on=Call.DONE, calls=3, **fault))
     job = await platform.run(*CHUNKS, stream=True)
     assert (job.status, job.output) == (Status.COMPLETED, CHUNKS)
 
 
-@pytest.mark.parametrize("action", [Action.RESET, Action.LOSE])
+@pytest.mark.parametrize("fault", UNACKNOWLEDGED)
 async def test_a_stream_fails_retryably_when_a_chunk_may_be_lost(
-    platform: Platform, action: Action
+    platform: Platform, fault: dict[str, Any]
 ) -> None:
     job = platform.submit(*CHUNKS, HANG, stream=True)
     assert await anext(job.follow())
-    platform.emulator.faults.add(Fault(on=Call.STREAM, do=action, calls=1))
+    platform.emulator.faults.add(Fault(on=Call.STREAM, calls=1, **fault))
     assert await job.wait_ended(HUNG_S)
     error = error_of(job)
     assert (error["code"], error["retryable"], error["request_id"]) == (503, True, job.id)
@@ -120,37 +143,17 @@ async def test_a_post_that_is_not_acknowledged_in_time_is_in_doubt(
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 413])
 async def test_a_chunk_that_is_refused_fails_a_stream(platform: Platform, status: int) -> None:
-    async with refusing(platform, status):
+    async with chunks_refused(platform, status):
         job = await platform.run("begun", HANG, stream=True)
     assert error_of(job)["code"] == 503
-    assert job.chunks == []
 
 
 @pytest.mark.parametrize("status", [302, 404])
 async def test_without_a_stream_the_result_holds_what_was_refused(
     platform: Platform, status: int
 ) -> None:
-    async with refusing(platform, status):
+    async with chunks_refused(platform, status):
         job = await platform.run("whole")
-    assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
-
-
-@pytest.mark.parametrize("status", [504, 520, 524])
-async def test_a_gateway_that_got_no_answer_leaves_a_chunk_in_doubt(
-    platform: Platform, status: int
-) -> None:
-    platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.STATUS, status=status, calls=1))
-    job = await platform.run("begun", HANG, stream=True)
-    assert error_of(job)["retryable"]
-    assert job.chunks == []
-
-
-@pytest.mark.parametrize("status", [504, 520, 524])
-async def test_a_gateway_that_got_no_answer_is_posted_the_result_again(
-    platform: Platform, status: int
-) -> None:
-    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=status, calls=1))
-    job = await platform.run("whole")
     assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
 
 
@@ -159,16 +162,8 @@ async def test_a_result_that_is_refused_frees_the_slot(
 ) -> None:
     platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=404, calls=1))
     platform.submit("whole")
-    async with asyncio.timeout(HUNG_S):
-        while "nobody knows of its result" not in caplog.text:
-            await asyncio.sleep(0.001)
+    await eventually(lambda: "nobody knows of its result" in caplog.text)
     assert (await platform.run("next")).output == ["next"]
-
-
-async def test_half_of_a_surrogate_pair_is_posted_as_a_question_mark(platform: Platform) -> None:
-    job = await platform.run({"text": "a\ud83d"}, "\udc00", stream=True)
-    assert job.status is Status.COMPLETED
-    assert job.output == posted(job) == [{"text": "a?"}, "?"]
 
 
 @pytest.mark.parametrize("value", [UNPOSTABLE, NAN, {"logprobs": [0, NAN]}])
@@ -178,16 +173,27 @@ async def test_a_yield_that_can_not_be_posted_fails_its_job(platform: Platform, 
     assert platform.answers.records[0].status == 500
 
 
-async def test_posts_end_with_the_jobs_time(platform: Platform) -> None:
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [({"executionTimeout": 100_000}, 100), (None, 600), ({"executionTimeout": "soon"}, 600)],
+)
+async def test_posts_end_with_the_jobs_time_or_after_ten_minutes(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, policy: object, seconds: float
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=clock))
     platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS))
-    job = platform.submit("whole", policy={"executionTimeout": 1000})
     # The emulator keeps the time limit that it was handed apart from the job's policy.
-    begun = time.monotonic()
-    async with asyncio.timeout(HUNG_S):
-        while job.id not in platform.answers.closed or platform.in_progress:
-            await asyncio.sleep(0.01)
-    assert time.monotonic() - begun < HUNG_S
-    assert platform.answers.records[0].status == 504
+    job = platform.submit("whole", policy=policy)
+    await platform.begun(job)
+    (record,) = platform.answers.records
+    await eventually(lambda: record.posts_retried > 0)
+    clock.let_pass(seconds / 2)
+    retried = record.posts_retried
+    await eventually(lambda: record.posts_retried > retried + 2)
+    clock.let_pass(seconds / 2)
+    await platform.idle()
+    assert record.status == 504
 
 
 async def test_a_result_that_the_platform_would_drop_fails_the_job(
@@ -201,21 +207,25 @@ async def test_a_result_that_the_platform_would_drop_fails_the_job(
 
 
 async def test_the_platform_can_be_away_for_a_while(
-    platform: Platform, caplog: pytest.LogCaptureFixture
+    platform: Platform, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
+    monkeypatch.setattr(wire, "OUTAGE_S", 0.1)
     for call in (Call.STREAM, Call.DONE, Call.TAKE):
         platform.emulator.faults.add(Fault(on=call, do=Action.STATUS))
     jobs = [platform.submit(*CHUNKS, stream=True) for _ in range(8)]
-    async with asyncio.timeout(HUNG_S):
-        while "calls to the platform fail" not in caplog.text:
-            await asyncio.sleep(0.001)
+    await eventually(lambda: "calls to the platform fail" in caplog.text)
     platform.emulator.faults.clear()
     for job in jobs:
         assert await job.wait_ended(HUNG_S)
         assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
     assert caplog.text.count("calls to the platform fail") == 1
     assert caplog.text.count("succeed again") == 1
+
+
+def test_pauses_grow_from_failure_to_failure_to_some_seconds() -> None:
+    for failures, least in ((1, 0.1), (2, 0.2), (3, 0.4), (6, 3.2), (7, 5.0), (10_000, 5.0)):
+        assert least <= wire.pause_s(failures) <= least + 0.7
 
 
 async def test_progress_is_posted_once(platform: Platform) -> None:

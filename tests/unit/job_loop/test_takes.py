@@ -1,16 +1,18 @@
-"""Jobs are taken while slots are free: at once, and never more than can begin."""
+"""Jobs are taken while slots are free: at once, and never more than can begin; some are stopped."""
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 from support.job_loops import HANG, Platform, looping, serving, session, urls
 from support.processes.background import HUNG_S
+from support.processes.emulator_peer import eventually
 
-from emulator import Action, Call, Emulator, Fault, Options, Status
-from job_loop import Wire
+from emulator import Action, Call, Emulator, Fault, Job, Options, Status
+from job_loop import Wire, polls
 from job_loop.loop import _ids_in, _jobs_in
 from job_loop.polls import Polls
 from job_loop.wire import Urls
@@ -18,22 +20,18 @@ from job_loop.wire import Urls
 SLOTS = 4
 
 
-async def settled(platform: Platform) -> None:
-    """Wait until the platform holds a take, or the loop may not take."""
-    for _ in range(50):
-        await asyncio.sleep(0.002)
+async def settled() -> None:
+    """Let the loop take what it would take."""
+    await asyncio.sleep(0.05)
 
 
-async def test_as_many_jobs_run_as_there_are_slots(platform: Platform) -> None:
-    jobs = [platform.submit(HANG) for _ in range(SLOTS + 3)]
+async def test_as_many_jobs_run_as_there_are_slots_and_a_free_one_takes_the_next(
+    platform: Platform,
+) -> None:
+    jobs = [platform.submit(HANG) for _ in range(SLOTS + 2)]
     await platform.begun(*jobs[:SLOTS])
-    await settled(platform)
-    assert [job.status for job in jobs] == [Status.IN_PROGRESS] * SLOTS + [Status.IN_QUEUE] * 3
-
-
-async def test_a_slot_that_becomes_free_takes_the_next_job(platform: Platform) -> None:
-    jobs = [platform.submit(HANG) for _ in range(SLOTS + 1)]
-    await platform.begun(*jobs[:SLOTS])
+    await settled()
+    assert [job.status for job in jobs] == [Status.IN_PROGRESS] * SLOTS + [Status.IN_QUEUE] * 2
     platform.emulator.queue.cancel(jobs[0])
     await platform.begun(jobs[SLOTS])
     assert platform.answers.most_running == SLOTS
@@ -63,30 +61,18 @@ def test_an_idle_worker_says_so_and_a_busy_one_too() -> None:
     assert batch.endswith("/job-take-batch/w?gpu=local&batch_size=3&job_in_progress=1")
 
 
-async def test_the_pings_name_the_jobs_in_progress(platform: Platform) -> None:
-    job = platform.submit(HANG)
-    await platform.begun(job)
-    assert platform.in_progress == {job.id}
-    platform.emulator.queue.cancel(job)
-    async with asyncio.timeout(HUNG_S):
-        while platform.in_progress:
-            await asyncio.sleep(0.001)
-
-
 async def test_a_job_that_is_handed_over_twice_runs_once(platform: Platform) -> None:
     platform.emulator.faults.add(Fault(on=Call.TAKE, do=Action.DUPLICATE, calls=1))
     job = platform.submit("begun", HANG)
     await platform.begun(job)
-    await settled(platform)
+    await settled()
     assert (await platform.run("other")).output == ["other"]
     assert [record.id for record in platform.answers.records].count(job.id) == 1
     assert [chunk.output for chunk in job.chunks] == ["begun"]
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [{"do": Action.STATUS, "status": status} for status in (500, 502, 429, 404)]
-    + [{"do": Action.RESET}],
+    "fault", [{"do": Action.RESET}, *({"do": "status", "status": code} for code in (500, 429, 404))]
 )
 async def test_failing_takes_are_tried_again(platform: Platform, fault: dict[str, Any]) -> None:
     # The take that is held now is answered by the first job.
@@ -97,71 +83,142 @@ async def test_failing_takes_are_tried_again(platform: Platform, fault: dict[str
 
 async def test_a_take_that_comes_back_empty_is_made_again() -> None:
     async with Emulator(Options(take_poll_s=0.01)) as emulator, looping(emulator) as platform:
-        await settled(platform)
+        await eventually(lambda: emulator.queue.worker("w").takes > 2)
         assert (await platform.run("late")).output == ["late"]
 
 
-async def test_no_job_is_taken_while_the_engine_is_started_again() -> None:
-    async with Emulator() as emulator, looping(emulator, jobs=SLOTS) as platform:
-        platform.answers.ready = False
-        # A take that was open already has the first.
-        jobs = []
-        for number in range(3):
-            jobs.append(platform.submit(number))
-            await settled(platform)
-        assert [job.status for job in jobs[1:]] == [Status.IN_QUEUE] * 2
-        platform.answers.ready = True
-        for job in jobs:
-            assert await job.wait_ended(HUNG_S)
+async def test_a_take_that_is_held_for_too_long_is_made_again_and_is_no_failure(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polls, "HELD_S", 0.05)
+    monkeypatch.setattr(polls, "pause_s", lambda _: 2 * HUNG_S)
+    await platform.run("before")
+    worker = platform.emulator.queue.worker("w")
+    held = worker.takes
+    await eventually(lambda: worker.takes > held + 2)
+    assert (await platform.run("after")).output == ["after"]
 
 
-async def test_no_job_is_taken_after_the_death_of_the_engine(platform: Platform) -> None:
-    platform.died.set_result(None)
-    await platform.ended()
-    assert platform.submit("late").status is Status.IN_QUEUE
+async def test_no_job_is_taken_while_the_engine_is_started_again(platform: Platform) -> None:
+    platform.answers.ready = False
+    # A take that was open already has the first.
+    jobs = []
+    for number in range(3):
+        jobs.append(platform.submit(number))
+        await settled()
+    assert [job.status for job in jobs[1:]] == [Status.IN_QUEUE] * 2
+    platform.answers.ready = True
+    for job in jobs:
+        assert await job.wait_ended(HUNG_S)
 
 
-NESTED = "[" * 3000 + "]" * 3000
+# What is no answer:
+
+
+async def ask(answer: str, read: Callable[[Any], list[Any]]) -> float:
+    """Let a platform answer two polls that find nothing; return how long they took."""
+    asked = []
+
+    async def poll(request: web.Request) -> web.Response:
+        asked.append(request)
+        return web.Response(text=answer)
+
+    async with (
+        serving(web.get("/poll", poll)) as url,
+        Wire(Urls(f"{url}/poll", "", ""), session) as wire,
+    ):
+        requests, begun = Polls(wire, read, vital=True), time.monotonic()
+        for _ in range(2):
+            assert await requests.next(wire.urls.take) == []
+    assert len(asked) == 2
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("answer", ["[" * 3000 + "]" * 3000, "no JSON"])
+async def test_what_can_not_be_read_is_no_end_of_the_takes(answer: str) -> None:
+    await ask(answer, _jobs_in)
 
 
 @pytest.mark.parametrize(
-    "answer", [NESTED, "no JSON", "{}", "[]", '"text"', '{"id": 1}', '[{"input": {}}, null]']
+    ("answer", "read"),
+    [
+        *((jobs, _jobs_in) for jobs in ("{}", "[]", '"a"', '{"id": 1}', '[{"input": {}}, null]')),
+        *((f'{{"jobsToStop": {named}}}', _ids_in) for named in ("[]", "null", "[5]", "{}", '"a"')),
+    ],
 )
-async def test_what_is_no_job_is_no_end_of_the_takes(platform: Platform, answer: str) -> None:
-    asked = 0
-
-    async def take(_: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
-        return web.Response(text=answer, content_type="application/json")
-
-    async with serving(web.get("/job-take-batch/w", take)) as url:
-        wire = Wire(Urls(f"{url}/job-take/w?", "", ""), session)
-        polls = Polls(wire, _jobs_in, vital=True)
-        async with wire:
-            begun = time.monotonic()
-            for _ in range(3):
-                assert await polls.next(wire.urls.next_jobs(2, busy=False)) == []
-            # With a pause between them.
-            assert time.monotonic() - begun > 0.15
-    assert asked == 3
+async def test_a_platform_that_has_nothing_is_not_asked_all_the_time(
+    answer: str, read: Callable[[Any], list[Any]]
+) -> None:
+    assert await ask(answer, read) > 1.9 * polls.EMPTY_S
 
 
-@pytest.mark.parametrize("named", [[], None, 5, [5, None], {}, "job"])
-async def test_a_platform_that_stops_nothing_is_not_asked_all_the_time(named: Any) -> None:
-    asked = 0
+# Jobs that the platform stops free their slots, and post nothing more:
 
-    async def stop(_: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
-        return web.json_response({"jobsToStop": named})
 
-    async with serving(web.get("/job-stop/w", stop)) as url:
-        wire = Wire(Urls(f"{url}/job-take/w?", "", ""), session)
-        polls = Polls(wire, _ids_in, vital=False)
-        async with wire:
-            for _ in range(3):
-                begun = time.monotonic()
-                assert await polls.next(wire.urls.stopped_jobs or "") == []
-                assert time.monotonic() - begun > 0.05
-    assert asked == 3
+@pytest.mark.parametrize("yields", [(HANG,), ("a", "b", HANG)])
+async def test_a_running_job_is_cancelled(platform: Platform, yields: tuple[str, ...]) -> None:
+    job = platform.submit(*yields, stream=True)
+    await platform.begun(job)
+    assert platform.in_progress == {job.id}  # as the pings name it
+    await eventually(lambda: len(job.chunks) == len(yields) - 1)
+    platform.emulator.queue.cancel(job)
+    await platform.idle()
+    assert platform.answers.closed == [job.id]
+    assert platform.answers.records[0].status == 499
+
+
+async def test_a_chunk_whose_post_hangs_ends_with_its_job(platform: Platform) -> None:
+    fault = Fault(on=Call.STREAM, do=Action.DELAY, delay_s=2 * HUNG_S, calls=1)
+    platform.emulator.faults.add(fault)
+    job = platform.submit("a", "b")
+    assert await anext(job.follow())
+    platform.emulator.queue.cancel(job)
+    await platform.idle()
+    assert platform.answers.closed == [job.id]
+
+
+async def test_a_result_whose_post_hangs_ends_with_its_job(platform: Platform) -> None:
+    fault = Fault(on=Call.DONE, do=Action.DELAY, delay_s=2 * HUNG_S, calls=1)
+    platform.emulator.faults.add(fault)
+    # The post has its effect before it hangs.
+    job = await platform.run("a")
+    platform.emulator.queue.worker("w").add_stops([job.id])
+    await platform.idle()
+    assert platform.answers.closed == [job.id]
+
+
+async def test_a_job_that_is_tried_again_and_again_can_be_cancelled(platform: Platform) -> None:
+    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS))
+    job = platform.submit("a")
+    await eventually(lambda: job.chunks)
+    platform.emulator.queue.cancel(job)
+    await platform.idle()
+    assert job.status is Status.CANCELLED
+
+
+async def test_many_cancelled_jobs_leave_no_trace(platform: Platform) -> None:
+    async def cancelled(number: int) -> Job:
+        job = platform.submit("a", *[HANG] * (number % 2), stream=True)
+        await asyncio.sleep(0.0005 * (number % 7))
+        platform.emulator.queue.cancel(job)
+        return job
+
+    jobs = await asyncio.gather(*(cancelled(number) for number in range(200)))
+    assert (await platform.run("after")).output == ["after"]
+    await platform.idle()
+    assert {job.status for job in jobs} <= {Status.CANCELLED, Status.COMPLETED}
+    assert platform.answers.running == set()
+
+
+async def test_a_stop_for_an_unknown_job_stops_nothing(platform: Platform) -> None:
+    platform.emulator.queue.worker("w").add_stops(["unknown"])
+    assert (await platform.run("after")).output == ["after"]
+
+
+async def test_stops_are_heard_after_the_platform_was_away() -> None:
+    async with Emulator(Options(take_poll_s=0.05)) as emulator, looping(emulator) as platform:
+        emulator.faults.add(Fault(on=Call.STOP, do=Action.RESET, calls=3))
+        job = platform.submit(HANG)
+        await platform.begun(job)
+        emulator.queue.cancel(job)
+        await platform.idle()

@@ -1,14 +1,15 @@
 """A process that did not run for a while leaves its connections behind: they may be dead."""
 
-import asyncio
 import time
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import ClientSession
 from support.job_loops import HANG, Platform
 from support.processes.background import HUNG_S
+from support.processes.emulator_peer import eventually
 
-from emulator import Status
+from emulator import Action, Call, Fault, Status
 from job_loop import polls, wire
 
 # Seconds; no machine is so busy that a process which is to run does not run for as long.
@@ -44,10 +45,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-async def thawed(caplog: pytest.LogCaptureFixture) -> None:
-    async with asyncio.timeout(HUNG_S):
-        while "thawed after" not in caplog.text:
-            await asyncio.sleep(0.001)
+async def thaw(platform: Platform, clock: Clock) -> ClientSession:
+    """Freeze and thaw the process; return the session that is left behind."""
+    before = platform.wire._session
+    clock.freeze()
+    await eventually(lambda: platform.wire._session is not before)
+    return before
 
 
 async def test_an_idle_worker_takes_its_next_job_on_new_connections(
@@ -55,11 +58,9 @@ async def test_an_idle_worker_takes_its_next_job_on_new_connections(
 ) -> None:
     caplog.set_level("INFO")
     await platform.run("before")
-    session = platform.wire.session
-    clock.freeze()
-    await thawed(caplog)
-    assert platform.wire.session is not session
+    await thaw(platform, clock)
     assert (await platform.run("after")).output == ["after"]
+    assert "thawed after 300 s" in caplog.text
 
 
 async def test_a_job_that_came_during_the_freeze_runs(
@@ -69,24 +70,51 @@ async def test_a_job_that_came_during_the_freeze_runs(
     monkeypatch.setattr(polls, "READ_S", HUNG_S)
     await platform.run("before")
     # A take waits.
-    await asyncio.sleep(0.05)
+    await eventually(lambda: platform.emulator.queue.worker("w").takes == 2)
     job = platform.submit("during")
     clock.freeze()
     assert await job.wait_ended(HUNG_S)
     assert job.output == ["during"]
 
 
-async def test_a_stream_goes_on_after_a_thaw(
-    platform: Platform, caplog: pytest.LogCaptureFixture, clock: Clock
-) -> None:
-    caplog.set_level("INFO")
+async def test_a_stream_goes_on_after_a_thaw(platform: Platform, clock: Clock) -> None:
     job = platform.submit("a", HANG, stream=True)
     assert await anext(job.follow())
-    clock.freeze()
-    await thawed(caplog)
+    await thaw(platform, clock)
     assert (await platform.run("other")).status is Status.COMPLETED
     assert job.status is Status.IN_PROGRESS
     platform.emulator.queue.cancel(job)
+
+
+async def test_a_post_that_was_under_way_ends_on_its_old_connection(
+    platform: Platform, clock: Clock
+) -> None:
+    platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.DELAY, delay_s=0.1, calls=1))
+    job = platform.submit("a", "b", stream=True)
+    assert await anext(job.follow())
+    left_behind = await thaw(platform, clock)
+    assert await job.wait_ended(HUNG_S)
+    assert (job.status, job.output) == (Status.COMPLETED, ["a", "b"])
+    assert not left_behind.closed
+
+
+async def test_old_connections_are_closed_when_the_last_of_their_posts_must_have_ended(
+    platform: Platform, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "POST_S", 0.005)
+    left_behind = await thaw(platform, clock)
+    await eventually(lambda: left_behind.closed)
+    await eventually(lambda: not platform.wire._closing)
+
+
+async def test_an_end_closes_old_connections_and_the_newest(
+    platform: Platform, clock: Clock
+) -> None:
+    sessions = [await thaw(platform, clock) for _ in range(2)]
+    sessions.append(platform.wire._session)
+    platform.loop.leave()
+    await platform.ended()
+    assert [session.closed for session in sessions] == [True] * 3
 
 
 async def test_a_process_that_runs_is_not_thawed(
@@ -96,7 +124,5 @@ async def test_a_process_that_runs_is_not_thawed(
     clock.between_looks_s = 0.8 * FROZEN_S
     looks = clock.looks
     await platform.run("a")
-    async with asyncio.timeout(HUNG_S):
-        while clock.looks < looks + 5:
-            await asyncio.sleep(0.001)
+    await eventually(lambda: clock.looks >= looks + 5)
     assert "thawed" not in caplog.text
