@@ -8,6 +8,7 @@ import pytest
 
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
+from worker.start.volume import unreadable_volume
 
 EXPORTED = ("RUNPOD_LOG_LEVEL", "HF_HOME", "HF_TOKEN")
 
@@ -36,9 +37,8 @@ def test_settings_are_exported_once_and_what_was_chosen_is_known(tmp_path: Path)
 
 
 def test_wrong_settings_have_their_defaults_and_the_others_count(tmp_path: Path) -> None:
-    started = bootstrap(
-        MODEL_NAME="org/model", BASE_PATH=str(tmp_path), MAX_CONCURRENCY="0", DEFAULT_BATCH_SIZE="7"
-    )
+    right = {"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path), "DEFAULT_BATCH_SIZE": "7"}
+    started = bootstrap(**right, MAX_CONCURRENCY="0")
     assert started.settings is not None
     assert (started.settings.max_concurrency, started.settings.default_batch_size) == (300, 7)
     assert os.environ["HF_HOME"] == f"{tmp_path}/huggingface-cache"
@@ -54,8 +54,30 @@ def test_without_a_model_there_are_no_settings(model: str) -> None:
 
 
 def test_mistakes_of_all_sources_are_reported_in_the_operators_spelling(tmp_path: Path) -> None:
-    (tmp_path / "broken.yaml").write_text("seed: [1")
-    started = bootstrap(
-        MODEL="org/model", MIN_BATCH_SIZE="-1", VLLM_CONFIG_FILE=f"{tmp_path}/broken.yaml"
-    )
+    (file := tmp_path / "broken.yaml").write_text("seed: [1")
+    started = bootstrap(MODEL="org/model", MIN_BATCH_SIZE="-1", VLLM_CONFIG_FILE=str(file))
     assert {mistake.name for mistake in started.mistakes} == {"VLLM_CONFIG_FILE", "MIN_BATCH_SIZE"}
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("nope", "in a pod the volume is at /workspace"),
+        ("loop", "symbolic links"),
+        ("file", "Not a directory"),
+    ],
+)
+def test_a_volume_that_is_named_and_can_not_be_read_is_a_mistake_with_its_reason(
+    tmp_path: Path, name: str, advice: str
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "file").touch()
+    place = str(tmp_path / name)
+    (mistake,) = unreadable_volume(gather({"MODEL_NAME": "org/model", "BASE_PATH": place}))
+    assert (mistake.name, mistake.value) == ("BASE_PATH", place)
+    assert advice in mistake.advice
+
+
+@pytest.mark.parametrize("volume", [{}, {"BASE_PATH": "/"}])
+def test_a_volume_that_is_not_named_or_can_be_read_is_none(volume: dict[str, str]) -> None:
+    assert [*unreadable_volume(gather({"MODEL_NAME": "org/model", **volume}))] == []

@@ -27,33 +27,25 @@ def given(**environ: str) -> Given:
 
 
 @pytest.mark.parametrize(
-    ("name", "ours"),
+    ("wanted", "modelscope", "ours"),
     [
-        ("org/name", True),
-        ("/models/x", True),
-        ("s3://bucket/x", False),
-        ("org/name:Q4_K_M", False),
-        ("org/name/x.gguf", False),
-        ("org/name-gguf", True),
+        (Wanted(NAME), "", True),
+        (Wanted("org/name-gguf"), "", True),
+        (Wanted("/models/x"), "", True),
+        (Wanted("s3://bucket/x"), "", False),
+        (Wanted("org/name:Q4_K_M"), "", False),
+        (Wanted("org/name/x.gguf"), "", False),
+        *((Wanted(NAME), value, False) for value in ("True", " 1 ")),
+        *((Wanted(NAME), value, True) for value in ("False", "0")),
+        *((Wanted(NAME, load_format=name), "", False) for name in ("tensorizer", "gguf", "GGUF")),
+        (Wanted("/", load_format="gguf"), "", True),
     ],
 )
-def test_the_store_finds_repositories_and_directories(name: str, ours: bool) -> None:
-    assert found_by_store(Wanted(name)) is ours
-
-
-@pytest.mark.parametrize(
-    ("value", "ours"),
-    [("True", False), (" 1 ", False), ("False", True), ("0", True), ("", True)],
-)
-def test_another_hub_is_vllms_own(value: str, ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_USE_MODELSCOPE", value)
-    assert found_by_store(Wanted(NAME)) is ours
-
-
-@pytest.mark.parametrize("load_format", ["tensorizer", "gguf", "GGUF"])
-def test_names_that_only_vllm_finds_are_left_to_it(load_format: str, tmp_path: Path) -> None:
-    assert not found_by_store(Wanted(NAME, load_format=load_format))
-    assert found_by_store(Wanted(str(tmp_path), load_format=load_format))
+def test_the_store_finds_repositories_of_its_hub_and_directories(
+    wanted: Wanted, modelscope: str, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", modelscope)
+    assert found_by_store(wanted) is ours
 
 
 def test_every_repository_has_its_own_revision_and_all_go_to_one_directory() -> None:
@@ -65,20 +57,13 @@ def test_every_repository_has_its_own_revision_and_all_go_to_one_directory() -> 
         lora_modules=[Namespace(name="one", path="org/adapter")],
         speculative_config={"model": "org/draft", "revision": "v3"},
     )
-    there = Path("/downloads")
-    model, draft = (
-        Wanted(NAME, "v1", "pt", there, code=True),
-        Wanted("org/draft", "v3", "pt", there),
-    )
-    tokenizer = Wanted("org/tokenizer", "v1", "dummy", there, Kind.TOKENIZER, code=True)
+    model = Wanted(NAME, "v1", "pt", Path("/downloads"), code=True)
+    tokenizer = replace(model, model="org/tokenizer", load_format="dummy", kind=Kind.TOKENIZER)
+    draft = replace(model, model="org/draft", revision="v3")
     adapter = Wanted("org/adapter", kind=Kind.ADAPTER)
-    assert wanted_by_arguments(engine) == [model, tokenizer, adapter, replace(draft, code=True)]
+    assert wanted_by_arguments(engine) == [model, tokenizer, adapter, draft]
     engine = engine.with_options(tokenizer_revision="v2", speculative_config={"model": "org/draft"})
     assert [wanted.revision for wanted in wanted_by_arguments(engine)] == ["v1", "v2", None, None]
-
-
-def test_a_draft_that_is_the_model_is_wanted_once() -> None:
-    assert len(wanted_by_arguments(arguments(speculative_config={"model": NAME}))) == 1
 
 
 def test_an_engine_that_needs_no_tokenizer_gets_none() -> None:
@@ -87,28 +72,31 @@ def test_an_engine_that_needs_no_tokenizer_gets_none() -> None:
 
 
 def test_the_settings_of_an_embedder_are_named_as_such() -> None:
-    engine = arguments("EMBEDDING_", tokenizer="org/tokenizer")
-    assert [wanted.setting for wanted in wanted_by_arguments(engine)] == [
-        "EMBEDDING_MODEL_NAME",
-        "EMBEDDING_TOKENIZER_NAME",
-    ]
+    wanted = wanted_by_arguments(arguments("EMBEDDING_", tokenizer="org/tokenizer"))
+    settings = ["EMBEDDING_MODEL_NAME", "EMBEDDING_TOKENIZER_NAME"]
+    assert [one.setting for one in wanted] == settings
 
 
 # What is loaded besides the model:
 
 
 @pytest.mark.parametrize(
-    "extra", ["--model-impl x", "--tokenizer-mode=x", "--model_loader_extra x"]
+    ("extra", "names"),
+    [
+        *(
+            (extra, [NAME])
+            for extra in ("--model-impl x", "--tokenizer-mode=x", "--model_loader x")
+        ),
+        *(
+            (extra, [])
+            for extra in ("--model x", "--model=x", "--load_format=pt", "--download-dir /")
+        ),
+    ],
 )
-def test_extra_arguments_that_name_no_model_change_nothing(extra: str) -> None:
-    assert [wanted.model for wanted in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == [NAME]
-
-
-@pytest.mark.parametrize(
-    "extra", ["--model x", "--model=x", "--load_format=pt", "--download-dir /"]
-)
-def test_extra_arguments_that_name_a_model_are_left_to_vllms_parser(extra: str) -> None:
-    assert wanted_by_settings(given(VLLM_EXTRA_ARGS=extra)) == []
+def test_extra_arguments_that_name_a_model_and_no_others_are_left_to_vllms_parser(
+    extra: str, names: list[str]
+) -> None:
+    assert [wanted.model for wanted in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == names
 
 
 @pytest.mark.parametrize(
@@ -162,7 +150,6 @@ def test_no_draft_is_wanted_where_the_method_needs_none_or_it_is_written_wrong(
 @pytest.mark.parametrize(
     "config",
     [
-        {"model": "org/draft"},
         {"model": "gpt2"},
         {"model": "draft-1.5"},
         {"model": "org/pkg.Class", "method": "eagle3"},
@@ -180,80 +167,70 @@ def test_a_draft_is_wanted_where_it_is_another_model(config: dict[str, Any]) -> 
 # What a configuration refers to:
 
 
-def configured(folder: Path, wanted: Wanted, config: object, name: str = "config.json") -> Found:
+def named_in(
+    folder: Path, wanted: Wanted, config: object, name: str = "config.json", **environ: str
+) -> list[Wanted]:
     (folder / name).write_text(json.dumps(config))
-    return Found(wanted, folder, Origin.VOLUME)
+    return [*elsewhere(Found(wanted, folder, Origin.VOLUME), given(**environ))]
 
 
 SPECULATORS = {"speculators_config": {"verifier": {"name_or_path": OTHER}}}
 ULTRAVOX = {"model_type": "ultravox", "audio_model_id": "org/audio", "text_model_id": "org/text"}
-
-
-def test_a_speculators_model_wants_the_one_that_it_was_made_for(tmp_path: Path) -> None:
-    wanted = Wanted(NAME, "v1", "safetensors", code=True)
-    assert [*elsewhere(configured(tmp_path, wanted, SPECULATORS), given())] == [
-        replace(wanted, model=OTHER, by_name=True)
-    ]
-    draft = replace(wanted, setting="SPECULATIVE_CONFIG")
-    assert [*elsewhere(configured(tmp_path, draft, SPECULATORS), given())] == []
-
-
-def test_an_ultravox_model_wants_those_that_it_joins(tmp_path: Path) -> None:
-    found = configured(tmp_path, Wanted(NAME, "v1"), ULTRAVOX)
-    assert [*elsewhere(found, given())] == [
-        Wanted(name, by_name=True) for name in ("org/audio", "org/text")
-    ]
-    found = configured(tmp_path, Wanted(NAME), {**ULTRAVOX, "text_model_id": None})
-    assert [*elsewhere(found, given())] == [Wanted("org/audio", by_name=True)]
-
-
-def test_files_without_weights_are_wanted_where_libraries_look_for_them(tmp_path: Path) -> None:
-    wanted = Wanted(NAME, download_dir=Path("/downloads"))
-    assert [*elsewhere(configured(tmp_path, wanted, SPECULATORS), given())] == [
-        replace(wanted, model=OTHER, by_name=True),
-        Wanted(OTHER, load_format="dummy", by_name=True),
-    ]
+AUDIO, TEXT = (Wanted(name, by_name=True) for name in ("org/audio", "org/text"))
+MODEL = Wanted(NAME, "v1", "safetensors", code=True)
+THERE = Wanted(NAME, download_dir=Path("/downloads"))
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("wanted", "config", "others"),
     [
-        {},
-        [],
-        {"audio_model_id": OTHER},
-        {"speculators_config": OTHER},
-        {"speculators_config": {"verifier": None}},
-        {"speculators_config": {"verifier": {"name_or_path": [OTHER]}}},
-        {"speculators_config": {"verifier": {"name_or_path": ""}}},
+        (MODEL, SPECULATORS, [replace(MODEL, model=OTHER, by_name=True)]),
+        (replace(MODEL, setting="SPECULATIVE_CONFIG"), SPECULATORS, []),
+        (Wanted(NAME, "v1"), ULTRAVOX, [AUDIO, TEXT]),
+        (Wanted(NAME), {**ULTRAVOX, "text_model_id": None}, [AUDIO]),
+        # Files without weights are wanted where libraries look for them, too.
+        pytest.param(
+            THERE,
+            SPECULATORS,
+            [
+                replace(THERE, model=OTHER, by_name=True),
+                Wanted(OTHER, load_format="dummy", by_name=True),
+            ],
+            id="download_dir",
+        ),
+        (Wanted(NAME), {}, []),
+        (Wanted(NAME), [], []),
+        (Wanted(NAME), {"audio_model_id": OTHER}, []),
+        (Wanted(NAME), {"speculators_config": OTHER}, []),
+        (Wanted(NAME), {"speculators_config": {"verifier": None}}, []),
+        (Wanted(NAME), {"speculators_config": {"verifier": {"name_or_path": [OTHER]}}}, []),
+        (Wanted(NAME), {"speculators_config": {"verifier": {"name_or_path": ""}}}, []),
     ],
-    ids=str,
 )
-def test_most_configurations_refer_to_no_model(tmp_path: Path, config: object) -> None:
-    assert [*elsewhere(configured(tmp_path, Wanted(NAME), config), given())] == []
+def test_some_configurations_name_models_that_are_wanted_with_theirs(
+    tmp_path: Path, wanted: Wanted, config: object, others: list[Wanted]
+) -> None:
+    assert named_in(tmp_path, wanted, config) == others
 
 
 CODE = {"auto_map": {"AutoModel": "org/code--own.Model"}}
 
 
 @pytest.mark.parametrize(
-    ("setting", "environ"),
+    ("setting", "file", "environ", "revisions"),
     [
-        ("MODEL_NAME", {"CODE_REVISION": "v5"}),
-        ("MODEL_NAME", {"VLLM_EXTRA_ARGS": "--code-revision v5"}),
-        ("EMBEDDING_MODEL_NAME", {"EMBEDDING_CODE_REVISION": "v5"}),
+        ("MODEL_NAME", "config.json", {"CODE_REVISION": "v5"}, [None, "v5"]),
+        ("MODEL_NAME", "config.json", {"VLLM_EXTRA_ARGS": "--code-revision v5"}, [None, "v5"]),
+        ("EMBEDDING_MODEL_NAME", "config.json", {"EMBEDDING_CODE_REVISION": "v5"}, [None, "v5"]),
+        ("MODEL_NAME", "tokenizer_config.json", {"CODE_REVISION": "v5"}, [None]),
     ],
 )
-def test_code_is_wanted_at_its_own_revision_too(
-    tmp_path: Path, setting: str, environ: dict[str, str]
+def test_code_of_a_model_is_wanted_at_its_own_revision_too(
+    tmp_path: Path, setting: str, file: str, environ: dict[str, str], revisions: list[str | None]
 ) -> None:
-    found = configured(tmp_path, Wanted(NAME, code=True, setting=setting), CODE)
-    revisions = [wanted.revision for wanted in elsewhere(found, given(**environ))]
-    assert revisions == [None, "v5"]
-
-
-def test_the_code_of_a_tokenizer_has_no_revision_of_its_own(tmp_path: Path) -> None:
-    found = configured(tmp_path, Wanted(NAME, code=True), CODE, "tokenizer_config.json")
-    assert [wanted.revision for wanted in elsewhere(found, given(CODE_REVISION="v5"))] == [None]
+    wanted = Wanted(NAME, code=True, setting=setting)
+    named = named_in(tmp_path, wanted, CODE, file, **environ)
+    assert [(one.model, one.revision) for one in named] == [("org/code", v) for v in revisions]
 
 
 # In messages:

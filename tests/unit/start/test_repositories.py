@@ -20,6 +20,7 @@ from worker.start.repositories import Repositories, places, with_directories
 from worker.store import Found, Kind, Origin, Reason, Unavailable, Wanted
 
 OFFLINE = "HF_HUB_OFFLINE"
+CODE = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
 
 
 @pytest.fixture(autouse=True)
@@ -35,134 +36,114 @@ def _environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def model_directory(tmp_path: Path) -> Path:
     return model(tmp_path / "source")
 
 
-def bootstrap(tmp_path: Path, **environ: str) -> Bootstrap:
+@pytest.fixture
+def hub_cache(tmp_path: Path) -> Path:
+    """The cache on the volume."""
+    return tmp_path / "huggingface-cache" / "hub"
+
+
+def bootstrap(volume: Path, **environ: str) -> Bootstrap:
     """Return the bootstrap of a worker with a volume of its own."""
-    given = gather({"BASE_PATH": str(tmp_path), **environ}, tmp_path / "no such file")
+    given = gather({"BASE_PATH": str(volume), **environ}, volume / "no such file")
     return Bootstrap.of(given)
 
 
-def test_a_volume_holds_the_cache(tmp_path: Path) -> None:
-    cache = tmp_path / "huggingface-cache" / "hub"
-    snapshot = cached(cache, model(tmp_path / "source"))
-    repositories = Repositories(bootstrap(tmp_path, MODEL_NAME=NAME))
-    (found,) = repositories.prefetch()
+def repositories(volume: Path, model_name: object = NAME, **environ: str) -> Repositories:
+    return Repositories(bootstrap(volume, **{"MODEL_NAME": str(model_name), **environ}))
+
+
+def test_a_volume_holds_the_cache(tmp_path: Path, model_directory: Path, hub_cache: Path) -> None:
+    snapshot = cached(hub_cache, model_directory)
+    (found,) = repositories(tmp_path).prefetch()
     assert (found.place, found.origin) == (snapshot, Origin.VOLUME)
-    assert os.environ["HF_HOME"] == str(tmp_path / "huggingface-cache")
+    assert os.environ["HF_HOME"] == str(hub_cache.parent)
 
 
-def test_without_a_volume_the_librarys_own_cache_is_used(tmp_path: Path) -> None:
+def test_without_a_volume_the_librarys_own_cache_is_used() -> None:
     assert places({"HF_HUB_CACHE": "/cache"}).volume == Path("/cache")
     assert places({"HF_HOME": "/home"}).volume == Path("/home/hub")
     assert places({"XDG_CACHE_HOME": "/xdg"}).volume == Path("/xdg/huggingface/hub")
 
 
-def test_a_directory_is_found_as_it_is(tmp_path: Path, source: Path) -> None:
-    found = Repositories(bootstrap(tmp_path, MODEL_NAME=str(source))).result()
-    (only,) = found.values()
-    assert (only.place, only.origin) == (source, Origin.DIRECTORY)
+def test_a_directory_is_found_as_it_is_whatever_else_is_wrong(
+    tmp_path: Path, model_directory: Path
+) -> None:
+    wrong = repositories(tmp_path, model_directory, MAX_CONCURRENCY="0", SEED="x")
+    (found,) = wrong.result().values()
+    assert (found.place, found.origin) == (model_directory, Origin.DIRECTORY)
 
 
-def test_a_model_is_looked_for_whatever_else_is_wrong(tmp_path: Path, source: Path) -> None:
-    wrong = bootstrap(tmp_path, MODEL_NAME=str(source), MAX_CONCURRENCY="0", SEED="x")
-    (only,) = Repositories(wrong).result().values()
-    assert only.place == source
-
-
-def test_what_is_named_twice_is_looked_for_once(tmp_path: Path, source: Path) -> None:
-    both = bootstrap(tmp_path, MODEL_NAME=str(source), EMBEDDING_MODEL_NAME=str(source))
+def test_what_is_named_twice_is_looked_for_once(tmp_path: Path, model_directory: Path) -> None:
+    name = str(model_directory)
+    both = bootstrap(tmp_path, MODEL_NAME=name, EMBEDDING_MODEL_NAME=name)
     assert len(wanted_by_settings(both.given)) == 2
     assert len(Repositories(both).prefetch()) == 1
 
 
-def test_further_repositories_that_vllm_needs_are_found_too(tmp_path: Path, source: Path) -> None:
+def test_further_repositories_that_vllm_needs_are_found_too(
+    tmp_path: Path, model_directory: Path
+) -> None:
     other = Wanted(str(model(tmp_path / "other")))
-    repositories = Repositories(bootstrap(tmp_path, MODEL_NAME=str(source)))
-    found = repositories.result([other, Wanted("s3://bucket/model")])
+    found = repositories(tmp_path, model_directory).result([other, Wanted("s3://bucket/model")])
     assert [repository.place.name for repository in found.values()] == ["source", "other"]
 
 
-def test_code_of_another_repository_is_wanted_where_code_is_trusted(
-    tmp_path: Path, source: Path
+def test_what_a_model_refers_to_is_found_with_it_and_code_where_it_is_trusted(
+    tmp_path: Path, model_directory: Path, hub_cache: Path
 ) -> None:
-    cache = tmp_path / "huggingface-cache" / "hub"
-    config = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
-    (source / "config.json").write_text(json.dumps(config))
-    cached(cache, source)
-    assert len(Repositories(bootstrap(tmp_path, MODEL_NAME=NAME)).prefetch()) == 1
-    code = tmp_path / "code"
-    code.mkdir()
-    (code / "own.py").write_text("")
-    snapshot = cached(cache, code, name="org/code")
-    trusted = Repositories(bootstrap(tmp_path, MODEL_NAME=NAME, TRUST_REMOTE_CODE="1")).prefetch()
-    assert [repository.place for repository in trusted[1:]] == [snapshot]
-    assert trusted[1].wanted.kind is Kind.CODE
-
-
-def test_a_model_that_another_one_refers_to_is_found_with_it_and_so_is_its_code(
-    tmp_path: Path, source: Path
-) -> None:
-    cache = tmp_path / "huggingface-cache" / "hub"
     speculators = {"speculators_config": {"verifier": {"name_or_path": "org/verifier"}}}
-    (source / "config.json").write_text(json.dumps({"model_type": "own", **speculators}))
+    (model_directory / "config.json").write_text(json.dumps({"model_type": "own", **speculators}))
     verifier = model(tmp_path / "verifier")
-    config = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
-    (verifier / "config.json").write_text(json.dumps(config))
+    (verifier / "config.json").write_text(json.dumps(CODE))
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").write_text("")
-    places = [
-        source,
-        cached(cache, verifier, name="org/verifier"),
-        cached(cache, tmp_path / "code", name="org/code"),
-    ]
-    trusting = bootstrap(tmp_path, MODEL_NAME=str(source), TRUST_REMOTE_CODE="1")
-    assert [repository.place for repository in Repositories(trusting).prefetch()] == places
+    named = [model_directory, cached(hub_cache, verifier, name="org/verifier")]
+    assert [one.place for one in repositories(tmp_path, model_directory).prefetch()] == named
+    named.append(cached(hub_cache, tmp_path / "code", name="org/code"))
+    found = repositories(tmp_path, model_directory, TRUST_REMOTE_CODE="1").prefetch()
+    assert [repository.place for repository in found] == named
+    assert found[2].wanted.kind is Kind.CODE
 
 
 # Offline:
 
 
-def test_once_all_repositories_are_known_the_libraries_are_offline(
-    tmp_path: Path, source: Path
-) -> None:
-    Repositories(bootstrap(tmp_path, MODEL_NAME=str(source))).go_offline()
-    assert os.environ[OFFLINE] == "1"
-    # The hub's library reads TRANSFORMERS_OFFLINE only where HF_HUB_OFFLINE is unset.
-    assert "TRANSFORMERS_OFFLINE" not in os.environ
-
-
 @pytest.mark.parametrize(
     "environ",
     [
+        {},
         {"VLLM_EXTRA_ARGS": "--model-impl transformers --tokenizer-mode=slow"},
         {"VLLM_EXTRA_ARGS": "--generation-config vllm"},
         {"GENERATION_CONFIG": "auto", "EMBEDDING_GENERATION_CONFIG": "vllm"},
         {"GENERATION_CONFIG": "/", "HF_CONFIG_PATH": "/"},
     ],
 )
-def test_settings_that_need_nothing_of_the_hub_leave_them_offline(
-    tmp_path: Path, source: Path, environ: dict[str, str]
+def test_settings_that_need_nothing_of_the_hub_leave_the_libraries_offline(
+    tmp_path: Path, model_directory: Path, environ: dict[str, str]
 ) -> None:
-    Repositories(bootstrap(tmp_path, MODEL_NAME=str(source), **environ)).go_offline()
+    repositories(tmp_path, model_directory, **environ).go_offline()
     assert os.environ[OFFLINE] == "1"
+    # The hub's library reads TRANSFORMERS_OFFLINE only where HF_HUB_OFFLINE is unset.
+    assert "TRANSFORMERS_OFFLINE" not in os.environ
 
 
-def test_the_operators_setting_wins(tmp_path: Path, source: Path) -> None:
+def test_the_operators_setting_wins(tmp_path: Path, model_directory: Path) -> None:
     os.environ[OFFLINE] = "0"
-    Repositories(bootstrap(tmp_path, MODEL_NAME=str(source))).go_offline()
+    repositories(tmp_path, model_directory).go_offline()
     assert os.environ[OFFLINE] == "0"
 
 
-def test_the_store_itself_still_downloads(tmp_path: Path, source: Path) -> None:
+def test_the_store_itself_still_downloads(tmp_path: Path, model_directory: Path) -> None:
     with hub() as running:
         os.environ["HF_ENDPOINT"] = running.endpoint
-        repositories = Repositories(bootstrap(tmp_path, MODEL_NAME=str(source)))
-        repositories.go_offline()
+        offline = repositories(tmp_path, model_directory)
+        offline.go_offline()
         with pytest.raises(Unavailable) as raised:
-            repositories.result([Wanted("org/none")])
+            offline.result([Wanted("org/none")])
     assert raised.value.reason is Reason.MISSING
 
 
@@ -185,30 +166,29 @@ def test_the_store_itself_still_downloads(tmp_path: Path, source: Path) -> None:
     ],
 )
 def test_with_something_that_only_vllm_finds_they_stay_online(
-    tmp_path: Path, source: Path, environ: dict[str, str]
+    tmp_path: Path, model_directory: Path, environ: dict[str, str]
 ) -> None:
-    repositories = Repositories(bootstrap(tmp_path, **{"MODEL_NAME": str(source), **environ}))
-    repositories.go_offline()
-    repositories.close()
+    online = repositories(tmp_path, model_directory, **environ)
+    online.go_offline()
+    online.close()
     assert OFFLINE not in os.environ
 
 
 @pytest.mark.parametrize(
-    "environ",
+    ("model_name", "extra"),
     [
-        {"VLLM_EXTRA_ARGS": "--model a/b"},
-        {"MODEL_NAME": "a/b.gguf"},
-        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "--enable-lora --lora-modules a=a/b"},
-        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "--speculative-config.model a/b"},
-        {"MODEL_NAME": "/", "VLLM_EXTRA_ARGS": "-sc '{}'"},
+        (NAME, "--model a/b"),
+        ("a/b.gguf", ""),
+        ("/", "--enable-lora --lora-modules a=a/b"),
+        ("/", "--speculative-config.model a/b"),
+        ("/", "-sc '{}'"),
     ],
 )
 def test_what_only_vllm_finds_can_not_be_fetched_ahead(
-    tmp_path: Path, environ: dict[str, str]
+    tmp_path: Path, model_name: str, extra: str
 ) -> None:
-    repositories = Repositories(bootstrap(tmp_path, **environ))
     with pytest.raises(StartFailed, match="Only vLLM itself can find"):
-        repositories.prefetch()
+        repositories(tmp_path, model_name, VLLM_EXTRA_ARGS=extra).prefetch()
 
 
 # Into vLLM's arguments:
@@ -216,6 +196,12 @@ def test_what_only_vllm_finds_can_not_be_fetched_ahead(
 
 def at(wanted: Wanted, origin: Origin = Origin.VOLUME) -> Found:
     return Found(wanted, Path("/cache") / wanted.model / str(wanted.kind), origin, "c" * 40)
+
+
+def resolved(engine: EngineArguments) -> Namespace:
+    """Put directories in place of all names, and return vLLM's arguments."""
+    changed, _ = with_directories(engine, {one: at(one) for one in wanted_by_arguments(engine)})
+    return changed.vllm
 
 
 def test_directories_take_the_place_of_names() -> None:
@@ -228,37 +214,30 @@ def test_directories_take_the_place_of_names() -> None:
     wanted = wanted_by_arguments(engine)
     here = {one: at(one, Origin.DIRECTORY) for one in wanted if one.model == "/adapters/two"}
     changed, used = with_directories(engine, {one: at(one) for one in wanted} | here)
+    vllm = changed.vllm
     assert [found.wanted for found in used] == wanted
-    assert (changed.vllm.model, changed.vllm.tokenizer) == (
-        "/cache/org/name/model",
-        "/cache/org/tokenizer/tokenizer",
-    )
-    assert [module.path for module in changed.vllm.lora_modules] == [
-        "/cache/org/adapter/adapter",
-        "/adapters/two",
-    ]
-    assert changed.vllm.speculative_config == {
-        "model": "/cache/org/draft/model",
-        "num_speculative_tokens": 3,
-    }
+    assert vllm.model == "/cache/org/name/model"
+    assert vllm.tokenizer == "/cache/org/tokenizer/tokenizer"
+    paths = ["/cache/org/adapter/adapter", "/adapters/two"]
+    assert [module.path for module in vllm.lora_modules] == paths
+    draft = {"model": "/cache/org/draft/model", "num_speculative_tokens": 3}
+    assert vllm.speculative_config == draft
     assert (changed.origin, changed.commit) == (Origin.VOLUME, "c" * 40)
     assert (changed.model_name, engine.vllm.model, adapter.path) == (NAME, NAME, "org/adapter")
 
 
-def resolved(engine: EngineArguments) -> Namespace:
-    """Put directories in place of all names, and return vLLM's arguments."""
-    changed, _ = with_directories(engine, {one: at(one) for one in wanted_by_arguments(engine)})
-    return changed.vllm
+def test_what_is_the_model_goes_with_it_and_is_wanted_once() -> None:
+    place = "/cache/org/name/model"
+    engine = arguments(tokenizer=NAME, speculative_config={"model": NAME, "method": "mtp"})
+    assert len(wanted_by_arguments(engine)) == 1
+    vllm = resolved(engine)
+    assert (vllm.model, vllm.tokenizer) == (place, place)
+    assert vllm.speculative_config == {"model": place, "method": "mtp"}
 
 
 def test_a_tokenizer_may_be_the_models_at_another_revision() -> None:
     vllm = resolved(arguments(tokenizer_revision="v2"))
     assert (vllm.model, vllm.tokenizer) == ("/cache/org/name/model", "/cache/org/name/tokenizer")
-
-
-def test_a_draft_that_is_the_model_goes_with_it() -> None:
-    vllm = resolved(arguments(speculative_config={"model": NAME, "method": "mtp"}))
-    assert vllm.speculative_config == {"model": "/cache/org/name/model", "method": "mtp"}
 
 
 def test_a_model_that_two_settings_name_replaces_both_names() -> None:
@@ -276,31 +255,23 @@ def test_a_model_that_two_settings_name_replaces_both_names() -> None:
     assert (changed[0].speculative_config, changed[1].model) == ({"model": small}, small)
 
 
-def test_a_tokenizer_of_the_models_own_goes_with_it() -> None:
-    engine = arguments(tokenizer=NAME)
-    assert len(wanted_by_arguments(engine)) == 1
-    assert resolved(engine).tokenizer == resolved(engine).model == "/cache/org/name/model"
-
-
 def test_names_that_were_not_looked_for_stay() -> None:
     engine = arguments()
     assert with_directories(engine, {}) == (engine, [])
 
 
-def test_a_directory_of_the_operators_stays_as_it_was_written(tmp_path: Path) -> None:
+def test_a_directory_of_the_operators_stays_as_it_was_written() -> None:
     engine = arguments(model="~/model")
-    changed, used = with_directories(
-        engine, {one: Found(one, tmp_path, Origin.DIRECTORY) for one in wanted_by_arguments(engine)}
-    )
-    assert used
-    assert changed.vllm.model == "~/model"
+    (wanted,) = wanted_by_arguments(engine)
+    changed, used = with_directories(engine, {wanted: at(wanted, Origin.DIRECTORY)})
+    assert (len(used), changed.vllm.model) == (1, "~/model")
 
 
-def test_engines_get_the_directories_of_their_models(tmp_path: Path) -> None:
-    cache = tmp_path / "huggingface-cache" / "hub"
-    first = cached(cache, model(tmp_path / "a"), revision="v1")
-    other = cached(cache, model(tmp_path / "b", SHARDS), name="org/embedder")
-    repositories = Repositories(bootstrap(tmp_path, MODEL_NAME=NAME, MODEL_REVISION="v1"))
+def test_engines_get_the_directories_of_their_models(
+    tmp_path: Path, model_directory: Path, hub_cache: Path
+) -> None:
+    first = cached(hub_cache, model_directory, revision="v1")
+    other = cached(hub_cache, model(tmp_path / "b", SHARDS), name="org/embedder")
     second = arguments("EMBEDDING_", model="org/embedder", revision=None)
-    main, embedder = repositories.place([arguments(), second])
-    assert (main.vllm.model, embedder.vllm.model) == (str(first), str(other))
+    engines = repositories(tmp_path, MODEL_REVISION="v1").place([arguments(), second])
+    assert [engine.vllm.model for engine in engines] == [str(first), str(other)]
