@@ -1,5 +1,6 @@
 """Workers that share a compile cache on a volume and have their own disks, without engines."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from worker import compile_cache
@@ -17,17 +18,17 @@ OF_THE_MACHINE = "vllm/gpu_p2p_access_cache_for_0,1.json"
 class Started:
     """A worker in its own container: it restores from the cache, and may then compile."""
 
-    def __init__(self, volume: Path, folder: Path, key: str = KEY) -> None:
+    def __init__(self, shared: Path, folder: Path, key: str) -> None:
         self.local = folder
-        self.cache = CompileCache(volume / compile_cache.SHARED, folder)
+        self.cache = CompileCache(shared, folder)
         self.knew = self.cache.restore_models(key)
         self.found = self.cache.restore(key)
 
-    def compile(self, *names: str, content: str = "compiled") -> "Started":
+    def compile(self, *names: str, content: str | bytes = "compiled") -> "Started":
         for name in names:
             file = self.local / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(content)
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
         return self
 
     def healthy(self) -> "Started":
@@ -38,9 +39,20 @@ class Started:
         return (self.local / name).is_file()
 
 
-def archive(volume: Path, name: str = KEY) -> Path:
-    return volume / compile_cache.SHARED / f"{name}{publishing.SUFFIX}"
+@dataclass
+class Workers:
+    """The volume that workers share, and a folder for their disks."""
 
+    volume: Path
+    disks: Path
 
-def shared(volume: Path) -> list[str]:
-    return sorted(path.name for path in (volume / compile_cache.SHARED).glob("*"))
+    def start(self, disk: int | str, key: str = KEY) -> Started:
+        return Started(self.volume / compile_cache.SHARED, self.disks / str(disk), key)
+
+    def archive(self, name: str = KEY) -> Path:
+        return self.volume / compile_cache.SHARED / f"{name}{publishing.SUFFIX}"
+
+    def published(self) -> list[str]:
+        """Return what is on the volume, archives by the names that they were published by."""
+        files = (self.volume / compile_cache.SHARED).glob("*")
+        return sorted(path.name.removesuffix(publishing.SUFFIX) for path in files)
