@@ -44,9 +44,7 @@ def test_another_key_finds_nothing(workers: Workers) -> None:
     assert not workers.start(2, "vllm-2_cpu_0123").found
 
 
-def test_nothing_is_written_where_nothing_was_compiled(
-    workers: Workers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_code_makes_no_archive(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     (workers.disks / "1" / "inductor").mkdir(parents=True)
     workers.start(1).healthy()
     assert list(workers.volume.iterdir()) == []
@@ -117,9 +115,7 @@ def test_what_can_not_be_read_stops_no_start_and_stays(
     assert f"{KEY}: not published" not in caplog.text
 
 
-def test_a_volume_that_has_gone_is_reported_in_one_line(
-    workers: Workers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_volume_is_reported(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     worker = workers.start(1).compile(GRAPH)
     workers.volume.rmdir()
     worker.healthy()

@@ -42,9 +42,7 @@ def test_a_plan_of_a_start_that_died_is_not_taken_for_a_good_one(workers: Worker
     assert not workers.start(2).holds(PLAN)
 
 
-def test_the_operator_decides_about_the_plan(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_operator_decides_of_plans(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     workers.start(1).compile(GRAPH).healthy()
     monkeypatch.setenv(STARTUP_PLAN, "0")
     assert workers.start(2).found

@@ -47,9 +47,7 @@ async def assert_reset(peer: Peer, call: str, job: str) -> None:
 
 @pytest.mark.parametrize("status", [429, None])
 @on_each_call
-async def test_a_call_answered_with_a_status_has_done_nothing(
-    peer: Peer, call: str, status: int | None
-) -> None:
+async def test_a_call_with_a_status_does_nothing(peer: Peer, call: str, status: int | None) -> None:
     job = await prepare(peer, call)
     await peer.add_fault(on=call, do="status", **({"status": status} if status else {}))
     method, path, body = request(call, job)
@@ -72,7 +70,7 @@ async def test_a_call_that_is_reset_has_an_effect_only_if_its_answer_alone_was_l
 
 @pytest.mark.parametrize("ends_by", ["its time", "being cleared"])
 @on_each_call
-async def test_a_call_that_hangs_does_nothing_and_is_reset_when_the_fault_ends(
+async def test_a_hanging_call_is_reset_when_its_fault_ends(
     peer: Peer, call: str, ends_by: str
 ) -> None:
     job = await prepare(peer, call)
@@ -113,9 +111,7 @@ async def test_a_job_whose_take_was_lost_is_delivered_to_no_other_worker(peer: P
 
 
 @on_each_call
-async def test_a_delayed_call_has_its_effect_at_once_and_its_answer_later(
-    peer: Peer, call: str
-) -> None:
+async def test_a_delayed_call_has_its_effect_at_once(peer: Peer, call: str) -> None:
     job = await prepare(peer, call)
     await peer.add_fault(on=call, do="delay", delay_s=60)
     method, path, body = request(call, job)
@@ -129,9 +125,7 @@ async def test_a_delayed_call_has_its_effect_at_once_and_its_answer_later(
 
 
 @pytest.mark.parametrize("call", ["take", "stop"])
-async def test_what_a_worker_that_hung_up_was_to_be_sent_goes_to_its_next_call(
-    peer: Peer, call: str
-) -> None:
+async def test_what_a_worker_that_hung_up_missed_comes_again(peer: Peer, call: str) -> None:
     job = await prepare(peer, call)
     await peer.add_fault(on=call, do="delay", delay_s=60)
     calling = asyncio.create_task(peer.raw(*request(call, job)))
@@ -153,9 +147,7 @@ async def test_a_duplicated_take_delivers_the_same_jobs_once_more(peer: Peer, pa
     assert {await peer.status(job["id"]) for job in jobs} == {"IN_PROGRESS"}
 
 
-async def test_a_fault_for_some_calls_runs_out_and_the_listing_shows_what_is_left(
-    peer: Peer,
-) -> None:
+async def test_a_fault_for_some_calls_runs_out_and_shows_what_is_left(peer: Peer) -> None:
     job = await peer.start()
     fault = {"on": "stream", "do": "status", "status": 503}
     assert await peer.add_fault(**fault, calls=2) == [{**fault, "calls": 2}]
@@ -258,9 +250,7 @@ RESET = {"on": "stream", "do": "reset"}
         ([], "must be a JSON object"),
     ],
 )
-async def test_a_fault_that_makes_no_sense_is_refused_with_what_is_wrong(
-    peer: Peer, fault: object, message: str
-) -> None:
+async def test_a_fault_without_sense_is_refused(peer: Peer, fault: object, message: str) -> None:
     status, answer = await peer.request("POST", FAULTS, json=fault)
     assert (status, message in answer["error"]) == (400, True)
     assert await peer.get(FAULTS) == {"faults": []}

@@ -86,9 +86,7 @@ async def test_a_worker_that_is_just_being_started_is_drained_too(tmp_path: Path
         await running.drain()
 
 
-async def test_a_worker_that_would_be_started_again_is_not_when_the_endpoint_is_drained(
-    tmp_path: Path,
-) -> None:
+async def test_a_worker_that_waits_for_its_start_is_not_started_in_a_drain(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, "sys.exit(1)") as running:
         await running.announces("it is started again in 2 s")
         await running.drain()
@@ -96,9 +94,7 @@ async def test_a_worker_that_would_be_started_again_is_not_when_the_endpoint_is_
         assert worker["starts"] == 1
 
 
-async def test_draining_only_keeps_workers_started_by_hand_from_asking_for_jobs(
-    tmp_path: Path,
-) -> None:
+async def test_draining_ends_the_polls_of_workers_started_by_hand(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, SERVES) as running:
         await running.fleet.ready.wait()
         asking = await running.peer.held("/job-take/by-hand")

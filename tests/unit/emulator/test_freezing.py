@@ -51,9 +51,7 @@ async def freeze(peer: Peer, worker: str, **body: object) -> tuple[int, Any]:
     return await peer.request("POST", path, json=body or {"seconds": 60})
 
 
-async def test_a_frozen_worker_stands_still_and_serves_again_when_it_is_thawed(
-    tmp_path: Path,
-) -> None:
+async def test_a_frozen_worker_stands_still_and_serves_again_later(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, WITH_CHILD + PERSISTS) as running:
         pids = await running.pids()
         status, frozen = await freeze(running.peer, "worker-1")
@@ -79,9 +77,7 @@ async def test_a_job_of_a_frozen_worker_stays_in_progress_and_goes_on(tmp_path: 
         assert (await running.peer.wait_ended(job))["status"] == "COMPLETED"
 
 
-async def test_a_frozen_worker_that_exits_is_started_again_and_is_not_frozen(
-    tmp_path: Path,
-) -> None:
+async def test_a_frozen_worker_that_exits_is_started_and_not_frozen(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, PERSISTS) as running:
         await running.pids()
         await freeze(running.peer, "worker-1")
@@ -114,9 +110,7 @@ def connections(peer: Peer) -> int:
 
 
 @with_options(take_poll_s=600)
-async def test_all_connections_of_a_frozen_worker_are_reset_and_only_its_own(
-    peer: Peer, signals: Signals
-) -> None:
+async def test_connections_of_a_frozen_worker_alone_are_reset(peer: Peer, signals: Signals) -> None:
     job = await peer.start()
     async with (
         connection(peer, "GET /job-take/w") as (held, _),
@@ -136,9 +130,7 @@ async def test_all_connections_of_a_frozen_worker_are_reset_and_only_its_own(
     assert peer.emulator.job(job).chunks == []
 
 
-async def test_a_frozen_worker_is_handed_nothing_until_it_is_thawed(
-    peer: Peer, signals: Signals
-) -> None:
+async def test_a_frozen_worker_is_answered_when_it_is_thawed(peer: Peer, signals: Signals) -> None:
     await freeze(peer, "w")
     job = await peer.run()
     with pytest.raises(ConnectionResetError):
@@ -153,9 +145,7 @@ async def test_a_frozen_worker_is_handed_nothing_until_it_is_thawed(
     assert await peer.take() == job
 
 
-async def test_a_worker_that_is_frozen_when_the_emulator_stops_is_thawed(
-    peer: Peer, signals: Signals
-) -> None:
+async def test_a_stopping_emulator_thaws_its_workers(peer: Peer, signals: Signals) -> None:
     peer.emulator.freeze("w", 60)
     await peer.emulator.stop()
     assert signals.sent == [signal.SIGSTOP, signal.SIGCONT]
@@ -174,7 +164,5 @@ async def test_a_worker_without_a_process_cannot_be_frozen(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("body", [{"second": 1}, {"seconds": 0}, {"seconds": 1, "x": 1}])
-async def test_a_freeze_without_a_time_is_refused(
-    peer: Peer, signals: Signals, body: dict[str, object]
-) -> None:
+async def test_a_freeze_needs_a_time(peer: Peer, signals: Signals, body: dict[str, object]) -> None:
     assert ((await freeze(peer, "w", **body))[0], signals.sent) == (400, [])

@@ -23,10 +23,8 @@ class ServingWorker:
     id: str
     ping: int = 200
     held: asyncio.Event = field(default_factory=asyncio.Event)
-    hosts: set[str] = field(default_factory=set)  # by which it was called
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.hosts.add(request.host.partition(":")[0])
         if request.path == "/ping":
             return web.Response(status=self.ping)
         if request.path == "/held":
@@ -85,12 +83,6 @@ async def test_a_request_reaches_a_worker_unchanged_and_its_answer_the_caller() 
             assert (answer.status, answer.headers["x-own"]) == (201, "1")
             assert answer.headers[AFFINITY] == got.pop("worker")
     assert got == {"method": "DELETE", "path": url, "body": "text", "key": "Bearer sk-mine"}
-
-
-async def test_one_that_listens_on_all_addresses_calls_its_workers_by_this_machines() -> None:
-    async with balanced(1, host="0.0.0.0") as endpoint:
-        assert (await endpoint.ask())[0] == 201
-        assert endpoint.workers["worker-1"].hosts == {"127.0.0.1"}
 
 
 async def test_the_worker_with_the_fewest_requests_gets_the_next() -> None:

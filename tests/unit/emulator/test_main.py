@@ -13,7 +13,7 @@ import pytest
 import emulator
 from emulator import Emulator, ExpiredAs, FailedAs, LostAs, slow_link
 from emulator.command_line import read_command_line, to_options
-from emulator.examples import examples, fetch_model_name
+from emulator.examples import fetch_model_name
 from emulator.options import Options
 
 SOURCE = Path(emulator.__file__).parents[1]
@@ -105,7 +105,7 @@ def test_the_command_of_a_worker_keeps_its_own_options() -> None:
         ("--failed-as never", "invalid choice: 'never'"),
     ],
 )
-def test_a_wrong_option_is_refused_with_the_reason(
+def test_wrong_options_are_refused(
     arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -118,11 +118,6 @@ async def test_a_worker_that_does_not_tell_its_model_is_not_left_with_the_questi
     assert await fetch_model_name(queue, wait_s=0.01) is None
     (job,) = queue.jobs.values()
     assert job.status == "CANCELLED"
-
-
-def test_the_examples_in_the_raw_form_are_greedy() -> None:
-    text = examples(api_url="u", endpoint="e", model=None, with_key=False, python="p")
-    assert text.count('"max_tokens": 100, "temperature": 0}') == text.count("max_tokens") == 2
 
 
 def test_an_address_of_version_6_stands_in_brackets() -> None:

@@ -170,9 +170,7 @@ async def test_after_the_grace_jobs_fail_retryably_with_what_they_have() -> None
     assert [chunk.output for chunk in job.chunks] == ["begun"]
 
 
-async def test_after_the_death_of_its_engine_a_job_has_some_seconds_and_no_grace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_jobs_of_a_dead_engine_have_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("job_loop.loop.DEAD_GRACE_S", 0.1)
     async with Emulator() as emulator, looping(emulator, grace_s=2 * HUNG_S) as platform:
         job = platform.submit("begun", HANG, stream=True)
@@ -183,9 +181,7 @@ async def test_after_the_death_of_its_engine_a_job_has_some_seconds_and_no_grace
     assert (job.status, json.loads(job.error or "")["error"]["code"]) == (Status.FAILED, 503)
 
 
-async def test_an_unreachable_platform_does_not_keep_the_worker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unreachable_platform_keeps_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("job_loop.loop.LAST_POSTS_S", 0.1)
     async with Emulator() as emulator, looping(emulator, grace_s=0.1) as platform:
         emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS))
@@ -196,9 +192,7 @@ async def test_an_unreachable_platform_does_not_keep_the_worker(
     assert (job.status, platform.in_progress) == (Status.IN_PROGRESS, set())
 
 
-async def test_a_pause_after_failures_ends_with_the_signal(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_signal_ends_a_pause(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[int] = []
 
     def pause_s(failures: int) -> float:

@@ -69,18 +69,14 @@ async def test_half_of_a_surrogate_pair_is_posted_as_a_question_mark(platform: P
 
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 @pytest.mark.parametrize("call", [Call.STREAM, Call.DONE])
-async def test_a_post_that_was_not_taken_is_made_again(
-    platform: Platform, call: Call, status: int
-) -> None:
+async def test_a_failed_post_is_made_again(platform: Platform, call: Call, status: int) -> None:
     platform.emulator.faults.add(Fault(on=call, do=Action.STATUS, status=status, calls=3))
     job = await platform.run(*CHUNKS, stream=True)
     assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
     assert platform.answers.records[0].posts_retried == 3
 
 
-async def test_a_stream_goes_on_after_an_outage_in_which_connections_were_refused(
-    platform: Platform,
-) -> None:
+async def test_a_stream_goes_on_after_refused_connections(platform: Platform) -> None:
     received = []
 
     async def take(request: web.Request) -> web.Response:
@@ -123,7 +119,7 @@ async def test_a_stream_fails_retryably_when_a_chunk_may_be_lost(
 
 
 @pytest.mark.parametrize("action", [Action.RESET, Action.LOSE])
-async def test_an_answer_that_is_no_stream_comes_with_its_result_even_so(
+async def test_without_a_stream_the_result_has_what_was_lost(
     platform: Platform, action: Action
 ) -> None:
     platform.emulator.faults.add(Fault(on=Call.STREAM, do=action, calls=1))
@@ -149,9 +145,7 @@ async def test_a_chunk_that_is_refused_fails_a_stream(platform: Platform, status
 
 
 @pytest.mark.parametrize("status", [302, 404])
-async def test_without_a_stream_the_result_holds_what_was_refused(
-    platform: Platform, status: int
-) -> None:
+async def test_a_result_has_refused_chunks_too(platform: Platform, status: int) -> None:
     async with chunks_refused(platform, status):
         job = await platform.run("whole")
     assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
@@ -196,9 +190,7 @@ async def test_posts_end_with_the_jobs_time_or_after_ten_minutes(
     assert record.status == 504
 
 
-async def test_a_result_that_the_platform_would_drop_fails_the_job(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_large_results_fail(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "LARGEST_RESULT", 1000)
     job = await platform.run("a" * 600, "b" * 600, stream=True)
     assert error_of(job)["code"] == 413

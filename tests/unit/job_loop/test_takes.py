@@ -25,9 +25,7 @@ async def settled() -> None:
     await asyncio.sleep(0.05)
 
 
-async def test_as_many_jobs_run_as_there_are_slots_and_a_free_one_takes_the_next(
-    platform: Platform,
-) -> None:
+async def test_as_many_jobs_run_as_there_are_slots(platform: Platform) -> None:
     jobs = [platform.submit(HANG) for _ in range(SLOTS + 2)]
     await platform.begun(*jobs[:SLOTS])
     await settled()

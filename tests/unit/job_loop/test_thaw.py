@@ -86,9 +86,7 @@ async def test_a_stream_goes_on_after_a_thaw(platform: Platform, clock: Clock) -
     platform.emulator.queue.cancel(job)
 
 
-async def test_a_post_that_was_under_way_ends_on_its_old_connection(
-    platform: Platform, clock: Clock
-) -> None:
+async def test_posts_under_way_end_on_old_connections(platform: Platform, clock: Clock) -> None:
     platform.emulator.faults.add(Fault(on=Call.STREAM, do=Action.DELAY, delay_s=0.1, calls=1))
     job = platform.submit("a", "b", stream=True)
     assert await anext(job.follow())
@@ -107,9 +105,7 @@ async def test_old_connections_are_closed_when_the_last_of_their_posts_must_have
     await eventually(lambda: not platform.wire._closing)
 
 
-async def test_an_end_closes_old_connections_and_the_newest(
-    platform: Platform, clock: Clock
-) -> None:
+async def test_an_end_closes_all_connections(platform: Platform, clock: Clock) -> None:
     sessions = [await thaw(platform, clock) for _ in range(2)]
     sessions.append(platform.wire._session)
     platform.loop.leave()

@@ -142,9 +142,7 @@ def test_what_reads_and_writes_moves_bytes(running: Callable[..., Process]) -> N
     grows(running(code), "bytes_moved")
 
 
-def test_children_are_part_of_a_start_and_helpers_are_not(
-    running: Callable[..., Process],
-) -> None:
+def test_children_are_part_of_a_start_and_helpers_are_not(running: Callable[..., Process]) -> None:
     child = "import subprocess, sys, time; {}; time.sleep(1e6)"
     spawn = "subprocess.Popen([sys.executable, {}'-c', 'import time; time.sleep(1e6)'])"
     parent = running(child.format(spawn.format("'-I', '-S', ") + ";" + spawn.format("")))
@@ -169,9 +167,7 @@ def test_faults_count_where_no_bytes_are_told() -> None:
     assert process.bytes_moved == 3 * BYTES_OF_FAULT
 
 
-def test_a_start_is_watched_only_where_its_bytes_are_told(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_start_is_watched_where_its_bytes_are_counted(capfd: pytest.CaptureFixture[str]) -> None:
     assert can_watch(os.getpid())
     assert not can_watch(NOBODY)
     assert not capfd.readouterr().err

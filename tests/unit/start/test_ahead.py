@@ -114,9 +114,7 @@ def test_weights_of_all_that_is_found_are_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load_format", ["runai_streamer", "dummy", "instanttensor"])
-def test_nothing_is_read_for_a_format_that_reads_around_the_page_cache(
-    tmp_path: Path, load_format: str
-) -> None:
+def test_formats_without_the_page_cache_are_left(tmp_path: Path, load_format: str) -> None:
     ahead.begin([found(model(tmp_path / "model"), load_format)])
     assert not ahead._running
 
@@ -126,9 +124,7 @@ def test_weights_that_cant_be_listed_end_no_start(tmp_path: Path) -> None:
     assert not ahead._running
 
 
-def test_ctrl_c_is_for_its_parent_and_prints_nothing(
-    held: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_is_for_its_parent_alone(held: Path, capfd: pytest.CaptureFixture[str]) -> None:
     read_ahead = ahead.ReadAhead([held], 1 << 20)
     # It handles SIGTERM once it reads.
     wait_until(lambda: handles(read_ahead.pid, signal.SIGTERM))

@@ -67,9 +67,7 @@ def test_mistakes_of_all_sources_are_reported_in_the_operators_spelling(tmp_path
         ("file", "Not a directory"),
     ],
 )
-def test_a_volume_that_is_named_and_can_not_be_read_is_a_mistake_with_its_reason(
-    tmp_path: Path, name: str, advice: str
-) -> None:
+def test_a_volume_that_can_not_be_read_is_a_mistake(tmp_path: Path, name: str, advice: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "file").touch()
     place = str(tmp_path / name)

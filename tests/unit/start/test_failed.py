@@ -25,9 +25,7 @@ WANTED = Wanted("org/model", setting="MODEL_NAME")
         (MachineUnfit("the GPU has fallen off the bus"), False),
     ],
 )
-def test_callers_are_told_of_what_would_fail_on_every_worker(
-    error: StartFailed, told: bool
-) -> None:
+def test_callers_learn_of_what_would_fail_on_every_worker(error: StartFailed, told: bool) -> None:
     assert answers(error, {}) is told
     assert not answers(error, {"ANSWER_FAILED_START": "off"})
 

@@ -93,9 +93,7 @@ def test_the_settings_of_an_embedder_are_named_as_such() -> None:
         ),
     ],
 )
-def test_extra_arguments_that_name_a_model_and_no_others_are_left_to_vllms_parser(
-    extra: str, names: list[str]
-) -> None:
+def test_extra_arguments_of_a_model_are_left_to_vllms_parser(extra: str, names: list[str]) -> None:
     assert [wanted.model for wanted in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == names
 
 
@@ -139,9 +137,7 @@ def test_a_tokenizer_is_wanted_where_it_is_not_the_models_or_of_another_revision
     ],
     ids=str,
 )
-def test_no_draft_is_wanted_where_the_method_needs_none_or_it_is_written_wrong(
-    config: dict[str, Any],
-) -> None:
+def test_no_draft_is_wanted_where_none_is_needed_or_named(config: dict[str, Any]) -> None:
     assert len(wanted_by_arguments(arguments(speculative_config=config))) == 1
     settings = given(SPECULATIVE_CONFIG=json.dumps(config), MODEL_REVISION="v1")
     assert len(wanted_by_settings(settings)) == 1

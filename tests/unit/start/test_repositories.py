@@ -69,9 +69,7 @@ def test_without_a_volume_the_librarys_own_cache_is_used() -> None:
     assert places({"XDG_CACHE_HOME": "/xdg"}).volume == Path("/xdg/huggingface/hub")
 
 
-def test_a_directory_is_found_as_it_is_whatever_else_is_wrong(
-    tmp_path: Path, model_directory: Path
-) -> None:
+def test_a_directory_is_found_whatever_else_is_wrong(tmp_path: Path, model_directory: Path) -> None:
     wrong = repositories(tmp_path, model_directory, MAX_CONCURRENCY="0", SEED="x")
     (found,) = wrong.result().values()
     assert (found.place, found.origin) == (model_directory, Origin.DIRECTORY)
@@ -84,9 +82,7 @@ def test_what_is_named_twice_is_looked_for_once(tmp_path: Path, model_directory:
     assert len(Repositories(both).prefetch()) == 1
 
 
-def test_further_repositories_that_vllm_needs_are_found_too(
-    tmp_path: Path, model_directory: Path
-) -> None:
+def test_further_repositories_are_found_too(tmp_path: Path, model_directory: Path) -> None:
     other = Wanted(str(model(tmp_path / "other")))
     found = repositories(tmp_path, model_directory).result([other, Wanted("s3://bucket/model")])
     assert [repository.place.name for repository in found.values()] == ["source", "other"]
@@ -184,9 +180,7 @@ def test_with_something_that_only_vllm_finds_they_stay_online(
         ("/", "-sc '{}'"),
     ],
 )
-def test_what_only_vllm_finds_can_not_be_fetched_ahead(
-    tmp_path: Path, model_name: str, extra: str
-) -> None:
+def test_what_only_vllm_finds_is_not_fetched(tmp_path: Path, model_name: str, extra: str) -> None:
     with pytest.raises(StartFailed, match="Only vLLM itself can find"):
         repositories(tmp_path, model_name, VLLM_EXTRA_ARGS=extra).prefetch()
 
@@ -267,9 +261,7 @@ def test_a_directory_of_the_operators_stays_as_it_was_written() -> None:
     assert (len(used), changed.vllm.model) == (1, "~/model")
 
 
-def test_engines_get_the_directories_of_their_models(
-    tmp_path: Path, model_directory: Path, hub_cache: Path
-) -> None:
+def test_engines_get_directories(tmp_path: Path, model_directory: Path, hub_cache: Path) -> None:
     first = cached(hub_cache, model_directory, revision="v1")
     other = cached(hub_cache, model(tmp_path / "b", SHARDS), name="org/embedder")
     second = arguments("EMBEDDING_", model="org/embedder", revision=None)

@@ -47,9 +47,7 @@ async def answered(peer: Peer, routes: Routes, header: str | None) -> Routes:
     "header",
     [None, "", "Bearer ", "wrong", "Bearer wrong", "Bearer secret2", "Basic c2VjcmV0Og=="],
 )
-async def test_a_caller_without_the_key_or_with_another_is_refused(
-    peer: Peer, header: str | None
-) -> None:
+async def test_a_caller_without_the_key_is_refused(peer: Peer, header: str | None) -> None:
     refused = [(method, path, 401) for method, path, _ in FOR_CALLERS]
     assert await answered(peer, FOR_CALLERS, header) == refused
 
@@ -76,9 +74,7 @@ async def test_a_worker_needs_no_key(peer: Peer, header: str | None) -> None:
 
 
 @pytest.mark.parametrize("header", [None, "Bearer any"])
-async def test_where_no_key_is_set_none_is_needed_and_any_is_accepted(
-    peer: Peer, header: str | None
-) -> None:
+async def test_where_no_key_is_set_any_is_accepted(peer: Peer, header: str | None) -> None:
     assert await answered(peer, FOR_CALLERS, header) == FOR_CALLERS
 
 
@@ -102,9 +98,7 @@ async def status_of(url: str, **headers: str) -> int:
         {"Host": "rebound.example.com", "Origin": "http://rebound.example.com"},
     ],
 )
-async def test_what_a_page_of_another_site_can_send_is_refused(
-    peer: Peer, headers: dict[str, str]
-) -> None:
+async def test_what_a_foreign_page_sends_is_refused(peer: Peer, headers: dict[str, str]) -> None:
     job = await peer.start()
     for path in ("/run", "/openai/v1/chat/completions", "/purge-queue", f"/cancel/{job}"):
         assert await status_of(peer.emulator.url + path, **headers) == 403
@@ -124,7 +118,7 @@ async def test_what_a_page_of_another_site_can_send_is_refused(
         ("POST", "outage"),
     ],
 )
-async def test_no_page_breaks_anything_not_even_one_of_the_emulators_own_origin(
+async def test_not_even_the_emulators_own_page_breaks_things(
     peer: Peer, method: str, path: str
 ) -> None:
     headers = {"Origin": peer.emulator.root_url}
@@ -135,9 +129,7 @@ async def test_no_page_breaks_anything_not_even_one_of_the_emulators_own_origin(
 
 
 @pytest.mark.parametrize(("headers", "is_answered"), web_pages.ANSWERED)
-async def test_programs_are_answered_and_a_web_page_takes_no_job(
-    headers: dict[str, str], is_answered: bool
-) -> None:
+async def test_programs_are_answered_not_pages(headers: dict[str, str], is_answered: bool) -> None:
     async with Emulator() as emulator:
         job = emulator.queue.submit({"input": {}})
         workers = str(URL(emulator.worker_url).origin())

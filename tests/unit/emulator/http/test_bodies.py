@@ -26,22 +26,12 @@ requests = pytest.mark.parametrize(
         pytest.param(b'{"input": "\\ud83d"}', id="half a surrogate pair"),
     ],
 )
-async def test_a_body_that_is_no_json_is_refused_wherever_it_comes_in(
-    peer: Peer, body: bytes
-) -> None:
+async def test_a_body_that_is_no_json_is_refused_everywhere(peer: Peer, body: bytes) -> None:
     job = await peer.start()
     callers, workers = ("/run", "/runsync", "/openai/v1/completions"), ("stream", "done")
     for path in (*callers, "/control/faults", *(f"/job-{call}/w/{job}" for call in workers)):
         status, answer = await peer.request("POST", path, data=body)
         assert (status, "the body " in answer["error"]) == (400, True)
-
-
-async def test_an_input_that_is_only_rather_deep_reaches_its_worker(peer: Peer) -> None:
-    nested: list[object] = []
-    for _ in range(190):
-        nested = [nested]
-    await peer.run(nested)
-    assert (await peer.get("/job-take/w"))["input"] == nested
 
 
 async def test_a_body_that_is_not_encoded_as_it_says_is_refused(peer: Peer) -> None:
@@ -71,9 +61,7 @@ async def test_a_request_of_the_largest_size_is_served(peer: Peer, path: str, li
 
 @requests
 @with_options(oversize_status=413)
-async def test_a_request_of_one_byte_more_is_refused_with_the_status_that_was_chosen(
-    peer: Peer, path: str, limit: int
-) -> None:
+async def test_a_larger_request_gets_the_chosen_status(peer: Peer, path: str, limit: int) -> None:
     status, answer = await send(peer, path, padded(JOB, limit + 1))
     assert status == 413
     assert f"{limit + 1:,} bytes, and {limit:,} is the most" in answer["error"]
@@ -81,9 +69,7 @@ async def test_a_request_of_one_byte_more_is_refused_with_the_status_that_was_ch
 
 
 @with_options(oversize_status=413)
-async def test_a_chunk_of_one_byte_too_many_is_refused_and_absent(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_larger_chunk_is_refused(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     job = await peer.start()
     path = f"/job-stream/w/{job}"
     largest, larger = (padded(RESULT, WRAPPER + MEGABYTE + extra) for extra in (0, 1))

@@ -118,9 +118,7 @@ NO_WORKER = "no such worker is run by this endpoint"
         ("POST", "/control/workers/by-hand/freeze", NO_WORKER),
     ],
 )
-async def test_what_is_not_there_is_not_found(
-    peer: Peer, method: str, path: str, message: str
-) -> None:
+async def test_what_is_absent_is_a_404(peer: Peer, method: str, path: str, message: str) -> None:
     await peer.get("/ping/by-hand")
     answer = await peer.request(method, path, data=json.dumps({"signal": "SIGTERM"}))
     assert answer == (404, {"error": f"{method} {path}: {message}"})

@@ -43,9 +43,7 @@ class HangsUp(dict[str, Any]):
         return super().items()
 
 
-async def test_a_job_goes_back_when_its_worker_hangs_up_before_the_answer_is_written(
-    peer: Peer,
-) -> None:
+async def test_a_job_goes_back_when_its_worker_hangs_up_before_the_answer(peer: Peer) -> None:
     async with held_take(peer) as connection:
         hangs_up = HangsUp(a=1)
         hangs_up.connection = connection
@@ -55,9 +53,7 @@ async def test_a_job_goes_back_when_its_worker_hangs_up_before_the_answer_is_wri
     assert await peer.take() == job.id
 
 
-async def test_a_job_goes_back_when_its_worker_hangs_up_before_it_has_the_whole_answer(
-    peer: Peer,
-) -> None:
+async def test_a_job_goes_back_when_its_worker_hangs_up_during_the_answer(peer: Peer) -> None:
     async with held_take(peer) as connection:
         job = peer.queue.submit({"input": LARGE})
         await asyncio.to_thread(connection.recv, 1)
@@ -66,7 +62,7 @@ async def test_a_job_goes_back_when_its_worker_hangs_up_before_it_has_the_whole_
     assert peer.worker.jobs == 1
 
 
-async def test_a_job_is_not_lost_when_the_connection_closes_as_it_arrives(
+async def test_a_connection_that_closes_as_a_job_arrives_loses_none(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(20):

@@ -69,9 +69,7 @@ async def test_a_request_becomes_a_job_with_its_route_query_method_and_body(
         ),
     ],
 )
-async def test_a_stream_has_the_workers_events_and_no_end_of_its_own(
-    outputs: list[Any], text: str | None
-) -> None:
+async def test_a_stream_has_the_workers_events_only(outputs: list[Any], text: str | None) -> None:
     async with answered(yielding(*outputs), STREAM) as (answer, _):
         assert answer.content_type == "text/event-stream"
         assert await answer.text() == (text or "".join(outputs))
@@ -163,9 +161,7 @@ async def test_no_other_routes_are_at_the_root(http_client: ClientSession, path:
 # Files:
 
 
-async def test_a_form_becomes_a_body_with_the_file_in_base64_and_the_purpose(
-    http_client: ClientSession,
-) -> None:
+async def test_a_form_becomes_a_body_with_its_file_in_base64(http_client: ClientSession) -> None:
     form = aiohttp.FormData({"purpose": "batch", "other": "x"}, quote_fields=False)
     form.add_field("file", b"\0\xff\r\n", filename="ä.bin", content_type="text/csv")
     async with (

@@ -28,9 +28,7 @@ def lines(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-async def test_each_request_is_a_line_with_what_was_asked_and_answered(
-    peer: Peer, log: Path
-) -> None:
+async def test_each_request_is_a_line_with_its_answer(peer: Peer, log: Path) -> None:
     begun = time.time()
     await peer.request("POST", "/run", data=b'{"input": "\xc3\xbc"}')
     await peer.request("GET", "/status/nope?ttl=5")
@@ -91,9 +89,7 @@ async def test_an_emulator_writes_its_log_anew(log: Path) -> None:
     assert len(lines(log)) == 1
 
 
-async def test_a_log_that_cannot_be_written_keeps_the_emulator_from_starting(
-    tmp_path: Path,
-) -> None:
+async def test_a_log_that_cannot_be_written_prevents_the_start(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Is a directory"):
         await Emulator(Options(request_log=tmp_path)).start()
 
@@ -103,9 +99,7 @@ async def test_a_request_whose_caller_hung_up_is_a_line_too(peer: Peer, log: Pat
     await eventually(lambda: '"status": 499' in log.read_text())
 
 
-async def test_the_log_of_an_endpoint_whose_port_another_wants_too_stays(
-    peer: Peer, log: Path
-) -> None:
+async def test_another_emulator_for_the_port_leaves_the_log_alone(peer: Peer, log: Path) -> None:
     await peer.get("/health")
     port = int(peer.emulator.root_url.rpartition(":")[2])
     with pytest.raises(OSError, match="address already in use"):

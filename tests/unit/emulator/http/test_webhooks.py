@@ -102,19 +102,7 @@ async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
     assert receiver.posts[0]["status"] == status
 
 
-@with_options(runsync_wait_s=0)
-async def test_the_end_of_a_runsync_job_is_posted_to_its_webhook_too(
-    peer: Peer, receiver: Receiver
-) -> None:
-    job = (await peer.post("/runsync", {"input": 1, "webhook": receiver.url}))["id"]
-    await complete(peer, job)
-    await receiver.wait_for_posts(1)
-    assert receiver.posts[0]["output"] == ["a"]
-
-
-async def test_a_job_that_is_retried_calls_its_webhook_at_each_end(
-    peer: Peer, receiver: Receiver
-) -> None:
+async def test_a_retried_job_calls_its_webhook_at_each_end(peer: Peer, receiver: Receiver) -> None:
     job = await peer.run(webhook=receiver.url)
     await fail(peer, job)
     await peer.post(f"/retry/{job}")

@@ -121,9 +121,7 @@ async def test_the_jobs_of_a_lost_worker_can_be_left_until_their_time_is_over(pe
     assert (await peer.wait_ended(jobs[0]))["status"] == "TIMED_OUT"
 
 
-async def test_a_lost_worker_is_initializing_again_and_is_not_notified_of_old_cancels(
-    peer: Peer,
-) -> None:
+async def test_a_lost_worker_is_initializing_and_hears_of_no_old_cancels(peer: Peer) -> None:
     job = await peer.start()
     await peer.post(f"/cancel/{job}")
     assert (await peer.get("/health"))["workers"]["idle"] == 1

@@ -54,9 +54,7 @@ async def test_a_retry_and_a_job_queued_again_after_a_loss_count_as_retried(peer
     assert await jobs(peer) == {"failed": 1, "inQueue": 1, "retried": 2}
 
 
-async def test_a_worker_is_initializing_until_it_asks_for_a_job_and_then_idle_or_running(
-    peer: Peer,
-) -> None:
+async def test_a_worker_is_initializing_until_its_first_take(peer: Peer) -> None:
     await peer.get("/ping/w")
     assert await workers(peer) == {"initializing": 1}
     await peer.take()
@@ -74,18 +72,14 @@ async def test_a_worker_that_says_it_is_unhealthy_is_until_it_says_otherwise(pee
         assert await workers(peer) == counts
 
 
-async def test_a_worker_is_not_unhealthy_any_more_once_it_asks_for_its_first_job(
-    peer: Peer,
-) -> None:
+async def test_an_unhealthy_worker_is_well_once_it_asks_for_a_job(peer: Peer) -> None:
     await peer.get("/ping/w?status=unhealthy")
     assert await workers(peer) == {"unhealthy": 1}
     await peer.take()
     assert await workers(peer) == IDLE
 
 
-async def test_a_worker_whose_start_failed_is_unhealthy_until_another_takes_its_place(
-    peer: Peer,
-) -> None:
+async def test_a_worker_whose_start_failed_is_unhealthy_until_replaced(peer: Peer) -> None:
     for _ in range(2):
         await peer.request("GET", "/job-take/w", headers={"X-Worker-Start": "failed"})
         await peer.get("/ping/w")

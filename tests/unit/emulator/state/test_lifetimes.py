@@ -37,9 +37,7 @@ async def test_a_policy_out_of_bounds_is_refused_with_the_name_of_its_field(
 
 @pytest.mark.parametrize("ttl", [10_000, WEEK_MS])
 @pytest.mark.parametrize("run_ms", [5_000, WEEK_MS])
-async def test_a_policy_on_its_bounds_counts_in_milliseconds(
-    peer: Peer, ttl: int, run_ms: int
-) -> None:
+async def test_policies_count_in_milliseconds(peer: Peer, ttl: int, run_ms: int) -> None:
     policy = {"executionTimeout": run_ms, "ttl": ttl, "lowPriority": True}
     job = peer.emulator.job(await peer.run(policy=policy))
     assert (job.execution_timeout_s, job.ttl_s) == (run_ms / 1000, ttl / 1000)
@@ -72,9 +70,7 @@ async def test_a_jobs_own_policy_goes_before_the_endpoints(peer: Peer) -> None:
 
 
 @short_lived
-async def test_a_job_that_waits_longer_than_its_ttl_is_timed_out_and_not_delivered(
-    peer: Peer,
-) -> None:
+async def test_a_job_that_waits_beyond_its_ttl_is_timed_out(peer: Peer) -> None:
     job = await peer.run()
     peer.let_pass(LONG_S)
     expired = {"id": job, "status": "TIMED_OUT", "error": TTL_IS_OVER}
@@ -84,9 +80,7 @@ async def test_a_job_that_waits_longer_than_its_ttl_is_timed_out_and_not_deliver
 
 
 @short_lived
-async def test_a_job_that_runs_beyond_its_ttl_is_timed_out_and_its_worker_is_notified(
-    peer: Peer,
-) -> None:
+async def test_a_job_that_runs_beyond_its_ttl_is_timed_out_and_stopped(peer: Peer) -> None:
     job = await peer.start()
     peer.let_pass(LONG_S)
     report = await peer.wait_ended(job)
@@ -95,9 +89,7 @@ async def test_a_job_that_runs_beyond_its_ttl_is_timed_out_and_its_worker_is_not
 
 
 @with_options(ttl_s=LONG_S, expired_as=ExpiredAs.DELETED)
-async def test_a_job_that_expired_can_be_deleted_instead_and_its_worker_is_notified(
-    peer: Peer,
-) -> None:
+async def test_a_job_that_expired_can_be_deleted_instead(peer: Peer) -> None:
     running, _ = await peer.start(), await peer.run()
     peer.let_pass(LONG_S)
     await eventually(lambda: not peer.queue.jobs)
@@ -122,9 +114,7 @@ async def complete_sync(peer: Peer, path: str) -> str:
 
 
 @pytest.mark.parametrize("shorter", ["run", "runsync"])
-async def test_the_results_of_run_and_of_what_waits_for_them_are_kept_for_times_of_their_own(
-    shorter: str,
-) -> None:
+async def test_results_of_run_and_of_runsync_are_kept_for_their_own_times(shorter: str) -> None:
     retention = {"run_retention_s": 2 * LONG_S, "runsync_retention_s": 2 * LONG_S}
     async with emulator_peer(**{**retention, f"{shorter}_retention_s": LONG_S}) as peer:
         ran = {await peer.complete()}
@@ -149,9 +139,7 @@ async def test_a_job_that_has_not_ended_or_is_retried_is_not_forgotten(peer: Pee
 
 
 @with_options(run_retention_s=LONG_S)
-async def test_asking_for_the_status_can_say_how_long_a_result_is_kept_from_now_on(
-    peer: Peer,
-) -> None:
+async def test_asking_for_the_status_can_say_how_long_a_result_is_kept(peer: Peer) -> None:
     kept, forgotten = [await peer.complete() for _ in range(2)]
     for job, ttl in ((kept, WEEK_MS), (forgotten, 1)):
         assert (await peer.get(f"/status/{job}?ttl={ttl}"))["output"] == 1
