@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from aiohttp import ClientResponse, ClientSession
+
 from emulator import Emulator, Job, Options
 
 Act = Callable[[Emulator, Job], Coroutine[Any, Any, None]]
@@ -25,6 +27,19 @@ async def served(act: Act, options: Options | None = None) -> AsyncIterator[Emul
             worker = tasks.create_task(work())
             yield emulator
             worker.cancel()
+
+
+@asynccontextmanager
+async def answered(
+    act: Act, path: str, method: str = "POST", body: object = None, **options: Any
+) -> AsyncIterator[tuple[ClientResponse, Job]]:
+    """Send a request, on which a worker acts; yield the answer and the job that it became."""
+    async with (
+        served(act, Options(**options)) as emulator,
+        ClientSession(emulator.root_url) as session,
+        session.request(method, path, json=body) as answer,
+    ):
+        yield answer, await only_job(emulator)
 
 
 def yielding(*outputs: object, error: str | None = None) -> Act:

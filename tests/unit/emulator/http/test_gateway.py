@@ -2,48 +2,40 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientResponse, ClientSession
-from support.processes.scripted_emulator import Act, hang, only_job, served, yielding
+from aiohttp import ClientResponse
+from support.processes.scripted_emulator import Act, answered, hang, only_job, served, yielding
 
 from emulator import Emulator, FailedAs, Job, LostAs, Options, Status
 
 NOT_FOUND = {"error": {"message": "no model", "type": "NotFound", "param": "model", "code": 404}}
+OPENAI = "/v2/local/openai/v1"
 whether_streamed = pytest.mark.parametrize("stream", [True, False])
 
 
-@asynccontextmanager
-async def completion(
+def completion(
     act: Act, stream: bool = False, **options: Any
-) -> AsyncIterator[tuple[ClientResponse, Emulator]]:
+) -> AbstractAsyncContextManager[tuple[ClientResponse, Job]]:
     """Ask for a completion that an act answers."""
-    async with (
-        served(act, Options(**options)) as emulator,
-        ClientSession(emulator.openai_url + "/") as session,
-        session.post("completions", json={"stream": stream}) as answer,
-    ):
-        yield answer, emulator
+    return answered(act, f"{OPENAI}/completions", body={"stream": stream}, **options)
 
 
-async def test_a_post_becomes_a_job(http_client: aiohttp.ClientSession) -> None:
-    async with served(yielding({"id": "x"})) as emulator:
-        body = {"model": "m", "prompt": "hi"}
-        async with http_client.post(f"{emulator.openai_url}/completions?a=1", json=body) as answer:
-            assert (answer.status, await answer.json()) == (200, {"id": "x"})
-        job = await only_job(emulator)
+async def test_a_post_becomes_a_job() -> None:
+    body = {"model": "m", "prompt": "hi"}
+    asking = answered(yielding({"id": "x"}), f"{OPENAI}/completions?a=1", body=body)
+    async with asking as (answer, job):
+        assert (answer.status, await answer.json()) == (200, {"id": "x"})
         assert job.input == {"openai_route": "/v1/completions", "openai_input": body}
 
 
-async def test_a_string_for_a_get_is_plain_text(http_client: aiohttp.ClientSession) -> None:
-    async with served(yielding("vllm:running 1\n")) as emulator:
-        async with http_client.get(f"{emulator.openai_url}/models/org/name") as answer:
-            assert (answer.content_type, await answer.text()) == ("text/plain", "vllm:running 1\n")
-        job = await only_job(emulator)
+async def test_a_string_for_a_get_is_plain_text() -> None:
+    act = yielding("vllm:running 1\n")
+    async with answered(act, f"{OPENAI}/models/org/name", "GET") as (answer, job):
+        assert (answer.content_type, await answer.text()) == ("text/plain", "vllm:running 1\n")
         assert job.input == {"openai_route": "/v1/models/org/name", "openai_input": None}
 
 
@@ -150,8 +142,7 @@ async def test_a_job_that_timed_out_is_a_gateway_timeout(
     stream: bool, failed_as: FailedAs, status: int
 ) -> None:
     options = {"execution_timeout_s": 0.02, "failed_as": failed_as}
-    async with completion(hang_silently, stream, **options) as (answer, emulator):
-        job = await only_job(emulator)
+    async with completion(hang_silently, stream, **options) as (answer, job):
         assert answer.status == status
         message = f"job {job.id}: the job's executionTimeout is over"
         error = {"message": message, "type": "timed_out", "param": None, "code": 504}
@@ -173,8 +164,7 @@ async def begin_and_lose_worker(emulator: Emulator, job: Job) -> None:
 async def test_a_stream_that_the_platform_ends_closes_with_an_error_event(
     act: Act, timeout_s: float, kind: str, message: str
 ) -> None:
-    async with completion(act, stream=True, execution_timeout_s=timeout_s) as (answer, emulator):
-        job = await only_job(emulator)
+    async with completion(act, stream=True, execution_timeout_s=timeout_s) as (answer, job):
         begun, text = (await answer.text()).split("data: ")[1:]
         error = json.loads(text)["error"]
         assert (answer.status, begun) == (200, "1\n\n")

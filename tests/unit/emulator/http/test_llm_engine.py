@@ -2,14 +2,12 @@
 
 import io
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientResponse, ClientSession
-from support.processes.scripted_emulator import Act, only_job, served, yielding
+from aiohttp import ClientSession
+from support.processes.scripted_emulator import answered, only_job, served, yielding
 
 from emulator import Emulator, FailedAs, Options
 
@@ -20,19 +18,6 @@ NOT_FOUND = {"error": {"message": "no model", "type": "NotFound", "param": "mode
 KEY = "secret"
 # At the root, as LLM Engine's own server has the routes, and below the endpoint.
 at_both_places = pytest.mark.parametrize("base", ["", "/v2/local"])
-
-
-@asynccontextmanager
-async def answered(
-    act: Act, path: str, method: str = "POST", **options: Any
-) -> AsyncIterator[tuple[ClientResponse, Emulator]]:
-    """Send a request that an act answers."""
-    async with (
-        served(act, Options(**options)) as emulator,
-        ClientSession(emulator.root_url) as session,
-        session.request(method, path) as answer,
-    ):
-        yield answer, emulator
 
 
 @at_both_places
@@ -49,13 +34,10 @@ async def answered(
     ],
 )
 async def test_a_request_becomes_a_job_with_its_route_query_method_and_body(
-    http_client: ClientSession, base: str, method: str, route: str, body: dict[str, Any] | None
+    base: str, method: str, route: str, body: dict[str, Any] | None
 ) -> None:
-    async with served(yielding({"id": "x"})) as emulator:
-        sent: dict[str, Any] = {} if body is None else {"json": body}
-        async with http_client.request(method, emulator.root_url + base + route, **sent) as answer:
-            assert (answer.status, await answer.json()) == (200, {"id": "x"})
-        job = await only_job(emulator)
+    async with answered(yielding({"id": "x"}), base + route, method, body) as (answer, job):
+        assert (answer.status, await answer.json()) == (200, {"id": "x"})
         assert job.input == {"route": route, "method": method, "body": body}
 
 
@@ -76,9 +58,8 @@ async def test_a_stream_has_the_workers_events_only(outputs: list[Any], text: st
 
 
 async def test_a_stream_that_the_platform_ends_closes_with_an_error_event() -> None:
-    async with answered(yielding("data: 1\n\n", error="w exited"), STREAM) as (answer, emulator):
+    async with answered(yielding("data: 1\n\n", error="w exited"), STREAM) as (answer, job):
         begun, text = (await answer.text()).split("data: ")[1:]
-        job = await only_job(emulator)
     assert (answer.status, begun) == (200, "1\n\n")
     event = json.loads(text)
     assert event["error"]["content"].pop("timestamp")
@@ -217,7 +198,6 @@ async def test_a_body_that_cannot_be_a_job_is_refused_with_words_for_the_client(
     ids=range(3),
 )
 async def test_the_parts_of_a_content_are_joined(outputs: list[Any], content: str) -> None:
-    async with answered(yielding(*outputs), CONTENT, "GET") as (answer, emulator):
+    async with answered(yielding(*outputs), CONTENT, "GET") as (answer, job):
         assert (answer.status, await answer.json()) == (200, {"id": "file-1", "content": content})
-        job = await only_job(emulator)
         assert job.input == {"route": CONTENT, "method": "GET", "body": None}
