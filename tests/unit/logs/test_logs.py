@@ -14,13 +14,22 @@ import pytest
 from support import ROOT
 from support.processes.background import HUNG_S, background
 
+Ran = subprocess.CompletedProcess[str]
+
 ENVIRON = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
 BEGIN = """
-import logging, os, signal, sys, time, warnings
+import logging, os, psutil, select, signal, sys, time, warnings
 from worker import logs
 log = logging.getLogger("worker")
 logs.PATIENCE_S = {patience_s}
 logs.set_up({format!r}, {streams!r}, os.environ)
+"""
+# The reader is the only child; with "text" there is none.
+CHILD = "child, = psutil.Process().children()\n"
+LINES = [str(number) for number in range(20_000)]
+MANY = """
+os.write(2, b"".join(b"%d\\n" % number for number in range(20_000)))
+sys.stdout.write("last")
 """
 
 
@@ -35,14 +44,10 @@ def command(
     return [sys.executable, "-c", begin + script]
 
 
-def run(script: str, *settings: Any, **named: Any) -> subprocess.CompletedProcess[str]:
+def run(script: str, *settings: Any, stdout: int = subprocess.PIPE, **named: Any) -> Ran:
+    words, err = command(script, *settings, **named), subprocess.PIPE
     return subprocess.run(
-        command(script, *settings, **named),
-        env=ENVIRON,
-        capture_output=True,
-        text=True,
-        timeout=2 * HUNG_S,
-        check=False,
+        words, env=ENVIRON, stdout=stdout, stderr=err, text=True, timeout=2 * HUNG_S, check=False
     )
 
 
@@ -108,9 +113,6 @@ def test_why_the_worker_ends_is_one_object() -> None:
     assert (line["level"], line["message"]) == ("CRITICAL", "2 settings are wrong:\n- A\n- B")
 
 
-MANY = 'os.write(2, b"".join(b"%d\\n" % i for i in range(20_000)))\nsys.stdout.write("last")\n'
-
-
 @pytest.mark.parametrize(
     ("end", "status"),
     [
@@ -127,7 +129,7 @@ MANY = 'os.write(2, b"".join(b"%d\\n" % i for i in range(20_000)))\nsys.stdout.w
 def test_however_a_process_ends_its_last_lines_are_written(end: str, status: int) -> None:
     ran = run(f"{MANY}sys.stdout.flush()\n{end}")
     assert ran.returncode == status
-    assert messages(ran.stderr) == [str(number) for number in range(20_000)]
+    assert messages(ran.stderr) == LINES
     assert messages(ran.stdout) == ["last"]
 
 
@@ -138,21 +140,16 @@ def test_what_a_defect_prints_is_written() -> None:
     assert messages(ran.stdout) == ["last"]
 
 
-KILL_READER = """
-import psutil
-(child,) = psutil.Process().children()
-child.kill()
-os.waitpid(child.pid, 0)
-"""
+KILL_READER = f"{CHILD}child.kill(); os.waitpid(child.pid, 0)\n"
 
 
 # Ends as the first process of a container does: with it ends all that has not been written yet.
 def test_all_has_been_written_when_the_flush_returns(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    script = f"{MANY}logs.flush(){KILL_READER}os._exit(3)\n"
+    script = f"{MANY}logs.flush()\n{KILL_READER}os._exit(3)\n"
     with background(command(script), ENVIRON, log) as process:
         assert process.ended() == 3
-    assert messages(log.read_text()) == [*(str(number) for number in range(20_000)), "last"]
+    assert messages(log.read_text()) == [*LINES, "last"]
 
 
 def test_a_flush_does_not_wait_for_children_that_can_still_print() -> None:
@@ -178,10 +175,8 @@ def test_a_process_whose_reader_was_killed_ends() -> None:
 
 
 # As much as a pipe holds while nobody reads it.
-STOP_READER = """
-import psutil, select
-(child,) = psutil.Process().children()
-child.suspend()
+STOP_READER = f"""
+{CHILD}child.suspend()
 os.write(2, b"".join(b"%d\\n" % i for i in range(2_000)))
 print("last")
 logs.flush()
@@ -213,7 +208,7 @@ os._exit(0)
 def test_a_reader_that_answers_a_flush_too_late_loses_nothing(end: str) -> None:
     ran = run(STOP_READER + end, patience_s=0.01)
     assert ran.returncode == 3
-    assert messages(ran.stderr) == [str(number) for number in range(2_000)]
+    assert messages(ran.stderr) == LINES[:2000]
     assert messages(ran.stdout) == ["last"]
 
 
@@ -231,43 +226,35 @@ os._exit(3)
         patience_s=0.01,
     )
     assert ran.returncode == 3
-    assert messages(ran.stderr) == [str(number) for number in range(20_000)]
+    assert messages(ran.stderr) == LINES
 
 
 def test_what_nobody_reads_any_more_harms_neither_the_worker_nor_its_other_stream() -> None:
     read, write = os.pipe()
     os.close(read)
-    script = f"{MANY}sys.stdout.flush()\nprint('x' * 200_000)\nlogs.flush()\nos._exit(3)"
-    ran = subprocess.run(
-        command(script), env=ENVIRON, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    ran = run(
+        f"{MANY}sys.stdout.flush()\nprint('x' * 200_000)\nlogs.flush()\nos._exit(3)", stdout=write
     )
     os.close(write)
     assert ran.returncode == 3
-    assert messages(ran.stderr) == [str(number) for number in range(20_000)]
+    assert messages(ran.stderr) == LINES
 
 
 def test_a_log_that_takes_only_a_part_at_a_time_gets_all_of_it() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
-    script = f"""{MANY}
-import psutil
-(child,) = psutil.Process().children()
-while child.status() == psutil.STATUS_RUNNING:
-    time.sleep(0.01)
-"""
+    script = f"{MANY}{CHILD}while child.status() == psutil.STATUS_RUNNING: time.sleep(0.01)"
     full = command(script, streams=(2,), patience_s=0.01)
     with subprocess.Popen(full, env=ENVIRON, stdout=subprocess.DEVNULL, stderr=write) as process:
         os.close(write)
         # The pipe is full by then, and the reader has more for it.
         assert process.wait(HUNG_S) == 0
         with os.fdopen(read) as log:
-            assert messages(log.read()) == [str(number) for number in range(20_000)]
+            assert messages(log.read()) == LINES
 
 
 def test_the_reader_has_no_threads_and_no_signal_but_kill_ends_it() -> None:
-    ran = run("""
-import psutil
-(child,) = psutil.Process().children()
+    ran = run(f"""{CHILD}
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     child.send_signal(number)
 logs.flush()
