@@ -76,12 +76,6 @@ async def test_the_fault_that_a_request_met_is_noted(
     assert lines(log)[-1]["fault"] == fault["do"]
 
 
-async def test_a_take_that_was_duplicated_is_noted(peer: Peer, log: Path) -> None:
-    await peer.add_fault(on="take", do="duplicate")
-    await peer.start()
-    assert lines(log)[-1]["fault"] == "duplicate"
-
-
 async def test_an_emulator_writes_its_log_anew(log: Path) -> None:
     for _ in range(2):
         async with emulator_peer(request_log=log) as peer:
