@@ -133,8 +133,8 @@ class Peer:
         await self.post_done(job, output=1)
         return job
 
-    async def held(self, path: str) -> asyncio.Task[Any]:
-        """Send the first request of a worker; return it when the emulator holds it."""
+    async def poll(self, path: str) -> asyncio.Task[Any]:
+        """Send the first request of a worker; return it once the emulator has it."""
         asking = asyncio.create_task(self.request("GET", path))
         worker = path.partition("?")[0].rpartition("/")[2]
         await eventually(lambda: worker in self.queue.workers)

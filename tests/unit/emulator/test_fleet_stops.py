@@ -97,7 +97,7 @@ async def test_a_worker_that_waits_for_its_start_is_not_started_in_a_drain(tmp_p
 async def test_draining_ends_the_polls_of_workers_started_by_hand(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, SERVES) as running:
         await running.fleet.ready.wait()
-        asking = await running.peer.held("/job-take/by-hand")
+        asking = await running.peer.poll("/job-take/by-hand")
         await running.drain()
         assert await asking == (204, None)
 

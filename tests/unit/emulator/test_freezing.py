@@ -92,7 +92,7 @@ async def test_a_frozen_worker_that_exits_is_started_and_not_frozen(tmp_path: Pa
 async def connection(
     peer: Peer, head: str
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Open a connection and send the beginning of a request, given without its version."""
+    """Open a connection and send the beginning of a request, without its version."""
     host, _, port = peer.emulator.root_url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     method, path = head.split()
@@ -113,7 +113,7 @@ def connections(peer: Peer) -> int:
 async def test_connections_of_a_frozen_worker_alone_are_reset(peer: Peer, signals: Signals) -> None:
     job = await peer.start()
     async with (
-        connection(peer, "GET /job-take/w") as (held, _),
+        connection(peer, "GET /job-take/w") as (taking, _),
         connection(peer, f"POST /job-stream/w/{job}") as (posting, _),
         connection(peer, "GET /ping/w") as (idle, _),
         connection(peer, "GET /ping/other") as (others, other),
@@ -122,7 +122,7 @@ async def test_connections_of_a_frozen_worker_alone_are_reset(peer: Peer, signal
             await reader.readuntil(b"{}")
         await eventually(lambda: connections(peer) == 4)  # with the peer's own
         peer.emulator.freeze("w", 60)
-        for reader in (held, posting, idle):
+        for reader in (taking, posting, idle):
             with pytest.raises(ConnectionResetError):
                 await reader.read()
         other.write(b"GET /v2/local/ping/other HTTP/1.1\r\nHost: e\r\n\r\n")

@@ -22,13 +22,13 @@ class ServingWorker:
 
     id: str
     ping: int = 200
-    held: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/ping":
             return web.Response(status=self.ping)
-        if request.path == "/held":
-            await self.held.wait()
+        if request.path == "/slow":
+            await self.released.wait()
         if request.path == "/large":
             return web.Response(body=BytesIO(bytes(31_000_000)))
         got = {"method": request.method, "path": request.path_qs, "body": await request.text()}
@@ -71,7 +71,7 @@ async def balanced(count: int = 2, **options: Any) -> AsyncIterator[Balanced]:
         session = await stack.enter_async_context(aiohttp.ClientSession(balancer.url))
         yield Balanced(workers, session)
         for worker in workers.values():
-            worker.held.set()
+            worker.released.set()
 
 
 async def test_a_request_reaches_a_worker_unchanged_and_its_answer_the_caller() -> None:
@@ -91,13 +91,13 @@ async def test_the_worker_with_the_fewest_requests_gets_the_next() -> None:
         assert {
             (await endpoint.ask(affinity=f"strict {name}"))[2] for name in endpoint.workers
         } == {*endpoint.workers}
-        held = asyncio.create_task(endpoint.ask("/held", affinity="worker-1"))
+        slow = asyncio.create_task(endpoint.ask("/slow", affinity="worker-1"))
         async with asyncio.timeout(HUNG_S):
             while (await endpoint.ask())[2] != "worker-2":
                 pass
         assert {(await endpoint.ask())[2] for _ in range(5)} == {"worker-2"}
-        endpoint.workers["worker-1"].held.set()
-        assert (await held)[2] == "worker-1"
+        endpoint.workers["worker-1"].released.set()
+        assert (await slow)[2] == "worker-1"
 
 
 async def test_a_session_stays_on_its_worker() -> None:
@@ -139,7 +139,7 @@ async def test_what_is_too_large_or_takes_too_long_is_refused() -> None:
     async with balanced(1, processing_s=0.2) as endpoint:
         async with endpoint.session.post("/v1/files", data=BytesIO(bytes(30_000_001))) as answer:
             assert answer.status == 413
-        assert (await endpoint.ask("/held"))[0] == 504
+        assert (await endpoint.ask("/slow"))[0] == 504
         assert (await endpoint.ask("/large"))[0] == 502
 
 

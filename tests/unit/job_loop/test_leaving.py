@@ -98,22 +98,22 @@ class HoldingPlatform:
             await self.over.wait()
 
 
-def leave_while_held(held: HoldingPlatform) -> ScriptedAnswers:
-    """Let a loop leave while its take is held; return what answered its jobs."""
+def leave_during_take(holding: HoldingPlatform) -> ScriptedAnswers:
+    """Let a loop leave during its take; return what answered its jobs."""
 
     async def run() -> ScriptedAnswers:
         answers = ScriptedAnswers()
-        server = await asyncio.start_server(held.serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(holding.serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         wire = Wire(Urls(f"{url}/take?", f"{url}/stream/$ID?", f"{url}/done/$ID?"), session)
         loop = JobLoop(answers, wire, Limits(1, 60), Future(), set())
         with contextlib.closing(server):
             async with asyncio.timeout(HUNG_S):
                 running = asyncio.create_task(loop.run())
-                await eventually(lambda: held.takes > 0)
+                await eventually(lambda: holding.takes > 0)
                 loop.leave()
                 await running
-            held.over.set()
+            holding.over.set()
         return answers
 
     # As in production.
@@ -132,31 +132,31 @@ def test_a_job_that_is_handed_over_in_the_moment_of_the_signal_is_not_lost(
     monkeypatch.setattr("job_loop.polls.CLOSING_S", HUNG_S)
     rest = ANSWER[begun:]
     pieces = [rest[at : at + 16] for at in range(0, len(rest), 16)]
-    held = HoldingPlatform(ANSWER[:begun], pieces, closes=closes)
-    answers = leave_while_held(held)
+    holding = HoldingPlatform(ANSWER[:begun], pieces, closes=closes)
+    answers = leave_during_take(holding)
     assert [record.id for record in answers.records] == ["j"]
-    assert (held.takes, held.posts) == (1, [{"output": "a"}, {"output": ["a"]}])
+    assert (holding.takes, holding.posts) == (1, [{"output": "a"}, {"output": ["a"]}])
 
 
 def test_an_answer_that_has_begun_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("job_loop.polls.CLOSING_S", 0.0)
-    held = HoldingPlatform(ANSWER[: -len(BODY)], [bytes([byte]) for byte in BODY])
-    assert [record.id for record in leave_while_held(held).records] == ["j"]
+    holding = HoldingPlatform(ANSWER[: -len(BODY)], [bytes([byte]) for byte in BODY])
+    assert [record.id for record in leave_during_take(holding).records] == ["j"]
 
 
 def test_a_platform_that_closes_without_a_job_is_not_asked_again() -> None:
-    held = HoldingPlatform(b"", [], closes=True)
-    assert not leave_while_held(held).records
-    assert held.takes == 1
+    holding = HoldingPlatform(b"", [], closes=True)
+    assert not leave_during_take(holding).records
+    assert holding.takes == 1
 
 
 def test_a_platform_that_does_not_notice_is_not_waited_for_until_its_poll_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("job_loop.polls.CLOSING_S", 0.05)
-    held = HoldingPlatform(b"", [])
-    assert not leave_while_held(held).records
-    assert held.takes == 1
+    holding = HoldingPlatform(b"", [])
+    assert not leave_during_take(holding).records
+    assert holding.takes == 1
 
 
 async def test_after_the_grace_jobs_fail_retryably_with_what_they_have() -> None:

@@ -73,7 +73,7 @@ async def test_a_job_that_is_handed_over_twice_runs_once(platform: Platform) -> 
     "fault", [{"do": Action.RESET}, *({"do": "status", "status": code} for code in (500, 429, 404))]
 )
 async def test_failing_takes_are_tried_again(platform: Platform, fault: dict[str, Any]) -> None:
-    # The take that is held now is answered by the first job.
+    # The take that waits now is answered by the first job.
     await platform.run("before")
     platform.emulator.faults.add(Fault(on=Call.TAKE, calls=3, **fault))
     assert (await platform.run("after")).output == ["after"]
@@ -92,8 +92,8 @@ async def test_a_take_that_is_held_for_too_long_is_made_again_and_is_no_failure(
     monkeypatch.setattr(polls, "pause_s", lambda _: 2 * HUNG_S)
     await platform.run("before")
     worker = platform.emulator.queue.worker("w")
-    held = worker.takes
-    await eventually(lambda: worker.takes > held + 2)
+    before = worker.takes
+    await eventually(lambda: worker.takes > before + 2)
     assert (await platform.run("after")).output == ["after"]
 
 

@@ -28,9 +28,9 @@ time.sleep(600)
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Path]:
+def locked_file(tmp_path: Path) -> Iterator[Path]:
     """A file that others wait for when they open it, as on a disk that does not answer."""
-    file = tmp_path / "held"
+    file = tmp_path / "locked"
     file.write_bytes(bytes(5000))
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     with file.open("r+b") as holder:
@@ -124,8 +124,10 @@ def test_weights_that_cant_be_listed_end_no_start(tmp_path: Path) -> None:
     assert not ahead._running
 
 
-def test_ctrl_c_is_for_its_parent_alone(held: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    read_ahead = ahead.ReadAhead([held], 1 << 20)
+def test_ctrl_c_is_for_its_parent_alone(
+    locked_file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    read_ahead = ahead.ReadAhead([locked_file], 1 << 20)
     # It handles SIGTERM once it reads.
     wait_until(lambda: handles(read_ahead.pid, signal.SIGTERM))
     os.kill(read_ahead.pid, signal.SIGINT)
@@ -143,17 +145,17 @@ def test_the_log_says_what_was_read(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "0.02 GB of weights read ahead in " in caplog.text
 
 
-def test_it_ends_at_once_though_the_disk_does_not_answer(held: Path) -> None:
-    read_ahead = ahead.ReadAhead([held], 1 << 20)
+def test_it_ends_at_once_though_the_disk_does_not_answer(locked_file: Path) -> None:
+    read_ahead = ahead.ReadAhead([locked_file], 1 << 20)
     child = psutil.Process(read_ahead.pid)
     read_ahead.end()
     child.wait(PATIENCE_S)
     assert not child.is_running()
 
 
-def test_it_ends_when_its_parent_is_killed(held: Path) -> None:
+def test_it_ends_when_its_parent_is_killed(locked_file: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-c", PARENT, str(held)]
+    command = [sys.executable, "-c", PARENT, str(locked_file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as parent:
         assert parent.stdout
         child = psutil.Process(int(parent.stdout.readline()))

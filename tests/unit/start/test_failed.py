@@ -1,4 +1,4 @@
-"""What is told of a start that failed, and to whom."""
+"""What callers learn of a start that failed."""
 
 import json
 
@@ -14,7 +14,7 @@ WANTED = Wanted("org/model", setting="MODEL_NAME")
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "answered"),
     [
         (StartFailed("the context is too long"), True),
         (SettingsError([Mistake("MODEL_NAME", None, "it is required")]), True),
@@ -25,13 +25,15 @@ WANTED = Wanted("org/model", setting="MODEL_NAME")
         (MachineUnfit("the GPU has fallen off the bus"), False),
     ],
 )
-def test_callers_learn_of_what_would_fail_on_every_worker(error: StartFailed, told: bool) -> None:
-    assert answers(error, {}) is told
+def test_callers_learn_of_what_would_fail_on_every_worker(
+    error: StartFailed, answered: bool
+) -> None:
+    assert answers(error, {}) is answered
     assert not answers(error, {"ANSWER_FAILED_START": "off"})
 
 
 @pytest.mark.parametrize(
-    ("message", "shown"),
+    ("message", "expected"),
     [
         ("/runpod-volume/models/a: config.json is missing", "…/a: config.json is missing"),
         (
@@ -55,8 +57,8 @@ def test_callers_learn_of_what_would_fail_on_every_worker(error: StartFailed, to
         ("10 GB/s, 1/2 and and/or", None),
     ],
 )
-def test_of_a_path_its_last_name_is_told(message: str, shown: str | None) -> None:
-    assert without_paths(message) == (shown or message)
+def test_of_a_path_the_last_name_is_left(message: str, expected: str | None) -> None:
+    assert without_paths(message) == (expected or message)
 
 
 async def test_every_job_fails_with_the_message_and_is_not_to_be_sent_again() -> None:

@@ -90,7 +90,7 @@ async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it(
 
 
 async def test_a_worker_that_hangs_up_a_poll_gets_no_job(peer: Peer) -> None:
-    polling = await peer.held("/job-take/dead")
+    polling = await peer.poll("/job-take/dead")
     polling.cancel()
     await asyncio.wait([polling])
     job = await peer.run()

@@ -50,7 +50,7 @@ async def test_each_request_is_a_line_with_its_answer(peer: Peer, log: Path) -> 
 
 
 async def test_the_time_of_a_request_is_that_until_its_answer(peer: Peer, log: Path) -> None:
-    taking = await peer.held("/job-take/w")
+    taking = await peer.poll("/job-take/w")
     arrived = time.time()
     peer.let_pass(600)
     await taking
@@ -89,7 +89,7 @@ async def test_a_log_that_cannot_be_written_prevents_the_start(tmp_path: Path) -
 
 
 async def test_a_request_whose_caller_hung_up_is_a_line_too(peer: Peer, log: Path) -> None:
-    (await peer.held("/job-take/w")).cancel()
+    (await peer.poll("/job-take/w")).cancel()
     await eventually(lambda: '"status": 499' in log.read_text())
 
 

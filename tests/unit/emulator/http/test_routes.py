@@ -31,7 +31,7 @@ async def test_an_empty_queue_answers_204_when_the_poll_is_over(peer: Peer, path
 
 @holding_polls
 async def test_a_long_poll_answers_as_soon_as_one_job_is_there(peer: Peer) -> None:
-    polling = await peer.held("/job-take-batch/w?batch_size=8")
+    polling = await peer.poll("/job-take-batch/w?batch_size=8")
     job = await peer.run()
     assert await polling == (200, [{"id": job, "input": None}])
 
@@ -199,7 +199,7 @@ async def test_what_cannot_be_served_is_refused_as_json_that_says_why(
 @holding_polls
 async def test_stopping_does_not_wait_for_long_polls(peer: Peer) -> None:
     polling = asyncio.create_task(peer.raw("GET", "/job-take/w"))
-    await peer.held("/job-take/other")
+    await peer.poll("/job-take/other")
     async with asyncio.timeout(300):
         await peer.emulator.stop()
         assert await polling == b""

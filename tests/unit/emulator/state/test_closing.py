@@ -14,7 +14,7 @@ holding_polls = with_options(take_poll_s=600)
 @holding_polls
 async def test_closing_releases_every_held_poll_at_once_and_holds_no_later_one(peer: Peer) -> None:
     for _ in range(2):
-        polls = [await peer.held(path) for path in POLLS]
+        polls = [await peer.poll(path) for path in POLLS]
         peer.queue.close()
         async with asyncio.timeout(300):
             assert await asyncio.gather(*polls) == [(204, None)] * 3

@@ -122,9 +122,9 @@ async def test_results_of_run_and_of_runsync_are_kept_for_their_own_times(shorte
             await complete_sync(peer, path) for path in ("/runsync", "/openai/v1/completions")
         }
         peer.let_pass(LONG_S)
-        forgotten, kept = (ran, waited) if shorter == "run" else (waited, ran)
+        forgotten, others = (ran, waited) if shorter == "run" else (waited, ran)
         await eventually(lambda: not forgotten & {*peer.queue.jobs})
-        assert {*peer.queue.jobs} == kept
+        assert {*peer.queue.jobs} == others
 
 
 @with_options(run_retention_s=LONG_S)
@@ -140,12 +140,12 @@ async def test_a_job_that_has_not_ended_or_is_retried_is_not_forgotten(peer: Pee
 
 @with_options(run_retention_s=LONG_S)
 async def test_asking_for_the_status_can_say_how_long_a_result_is_kept(peer: Peer) -> None:
-    kept, forgotten = [await peer.complete() for _ in range(2)]
-    for job, ttl in ((kept, WEEK_MS), (forgotten, 1)):
+    wanted, forgotten = [await peer.complete() for _ in range(2)]
+    for job, ttl in ((wanted, WEEK_MS), (forgotten, 1)):
         assert (await peer.get(f"/status/{job}?ttl={ttl}"))["output"] == 1
     await eventually(lambda: forgotten not in peer.queue.jobs)
     peer.let_pass(LONG_S)
-    assert await peer.status(kept) == "COMPLETED"
+    assert await peer.status(wanted) == "COMPLETED"
 
 
 async def test_asking_for_the_status_can_say_how_long_a_job_has_from_now_on(peer: Peer) -> None:

@@ -157,7 +157,7 @@ async def test_posts_of_a_worker_that_does_not_run_the_job_are_ignored(peer: Pee
 async def test_a_second_delivery_that_fails_leaves_the_job_with_its_worker(peer: Peer) -> None:
     job = await start_duplicated(peer)
     await peer.add_fault(on="take", do="delay", delay_s=600)
-    hanging = await peer.held("/job-take/other")
+    hanging = await peer.poll("/job-take/other")
     hanging.cancel()
     await asyncio.wait([hanging])
     assert await peer.status(job) == "IN_PROGRESS"
