@@ -3,6 +3,7 @@
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,12 +13,12 @@ import pytest
 
 import emulator
 from emulator import Emulator, ExpiredAs, FailedAs, LostAs, slow_link
+from emulator.__main__ import main
 from emulator.command_line import read_command_line, to_options
 from emulator.examples import fetch_model_name
 from emulator.options import Options
 
 SOURCE = Path(emulator.__file__).parents[1]
-COMMAND = [sys.executable, "-m", "emulator"]
 # An option of the worker's command, not of the platform's.
 WORKERS = "--serve"
 
@@ -27,7 +28,7 @@ def read(arguments: str) -> Options:
 
 
 def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
-    command = [*COMMAND, "--port", "0"]
+    command = [sys.executable, "-m", "emulator", "--port", "0"]
     with subprocess.Popen(command, cwd=SOURCE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(10)]
@@ -37,17 +38,21 @@ def test_it_serves_until_interrupted_and_prints_what_a_worker_needs() -> None:
         health = take.split("/job-take/")[0] + "/health"
         with urllib.request.urlopen(health) as answer:
             assert answer.status == 200
-        port = lines[0].split(":")[3].split("/")[0]
-        second = subprocess.run(
-            [*COMMAND, "--port", port], cwd=SOURCE, check=False, capture_output=True, text=True
-        )
         process.send_signal(signal.SIGINT)
     assert process.returncode == 0
     assert take.endswith("/job-take/$ID?gpu=local")  # the shell left `$ID` alone
     assert {name for name in environ if not name.startswith("RUNPOD_")} == set()
-    # The port is taken.
-    (line,) = second.stderr.splitlines()
-    assert (second.returncode, line.startswith("The endpoint can't be served: ")) == (1, True)
+
+
+def test_a_port_that_is_taken_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        monkeypatch.setattr(sys, "argv", ["emulator", "--port", port])
+        assert main() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("The endpoint can't be served: ")
     assert port in line
 
 
@@ -78,11 +83,14 @@ def test_what_is_not_given_is_as_in_the_library_but_the_port() -> None:
     assert (Options().oversize_status, Options().webhook_retry_s) == (400, 10)
 
 
-def test_every_option_that_the_documentation_names_is_there() -> None:
+def test_every_option_that_the_documentation_names_is_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     page = (SOURCE.parent / "docs" / "endpoint.md").read_text()
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page)) - {"--help", WORKERS}
-    helped = [*COMMAND, "--help"]
-    listed = subprocess.run(helped, cwd=SOURCE, check=True, capture_output=True, text=True).stdout
+    with pytest.raises(SystemExit):
+        read("--help")
+    listed = capsys.readouterr().out
     assert len(named) > 8
     assert {option for option in named if option not in listed} == set()
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 from aiohttp import ClientSession
-from support.job_loops import HANG, Platform
+from support.job_loops import HANG, Platform, looping
 from support.processes.background import HUNG_S
 from support.processes.emulator_peer import eventually
 
-from emulator import Action, Call, Fault, Status
+from emulator import Action, Call, Emulator, Fault, Options, Status
 from job_loop import polls, wire
 
 # Seconds; no machine is so busy that a process which is to run does not run for as long.
@@ -61,6 +61,15 @@ async def test_an_idle_worker_takes_its_next_job_on_new_connections(
     await thaw(platform, clock)
     assert (await platform.run("after")).output == ["after"]
     assert "thawed after 300 s" in caplog.text
+
+
+async def test_a_take_that_waits_is_hung_up_and_made_again(clock: Clock) -> None:
+    options = Options(take_poll_s=2 * HUNG_S)
+    async with Emulator(options) as emulator, looping(emulator) as platform:
+        worker = emulator.queue.worker("w")
+        await eventually(lambda: worker.takes == 1)
+        await thaw(platform, clock)
+        await eventually(lambda: worker.takes == 2)
 
 
 async def test_a_job_that_came_during_the_freeze_runs(
