@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -25,6 +26,19 @@ from support.compile_caches import (
 )
 
 from worker.compile_cache import STARTUP_PLAN, VARIABLES, prepare, publishing
+
+
+@pytest.fixture
+def workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Workers:
+    for name in (*VARIABLES, STARTUP_PLAN):
+        # Set first, so that what a start exports is taken back, too.
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    caplog.set_level(logging.INFO, logger="worker")
+    (tmp_path / "volume").mkdir()
+    return Workers(tmp_path / "volume", tmp_path)
 
 
 def test_what_one_worker_compiled_the_next_one_finds_with_its_age(workers: Workers) -> None:

@@ -79,20 +79,27 @@ def test_no_object_has_a_character_that_could_end_a_line() -> None:
     assert json.loads(text)["message"] == "a\x0bb\u2028c\u0085d"
 
 
-def test_colours_are_removed_and_wrong_bytes_replaced() -> None:
-    assert messages(b"\x1b[32mINFO\x1b[0m \xff\n") == ["INFO \ufffd"]
+OTHER = PREFIX.replace("7", "8")
 
 
-def test_a_progress_bar_is_what_a_terminal_would_show_in_the_end() -> None:
-    assert messages(b"\r 0%|\r50%|###", b"\r100%|######\n") == ["100%|######"]
-
-
-def test_blank_lines_are_left_out() -> None:
-    assert messages(b"a\n\n \t\n\x1b[0m\nb\n") == ["a", "b"]
-
-
-def test_a_line_may_come_in_parts_and_the_last_one_without_an_end() -> None:
-    assert messages(b"a", b"b", "ü".encode()[:1], "ü".encode()[1:] + b"\nlast") == ["abü", "last"]
+@pytest.mark.parametrize(
+    ("parts", "lines"),
+    [
+        pytest.param([b"\x1b[32mINFO\x1b[0m \xff\n"], ["INFO \ufffd"], id="colours, wrong bytes"),
+        pytest.param([b"\r 0%|\r50%|###", b"\r100%|###\n"], ["100%|###"], id="a progress bar"),
+        pytest.param([b"a\n\n \t\n\x1b[0m\nb\n"], ["a", "b"], id="blank lines"),
+        pytest.param(
+            [b"a", b"b", b"\xc3", b"\xbc\nlast"], ["ab\u00fc", "last"], id="lines in parts"
+        ),
+        pytest.param(
+            [f"{PREFIX}a\r\n{OTHER}b\r\n{OTHER}c\nd\r\ne\n".encode()],
+            [f"{PREFIX}a", f"{OTHER}b\nc", "d", "e"],
+            id="another line between a record's",
+        ),
+    ],
+)
+def test_lines_are_what_a_terminal_would_show(parts: list[bytes], lines: list[str]) -> None:
+    assert messages(*parts) == lines
 
 
 def test_a_line_without_end_is_cut() -> None:
@@ -105,12 +112,6 @@ def test_a_record_of_vllm_with_several_lines_is_one_object() -> None:
     (line,) = printed(record[:70], record[70:])
     assert line["level"] == "ERROR"
     assert line["message"] == f"{PREFIX}failed\nTraceback:\n\nValueError"
-
-
-def test_a_record_ends_where_another_line_comes_between() -> None:
-    other = PREFIX.replace("7", "8")
-    record = f"{PREFIX}a\r\n{other}b\r\n{other}c\nd\r\ne\n".encode()
-    assert messages(record) == [f"{PREFIX}a", f"{other}b\nc", "d", "e"]
 
 
 def test_a_record_without_end_is_cut() -> None:
