@@ -105,7 +105,7 @@ def test_a_new_phase_is_a_movement() -> None:
 
 
 @pytest.fixture
-def running() -> Iterator[Callable[..., Process]]:
+def start_process() -> Iterator[Callable[..., Process]]:
     started = []
 
     def start(code: str, *flags: str) -> Process:
@@ -133,27 +133,29 @@ def grows(process: Process, figure: str) -> None:
     wait_until(more)
 
 
-def test_what_computes_uses_a_processor(running: Callable[..., Process]) -> None:
-    grows(running("while True: pass"), "processor_s")
+def test_what_computes_uses_a_processor(start_process: Callable[..., Process]) -> None:
+    grows(start_process("while True: pass"), "processor_s")
 
 
-def test_what_reads_and_writes_moves_bytes(running: Callable[..., Process]) -> None:
+def test_what_reads_and_writes_moves_bytes(start_process: Callable[..., Process]) -> None:
     code = "import os; null = os.open('/dev/null', os.O_WRONLY)\nwhile True: os.write(null, b'x')"
-    grows(running(code), "bytes_moved")
+    grows(start_process(code), "bytes_moved")
 
 
-def test_children_are_part_of_a_start_and_helpers_are_not(running: Callable[..., Process]) -> None:
+def test_children_are_part_of_a_start_and_helpers_are_not(
+    start_process: Callable[..., Process],
+) -> None:
     child = "import subprocess, sys, time; {}; time.sleep(1e6)"
     spawn = "subprocess.Popen([sys.executable, {}'-c', 'import time; time.sleep(1e6)'])"
-    parent = running(child.format(spawn.format("'-I', '-S', ") + ";" + spawn.format("")))
+    parent = start_process(child.format(spawn.format("'-I', '-S', ") + ";" + spawn.format("")))
     waits = b"import time; time.sleep(1e6)"
     # Until the second has begun: a fork looks like its parent.
     wait_until(lambda: [waits in process.command for process in tree(parent.pid)] == [False, True])
     assert all(map(runs, tree(parent.pid)))
 
 
-def test_a_process_that_has_ended_does_not_run(running: Callable[..., Process]) -> None:
-    process = running("")
+def test_a_process_that_has_ended_does_not_run(start_process: Callable[..., Process]) -> None:
+    process = start_process("")
     wait_until(lambda: not runs(process))
 
 
