@@ -184,32 +184,42 @@ logs.flush()
 
 
 @pytest.mark.parametrize(
-    "end",
+    ("end", "printed"),
     [
         # Its answer comes, and nobody reads it.
-        """
+        (
+            """
 child.resume()
 select.select([logs._readers[0].control], [], [])
 os._exit(3)
 """,
-        # Its answer comes when there is nobody any more.
-        """
+            ["last"],
+        ),
+        # Its answer comes when there is nobody any more, but a child that goes on printing.
+        (
+            """
 worker = os.getpid()
 if os.fork():
     os._exit(3)
+logs._readers[0].control.close()
 while os.getppid() == worker:
     time.sleep(0.01)
 child.resume()
+while child.is_running() and child.status() in (psutil.STATUS_RUNNING, psutil.STATUS_STOPPED):
+    time.sleep(0.01)
+print("outlived", flush=True)
 os._exit(0)
 """,
+            ["last", "outlived"],
+        ),
     ],
     ids=["before", "after"],
 )
-def test_a_reader_that_answers_a_flush_too_late_loses_nothing(end: str) -> None:
+def test_a_reader_that_answers_a_flush_too_late_loses_nothing(end: str, printed: list[str]) -> None:
     ran = run(STOP_READER + end, patience_s=0.01)
     assert ran.returncode == 3
     assert messages(ran.stderr) == LINES[:2000]
-    assert messages(ran.stdout) == ["last"]
+    assert messages(ran.stdout) == printed
 
 
 def test_a_flush_does_not_take_the_answer_to_an_earlier_one_for_its_own() -> None:
