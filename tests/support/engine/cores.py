@@ -1,7 +1,6 @@
-"""Cores that are no processes, and a healer that runs on them."""
+"""Cores that are no processes, a clock, and a healer that runs on them."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,12 +12,29 @@ from worker.engine.healing.healer import Healer, Limits
 
 # Without a look for hangs.
 LIMITS = Limits(restarts=2, hang_s=0)
-LIMIT_S = HUNG_S
+
+
+class Clock:
+    """Moves on by a tenth of a second with every look at it, and in no other way."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        self.now += 0.1
+        return self.now
+
+    async def pass_by(self, seconds: float) -> None:
+        """Wait until somebody has looked at it so often."""
+        end = self.now + seconds
+        await until(lambda: self.now > end)
+
+
+CLOCK = Clock()
 
 
 @dataclass
 class FakeCore:
-    """Has requests, and dies when it is told to."""
+    """Has requests, and dies when it is asked to."""
 
     crashes: bool = True
     is_dead: bool = False
@@ -36,7 +52,7 @@ class FakeCore:
 
     @property
     def processor_s(self) -> float:
-        return 1 + self.share * time.monotonic()
+        return 1 + self.share * CLOCK.now
 
     def __post_init__(self) -> None:
         self.heartbeat = SimpleNamespace(at=0.0)
@@ -76,10 +92,11 @@ class FakeCore:
     def crashed(self) -> bool:
         return self.crashes
 
-    def add(self, id_: str, *, new: bool, prompt_len: int = 1) -> None:
+    def add(self, id_: str, *, new: bool = False, prompt_len: int = 1) -> "FakeCore":
         self.requests.append(
             SimpleNamespace(external_req_id=id_, is_prefilling=new, prompt_len=prompt_len)
         )
+        return self
 
     def die(self) -> None:
         self.is_dead = True
@@ -114,7 +131,7 @@ async def healing(
     core: Any = first
     healer = Healer("demo", core, start, use, limits)
     running = asyncio.create_task(healer.run())
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(HUNG_S):
         yield healer, used
     running.cancel()
     await asyncio.wait([running])
@@ -122,4 +139,10 @@ async def healing(
 
 async def until(holds: Callable[[], object]) -> None:
     while not holds():
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.001)
+
+
+async def settle() -> None:
+    """Let everything go on that waits for no time and no other process."""
+    for _ in range(20):
+        await asyncio.sleep(0)

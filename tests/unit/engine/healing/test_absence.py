@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 
 import pytest
-from support.engine.cores import LIMIT_S, FakeCore, healing, until
+from support.engine.cores import CLOCK, FakeCore, healing, settle, until
+from support.processes.background import HUNG_S
 
 from worker.engine.healing.healer import Healer, Limits
 from worker.errors import EngineAside, EngineDead, KilledEngine
@@ -14,30 +15,28 @@ ENDED = ["killed", "calls failed", "shut down", "ended"]
 NONE = Limits(restarts=0, hang_s=0)
 
 
-def busy(*, new: bool = False) -> FakeCore:
-    """Return a core that runs a request."""
-    core = FakeCore()
-    core.add("job", new=new)
-    return core
+class Caller:
+    """Sets an engine aside until it is cancelled."""
 
+    def __init__(self, healer: Healer) -> None:
+        self.inside = asyncio.Event()
+        self.task = asyncio.create_task(self._hold(healer))
 
-async def held(healer: Healer, inside: asyncio.Event, drain_s: float = LIMIT_S) -> None:
-    """Set an engine aside until this is cancelled."""
-    async with healer.aside(LIMIT_S, drain_s):
-        inside.set()
-        await asyncio.Event().wait()
+    async def _hold(self, healer: Healer) -> None:
+        async with healer.aside(HUNG_S, HUNG_S):
+            self.inside.set()
+            await asyncio.Event().wait()
 
-
-async def ended(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async def leave(self) -> None:
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
 
 
 async def test_nothing_is_left_of_a_core_in_the_block_and_another_one_answers_after_it() -> None:
     first, second = FakeCore(), FakeCore()
     async with healing(first, second, limits=NONE) as (healer, used):
-        async with healer.aside(LIMIT_S, LIMIT_S):
+        async with healer.aside(HUNG_S, HUNG_S):
             assert (first.happened, used, healer.dead) == (ENDED, [], False)
         assert (used, healer.dead) == ([second], False)
 
@@ -45,36 +44,35 @@ async def test_nothing_is_left_of_a_core_in_the_block_and_another_one_answers_af
 async def test_it_can_be_set_aside_more_often_than_it_may_be_restarted() -> None:
     async with healing(*(FakeCore() for _ in range(4)), limits=NONE) as (healer, used):
         for _ in range(3):
-            async with healer.aside(LIMIT_S, LIMIT_S):
+            async with healer.aside(HUNG_S, HUNG_S):
                 pass
     assert len(used) == 3
 
 
 async def test_requests_that_run_end_first() -> None:
-    first = busy()
+    first = FakeCore().add("job")
     async with healing(first, FakeCore()) as (healer, _):
-        inside = asyncio.Event()
-        holding = asyncio.create_task(held(healer, inside))
-        await asyncio.sleep(0.5)
-        assert (first.happened, inside.is_set()) == ([], False)
+        caller = Caller(healer)
+        await CLOCK.pass_by(5)
+        assert (first.happened, caller.inside.is_set()) == ([], False)
         first.requests.clear()
-        await inside.wait()
-        await ended(holding)
+        await caller.inside.wait()
+        await caller.leave()
 
 
 async def test_what_runs_for_too_long_is_ended_and_is_no_suspect() -> None:
-    first = busy(new=True)
+    first = FakeCore().add("job", new=True)
     async with healing(first, FakeCore(), limits=NONE) as (healer, _):
-        async with healer.aside(LIMIT_S, 0.2):
+        async with healer.aside(HUNG_S, 0.2):
             waiting = asyncio.create_task(healer.back("job"))
-            await asyncio.sleep(0.2)
+            await settle()
             assert not waiting.done()
         await waiting
 
 
-async def test_a_request_waits_so_long_and_is_told_when_to_come_again() -> None:
+async def test_a_request_waits_so_long_and_is_refused_with_when_to_come_again() -> None:
     async with healing(FakeCore(), FakeCore()) as (healer, _):
-        async with healer.aside(0.2, LIMIT_S):
+        async with healer.aside(0.05, HUNG_S):
             for wait in (healer.absence.admit(), healer.back("job")):
                 with pytest.raises(EngineAside) as refused:
                     await wait
@@ -85,12 +83,12 @@ async def test_a_request_waits_so_long_and_is_told_when_to_come_again() -> None:
 
 
 async def test_a_crash_meanwhile_is_its_requests_doing_and_counts_as_one() -> None:
-    first, last = busy(new=True), FakeCore()
+    first, last = FakeCore().add("job", new=True), FakeCore()
     limits = Limits(restarts=1, hang_s=0)
     async with healing(first, FakeCore(), last, limits=limits) as (healer, used):
-        asyncio.get_running_loop().call_later(0.2, first.die)
-        async with healer.aside(LIMIT_S, LIMIT_S):
-            assert first.happened == ["calls failed", "shut down", "ended"]
+        asyncio.get_running_loop().call_later(0.05, first.die)
+        async with healer.aside(HUNG_S, HUNG_S):
+            assert first.happened == ENDED[1:]
         with pytest.raises(KilledEngine):
             await healer.back("job")
         healer.core.kill()
@@ -100,49 +98,46 @@ async def test_a_crash_meanwhile_is_its_requests_doing_and_counts_as_one() -> No
 
 
 async def test_a_caller_who_leaves_before_the_requests_have_ended_leaves_the_core_alone() -> None:
-    first = busy()
+    first = FakeCore().add("job")
     async with healing(first) as (healer, _):
-        holding = asyncio.create_task(held(healer, asyncio.Event()))
+        caller = Caller(healer)
         await until(lambda: healer.absence.lasts)
-        await ended(holding)
+        await caller.leave()
         assert (first.happened, healer.absence.lasts, healer.dead) == ([], False, False)
 
 
 async def test_a_caller_who_is_cancelled_in_the_block_leaves_when_the_engine_is_back() -> None:
     second = FakeCore()
     async with healing(FakeCore(), second) as (healer, used):
-        inside = asyncio.Event()
-        holding = asyncio.create_task(held(healer, inside))
-        await inside.wait()
-        await ended(holding)
+        caller = Caller(healer)
+        await caller.inside.wait()
+        await caller.leave()
         assert (used, healer.dead) == ([second], False)
 
 
 async def test_a_caller_who_is_cancelled_twice_does_not_keep_the_engine_away() -> None:
     second = FakeCore()
     async with healing(FakeCore(), second) as (healer, used):
-        inside = asyncio.Event()
-        holding = asyncio.create_task(held(healer, inside))
-        await inside.wait()
-        holding.cancel()
+        caller = Caller(healer)
+        await caller.inside.wait()
+        caller.task.cancel()
         await asyncio.sleep(0)
-        await ended(holding)
+        await caller.leave()
         await until(lambda: used == [second])
 
 
 async def test_a_second_caller_waits_for_the_first() -> None:
     cores = [FakeCore() for _ in range(3)]
     async with healing(*cores) as (healer, used):
-        inside, second_inside = asyncio.Event(), asyncio.Event()
-        holding = asyncio.create_task(held(healer, inside))
-        await inside.wait()
-        following = asyncio.create_task(held(healer, second_inside))
-        await asyncio.sleep(0.5)
-        assert not second_inside.is_set()
-        await ended(holding)
-        await second_inside.wait()
+        first = Caller(healer)
+        await first.inside.wait()
+        second = Caller(healer)
+        await settle()
+        assert not second.inside.is_set()
+        await first.leave()
+        await second.inside.wait()
         assert [core.happened for core in cores] == [ENDED, ENDED, []]
-        await ended(following)
+        await second.leave()
         assert used == cores[1:]
 
 
@@ -151,7 +146,7 @@ async def test_an_engine_that_is_given_up_can_not_be_set_aside() -> None:
         with pytest.raises(EngineDead):
             await healer.back("job")
         with pytest.raises(EngineDead):
-            async with healer.aside(LIMIT_S, LIMIT_S):
+            async with healer.aside(HUNG_S, HUNG_S):
                 pytest.fail("it has a block")
         assert healer.dead
 
@@ -160,7 +155,7 @@ async def test_an_engine_that_does_not_start_after_the_block_is_tried_again_and_
     broken = RuntimeError("no memory")
     limits = Limits(restarts=1, hang_s=0)
     async with healing(FakeCore(), broken, broken, limits=limits) as (healer, used):
-        async with healer.aside(LIMIT_S, LIMIT_S):
+        async with healer.aside(HUNG_S, HUNG_S):
             pass
         with pytest.raises(EngineDead):
             await healer.back("job")

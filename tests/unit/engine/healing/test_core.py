@@ -5,28 +5,38 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from support.processes.background import wait_until
 
 from worker.engine.healing.core import LESS_MEMORY, Core
 from worker.engine.healing.watchdog import Heartbeat
 from worker.errors import EngineDead
 
+Started = Callable[..., BaseProcess]
 _context = multiprocessing.get_context("spawn")
 
 
-class Output:
-    """What the core has printed last."""
+@pytest.fixture
+def started() -> Iterator[Started]:
+    """Start a process that calls a function; at the end none is left."""
+    processes: list[BaseProcess] = []
 
-    def __init__(self, error: str | None = None) -> None:
-        self.error = error
+    def start(target: Any, *args: Any) -> BaseProcess:
+        process = _context.Process(target=target, args=args)
+        process.start()
+        processes.append(process)
+        return process
 
-    def close(self) -> str | None:
-        return self.error
+    yield start
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 def core(
@@ -42,14 +52,8 @@ def core(
             request_states=dict(enumerate(requests)), has_unfinished_requests=lambda: bool(requests)
         ),
     )
-    output: Any = Output(error)
+    output: Any = SimpleNamespace(close=lambda: error)
     return Core(client, CollectorRegistry(), Heartbeat(), output)
-
-
-def started(target: Any, *args: Any) -> BaseProcess:
-    process = _context.Process(target=target, args=args)
-    process.start()
-    return process
 
 
 def test_newcomers_are_those_without_output_that_came_in_time() -> None:
@@ -57,12 +61,10 @@ def test_newcomers_are_those_without_output_that_came_in_time() -> None:
         stats = SimpleNamespace(arrival_time=time.time() - age_s)
         return SimpleNamespace(external_req_id=id_, is_prefilling=new, stats=stats)
 
-    requests = [
-        request("begun", 9, new=False),
-        request("new", 9, new=True),
-        request("late", 1, new=True),
-    ]
-    found = core(requests=requests)
+    begun, new, late = (("begun", 9, False), ("new", 9, True), ("late", 1, True))
+    found = core(
+        requests=[request(id_, age, new=is_new) for id_, age, is_new in (begun, new, late)]
+    )
     assert found.newcomers(time.monotonic() - 5) == {"new"}
     assert found.running == {"begun"}
 
@@ -83,7 +85,9 @@ async def test_calls_that_a_dead_core_has_left_fail_and_until_then_it_is_not_idl
     ("number", "crashed"),
     [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGSEGV, True)],
 )
-def test_a_core_that_a_signal_has_ended(number: signal.Signals, *, crashed: bool) -> None:
+def test_a_core_that_a_signal_has_ended(
+    number: signal.Signals, *, crashed: bool, started: Started
+) -> None:
     rank = started(time.sleep, 60)
     ended = core(rank)
     os.kill(rank.pid or 0, number)
@@ -92,7 +96,7 @@ def test_a_core_that_a_signal_has_ended(number: signal.Signals, *, crashed: bool
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_a_core_that_has_ended_itself(status: int) -> None:
+def test_a_core_that_has_ended_itself(status: int, started: Started) -> None:
     rank = started(os._exit, status)
     rank.join()
     ended = core(rank, error="ValueError: broken")
@@ -102,22 +106,14 @@ def test_a_core_that_has_ended_itself(status: int) -> None:
 
 def test_an_error_of_the_gpus_memory_says_what_to_lower() -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-    assert core(started(os._exit, 1), error=error).end() == f"{error} ({LESS_MEMORY})"
+    assert core(error=error).end() == f"{error} ({LESS_MEMORY})"
 
 
-def test_a_stopped_core_is_seen_and_ended() -> None:
+def test_a_stopped_core_is_seen_and_ended_and_builds_nothing(started: Started) -> None:
     rank = started(time.sleep, 60)
     stopped = core(rank)
-    assert not stopped.stopped
+    assert (stopped.stopped, stopped.builds) == (False, False)
     os.kill(rank.pid or 0, signal.SIGSTOP)
-    while not stopped.stopped:
-        time.sleep(0.01)
+    wait_until(lambda: stopped.stopped)
     stopped.kill()
     assert rank.exitcode == -signal.SIGKILL
-
-
-def test_a_core_without_further_processes_builds_nothing() -> None:
-    rank = started(time.sleep, 60)
-    running = core(rank)
-    assert not running.builds
-    running.kill()

@@ -15,55 +15,71 @@ from support.processes.background import HUNG_S, wait_until
 from worker.engine.blame import blamed
 from worker.engine.fitting import is_out_of_memory
 from worker.engine.healing import reader
-from worker.engine.healing.output import CoreOutput
+from worker.engine.healing.output import DRAIN_S, CoreOutput
 from worker.engine.healing.reader import LONGEST_LINE, error_in
 from worker.errors import MachineUnfit
 
 PREFIX = "(EngineCore pid=7) ERROR 11-22 19:50:01 [core.py:1512] "
+LINES = b"one\n" * 50_000
 
 
 @pytest.mark.parametrize(
-    ("line", "error"),
+    "prefix",
     [
-        ("RuntimeError: broken", "RuntimeError: broken"),
-        (f"{PREFIX}RuntimeError: broken", "RuntimeError: broken"),
-        (f"{PREFIX}torch.OutOfMemoryError: CUDA out of memory.", None),
-        ("(EngineCore pid=7) ValueError: no", "ValueError: no"),
-        ("KeyboardInterrupt", "KeyboardInterrupt"),
-        (f"{PREFIX}Exception: only on GPUs", "Exception: only on GPUs"),
-        ("Exceptional: as it is", ""),
-        ("Fatal Python error: Segmentation fault", "Fatal Python error: Segmentation fault"),
-        ("terminate called after throwing an instance", None),
-        (f"{PREFIX}EngineCore encountered a fatal error.", ""),
-        (f'{PREFIX}  File "core.py", line 1, in step', ""),
-        ("    raise ValueError: no", ""),
-        ("an Error: in the middle of a sentence", ""),
-        ("RuntimeError: Engine core initialization failed. See root cause above.", ""),
-        (f"{PREFIX}Exception: WorkerProc initialization failed due to an exception in a back", ""),
-        (f"{PREFIX}RuntimeError: Worker failed with error 'no', please check the stack", ""),
-        (f"{PREFIX}RuntimeError: Executor failed.", ""),
-        ("(Worker_TP1 pid=8) ERROR 11-22 19:50:01 [a.py:1] ValueError: no", "ValueError: no"),
-        ("(Worker_PP0_TP1_EP1 pid=8) ValueError: no", "ValueError: no"),
-        ("", ""),
+        "",
+        PREFIX,
+        "(EngineCore pid=7) ",
+        "(Worker_TP1 pid=8) ERROR 11-22 19:50:01 [a.py:1] ",
+        "(Worker_PP0_TP1_EP1 pid=8) ",
     ],
 )
-def test_an_error_is_the_end_of_a_traceback_or_of_a_process(line: str, error: str | None) -> None:
-    # None: the line without its prefix.
-    expected = line.removeprefix(PREFIX) if error is None else error or None
-    assert error_in(line) == expected
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: broken",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "KeyboardInterrupt",
+        "Exception: only on GPUs",
+        "Fatal Python error: Segmentation fault",
+        "terminate called after throwing an instance",
+        "ValueError: " + "x" * (LONGEST_LINE - 100),
+    ],
+)
+def test_an_error_is_the_end_of_a_traceback_or_of_a_process(prefix: str, error: str) -> None:
+    assert error_in(prefix + error) == error
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Exceptional: as it is",
+        f"{PREFIX}EngineCore encountered a fatal error.",
+        f'{PREFIX}  File "core.py", line 1, in step',
+        "    raise ValueError: no",
+        "an Error: in the middle of a sentence",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        f"{PREFIX}Exception: WorkerProc initialization failed due to an exception in a back",
+        f"{PREFIX}RuntimeError: Worker failed with error 'no', please check the stack",
+        f"{PREFIX}RuntimeError: Executor failed.",
+        "",
+    ],
+)
+def test_another_line_is_none(line: str) -> None:
+    assert error_in(line) is None
 
 
 def test_a_long_error_is_cut() -> None:
-    assert error_in("ValueError: " + "x" * 10_000) == ("ValueError: " + "x" * 10_000)[:LONGEST_LINE]
+    error = "ValueError: " + "x" * 10_000
+    assert error_in(error) == error[:LONGEST_LINE]
 
 
-def printed_by(code: str, tmp_path: Path) -> tuple[str, str | None]:
+def printed_by(code: str, tmp_path: Path, drain_s: float = DRAIN_S) -> tuple[str, str | None]:
     """Run code in a child of a process that captures; return what was passed on, and the error."""
     script = f"""
 import subprocess, sys
-from worker.engine.healing import reader
-from worker.engine.healing.output import CoreOutput
-output = CoreOutput()
+from worker.engine.healing import output as module
+module.DRAIN_S = {drain_s}
+output = module.CoreOutput()
 with output.captured():
     child = subprocess.Popen([sys.executable, "-c", {code!r}])
 child.wait()
@@ -71,23 +87,16 @@ print("error:", output.close(), flush=True)
 """
     path = tmp_path / "captures.py"
     path.write_text(script)
-    done = subprocess.run(
-        [sys.executable, path],
-        env={"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, path]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     passed_on, _, error = done.stdout.rpartition("error: ")
     return passed_on + done.stderr, error.strip()
 
 
 def test_all_that_a_core_prints_is_passed_on(tmp_path: Path) -> None:
     code = "import os; print('one'); print('x' * 100_000); os.write(2, b'no end')"
-    passed_on, error = printed_by(code, tmp_path)
-    assert passed_on == f"one\n{'x' * 100_000}\nno end"
-    assert error == "None"
+    assert printed_by(code, tmp_path) == (f"one\n{'x' * 100_000}\nno end", "None")
 
 
 def test_the_last_error_is_kept_in_one_line(tmp_path: Path) -> None:
@@ -97,46 +106,10 @@ def test_the_last_error_is_kept_in_one_line(tmp_path: Path) -> None:
     assert error == "ValueError: two"
 
 
-# What vLLM 0.32 prints where a part of a model on two GPUs fails while it is made, or is asked.
-FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-RANK = "(Worker_TP1 pid=8) ERROR 11-22 19:50:01 [multiproc_executor.py:953] "
-OTHER = "(Worker_TP0 pid=7) ERROR 11-22 19:50:02 [multiproc_executor.py:953] "
-LOST = f"{OTHER}torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94"
-MADE = (
-    f"{PREFIX}Exception: WorkerProc initialization failed due to an exception in a background "
-    "process. See stack trace for root cause."
-)
-ASKED = (
-    f"{PREFIX}RuntimeError: Worker failed with error 'CUDA out of memory. Tried to allocate "
-    "2.00 GiB.', please check the stack trace above for the root cause"
-)
-
-
-@pytest.mark.parametrize(
-    ("lines", "error"),
-    [
-        ([RANK + FULL, MADE], FULL),
-        ([RANK + FULL, LOST, MADE], FULL),
-        ([RANK + FULL, FULL, ASKED], FULL),
-        ([f"{RANK}ValueError: no", MADE], "ValueError: no"),
-        ([f"{RANK}ValueError: no", LOST, MADE], LOST.removeprefix(OTHER)),
-        ([RANK + FULL, f"{OTHER}ValueError: no"], "ValueError: no"),
-    ],
-)
-def test_the_error_of_a_part_is_the_cores(lines: list[str], error: str, tmp_path: Path) -> None:
-    text = "\n".join(lines)
-    passed_on, noted = printed_by(f"print({text!r})", tmp_path)
-    assert passed_on == f"{text}\n"
-    assert noted == error
-    assert is_out_of_memory(str(noted)) == (error == FULL)
-    fault = blamed(RuntimeError(noted), str(noted))
-    assert isinstance(fault, MachineUnfit) == error.startswith("torch.distributed")
-
-
 def test_a_reader_ends_although_another_process_has_its_pipes(tmp_path: Path) -> None:
     sleeps = "import time; time.sleep(30)"
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeps!r}])"
-    assert printed_by(code, tmp_path) == ("", "None")
+    assert printed_by(code, tmp_path, drain_s=0.1) == ("", "None")
 
 
 def test_the_output_of_this_process_is_its_own_again(capfd: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +133,42 @@ def reading(target: int, note: int) -> Iterator[psutil.Popen]:
         assert process.wait(HUNG_S) == 0
 
 
-LINES = b"one\n" * 50_000
+# What vLLM 0.32 prints where a part of a model on two GPUs fails while it is made, or is asked.
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+RANK = "(Worker_TP1 pid=8) ERROR 11-22 19:50:01 [multiproc_executor.py:953] "
+OTHER = "(Worker_TP0 pid=7) ERROR 11-22 19:50:02 [multiproc_executor.py:953] "
+LOST = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94"
+MADE = (
+    f"{PREFIX}Exception: WorkerProc initialization failed due to an exception in a background "
+    "process. See stack trace for root cause."
+)
+ASKED = (
+    f"{PREFIX}RuntimeError: Worker failed with error 'CUDA out of memory. Tried to allocate "
+    "2.00 GiB.', please check the stack trace above for the root cause"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ([RANK + FULL, MADE], FULL),
+        ([RANK + FULL, OTHER + LOST, MADE], FULL),
+        ([RANK + FULL, FULL, ASKED], FULL),
+        ([f"{RANK}ValueError: no", MADE], "ValueError: no"),
+        ([f"{RANK}ValueError: no", OTHER + LOST, MADE], LOST),
+        ([RANK + FULL, f"{OTHER}ValueError: no"], "ValueError: no"),
+    ],
+)
+def test_the_error_of_a_part_is_the_cores(lines: list[str], error: str, tmp_path: Path) -> None:
+    text = "".join(f"{line}\n" for line in lines).encode()
+    with (tmp_path / "log").open("wb") as log, (tmp_path / "note").open("w+b") as note:
+        with reading(log.fileno(), note.fileno()) as process:
+            process.stdin.write(text)
+        noted = note.read().decode().partition("\n")[0]
+    assert (tmp_path / "log").read_bytes() == text
+    assert noted == error
+    assert is_out_of_memory(noted) == (error == FULL)
+    assert isinstance(blamed(RuntimeError(noted), noted), MachineUnfit) == (error == LOST)
 
 
 def test_a_core_can_print_although_nobody_reads_it(tmp_path: Path) -> None:

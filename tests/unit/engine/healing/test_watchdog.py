@@ -5,32 +5,20 @@ import pytest
 from worker.engine.healing.watchdog import LATE_S, Heartbeat, Silence, prefill_s
 
 
-def watched(beats: dict[float, float], until: float, *, idle_until: float = 0) -> float:
-    """Look every tenth of a second; return the silence at the end.
-
-    Args:
-        beats: when a sign of life came, by the time from which it is known.
-        until: the last look.
-        idle_until: until when nothing runs.
-    """
-    silence, now, beat_at, silent_s = Silence(0), 0.0, 0.0, 0.0
-    while now < until:
-        now += 0.1
-        beat_at = max([at for known, at in beats.items() if known <= now], default=beat_at)
-        silent_s = silence.look(now, beat_at, busy=now > idle_until)
-    return silent_s
-
-
-def test_silence_counts_from_the_last_sign_of_life() -> None:
-    assert watched({3.0: 3.0}, until=10) == pytest.approx(7, abs=0.2)
-
-
-def test_an_idle_core_is_not_silent() -> None:
-    assert watched({}, until=10, idle_until=20) == 0
-
-
-def test_silence_of_a_busy_core_counts_from_its_first_request() -> None:
-    assert watched({}, until=10, idle_until=6) == pytest.approx(4, abs=0.2)
+@pytest.mark.parametrize(
+    ("beat_at", "idle_until", "silent_s"),
+    [
+        pytest.param(3, 0, 7, id="since the last sign of life"),
+        pytest.param(0, 6, 4, id="since the first request"),
+        pytest.param(0, 20, 0, id="not while it is idle"),
+    ],
+)
+def test_silence_counts(beat_at: float, idle_until: float, silent_s: float) -> None:
+    silence, found = Silence(0), 0.0
+    for now in range(1, 11):
+        beat = beat_at if now >= beat_at else 0
+        found = silence.look(now, beat, busy=now > idle_until)
+    assert found == silent_s
 
 
 def test_a_time_in_which_this_process_was_frozen_does_not_count() -> None:
