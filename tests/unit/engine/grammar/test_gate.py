@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.engine.cores import settle
 from support.engine.scripted import settings
 from support.processes.background import HUNG_S
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
@@ -23,16 +24,15 @@ PATTERN = {"type": "string", "pattern": "a+"}
 # Seconds; longer than the test takes.
 COMPILED_S = 10 * HUNG_S
 TAG = json.dumps({"structures": [], "triggers": []})
-FINE = Result("fine")
 
 
-class Trial:
-    """Knows the result of every grammar, and remembers which it was asked for."""
+class Compiler:
+    """A trial that knows the result of every grammar, and remembers which it was asked for."""
 
     limit_s = 2.5
 
-    def __init__(self, result: Result = FINE) -> None:
-        self.result = result
+    def __init__(self, outcome: str = "fine", seconds: float = 0) -> None:
+        self.result = Result(outcome, seconds)
         self.asked: list[Grammar] = []
 
     async def of(self, grammar: Grammar) -> Result:
@@ -41,16 +41,18 @@ class Trial:
 
 
 class Client:
-    """Answers with one output, unless it hangs."""
+    """vLLM's, as far as a gate asks it; answers with two outputs."""
 
-    def __init__(self, reason: str = "stop", *, compact: bool = False) -> None:
+    def __init__(self, trial: Any = None, reason: str = "stop", *, compact: bool = False) -> None:
         self.reason = reason
         self.generating: list[Any] = []
         self.ended: list[Any] = []
         config = SimpleNamespace(disable_any_whitespace=compact, backend="xgrammar")
         self.vllm_config = SimpleNamespace(structured_outputs_config=config)
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 10)
-        self.renderer = SimpleNamespace(tokenizer=object())
+        self.renderer: Any = SimpleNamespace(tokenizer=object())
+        this: Any = self
+        self.gate = Gate(this, trial)
 
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, **_: Any
@@ -63,18 +65,14 @@ class Client:
             self.ended.append(request_id)
 
 
-def gate(client: Any, trial: Any) -> None:
-    Gate(client, trial)
-
-
 def outputs(client: Any, name: str = "a", **structured: Any) -> AsyncGenerator[Any, None]:
-    held = StructuredOutputsParams(**structured) if structured else None
-    params = SamplingParams(structured_outputs=held)
+    structure = StructuredOutputsParams(**structured) if structured else None
+    params = SamplingParams(structured_outputs=structure)
     generated: AsyncGenerator[Any, None] = client.generate("Hi", params, name, lora_request=None)
     return generated
 
 
-async def ask(client: Any, name: str = "a", **structured: Any) -> int:
+async def ask(client: Client, name: str = "a", **structured: Any) -> int:
     return len([output async for output in outputs(client, name, **structured)])
 
 
@@ -98,17 +96,15 @@ async def ask(client: Any, name: str = "a", **structured: Any) -> int:
 async def test_what_may_be_slow_is_tried_and_nothing_else(
     structured: dict[str, Any], tried: list[Grammar]
 ) -> None:
-    client, trial = Client(), Trial()
-    gate(client, trial)
-    assert await ask(client, **structured) == 2
+    trial = Compiler()
+    assert await ask(Client(trial), **structured) == 2
     assert trial.asked == tried
 
 
 @pytest.mark.parametrize("compact", [False, True])
 async def test_a_schema_is_tried_with_the_whitespace_that_vllm_allows(compact: bool) -> None:
-    client, trial = Client(compact=compact), Trial()
-    gate(client, trial)
-    await ask(client, json=PATTERN)
+    trial = Compiler()
+    await ask(Client(trial, compact=compact), json=PATTERN)
     assert [grammar.compact for grammar in trial.asked] == [compact]
 
 
@@ -124,24 +120,19 @@ async def test_a_schema_is_tried_with_the_whitespace_that_vllm_allows(compact: b
 async def test_what_the_trial_finds_wrong_never_reaches_the_engine(
     outcome: str, message: str
 ) -> None:
-    client = Client()
-    gate(client, Trial(Result(outcome)))
+    client = Client(Compiler(outcome))
     with pytest.raises(VLLMValidationError, match=message) as caught:
         await ask(client, regex="a+")
-    assert caught.value.parameter == "structured_outputs"
-    assert client.generating == []
+    assert (caught.value.parameter, client.generating) == ("structured_outputs", [])
 
 
 async def test_what_is_invalid_is_left_to_vllm_whose_message_says_why() -> None:
-    client = Client()
-    gate(client, Trial(Result("invalid")))
-    assert await ask(client, regex="a+") == 2
+    assert await ask(Client(Compiler("invalid")), regex="a+") == 2
 
 
-@pytest.mark.parametrize("trial", [None, Trial()], ids=["untried", "tried"])
+@pytest.mark.parametrize("trial", [None, Compiler()], ids=["untried", "tried"])
 async def test_an_answer_that_nothing_could_satisfy_is_refused_and_ended(trial: Any) -> None:
-    client = Client("error")
-    gate(client, trial)
+    client = Client(trial, "error")
     with pytest.raises(VLLMValidationError, match="nothing satisfies it"):
         await ask(client, regex="a+")
     assert client.ended == ["a"]
@@ -150,8 +141,7 @@ async def test_an_answer_that_nothing_could_satisfy_is_refused_and_ended(trial: 
 
 
 async def test_a_caller_who_leaves_ends_the_request_at_once() -> None:
-    client = Client()
-    gate(client, Trial())
+    client = Client(Compiler())
     left = outputs(client, regex="a+")
     await anext(left)
     await left.aclose()
@@ -163,13 +153,14 @@ async def test_slow_grammars_reach_the_engine_one_after_the_other_and_others_do_
 ) -> None:
     passed, loop = 0.0, asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: time.monotonic() + passed)
-    client, trial = Client(), Trial(Result("fine", COMPILED_S))
-    gate(client, trial)
+    trial = Compiler("fine", COMPILED_S)
+    client = Client(trial)
     await ask(client, "first", regex="a")
-    second = asyncio.create_task(ask(client, "second", regex="b"))
-    gone = asyncio.create_task(ask(client, "gone", regex="c"))
-    third = asyncio.create_task(ask(client, "third", regex="b"))
-    await asyncio.sleep(0.1)
+    second, gone, third = (
+        asyncio.create_task(ask(client, name, regex=regex))
+        for name, regex in (("second", "b"), ("gone", "c"), ("third", "b"))
+    )
+    await settle()
     assert client.generating == ["first"]
     gone.cancel()
     # The engine has this one already.
@@ -184,16 +175,15 @@ async def test_slow_grammars_reach_the_engine_one_after_the_other_and_others_do_
     await third
     assert client.generating == ["first", "again", "quick", "second", "third"]
     # The turn has been given back.
-    trial.result = Result("fine", 0.2)
+    trial.result = Result("fine", 0.11)
     await ask(client, "last", regex="e")
 
 
 async def test_what_is_remembered_as_compiled_is_bounded() -> None:
-    client: Any = Client()
-    made = Gate(client, Trial(Result("fine", 0.11)))  # type: ignore[arg-type]  # a fake
-    made._compiled = {str(number).encode() for number in range(MOST_COMPILED)}
+    client = Client(Compiler("fine", 0.11))
+    client.gate._compiled = {str(number).encode() for number in range(MOST_COMPILED)}
     await ask(client, regex="a")
-    assert len(made._compiled) == 1
+    assert len(client.gate._compiled) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,13 +216,10 @@ def test_nothing_is_tried_without_a_limit_a_tokenizer_or_the_backend_that_is_kno
 
 
 async def test_a_trial_that_is_not_answered_is_an_error_that_vllms_server_answers() -> None:
-    class Unanswered(Trial):
-        async def of(self, grammar: Grammar) -> Result:
-            raise EngineBusy
+    async def unanswered(_: Grammar) -> Result:
+        raise EngineBusy
 
-    client = Client()
-    gate(client, Unanswered())
+    client = Client(SimpleNamespace(of=unanswered))
     with pytest.raises(GracefulHTTPError) as refused:
         await ask(client, json=PATTERN)
-    assert refused.value.http_status == 503
-    assert client.generating == []
+    assert (refused.value.http_status, client.generating) == (503, [])

@@ -23,33 +23,30 @@ from worker.engine.adapters.files import BrokenAdapter
 from worker.errors import RefusedByEngine
 
 
-class Models:
-    """What vLLM's server has of its models."""
+class Served:
+    """The adapters of a client that loads whatever it is asked to, and what its server lists."""
 
-    lora_resolvers = ()
-    base_model_paths = ()
+    lora_resolvers = base_model_paths = ()
 
-    def __init__(self) -> None:
-        self.lora_requests: dict[str, Any] = {}
+    def __init__(self, adapter: Path, model: Path, room: Room) -> None:
         numbers = itertools.count(1)
+        self.lora_requests: dict[str, Any] = {}
         self.lora_id_counter = SimpleNamespace(inc=lambda _: next(numbers))
+        self.copies = Copies(room)
+        fake = client(model)
+        fake.add_lora = fake.remove_lora = self._accept
+        fake.errored = False
+        state = SimpleNamespace(openai_serving_models=self)
+        self.adapters = Adapters(adapter.parent.parent, fake, state, self.copies)
+
+    async def _accept(self, _: Any) -> bool:
+        return True
 
     def is_base_model(self, name: str) -> bool:
         return name == "base"
 
-
-def serving(adapter: Path, model: Path, room: Room) -> tuple[Adapters, Models, Copies]:
-    """Return the adapters of a client that loads whatever it is told to."""
-
-    async def accept(_: Any) -> bool:
-        return True
-
-    fake, models, copies = client(model), Models(), Copies(room)
-    fake.add_lora = fake.remove_lora = accept
-    fake.errored = False
-    volume = adapter.parent.parent
-    state = SimpleNamespace(openai_serving_models=models)
-    return Adapters(volume, fake, state, copies), models, copies
+    async def get(self, name: str) -> Any:
+        return await self.adapters.get(name)
 
 
 def size_of(folder: Path) -> int:
@@ -58,6 +55,7 @@ def size_of(folder: Path) -> int:
 
 @pytest.fixture
 def three(adapter: Path, model: Path) -> Path:
+    """The first of three adapters: a, b, c."""
     for name in ("b", "c"):
         make_adapter(adapter.parent / name, model)
     return adapter.rename(adapter.with_name("a"))
@@ -66,56 +64,56 @@ def three(adapter: Path, model: Path) -> Path:
 async def test_the_adapter_that_nobody_has_named_for_longest_makes_room(
     three: Path, model: Path
 ) -> None:
-    adapters, models, _ = serving(three, model, Room(2, 10**9))
+    served = Served(three, model, Room(2, 10**9))
     for name in ("a", "b", "a", "c"):
-        assert (await adapters.get(name)).lora_name == name
-    assert sorted(models.lora_requests) == ["a", "c"]
+        assert (await served.get(name)).lora_name == name
+    assert sorted(served.lora_requests) == ["a", "c"]
     # It is loaded again, from a copy of its own.
-    assert (await adapters.get("b")).lora_name == "b"
-    assert sorted(models.lora_requests) == ["b", "c"]
+    assert (await served.get("b")).lora_name == "b"
+    assert sorted(served.lora_requests) == ["b", "c"]
 
 
 async def test_bytes_are_bounded_as_the_number_is(three: Path, model: Path) -> None:
-    size = size_of(three)
-    adapters, models, _ = serving(three, model, Room(100, 2 * size + 1))
+    served = Served(three, model, Room(100, 2 * size_of(three) + 1))
     for name in "abc":
-        await adapters.get(name)
-    assert sorted(models.lora_requests) == ["b", "c"]
+        await served.get(name)
+    assert sorted(served.lora_requests) == ["b", "c"]
 
 
 async def test_an_adapter_that_is_larger_than_all_room_is_refused(three: Path, model: Path) -> None:
-    adapters, models, _ = serving(three, model, Room(100, 1000))
+    served = Served(three, model, Room(100, 1000))
     with pytest.raises(RefusedByEngine, match=r"has [\d,]+ bytes, and this worker has room for"):
-        await adapters.get("a")
-    assert models.lora_requests == {}
+        await served.get("a")
+    assert served.lora_requests == {}
 
 
 async def test_a_copy_that_a_request_uses_stays_and_none_is_made_beyond_the_room(
     three: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapters, _, copies = serving(three, model, Room(1, 10**9))
-    used = [await adapters.get("a"), await adapters.get("b")]
+    served = Served(three, model, Room(1, 10**9))
+    used = [await served.get("a"), await served.get("b")]
     with pytest.raises(RefusedByEngine, match="are in use") as caught:
-        await adapters.get("c")
+        await served.get("c")
     assert caught.value.retryable
     assert all(size_of(Path(request.lora_path)) for request in used)
     # Not before its time, though nothing uses it any more.
     del used[0]
     with pytest.raises(RefusedByEngine, match="are in use"):
-        await adapters.get("c")
+        await served.get("c")
     monkeypatch.setattr("worker.engine.adapters.copies.GRACE_S", 0)
-    assert (await adapters.get("c")).lora_name == "c"
+    assert (await served.get("c")).lora_name == "c"
     assert size_of(Path(used[0].lora_path))
-    assert [len(folders) for _, folders, _ in os.walk(copies._folder)] == [2, 0, 0]
+    assert [len(folders) for _, folders, _ in os.walk(served.copies._folder)] == [2, 0, 0]
 
 
 async def test_no_name_leaves_anything_behind(three: Path, model: Path) -> None:
-    adapters, models, _ = serving(three, model, Room(100, 10**9))
+    served = Served(three, model, Room(100, 10**9))
     for name in ("a", *(f"unknown-{number}" for number in range(100))):
         with contextlib.suppress(RefusedByEngine):
-            await adapters.get(name)
-    await adapters.unload("a")
-    assert (len(adapters._locks), adapters._known, models.lora_requests) == (0, {}, {})
+            await served.get(name)
+    await served.adapters.unload("a")
+    remembered = (served.adapters._locks, served.adapters._known, served.lora_requests)
+    assert [len(each) for each in remembered] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("linked", [".", CONFIG, WEIGHTS])

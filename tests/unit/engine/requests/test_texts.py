@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.engine.scripted import CHAT
 from support.processes.background import HUNG_S
 
 from worker.engine.requests.texts import (
@@ -24,13 +25,13 @@ from worker.engine.requests.texts import (
 from worker.errors import InvalidInput
 from worker.job.structured.bounds import CONTENT
 
-CHAT = "/v1/chat/completions"
 # The longest text of a context of 20,000 tokens of at most 10 characters.
 MOST = 200_000
+A, TOO_LONG = "a" * MOST, "a" * (MOST + 1)
 
 
 @pytest.fixture(autouse=True)
-def nothing_long_before() -> Iterator[None]:
+def _nothing_long_before() -> Iterator[None]:
     before = is_long.set(False)
     yield
     is_long.reset(before)
@@ -38,9 +39,9 @@ def nothing_long_before() -> Iterator[None]:
 
 def texts(context: int = 20_000, per_token: int = 10, side: str = "right") -> Texts:
     tokenizer = SimpleNamespace(max_chars_per_token=per_token, truncation_side=side)
+    config = SimpleNamespace(max_model_len=context)
     client: Any = SimpleNamespace(
-        renderer=SimpleNamespace(tokenizer=tokenizer),
-        model_config=SimpleNamespace(max_model_len=context),
+        renderer=SimpleNamespace(tokenizer=tokenizer), model_config=config
     )
     return Texts(client)
 
@@ -52,37 +53,32 @@ def conversation(text: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "body", "key"),
     [
-        ("", {"prompt": "a" * (MOST + 1)}, "prompt"),
-        ("/v1/completions", {"prompt": ["a", "a" * (MOST + 1)]}, "prompt"),
-        (CHAT, conversation("a" * MOST), "messages"),
-        (CHAT, conversation([{"type": "text", "text": "a" * MOST}]), "messages"),
-        (CHAT, conversation([0, "a" * MOST]), "messages"),
-        (CHAT, {**conversation("a" * MOST), "truncate_prompt_tokens": 1}, "messages"),
-        ("/v1/messages", {"system": "a" * MOST, "messages": ["a"]}, "messages"),
-        ("/v1/responses", {"input": "a" * (MOST + 1), "truncate_prompt_tokens": 1}, "input"),
-        ("/v1/responses", {"input": [{"content": "a" * (MOST // 2)}, "a" * MOST]}, "input"),
-        ("/v1/embeddings", {"input": ["a" * (MOST + 1)]}, "input"),
-        ("/score", {"text_1": "a", "text_2": ["a" * (MOST + 1)]}, "text_2"),
-        ("/rerank", {"query": "a", "documents": ["a" * (MOST + 1)]}, "documents"),
-        ("/rerank", {"query": "a", "documents": ["a", {"content": "a" * MOST}]}, "documents"),
-        ("/tokenize", {"prompt": "a" * (MOST + 1)}, "prompt"),
+        ("", {"prompt": TOO_LONG}, "prompt"),
+        ("/v1/completions", {"prompt": ["a", TOO_LONG]}, "prompt"),
+        (CHAT, conversation(A), "messages"),
+        (CHAT, conversation([{"type": "text", "text": A}]), "messages"),
+        (CHAT, conversation([0, A]), "messages"),
+        (CHAT, {**conversation(A), "truncate_prompt_tokens": 1}, "messages"),
+        ("/v1/messages", {"system": A, "messages": ["a"]}, "messages"),
+        ("/v1/responses", {"input": TOO_LONG, "truncate_prompt_tokens": 1}, "input"),
+        ("/v1/responses", {"input": [{"content": "a" * (MOST // 2)}, A]}, "input"),
+        ("/v1/embeddings", {"input": [TOO_LONG]}, "input"),
+        ("/score", {"text_1": "a", "text_2": [TOO_LONG]}, "text_2"),
+        ("/rerank", {"query": "a", "documents": [TOO_LONG]}, "documents"),
+        ("/rerank", {"query": "a", "documents": ["a", {"content": A}]}, "documents"),
+        ("/tokenize", {"prompt": TOO_LONG}, "prompt"),
         ("/detokenize", {"tokens": [1] * (MOST + 1)}, "tokens"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_a_text_that_can_not_fit_the_context_is_refused(
     path: str, body: dict[str, Any], key: str
 ) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    limit = "at most 200,000 are taken: the context of this model has 20,000 tokens."
+    message = rf"^{key}: [\d,]+ (characters|tokens), and {limit}$"
+    with pytest.raises(InvalidInput, match=message) as caught:
         texts().bounded(body, path)
     assert caught.value.param == key
-    assert caught.value.message.startswith(f"{key}: ")
-    assert (
-        caught.value.message.endswith(
-            "and at most 200,000 are taken: the context of this model has 20,000 tokens."
-        )
-        or "200," in caught.value.message
-    )
 
 
 @pytest.mark.parametrize(
@@ -91,10 +87,10 @@ def test_a_text_that_can_not_fit_the_context_is_refused(
         {"prompt": " " * MOST},
         {"prompt": [1] * 20_000},
         {"prompt": [[1] * 20_000, "a"]},
-        {"prompt": ["a" * MOST] * 3},
+        {"prompt": [A] * 3},
         {"prompt": {"a": [None, 1.5, True]}, "messages": "a", "tokens": 5},
-        conversation([{"type": "image_url", "image_url": {"url": "a" * (MOST + 1)}}]),
-        {**conversation("a"), "tools": [{"type": "function", "description": "a" * (MOST + 1)}]},
+        conversation([{"type": "image_url", "image_url": {"url": TOO_LONG}}]),
+        {**conversation("a"), "tools": [{"type": "function", "description": TOO_LONG}]},
         {"messages": None, "prompt": "a"},
     ],
     ids=["spaces", "ids", "lists", "several", "shapes", "image", "tools", "nothing"],
@@ -104,7 +100,7 @@ def test_other_bodies_are_not_changed(body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/v1/completions"])
-@pytest.mark.parametrize("prompt", [[1] * 20_001, [[1], [1] * 20_001]])
+@pytest.mark.parametrize("prompt", [[1] * 20_001, [[1], [1] * 20_001]], ids=["one", "several"])
 def test_token_ids_that_can_not_fit_the_context_are_refused(path: str, prompt: Any) -> None:
     with pytest.raises(InvalidInput, match="20,001 tokens, and at most 20,000 are taken") as caught:
         texts().bounded({"prompt": prompt}, path)
@@ -115,23 +111,22 @@ def test_token_ids_that_can_not_fit_the_context_are_refused(path: str, prompt: A
     assert texts().bounded({"input": prompt}, "/v1/embeddings")
 
 
-def test_few_characters_are_believed_to_be_long_tokens_and_many_are_not() -> None:
-    assert texts(context=10_000, per_token=128).bounded({"prompt": "a" * 1_000_000})
-    with pytest.raises(InvalidInput, match="at most 1,000,000 are taken"):
-        texts(context=10_000, per_token=128).bounded({"prompt": "a" * 1_000_001})
-    assert texts(context=100_000, per_token=128).bounded({"prompt": "a" * 3_200_000})
-
-
-def test_a_text_that_is_not_long_is_left_to_vllm() -> None:
-    small = texts(context=1_000)
-    assert small.bounded({"prompt": "a" * LONG})
-    with pytest.raises(InvalidInput, match="at most 10,000 are taken"):
-        small.bounded({"prompt": "a" * (LONG + 1)})
-
-
-def test_what_is_answered_whole_is_no_longer_than_an_answer() -> None:
-    with pytest.raises(InvalidInput, match="at most 1,000,000 are taken"):
-        texts(context=100_000, per_token=128).bounded({"prompt": "a" * 1_000_001}, "/tokenize")
+@pytest.mark.parametrize(
+    ("context", "per_token", "most", "path"),
+    [
+        pytest.param(10_000, 128, 1_000_000, "", id="few characters: tokens may be as long"),
+        pytest.param(100_000, 128, 3_200_000, "", id="many: at most 32 for each token"),
+        pytest.param(1_000, 10, 10_000, "", id="a small context"),
+        pytest.param(100_000, 128, 1_000_000, "/tokenize", id="what is answered whole"),
+    ],
+)
+def test_so_many_characters_are_taken(context: int, per_token: int, most: int, path: str) -> None:
+    taking = texts(context, per_token)
+    # What is not long is left to vLLM.
+    taken = max(most, LONG)
+    assert taking.bounded({"prompt": "a" * taken}, path)
+    with pytest.raises(InvalidInput, match=f"at most {most:,} are taken"):
+        taking.bounded({"prompt": "a" * (taken + 1)}, path)
 
 
 def test_a_model_without_a_tokenizer_takes_no_text_that_could_be_long() -> None:
@@ -161,9 +156,8 @@ def test_a_text_that_is_truncated_is_cut_to_what_can_be_kept(
     for text in (cut["input"][1], cut["text_1"]):
         assert len(text) == length
         assert text.startswith(mark_) or text.endswith(mark_)
-    assert cut["input"][0] == "short"
-    assert {**cut, "input": 0, "text_1": 0} == {**body, "input": 0, "text_1": 0}
-    assert len(body["text_1"]) > length
+    assert cut == {**body, "input": ["short", cut["text_1"]], "text_1": cut["text_1"]}
+    assert body["text_1"] is whole
 
 
 @pytest.mark.parametrize(
@@ -182,35 +176,27 @@ def test_characters_are_counted_at_any_depth(value: Any, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "long"),
+    ("body", "long"),
     [
-        ("a" * LONG, False),
-        ("a" * (LONG + 1), True),
-        (["a"] * MANY, False),
-        (["a"] * (MANY + 1), True),
-        ([1] * MANY_TOKENS, False),
-        ([1] * (MANY_TOKENS + 1), True),
-        ([[1] * MANY_TOKENS, []], False),
-        ([[1] * MANY_TOKENS, [1]], True),
+        ({"prompt": "a" * LONG}, False),
+        ({"prompt": "a" * (LONG + 1)}, True),
+        ({"prompt": ["a"] * MANY}, False),
+        ({"prompt": ["a"] * (MANY + 1)}, True),
+        ({"prompt": [1] * MANY_TOKENS}, False),
+        ({"prompt": [1] * (MANY_TOKENS + 1)}, True),
+        ({"prompt": [[1] * MANY_TOKENS, []]}, False),
+        ({"prompt": [[1] * MANY_TOKENS, [1]]}, True),
+        # What a template may show beside a conversation.
+        ({"messages": [], "tools": [{"description": "a" * (LONG + 1)}]}, True),
+        ({"messages": [], "chat_template_kwargs": {"a": "a" * (LONG + 1)}}, True),
     ],
+    ids=lambda value: str(value)[:30],
 )
 def test_a_request_is_long_by_its_characters_its_tokens_or_its_prompts(
-    prompt: Any, long: bool
+    body: dict[str, Any], long: bool
 ) -> None:
-    def noted() -> bool:
-        texts().bounded({"prompt": prompt})
-        return is_long.get()
-
-    assert Context().run(noted) is long
-
-
-@pytest.mark.parametrize("key", ["tools", "chat_template_kwargs"])
-def test_what_a_template_may_show_beside_a_conversation_counts(key: str) -> None:
-    def noted() -> bool:
-        texts().bounded({"messages": [], key: [{"description": "a" * (LONG + 1)}]}, CHAT)
-        return is_long.get()
-
-    assert Context().run(noted)
+    texts().bounded(body, CHAT)
+    assert is_long.get() is long
 
 
 def test_long_requests_wait_for_each_other_and_leave_a_thread() -> None:

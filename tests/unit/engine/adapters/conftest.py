@@ -1,4 +1,4 @@
-"""The files of a model, and of an adapter for it."""
+"""A model, and an adapter for it."""
 
 import json
 from pathlib import Path
