@@ -1,5 +1,6 @@
 """A worker that only trains: it knows its model and checks adapters, and answers nothing else."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,15 @@ from worker.volume.adapters import WEIGHTS
 
 
 @pytest.fixture
-def volume(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-@pytest.fixture
-def engines(demo_model: Path, volume: Path) -> Iterator[Engines]:
-    ready = read_settings({"MODEL_NAME": str(demo_model), "BASE_PATH": str(volume)})
+def engines(demo_model: Path, tmp_path: Path) -> Iterator[Engines]:
+    ready = read_settings({"MODEL_NAME": str(demo_model), "BASE_PATH": str(tmp_path)})
     with without_engine(ready.settings, ready.arguments) as engines:
         yield engines
 
 
-def worker_of(engines: Engines, volume: Path, model: Path) -> Worker:
-    ready = read_settings({"MODEL_NAME": str(model), "BASE_PATH": str(volume)})
+@pytest.fixture
+def worker(engines: Engines, demo_model: Path, tmp_path: Path) -> Worker:
+    ready = read_settings({"MODEL_NAME": str(demo_model), "BASE_PATH": str(tmp_path)})
     return Worker(engines, ready.settings)
 
 
@@ -65,18 +62,13 @@ async def test_adapters_are_checked_by_the_rules_that_an_engine_loads_them_by(
     ],
     ids=str,
 )
-async def test_what_needs_an_engine_is_refused(
-    engines: Engines, volume: Path, demo_model: Path, payload: dict[str, Any]
-) -> None:
-    error = await refused(worker_of(engines, volume, demo_model), payload)
+async def test_what_needs_an_engine_is_refused(worker: Worker, payload: dict[str, Any]) -> None:
+    error = await refused(worker, payload)
     assert error["code"] == 400
     assert "--train" in error["message"]
 
 
-async def test_what_needs_none_is_answered(
-    engines: Engines, volume: Path, demo_model: Path
-) -> None:
-    worker = worker_of(engines, volume, demo_model)
+async def test_what_needs_none_is_answered(worker: Worker) -> None:
     models = await answered(worker, {"route": "/v1/models"})
     assert [card["id"] for card in models["data"]] == ["demo"]
     assert (await answered(worker, {"route": "/health"}))["status"] == "ok"
@@ -84,16 +76,15 @@ async def test_what_needs_none_is_answered(
 
 
 async def test_of_what_is_left_on_the_volume_it_goes_on_with_fine_tunes_alone(
-    engines: Engines, volume: Path, demo_model: Path
+    worker: Worker, tmp_path: Path
 ) -> None:
-    worker = worker_of(engines, volume, demo_model)
-    for folder, id in (("batches", "batch_" + "a" * 24), ("fine_tunes", "ftjob-" + "a" * 24)):
-        place = volume / "worker" / folder / id
-        place.mkdir(parents=True)
-        shared = f'"id": "{id}", "created_at": 1'
-        rest = {
-            "batches": f'"endpoint": "{CHAT}", "input_file_id": "file-a"',
-            "fine_tunes": '"base": "demo", "training": {"file_id": "file-a"}',
-        }[folder]
-        (place / "request.json").write_text(f"{{{shared}, {rest}}}")
+    left = {
+        f"batches/batch_{'a' * 24}": {"endpoint": CHAT, "input_file_id": "file-a"},
+        f"fine_tunes/ftjob-{'a' * 24}": {"base": "demo", "training": {"file_id": "file-a"}},
+    }
+    for place, request in left.items():
+        folder = tmp_path / "worker" / place
+        folder.mkdir(parents=True)
+        known = {"id": folder.name, "created_at": 1, **request}
+        (folder / "request.json").write_text(json.dumps(known))
     assert [str(work) for work in worker.unfinished()] == ["fine-tune ftjob-" + "a" * 24]

@@ -1,58 +1,89 @@
-"""What a start with less memory changes, and what is said of a context that is not whole."""
+"""What engines are started with: defaults, shares of a GPU, and less where the memory was full."""
 
+from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.engine.arguments import arguments
 
 from worker.engine import fitting
 from worker.engine.arguments import EngineArguments
+from worker.engine.configuring import Configured
+from worker.engine.fitting import SECOND_TRY, SEQUENCES, SHARE
+from worker.engine.gpus import divide_memory
+from worker.engine.launch import OTHER_LOADER, second_try
+from worker.engine.options.automatic import RENDERERS, with_renderer_workers
+from worker.engine.options.fast_loader import LOAD_FORMAT
 from worker.errors import StartFailed
+from worker.settings.environment import Default
+from worker.settings.mistakes import SettingsError
+
+FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+OTHER = "RuntimeError: the file is no file of weights"
+FAST = Default(LOAD_FORMAT, "instanttensor", "it is the fastest")
+OWN = {LOAD_FORMAT: "auto"}
+LESS, FEWER = {SHARE: "0.855"}, {SEQUENCES: "64"}
 
 
 def engine(*given: str, prefix: str = "") -> EngineArguments:
-    made = arguments(prefix, gpu_memory_utilization=0.95, served_model_name=["m"])
+    changed = {"gpu_memory_utilization": 0.95, "max_num_seqs": 256, "served_model_name": ["m"]}
+    made = arguments(prefix, **changed)
     return EngineArguments(made.vllm, made.model_name, prefix, frozenset(given))
 
 
-def config(context: int = 0, device: str = "cuda") -> Any:
+def config(context: int = 0, device: str = "cuda", sequences: int = 256) -> Any:
     return SimpleNamespace(
         device_config=SimpleNamespace(device_type=device),
-        scheduler_config=SimpleNamespace(max_num_seqs=256),
+        scheduler_config=SimpleNamespace(max_num_seqs=sequences),
         model_config=SimpleNamespace(max_model_len=context),
     )
 
 
+FIRST = {
+    "plain": Configured(engine(), config()),
+    "with a share": Configured(engine(SHARE), config()),
+    "with sequences": Configured(engine(SEQUENCES), config()),
+    "with both": Configured(engine(SHARE, SEQUENCES), config()),
+    "on a CPU": Configured(engine(), config(device="cpu")),
+    "with one sequence": Configured(engine(), config(device="cpu", sequences=1)),
+    "fast": Configured(engine().with_default(FAST, "instanttensor"), config()),
+    "fast, with both": Configured(
+        engine(SHARE, SEQUENCES).with_default(FAST, "instanttensor"), config()
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("given", "device", "changed"),
+    ("first", "reason", "doing", "changed"),
     [
-        ((), "cuda", {"GPU_MEMORY_UTILIZATION": "0.855", "MAX_NUM_SEQS": "64"}),
-        (("MAX_NUM_SEQS",), "cuda", {"GPU_MEMORY_UTILIZATION": "0.855"}),
-        (("GPU_MEMORY_UTILIZATION",), "cuda", {"MAX_NUM_SEQS": "64"}),
-        ((), "cpu", {"MAX_NUM_SEQS": "64"}),
+        ("plain", FULL, SECOND_TRY, LESS | FEWER),
+        ("with sequences", FULL, SECOND_TRY, LESS),
+        ("with a share", FULL, SECOND_TRY, FEWER),
+        ("on a CPU", FULL, SECOND_TRY, FEWER),
+        ("fast", FULL, SECOND_TRY, OWN | LESS | FEWER),
+        ("fast", OTHER, OTHER_LOADER, OWN),
+        ("fast, with both", FULL, OTHER_LOADER, OWN),
     ],
 )
-def test_a_second_try_takes_less_of_what_the_operator_left_open(
-    given: tuple[str, ...], device: str, changed: dict[str, str]
+def test_a_second_try_does_without_what_it_says_and_the_operator_has_not_set(
+    first: str, reason: str, doing: str, changed: dict[str, str]
 ) -> None:
-    first = engine(*given)
-    less = fitting.with_less(first, config(device=device))
-    assert less is not None
-    assert {default.name: default.value for default in less.defaults} == changed
-    for name, value in changed.items():
-        assert getattr(less.vllm, name.lower()) == float(value)
-    assert first.vllm.gpu_memory_utilization == 0.95
+    second = second_try(FIRST[first], reason)
+    assert second
+    less, said = second
+    assert (said, {default.name: default.value for default in less.defaults}) == (doing, changed)
+    assert {name: str(getattr(less.vllm, name.lower())) for name in changed} == changed
+    assert FIRST[first].arguments.vllm.gpu_memory_utilization == 0.95
 
 
-def test_there_is_no_second_try_where_the_operator_has_set_everything() -> None:
-    assert fitting.with_less(engine("MAX_NUM_SEQS", "GPU_MEMORY_UTILIZATION"), config()) is None
-
-
-def test_there_is_no_second_try_with_fewer_sequences_than_one() -> None:
-    one = config(device="cpu")
-    one.scheduler_config.max_num_seqs = 1
-    assert fitting.with_less(engine(), one) is None
+@pytest.mark.parametrize(
+    ("first", "reason"), [("plain", OTHER), ("with both", FULL), ("with one sequence", FULL)]
+)
+def test_there_is_no_second_try_that_would_be_the_same(first: str, reason: str) -> None:
+    assert second_try(FIRST[first], reason) is None
 
 
 @pytest.mark.parametrize(
@@ -60,32 +91,26 @@ def test_there_is_no_second_try_with_fewer_sequences_than_one() -> None:
     [
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True),
         ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory", True),
-        ("ValueError: Free memory on device (9.9/80 GiB) on startup is less than desired GPU "
-         "memory utilization (0.95, 76 GiB).", True),
+        ("ValueError: Free memory is less than desired GPU memory utilization (0.95)", True),
         ("ValueError: No available memory for the cache blocks.", False),
         ("RuntimeError: unknown architecture", False),
     ],
-)  # fmt: skip
-def test_a_full_memory_is_told_from_other_failures(reason: str, is_memory: bool) -> None:
+)
+def test_a_full_memory_differs_from_other_failures(reason: str, is_memory: bool) -> None:
     assert fitting.is_out_of_memory(reason) is is_memory
 
 
-def test_a_whole_context_is_not_worth_a_line() -> None:
-    assert fitting.told(engine(), config(2048), own=2048, floor=1024) is None
-
-
-def test_a_shorter_context_is_told_with_what_the_model_has_and_how_to_get_it(
+def test_a_shorter_context_is_logged_with_what_the_model_has_and_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    line = fitting.told(engine(), config(20_480), own=131_072, floor=1024)
-    assert line is not None
-    assert "20,480 tokens" in line
+    assert fitting.told(engine(), config(2048), own=2048, floor=1024) is None
+    line = fitting.told(engine(), config(20_480), own=131_072, floor=1024) or ""
+    assert line.startswith("m: a context of 20,480 tokens, which the memory holds, of the model's ")
     assert "131,072" in line
     assert "KV_CACHE_DTYPE=fp8" in line
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
-    on_cpu = fitting.told(engine(), config(20_480, "cpu"), own=131_072, floor=1024)
-    assert on_cpu is not None
-    assert "VLLM_CPU_KVCACHE_SPACE=13;" in on_cpu
+    line = fitting.told(engine(), config(20_480, "cpu"), own=131_072, floor=1024) or ""
+    assert "VLLM_CPU_KVCACHE_SPACE=13;" in line
 
 
 def test_a_context_below_the_floor_fails_unless_it_is_an_embedders() -> None:
@@ -93,3 +118,95 @@ def test_a_context_below_the_floor_fails_unless_it_is_an_embedders() -> None:
         fitting.told(engine(), config(512), own=2048, floor=1024)
     embedder = engine(prefix="EMBEDDING_")
     assert "EMBEDDING_MAX_MODEL_LEN" in (fitting.told(embedder, config(512), 2048, 1024) or "")
+
+
+# Defaults
+
+
+def test_a_default_takes_the_place_of_an_earlier_one() -> None:
+    dtype = Default("DTYPE", "float32", "no GPU")
+    every = Default("TENSOR_PARALLEL_SIZE", "4", "4 GPUs are there")
+    fits = Default("TENSOR_PARALLEL_SIZE", "2", "as many as fit")
+    options = Namespace(dtype="float32", tensor_parallel_size=4)
+    before = EngineArguments(options, "org/model", defaults=(dtype, every))
+    after = before.with_default(fits, 2)
+    assert (after.defaults, after.vllm.tensor_parallel_size) == ((dtype, fits), 2)
+    assert (before.defaults, before.vllm.tensor_parallel_size) == ((dtype, every), 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "given", "threads"),
+    [
+        ({}, (), 2),
+        ({"runner_type": "pooling"}, (), 2),
+        ({"multimodal_config": "some"}, (), 2),
+        ({"runner_type": "pooling", "multimodal_config": "some"}, (), 1),
+        ({"skip_tokenizer_init": True}, (), 1),
+        ({}, (RENDERERS,), 1),
+    ],
+)
+def test_one_of_two_threads_stays_free_of_long_texts(
+    changed: dict[str, Any], given: tuple[str, ...], threads: int
+) -> None:
+    known = {"runner_type": "generate", "multimodal_config": None, "skip_tokenizer_init": False}
+    model: Any = SimpleNamespace(renderer_num_workers=1, **{**known, **changed})
+    before = EngineArguments(Namespace(renderer_num_workers=1), "m", given=frozenset(given))
+    after = with_renderer_workers(before, model)
+    assert model.renderer_num_workers == after.vllm.renderer_num_workers == threads
+    assert [default.name for default in after.defaults] == [RENDERERS] * (threads - 1)
+
+
+# Shares of a GPU
+
+
+def divided(main: object, embedder: object) -> tuple[float, float]:
+    return divide_memory(
+        *({} if value is None else {SHARE: str(value)} for value in (main, embedder))
+    )
+
+
+@pytest.mark.parametrize(
+    ("main", "embedder", "shares"),
+    [
+        (None, None, (0.85, 0.1)),
+        (None, 0.3, (0.65, 0.3)),
+        (None, 0.94, (0.01, 0.94)),
+        (0.6, None, (0.6, 0.1)),
+        (0.5, 0.2, (0.5, 0.2)),
+        (0.9, 0.1, (0.9, 0.1)),
+        # vLLM's parser refuses what is not a number.
+        ("half", None, (0.95, 0.1)),
+        (None, "half", (0.95, 0.1)),
+        ("1", "half", (0.95, 0.1)),
+    ],
+)
+def test_two_engines_share_a_gpu(main: Any, embedder: Any, shares: tuple[float, float]) -> None:
+    assert divided(main, embedder) == shares
+
+
+NO_ROOM = f"with {SHARE}={{}} for the model there is no room for it: at most 1 together"
+TOO_MUCH = "with 0.1 for the embedder there is not enough: at most 1 together"
+
+
+@pytest.mark.parametrize(
+    ("main", "embedder", "mistake"),
+    [
+        (None, 0.95, f"EMBEDDING_{SHARE} = '0.95': {NO_ROOM.format(0)}"),
+        (None, 1, f"EMBEDDING_{SHARE} = '1': {NO_ROOM.format(-0.05)}"),
+        (0.8, 0.3, f"EMBEDDING_{SHARE} = '0.3': {NO_ROOM.format(0.8)}"),
+        (0, 0.3, f"EMBEDDING_{SHARE} = '0.3': {NO_ROOM.format(0)}"),
+        (0.95, None, f"{SHARE} = '0.95': {TOO_MUCH}, for example {SHARE}=0.9"),
+    ],
+)
+def test_shares_that_no_gpu_can_give_are_refused(main: Any, embedder: Any, mistake: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        divided(main, embedder)
+    assert [str(one) for one in caught.value.mistakes] == [mistake]
+
+
+@given(st.integers(1, 94))
+def test_the_model_gets_what_the_embedder_leaves(percent: int) -> None:
+    main, embedder = divided(None, percent / 100)
+    assert embedder == percent / 100
+    # As written on a command line: no digits of floating-point rounding.
+    assert float(f"{main:g}") == main == round((95 - percent) / 100, 2)

@@ -1,0 +1,91 @@
+"""What vLLM needs of a machine: a GPU's driver (NVML is planted), a CPU's library, and forks."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from vllm.model_executor.models import registry
+from vllm.third_party import pynvml
+
+from worker.engine import machine
+from worker.engine.inspection import ELSEWHERE, by_forks, forked
+from worker.engine.machine import check_driver
+from worker.errors import MachineUnfit
+
+
+@pytest.mark.parametrize(
+    ("driver", "image"), [(13000, "13.0"), (13010, "13.0"), (12080, "12.9"), (13000, "12.9")]
+)
+def test_a_driver_of_the_same_major_version_or_later_will_do(driver: int, image: str) -> None:
+    check_driver(driver, image)
+
+
+def test_nvml_is_asked_for_the_driver_and_an_older_one_is_this_machines_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = list[str]()
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("begun"))
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("ended"))
+    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: 12080)
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "570.1")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(MachineUnfit, match=r"driver 570\.1 runs CUDA up to 12\.8.*for CUDA 13\.0"):
+        machine._look_at_driver()
+    assert calls == ["begun", "ended"]
+
+
+def test_gpus_without_nvml_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    machine._look_at_driver()
+
+
+def test_a_missing_library_of_the_cpu_build_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert machine.this_machine().cpu
+    monkeypatch.setattr(machine, "_NUMA", "libnuma-that-is-not-there.so.1")
+    with pytest.raises(MachineUnfit, match=r"needs libnuma-that.*apt-get install libnuma1"):
+        machine.this_machine()
+
+
+# Looks at a model's class in forks
+
+
+def refuse(_: Callable[[], Any]) -> None:
+    pytest.fail("what can be answered in a fork is asked of vLLM")
+
+
+def test_a_function_runs_in_a_fork_which_has_all_that_this_process_has() -> None:
+    here = object()
+    pid, same = forked(lambda: (os.getpid(), id(here)), refuse)
+    assert pid != os.getpid()
+    assert same == id(here)
+
+
+@pytest.mark.parametrize(
+    "look", [lambda: 1 // 0, lambda: os._exit(1), lambda: (_ for _ in ())], ids=str
+)
+def test_what_fails_in_a_fork_is_done_in_vllms_own_way_and_prints_nothing(
+    look: Callable[[], Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert forked(look, lambda asked: asked is look) is True
+    assert capfd.readouterr() == ("", "")
+
+
+def test_vllm_looks_in_forks_during_the_block_only() -> None:
+    own = getattr(registry, ELSEWHERE)
+    with by_forks():
+        assert getattr(registry, ELSEWHERE)(os.getpid) != os.getpid()
+        assert getattr(registry, ELSEWHERE) is not own
+    assert getattr(registry, ELSEWHERE) is own
+
+
+def test_a_vllm_that_has_moved_the_name_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(registry, ELSEWHERE)
+    with by_forks():
+        assert not hasattr(registry, ELSEWHERE)
