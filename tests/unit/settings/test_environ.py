@@ -7,13 +7,15 @@ import pytest
 from worker.settings import Settings
 from worker.settings.environment import export, hub_cache, is_set, overwrite, platform_around
 
-MODEL = {"MODEL_NAME": "org/model"}
+
+def exported(environ: dict[str, str], **settings: str) -> dict[str, str]:
+    """Return an environment after the export of settings."""
+    Settings.from_env({"MODEL_NAME": "org/model", **settings}).export(environ)
+    return environ
 
 
 def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> None:
-    environ = {"RUNPOD_LOG_LEVEL": "DEBUG"}
-    Settings.from_env(MODEL).export(environ)
-    assert environ == {
+    assert exported({"RUNPOD_LOG_LEVEL": "DEBUG"}) == {
         "RUNPOD_LOG_LEVEL": "DEBUG",
         "RUNPOD_SKIP_GPU_CHECK": "true",
         "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
@@ -22,10 +24,27 @@ def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> No
     }
 
 
-def test_a_base_path_that_is_set_is_used_whether_it_exists_or_not() -> None:
-    environ: dict[str, str] = {}
-    Settings.from_env({**MODEL, "BASE_PATH": "/nowhere"}).export(environ)
-    assert environ["HF_HOME"] == "/nowhere/huggingface-cache"
+@pytest.mark.parametrize(
+    ("environ", "settings", "name", "value"),
+    [
+        ({}, {"BASE_PATH": "/nowhere"}, "HF_HOME", "/nowhere/huggingface-cache"),
+        ({"HF_HOME": "/mine"}, {"BASE_PATH": "/nowhere"}, "HF_HOME", "/mine"),
+        ({}, {"HF_TOKEN": "hf_secret"}, "HF_TOKEN", "hf_secret"),
+        ({}, {}, "RUNPOD_LOG_LEVEL", "INFO"),
+        ({"RUNPOD_LOG_LEVEL": " "}, {}, "RUNPOD_LOG_LEVEL", "INFO"),
+    ],
+)
+def test_a_variable_is_exported(
+    environ: dict[str, str], settings: dict[str, str], name: str, value: str
+) -> None:
+    assert exported({**environ}, **settings)[name] == value
+
+
+def test_the_choice_of_the_hubs_cache_is_reported_only_where_it_was_made(tmp_path: Path) -> None:
+    settings = Settings.from_env({"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path)})
+    choices = [str(choice) for choice in settings.export({"RUNPOD_LOG_LEVEL": "ERROR"})]
+    assert choices == [f"HF_HOME={tmp_path}/huggingface-cache (in BASE_PATH)"]
+    assert settings.export({"RUNPOD_LOG_LEVEL": "ERROR", "HF_HOME": "/mine"}) == []
 
 
 @pytest.mark.parametrize(
@@ -35,9 +54,12 @@ def test_a_base_path_that_is_set_is_used_whether_it_exists_or_not() -> None:
         ({"HUGGINGFACE_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
         ({"HF_HUB_CACHE": " ", "HF_HOME": "/b"}, "/b/hub"),
         ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({}, Path.home() / ".cache" / "huggingface" / "hub"),
     ],
 )
-def test_the_hubs_cache_is_where_its_library_has_it(environ: dict[str, str], cache: str) -> None:
+def test_the_hubs_cache_is_where_its_library_has_it(
+    environ: dict[str, str], cache: str | Path
+) -> None:
     assert hub_cache(environ) == Path(cache)
 
 
@@ -48,40 +70,6 @@ def test_the_path_of_the_hubs_cache_may_name_other_variables(
     monkeypatch.setenv("SOMEWHERE", "/d")
     below = "huggingface/hub" if name == "XDG_CACHE_HOME" else ""
     assert hub_cache({name: "$SOMEWHERE/${SOMEWHERE}/e"}) == Path("/d/d/e") / below
-
-
-def test_without_any_setting_the_hubs_cache_is_in_the_home() -> None:
-    assert hub_cache({}) == Path.home() / ".cache" / "huggingface" / "hub"
-
-
-def test_export_takes_a_blank_variable_for_unset() -> None:
-    environ = {"RUNPOD_LOG_LEVEL": " "}
-    Settings.from_env(MODEL).export(environ)
-    assert environ["RUNPOD_LOG_LEVEL"] == "INFO"
-
-
-def test_the_sdks_log_level_is_info_by_default() -> None:
-    environ: dict[str, str] = {}
-    Settings.from_env(MODEL).export(environ)
-    assert environ["RUNPOD_LOG_LEVEL"] == "INFO"
-
-
-def test_a_token_from_a_file_is_there_for_the_hubs_library() -> None:
-    environ: dict[str, str] = {}
-    Settings.from_env({**MODEL, "HF_TOKEN": "hf_secret"}).export(environ)
-    assert environ["HF_TOKEN"] == "hf_secret"
-
-
-def test_the_hubs_cache_lies_on_the_volume_if_there_is_one(tmp_path: Path) -> None:
-    environ: dict[str, str] = {}
-    Settings.from_env({**MODEL, "BASE_PATH": str(tmp_path)}).export(environ)
-    assert environ["HF_HOME"] == str(tmp_path / "huggingface-cache")
-
-
-def test_a_hub_cache_that_the_operator_chose_stays(tmp_path: Path) -> None:
-    environ = {"HF_HOME": "/mine"}
-    Settings.from_env({**MODEL, "BASE_PATH": str(tmp_path)}).export(environ)
-    assert environ["HF_HOME"] == "/mine"
 
 
 def test_export_keeps_and_overwrite_replaces() -> None:

@@ -33,19 +33,14 @@ def test_settings_of_a_baked_model_do_not_apply_to_one_in_the_extra_arguments(
     assert "QUANTIZATION" not in gather({EXTRA: extra, "MODEL_NAME": "b"}, image).options()
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {},
-        {"MODEL_NAME": "b"},
-        {"MODEL": " b "},
-        {"MODEL_NAME": "None"},
-        {"MODEL_NAME": " "},
-        {"MODEL_NAME": "None", "MODEL": "b"},
-        {EXTRA: "--model b"},
-        {EXTRA: "--model-impl transformers"},
-    ],
-)
+NO_OTHER: list[dict[str, str]] = [
+    *({}, {"MODEL_NAME": "b"}, {"MODEL": " b "}, {"MODEL_NAME": "None"}, {"MODEL_NAME": " "}),
+    {"MODEL_NAME": "None", "MODEL": "b"},
+    *({EXTRA: "--model b"}, {EXTRA: "--model-impl transformers"}),
+]
+
+
+@pytest.mark.parametrize("environ", NO_OTHER, ids=str)
 def test_a_baked_model_is_used_where_no_other_is_named(
     image: Path, environ: dict[str, str]
 ) -> None:

@@ -1,11 +1,29 @@
-"""The names of settings: removed ones, and near misses."""
+"""The names of settings: removed ones, near misses, and those that the table of settings has."""
+
+from collections import Counter
+from typing import get_args
 
 import pytest
+from table import LIBRARIES, ROWS, SECTIONS, row
 
-from worker.settings.names import MEANT, REMOVED, SPECULATIVE, SPELLINGS, Names, canonical, meant
+from worker.settings import Settings, history
+from worker.settings.examples import EXAMPLES, example
+from worker.settings.history import Removal
+from worker.settings.names import (
+    ALIASES,
+    FOR_LIBRARIES,
+    MEANT,
+    REMOVED,
+    SPECULATIVE,
+    SPELLINGS,
+    Names,
+    canonical,
+    meant,
+)
 
 OWN = frozenset({"MODEL_NAME", "HF_TOKEN", "MAX_CONCURRENCY", "BASE_PATH"})
 OPTIONS = frozenset({"MODEL", "MAX_MODEL_LEN", "SEED", "TOKENIZER"})
+NO_OPTION = "has no effect: vLLM has had no such option since"
 
 
 def warnings(*given: str, **idle: str) -> list[str]:
@@ -13,22 +31,29 @@ def warnings(*given: str, **idle: str) -> list[str]:
     return names.without_effect(given)
 
 
-def test_a_setting_that_vllm_dropped_warns_since_when_and_what_replaces_it() -> None:
-    assert warnings("SWAP_SPACE") == [
-        "SWAP_SPACE has no effect: vLLM has had no such option since 0.18; "
-        "CPU_OFFLOAD_GB offloads weights, KV_OFFLOADING_SIZE the KV cache"
-    ]
-
-
-def test_a_removed_option_without_a_replacement_warns_with_its_last_release() -> None:
-    assert warnings("ENABLE_LORA_BIAS") == [
-        "ENABLE_LORA_BIAS has no effect: vLLM has had no such option since 0.11"
-    ]
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        (
+            *("SWAP_SPACE",),
+            f"{NO_OPTION} 0.18; CPU_OFFLOAD_GB offloads weights, KV_OFFLOADING_SIZE the KV cache",
+        ),
+        ("ENABLE_LORA_BIAS", f"{NO_OPTION} 0.11"),
+        ("WATCHDOG_CONFIG", "has no effect: vLLM has it from 0.33.0 on"),
+        ("EMBEDDING_SEED", "has no effect without EMBEDDING_MODEL_NAME"),
+        ("EMBEDDING_TOKENIZER_NAME", "has no effect without EMBEDDING_MODEL_NAME"),
+    ],
+)
+def test_a_setting_without_effect_warns_why(name: str, warning: str) -> None:
+    assert warnings(name) == [f"{name} {warning}"]
 
 
 def test_a_former_setting_of_the_worker_warns_with_what_replaces_it() -> None:
     (warning,) = warnings("VLLM_BASE_URL")
     assert warning.startswith("VLLM_BASE_URL has no effect: the engine runs inside the worker")
+    # A dropped option is known under vLLM's prefix, too.
+    (warning,) = warnings("VLLM_SWAP_SPACE")
+    assert "no such option since 0.18" in warning
 
 
 @pytest.mark.parametrize(
@@ -43,28 +68,16 @@ def test_a_former_setting_of_the_worker_warns_with_what_replaces_it() -> None:
         ("VLLM_LOGING_LEVEL", "VLLM_LOGGING_LEVEL"),
         ("HUGGINGFACE_TOKEN", "HF_TOKEN"),
         ("HF_HUB_OFLINE", "HF_HUB_OFFLINE"),
+        ("RUNPOD_INIT_TIMOUT", "RUNPOD_INIT_TIMEOUT"),
         ("MINBATCH_SIZE", "MIN_BATCH_SIZE"),
+        ("max_model_len", "MAX_MODEL_LEN"),
+        ("Max_Model_Len", "MAX_MODEL_LEN"),
+        ("MAX-MODEL-LEN", "MAX_MODEL_LEN"),
+        ("--seed", "SEED"),
     ],
 )
-def test_a_near_miss_warns_with_the_nearest_name(written: str, right: str) -> None:
+def test_a_near_miss_or_another_case_warns_with_the_right_name(written: str, right: str) -> None:
     assert warnings(written) == [f"{written} is not a setting: did you mean {right}?"]
-
-
-@pytest.mark.parametrize("name", ["max_model_len", "Max_Model_Len", "MAX-MODEL-LEN", "--seed"])
-def test_a_name_in_another_case_warns_with_the_right_spelling(name: str) -> None:
-    (warning,) = warnings(name)
-    assert warning.startswith(f"{name} is not a setting: did you mean ")
-
-
-def test_a_dropped_option_is_known_under_vllms_prefix_too() -> None:
-    (warning,) = warnings("VLLM_SWAP_SPACE")
-    assert "no such option since 0.18" in warning
-
-
-def test_an_option_of_a_later_vllm_warns_that_it_is_one() -> None:
-    assert warnings("WATCHDOG_CONFIG") == [
-        "WATCHDOG_CONFIG has no effect: vLLM has it from 0.33.0 on"
-    ]
 
 
 def test_names_that_have_an_effect_or_are_unrelated_are_passed_over_in_silence() -> None:
@@ -75,13 +88,14 @@ def test_names_that_have_an_effect_or_are_unrelated_are_passed_over_in_silence()
 
 def test_every_variable_without_effect_is_warned_about_in_order() -> None:
     found = warnings("SWAP_SPACE", "MAX_CONTEXT_LEN_TO_CAPTURE", "HF_TOKENN", "SEED", SEED="idle")
-    assert [warning.split()[0] for warning in found] == [
-        "HF_TOKENN",
-        "MAX_CONTEXT_LEN_TO_CAPTURE",
-        "SEED",
-        "SWAP_SPACE",
-    ]
+    names = ["HF_TOKENN", "MAX_CONTEXT_LEN_TO_CAPTURE", "SEED", "SWAP_SPACE"]
+    assert [warning.split()[0] for warning in found] == names
     assert found[2] == "SEED has no effect: idle"
+
+
+def test_an_idle_setting_is_not_reported_as_misspelled_too() -> None:
+    names = Names(frozenset(), frozenset({"SSL_KEYFILES"}), {"SSL_KEYFILE": "no socket"})
+    assert names.without_effect(["SSL_KEYFILE"]) == ["SSL_KEYFILE has no effect: no socket"]
 
 
 def test_removed_names_and_near_misses_are_not_settings_and_lead_to_one() -> None:
@@ -91,23 +105,10 @@ def test_removed_names_and_near_misses_are_not_settings_and_lead_to_one() -> Non
     assert meant("MODEL_ID", OWN) == "MODEL_NAME"
 
 
-# Settings of the second engine:
-
-
-def test_without_a_second_model_its_settings_warn_that_they_have_no_effect() -> None:
-    idle = ["EMBEDDING_MAX_MODEL_LEN", "EMBEDDING_SEED", "EMBEDDING_TOKENIZER_NAME"]
-    assert warnings(*idle) == [
-        f"{name} has no effect without EMBEDDING_MODEL_NAME" for name in idle
-    ]
-
-
 @pytest.mark.parametrize("model", ["EMBEDDING_MODEL_NAME", "EMBEDDING_MODEL"])
 def test_with_a_second_model_its_settings_have_their_effect(model: str) -> None:
     assert warnings(model, "EMBEDDING_SEED", "EMBEDDING_TOKENIZER_NAME") == []
-
-
-def test_a_misspelled_setting_of_the_second_engine_warns() -> None:
-    assert warnings("EMBEDDING_MODEL_NAME", "EMBEDDING_MAX_MODEL_LENGTH") == [
+    assert warnings(model, "EMBEDDING_MAX_MODEL_LENGTH") == [
         "EMBEDDING_MAX_MODEL_LENGTH is not a setting: did you mean EMBEDDING_MAX_MODEL_LEN?"
     ]
 
@@ -124,3 +125,80 @@ def test_a_misspelled_setting_of_the_second_engine_warns() -> None:
 )
 def test_a_setting_has_one_name(written: str, name: str) -> None:
     assert canonical(written) == name
+
+
+# vLLM's releases; a contract test checks how their record is updated
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "removal"),
+    [
+        ("options", "WORKER_USE_RAY", Removal("0.6.6.post1", "0.7.0")),
+        ("choices", "QUANTIZATION=squeezellm", Removal("0.6.0", "0.6.6.post1")),
+        # A choice belongs to its option.
+        ("choices", "LOAD_FORMAT=squeezellm", None),
+        ("architectures", "Phi3SmallForCausalLM", Removal("0.9.2", "0.10.0")),
+    ],
+)
+def test_a_removal_has_a_last_release_and_one_without_it(
+    kind: history.Kind, name: str, removal: Removal | None
+) -> None:
+    assert history.removal(kind, name) == removal
+
+
+def test_an_architecture_of_a_later_release_is_recorded() -> None:
+    assert history.first_release("architectures", "Step5ForCausalLM") == "0.33.0"
+    assert Removal("0.6.6.post1", "0.7.0").since == "0.7"
+
+
+@pytest.mark.parametrize("name", ["", "NO_SUCH_OPTION", "MAX_MODEL_LEN", "LlamaForCausalLM"])
+def test_what_all_or_no_releases_have_is_not_recorded(name: str) -> None:
+    assert [history.removal(kind, name) for kind in get_args(history.Kind)] == [None] * 3
+    assert history.first_release("options", name) is None
+    assert history.first_release("architectures", name) is None
+
+
+# The table of settings; its rows for vLLM's options are checked against vLLM in tests/contract
+
+NAMES = {setting.name for setting in ROWS}
+
+
+def test_every_setting_has_one_row_and_no_other_name_has() -> None:
+    assert {name.upper() for name in Settings.model_fields} - NAMES == set()
+    assert ALIASES.keys() - NAMES == set()
+    assert EXAMPLES.keys() - NAMES == set()
+    assert NAMES & REMOVED.keys() == set()
+    counts = Counter(setting.name for setting in ROWS)
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_rows_stand_together_by_section() -> None:
+    sections = [setting.section for setting in ROWS]
+    assert sections == sorted(sections, key=SECTIONS.index)
+    assert set(sections) == set(SECTIONS)
+    listed = {setting.name for setting in ROWS if setting.section == LIBRARIES}
+    assert FOR_LIBRARIES - listed == set()
+
+
+def test_the_form_has_its_advanced_settings_and_not_what_the_platform_sets() -> None:
+    assert [setting.name for setting in ROWS if setting.advanced and not setting.form] == []
+    platforms = ("RUNPOD_ENDPOINT_ID", "RUNPOD_ENDPOINT_BASE_URL", "RUNPOD_VOLUME_ID")
+    rows = [row(name) for name in platforms]
+    assert [setting and setting.form for setting in rows] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LIMIT_MM_PER_PROMPT", "image=1,video=0"),
+        ("MODEL", "Qwen/Qwen3-0.6B"),
+        ("MODEL_NAME", "Qwen/Qwen3-0.6B"),
+        # The type says enough.
+        ("ENFORCE_EAGER", None),
+        ("NO_SUCH_SETTING", None),
+    ],
+)
+def test_an_example_is_found_by_the_settings_name_and_by_the_options(
+    name: str, value: str | None
+) -> None:
+    assert example(name) == value

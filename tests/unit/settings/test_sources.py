@@ -1,4 +1,4 @@
-"""Sources of settings, their precedence, and spellings of names."""
+"""Sources of settings: their precedence, the spellings of names, and files."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from worker.settings import sources
 from worker.settings.mistakes import Mistake
 from worker.settings.sources import Given
-from worker.settings.values import redact_setting, text
+from worker.settings.values import text
 
 
 def gather(**environ: str) -> Given:
@@ -19,6 +19,11 @@ def gather(**environ: str) -> Given:
 def written(tmp_path: Path, content: str, name: str = "config.yaml") -> str:
     (tmp_path / name).write_text(content)
     return str(tmp_path / name)
+
+
+def read(tmp_path: Path, content: str) -> Given:
+    """Return what is set by a file alone."""
+    return gather(VLLM_CONFIG_FILE=written(tmp_path, content))
 
 
 # Spellings:
@@ -68,17 +73,13 @@ def test_two_spellings_that_differ_show_no_secret() -> None:
     assert str(mistake) == (
         "HUGGING_FACE_HUB_TOKEN = '***': HF_TOKEN=*** is the same setting: set one of them"
     )
-    assert redact_setting("SERVE_API_KEY", "x") == "***"
-    assert redact_setting("MAX_TOKENS", "x") == "x"
 
 
-@pytest.mark.parametrize(("text_", "opposite"), [("1", "0"), ("off", "1"), ("True", "0")])
-def test_a_setting_may_be_called_by_its_opposite(text_: str, opposite: str) -> None:
-    assert gather(ENABLE_LOG_REQUESTS=text_).values == {"DISABLE_LOG_REQUESTS": opposite}
-
-
-def test_a_setting_that_is_not_a_boolean_has_no_opposite() -> None:
-    assert gather(ENABLE_LOG_REQUESTS="maybe").values == {"DISABLE_LOG_REQUESTS": "maybe"}
+@pytest.mark.parametrize(
+    ("value", "opposite"), [("1", "0"), ("off", "1"), ("True", "0"), ("maybe", "maybe")]
+)
+def test_a_setting_may_be_called_by_its_opposite(value: str, opposite: str) -> None:
+    assert gather(ENABLE_LOG_REQUESTS=value).values == {"DISABLE_LOG_REQUESTS": opposite}
 
 
 @pytest.mark.parametrize(("value", "logged"), [("0", True), ("no", True), ("1", False)])
@@ -98,18 +99,11 @@ def test_a_blank_value_counts_as_unset(blank: str) -> None:
 
 def test_a_prefix_selects_the_embedders_options_and_is_removed() -> None:
     given = gather(
-        MODEL_NAME="org/model",
-        DTYPE="half",
-        EMBEDDING_MODEL_NAME=" org/minilm ",
-        EMBEDDING_MAX_MODEL_LEN="512",
-        EMBEDDING_SEED=" ",
-        EMBEDDING_REVISION="main",
+        **{"MODEL_NAME": "org/model", "DTYPE": "half", "EMBEDDING_MODEL_NAME": " org/minilm "},
+        **{"EMBEDDING_MAX_MODEL_LEN": "512", "EMBEDDING_SEED": " ", "EMBEDDING_REVISION": "main"},
     )
-    assert given.options("EMBEDDING_") == {
-        "MODEL": "org/minilm",
-        "MAX_MODEL_LEN": "512",
-        "REVISION": "main",
-    }
+    expected = {"MODEL": "org/minilm", "MAX_MODEL_LEN": "512", "REVISION": "main"}
+    assert given.options("EMBEDDING_") == expected
 
 
 def test_two_spellings_of_the_second_engine_that_differ_are_a_mistake() -> None:
@@ -126,57 +120,42 @@ def test_the_environment_wins_over_a_baked_model_and_that_over_the_config_file(
     config = written(tmp_path, "model: a\nrevision: a\nseed: 1\nmax-num-seqs: 1")
     baked = Path(written(tmp_path, '{"MODEL_NAME": "b", "MODEL_REVISION": "b", "SEED": 2}', "b"))
     given = sources.gather({"VLLM_CONFIG_FILE": config, "MODEL_REVISION": "c"}, baked)
+    expected = {"MODEL": "b", "REVISION": "c", "SEED": "2", "MAX_NUM_SEQS": "1"}
     assert given.mistakes == ()
-    assert (
-        given.options().items()
-        >= {
-            "MODEL": "b",
-            "REVISION": "c",
-            "SEED": "2",
-            "MAX_NUM_SEQS": "1",
-        }.items()
-    )
-    assert {name: file.name for name, file in given.files.items()} == {
-        "MODEL_NAME": "b",
-        "SEED": "b",
-        "MAX_NUM_SEQS": "config.yaml",
-    }
-
-
-def test_keys_of_a_file_may_have_any_spelling(tmp_path: Path) -> None:
-    content = "max-model-len: 1\nMAX_NUM_SEQS: 2\nmax_logprobs: 3\nmin-batch-size: 4"
-    values = gather(VLLM_CONFIG_FILE=written(tmp_path, content)).values
-    assert (
-        values.items()
-        >= {
-            "MAX_MODEL_LEN": "1",
-            "MAX_NUM_SEQS": "2",
-            "MAX_LOGPROBS": "3",
-            "DEFAULT_MIN_BATCH_SIZE": "4",
-        }.items()
-    )
+    assert given.options().items() >= expected.items()
+    files = {"MODEL_NAME": "b", "SEED": "b", "MAX_NUM_SEQS": "config.yaml"}
+    assert {name: file.name for name, file in given.files.items()} == files
 
 
 @pytest.mark.parametrize(
-    ("value", "value_read"),
+    ("content", "expected"),
     [
-        ("true", "1"),
-        ("false", "0"),
-        ("1.5", "1.5"),
-        ("0x10", "16"),
-        ("half", "half"),
-        ("[1, 2]", "[1, 2]"),
-        ("{image: 1}", '{"image": 1}'),
-        ("\n  image: {count: 1}", '{"image": {"count": 1}}'),
-        ("null", None),
-        ("", None),
+        # Keys in any spelling.
+        ("max-model-len: 1", {"MAX_MODEL_LEN": "1"}),
+        ("MAX_NUM_SEQS: 2", {"MAX_NUM_SEQS": "2"}),
+        ("max_logprobs: 3", {"MAX_LOGPROBS": "3"}),
+        ("min-batch-size: 4", {"DEFAULT_MIN_BATCH_SIZE": "4"}),
+        ("max-num-seqs: 1\nmax_num_seqs: 1", {"MAX_NUM_SEQS": "1"}),
+        # Values as an operator writes them.
+        ("a: true", {"A": "1"}),
+        ("a: false", {"A": "0"}),
+        ("a: 1.5", {"A": "1.5"}),
+        ("a: 0x10", {"A": "16"}),
+        ("a: half", {"A": "half"}),
+        ("a: [1, 2]", {"A": "[1, 2]"}),
+        ("a: {image: 1}", {"A": '{"image": 1}'}),
+        ("a: {b: 2026-01-02}", {"A": '{"b": "2026-01-02"}'}),
+        ("a:\n  image: {count: 1}", {"A": '{"image": {"count": 1}}'}),
+        ("a: null", {}),
+        ("a:", {}),
+        ("# nothing", {}),
     ],
 )
-def test_values_of_a_file_are_read_as_an_operator_writes_them(
-    value: str, value_read: str | None, tmp_path: Path
+def test_a_file_is_read_as_an_operator_writes_it(
+    content: str, expected: dict[str, str], tmp_path: Path
 ) -> None:
-    given = gather(VLLM_CONFIG_FILE=written(tmp_path, f"setting: {value}"))
-    assert given.values.get("SETTING") == value_read
+    given, file = read(tmp_path, content), {"VLLM_CONFIG_FILE": str(tmp_path / "config.yaml")}
+    assert (given.mistakes, given.values) == ((), expected | file)
 
 
 @pytest.mark.parametrize(
@@ -189,22 +168,25 @@ def test_values_of_a_file_are_read_as_an_operator_writes_them(
     ],
 )
 def test_an_invalid_file_is_a_mistake(content: str, reason: str, tmp_path: Path) -> None:
-    file = written(tmp_path, content)
-    (mistake,) = gather(VLLM_CONFIG_FILE=file).mistakes
-    assert (mistake.name, mistake.value) == ("VLLM_CONFIG_FILE", file)
+    (mistake,) = read(tmp_path, content).mistakes
+    assert (mistake.name, mistake.value) == ("VLLM_CONFIG_FILE", str(tmp_path / "config.yaml"))
     assert reason in mistake.advice
     assert "secret" not in mistake.advice
     assert "it holds lines such as max-model-len: 4096" in mistake.advice
 
 
-def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
-    assert gather(VLLM_CONFIG_FILE=written(tmp_path, "# nothing")).mistakes == ()
-
-
-def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
+def test_a_file_that_is_named_must_be_there_and_be_text(tmp_path: Path) -> None:
     (mistake,) = gather(VLLM_CONFIG_FILE=str(tmp_path / "no.yaml")).mistakes
     assert mistake.name == "VLLM_CONFIG_FILE"
     assert "No such file" in mistake.advice
+    (tmp_path / "config.yaml").write_bytes(b"seed: \xff")
+    (mistake,) = gather(VLLM_CONFIG_FILE=str(tmp_path / "config.yaml")).mistakes
+    assert "can't be read" in mistake.advice
+
+
+def test_space_around_the_name_of_a_file_is_not_part_of_it(tmp_path: Path) -> None:
+    given = gather(VLLM_CONFIG_FILE=f" {written(tmp_path, 'seed: 7')} ")
+    assert (given.mistakes, given.values["SEED"]) == ((), "7")
 
 
 def test_a_broken_description_of_a_baked_model_is_named_by_its_file(tmp_path: Path) -> None:
@@ -214,16 +196,24 @@ def test_a_broken_description_of_a_baked_model_is_named_by_its_file(tmp_path: Pa
 
 
 def test_a_key_that_stands_in_a_file_twice_with_two_values_is_a_mistake(tmp_path: Path) -> None:
-    file = written(tmp_path, "max-num-seqs: 1\nmax_num_seqs: 2")
-    assert gather(VLLM_CONFIG_FILE=file).mistakes
+    assert len(read(tmp_path, "max-num-seqs: 1\nmax_num_seqs: 2").mistakes) == 1
 
 
 @pytest.mark.parametrize("name", ["vllm-extra-args", "vllm-config-file", "log-format"])
 def test_a_variable_for_the_environment_only_is_a_mistake_in_a_file(
     name: str, tmp_path: Path
 ) -> None:
-    (mistake,) = gather(VLLM_CONFIG_FILE=written(tmp_path, f"{name}: x")).mistakes
+    (mistake,) = read(tmp_path, f"{name}: x").mistakes
     assert "only the environment can set it" in mistake.advice
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["hf-token: sk-canary-1\nHF_TOKEN: sk-canary-2", "vllm-extra-args: --api-key sk-canary"],
+)
+def test_a_secret_shows_in_no_mistake_of_a_file(content: str, tmp_path: Path) -> None:
+    (mistake,) = read(tmp_path, content).mistakes
+    assert "sk-canary" not in str(mistake)
 
 
 # Messages:
@@ -246,17 +236,19 @@ def test_a_mistake_has_the_operators_spelling_and_its_file(tmp_path: Path) -> No
 def test_extra_arguments_are_words_as_a_shell_reads_them() -> None:
     given = gather(VLLM_EXTRA_ARGS="--a 'b c' --d=\"e\"")
     assert given.extra == ("--a", "b c", "--d=e")
-    (mistake,) = gather(VLLM_EXTRA_ARGS="--a 'b").mistakes
+    (mistake,) = gather(VLLM_EXTRA_ARGS="--api-key sk-canary --seed '5").mistakes
     assert (mistake.name, mistake.advice) == ("VLLM_EXTRA_ARGS", "No closing quotation")
+    assert "sk-canary" not in str(mistake)
 
 
-def test_variables_of_speculative_decoding_make_up_its_configuration() -> None:
+@pytest.mark.parametrize("value", ["true", "True", "TRUE"])
+def test_variables_of_speculative_decoding_make_up_its_configuration(value: str) -> None:
     values = gather(
         SPECULATIVE_METHOD="ngram",
         SPECULATIVE_MODEL="org/draft",
         NUM_SPECULATIVE_TOKENS="5",
         NGRAM_PROMPT_LOOKUP_MAX="4",
-        SPECULATIVE_ENFORCE_EAGER="true",
+        SPECULATIVE_ENFORCE_EAGER=value,
     ).values
     assert values.keys() == {"SPECULATIVE_CONFIG"}
     assert json.loads(values["SPECULATIVE_CONFIG"]) == {
@@ -278,6 +270,19 @@ def test_a_part_of_speculative_decoding_next_to_the_whole_is_a_mistake() -> None
     assert str(mistake) == (
         "SPECULATIVE_MODEL = 'x': SPECULATIVE_CONFIG is given, too: set it in there"
     )
+
+
+def test_a_mistake_in_a_joined_setting_names_its_variables_and_shows_no_example() -> None:
+    given = gather(SPECULATIVE_METHOD="ngram", NUM_SPECULATIVE_TOKENS="x")
+    mistake = given.as_written(Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}'))
+    assert mistake.name == "SPECULATIVE_METHOD, NUM_SPECULATIVE_TOKENS"
+    assert mistake.value == '{"method": "ngram", "num_speculative_tokens": "x"}'
+    assert mistake.example is None
+
+
+def test_a_mistake_in_the_whole_shows_no_more_than_it_held() -> None:
+    mistake = Mistake("SPECULATIVE_CONFIG", "{...}", "no", '{"method": "ngram"}')
+    assert gather(SPECULATIVE_CONFIG='{"key": "sk-canary"}').as_written(mistake) == mistake
 
 
 @pytest.mark.parametrize(

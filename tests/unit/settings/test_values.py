@@ -34,16 +34,16 @@ def test_a_scalar_is_read_as_what_it_looks_like(written: str, value: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("off", "0"), ("Yes", "1"), ("1", "1.0"), ("a", "a"), ("False", "no")]
+    ("one", "other", "alike"),
+    [
+        *((one, other, True) for one, other in (("off", "0"), ("Yes", "1"), ("False", "no"))),
+        *((one, other, True) for one, other in (("1", "1.0"), ("a", "a"))),
+        *((one, other, False) for one, other in (("0", "1"), ("a", "b"), ("on", "maybe"))),
+        ("1", "2", False),
+    ],
 )
-def test_values_that_mean_the_same_are_the_same(one: str, other: str) -> None:
-    assert same(one, other)
-    assert same(other, one)
-
-
-@pytest.mark.parametrize(("one", "other"), [("0", "1"), ("a", "b"), ("on", "maybe"), ("1", "2")])
-def test_values_that_differ_are_not(one: str, other: str) -> None:
-    assert not same(one, other)
+def test_values_are_the_same_if_they_mean_the_same(one: str, other: str, alike: bool) -> None:
+    assert same(one, other) is same(other, one) is alike
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,7 @@ def test_values_that_differ_are_not(one: str, other: str) -> None:
         ("~/x", "no such directory"),
         (f"/{'x' * 300}", "no such directory"),
         ("x" * 300, "written as owner/name"),
+        ("org/my model", "written as owner/name"),
     ],
 )
 def test_a_name_that_is_no_models_is_refused_with_the_reason(model: str, reason: str) -> None:
@@ -78,6 +79,9 @@ def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
     assert not is_directory("x" * 5000)
 
 
+SECRETS = ["hf-token", "api-key", "aws-secret", "db-password"]
+
+
 @pytest.mark.parametrize(
     ("line", "redacted"),
     [
@@ -89,6 +93,7 @@ def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
         ("--hf-overrides={canary}", "--hf-overrides={...}"),
         ("--max-num-batched-tokens 5", "--max-num-batched-tokens 5"),
         ("--api-key 'canary", "--api-key ***"),
+        *((f"--{end} canary --{end}=canary", f"--{end} *** --{end}=***") for end in SECRETS),
     ],
 )
 def test_secrets_in_a_command_line_are_redacted(line: str, redacted: str) -> None:
@@ -96,7 +101,9 @@ def test_secrets_in_a_command_line_are_redacted(line: str, redacted: str) -> Non
 
 
 def test_secrets_are_not_repeated() -> None:
-    assert redact_setting("HF_TOKEN", "canary") == "***"
+    for end in SECRETS:
+        assert redact_setting(end.replace("-", "_").upper(), "canary") == "***"
     assert redact_setting("DTYPE", "half") == "half"
+    assert redact_setting("MAX_TOKENS", "x") == "x"
     assert redact("http://user:canary@host/x") == "http://***@host/x"
     assert (redact('{"a": 1}'), redact("[1]"), redact("half")) == ("{...}", "[...]", "half")

@@ -1,7 +1,8 @@
 """Twelve recorded models on the platform's pools: which hold them, with which context."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.doctor import candidate, options
@@ -14,28 +15,46 @@ from worker.doctor.gpus.judge import Judge
 from worker.doctor.gpus.pools import GpuType
 from worker.doctor.gpus.verdicts import Fit
 from worker.engine.machine import Gpu, Machine
-from worker.store import Snapshot, Wanted
+from worker.store import Wanted
 from worker.store.hub import locate
 from worker.store.places import Places
 
 ONE = Machine(cpu=False, gpus=(Gpu("", 0),))
-SEVERAL = Machine(cpu=False, gpus=ONE.gpus * 4)
 POOLS = "AMPERE_16 AMPERE_24 ADA_24 AMPERE_48 ADA_48_PRO AMPERE_80 ADA_80_PRO HOPPER_141".split()
+NO, DOUBTFUL, UNKNOWN, SHORTER, FITS = Fit.NO, Fit.DOUBTFUL, Fit.UNKNOWN, Fit.SHORTER, Fit.FITS
+
+Candidates = Callable[..., Candidate]
+Judging = Callable[..., Judge]
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def of_recorded(tmp_path_factory: pytest.TempPathFactory) -> Candidates:
+    """Read a recorded model from its directory, on so many GPUs and with settings."""
     folder = tmp_path_factory.mktemp("recorded")
-    return {name: model.write(folder / name) for name, model in RECORDED.items()}
+    places = {name: model.write(folder / name) for name, model in RECORDED.items()}
+
+    def made(name: str, gpus: int = 1, **settings: str) -> Candidate:
+        place = places[name]
+        machine = Machine(cpu=False, gpus=ONE.gpus * gpus)
+        engine = options(machine).parse({"MODEL": str(place), **settings})
+        return Candidate.of(engine, locate(Wanted(str(place)), Places(place)))
+
+    return made
 
 
-def found(place: Path) -> Snapshot:
-    return locate(Wanted(str(place)), Places(place))
+@pytest.fixture(scope="module")
+def judge(of_recorded: Candidates) -> Judging:
+    """Judge one recorded model; a model is built once for all tests."""
+
+    @functools.cache
+    def judging(name: str, gpus: int = 1, **settings: str) -> Judge:
+        return Judge([of_recorded(name, gpus, **settings)])
+
+    return judging
 
 
-def judge(place: Path, on: Machine = ONE, **settings: str) -> Judge:
-    engine = options(on).parse({"MODEL": str(place), **settings})
-    return Judge([Candidate.of(engine, found(place))])
+def one_of(gib: float) -> Choice:
+    return Choice("one", (GpuType("one", "one", gib, 90),))
 
 
 # The tokens of the longest text that fits on each of the POOLS; 0 if the model doesn't.
@@ -55,17 +74,15 @@ CONTEXTS = {
 }
 
 # Models, and pools that lack less for them than the estimate may be wrong by.
-DOUBTFUL = {("dense", "AMPERE_16"), ("hybrid", "AMPERE_16")}
+IN_DOUBT = {("dense", "AMPERE_16"), ("hybrid", "AMPERE_16")}
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_weights_are_those_of_the_headers_to_the_byte(
-    name: str, places: dict[str, Path]
+    name: str, of_recorded: Candidates
 ) -> None:
-    model = RECORDED[name]
-    on_disk = places[name] / "model.safetensors"
-    assert on_disk.stat().st_blocks * 512 < 100_000
-    candidate = judge(places[name]).models[0]
+    model, candidate = RECORDED[name], of_recorded(name)
+    assert (candidate.snapshot.place / "model.safetensors").stat().st_blocks * 512 < 100_000
     # A few scales in 32 bits are counted as if they were loaded in 16, like other floats.
     loaded = model.stored - 2 * model.tensors.get("F32", 0)
     assert candidate.whole_weights.low == candidate.whole_weights.high == loaded
@@ -73,39 +90,68 @@ def test_the_weights_are_those_of_the_headers_to_the_byte(
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_pool_holds_a_model_with_the_context_that_is_left(
-    name: str, places: dict[str, Path]
-) -> None:
-    judging = judge(places[name], ONE, **RECORDED[name].settings)
+def test_a_pool_holds_a_model_with_the_context_that_is_left(name: str, judge: Judging) -> None:
+    judging = judge(name, **RECORDED[name].settings)
     verdicts = [judging.verdict(choice(pool)) for pool in POOLS]
     assert [verdict.context for verdict in verdicts] == CONTEXTS[name]
     own = judging.models[0].shape
     assert own is not None
     for verdict in verdicts:
-        doubtful = (name, verdict.choice.name) in DOUBTFUL
-        least = Fit.DOUBTFUL if doubtful else Fit.NO
-        expected = {0: least, own.length: Fit.FITS}.get(verdict.context, Fit.SHORTER)
+        least = DOUBTFUL if (name, verdict.choice.name) in IN_DOUBT else NO
+        expected = {0: least, own.length: FITS}.get(verdict.context, SHORTER)
         assert verdict.fit is expected
         assert (verdict.texts >= 1) is (verdict.context > 0)
 
 
-def test_room_that_was_set_aside_for_adapters_is_not_the_caches(places: dict[str, Path]) -> None:
-    pool = choice("ADA_24")
-    without = judge(places["GQA"]).verdict(pool)
+@pytest.mark.parametrize(
+    ("name", "gpus", "settings", "on", "fit", "why"),
+    [
+        ("GQA", 1, {}, "ADA_24", SHORTER, "131072 bytes a token"),
+        ("GQA", 1, {}, "ADA_24x2", FITS, "65536 bytes a token"),
+        # Of GPUs that can't share 28 heads as many are used as can.
+        ("AWQ", 1, {}, "ADA_24x3", FITS, "28672 bytes a token"),
+        # A size that was set is not changed.
+        ("AWQ", 4, {"TENSOR_PARALLEL_SIZE": "3"}, "ADA_24x3", NO, "28"),
+        ("GQA", 4, {"TENSOR_PARALLEL_SIZE": "2"}, "ADA_24", NO, "divide it among 2 GPUs"),
+        ("GQA", 1, {}, "AMPERE_16", NO, "weights 15.0 GiB"),
+        # Weights that are quantized while they are loaded may fit.
+        ("GQA", 1, {"QUANTIZATION": "fp8_per_tensor"}, "AMPERE_16", DOUBTFUL, "close to tell"),
+        # A context that was set must fit.
+        ("GQA", 1, {"MAX_MODEL_LEN": "32768"}, "ADA_24", FITS, ""),
+        ("GQA", 1, {"MAX_MODEL_LEN": "65536"}, "ADA_24", NO, "43952 tokens would fit"),
+        ("GQA", 1, {"GPU_MEMORY_UTILIZATION": "0.6"}, "ADA_24", NO, "weights 15.0 GiB"),
+    ],
+    ids=str,
+)
+def test_settings_and_the_number_of_gpus_count(
+    name: str, gpus: int, settings: dict[str, str], on: str, fit: Fit, *, why: str, judge: Judging
+) -> None:
+    verdict = judge(name, gpus, **settings).verdict(choice(on))
+    assert verdict.fit is fit
+    assert why in verdict.why
+
+
+def test_room_that_was_set_aside_for_adapters_is_not_the_caches(judge: Judging) -> None:
     # In and out of every linear layer, times the rank of 64, four adapters and two bytes.
     block = 3 * 4096 + (4096 + 2048) + (4096 + 4096) + 2 * 4096 + 2 * 14336 + (14336 + 4096)
     adapters = 32 * block * 64 * 4 * 2
-    fewer = judge(places["GQA"], ONE, **RECORDED["with adapters"].settings).verdict(pool)
+    with_them = judge("GQA", **RECORDED["with adapters"].settings)
+    without, fewer = (each.verdict(choice("ADA_24")) for each in (judge("GQA"), with_them))
     lost = without.context - fewer.context
     assert abs(lost - adapters / RECORDED["GQA"].token) <= 16
 
 
-def test_several_gpus_share_weights_and_cache(places: dict[str, Path]) -> None:
-    judging = judge(places["GQA"])
-    one, two = judging.verdict(choice("ADA_24")), judging.verdict(choice("ADA_24x2"))
-    assert (one.fit, two.fit) == (Fit.SHORTER, Fit.FITS)
-    assert "65536 bytes a token" in two.why
-    assert judging.verdicts(choice("ADA_24")) == [one, two]
+def test_more_gpus_are_proposed_where_one_does_not_hold_everything(judge: Judging) -> None:
+    judging, one, two = judge("GQA"), choice("ADA_24"), choice("ADA_24x2")
+    assert judging.verdicts(one) == [judging.verdict(one), judging.verdict(two)]
+    (only,) = judge("AWQ").verdicts(one)
+    assert only.choice == one
+
+
+def test_a_model_that_no_number_of_gpus_holds_is_judged_once(judge: Judging) -> None:
+    (only,) = judge("GQA").verdicts(one_of(2.0))
+    assert (only.fit, only.choice) == (NO, one_of(2.0))
+    assert "weights 15.0 GiB" in only.why
 
 
 def test_what_can_not_be_built_without_a_gpu_is_not_known() -> None:
@@ -121,107 +167,53 @@ def test_what_can_not_be_built_without_a_gpu_is_not_known() -> None:
     }
     verdict = Judge([candidate(ONE, sparse)]).verdict(choice("HOPPER_141x8"))
     assert (verdict.fit, verdict.why) == (
-        Fit.UNKNOWN,
+        UNKNOWN,
         "vLLM can't build the model without a GPU: Sparse Attention is not supported on CPU.",
     )
 
 
-def test_more_gpus_are_not_proposed_where_one_holds_everything(places: dict[str, Path]) -> None:
-    (only,) = judge(places["AWQ"]).verdicts(choice("ADA_24"))
-    assert only.choice == choice("ADA_24")
+def test_gpus_are_shared_as_the_settings_say(judge: Judging) -> None:
+    alone = judge("GQA").verdict(choice("ADA_24"))
+    for settings in ({"TENSOR_PARALLEL_SIZE": "1"}, {"DATA_PARALLEL_SIZE": "2"}):
+        assert judge("GQA", 4, **settings).verdict(choice("ADA_24x2")).context == alone.context
 
 
-def test_a_model_that_no_number_of_gpus_holds_is_judged_once(places: dict[str, Path]) -> None:
-    tiny = Choice("tiny", (GpuType("tiny", "tiny", 2.0, 90),))
-    (only,) = judge(places["GQA"]).verdicts(tiny)
-    assert (only.fit, only.choice) == (Fit.NO, tiny)
-    assert "weights 15.0 GiB" in only.why
-
-
-def test_of_gpus_that_can_not_share_the_heads_as_many_are_used_as_can(
-    places: dict[str, Path],
-) -> None:
-    # 28 heads.
-    judging = judge(places["AWQ"])
-    two, three = judging.verdict(choice("ADA_24x2")), judging.verdict(choice("ADA_24x3"))
-    assert (three.fit, three.why) == (Fit.FITS, two.why)
-
-
-def test_a_size_that_was_set_is_not_changed(places: dict[str, Path]) -> None:
-    refused = judge(places["AWQ"], SEVERAL, TENSOR_PARALLEL_SIZE="3").verdict(choice("ADA_24x3"))
-    assert refused.fit is Fit.NO
-    assert "28" in refused.why
-
-
-def test_gpus_are_shared_as_the_settings_say(places: dict[str, Path]) -> None:
-    one, two = choice("ADA_24"), choice("ADA_24x2")
-    alone = judge(places["GQA"]).verdict(one)
-    unshared = judge(places["GQA"], SEVERAL, TENSOR_PARALLEL_SIZE="1").verdict(two)
-    replicas = judge(places["GQA"], SEVERAL, DATA_PARALLEL_SIZE="2").verdict(two)
-    assert alone.context == unshared.context == replicas.context
-    missing = judge(places["GQA"], SEVERAL, TENSOR_PARALLEL_SIZE="2").verdict(one)
-    assert (missing.fit, missing.why) == (Fit.NO, "the settings divide it among 2 GPUs")
-
-
-def test_weights_that_are_quantized_while_they_are_loaded_may_fit(places: dict[str, Path]) -> None:
-    pool = choice("AMPERE_16")
-    assert judge(places["GQA"]).verdict(pool).fit is Fit.NO
-    doubtful = judge(places["GQA"], QUANTIZATION="fp8_per_tensor").verdict(pool)
-    assert doubtful.fit is Fit.DOUBTFUL
-
-
+@pytest.mark.parametrize(("gib", "fit"), [(15.0, NO), (17.5, DOUBTFUL), (19.0, SHORTER)])
 def test_what_lacks_less_than_the_estimate_may_be_wrong_by_is_in_doubt(
-    places: dict[str, Path],
+    gib: float, fit: Fit, judge: Judging
 ) -> None:
     # 15 GiB of weights and 2 set aside, with 10 percent more or less.
-    for gib, expected in ((15.0, Fit.NO), (17.5, Fit.DOUBTFUL), (19.0, Fit.SHORTER)):
-        one = Choice("one", (GpuType("one", "one", gib, 90),))
-        assert judge(places["GQA"]).verdict(one).fit is expected
+    assert judge("GQA").verdict(one_of(gib)).fit is fit
 
 
-def test_weights_of_unknown_size_are_not_nothing(places: dict[str, Path]) -> None:
-    (known,) = judge(places["GQA"]).models
+def test_weights_of_unknown_size_are_not_nothing(of_recorded: Candidates) -> None:
+    known = of_recorded("GQA")
     unknown = replace(known, snapshot=replace(known.snapshot, weights=(), tensors=None))
     (verdict,) = Judge([unknown]).verdicts(choice("AMPERE_16"))
-    assert (verdict.fit, verdict.context) == (Fit.UNKNOWN, 0)
+    assert (verdict.fit, verdict.context) == (UNKNOWN, 0)
 
 
-def test_gpus_too_old_for_a_quantization_do_not_hold_it(places: dict[str, Path]) -> None:
+def test_gpus_too_old_for_a_quantization_do_not_hold_it(judge: Judging) -> None:
     old = Choice("T0", (GpuType("T0", "T0", 80.0, 70), GpuType("A40", "A40", 80.0, 86)))
-    verdict = judge(places["AWQ"]).verdict(old)
-    assert verdict.fit is Fit.NO
+    verdict = judge("AWQ").verdict(old)
+    assert verdict.fit is NO
     assert verdict.why.endswith("needs compute capability 7.5: not T0")
 
 
-def test_a_context_that_was_set_must_fit(places: dict[str, Path]) -> None:
-    pool = choice("ADA_24")
-    assert judge(places["GQA"], MAX_MODEL_LEN="32768").verdict(pool).fit is Fit.FITS
-    refused = judge(places["GQA"], MAX_MODEL_LEN="65536").verdict(pool)
-    assert refused.fit is Fit.NO
-    assert "43952 tokens would fit" in refused.why
-
-
-def test_a_start_with_less_than_the_least_context_is_none(places: dict[str, Path]) -> None:
-    models = judge(places["GQA"]).models
-    for least, expected in (("43952", Fit.SHORTER), ("43953", Fit.DOUBTFUL), ("80000", Fit.NO)):
-        judging = Judge(models, {"MIN_MODEL_LEN": least})
-        assert judging.verdict(choice("ADA_24")).fit is expected
-
-
-def test_the_share_of_the_gpus_memory_is_the_one_that_is_set(places: dict[str, Path]) -> None:
-    pool = choice("ADA_24")
-    assert judge(places["GQA"], GPU_MEMORY_UTILIZATION="0.6").verdict(pool).fit is Fit.NO
-
-
-@pytest.mark.parametrize(("share", "expected"), [("0.01", Fit.DOUBTFUL), ("0.001", Fit.NO)])
-def test_an_embedder_beside_the_model_takes_part_of_the_gpu(
-    share: str, expected: Fit, places: dict[str, Path]
+@pytest.mark.parametrize(("least", "fit"), [("43952", SHORTER), ("43953", DOUBTFUL), ("80000", NO)])
+def test_a_start_with_less_than_the_least_context_is_none(
+    least: str, fit: Fit, judge: Judging
 ) -> None:
-    chat, embedder = options(ONE), {"RUNNER": "pooling", "GPU_MEMORY_UTILIZATION": share}
-    models = [
-        Candidate.of(chat.parse({"MODEL": str(places[name]), **more}), found(places[name]))
-        for name, more in (("AWQ", {}), ("embedder", embedder))
-    ]
-    assert Judge(models[:1]).verdict(choice("ADA_24")).fit is Fit.FITS
+    judging = replace(judge("GQA"), environ={"MIN_MODEL_LEN": least})
+    assert judging.verdict(choice("ADA_24")).fit is fit
+
+
+@pytest.mark.parametrize(("share", "fit"), [("0.01", DOUBTFUL), ("0.001", NO)])
+def test_an_embedder_beside_the_model_takes_part_of_the_gpu(
+    share: str, fit: Fit, of_recorded: Candidates
+) -> None:
+    model = of_recorded("AWQ")
+    embedder = of_recorded("embedder", RUNNER="pooling", GPU_MEMORY_UTILIZATION=share)
+    assert Judge([model]).verdict(choice("ADA_24")).fit is FITS
     # A hundredth of 24 GB holds its weights; it keeps no cache, for which more would be needed.
-    assert Judge(models).verdict(choice("ADA_24")).fit is expected
+    assert Judge([model, embedder]).verdict(choice("ADA_24")).fit is fit
