@@ -193,7 +193,7 @@ def test_a_format_whose_files_are_not_here_is_unknown() -> None:
         ),
     ],
 )
-def test_only_a_failure_keeps_a_worker_from_starting(
+def test_only_a_failure_prevents_a_start(
     levels: list[Level], on: str, fails: bool, said: str
 ) -> None:
     findings = [Finding(level, "a", "b") for level in levels]

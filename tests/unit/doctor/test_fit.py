@@ -74,9 +74,7 @@ ON_GPUS: dict[str, tuple[Machine, str, Level, str]] = {
 
 
 @pytest.mark.parametrize(("on", "words", "level", "change"), ON_GPUS.values(), ids=ON_GPUS)
-def test_weights_and_cache_must_fit_into_gpus(
-    on: Machine, words: str, level: Level, change: str
-) -> None:
+def test_weights_and_cache_must_fit(on: Machine, words: str, level: Level, change: str) -> None:
     found = judged(words, on)
     assert (found.level, found.change) == (level, change)
 
@@ -137,7 +135,7 @@ def test_a_quantised_checkpoint_is_not_quantised_again() -> None:
         (40, f"{SPACE}=1 {WHOLE}", "cache", "set MAX_MODEL_LEN=3072"),
     ],
 )
-def test_without_a_gpu_the_machines_memory_and_a_space_for_the_cache_count(
+def test_without_a_gpu_memory_and_a_space_count(
     gib: int, words: str, topic: str, change: str
 ) -> None:
     found = judged(words, CPU, gib)

@@ -55,9 +55,7 @@ FP8 = {"quant_method": "fp8", "kv_cache_scheme": {"num_bits": 8}}
         (HYBRID, Split(), Range(24576, None)),
     ],
 )
-def test_a_token_takes_what_the_layers_of_a_gpu_keep(
-    shape: ModelShape, split: Split, expected: Range
-) -> None:
+def test_a_token_takes_what_layers_keep(shape: ModelShape, split: Split, expected: Range) -> None:
     assert memory.token(shape, split, "auto", models.LLAMA_3_1_8B) == expected
 
 

@@ -62,7 +62,7 @@ def test_an_adapter_in_no_directory_fails(tmp_path: Path) -> None:
     assert found.text.startswith(f"sql: {tmp_path}/none: neither a directory")
 
 
-def test_the_home_of_the_user_is_looked_in_for_an_adapter(
+def test_an_adapter_may_be_in_the_users_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -115,9 +115,7 @@ def lookups(tmp_path: Path) -> Lookups:
     return Lookups(Given({"MODEL_NAME": str(tmp_path / "first")}))
 
 
-def test_the_model_of_vllms_arguments_is_looked_up_instead(
-    lookups: Lookups, tmp_path: Path
-) -> None:
+def test_the_model_of_vllms_arguments_comes_first(lookups: Lookups, tmp_path: Path) -> None:
     named = lookups.model("", None)
     meant = lookups.model("", arguments(MODEL=str(tmp_path / "second")))
     assert isinstance(named, Snapshot)

@@ -75,9 +75,7 @@ async def test_what_needs_none_is_answered(worker: Worker) -> None:
     assert (await answered(worker, {"route": "/v1/fine_tuning/jobs"}))["data"] == []
 
 
-async def test_of_what_is_left_on_the_volume_it_goes_on_with_fine_tunes_alone(
-    worker: Worker, tmp_path: Path
-) -> None:
+async def test_it_goes_on_with_unfinished_fine_tunes_alone(worker: Worker, tmp_path: Path) -> None:
     left = {
         f"batches/batch_{'a' * 24}": {"endpoint": CHAT, "input_file_id": "file-a"},
         f"fine_tunes/ftjob-{'a' * 24}": {"base": "demo", "training": {"file_id": "file-a"}},

@@ -59,9 +59,7 @@ def test_a_gpu_without_room_is_the_operators_fault_who_set_the_share() -> None:
 @pytest.mark.parametrize(
     ("status", "everywhere"), [(1, True), (-9, True), (-11, False), (-6, False)]
 )
-def test_what_a_core_had_printed_before_it_crashed_is_not_why(
-    status: int, everywhere: bool
-) -> None:
+def test_what_a_core_printed_before_a_crash_is_not_why(status: int, everywhere: bool) -> None:
     error = RuntimeError("ValueError: handled long ago")
     error.__cause__ = RuntimeError(DIED % status)
     assert blamed(error, str(error)).everywhere is everywhere

@@ -59,9 +59,7 @@ def test_a_single_token_is_a_single_delta() -> None:
         pytest.param("rest", [], ["rest"], id="no tokens"),
     ],
 )
-def test_a_text_is_split_among_its_tokens(
-    text: str, ids: list[int] | None, expected: list[str]
-) -> None:
+def test_tokens_share_a_text(text: str, ids: list[int] | None, expected: list[str]) -> None:
     parts = split(choice(text, ids, finish_reason="length"))
     assert [part.text for part in parts] == expected
     count = len(text.encode()) if ids is None else len(ids)

@@ -100,9 +100,7 @@ def test_a_full_memory_differs_from_other_failures(reason: str, is_memory: bool)
     assert fitting.is_out_of_memory(reason) is is_memory
 
 
-def test_a_shorter_context_is_logged_with_what_the_model_has_and_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fitting.told(engine(), config(2048), own=2048, floor=1024) is None
     line = fitting.told(engine(), config(20_480), own=131_072, floor=1024) or ""
     assert line.startswith("m: a context of 20,480 tokens, which the memory holds, of the model's ")
@@ -145,7 +143,7 @@ def test_a_default_takes_the_place_of_an_earlier_one() -> None:
         ({}, (RENDERERS,), 1),
     ],
 )
-def test_one_of_two_threads_stays_free_of_long_texts(
+def test_one_of_two_threads_stays_free(
     changed: dict[str, Any], given: tuple[str, ...], threads: int
 ) -> None:
     known = {"runner_type": "generate", "multimodal_config": None, "skip_tokenizer_init": False}

@@ -20,7 +20,7 @@ from worker.engine.inprocess import InProcessEngine
         ({"max_num_seqs": 8, "max_num_active_seqs": 6}, 2, 12),
     ],
 )
-async def test_the_slots_are_those_of_all_data_parallel_ranks(
+async def test_slots_are_those_of_all_ranks(
     scheduler: dict[str, int], ranks: int, slots: int
 ) -> None:
     config = SimpleNamespace(

@@ -22,9 +22,7 @@ def test_a_driver_of_the_same_major_version_or_later_will_do(driver: int, image:
     check_driver(driver, image)
 
 
-def test_nvml_is_asked_for_the_driver_and_an_older_one_is_this_machines_fault(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_older_driver_is_this_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[str]()
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("begun"))
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("ended"))
@@ -44,9 +42,7 @@ def test_gpus_without_nvml_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
     machine._look_at_driver()
 
 
-def test_a_missing_library_of_the_cpu_build_is_named_with_its_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.this_machine().cpu
     monkeypatch.setattr(machine, "_NUMA", "libnuma-that-is-not-there.so.1")
     with pytest.raises(MachineUnfit, match=r"needs libnuma-that.*apt-get install libnuma1"):

@@ -57,16 +57,12 @@ def test_the_choice_of_the_hubs_cache_is_reported_only_where_it_was_made(tmp_pat
         ({}, Path.home() / ".cache" / "huggingface" / "hub"),
     ],
 )
-def test_the_hubs_cache_is_where_its_library_has_it(
-    environ: dict[str, str], cache: str | Path
-) -> None:
+def test_the_hubs_cache_is_its_librarys(environ: dict[str, str], cache: str | Path) -> None:
     assert hub_cache(environ) == Path(cache)
 
 
 @pytest.mark.parametrize("name", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"])
-def test_the_path_of_the_hubs_cache_may_name_other_variables(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hubs_cache_may_name_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOMEWHERE", "/d")
     below = "huggingface/hub" if name == "XDG_CACHE_HOME" else ""
     assert hub_cache({name: "$SOMEWHERE/${SOMEWHERE}/e"}) == Path("/d/d/e") / below
@@ -89,9 +85,7 @@ def test_export_keeps_and_overwrite_replaces() -> None:
         ({"RUNPOD_WEBHOOK_GET_JOB": "http://x?"}, True),
     ],
 )
-def test_a_platform_is_around_where_the_sdk_finds_jobs(
-    environ: dict[str, str], around: bool
-) -> None:
+def test_a_platform_is_where_the_sdk_finds_jobs(environ: dict[str, str], around: bool) -> None:
     assert platform_around(environ) is around
 
 

@@ -23,9 +23,7 @@ def test_settings_of_a_baked_model_do_not_apply_to_another(image: Path, name: st
 
 
 @pytest.mark.parametrize("extra", ["--model c", "--model=c", "--dtype half --model c"])
-def test_settings_of_a_baked_model_do_not_apply_to_one_in_the_extra_arguments(
-    image: Path, extra: str
-) -> None:
+def test_settings_of_a_baked_model_do_not_apply_to_extra_arguments(image: Path, extra: str) -> None:
     given = gather({EXTRA: extra}, image)
     assert "QUANTIZATION" not in given.options()
     # The settings want a name, whatever the arguments say.
@@ -41,9 +39,7 @@ NO_OTHER: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("environ", NO_OTHER, ids=str)
-def test_a_baked_model_is_used_where_no_other_is_named(
-    image: Path, environ: dict[str, str]
-) -> None:
+def test_a_baked_model_is_used_if_no_other_is_named(image: Path, environ: dict[str, str]) -> None:
     options = gather(environ, image).options()
     assert (options["MODEL"], options["QUANTIZATION"]) == ("b", "awq")
 

@@ -140,7 +140,7 @@ def test_a_setting_has_one_name(written: str, name: str) -> None:
         ("architectures", "Phi3SmallForCausalLM", Removal("0.9.2", "0.10.0")),
     ],
 )
-def test_a_removal_has_a_last_release_and_one_without_it(
+def test_a_removal_has_a_last_release(
     kind: history.Kind, name: str, removal: Removal | None
 ) -> None:
     assert history.removal(kind, name) == removal
@@ -198,7 +198,5 @@ def test_the_form_has_its_advanced_settings_and_not_what_the_platform_sets() -> 
         ("NO_SUCH_SETTING", None),
     ],
 )
-def test_an_example_is_found_by_the_settings_name_and_by_the_options(
-    name: str, value: str | None
-) -> None:
+def test_an_example_is_found_by_either_name(name: str, value: str | None) -> None:
     assert example(name) == value

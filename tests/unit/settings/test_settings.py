@@ -51,9 +51,7 @@ def mistakes_of(**environ: str) -> SettingsError:
         ("MODEL_NAME", "httpx/model", "httpx/model"),
     ],
 )
-def test_a_setting_is_read_from_the_variable_of_its_name(
-    name: str, text: str, value: object
-) -> None:
+def test_a_setting_is_read_from_its_variable(name: str, text: str, value: object) -> None:
     assert getattr(Settings.from_env({**MODEL, name: text}), name.lower()) == value
 
 
@@ -104,9 +102,7 @@ def test_a_missing_model_name_is_a_mistake_that_shows_an_example(environ: dict[s
         *(("MODEL_NAME", path, "there is no such directory") for path in NO_DIRECTORIES),
     ],
 )
-def test_a_wrong_value_is_reported_with_what_is_accepted(
-    name: str, text: str, accepted: str
-) -> None:
+def test_a_wrong_value_is_reported(name: str, text: str, accepted: str) -> None:
     (mistake,) = mistakes_of(**{name: text}).mistakes
     assert str(mistake).startswith(f"{name} = {text!r}: {accepted}")
 

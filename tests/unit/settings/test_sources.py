@@ -114,9 +114,7 @@ def test_two_spellings_of_the_second_engine_that_differ_are_a_mistake() -> None:
 # Files:
 
 
-def test_the_environment_wins_over_a_baked_model_and_that_over_the_config_file(
-    tmp_path: Path,
-) -> None:
+def test_the_environment_wins_over_a_baked_model_and_that_over_a_file(tmp_path: Path) -> None:
     config = written(tmp_path, "model: a\nrevision: a\nseed: 1\nmax-num-seqs: 1")
     baked = Path(written(tmp_path, '{"MODEL_NAME": "b", "MODEL_REVISION": "b", "SEED": 2}', "b"))
     given = sources.gather({"VLLM_CONFIG_FILE": config, "MODEL_REVISION": "c"}, baked)
@@ -151,9 +149,7 @@ def test_the_environment_wins_over_a_baked_model_and_that_over_the_config_file(
         ("# nothing", {}),
     ],
 )
-def test_a_file_is_read_as_an_operator_writes_it(
-    content: str, expected: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_file_is_read_as_written(content: str, expected: dict[str, str], tmp_path: Path) -> None:
     given, file = read(tmp_path, content), {"VLLM_CONFIG_FILE": str(tmp_path / "config.yaml")}
     assert (given.mistakes, given.values) == ((), expected | file)
 
@@ -200,9 +196,7 @@ def test_a_key_that_stands_in_a_file_twice_with_two_values_is_a_mistake(tmp_path
 
 
 @pytest.mark.parametrize("name", ["vllm-extra-args", "vllm-config-file", "log-format"])
-def test_a_variable_for_the_environment_only_is_a_mistake_in_a_file(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_variable_of_the_environment_is_a_mistake_in_a_file(name: str, tmp_path: Path) -> None:
     (mistake,) = read(tmp_path, f"{name}: x").mistakes
     assert "only the environment can set it" in mistake.advice
 

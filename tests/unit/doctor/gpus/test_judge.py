@@ -78,9 +78,7 @@ IN_DOUBT = {("dense", "AMPERE_16"), ("hybrid", "AMPERE_16")}
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_the_weights_are_those_of_the_headers_to_the_byte(
-    name: str, of_recorded: Candidates
-) -> None:
+def test_weights_are_those_of_the_headers_to_the_byte(name: str, of_recorded: Candidates) -> None:
     model, candidate = RECORDED[name], of_recorded(name)
     assert (candidate.snapshot.place / "model.safetensors").stat().st_blocks * 512 < 100_000
     # A few scales in 32 bits are counted as if they were loaded in 16, like other floats.
@@ -179,7 +177,7 @@ def test_gpus_are_shared_as_the_settings_say(judge: Judging) -> None:
 
 
 @pytest.mark.parametrize(("gib", "fit"), [(15.0, NO), (17.5, DOUBTFUL), (19.0, SHORTER)])
-def test_what_lacks_less_than_the_estimate_may_be_wrong_by_is_in_doubt(
+def test_what_lacks_less_than_the_error_of_the_estimate_is_in_doubt(
     gib: float, fit: Fit, judge: Judging
 ) -> None:
     # 15 GiB of weights and 2 set aside, with 10 percent more or less.
@@ -201,17 +199,13 @@ def test_gpus_too_old_for_a_quantization_do_not_hold_it(judge: Judging) -> None:
 
 
 @pytest.mark.parametrize(("least", "fit"), [("43952", SHORTER), ("43953", DOUBTFUL), ("80000", NO)])
-def test_a_start_with_less_than_the_least_context_is_none(
-    least: str, fit: Fit, judge: Judging
-) -> None:
+def test_a_start_with_less_than_the_least_is_none(least: str, fit: Fit, judge: Judging) -> None:
     judging = replace(judge("GQA"), environ={"MIN_MODEL_LEN": least})
     assert judging.verdict(choice("ADA_24")).fit is fit
 
 
 @pytest.mark.parametrize(("share", "fit"), [("0.01", DOUBTFUL), ("0.001", NO)])
-def test_an_embedder_beside_the_model_takes_part_of_the_gpu(
-    share: str, fit: Fit, of_recorded: Candidates
-) -> None:
+def test_an_embedder_takes_part_of_the_gpu(share: str, fit: Fit, of_recorded: Candidates) -> None:
     model = of_recorded("AWQ")
     embedder = of_recorded("embedder", RUNNER="pooling", GPU_MEMORY_UTILIZATION=share)
     assert Judge([model]).verdict(choice("ADA_24")).fit is FITS

@@ -61,9 +61,7 @@ def three(adapter: Path, model: Path) -> Path:
     return adapter.rename(adapter.with_name("a"))
 
 
-async def test_the_adapter_that_nobody_has_named_for_longest_makes_room(
-    three: Path, model: Path
-) -> None:
+async def test_the_least_recently_named_adapter_makes_room(three: Path, model: Path) -> None:
     served = Served(three, model, Room(2, 10**9))
     for name in ("a", "b", "a", "c"):
         assert (await served.get(name)).lora_name == name
@@ -117,9 +115,7 @@ async def test_no_name_leaves_anything_behind(three: Path, model: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", [".", CONFIG, WEIGHTS])
-def test_a_link_that_leads_out_by_the_time_of_the_copy_is_not_followed(
-    adapter: Path, tmp_path: Path, linked: str
-) -> None:
+def test_a_link_that_leads_out_is_not_copied(adapter: Path, tmp_path: Path, linked: str) -> None:
     outside, copy = tmp_path / "outside", tmp_path / "copy"
     copy.mkdir()
     (adapter / linked).rename(outside)
@@ -128,7 +124,7 @@ def test_a_link_that_leads_out_by_the_time_of_the_copy_is_not_followed(
         fill(copy, adapter.parent, "good")
 
 
-def test_copies_of_processes_that_are_no_more_are_removed(
+def test_copies_of_ended_processes_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -50,9 +50,7 @@ def test_an_adapter_passes(adapter: Path, model: Path, change: Change) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(BROKEN.keys() - {"no-config", "no-weights", "pickled"}))
-def test_a_broken_adapter_is_refused_without_its_path(
-    adapter: Path, model: Path, kind: str
-) -> None:
+def test_a_broken_adapter_is_refused_but_not_by_path(adapter: Path, model: Path, kind: str) -> None:
     change, message = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter) as caught:
@@ -65,7 +63,7 @@ def test_a_broken_adapter_is_refused_without_its_path(
     ("rank", "remedy"),
     [(9, "set MAX_LORA_RANK=16"), (64, "set MAX_LORA_RANK=64"), (4096, "vLLM takes at most 512")],
 )
-def test_a_rank_that_is_too_high_is_refused_with_the_one_to_allow(
+def test_a_rank_that_is_too_high_is_refused(
     adapter: Path, model: Path, rank: int, remedy: str
 ) -> None:
     configured(r=rank)(adapter)
@@ -112,9 +110,7 @@ def test_good_adapters_and_those_of_the_hub_pass_at_the_start(adapter: Path, mod
 
 
 @pytest.mark.parametrize("kind", ["broken-json", "a-small", "no-config"])
-def test_a_broken_adapter_is_refused_by_name_at_the_start(
-    adapter: Path, model: Path, kind: str
-) -> None:
+def test_a_start_refuses_a_broken_adapter_by_name(adapter: Path, model: Path, kind: str) -> None:
     change, message = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter, match="LORA_MODULES: mine: ") as caught:
@@ -176,9 +172,7 @@ def test_a_reason_is_found_once_for_each_version_of_what_is_there(tmp_path: Path
     assert reasons(looks) == {"good": None}
 
 
-def test_a_listing_looks_at_a_few_and_the_next_one_at_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_listing_looks_at_a_few_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 2)
     looks = Looks(tmp_path, checked := Checked())
     for name in "abc":

@@ -93,7 +93,7 @@ async def ask(client: Client, name: str = "a", **structured: Any) -> int:
     ],
     ids=repr,
 )
-async def test_what_may_be_slow_is_tried_and_nothing_else(
+async def test_only_what_may_be_slow_is_tried(
     structured: dict[str, Any], tried: list[Grammar]
 ) -> None:
     trial = Compiler()
@@ -117,9 +117,7 @@ async def test_a_schema_is_tried_with_the_whitespace_that_vllm_allows(compact: b
         ("failed", "can't be compiled"),
     ],
 )
-async def test_what_the_trial_finds_wrong_never_reaches_the_engine(
-    outcome: str, message: str
-) -> None:
+async def test_what_is_wrong_never_reaches_the_engine(outcome: str, message: str) -> None:
     client = Client(Compiler(outcome))
     with pytest.raises(VLLMValidationError, match=message) as caught:
         await ask(client, regex="a+")
@@ -148,9 +146,7 @@ async def test_a_caller_who_leaves_ends_the_request_at_once() -> None:
     assert client.ended == ["a"]
 
 
-async def test_slow_grammars_reach_the_engine_one_after_the_other_and_others_do_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_slow_grammars_wait_for_each_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     passed, loop = 0.0, asyncio.get_running_loop()
     monkeypatch.setattr(loop, "time", lambda: time.monotonic() + passed)
     trial = Compiler("fine", COMPILED_S)

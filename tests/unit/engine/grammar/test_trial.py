@@ -100,9 +100,7 @@ async def test_what_takes_longer_than_the_limit_is_slow_and_others_do_not_wait_f
     assert (await slow).outcome == "slow"
 
 
-async def test_an_ended_process_fails_what_it_had_as_retryable_and_another_is_started(
-    trial: Trial,
-) -> None:
+async def test_an_ended_process_fails_its_trials_and_is_started_again(trial: Trial) -> None:
     await trial.start()
     pid = pid_of(trial)
     os.kill(pid, signal.SIGSTOP)
@@ -151,7 +149,7 @@ async def test_callers_who_leave_block_nobody(trial: Trial) -> None:
     assert (await trial.of(FINE)).outcome == "fine"
 
 
-async def test_the_process_has_nothing_of_the_environment(
+async def test_the_process_has_no_environment(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_A_TEST", "hidden")

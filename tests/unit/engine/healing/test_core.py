@@ -85,7 +85,7 @@ async def test_calls_that_a_dead_core_has_left_fail_and_until_then_it_is_not_idl
     ("number", "crashed"),
     [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGSEGV, True)],
 )
-def test_a_core_that_a_signal_has_ended(
+def test_a_core_that_is_ended_by_a_signal(
     number: signal.Signals, *, crashed: bool, started: Started
 ) -> None:
     rank = started(time.sleep, 60)

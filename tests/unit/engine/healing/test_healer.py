@@ -38,9 +38,7 @@ async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None
     assert first.happened == ["failed", *REMOVED]
 
 
-async def test_it_is_given_up_after_so_many_restarts_and_says_why(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_after_so_many_restarts_it_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     cores = [FakeCore(is_dead=True) for _ in range(3)]
     async with healing(*cores) as (healer, used):
         with pytest.raises(EngineDead):

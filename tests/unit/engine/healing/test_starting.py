@@ -17,9 +17,7 @@ def _reading() -> Iterator[None]:
     vllm.envs.disable_envs_cache()
 
 
-def test_vllm_reads_its_variables_while_a_core_starts_and_not_for_every_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_vllm_reads_its_variables_while_a_core_starts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with environ_may_change():
         monkeypatch.setenv(NAME, "3")
         assert vllm.envs.VLLM_CPU_KVCACHE_SPACE == 3

@@ -36,7 +36,7 @@ def test_an_id_of_vllms_contains_the_callers(id_: str, request_id: str, belong: 
         pytest.param(["aa/"], "a", "a", id="two choices of one request"),
     ],
 )
-def test_of_the_likeliest_requests_one_is_the_killer_and_several_are_suspects(
+def test_one_is_the_killer_and_several_are_suspects(
     crashes: list[str], killer: str, suspects: str
 ) -> None:
     found = Suspects()

@@ -23,17 +23,13 @@ AUTO = {"TOOL_CALL_PARSER": "auto", "REASONING_PARSER": "auto"}
 
 
 @pytest.mark.parametrize(("name", "tools", "reasoning"), KNOWN["names"])
-def test_a_name_alone_says_which_parsers_where_no_file_is_known(
-    name: str, tools: str | None, reasoning: str | None
-) -> None:
+def test_a_name_alone_implies_parsers(name: str, tools: str | None, reasoning: str | None) -> None:
     found = choose(name, (), None)
     assert (found.parser(TOOLS), found.parser(REASONING)) == (tools, reasoning)
 
 
 @pytest.mark.parametrize(("architecture", "template", "family"), KNOWN["families"])
-def test_a_fine_tune_with_another_name_has_the_parsers_of_its_family(
-    architecture: str, template: str, family: str
-) -> None:
+def test_a_fine_tune_belongs_to_its_family(architecture: str, template: str, family: str) -> None:
     found = choose("me/my-qwen3-coder-gemma4", [architecture], template)
     assert found.family is not None
     assert found.family.title == family

@@ -108,9 +108,7 @@ def test_weights_are_read_ahead_if_memory_has_room(weights: Path, room: int, ahe
     ],
     ids=str,
 )
-def test_a_strategy_without_effect_or_already_set_is_left_alone(
-    weights: Path, options: dict[str, Any]
-) -> None:
+def test_a_strategy_is_left_alone_if_set_or_idle(weights: Path, options: dict[str, Any]) -> None:
     assert strategy_for(weights, "fuse", **options) is None
 
 
@@ -183,9 +181,7 @@ def test_nothing_is_chosen_without_a_gpu(model: EngineArguments) -> None:
 
 
 @pytest.mark.parametrize("names", [["pytorch_model.bin"], ["consolidated.safetensors"], []])
-def test_other_formats_are_left_to_vllm(
-    model: EngineArguments, tmp_path: Path, names: list[str]
-) -> None:
+def test_other_formats_are_vllms(model: EngineArguments, tmp_path: Path, names: list[str]) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
     for name in names:

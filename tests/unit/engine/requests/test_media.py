@@ -80,7 +80,7 @@ def test_a_message_is_cut_before_it_is_read(fragment: str) -> None:
 
 
 @pytest.mark.parametrize("propagate", [False, True])
-def test_refusals_are_kept_out_of_all_that_vllms_log_is_written_to(
+def test_refusals_are_kept_out_of_vllms_logs(
     propagate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, above = logging.Handler(), logging.Handler()

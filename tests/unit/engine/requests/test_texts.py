@@ -71,9 +71,7 @@ def conversation(text: Any) -> dict[str, Any]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_text_that_can_not_fit_the_context_is_refused(
-    path: str, body: dict[str, Any], key: str
-) -> None:
+def test_a_text_beyond_the_context_is_refused(path: str, body: dict[str, Any], key: str) -> None:
     limit = "at most 200,000 are taken: the context of this model has 20,000 tokens."
     message = rf"^{key}: [\d,]+ (characters|tokens), and {limit}$"
     with pytest.raises(InvalidInput, match=message) as caught:
@@ -146,7 +144,7 @@ def test_a_model_without_a_tokenizer_takes_no_text_that_could_be_long() -> None:
         ({"truncate_prompt_tokens": 0}, "right", ("ab", 80)),
     ],
 )
-def test_a_text_that_is_truncated_is_cut_to_what_can_be_kept(
+def test_a_text_is_cut_before_it_is_truncated(
     asked: dict[str, Any], side: str, kept: tuple[str, int]
 ) -> None:
     whole = "ab" + "m" * MOST + "yz"
@@ -192,9 +190,7 @@ def test_characters_are_counted_at_any_depth(value: Any, count: int) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_request_is_long_by_its_characters_its_tokens_or_its_prompts(
-    body: dict[str, Any], long: bool
-) -> None:
+def test_a_request_is_long_by_any_measure_of_it(body: dict[str, Any], long: bool) -> None:
     texts().bounded(body, CHAT)
     assert is_long.get() is long
 
