@@ -126,20 +126,23 @@ def test_a_quantised_checkpoint_is_not_quantised_again() -> None:
 
 # In float32, which the worker chooses without a GPU.
 @pytest.mark.parametrize(
-    ("gib", "words", "topic", "change"),
+    ("gib", "words", "level", "topic", "change"),
     [
-        (16, f"{SPACE}=32", "memory", SMALLER),
-        (64, f"{SPACE}=70", "memory", f"set {SPACE}=32"),
-        (30, f"{SPACE}=10", "memory", SMALLER),
-        (128, f"{SPACE}=1 {WHOLE}", "cache", f"set MAX_MODEL_LEN=3072, or set {SPACE}=33"),
-        (40, f"{SPACE}=1 {WHOLE}", "cache", "set MAX_MODEL_LEN=3072"),
+        (16, f"{SPACE}=32", FAIL, "memory", SMALLER),
+        (64, f"{SPACE}=70", FAIL, "memory", f"set {SPACE}=32"),
+        (30, f"{SPACE}=10", FAIL, "memory", SMALLER),
+        (128, f"{SPACE}=1 {WHOLE}", FAIL, "cache", f"set MAX_MODEL_LEN=3072, or set {SPACE}=33"),
+        (128, f"{SPACE}=33 {WHOLE}", OK, "cache", ""),
+        (128, f"{SPACE}=1 MAX_MODEL_LEN=3072", OK, "cache", ""),
+        # A space that the machine has not is never proposed.
+        (40, f"{SPACE}=1 {WHOLE}", FAIL, "cache", "set MAX_MODEL_LEN=3072"),
     ],
 )
 def test_without_a_gpu_memory_and_a_space_count(
-    gib: int, words: str, topic: str, change: str
+    gib: int, words: str, level: Level, topic: str, change: str
 ) -> None:
     found = judged(words, CPU, gib)
-    assert (found.level, found.topic, found.change) == (FAIL, topic, change)
+    assert (found.level, found.topic, found.change) == (level, topic, change)
 
 
 def test_without_gpus_all_parts_of_a_model_share_the_memory() -> None:
