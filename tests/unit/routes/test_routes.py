@@ -8,7 +8,7 @@ import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, failure, raw, settings, tokens, yields_of
 from support.processes.background import HUNG_S
 
-from worker.engine import Delta
+from worker.engine import Delta, Model
 from worker.errors import UnknownRoute
 from worker.job import parse_input
 from worker.routes import answer
@@ -85,6 +85,29 @@ async def test_a_model_that_can_not_do_it_is_refused_naming_one_that_can(
     error = failure(await yields_of(engine, asked))
     assert (error["code"], error["param"], error["retryable"]) == (404, "model", False)
     assert (error["message"], engine.asked) == (message, [])
+
+
+def post(route: str) -> dict[str, Any]:
+    return {"route": route, "method": "POST", "body": {}}
+
+
+async def test_a_route_that_no_engine_has_is_refused_with_advice(engine: ScriptedEngine) -> None:
+    error = failure(await yields_of(engine, post(EMBEDDINGS)))
+    assert error["code"] == 404
+    assert error["message"].startswith(f"No model of this worker answers {EMBEDDINGS}: 'demo' gen")
+    assert "set EMBEDDING_MODEL_NAME" in error["message"]
+
+
+@pytest.mark.usefixtures("embedder")
+async def test_a_route_that_neither_has_is_refused_with_both_names(engine: ScriptedEngine) -> None:
+    error = failure(await yields_of(engine, post("/rerank")))
+    assert error["message"].endswith(" answers /rerank: 'demo' generates text; 'minilm' embeds.")
+
+
+async def test_a_pooling_model_is_not_advised_to_add_an_embedder(engine: ScriptedEngine) -> None:
+    engine.model, engine.bodies = Model(("demo",), 512, "cpu", frozenset({"embed"})), {}
+    error = failure(await yields_of(engine, post(CHAT)))
+    assert error["message"] == f"No model of this worker answers {CHAT}: 'demo' embeds."
 
 
 # Sizes:

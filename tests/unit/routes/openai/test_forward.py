@@ -13,7 +13,6 @@ from support.engine.scripted import (
     yields_of,
 )
 
-from worker.engine import Model
 from worker.routes.openai.events import weight
 
 COMPLETIONS = "/v1/completions"
@@ -83,25 +82,6 @@ async def test_an_unknown_adapter_is_refused_before_vllm_is_asked(
 async def test_vllm_refuses_a_model_that_is_not_a_string(engine: ScriptedEngine) -> None:
     await yields_of(engine, payload("/tokenize", model=["demo"]))
     assert engine.asked == [{"model": ["demo"]}]
-
-
-async def test_a_route_that_no_engine_has_is_refused_with_advice(engine: ScriptedEngine) -> None:
-    error = failure(await yields_of(engine, payload(EMBEDDINGS)))
-    assert error["code"] == 404
-    assert error["message"].startswith(f"No model of this worker answers {EMBEDDINGS}: 'demo' gen")
-    assert "set EMBEDDING_MODEL_NAME" in error["message"]
-
-
-@pytest.mark.usefixtures("embedder")
-async def test_a_route_that_neither_has_is_refused_with_both_names(engine: ScriptedEngine) -> None:
-    error = failure(await yields_of(engine, payload("/rerank")))
-    assert error["message"].endswith(" answers /rerank: 'demo' generates text; 'minilm' embeds.")
-
-
-async def test_a_pooling_model_is_not_advised_to_add_an_embedder(engine: ScriptedEngine) -> None:
-    engine.model, engine.bodies = Model(("demo",), 512, "cpu", frozenset({"embed"})), {}
-    error = failure(await yields_of(engine, payload(CHAT)))
-    assert error["message"] == f"No model of this worker answers {CHAT}: 'demo' embeds."
 
 
 @pytest.mark.parametrize(
