@@ -1,5 +1,6 @@
 """Engines that begin anew: set aside and back, with another loader, from what was compiled."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from model.conftest import Ask
 from model.scripts.aside import PROCESSES
 from support import ROOT
+from support.engine.requests import ENDLESS
 from support.engine.scripted import failure
 from support.processes.background import HUNG_S
 from support.processes.commands import HOME
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 # Set aside:
 
 GREEDY = {"prompt": "Count:", "sampling_params": {"temperature": 0, "max_tokens": 20}}
+BODY = {"prompt": "Count:", "stream": True, **ENDLESS}
 
 
 # Of an engine that another test has closed: its process for grammars ends with this one.
@@ -35,6 +38,10 @@ async def test_an_engine_that_is_set_aside_refuses_for_a_while_and_then_answers_
     ask: Ask, demo_engine: "InProcessEngine"
 ) -> None:
     before = await ask(**GREEDY)
+    stream = asyncio.create_task(ask(openai_route="/v1/completions", openai_input=BODY))
+    async with asyncio.timeout(HUNG_S):
+        while not demo_engine.unfinished_requests:
+            await asyncio.sleep(0.01)
     async with Engines(demo_engine).aside(patience_s=0.5, drain_s=0.2):
         refused = failure(await ask(**GREEDY))
         (models,) = await ask(openai_route="/v1/models")
@@ -42,6 +49,8 @@ async def test_an_engine_that_is_set_aside_refuses_for_a_while_and_then_answers_
     assert (refused["code"], refused["retryable"], refused["retry_after"]) == (503, True, 60)
     assert [model["id"] for model in models["data"]] == ["demo"]
     assert health["code"] == 503
+    *_, broken = await stream
+    assert (failure([broken])["code"], failure([broken])["retryable"]) == (503, True)
     assert await ask(**GREEDY) == before
 
 
