@@ -290,7 +290,7 @@ async def test_what_compiles_is_answered(
 
 
 @pytest.mark.parametrize("wrong", [{"guided_regex": "("}, {"guided_grammar": "root ::= ("}])
-async def test_what_is_wrong_is_told_without_where_xgrammar_found_it(
+async def test_a_mistake_is_reported_without_where_xgrammar_found_it(
     wrong: dict[str, Any], ask: Ask
 ) -> None:
     error = await refusal(ask, **wrong)

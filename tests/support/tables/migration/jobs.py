@@ -17,7 +17,7 @@ Chunks = Sequence[Any]
 Answers = Callable[[Chunks], bool]
 
 MESSAGES = [{"role": "user", "content": "Count to ten."}]
-HELD_FOR = {
+PLACEHOLDERS = {
     "<prompt>": "Once upon a time there was a small worker",
     "<messages>": MESSAGES,
     "<talk>": [
@@ -112,8 +112,8 @@ def _rows(rows: list[dict[str, Any]]) -> Iterator[Row]:
 
 def _tables() -> dict[str, list[Row]]:
     text = Path(__file__).with_suffix(".json").read_text()
-    for placeholder, held in HELD_FOR.items():
-        text = text.replace(json.dumps(placeholder), json.dumps(held))
+    for placeholder, value in PLACEHOLDERS.items():
+        text = text.replace(json.dumps(placeholder), json.dumps(value))
     return {head: [*_rows(rows)] for head, rows in json.loads(text).items()}
 
 
