@@ -141,6 +141,23 @@ def test_a_yield_leaves_room_for_what_is_wrapped_around_its_pieces() -> None:
     assert ROOM_BYTES + ENVELOPE_BYTES == YIELD_LIMIT_BYTES == 1_000_000
 
 
+HUGE = pieces(1, size=ROOM_BYTES * 2)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "lengths"),
+    [
+        pytest.param(pieces(2, weight=2), [1, 1, 0], id="too-heavy-together"),
+        pytest.param(HUGE + pieces(1, weight=9) + pieces(1), [1, 1, 1, 0], id="too-large-alone"),
+        pytest.param(pieces(1, weight=0), [1, 0], id="without-weight"),
+    ],
+)
+def test_at_the_end_every_piece_goes_out(waiting: list[Piece[str]], lengths: list[int]) -> None:
+    chunks = chunker(largest=3, growth=1)
+    chunks.add(waiting)
+    assert [len(chunks.flush(now=0)) for _ in lengths] == lengths
+
+
 # Any stream, on any link, where every POST takes some time:
 
 
