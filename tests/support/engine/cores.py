@@ -49,6 +49,8 @@ class FakeCore:
     # Of a processor, that it uses: 1 is all of one.
     share: float = 0
     processes: int = 1
+    # By the clock.
+    killed_at: float = 0
 
     @property
     def processor_s(self) -> float:
@@ -103,6 +105,7 @@ class FakeCore:
 
     def kill(self) -> None:
         self.happened.append("killed")
+        self.killed_at = CLOCK.now
         self.die()
 
     def end(self) -> str:

@@ -12,10 +12,10 @@ _CONFIGS: dict[str, Config] = json.loads(Path(__file__).with_suffix(".json").rea
 
 def complete(config: Mapping[str, Any]) -> Config:
     """Return a configuration with all that it has from the one that it names as its base."""
-    own = {
+    own: Config = {
         key: complete(value) if isinstance(value, dict) else value for key, value in config.items()
     }
-    return complete(_CONFIGS[own.pop("base")]) | own if "base" in own else own
+    return complete(_CONFIGS[str(own.pop("base"))]) | own if "base" in own else own
 
 
 LLAMA_3_1_8B = _CONFIGS["LLAMA_3_1_8B"]

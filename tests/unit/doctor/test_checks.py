@@ -17,7 +17,7 @@ from worker.doctor.rehearsal import rehearse
 from worker.store import File, Origin, Snapshot
 
 OK, WARN, FAIL, UNKNOWN = Level.OK, Level.WARN, Level.FAIL, Level.UNKNOWN
-TRUSTED = {"TRUST_REMOTE_CODE": "1"}
+TRUSTED: dict[str, Any] = {"TRUST_REMOTE_CODE": "1"}
 OWN_CODE = {"auto_map": {"AutoModelForCausalLM": "own.Own"}}
 OWN_TYPE = {"auto_map": {"AutoConfig": "own.Own"}, "model_type": "own"}
 LATER = ", the last release known to have it"
@@ -45,7 +45,7 @@ def llama(**changed: Any) -> dict[str, Any]:
     ids=str,
 )
 def test_the_architecture_is_looked_up_as_vllm_does(
-    architecture: str, changed: dict[str, Any], settings: dict[str, str], level: Level, change: str
+    architecture: str, changed: dict[str, Any], settings: dict[str, Any], level: Level, change: str
 ) -> None:
     config = llama(architectures=[architecture], **changed)
     found = only(checks.architecture(candidate(config=config, **settings)))

@@ -187,7 +187,7 @@ UNSET = "set MAX_MODEL_LEN=131072, or leave it unset"
     ids=["fails", "vLLM is set to allow it", "overrides of the configuration"],
 )
 def test_a_length_beyond_the_models_own(
-    settings: dict[str, str], environ: dict[str, str], level: Level, change: str
+    settings: dict[str, Any], environ: dict[str, str], level: Level, change: str
 ) -> None:
     found = only(fit.context(candidate(MAX_MODEL_LEN="200000", **settings), environ))
     assert (found.level, found.change) == (level, change)

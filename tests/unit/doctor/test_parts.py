@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -39,7 +40,7 @@ def draft(model: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"TOKENIZER": "org/name"}, draft(Path("org/name"))])
-def test_nothing_is_loaded_beside_a_model_alone(settings: dict[str, str]) -> None:
+def test_nothing_is_loaded_beside_a_model_alone(settings: dict[str, Any]) -> None:
     assert parts_of(arguments(**settings)) == []
 
 

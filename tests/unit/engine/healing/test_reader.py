@@ -88,7 +88,7 @@ print("error:", output.close(), flush=True)
     path = tmp_path / "captures.py"
     path.write_text(script)
     environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, path]
+    command = [sys.executable, str(path)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     passed_on, _, error = done.stdout.rpartition("error: ")
     return passed_on + done.stderr, error.strip()

@@ -59,7 +59,7 @@ def strategy_for(
     vllms = Namespace(**{**own, "model_loader_extra_config": {}, **options})
     mounts = f"overlay / overlay rw 0 0\nthere {place or folder} {kind} rw 0 0\n"
     chosen = strategy(vllms, folder, room, mounts)
-    return chosen and str(chosen)
+    return str(chosen) if chosen else None
 
 
 @pytest.fixture
