@@ -111,6 +111,7 @@ def test_a_pool_holds_a_model_with_the_context_that_is_left(name: str, judge: Ju
         # A size that was set is not changed.
         ("AWQ", 4, {"TENSOR_PARALLEL_SIZE": "3"}, "ADA_24x3", NO, "28"),
         ("GQA", 4, {"TENSOR_PARALLEL_SIZE": "2"}, "ADA_24", NO, "divide it among 2 GPUs"),
+        ("GQA", 4, {"DATA_PARALLEL_SIZE": "2"}, "ADA_24", NO, "divide it among 2 GPUs"),
         ("GQA", 1, {}, "AMPERE_16", NO, "weights 15.0 GiB"),
         # Weights that are quantized while they are loaded may fit.
         ("GQA", 1, {"QUANTIZATION": "fp8_per_tensor"}, "AMPERE_16", DOUBTFUL, "close to tell"),
@@ -142,8 +143,10 @@ def test_room_that_was_set_aside_for_adapters_is_not_the_caches(judge: Judging) 
 def test_more_gpus_are_proposed_where_one_does_not_hold_everything(judge: Judging) -> None:
     judging, one, two = judge("GQA"), choice("ADA_24"), choice("ADA_24x2")
     assert judging.verdicts(one) == [judging.verdict(one), judging.verdict(two)]
-    (only,) = judge("AWQ").verdicts(one)
-    assert only.choice == one
+    # Nor where the settings say how many.
+    for enough in (judge("AWQ"), judge("GQA", 4, TENSOR_PARALLEL_SIZE="1")):
+        (only,) = enough.verdicts(one)
+        assert only.choice == one
 
 
 def test_a_model_that_no_number_of_gpus_holds_is_judged_once(judge: Judging) -> None:
