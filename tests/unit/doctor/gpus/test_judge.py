@@ -144,7 +144,7 @@ def test_more_gpus_are_proposed_where_one_does_not_hold_everything(judge: Judgin
     judging, one, two = judge("GQA"), choice("ADA_24"), choice("ADA_24x2")
     assert judging.verdicts(one) == [judging.verdict(one), judging.verdict(two)]
     # Nor where the settings say how many.
-    for enough in (judge("AWQ"), judge("GQA", 4, TENSOR_PARALLEL_SIZE="1")):
+    for enough in (judge("AWQ"), judge("GQA", 4, TENSOR_PARALLEL_SIZE="2")):
         (only,) = enough.verdicts(one)
         assert only.choice == one
 
