@@ -1,0 +1,172 @@
+"""What batches and fine-tunes have in common: which there are, what they need, when they go."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pydantic import BaseModel
+from support.engine.scripted import CHAT, settings
+
+from worker.batches import request as batches
+from worker.batches.endings import Result as BatchResult
+from worker.batches.state import RESULT
+from worker.batches.store import Batches
+from worker.errors import Conflict, InvalidInput, NoSuchObject
+from worker.fine_tunes import request as fine_tunes
+from worker.fine_tunes.store import FineTunes
+from worker.volume import ids
+from worker.volume.record import DAY_S, STALE_S, Kept, Record
+
+NOW, LATER_S = int(time.time()), 400 * DAY_S
+
+
+class Kind(NamedTuple):
+    """Objects of a kind: what a request for one has, how it ends, and what messages say of it."""
+
+    of: Callable[..., Any]
+    ask: Callable[..., Kept]
+    result: BaseModel
+    purpose: str
+    noun: str
+    param: str
+    field: str
+    # How long one is not over after its creation, or its end.
+    lasts_s: int
+
+
+BATCH = Kind(
+    Batches.of,
+    lambda file_id, **keys: batches.Kept(input_file_id=file_id, endpoint=CHAT, **keys),
+    BatchResult(status="completed", at=NOW),
+    *("batch", "batch", "batch_id", "input_file_id"),
+    lasts_s=DAY_S,
+)
+FINE_TUNE = Kind(
+    FineTunes.of,
+    lambda file_id, **keys: fine_tunes.Kept(
+        training=fine_tunes.Source(file_id=file_id), base="demo", **keys
+    ),
+    fine_tunes.Result(status="failed", at=NOW),
+    *("fine-tune", "fine-tuning job", "fine_tuning_job_id", "training_file"),
+    lasts_s=0,
+)
+
+
+class Store:
+    """The objects of a kind on a volume."""
+
+    def __init__(self, kind: Kind, root: Path, days: int = 30) -> None:
+        self.kind = kind
+        environ = {"FILES_PATH": str(root), "FILES_RETENTION_DAYS": str(days)}
+        self.records = kind.of(settings(**environ))
+
+    def upload(self, purpose: str | None = None) -> str:
+        purpose = purpose or self.kind.purpose
+        id: str = self.records.files.receive([b"{}"], filename="a", purpose=purpose).id
+        return id
+
+    def ask(self, file_id: str | None = None, **keys: Any) -> Kept:
+        id = ids.new(self.records.prefix)
+        return self.kind.ask(file_id or self.upload(), id=id, **{"created_at": NOW, **keys})
+
+    def create(self, *, ended: bool = False) -> Record:
+        one: Record = self.records.create(self.ask())
+        if ended:
+            one.write(RESULT, self.kind.result)
+        return one
+
+
+@pytest.fixture(params=[BATCH, FINE_TUNE], ids=["batch", "fine-tune"])
+def record_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(request.param, tmp_path)
+
+
+def test_what_somebody_has_to_work_on_and_its_inputs_are_known(record_store: Store) -> None:
+    file_id = record_store.upload()
+    waiting = record_store.records.create(record_store.ask(file_id, created_at=NOW + 5))
+    done = record_store.create(ended=True)
+    assert [one.id for one in record_store.records.all()] == [done.id, waiting.id]
+    assert [one.id for one in record_store.records.unfinished()] == [waiting.id]
+    assert record_store.records.inputs_in_use() == {file_id}
+
+
+def test_a_file_of_another_purpose_and_one_that_is_not_there_are_refused_by_the_field(
+    record_store: Store,
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        record_store.records.create(record_store.ask(record_store.upload("vision")))
+    purposes = f"the file has the purpose 'vision', not {record_store.kind.purpose!r}"
+    assert refused.value.message == f"{record_store.kind.field}: {purposes}"
+    with pytest.raises(NoSuchObject, match="no file with this id") as missing:
+        record_store.records.create(record_store.ask("file-nothing"))
+    assert refused.value.param == missing.value.param == record_store.kind.field
+    assert record_store.records.all() == []
+
+
+def test_the_same_request_finds_the_same_object_and_another_one_is_refused(
+    record_store: Store,
+) -> None:
+    first = record_store.ask()
+    record_store.records.create(first)
+    again = record_store.records.create(first.model_copy(update={"created_at": NOW + 7}))
+    assert again.created_at == NOW
+    with pytest.raises(Conflict) as refused:
+        record_store.records.create(first.model_copy(update={"metadata": {"a": "b"}}))
+    name = f"{record_store.kind.noun} {first.id!r}"
+    assert refused.value.message == f"The {name}, of a job with the same id, is another one."
+
+
+@pytest.mark.parametrize("end", ["", "../../etc", "a" * 24])
+def test_there_is_none_with_any_other_id(record_store: Store, end: str) -> None:
+    record_store.create()
+    for id in (f"{record_store.records.prefix}{end}", "other_a"):
+        with pytest.raises(
+            NoSuchObject, match=f"no {record_store.kind.noun} with this id"
+        ) as missing:
+            record_store.records.get(id)
+        assert missing.value.param == record_store.kind.param
+
+
+@pytest.mark.parametrize(
+    ("ended", "days", "removed"),
+    [(True, 29.9, (0, 0)), (True, 30.1, (1, 1)), (False, 400, (1, 0))],
+    ids=["kept", "over", "not ended: a batch has a time"],
+)
+def test_one_is_removed_when_it_was_over_as_long_ago_as_files_are_kept(
+    record_store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: bool,
+    days: float,
+    removed: tuple[int, int],
+) -> None:
+    one = record_store.create(ended=ended)
+    monkeypatch.setattr(time, "time", lambda: NOW + record_store.kind.lasts_s + days * DAY_S)
+    expected = removed[record_store.kind is FINE_TUNE]
+    assert record_store.records.sweep() == expected
+    assert (len(record_store.records.all()), one.directory.exists()) == (1 - expected, not expected)
+
+
+def test_with_a_retention_of_0_nothing_is_ever_removed(
+    record_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_store.create(ended=True)
+    for_ever = Store(record_store.kind, tmp_path, days=0).records
+    monkeypatch.setattr(time, "time", lambda: NOW + 10 * LATER_S)
+    assert (for_ever.sweep(), len(for_ever.all())) == (0, 1)
+
+
+def test_one_that_a_worker_may_be_at_is_not_removed_until_its_lease_is_old(
+    record_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = record_store.create(ended=True)
+    lease = one.leases("run") / "lease-1"
+    lease.parent.mkdir(parents=True)
+    lease.touch()
+    monkeypatch.setattr(time, "time", lambda: NOW + LATER_S)
+    for age_s, held in ((STALE_S - 1, True), (STALE_S + 1, False)):
+        os.utime(lease, (NOW + LATER_S - age_s,) * 2)
+        assert one.held() is held
+        assert record_store.records.sweep() == (not held)
