@@ -1,9 +1,9 @@
-"""Fine-tunes in tests: their directories, and a worker's means to train by a script."""
+"""Fine-tunes in tests: their files on a volume, and a worker's means to train by a script."""
 
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,30 +14,68 @@ from worker.fine_tunes.attempt import Progress
 from worker.fine_tunes.request import Kept, Result, Source
 from worker.fine_tunes.runner import How, Runner
 from worker.fine_tunes.state import FineTune
+from worker.fine_tunes.store import PREFIX, FineTunes
 from worker.fine_tunes.workshop import Bench, Workshop
-from worker.trainer.spec import Data, Hyperparameters, Spec
+from worker.trainer.spec import ATTEMPTS, EVENTS, Data, Event, Hyperparameters, Resumed, Spec
+from worker.volume import ids
 from worker.volume.record import REQUEST
 
 SCRIPTED = Path(__file__).parent / "trainers" / "scripted.py"
 COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED))
 ID, ROWS = "ftjob-" + "a" * 24, "file-" + "a" * 24
+CSV = b"prompt,response\na,b\n"
 
 # What a training tells and does, one thing after the other.
 Script = Sequence[Sequence[Any]]
 CHECKED: Script = [["checked", {"rows": 3}], ["step", 5]]
 DONE: Script = [
     *CHECKED,
-    ["epoch", 5],
-    ["step", 10],
-    ["epoch", 10],
+    *(["epoch", 5], ["step", 10], ["epoch", 10]),
     ["over", {"trained_tokens": 7}],
 ]
 
+# In a store, with the events that attempts have written:
 
-def fine_tune_at(root: Path, *scripts: Script, id: str = ID, **kept: Any) -> FineTune:
+
+def uploaded(fine_tunes: FineTunes, content: bytes = CSV, purpose: str = "fine-tune") -> str:
+    """Upload a file; return its id."""
+    return fine_tunes.files.receive([content], filename="a.csv", purpose=purpose).id
+
+
+def created(fine_tunes: FineTunes, created_at: int = 100, **more: Any) -> FineTune:
+    values = {"created_at": created_at, "base": "demo", **more}
+    training = Source(file_id=uploaded(fine_tunes))
+    return fine_tunes.create(Kept(id=ids.new(PREFIX), training=training, **values))
+
+
+def loss(step: int, value: float, at: float = 200) -> Event:
+    metrics = {"loss": value, "grad_norm": 0.5, "learning_rate": 0.002, "epoch": step / 10}
+    return Event(at=at, message=str(metrics), step=step, metrics=metrics)
+
+
+def eval_loss(step: int, value: float, at: float = 200) -> Event:
+    metrics = {"eval_loss": value, "eval_runtime": 0.1, "epoch": step / 10}
+    return Event(at=at, message=str(metrics), step=step, metrics=metrics)
+
+
+def tell(
+    fine_tune: FineTune, events: Iterable[Event], attempt: str = "000001.aa", resumed_at: int = 0
+) -> Path:
+    """Write the events of an attempt; return their file."""
+    path = fine_tune.directory / ATTEMPTS / attempt / EVENTS
+    path.parent.mkdir(parents=True)
+    lines = [Resumed(resumed_at=resumed_at), *events]
+    path.write_text("".join(f"{line.model_dump_json()}\n" for line in lines))
+    return path
+
+
+# Trained by a script:
+
+
+def fine_tune_at(root: Path, *scripts: Script, id: str = ID, **values: Any) -> FineTune:
     """Create a fine-tune whose attempts play these scripts, the last one again and again."""
     found = FineTune(root / "worker" / "fine_tunes" / id)
-    values = {"created_at": 1_700_000_000, "base": "org/demo", **kept}
+    values = {"created_at": 1_700_000_000, "base": "org/demo", **values}
     request = Kept(id=id, training=Source(file_id=ROWS), spec=Hyperparameters(epochs=2), **values)
     found.write(REQUEST, request)
     (found.directory / "script.json").write_text(json.dumps(scripts))
@@ -49,12 +87,10 @@ def workshop_at(root: Path, **changes: Any) -> Workshop:
 
     async def check(_: Path) -> None: ...
 
-    def spec(_: FineTune) -> Spec:
-        rows = Data(path=root / "rows.csv")
-        return Spec(model=root, tokenizer=root, max_length=8, training=rows)
-
     workshop = Workshop(
-        spec=spec,
+        spec=lambda _: Spec(
+            model=root, tokenizer=root, max_length=8, training=Data(path=root / "rows.csv")
+        ),
         fits=lambda _: None,
         check=check,
         results=lambda _: ("file-metrics",),
@@ -76,17 +112,14 @@ async def run(
     return await Runner(fine_tune, workshop, progress or Progress()).run(seconds)
 
 
-def running(fine_tune: FineTune, workshop: Workshop, **given: Any) -> asyncio.Task[How]:
-    return asyncio.create_task(run(fine_tune, workshop, **given))
+def running(fine_tune: FineTune, workshop: Workshop, **options: Any) -> asyncio.Task[How]:
+    return asyncio.create_task(run(fine_tune, workshop, **options))
 
 
 def pids(fine_tune: FineTune) -> list[int]:
     """Return the ids of all processes that have trained, the oldest first."""
-    try:
-        lines = (fine_tune.directory / "pids").read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    return [int(line) for line in lines]
+    path = fine_tune.directory / "pids"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def alive(fine_tune: FineTune) -> list[int]:
@@ -98,6 +131,14 @@ def result_of(fine_tune: FineTune) -> Result:
     result = fine_tune.result
     assert result
     return result
+
+
+def failure_of(fine_tune: FineTune) -> tuple[str, str, str | None]:
+    """Return the code, the message and the field of why a fine-tune has failed."""
+    result = result_of(fine_tune)
+    assert (result.status, bool(result.error)) == ("failed", True)
+    assert result.error
+    return result.error.code, result.error.message, result.error.param
 
 
 def adapters(root: Path) -> list[Path]:

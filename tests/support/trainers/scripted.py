@@ -68,12 +68,13 @@ class Trainer:
 
     def do_wait(self) -> None:
         """Train until the parent says to stop, then write a checkpoint."""
-        time.sleep(3600)
+        while True:
+            time.sleep(3600)
 
     def do_deaf(self) -> None:
-        """Train on, whatever the parent says."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(3600)
+        """From now on, only leave a file when the parent says to stop."""
+        heard = self.attempt / "heard"
+        signal.signal(signal.SIGTERM, lambda *_: heard.touch())
 
     def stop(self, _: int, __: FrameType | None) -> None:
         self.do_checkpoint(self.step)

@@ -1,4 +1,4 @@
-"""The process that trains: its environment, what is kept of what it says, and its ends."""
+"""The process that trains: its environment, what it said last, its ends, and their reasons."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,9 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 from support.engine.scripted import until
+from support.processes.background import HUNG_S, wait_until
 
+from worker import masking
 from worker.fine_tunes import child as module
 from worker.fine_tunes.child import NICENESS, TAIL, Child
+from worker.fine_tunes.crashes import LONGEST, reason_of
 from worker.settings.environment import WANDB_KEY, take_secrets
 
 SLEEPS = "import time; time.sleep(600)"
@@ -27,23 +29,22 @@ SOURCES = Path(module.__file__).parents[2]
 
 
 @asynccontextmanager
-async def started(script: str, **given: bool) -> AsyncIterator[Child]:
-    child = await Child.started((sys.executable, "-c", script), **{"nice": False, **given})
+async def started(script: str, **options: bool) -> AsyncIterator[Child]:
+    child = await Child.started((sys.executable, "-c", script), **{"nice": False, **options})
     try:
         yield child
     finally:
         await child.kill()
 
 
-def only(command: str) -> psutil.Process | None:
-    """Return the one descendant of this process whose command has a text."""
+def is_running(command: str) -> bool:
+    """Return whether one descendant of this process has a command with a text."""
     found = []
     for one in psutil.Process().children(recursive=True):
         # It may have just ended.
         with contextlib.suppress(psutil.NoSuchProcess):
-            if one.status() != psutil.STATUS_ZOMBIE and command in one.cmdline():
-                found.append(one)
-    return found[0] if len(found) == 1 else None
+            found.append(one.status() != psutil.STATUS_ZOMBIE and command in one.cmdline())
+    return found.count(True) == 1
 
 
 async def test_its_status_and_what_it_said_last_are_kept() -> None:
@@ -66,15 +67,16 @@ async def test_a_wait_that_is_too_short_ends_nothing() -> None:
 
 async def test_a_process_that_does_not_listen_is_killed_with_all_that_it_started() -> None:
     async with started(f"import signal; signal.signal(15, signal.SIG_IGN); {PARENT}") as child:
-        assert await until(lambda: only(SLEEPS) is not None)
+        assert await until(lambda: is_running(SLEEPS))
         child.terminate()
         assert await child.ended(0.2) is None
         assert await child.kill() == -signal.SIGKILL
-        assert await until(lambda: only(SLEEPS) is None)
+        assert await until(lambda: not is_running(SLEEPS))
 
 
+@pytest.mark.parametrize("wandb", [False, True])
 async def test_its_environment_is_offline_and_has_no_secret_but_the_one_it_needs(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, wandb: bool
 ) -> None:
     for name in ("HF_TOKEN", "RUNPOD_AI_API_KEY", WANDB_KEY):
         monkeypatch.setenv(name, f"secret-{name}")
@@ -82,16 +84,14 @@ async def test_its_environment_is_offline_and_has_no_secret_but_the_one_it_needs
     monkeypatch.setattr("worker.settings.environment._taken", {})
     take_secrets()
     script = "import json, os, sys; sys.stderr.write(json.dumps(dict(os.environ)))"
-    for wandb in (False, True):
-        async with started(script, wandb=wandb) as child:
-            assert await child.ended() == 0
-            environ = json.loads(child.said)
-        secrets = [value for value in environ.values() if value.startswith("secret-")]
-        assert secrets == [f"secret-{WANDB_KEY}"] * wandb
-        assert "OMP_NUM_THREADS" not in environ
-        assert environ["HF_HUB_OFFLINE"] == "1"
-        assert environ["OMP_WAIT_POLICY"] == "passive"
-        assert environ["PYTHONPATH"].split(":")[0] == str(SOURCES)
+    async with started(script, wandb=wandb) as child:
+        assert await child.ended() == 0
+        environ = json.loads(child.said)
+    secrets = [value for value in environ.values() if value.startswith("secret-")]
+    assert secrets == [f"secret-{WANDB_KEY}"] * wandb
+    assert "OMP_NUM_THREADS" not in environ
+    assert (environ["HF_HUB_OFFLINE"], environ["OMP_WAIT_POLICY"]) == ("1", "passive")
+    assert environ["PYTHONPATH"].split(":")[0] == str(SOURCES)
 
 
 async def test_it_has_all_cores_and_lets_others_go_first() -> None:
@@ -125,18 +125,15 @@ async def main():
     await child.ended()
 asyncio.run(main())
 """
-    environ = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    environ, pid = {**os.environ, "PYTHONPATH": str(SOURCES)}, tmp_path / "pid"
     worker = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=environ)
     try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        child = psutil.Process(int((tmp_path / "pid").read_text()))
+        wait_until(lambda: pid.exists() and pid.read_text())
+        child = psutil.Process(int(pid.read_text()))
     finally:
         worker.kill()
         worker.wait()
-    child.wait(60)
+    child.wait(HUNG_S)
 
 
 async def test_a_worker_that_is_cancelled_while_it_starts_one_leaves_none() -> None:
@@ -148,4 +145,48 @@ async def test_a_worker_that_is_cancelled_while_it_starts_one_leaves_none() -> N
             await starting.result().kill()
         starting.cancel()
         await asyncio.wait({starting})
-    assert await until(lambda: only(SLEEPS) is None)
+    assert await until(lambda: not is_running(SLEEPS))
+
+
+# What callers are told of a crash: a reason, and no more.
+
+TRACE = 'Traceback (most recent call last):\n  File "/opt/worker/a.py", line 5, in run\n    run()\n'
+CRASHED = "The process that trains has crashed: "
+HOST = "RuntimeError: 1/2 of a/b at https://host/path"
+LACKS = "RuntimeError: DefaultCPUAllocator: can't allocate memory"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "reason"),
+    [
+        (1, f"{TRACE}ValueError: wrong\n", f"{CRASHED}ValueError: wrong"),
+        (1, f"{TRACE}OSError: no file /a/x/y.bin here\n", f"{CRASHED}OSError: no file ... here"),
+        (1, f"{HOST}\n\n", f"{CRASHED}{HOST}"),
+        (1, "KeyError: 5\n/opt/a.py:3: UserWarning: old\n  warn()\n", f"{CRASHED}KeyError: 5"),
+        (1, "\n \n", f"{CRASHED}status 1"),
+        (-40, "", "The process that trains was ended by signal 40."),
+    ],
+)
+def test_the_last_line_is_the_reason_without_paths(status: int, said: str, reason: str) -> None:
+    assert reason_of(status, said) == reason
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "words"),
+    [
+        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried", ["FINE_TUNE_MAX_LENGTH", "Tried"]),
+        (1, LACKS, ["FINE_TUNE_MAX_LENGTH", LACKS]),
+        (-signal.SIGSEGV, "", ["SIGSEGV"]),
+        (-signal.SIGKILL, "", ["memory is full"]),
+    ],
+)
+def test_a_lack_of_memory_says_what_to_change(status: int, said: str, words: list[str]) -> None:
+    assert [word for word in words if word not in reason_of(status, said)] == []
+
+
+def test_secrets_are_masked_and_a_long_reason_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "_secrets", [])
+    masking.hide(["sk-canary-of-a-key"])
+    message = reason_of(1, "ValueError: sk-canary-of-a-key " + "x" * 5_000)
+    assert "canary" not in message
+    assert len(message) < LONGEST + 100

@@ -10,7 +10,9 @@ from support.engine.scripted import until
 from support.fine_tunes import (
     CHECKED,
     DONE,
+    Script,
     adapters,
+    failure_of,
     fine_tune_at,
     pids,
     result_of,
@@ -19,58 +21,59 @@ from support.fine_tunes import (
     workshop_at,
 )
 
-from worker.errors import VolumeError
+from worker.errors import EngineBusy, VolumeError
 from worker.fine_tunes.state import FineTune
 
-CRASHES = ["exit", 1], ["kill", signal.SIGKILL], ["kill", signal.SIGSEGV]
+EXITS = ["exit", 1]
+KILLED = ["kill", signal.SIGKILL]
+# The trainer itself ends with this status on SIGTERM.
+STOPPED = ["exit", 75]
 
 
-@pytest.mark.parametrize("crash", CRASHES, ids=str)
-async def test_a_crash_after_a_checkpoint_is_gone_on_from(
-    tmp_path: Path, crash: list[object]
+def crashing(*steps: int, crash: list[object] = EXITS) -> list[Script]:
+    """Return attempts that crash after a checkpoint of a step."""
+    return [[*CHECKED, ["checkpoint", step], crash] for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("scripts", "status", "attempts"),
+    [
+        *(
+            ([*crashing(5, 6, crash=crash), DONE], "succeeded", 3)
+            for crash in (EXITS, KILLED, ["kill", signal.SIGSEGV])
+        ),
+        (crashing(1, 2, 3, 4), "failed", 3),
+        ([*crashing(5), [*CHECKED, EXITS], DONE], "failed", 2),
+        *(([*[[*CHECKED, end]] * 1, DONE], "succeeded", 2) for end in (KILLED, STOPPED)),
+        *(([*[[*CHECKED, end]] * 2, DONE], "failed", 2) for end in (KILLED, STOPPED)),
+    ],
+)
+async def test_a_crash_is_gone_on_from_if_the_training_comes_further_or_was_killed_once(
+    tmp_path: Path, scripts: list[Script], status: str, attempts: int
 ) -> None:
-    crashing = [*CHECKED, ["checkpoint", 5], crash]
-    fine_tune = fine_tune_at(tmp_path, crashing, [["checkpoint", 6], crash], DONE)
+    fine_tune = fine_tune_at(tmp_path, *scripts)
     assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
-    assert result_of(fine_tune).status == "succeeded"
-    assert len(fine_tune.attempts()) == 3
-
-
-async def test_one_that_crashes_again_and_again_fails(tmp_path: Path) -> None:
-    crashing = [[*CHECKED, ["checkpoint", step], ["exit", 1]] for step in range(1, 9)]
-    fine_tune = fine_tune_at(tmp_path, *crashing)
-    await run(fine_tune, workshop_at(tmp_path))
-    assert result_of(fine_tune).status == "failed"
-    assert len(fine_tune.attempts()) == 3
+    assert (result_of(fine_tune).status, len(fine_tune.attempts())) == (status, attempts)
 
 
 async def test_one_that_crashes_at_the_same_step_fails_with_what_it_said(tmp_path: Path) -> None:
     said = 'Traceback (most recent call last):\n  File "/opt/x.py"\nValueError: no /opt/weights\n'
-    fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["say", said], ["exit", 1]])
+    fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["say", said], EXITS])
     await run(fine_tune, workshop_at(tmp_path))
+    message = "The process that trains has crashed: ValueError: no ..."
+    assert failure_of(fine_tune) == ("training_failed", message, None)
     assert len(fine_tune.attempts()) == 1
-    error = result_of(fine_tune).error
-    assert error
-    assert (error.code, error.message) == (
-        "training_failed",
-        "The process that trains has crashed: ValueError: no ...",
-    )
 
 
-# The trainer itself ends with this status on SIGTERM.
-ENDED = ["kill", signal.SIGKILL], ["exit", 75]
-
-
-@pytest.mark.parametrize("end", ENDED, ids=str)
-@pytest.mark.parametrize(("kills", "status"), [(1, "succeeded"), (2, "failed")])
-async def test_one_that_is_killed_before_a_checkpoint_is_begun_once_more(
-    tmp_path: Path, kills: int, status: str, end: list[object]
-) -> None:
-    killed = [*CHECKED, end]
-    fine_tune = fine_tune_at(tmp_path, *[killed] * kills, DONE)
-    await run(fine_tune, workshop_at(tmp_path))
-    assert result_of(fine_tune).status == status
-    assert len(fine_tune.attempts()) == 2
+async def test_where_no_process_can_be_started_the_job_is_sent_elsewhere(tmp_path: Path) -> None:
+    fine_tune = fine_tune_at(tmp_path, DONE)
+    # Longer than an argument may be.
+    unstartable = workshop_at(tmp_path, command=("a" * (1 << 20),))
+    with pytest.raises(EngineBusy, match="no room for a further process"):
+        await run(fine_tune, unstartable)
+    assert (fine_tune.status, fine_tune.held()) == ("queued", False)
+    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
+    assert result_of(fine_tune).status == "succeeded"
 
 
 async def test_a_full_volume_ends_nothing_and_another_job_goes_on(tmp_path: Path) -> None:
@@ -93,10 +96,8 @@ async def test_a_disk_that_is_full_when_it_is_published_is_gone_on_from(tmp_path
         filler.unlink()
         assert await run(fine_tune, workshop) == "ended"
         assert len(fine_tune.attempts()) == 1
-        result = result_of(fine_tune)
-        assert sorted(path.name for path in adapters(disk)) == sorted(
-            str(one.name) for one in result.checkpoints
-        )
+        names = sorted(str(one.name) for one in result_of(fine_tune).checkpoints)
+        assert [path.name for path in adapters(disk)] == names
 
 
 async def test_the_mark_of_a_name_is_gone_before_the_end_after_which_nobody_removes_it(

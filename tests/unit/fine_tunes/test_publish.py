@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ MOST_STEPS = 200
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
+def trained(tmp_path: Path) -> Path:
     place = tmp_path / "attempt" / "result"
     place.mkdir(parents=True)
     (place / CONFIG).write_text('{"r": 8, "base_model_name_or_path": "/weights/x"}')
@@ -34,9 +35,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "adapters"
 
 
-def asked(base: str, suffix: str | None = None) -> Kept:
-    source = Source(file_id="file-a")
-    return Kept(id=ID, created_at=1_700_000_000, base=base, training=source, suffix=suffix)
+def names_in(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -49,59 +49,47 @@ def asked(base: str, suffix: str | None = None) -> Kept:
         ("x" * 300, "y" * 64, "x" * 29 + "." + "y" * 64 + ".231114-221320"),
     ],
 )
-def test_a_name_says_the_model_the_suffix_and_the_time(
-    base: str, suffix: str | None, name: str
-) -> None:
-    assert name_of(asked(base, suffix)) == name
+def test_a_name_says_model_suffix_and_time(base: str, suffix: str | None, name: str) -> None:
+    rows = Source(file_id="file-a")
+    asked = Kept(id=ID, created_at=1_700_000_000, base=base, suffix=suffix, training=rows)
+    assert name_of(asked) == name
     assert NAME.fullmatch(checkpoint_name(f"{name}-99", 10**9))
 
 
-def test_an_adapter_has_its_files_its_model_and_whose_it_is(root: Path, source: Path) -> None:
-    publish(root, "a", source, "org/demo", ID)
-    assert sorted(path.name for path in (root / "a").iterdir()) == sorted((CONFIG, WEIGHTS, MADE))
+def test_an_adapter_has_its_files_its_model_and_its_maker_once(root: Path, trained: Path) -> None:
+    publish(root, "a", trained, "org/demo", ID)
+    assert (names_in(root), names_in(root / "a")) == (["a"], sorted((CONFIG, WEIGHTS, MADE)))
     config = json.loads((root / "a" / CONFIG).read_text())
     assert config == {"r": 8, "base_model_name_or_path": "org/demo"}
     assert maker(root, "a") == ID
-    assert [path.name for path in root.iterdir()] == ["a"]
+    before = (root / "a").stat().st_ino
+    publish(root, "a", trained, "org/demo", ID)
+    assert (root / "a").stat().st_ino == before
 
 
-def test_a_name_is_given_once(root: Path, source: Path) -> None:
+def test_a_name_is_given_once(root: Path, trained: Path) -> None:
     assert reserve(root, "a", ID) == "a"
     # Again: the worker that had reserved it died.
     assert reserve(root, "a", ID) == "a"
     assert reserve(root, "a", OTHER) == "a-2"
-    publish(root, "a", source, "demo", ID)
+    publish(root, "a", trained, "demo", ID)
     release(root, "a")
     assert reserve(root, "a", "ftjob-c") == "a-3"
     assert reserve(root, "a", ID) == "a"
 
 
-def test_the_name_of_an_adapter_that_somebody_has_put_there_is_not_taken(root: Path) -> None:
-    (root / "a").mkdir(parents=True)
+def test_the_place_of_another_adapter_is_not_taken(root: Path, trained: Path) -> None:
+    publish(root, "a", trained, "demo", OTHER)
+    with pytest.raises(VolumeError):
+        publish(root, "a", trained, "demo", ID)
+    assert (maker(root, "a"), names_in(root)) == (OTHER, ["a"])
     assert reserve(root, "a", ID) == "a-2"
     assert not (root / ".a").exists()
 
 
-def test_what_is_published_is_not_written_again(root: Path, source: Path) -> None:
-    publish(root, "a", source, "demo", ID)
-    before = (root / "a").stat().st_ino
-    publish(root, "a", source, "demo", ID)
-    assert (root / "a").stat().st_ino == before
-
-
-def test_it_never_takes_the_place_of_another(root: Path, source: Path) -> None:
-    publish(root, "a", source, "demo", OTHER)
-    with pytest.raises(VolumeError):
-        publish(root, "a", source, "demo", ID)
-    assert maker(root, "a") == OTHER
-    assert [path.name for path in root.iterdir()] == ["a"]
-
-
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"id": 5}', "\udcff"])
-def test_a_mark_that_somebody_has_written_makes_no_maker(
-    root: Path, source: Path, content: str
-) -> None:
-    publish(root, "a", source, "demo", ID)
+def test_a_mark_of_somebody_else_makes_no_maker(root: Path, trained: Path, content: str) -> None:
+    publish(root, "a", trained, "demo", ID)
     (root / "a" / MADE).write_text(content, errors="surrogateescape")
     assert maker(root, "a") is None
     remove(root, "a")
@@ -126,19 +114,20 @@ def killed_after(steps: int, work: Callable[[], None]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
 
 
-def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, source: Path) -> None:
+def reserve_and_publish(root: Path, trained: Path) -> None:
+    name = reserve(root, "a", ID)
+    publish(root, name, trained, "demo", ID)
+    release(root, name)
+
+
+def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, trained: Path) -> None:
     for steps in range(MOST_STEPS):
         root = tmp_path / str(steps)
-
-        def work(root: Path = root) -> None:
-            name = reserve(root, "a", ID)
-            publish(root, name, source, "demo", ID)
-            release(root, name)
-
+        work = partial(reserve_and_publish, root, trained)
         was_killed = killed_after(steps, work)
         # It is not there, or whole.
         if (root / "a").exists():
-            assert len(list((root / "a").iterdir())) == 3
+            assert len(names_in(root / "a")) == 3
             assert (root / "a" / WEIGHTS).stat().st_size == 100_000
         work()
         assert adapter_names(root) == ["a"]
@@ -150,26 +139,23 @@ def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, source: Pat
     assert steps > 10
 
 
-def test_what_was_left_in_the_middle_is_removed_by_whoever_goes_on(
-    root: Path, source: Path
-) -> None:
-    left = root / ".a.0123"
-    left.mkdir(parents=True)
-    (left / WEIGHTS).write_text("half")
-    publish(root, "a", source, "demo", ID)
-    assert [path.name for path in root.iterdir()] == ["a"]
+def test_what_was_left_half_made_is_removed_by_whoever_goes_on(root: Path, trained: Path) -> None:
+    (root / ".a.0123").mkdir(parents=True)
+    (root / ".a.0123" / WEIGHTS).write_text("half")
+    publish(root, "a", trained, "demo", ID)
+    assert names_in(root) == ["a"]
 
 
-def test_on_a_full_volume_nothing_appears_and_nothing_is_left(tmp_path: Path, source: Path) -> None:
+def test_on_a_full_volume_nothing_appears_and_none_is_left(tmp_path: Path, trained: Path) -> None:
     with mounted(tmp_path / "disk", 1 << 18) as disk:
         root = disk / "adapters"
         root.mkdir()
         filler = fill(disk, left=50_000)
         with pytest.raises(VolumeError, match="full"):
-            publish(root, "a", source, "demo", ID)
-        assert list(root.iterdir()) == []
+            publish(root, "a", trained, "demo", ID)
+        assert names_in(root) == []
         filler.unlink()
-        publish(root, "a", source, "demo", ID)
+        publish(root, "a", trained, "demo", ID)
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):
             reserve(root, "b", ID)

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from support.engine.scripted import until
 from support.fine_tunes import (
     CHECKED,
     DONE,
+    failure_of,
     fine_tune_at,
     pids,
-    result_of,
     run,
     running,
     workshop_at,
@@ -30,10 +29,11 @@ from worker.trainer.spec import ONLY_CHECK, Spec
 class Memory:
     """Stands for the engine's memory, which a training has to itself."""
 
-    def __init__(self, *, is_free: bool = True) -> None:
+    def __init__(self, *, free: bool = True, back: Callable[[], object] = bool) -> None:
         self.log: list[str] = []
+        self._back = back
         self._free = asyncio.Event()
-        if is_free:
+        if free:
             self._free.set()
 
     @contextlib.asynccontextmanager
@@ -45,6 +45,7 @@ class Memory:
             yield
         finally:
             self.log.append("back")
+            self._back()
 
 
 async def test_an_adapter_is_trained_in_the_room_that_is_made_and_published_beside(
@@ -61,27 +62,21 @@ async def test_an_adapter_is_trained_in_the_room_that_is_made_and_published_besi
 
 
 async def test_what_is_cancelled_while_room_is_made_is_not_trained(tmp_path: Path) -> None:
-    memory = Memory(is_free=False)
+    memory = Memory(free=False)
     fine_tune = fine_tune_at(tmp_path, DONE)
     task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
     assert await until(lambda: bool(memory.log))
     fine_tune.cancel()
     assert await asyncio.wait_for(task, HUNG_S) == "ended"
     assert memory.log == ["asked", "back"]
-    assert result_of(fine_tune).status == "cancelled"
-    assert pids(fine_tune) == []
+    assert (fine_tune.status, pids(fine_tune)) == ("cancelled", [])
 
 
 async def test_what_is_cancelled_has_ended_before_the_engine_is_back(tmp_path: Path) -> None:
     statuses: list[str] = []
-
-    @contextlib.asynccontextmanager
-    async def room() -> AsyncIterator[None]:
-        yield
-        statuses.append(fine_tune.status)
-
+    memory = Memory(back=lambda: statuses.append(fine_tune.status))
     fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["wait"]])
-    task = running(fine_tune, workshop_at(tmp_path, room=room))
+    task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
     assert await until(lambda: pids(fine_tune) != [])
     fine_tune.cancel()
     assert await task == "ended"
@@ -120,29 +115,23 @@ async def test_for_rows_that_are_wrong_no_room_is_made(tmp_path: Path) -> None:
     mistake = {"file": "training_file", "line": 3, "message": "no answer"}
     fine_tune = fine_tune_at(tmp_path, [["checked", {"mistakes": [mistake]}]])
     assert await run(fine_tune, workshop_at(tmp_path, room=memory.room)) == "ended"
-    error = result_of(fine_tune).error
-    assert error
-    assert (error.code, memory.log) == ("invalid_training_file", [])
+    assert (failure_of(fine_tune)[0], memory.log) == ("invalid_training_file", [])
 
 
 async def test_rows_that_were_checked_are_not_looked_at_before_there_is_room_again(
     tmp_path: Path,
 ) -> None:
-    memory = Memory(is_free=False)
     fine_tune = fine_tune_at(tmp_path, DONE)
-    for times in (1, 2):
+    for _ in range(2):
+        memory = Memory(free=False)
         task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
-        assert await until(partial(_asked, memory, times))
+        assert await until(lambda log=memory.log: bool(log))  # type: ignore[misc]  # its default
         task.cancel()
         await asyncio.wait({task})
     assert len(fine_tune.attempts()) == 1
 
 
-def _asked(memory: Memory, times: int) -> bool:
-    return memory.log.count("asked") == times
-
-
-async def test_while_the_rows_are_checked_requests_come_first(
+async def test_while_rows_are_checked_requests_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, started = [], Child.started
@@ -154,17 +143,6 @@ async def test_while_the_rows_are_checked_requests_come_first(
     monkeypatch.setattr(Child, "started", noted)
     await run(fine_tune_at(tmp_path, DONE), workshop_at(tmp_path, room=Memory().room, nice=False))
     assert begun == [(True, True), (False, False)]
-
-
-async def test_what_never_fits_disturbs_nobody(tmp_path: Path) -> None:
-    def refuse(_: Spec) -> None:
-        raise InvalidInput("it needs 80.0 GiB")
-
-    memory = Memory()
-    fine_tune = fine_tune_at(tmp_path, DONE)
-    await run(fine_tune, workshop_at(tmp_path, room=memory.room, fits=refuse))
-    assert result_of(fine_tune).error
-    assert (memory.log, fine_tune.attempts()) == ([], [])
 
 
 class Taken:
@@ -179,32 +157,45 @@ class Taken:
             raise MemoryTaken("it needs 8.0 GiB")
 
 
-async def test_memory_that_others_have_for_the_moment_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worker.fine_tunes.room.WATCH_S", 0.01)
+def refuse(_: Spec) -> None:
+    raise InvalidInput("it needs 8.0 GiB")
+
+
+async def test_memory_that_others_have_for_the_moment_is_waited_for(tmp_path: Path) -> None:
     fine_tune, taken = fine_tune_at(tmp_path, DONE), Taken(3)
     await run(fine_tune, workshop_at(tmp_path, fits=taken.fits))
-    assert (result_of(fine_tune).status, taken.looks) == ("succeeded", -1)
+    assert (fine_tune.status, taken.looks) == ("succeeded", -1)
 
 
-async def test_memory_that_others_keep_is_the_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fits", [refuse, Taken(float("inf")).fits], ids=["never", "not now"])
+async def test_memory_that_does_not_suffice_is_the_failure_and_disturbs_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: Callable[[Spec], None]
 ) -> None:
-    monkeypatch.setattr("worker.fine_tunes.room.WATCH_S", 0.01)
     monkeypatch.setattr("worker.fine_tunes.room.MEMORY_S", 0.1)
     fine_tune = fine_tune_at(tmp_path, DONE)
-    await run(fine_tune, workshop_at(tmp_path, fits=Taken(float("inf")).fits))
-    error = result_of(fine_tune).error
-    assert error
-    assert (error.code, error.message) == ("not_trainable", "it needs 8.0 GiB")
+    await run(fine_tune, workshop_at(tmp_path, fits=fits))
+    assert failure_of(fine_tune) == ("not_trainable", "it needs 8.0 GiB", None)
     assert pids(fine_tune) == []
 
 
+async def test_what_never_fits_makes_no_room(tmp_path: Path) -> None:
+    memory = Memory()
+    fine_tune = fine_tune_at(tmp_path, DONE)
+    await run(fine_tune, workshop_at(tmp_path, room=memory.room, fits=refuse))
+    assert (fine_tune.status, memory.log, fine_tune.attempts()) == ("failed", [], [])
+
+
 async def test_one_that_waits_for_memory_is_cancelled(tmp_path: Path) -> None:
-    fine_tune, taken = fine_tune_at(tmp_path, DONE), Taken(1_000)
-    task = running(fine_tune, workshop_at(tmp_path, fits=taken.fits))
-    assert await until(lambda: taken.looks < 1_000)
+    fine_tune, taken = fine_tune_at(tmp_path, DONE), Taken(float("inf"))
+    looked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def fits(spec: Spec) -> None:
+        loop.call_soon_threadsafe(looked.set)
+        taken.fits(spec)
+
+    task = running(fine_tune, workshop_at(tmp_path, fits=fits))
+    await looked.wait()
     fine_tune.cancel()
     assert await asyncio.wait_for(task, HUNG_S) == "ended"
-    assert result_of(fine_tune).status == "cancelled"
+    assert fine_tune.status == "cancelled"

@@ -2,61 +2,59 @@
 
 import errno
 import os
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from worker.errors import Conflict, NoSuchObject
-from worker.fine_tunes.request import Error, Kept, Publishing, Result, Source
+from worker.fine_tunes.request import Error, Publishing, Result
 from worker.fine_tunes.state import FineTune
 from worker.trainer.spec import ATTEMPTS, CHECKED, Checked
-from worker.volume.record import REQUEST, STALE_S
-
-
-@pytest.fixture
-def fine_tune(tmp_path: Path) -> FineTune:
-    found = FineTune(tmp_path / "ftjob-a")
-    kept = Kept(id=found.id, created_at=5, base="demo", training=Source(file_id="file-a"))
-    found.write(REQUEST, kept)
-    return found
-
-
-def hold(fine_tune: FineTune) -> Path:
-    lease = fine_tune.leases() / "lease-1"
-    lease.parent.mkdir(parents=True)
-    lease.touch()
-    return lease
-
-
-def check(fine_tune: FineTune, attempt: str = "000001.aa") -> None:
-    fine_tune.write(f"{ATTEMPTS}/{attempt}/{CHECKED}", Checked(rows=3))
-
+from worker.volume.record import REQUEST
 
 SUCCEEDED = Result(status="succeeded", at=9, adapter="demo.a")
 FAILED = Result(status="failed", at=10, error=Error(code="crashed", message="a"))
 PUBLISHING = Publishing(name="demo.a", attempt="000001.aa")
 
 
-def test_what_nobody_works_on_is_queued_whatever_was_done(fine_tune: FineTune) -> None:
-    assert fine_tune.status == "queued"
-    check(fine_tune)
-    assert fine_tune.status == "queued"
+def hold(fine_tune: FineTune) -> None:
+    """Take the lease, as a worker that is at it does."""
+    lease = fine_tune.leases() / "lease-1"
+    lease.parent.mkdir(parents=True)
+    lease.touch()
 
 
-def test_it_validates_files_until_a_look_at_the_data_is_over_and_then_runs(
-    fine_tune: FineTune,
+def check(fine_tune: FineTune, attempt: str = "000001.aa", rows: int = 3) -> None:
+    fine_tune.write(f"{ATTEMPTS}/{attempt}/{CHECKED}", Checked(rows=rows))
+
+
+def refuses_all(fine_tune: FineTune, message: str) -> None:
+    for ask in (fine_tune.cancel, fine_tune.pause, fine_tune.resume):
+        with pytest.raises(Conflict, match=message):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("done", "status"),
+    [
+        ((), "queued"),
+        ((check,), "queued"),
+        ((hold,), "validating_files"),
+        ((hold, check), "running"),
+        ((hold, check, FineTune.pause), "paused"),
+        ((hold, check, FineTune.cancel, FineTune.settle), "running"),
+        ((check, FineTune.cancel, FineTune.settle), "cancelled"),
+        ((FineTune.pause, FineTune.cancel, FineTune.settle), "cancelled"),
+    ],
+)
+def test_its_status_follows_from_who_works_on_it_and_what_was_asked(
+    fine_tune: FineTune, done: tuple[Callable[[FineTune], Any], ...], status: str
 ) -> None:
-    hold(fine_tune)
-    assert fine_tune.status == "validating_files"
-    check(fine_tune)
-    assert fine_tune.status == "running"
-
-
-def test_a_lease_that_nobody_rewrites_holds_nothing(fine_tune: FineTune) -> None:
-    lease = hold(fine_tune)
-    os.utime(lease, (then := time.time() - STALE_S - 1, then))
-    assert fine_tune.status == "queued"
+    for act in done:
+        act(fine_tune)
+    assert (fine_tune.status, fine_tune.ended()) == (status, status == "cancelled")
 
 
 def test_it_can_be_paused_and_resumed_again_and_again(fine_tune: FineTune) -> None:
@@ -71,74 +69,46 @@ def test_it_can_be_paused_and_resumed_again_and_again(fine_tune: FineTune) -> No
             fine_tune.resume()
 
 
-def test_one_that_nobody_works_on_is_cancelled_at_once(fine_tune: FineTune) -> None:
-    fine_tune.pause()
+def test_one_that_was_cancelled_can_not_be_stopped_again(fine_tune: FineTune) -> None:
     fine_tune.cancel()
     assert fine_tune.stopping() == "cancelled"
-    assert not fine_tune.ended()
-    fine_tune.settle()
-    assert (fine_tune.status, fine_tune.ended()) == ("cancelled", True)
-    for ask in (fine_tune.cancel, fine_tune.pause, fine_tune.resume):
-        with pytest.raises(Conflict, match="has been cancelled"):
-            ask()
-
-
-def test_one_that_somebody_works_on_is_cancelled_by_them(fine_tune: FineTune) -> None:
-    hold(fine_tune)
-    check(fine_tune)
-    fine_tune.cancel()
-    fine_tune.settle()
-    assert (fine_tune.status, fine_tune.ended()) == ("running", False)
-    with pytest.raises(Conflict, match="cancelled already"):
+    with pytest.raises(Conflict, match="is cancelled already"):
         fine_tune.pause()
+    fine_tune.settle()
+    refuses_all(fine_tune, "has been cancelled")
 
 
 def test_once_its_adapter_is_published_nothing_stops_it(fine_tune: FineTune) -> None:
     assert fine_tune.decide(PUBLISHING) == PUBLISHING
-    other = PUBLISHING.model_copy(update={"name": "demo.b"})
-    assert fine_tune.decide(other) == PUBLISHING
-    for ask in (fine_tune.cancel, fine_tune.pause, fine_tune.resume):
-        with pytest.raises(Conflict, match="is being published"):
-            ask()
+    assert fine_tune.decide(PUBLISHING.model_copy(update={"name": "demo.b"})) == PUBLISHING
+    refuses_all(fine_tune, "is being published")
 
 
-def test_of_a_cancel_and_a_publisher_at_once_the_first_decides(
-    fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_decided_before_a_cancel_counts(fine_tune: FineTune) -> None:
     fine_tune.cancel()
     assert fine_tune.decide(PUBLISHING) is None
-    other = FineTune(fine_tune.directory.with_name("ftjob-b"))
-    other.write(REQUEST, fine_tune.request)
-    # The publisher decides after the cancel has looked.
-    monkeypatch.setattr(other, "_check_open", lambda _: other.decide(PUBLISHING))
-    with pytest.raises(Conflict, match="is being published"):
-        other.cancel()
-    assert other.stopping() is None
-
-
-def test_one_that_was_cancelled_does_not_fail_and_one_that_fails_is_not_cancelled(
-    fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fine_tune.cancel()
     assert fine_tune.end(FAILED).status == "cancelled"
-    other = FineTune(fine_tune.directory.with_name("ftjob-b"))
-    other.write(REQUEST, fine_tune.request)
-    monkeypatch.setattr(other, "_check_open", lambda _: other.end(FAILED))
-    with pytest.raises(Conflict, match="has failed"):
-        other.cancel()
 
 
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOENT])
-def test_a_sick_volume_takes_nothing_from_an_end(
-    fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch, number: int
+@pytest.mark.parametrize(
+    ("decide", "message"),
+    [
+        (lambda fine_tune: fine_tune.decide(PUBLISHING), "is being published"),
+        (lambda fine_tune: fine_tune.end(FAILED), "has failed"),
+    ],
+    ids=["published", "failed"],
+)
+def test_a_cancel_that_is_decided_later_is_refused(
+    fine_tune: FineTune,
+    monkeypatch: pytest.MonkeyPatch,
+    decide: Callable[[FineTune], object],
+    message: str,
 ) -> None:
-    check(fine_tune)
-
-    def fail(_: Path) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(Path, "iterdir", fail)
-    assert fine_tune.end(SUCCEEDED) == SUCCEEDED
+    # The other one decides after the cancel has looked.
+    monkeypatch.setattr(fine_tune, "_check_open", lambda _: decide(fine_tune))
+    with pytest.raises(Conflict, match=message):
+        fine_tune.cancel()
+    assert fine_tune.stopping() is None
 
 
 def test_it_ends_once(fine_tune: FineTune) -> None:
@@ -149,7 +119,19 @@ def test_it_ends_once(fine_tune: FineTune) -> None:
     assert FineTune(fine_tune.directory).over_at == 9
 
 
-def test_at_its_end_only_what_the_attempts_have_told_is_kept(fine_tune: FineTune) -> None:
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT])
+def test_a_sick_volume_takes_nothing_from_an_end(
+    fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    check(fine_tune)
+    monkeypatch.setattr(Path, "iterdir", fail)
+    assert fine_tune.end(SUCCEEDED) == SUCCEEDED
+
+
+def test_at_its_end_only_the_events_of_the_attempts_stay(fine_tune: FineTune) -> None:
     place = fine_tune.directory / ATTEMPTS / "000001.aa"
     for name in ("checkpoints", "epochs", "result", "tokens"):
         (place / name).mkdir(parents=True)
@@ -159,25 +141,23 @@ def test_at_its_end_only_what_the_attempts_have_told_is_kept(fine_tune: FineTune
     assert [path.name for path in place.iterdir()] == ["events.jsonl"]
 
 
-def test_attempts_are_in_the_order_of_their_names(fine_tune: FineTune) -> None:
+def test_attempts_are_in_the_order_of_their_names_and_the_newest_check_counts(
+    fine_tune: FineTune,
+) -> None:
     assert fine_tune.attempts() == []
     for name in ("000010.bb", "000002.cc", ".new", "000001.dd"):
         (fine_tune.directory / ATTEMPTS / name).mkdir(parents=True)
     names = [path.name for path in fine_tune.attempts()]
     assert names == ["000001.dd", "000002.cc", "000010.bb"]
+    check(fine_tune, "000001.dd")
+    check(fine_tune, "000002.cc", rows=4)
+    assert fine_tune.checked == Checked(rows=4)
 
 
-def test_the_newest_look_at_the_data_counts(fine_tune: FineTune) -> None:
-    check(fine_tune)
-    newest = Checked(rows=4)
-    fine_tune.write(f"{ATTEMPTS}/000002.bb/{CHECKED}", newest)
-    (fine_tune.directory / ATTEMPTS / "000003.cc").mkdir()
-    assert fine_tune.checked == newest
-
-
-def test_nothing_is_written_for_one_that_is_not_there(tmp_path: Path) -> None:
-    nobody = FineTune(tmp_path / "ftjob-b")
-    for ask in (nobody.cancel, nobody.pause, nobody.resume):
+def test_nothing_is_written_for_one_that_is_not_there(fine_tune: FineTune) -> None:
+    (fine_tune.directory / REQUEST).unlink()
+    fine_tune.directory.rmdir()
+    for ask in (fine_tune.cancel, fine_tune.pause, fine_tune.resume):
         with pytest.raises(NoSuchObject):
             ask()
-    assert not nobody.directory.exists()
+    assert not fine_tune.directory.exists()

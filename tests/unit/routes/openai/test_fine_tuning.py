@@ -10,7 +10,7 @@ from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 from support.caller import Caller
 from support.engine.scripted import ScriptedEngine, replying
-from support.told import created, eval_loss, loss, tell, uploaded
+from support.fine_tunes import created, eval_loss, loss, tell, uploaded
 
 from worker.fine_tunes.request import Checkpoint, Error, Result
 from worker.fine_tunes.store import PREFIX, FineTunes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
-from support.told import created, loss, tell, uploaded
+from support.fine_tunes import created, loss, tell, uploaded
 
 from worker.fine_tunes.request import Error, Result
 from worker.fine_tunes.store import FineTunes
