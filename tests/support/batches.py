@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, until
+from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, tokens, until
 from worker.app import Worker
 from worker.batches.state import Batch
 from worker.batches.store import Batches
@@ -24,6 +24,11 @@ def lines(count: int, **body: Any) -> list[dict[str, Any]]:
 
 def as_text(found: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in found)
+
+
+def of_lines(count: int, **keys: Any) -> dict[str, Any]:
+    """Return a request for a batch of so many lines, which come with it."""
+    return {"requests": lines(count), "endpoint": CHAT, **keys}
 
 
 def worker_at(root: Path, engine: ScriptedEngine, **environ: str) -> Worker:
@@ -47,29 +52,6 @@ async def refused(worker: Worker, payload: dict[str, Any], job_id: str = "job-1"
     return failure([await answered(worker, payload, job_id)])
 
 
-def only(root: Path) -> Batch:
-    """Return the one batch that there is."""
-    (found,) = Batches.of(settings(FILES_PATH=str(root))).all()
-    return found
-
-
-async def begun(
-    worker: Worker, engine: ScriptedEngine, most: int, **spec: Any
-) -> asyncio.Task[Any]:
-    """Begin to run a batch in a job; return it when more lines than so many were asked."""
-    running = asyncio.create_task(answered(worker, {"batch": spec}))
-    assert await until(lambda: len(engine.asked) > most)
-    return running
-
-
-async def given_up(root: Path, engine: ScriptedEngine, running: asyncio.Task[Any]) -> Batch:
-    """Cancel the job of the one batch that there is; return it when no worker is at it."""
-    running.cancel()
-    batch = only(root)
-    assert await until(lambda: not engine.generating and not batch.held())
-    return batch
-
-
 def content(root: Path, file_id: str | None) -> list[dict[str, Any]]:
     """Return the lines of a file; none, if there is no file."""
     if file_id is None:
@@ -81,9 +63,60 @@ def content(root: Path, file_id: str | None) -> list[dict[str, Any]]:
 
 def results(root: Path, batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the lines of the output and of the error file by custom_id: each stands once."""
-    output = content(root, batch["output_file_id"])
-    errors = content(root, batch["error_file_id"])
-    names = [one["custom_id"] for one in output + errors]
-    assert len(set(names)) == len(names)
-    by_name = [{one["custom_id"]: one for one in file} for file in (output, errors)]
-    return by_name[0], by_name[1]
+    files = [content(root, batch[f"{name}_file_id"]) for name in ("output", "error")]
+    output, errors = ({one["custom_id"]: one for one in file} for file in files)
+    assert len(output | errors) == sum(map(len, files))
+    return output, errors
+
+
+class Batching:
+    """A worker with a volume, and an engine that answers four lines at once."""
+
+    def __init__(self, root: Path, engine: ScriptedEngine) -> None:
+        engine.slots = 4
+        self.root, self.engine = root, engine
+        self.worker = worker_at(root, engine)
+        self.batches = Batches.of(settings(FILES_PATH=str(root)))
+
+    def only(self) -> Batch:
+        """Return the one batch that there is."""
+        (found,) = self.batches.all()
+        return found
+
+    async def answered(self, payload: dict[str, Any], job_id: str = "job-1") -> Any:
+        return await answered(self.worker, payload, job_id)
+
+    async def refused(self, payload: dict[str, Any], job_id: str = "job-1") -> dict[str, Any]:
+        return await refused(self.worker, payload, job_id)
+
+    async def run(self, job_id: str = "job-1", **spec: Any) -> dict[str, Any]:
+        return await batch_of(self.worker, job_id, **spec)
+
+    async def begun(
+        self, most: int, worker: Worker | None = None, **spec: Any
+    ) -> asyncio.Task[Any]:
+        """Begin to run a batch, slowly; return its job when more lines than so many were asked."""
+        self.engine.script = tuple(tokens("a", "b", pause=0.05))
+        running = asyncio.create_task(answered(worker or self.worker, {"batch": spec}))
+        assert await until(lambda: len(self.engine.asked) > most)
+        return running
+
+    async def in_the_middle(self, count: int = 300, **keys: Any) -> Batch:
+        """Return a batch of which some lines were answered, and no worker is at it."""
+        return await self.abandoned(await self.begun(20, **{**of_lines(count), **keys}))
+
+    async def abandoned(self, running: asyncio.Task[Any]) -> Batch:
+        """Cancel the job of the one batch that there is; return it when no worker is at it."""
+        running.cancel()
+        batch = self.only()
+        assert await until(lambda: not self.engine.generating and not batch.held())
+        self.engine.script = tuple(tokens("a"))
+        return batch
+
+    async def get(self, batch: Batch, job_id: str = "job-2") -> dict[str, Any]:
+        request = {"route": f"/v1/batches/{batch.id}", "method": "GET"}
+        found: dict[str, Any] = await self.answered(request, job_id)
+        return found
+
+    def results(self, batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        return results(self.root, batch)

@@ -4,22 +4,13 @@ import asyncio
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.batches import (
-    answered,
-    as_text,
-    begun,
-    content,
-    given_up,
-    lines,
-    only,
-    results,
-    worker_at,
-)
-from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens, until
+from support.batches import Batching, as_text, content, lines, of_lines, worker_at
+from support.engine.scripted import CHAT, settings, until
 
 from worker.batches.finish import finish, settle
 from worker.batches.parts import Part, Row
@@ -29,151 +20,160 @@ from worker.errors import Conflict, NoSuchObject
 from worker.volume.lease import Leases
 from worker.volume.record import STALE_S
 
-SLOW = tokens("a", "b", pause=0.05)
+COUNT = 300
+FROM_INBOX: dict[str, Any] = {"input_path": "inbox/in.jsonl", "endpoint": CHAT}
 
 
-def batches_at(root: Path, **environ: str) -> Batches:
-    return Batches.of(settings(FILES_PATH=str(root), **environ))
-
-
-async def in_the_middle(root: Path, count: int = 300, **spec: Any) -> Batch:
-    """Return a batch of which a worker has answered some lines, and no worker is at it."""
-    with ScriptedEngine(*SLOW) as engine:
-        engine.slots = 4
-        spec |= {"requests": lines(count), "endpoint": CHAT}
-        running = await begun(worker_at(root, engine), engine, 20, **spec)
-        return await given_up(root, engine, running)
+@pytest.fixture
+def input_file(tmp_path: Path) -> Path:
+    """A file of lines on the volume."""
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "in.jsonl").write_bytes(as_text(lines(COUNT)))
+    return tmp_path / "inbox" / "in.jsonl"
 
 
 def died(batch: Batch, name: str) -> Path:
     """Leave a lease as a worker that was killed does; return its file."""
     leases = batch.leases(name)
     leases.mkdir(parents=True, exist_ok=True)
-    lease = leases / "lease-1"
-    lease.write_text('{"owner":"dead","host":"h","pid":1,"attempt":1}')
-    return lease
+    (leases / "lease-1").write_text('{"owner": "dead", "host": "h", "pid": 1, "attempt": 1}')
+    return leases / "lease-1"
 
 
 def long_ago(lease: Path) -> None:
     os.utime(lease, (then := time.time() - STALE_S - 1, then))
 
 
-async def test_two_who_finish_at_once_write_the_same(tmp_path: Path) -> None:
-    batch = await in_the_middle(tmp_path)
-    both = await asyncio.gather(
-        *(
-            asyncio.to_thread(finish, batches_at(tmp_path), batch, status)
-            for status in ("cancelled", "expired")
-        )
+def status_of(batch: Batch) -> str:
+    return str(batch.shown()["status"])
+
+
+@pytest.mark.parametrize("names", [("plan",), ("shard-0",), ("end",), ("plan", "shard-0", "end")])
+async def test_the_leases_of_a_dead_worker_are_taken_over(
+    batching: Batching, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.volume.turns.LOOK_S", 0.01)
+    # So little time that it only creates the batch.
+    await batching.run(**of_lines(3, max_runtime_sec=1))
+    batch = batching.only()
+    (batch.directory / "plan.json").unlink()
+    leases = [died(batch, name) for name in names]
+    found = await batching.run("job-2", id=batch.id)
+    assert (found["status"], len(batching.results(found)[0])) == ("completed", 3)
+    assert not any(lease.exists() for lease in leases)
+
+
+async def test_two_who_finish_at_once_write_the_same(batching: Batching) -> None:
+    batch = await batching.in_the_middle()
+    first, second = await asyncio.gather(
+        asyncio.to_thread(finish, batching.batches, batch, "cancelled"),
+        asyncio.to_thread(finish, batching.batches, batch, "expired"),
     )
-    assert both[0] == both[1] == batch.result
-    output, errors = results(tmp_path, batch.shown())
-    assert len(output) + len(errors) == 300
-    written = {file.id for file in batches_at(tmp_path).files.list(purpose="batch_output").data}
-    assert written == {both[0].output_file_id, both[0].error_file_id}
+    assert first == second == batch.result
+    output, errors = batching.results(batch.shown())
+    assert len(output) + len(errors) == COUNT
+    written = {file.id for file in batching.batches.files.list(purpose="batch_output").data}
+    assert written == {first.output_file_id, first.error_file_id}
 
 
-async def test_an_end_that_was_decided_is_carried_out_after_a_death(tmp_path: Path) -> None:
-    batch = await in_the_middle(tmp_path)
+async def test_an_end_that_was_decided_is_carried_out_after_a_death(batching: Batching) -> None:
+    batch = await batching.in_the_middle()
     ending = batch.decide("cancelled")
-    died(batch, "end")
+    lease = died(batch, "end")
     late = Part(batch.parts, "0.zombie")
-    await late.add(Row(300, False, 1, 1, b'{"custom_id": "c299"}'))
+    await late.add(Row(COUNT, False, 1, 1, b'{"custom_id": "c299"}'))
     before = batch.counts()
     await late.close()
     # All but the second at which it was counted.
     assert batch.counts().model_copy(update={"at": before.at}) == before
-    with ScriptedEngine() as engine:
-        settle(batches_at(tmp_path), batch)
-        assert batch.shown()["status"] == "cancelling"
-        long_ago(batch.leases("end") / "lease-1")
-        path = f"/v1/batches/{batch.id}"
-        shown = await answered(worker_at(tmp_path, engine), {"route": path, "method": "GET"})
-    assert shown["status"] == "cancelled"
-    assert shown["output_file_id"] == ending.output_file_id
-    output, errors = results(tmp_path, shown)
+    settle(batching.batches, batch)
+    assert status_of(batch) == "cancelling"
+    long_ago(lease)
+    found = await batching.get(batch)
+    assert (found["status"], found["output_file_id"]) == ("cancelled", ending.output_file_id)
+    output, errors = batching.results(found)
     assert "c299" in errors
-    assert len(output) == before.completed == shown["request_counts"]["completed"]
+    assert len(output) == before.completed == found["request_counts"]["completed"]
 
 
-async def test_a_cancel_of_a_batch_that_is_being_ended_changes_nothing(tmp_path: Path) -> None:
-    batch = await in_the_middle(tmp_path)
+async def test_a_cancel_of_a_batch_that_is_being_ended_changes_nothing(batching: Batching) -> None:
+    batch = await batching.in_the_middle()
     batch.decide("expired")
     batch.cancel()
-    assert batch.shown()["status"] == "finalizing"
-    settle(batches_at(tmp_path), batch)
-    assert batch.shown()["status"] == "expired"
+    assert status_of(batch) == "finalizing"
+    settle(batching.batches, batch)
+    assert status_of(batch) == "expired"
     with pytest.raises(Conflict, match="expired"):
         batch.cancel()
 
 
-async def test_a_batch_is_not_ended_by_others_while_a_worker_may_be_at_it(tmp_path: Path) -> None:
-    batch = await in_the_middle(tmp_path)
+async def test_a_batch_is_not_ended_by_others_while_a_worker_may_be_at_it(
+    batching: Batching,
+) -> None:
+    batch = await batching.in_the_middle()
     lease = died(batch, "shard-0")
     batch.cancel()
-    settle(batches_at(tmp_path), batch)
+    settle(batching.batches, batch)
     assert not batch.ended()
     long_ago(lease)
-    settle(batches_at(tmp_path), batch)
-    assert batch.shown()["status"] == "cancelled"
+    settle(batching.batches, batch)
+    assert status_of(batch) == "cancelled"
 
 
-async def test_a_runner_waits_for_the_lines_of_another_before_it_ends_a_batch(
-    tmp_path: Path,
-) -> None:
-    batch = await in_the_middle(tmp_path, data_parallelism=2)
-    plan = batch.plan
-    assert plan is not None
-    index = batch.shards_left(plan)[-1]
-    number = plan.shards[index].first
-    with ScriptedEngine() as engine:
-        leases = Leases(batch.leases(f"shard-{index}"))
-        with leases.taken(lambda: (0, 0)):
-            batch.cancel()
-            job = {"batch": {"id": batch.id}}
-            running = asyncio.create_task(answered(worker_at(tmp_path, engine), job, "job-2"))
-            await asyncio.sleep(2)
-            assert not batch.ended()
-            part = Part(batch.parts, f"{index}.other")
-            await part.add(Row(number, False, 1, 1, b'{"custom_id": "late"}'))
-            await part.close()
-        shown = (await running)["batch"]
-    assert shown["status"] == "cancelled"
-    assert "late" in results(tmp_path, shown)[0]
-
-
-async def test_short_shards_make_no_living_worker_a_dead_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = []
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Leases]:
+    """Return a list of the looks at leases that others have."""
+    looks: list[Leases] = []
     look = Leases.look
 
-    def counted(leases: Leases) -> Any:
+    def noted(leases: Leases) -> Any:
         looks.append(leases)
         return look(leases)
 
-    monkeypatch.setattr(Leases, "look", counted)
-    batch = await in_the_middle(tmp_path, 200, data_parallelism=8)
-    looks.clear()
-    with ScriptedEngine(*tokens("a")) as engine:
-        plan = batch.plan
-        assert plan is not None
-        first, *_ = batch.shards_left(plan)
-        leases = Leases(batch.leases(f"shard-{first}"))
-        with leases.taken(lambda: (0, 0)) as held:
-            began = time.monotonic()
-            job = {"batch": {"id": batch.id}}
-            running = asyncio.create_task(answered(worker_at(tmp_path, engine), job, "job-2"))
-            assert await until(lambda: batch.shards_left(plan) == [first])
-            assert held is not None
-            assert len(looks) <= time.monotonic() - began + 1
-        assert (await running)["batch"]["status"] == "completed"
+    monkeypatch.setattr(Leases, "look", noted)
+    return looks
 
 
-async def test_answers_that_the_volume_has_lost_are_computed_again(tmp_path: Path) -> None:
-    batch = await in_the_middle(tmp_path, 60)
-    durable = batch.counts().completed
-    (records,) = batch.parts.glob("*.records")
+async def test_a_runner_waits_for_the_lines_of_another_before_it_ends_a_batch(
+    batching: Batching, looks: list[Leases], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.volume.turns.LOOK_S", 0.01)
+    batch = await batching.in_the_middle(data_parallelism=2)
+    plan = batch.plan
+    assert plan is not None
+    index = batch.shards_left(plan)[-1]
+    with Leases(batch.leases(f"shard-{index}")).taken(lambda: (0, 0)):
+        looks.clear()
+        batch.cancel()
+        running = asyncio.create_task(batching.run("job-2", id=batch.id))
+        assert await until(lambda: len(looks) > 1 or batch.ended())
+        assert not batch.ended()
+        part = Part(batch.parts, f"{index}.other")
+        await part.add(Row(plan.shards[index].first, False, 1, 1, b'{"custom_id": "late"}'))
+        await part.close()
+    found = await running
+    assert found["status"] == "cancelled"
+    assert "late" in batching.results(found)[0]
+
+
+async def test_short_shards_make_no_worker_dead(batching: Batching, looks: list[Leases]) -> None:
+    batch = await batching.in_the_middle(200, data_parallelism=8)
+    plan = batch.plan
+    assert plan is not None
+    first, *_ = batch.shards_left(plan)
+    with Leases(batch.leases(f"shard-{first}")).taken(lambda: (0, 0)) as lease:
+        looks.clear()
+        began = time.monotonic()
+        running = asyncio.create_task(batching.run("job-2", id=batch.id))
+        assert await until(lambda: batch.shards_left(plan) == [first])
+        assert lease is not None
+        assert len(looks) <= time.monotonic() - began + 1
+    assert (await running)["status"] == "completed"
+
+
+async def test_answers_that_the_volume_has_lost_are_computed_again(batching: Batching) -> None:
+    batch = await batching.in_the_middle(60)
+    asked, durable = len(batching.engine.asked), batch.counts().completed
     (texts,) = batch.parts.glob("*.jsonl")
     size = texts.stat().st_size
     with texts.open("r+b") as opened:
@@ -181,103 +181,96 @@ async def test_answers_that_the_volume_has_lost_are_computed_again(tmp_path: Pat
         opened.write(bytes(size // 4))
     # As if the shard had been done before that.
     batch.finish_shard(0)
-    with ScriptedEngine(*tokens("a")) as engine:
-        job = {"batch": {"id": batch.id}}
-        shown = (await answered(worker_at(tmp_path, engine), job, "job-2"))["batch"]
-    assert records.exists()
-    assert 60 - durable < len(engine.asked) < 60
-    output, errors = results(tmp_path, shown)
-    assert (shown["status"], len(output), errors) == ("completed", 60, {})
+    found = await batching.run("job-2", id=batch.id)
+    assert 60 - durable < len(batching.engine.asked) - asked < 60
+    output, errors = batching.results(found)
+    assert (found["status"], len(output), errors) == ("completed", 60, {})
 
 
-@pytest.mark.parametrize("way", ["changed", "removed"])
+def write(place: Path, found: Iterable[dict[str, Any]]) -> None:
+    place.write_bytes(as_text(found))
+
+
+def turn(place: Path) -> None:
+    write(place, reversed(lines(COUNT)))
+
+
+def remove(place: Path) -> None:
+    place.unlink()
+
+
+@pytest.mark.parametrize("change", [turn, remove])
 async def test_a_batch_whose_input_is_no_more_the_same_fails_and_keeps_its_answers(
-    tmp_path: Path, way: str
+    batching: Batching, input_file: Path, change: Callable[[Path], None]
 ) -> None:
-    (tmp_path / "inbox").mkdir()
-    (tmp_path / "inbox" / "in.jsonl").write_bytes(as_text(lines(300)))
-    spec = {"input_path": "inbox/in.jsonl", "endpoint": CHAT}
-    with ScriptedEngine(*SLOW) as engine:
-        engine.slots = 4
-        worker = worker_at(tmp_path, engine)
-        running = await begun(worker, engine, 20, **spec)
-        durable = (await given_up(tmp_path, engine, running)).counts().completed
-        if way == "changed":
-            (tmp_path / "inbox" / "in.jsonl").write_bytes(as_text(reversed(lines(300))))
-        else:
-            (tmp_path / "inbox" / "in.jsonl").unlink()
-        shown = (await answered(worker, {"batch": {"id": only(tmp_path).id}}, "job-2"))["batch"]
-    assert (shown["status"], shown["error_file_id"]) == ("failed", None)
-    assert shown["errors"]["data"][0]["code"] == "input_changed"
-    assert len(results(tmp_path, shown)[0]) == durable > 0
-    assert shown["failed_at"] is not None
+    running = await batching.begun(20, **FROM_INBOX)
+    batch = await batching.abandoned(running)
+    durable = batch.counts().completed
+    change(input_file)
+    found = await batching.run("job-2", id=batch.id)
+    assert (found["status"], found["error_file_id"]) == ("failed", None)
+    assert found["errors"]["data"][0]["code"] == "input_changed"
+    assert len(batching.results(found)[0]) == durable > 0
+    assert found["failed_at"] is not None
 
 
-async def test_an_input_that_changes_while_it_is_read_is_not_answered_further(
-    tmp_path: Path,
+async def test_an_input_that_changes_is_not_answered_further(
+    batching: Batching, input_file: Path
 ) -> None:
-    place = tmp_path / "inbox" / "in.jsonl"
-    place.parent.mkdir()
-    place.write_bytes(as_text(lines(1000)))
-    with ScriptedEngine(*SLOW) as engine:
-        engine.slots = 4
-        worker = worker_at(tmp_path, engine, BATCH_CONCURRENCY="8")
-        spec = {"input_path": "inbox/in.jsonl", "endpoint": CHAT}
-        running = await begun(worker, engine, 20, **spec)
-        # In place, with lines of the same lengths.
-        place.write_bytes(place.read_bytes().replace(b'"custom_id": "c', b'"custom_id": "d'))
-        shown = (await running)["batch"]
-    assert shown["status"] == "failed"
-    assert all(name.startswith("c") for name in results(tmp_path, shown)[0])
+    write(input_file, lines(1000))
+    worker = worker_at(batching.root, batching.engine, BATCH_CONCURRENCY="8")
+    running = await batching.begun(20, worker, **FROM_INBOX)
+    # In place, with lines of the same lengths.
+    write(
+        input_file, [{**one, "custom_id": f"d{number}"} for number, one in enumerate(lines(1000))]
+    )
+    found = (await running)["batch"]
+    assert found["status"] == "failed"
+    assert all(name.startswith("c") for name in batching.results(found)[0])
 
 
-async def test_a_batch_without_its_input_still_ends_when_it_is_cancelled(tmp_path: Path) -> None:
-    batch = await in_the_middle(tmp_path)
-    shutil.rmtree(tmp_path / "worker" / "files" / batch.request.input_file_id)
+async def test_a_batch_without_its_input_still_ends_when_it_is_cancelled(
+    batching: Batching,
+) -> None:
+    batch = await batching.in_the_middle()
+    shutil.rmtree(batching.root / "worker" / "files" / batch.request.input_file_id)
     batch.cancel()
-    settle(batches_at(tmp_path), batch)
-    shown = batch.shown()
-    assert (shown["status"], shown["error_file_id"]) == ("cancelled", None)
-    assert len(content(tmp_path, shown["output_file_id"])) == batch.counts().completed
+    settle(batching.batches, batch)
+    found = batch.shown()
+    assert (found["status"], found["error_file_id"]) == ("cancelled", None)
+    assert len(content(batching.root, found["output_file_id"])) == batch.counts().completed
 
 
-async def test_an_input_that_is_gone_before_it_was_checked_fails_the_batch(tmp_path: Path) -> None:
-    (tmp_path / "inbox").mkdir()
-    (tmp_path / "inbox" / "in.jsonl").write_bytes(as_text(lines(3)))
+async def test_an_input_gone_before_its_check_fails_it(
+    batching: Batching, input_file: Path
+) -> None:
     body = {"path": "inbox/in.jsonl", "purpose": "batch"}
-    with ScriptedEngine() as engine:
-        worker = worker_at(tmp_path, engine)
-        file = await answered(worker, {"route": "/v1/files", "method": "POST", "body": body})
-        body = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
-        made = {"route": "/v1/batches", "method": "POST", "body": body}
-        batch = await answered(worker, made, "job-2")
-        (tmp_path / "inbox" / "in.jsonl").unlink()
-        shown = (await answered(worker, batch["run_with"]["input"], "job-3"))["batch"]
-    assert shown["status"] == "failed"
-    assert shown["errors"]["data"][0]["code"] == "input_changed"
+    file = await batching.answered({"route": "/v1/files", "method": "POST", "body": body})
+    body = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
+    made = {"route": "/v1/batches", "method": "POST", "body": body}
+    batch = await batching.answered(made, "job-2")
+    remove(input_file)
+    found = (await batching.answered(batch["run_with"]["input"], "job-3"))["batch"]
+    assert found["status"] == "failed"
+    assert found["errors"]["data"][0]["code"] == "input_changed"
 
 
-async def test_retention_keeps_the_inputs_of_batches_that_go_on(tmp_path: Path) -> None:
-    batch = await in_the_middle(tmp_path)
+async def test_retention_keeps_the_inputs_of_batches_that_go_on(batching: Batching) -> None:
+    batch = await batching.in_the_middle()
     file_id = batch.request.input_file_id
-    batches = batches_at(tmp_path, FILES_RETENTION_DAYS="0.000001")
-    assert batches.inputs_in_use() == {file_id}
-    meta = tmp_path / "worker" / "files" / file_id / "meta.json"
+    batches = Batches.of(settings(FILES_PATH=str(batching.root), FILES_RETENTION_DAYS="0.000001"))
+    meta = batching.root / "worker" / "files" / file_id / "meta.json"
     stored = batches.files.get(file_id)
     meta.write_text(stored.model_copy(update={"expires_at": 1}).model_dump_json())
     assert (batches.files.sweep(batches.inputs_in_use()), batches.sweep()) == (0, 0)
-    with ScriptedEngine(*tokens("a")) as engine:
-        job = {"batch": {"id": batch.id}}
-        shown = (await answered(worker_at(tmp_path, engine), job, "job-2"))["batch"]
-    assert shown["status"] == "completed"
+    assert (await batching.run("job-2", id=batch.id))["status"] == "completed"
     assert batches.files.sweep(batches.inputs_in_use()) == 1
 
 
-async def test_a_batch_that_is_removed_is_not_there_for_whoever_looks_at_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_batch_that_is_removed_is_not_there(
+    batching: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = await in_the_middle(tmp_path)
-    batches = batches_at(tmp_path)
+    batch = await batching.in_the_middle()
     counts = Batch.counts
 
     def meanwhile(found: Batch) -> Any:
@@ -287,17 +280,4 @@ async def test_a_batch_that_is_removed_is_not_there_for_whoever_looks_at_it(
     monkeypatch.setattr(Batch, "counts", meanwhile)
     with pytest.raises(NoSuchObject):
         batch.shown()
-    assert batches.all() == []
-
-
-async def test_a_batch_that_nobody_ended_is_removed_long_after_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = await in_the_middle(tmp_path)
-    batches = batches_at(tmp_path, FILES_RETENTION_DAYS="1")
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 1.5 * 24 * 3600)
-    assert batches.sweep() == 0
-    monkeypatch.setattr(time, "time", lambda: now + 2.5 * 24 * 3600)
-    assert batches.sweep() == 1
-    assert not batch.directory.exists()
+    assert batching.batches.all() == []

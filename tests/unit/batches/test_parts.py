@@ -16,7 +16,7 @@ from worker.batches import parts
 from worker.batches.parts import LINES, RECORDS, Finished, Part, Row, finished, sizes, text_of
 from worker.errors import VolumeError
 
-COUNT = 7
+COUNT = 4
 
 
 def row(number: int, *, failed: bool = False, text: str = "") -> Row:
@@ -61,24 +61,19 @@ def expect_sound(directory: Path) -> int:
     return len(found)
 
 
-def test_records_cut_at_any_byte_are_read_up_to_there(whole: Path, tmp_path: Path) -> None:
-    content = (whole / f"0.a{RECORDS}").read_bytes()
-    size = len(content) // COUNT
+@pytest.mark.parametrize("kind", [LINES, RECORDS])
+def test_files_cut_at_any_byte_are_read_up_to_there(whole: Path, tmp_path: Path, kind: str) -> None:
+    content = (whole / f"0.a{kind}").read_bytes()
     for length in range(len(content) + 1):
-        torn = damaged(whole, tmp_path, RECORDS, content[:length])
-        assert expect_sound(torn) == len(finished(torn)) == length // size
-
-
-def test_lines_cut_at_any_byte_are_read_up_to_there(whole: Path, tmp_path: Path) -> None:
-    content = (whole / f"0.a{LINES}").read_bytes()
-    for length in range(len(content) + 1):
-        torn = damaged(whole, tmp_path, LINES, content[:length])
+        cut = content[:length]
+        there = cut.count(b"\n") if kind == LINES else length // (len(content) // COUNT)
+        torn = damaged(whole, tmp_path, kind, cut)
         # Also counted without the texts: a line behind the end was never finished.
-        assert expect_sound(torn) == len(finished(torn)) == content[:length].count(b"\n")
+        assert expect_sound(torn) == len(finished(torn)) == there
 
 
 @pytest.mark.parametrize("kind", [LINES, RECORDS])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(begin=st.floats(0, 1), length=st.integers(1, 64), filled=st.sampled_from([0, 0xFF]))
 def test_blocks_that_a_disk_has_lost_are_no_lines(
     whole: Path,
@@ -120,7 +115,11 @@ async def test_what_a_zombie_writes_after_the_cut_does_not_count(tmp_path: Path)
     assert sorted(finished(tmp_path)) == [1, 2, 3, 4]
 
 
-async def test_a_line_is_durable_within_a_second_though_no_other_comes(tmp_path: Path) -> None:
+async def test_a_line_is_durable_within_a_second_though_no_other_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert parts.GROUP_S == 1
+    monkeypatch.setattr(parts, "GROUP_S", 0.05)
     part = Part(tmp_path, "0.a")
     await part.add(row(1))
     await asyncio.sleep(0)
@@ -131,7 +130,7 @@ async def test_a_line_is_durable_within_a_second_though_no_other_comes(tmp_path:
     await part.close()
 
 
-async def test_a_line_has_its_record_once_its_text_is_on_the_disk(
+async def test_a_record_comes_after_its_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records, fsync = tmp_path / f"0.a{RECORDS}", os.fsync
@@ -148,7 +147,7 @@ async def test_a_line_has_its_record_once_its_text_is_on_the_disk(
     assert synced == [*zip(names, (False, False, True), strict=True)]
 
 
-async def test_groups_are_written_one_after_the_other_and_to_the_end(
+async def test_groups_are_written_one_by_one_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = threading.Lock()
@@ -175,14 +174,10 @@ async def test_groups_are_written_one_after_the_other_and_to_the_end(
         # All that was taken is there, though nobody waits for it any more.
         while len(finished(tmp_path)) < 300 - len(cancelled):
             await asyncio.sleep(0.01)
-    assert expect_numbers(tmp_path) == set(range(300)) - cancelled
+    assert set(finished(tmp_path, texts=True)) == set(range(300)) - cancelled
 
 
-def expect_numbers(directory: Path) -> set[int]:
-    return set(finished(directory, texts=True))
-
-
-async def test_after_a_group_that_fails_nothing_more_is_written(
+async def test_after_a_failed_group_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(opened: FileIO, content: bytearray) -> None:

@@ -1,0 +1,202 @@
+"""Where LLM Engine's batches lie, the arrays that they end as, and the jobs that callers see."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker.batches.llm_engine import rendering
+from worker.batches.llm_engine.places import Output, input_place
+from worker.batches.llm_engine.views import job
+from worker.errors import Conflict, InvalidInput, NoSuchObject, VolumeError
+from worker.files import Files
+from worker.volume import Volume
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def files(root: Path) -> Files:
+    return Files(Volume(root, bucket="vol1"), max_mb=1, retention_days=1)
+
+
+def reserve(path: str, files: Files, batch_id: str = "batch_a") -> None:
+    with Output(path, files, batch_id).reserved():
+        pass
+
+
+def test_an_input_is_a_file_or_lies_on_the_volume(root: Path, files: Files) -> None:
+    stored = files.receive([b"[]"], filename="in.json")
+    assert input_place(stored.id, files).read_bytes() == b"[]"
+    for path in ("inbox/in.json", "s3://vol1/inbox/in.json", str(root / "inbox" / "in.json")):
+        assert input_place(path, files) == root / "inbox" / "in.json"
+    with pytest.raises(NoSuchObject):
+        input_place("file-" + "a" * 24, files)
+
+
+@pytest.mark.parametrize(
+    ("key", "use", "instead"),
+    [
+        ("input_data_path", input_place, "the id of a file that was sent to /v1/files"),
+        ("output_data_path", reserve, "s3://<volume id>/key"),
+    ],
+)
+def test_a_place_of_nobodys_is_refused_by_its_key(
+    files: Files, key: str, use: Any, instead: str
+) -> None:
+    addresses = [f"{scheme}://example.com/in.json" for scheme in ("http", "https")]
+    for path in (*addresses, "../x", "/etc/passwd", "s3://other/x", "worker/files/x", ""):
+        with pytest.raises(InvalidInput) as refused:
+            use(path, files)
+        assert (refused.value.param, refused.value.message[: len(key) + 2]) == (key, f"{key}: ")
+        assert (instead in refused.value.message) == (path in addresses)
+
+
+def test_an_output_is_reserved_for_one_batch_until_it_is_written(root: Path, files: Files) -> None:
+    place = root / "out" / "a" / "out.json"
+    output = Output("out/a/out.json", files, "batch_a")
+    with output.reserved():
+        assert place.read_bytes() == b'{"job_id": "batch_a"}\n'
+    # The same batch, as by a job that comes again.
+    reserve("out/a/out.json", files, "batch_a")
+    for other in ("batch_b", "batch_a1", "batch_"):
+        with pytest.raises(Conflict, match="or a batch's output"):
+            reserve("out/a/out.json", files, other)
+    output.write(lambda: [b"[", b"]"])
+    assert place.read_bytes() == b"[]"
+    output.release()
+    output.write(lambda: [b"[]"])
+    assert place.read_bytes() == b"[]"
+    with pytest.raises(Conflict, match="somebody else"):
+        output.write(lambda: [b"[1]"])
+
+
+def test_a_batch_that_is_not_created_releases_its_output(root: Path, files: Files) -> None:
+    with pytest.raises(RuntimeError), Output("out/a", files, "batch_a").reserved():
+        raise RuntimeError
+    assert [*(root / "out").iterdir()] == []
+
+
+def test_an_output_whose_reservation_was_removed_is_written(root: Path, files: Files) -> None:
+    reserve("out/a", files)
+    (root / "out" / "a").unlink()
+    Output("out/a", files, "batch_a").write(lambda: [b"[]"])
+    assert (root / "out" / "a").read_bytes() == b"[]"
+
+
+def test_an_output_that_can_be_no_file_is_refused_at_once(root: Path, files: Files) -> None:
+    (root / "out" / "a").mkdir(parents=True)
+    (root / "out" / "a" / "file").write_text("")
+    for path in ("out/a", "out/a/file/out.json", "out/a/file/b/out.json"):
+        with pytest.raises(InvalidInput, match="no file can be there") as caught:
+            reserve(path, files)
+        assert str(root) not in caught.value.message
+
+
+def test_without_a_volume_the_operator_is_told(tmp_path: Path) -> None:
+    missing = Volume(tmp_path / "none", optional=False)
+    with pytest.raises(VolumeError, match="FILES_PATH"):
+        reserve("out/out.json", Files(missing, max_mb=1, retention_days=1))
+
+
+# Arrays:
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+LOG_PROBS = {"tokens": [" a", "b"], "token_logprobs": [-0.5, -1]}
+COMPLETION: dict[str, Any] = {"choices": [{"text": " ab", "logprobs": None}], "usage": USAGE}
+WITH_LOG_PROBS = {**COMPLETION, "choices": [{"text": " ab", "logprobs": LOG_PROBS}]}
+ITEM = {"text": " ab", "num_prompt_tokens": 5, "num_completion_tokens": 2}
+TOKENS = [{"token": " a", "log_prob": -0.5}, {"token": "b", "log_prob": -1}]
+ERROR = {"error": {"message": "too long", "code": 400}}
+
+
+def line(body: Any, status: int = 200) -> bytes:
+    response = {"status_code": status, "request_id": "r", "body": body}
+    return json.dumps({"id": "1", "custom_id": "0", "response": response, "error": None}).encode()
+
+
+EXPIRED = json.dumps({"id": "1", "custom_id": "0", "response": None, "error": ERROR}).encode()
+
+
+@pytest.mark.parametrize(
+    ("found", "v1", "v2"),
+    [
+        (line(COMPLETION), ITEM, COMPLETION),
+        (line(WITH_LOG_PROBS), {**ITEM, "tokens": TOKENS}, WITH_LOG_PROBS),
+        (line(ERROR, 400), None, ERROR),
+        (EXPIRED, None, None),
+        (None, None, None),
+    ],
+    ids=["completion", "log probabilities", "failed", "not asked", "lost"],
+)
+def test_an_answer_is_renamed_in_v1_and_as_it_is_in_v2(
+    found: bytes | None, v1: Any, v2: Any
+) -> None:
+    assert (json.loads(rendering.v1(found)), json.loads(rendering.v2(found))) == (v1, v2)
+
+
+def test_an_answer_that_is_no_completion_is_null_and_stands_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert rendering.v1(line({"choices": []})) == b"null"
+    assert "no completion" in caplog.text
+
+
+@settings(max_examples=30)
+@given(st.lists(st.none() | st.dictionaries(st.text(), st.text())))
+def test_the_array_has_one_item_for_each_request_in_their_order(bodies: list[Any]) -> None:
+    found = [None if body is None else line(body) for body in bodies]
+    parts = list(rendering.array(iter(found), rendering.v2))
+    assert json.loads(b"".join(parts)) == bodies
+    # It can be written while it is made.
+    assert len(parts) == len(bodies) + 1
+
+
+# Jobs:
+
+ASKED = {
+    "output_data_path": "out.json",
+    "model_config": {"model": "demo"},
+    "priority": "3",
+    "metadata": {"team": "a"},
+}
+BATCH: dict[str, Any] = {"id": "batch_1", "status": "in_progress"}
+BATCH |= {"created_at": 1_700_000_000, "expires_at": 1_700_086_400}
+JOB = {
+    **{**ASKED, "job_id": "batch_1", "input_data_path": None, "status": "running"},
+    "created_at": "2023-11-14T22:13:20+00:00",
+    "expires_at": "2023-11-15T22:13:20+00:00",
+    "completed_at": None,
+}
+CHANGED = {"status": "failed", "errors": {"data": [{"message": "it has changed"}]}}
+STATUSES = {
+    **dict.fromkeys(("in_progress", "finalizing", "cancelling"), "running"),
+    **{"validating": "queued", "completed": "completed", "failed": "failed"},
+    **{"expired": "failed", "cancelled": "cancelled", "of a later version": "unknown"},
+}
+
+
+@pytest.mark.parametrize(
+    ("batch", "shown"),
+    [
+        ({}, {}),
+        *(({"status": ours}, {"status": theirs}) for ours, theirs in STATUSES.items()),
+        *(
+            ({f"{end}_at": 1_700_000_001}, {"completed_at": "2023-11-14T22:13:21+00:00"})
+            for end in ("completed", "failed", "expired", "cancelled")
+        ),
+        (CHANGED, {"status": "failed", "metadata": {"team": "a", "error": "it has changed"}}),
+        (
+            {"output_file_id": "file-1", "error_file_id": None},
+            {"metadata": {"team": "a", "output_file_id": "file-1"}},
+        ),
+    ],
+)
+def test_a_batch_is_shown_as_a_job(batch: dict[str, Any], shown: dict[str, Any]) -> None:
+    assert job({**BATCH, **batch}, ASKED) == {**JOB, **shown}
