@@ -4,16 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from pydantic import TypeAdapter
 from support import ROOT
-from support.hub.caches import NAME, WANTED, WEIGHTS, On, cached, hub_and_volume, same
+from support.hub.caches import NAME, WANTED, WEIGHTS, On, cached, same
 from support.hub.server import MEMBER, blob, commit
+from support.processes.background import wait_until
 
 from worker.errors import StartFailed
 from worker.store import Found, Kind, NotFound, Origin, Places, Reason, Unavailable, Wanted, resolve
@@ -22,14 +23,7 @@ from worker.store.download.__main__ import warn_of_own_disk
 from worker.store.fetching import ORDER, Fetching, Order, end_all
 from worker.volume.lease import Claim
 
-SOURCES = ROOT / "src"
 TOKENIZER = Wanted(NAME, kind=Kind.TOKENIZER, load_format="dummy")
-
-
-@pytest.fixture
-def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
-    with hub_and_volume(tmp_path, monkeypatch) as both:
-        yield both
 
 
 def environ(on: On, **more: str) -> dict[str, str]:
@@ -52,24 +46,11 @@ def partial(on: On) -> Path:
     return on.folder / "blobs" / f"{blob(on.source / WEIGHTS)}.partial"
 
 
-def owner(on: On) -> int:
+def owner(on: On, has_begun: Callable[[], object] | None = None) -> int:
     """Wait until some of the weights are on the disk; return the process that downloads them."""
+    wait_until(has_begun or (lambda: partial(on).exists() and partial(on).stat().st_size))
     lease = on.folder / ".worker" / "lease-1"
-    deadline = time.monotonic() + 60
-    while not (partial(on).exists() and partial(on).stat().st_size):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
     return TypeAdapter(Claim).validate_json(lease.read_bytes()).pid
-
-
-def gone(pid: int) -> bool:
-    """Wait until a process has ended; return whether it has."""
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}/stat").exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def handed_back(on: On) -> bool:
@@ -79,9 +60,7 @@ def handed_back(on: On) -> bool:
     return free and begun and isinstance(resolve(WANTED, on.places), NotFound)
 
 
-def test_for_what_is_on_the_disk_no_process_is_started(
-    on: On, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_for_what_is_on_disk_no_process_is_started(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot = cached(on.places.volume, on.source, listed=True)
     started: list[object] = []
     monkeypatch.setattr(module, "_start_child", lambda *_: started.append(_))
@@ -96,9 +75,11 @@ def test_for_what_is_on_the_disk_no_process_is_started(
         assert len(started) == 1
 
 
-def test_another_process_says_where_everything_is(on: On) -> None:
+def test_another_process_says_where_all_of_it_is(on: On, capfd: pytest.CaptureFixture[str]) -> None:
     here = Wanted(str(on.source))
-    with begun(on, WANTED, TOKENIZER, here) as fetching:
+    # It has the environment that it is given.
+    on.hub.repositories[NAME].gated = True
+    with begun(on, WANTED, TOKENIZER, here, HF_TOKEN=MEMBER) as fetching:
         found = fetching.result()
         assert fetching.result() is found
     place = on.folder / "snapshots" / commit(on.source)
@@ -110,6 +91,9 @@ def test_another_process_says_where_everything_is(on: On) -> None:
     same(model, on.source)
     # The hub was not asked for its list of coding agents.
     assert all(NAME in path for _, path, _ in on.hub.requests)
+    is_own = on.places.volume.stat().st_dev == Path("/").stat().st_dev
+    warning = f"{on.places.volume} is no network volume: each worker downloads for itself"
+    assert (warning in capfd.readouterr().err) is is_own
 
 
 def test_an_order_reaches_the_other_process_whole() -> None:
@@ -133,78 +117,43 @@ def test_why_something_can_not_be_had_crosses_the_processes(on: On) -> None:
     with begun(on, wanted) as fetching, pytest.raises(Unavailable) as raised:
         fetching.result()
     why = raised.value
-    assert (why.reason, why.problem, why.remedy, why.message) == (
-        Reason.REVISION_MISSING,
-        expected.problem,
-        expected.remedy,
-        expected.message,
-    )
+    assert why.reason is Reason.REVISION_MISSING
+    assert (why.problem, why.remedy) == (expected.problem, expected.remedy)
+    assert why.message == expected.message
 
 
-def test_the_other_process_has_the_environment_that_it_is_given(on: On) -> None:
-    on.hub.repositories[NAME].gated = True
-    with begun(on, HF_TOKEN=MEMBER) as fetching:
-        same(fetching.result()[WANTED], on.source)
-
-
-def test_a_log_mentions_a_disk_that_is_no_volume(on: On, capfd: pytest.CaptureFixture[str]) -> None:
-    with begun(on) as fetching:
-        fetching.result()
-    here = on.places.volume.stat().st_dev == Path("/").stat().st_dev
-    warning = f"{on.places.volume} is no network volume: each worker downloads for itself"
-    assert (warning in capfd.readouterr().err) is here
-
-
-def test_a_download_that_is_killed_is_reported(on: On) -> None:
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(signal.SIGKILL, "was killed before it was complete"), (signal.SIGTERM, "ended before it")],
+)
+def test_a_download_ended_from_outside_is_reported(on: On, number: int, message: str) -> None:
     on.hub.stalled = {WEIGHTS}
     with begun(on) as fetching:
-        os.kill(owner(on), signal.SIGKILL)
-        with pytest.raises(StartFailed, match="was killed before it was complete"):
+        os.kill(owner(on), number)
+        with pytest.raises(StartFailed, match=message):
             fetching.result()
-
-
-def test_who_does_not_want_it_any_more_ends_it_at_once(on: On) -> None:
-    on.hub.stalled = {WEIGHTS}
-    with begun(on) as fetching:
-        pid = owner(on)
-        fetching.close()
-        assert not Path(f"/proc/{pid}").exists()
-    assert handed_back(on)
-
-
-def test_all_downloads_end_together(on: On) -> None:
-    on.hub.stalled = {WEIGHTS}
-    with begun(on) as one, begun(on, Wanted("org/none")) as other:
-        pid = owner(on)
-        end_all()
-        assert not Path(f"/proc/{pid}").exists()
-        assert handed_back(on)
-        for fetching in (one, other):
-            fetching.close()
-
-
-def test_a_download_that_is_asked_to_stop_hands_back_what_it_holds(on: On) -> None:
-    on.hub.stalled = {WEIGHTS}
-    with begun(on) as fetching:
-        os.kill(owner(on), signal.SIGTERM)
-        with pytest.raises(StartFailed):
-            fetching.result()
-    assert handed_back(on)
+    # One that is killed can't hand anything back.
+    assert handed_back(on) is (number == signal.SIGTERM)
 
 
 def test_a_download_that_is_asked_to_stop_does_not_wait_for_a_hub_that_hangs(on: On) -> None:
     on.hub.hangs = True
     with begun(on) as fetching:
-        lease = on.folder / ".worker" / "lease-1"
-        deadline = time.monotonic() + 60
-        while not on.hub.requests:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        os.kill(TypeAdapter(Claim).validate_json(lease.read_bytes()).pid, signal.SIGTERM)
+        os.kill(owner(on, lambda: on.hub.requests), signal.SIGTERM)
         # Not the refusal that a hub which doesn't answer ends with.
         with pytest.raises(StartFailed, match="ended before it was complete"):
             fetching.result()
-    assert not lease.exists()
+    assert not [*on.folder.glob(".worker/lease-*")]
+
+
+@pytest.mark.parametrize("end", [lambda _: end_all(), Fetching.close], ids=["all", "one"])
+def test_downloads_end_all_or_alone_when_unwanted(on: On, end: Callable[[Fetching], None]) -> None:
+    on.hub.stalled = {WEIGHTS}
+    with begun(on) as one, begun(on, Wanted("org/none")):
+        pid = owner(on)
+        end(one)
+        assert not psutil.pid_exists(pid)
+        assert handed_back(on)
 
 
 def test_a_download_does_not_outlive_the_process_that_wanted_it(on: On) -> None:
@@ -216,28 +165,38 @@ def test_a_download_does_not_outlive_the_process_that_wanted_it(on: On) -> None:
         "Fetching(order.wanted, order.places, os.environ).result()\n"
     )
     order = ORDER.dump_json(Order([WANTED], on.places))
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program, order], env=environ(on, PYTHONPATH=str(SOURCES))
-    )
+    variables = environ(on, PYTHONPATH=str(ROOT / "src"))
+    parent = subprocess.Popen([sys.executable, "-c", program, order], env=variables)
     try:
         pid = owner(on)
     finally:
         parent.kill()
         parent.wait()
-    assert gone(pid)
+    wait_until(lambda: not psutil.pid_exists(pid))
     assert handed_back(on)
 
 
-def test_a_cache_on_the_containers_own_disk_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_cache_on_the_containers_own_disk_is_warned_of_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    own = tmp_path.stat().st_dev == Path("/").stat().st_dev
     warn_of_own_disk(tmp_path / "not" / "there" / "yet")
-    assert "each worker downloads for itself" in caplog.text
-
-
-def test_a_cache_on_another_disk_is_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert ("each worker downloads for itself" in caplog.text) is own
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == Path("/").stat().st_dev:
         pytest.skip("there is no other disk here")
+    caplog.clear()
     warn_of_own_disk(shared / "not" / "there")
     assert not caplog.text
+
+
+def test_looking_imports_nothing_of_the_hubs_and_none_of_the_engines() -> None:
+    program = (
+        "import sys, worker.store, worker.store.fetching, worker.start.repositories\n"
+        "print({'huggingface_hub', 'vllm', 'torch', 'httpx2'} & sys.modules.keys())"
+    )
+    environ = {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", program]
+    assert (
+        subprocess.run(command, env=environ, capture_output=True, check=True).stdout == b"set()\n"
+    )

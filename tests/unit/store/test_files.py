@@ -3,11 +3,12 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import save_file
 
-from worker.store import Kind, Origin, Places, Wanted
+from worker.store import Kind, Origin, Places, Snapshot, Wanted
 from worker.store.files import (
     files_in_index,
     inside,
@@ -21,87 +22,78 @@ from worker.store.files import (
 from worker.store.headers import Unreadable, count_elements
 from worker.store.hub import locate
 
-NOWHERE = Places(Path("/no volume"), Path("/no cache"))
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 CLUTTER = ["README.md", "onnx/model.onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"]
-INDEX = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[0]}}
+INDEX = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[0]}})
+ALL_FORMATS = ["m.pt", "m.bin", "m.safetensors", "m.gguf"]
+PARTS = ["transformer/a.safetensors", "vae/b.safetensors", "text_encoder/c.safetensors"]
 
 
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
+        # In one format only.
         (["model.safetensors", "pytorch_model.bin", *CLUTTER], ["model.safetensors"]),
         (["pytorch_model.bin", "training_args.bin", "optimizer.pt"], ["pytorch_model.bin"]),
         (["consolidated.safetensors", *SHARDS], ["consolidated.safetensors"]),
         (["model.pt", "model.gguf"], ["model.pt"]),
         (["original/consolidated.00.pth", "original/model.safetensors"], []),
         (CLUTTER, []),
+        # Several parts of a model count where there are none at the root.
+        (PARTS, [PARTS[2], PARTS[0]]),
+        ([*PARTS, "model.safetensors"], ["model.safetensors"]),
     ],
 )
-def test_weights_count_in_one_format_only(names: list[str], expected: list[str]) -> None:
+def test_these_weights_are_loaded(names: list[str], expected: list[str]) -> None:
     assert weights(names) == expected
 
 
 @pytest.mark.parametrize(
     ("load_format", "expected"),
-    [("pt", "m.pt"), ("npcache", "m.bin"), ("safetensors", "m.safetensors"), ("gguf", "m.gguf")],
+    [
+        ("pt", ["m.pt"]),
+        ("npcache", ["m.bin"]),
+        ("safetensors", ["m.safetensors"]),
+        ("gguf", ["m.gguf"]),
+        ("dummy", []),
+    ],
 )
-def test_a_format_that_is_asked_for_wins(load_format: str, expected: str) -> None:
-    names = ["m.pt", "m.bin", "m.safetensors", "m.gguf"]
-    assert weights(names, load_format=load_format) == [expected]
+def test_a_format_that_is_asked_for_wins(load_format: str, expected: list[str]) -> None:
+    assert weights(ALL_FORMATS, load_format=load_format) == expected
 
 
-def test_no_weights_are_loaded_for_a_dummy() -> None:
-    assert weights(["model.safetensors"], load_format="dummy") == []
+@pytest.mark.parametrize("names", [[*SHARDS, "model.safetensors", "a.safetensors"], SHARDS[:1]])
+def test_the_weights_are_those_of_the_index(names: list[str]) -> None:
+    assert weights(names, files_in_index(INDEX)) == SHARDS
 
 
-def test_what_is_not_in_the_index_is_not_loaded() -> None:
-    names = [*SHARDS, "model.safetensors", "adapter.safetensors"]
-    assert weights(names, files_in_index(json.dumps(INDEX))) == SHARDS
-
-
-def test_what_only_the_index_names_is_named() -> None:
-    assert weights(SHARDS[:1], files_in_index(json.dumps(INDEX))) == SHARDS
-
-
-def test_configurations_and_tokenizers_are_loaded_beside() -> None:
-    files = ["config.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "own.py"]
-    assert others([*files, *CLUTTER, "model.safetensors"]) == sorted(files)
+READ = """chat_template.jinja additional_chat_templates/rag.jinja tokenizer.model.v11 qwen.tiktoken
+modules.json 1_Pooling/config.json 2_Dense/model.safetensors 2_Dense/pytorch_model.bin config.json
+merges.txt tokenizer.model own.py
+""".split()
+NOT_READ = """original/params.json onnx/config.json openvino/model.json .git/config.json image.png
+checkpoint-500/config.json 2_Dense/onnx/model.safetensors unet/model.safetensors model.safetensors
+tokenizer.model.version
+""".split()
+# What vLLM's models and tokenizers read by name.
+BY_NAME = """adapters/retrieval/adapter_model.safetensors whisper-large-v3/model.safetensors
+joint_head.safetensors mask_embedding.pt sparse_linear.pt tokenizer.model.v7m1 bpe.codes
+""".split()
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "chat_template.jinja",
-        "additional_chat_templates/rag.jinja",
-        "tokenizer.model.v11",
-        "qwen.tiktoken",
-        "modules.json",
-        "1_Pooling/config.json",
-        "2_Dense/model.safetensors",
-        "2_Dense/pytorch_model.bin",
-    ],
+    ("name", "expected"),
+    [*((name, [name]) for name in READ), *((name, []) for name in [*NOT_READ, *CLUTTER])],
 )
-def test_what_is_read_beside_the_weights_counts(name: str) -> None:
-    assert others([name]) == [name]
+def test_these_files_are_read_beside_the_weights(name: str, expected: list[str]) -> None:
+    assert others([name]) == expected
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "original/params.json",
-        "onnx/config.json",
-        "openvino/model.json",
-        ".git/config.json",
-        "checkpoint-500/config.json",
-        "2_Dense/onnx/model.safetensors",
-        "unet/model.safetensors",
-        "tokenizer.model.version",
-        "image.png",
-    ],
-)
-def test_what_nothing_reads_does_not_count(name: str) -> None:
-    assert others([name]) == []
+@pytest.mark.parametrize("name", BY_NAME)
+def test_what_vllms_models_and_tokenizers_read_by_name_is_needed(name: str) -> None:
+    names = ["config.json", "model.safetensors", name]
+    assert sorted(needed(names, ["model.safetensors"], Wanted("o/m"))) == sorted(names)
+    assert needed([BY_NAME[0]], (), Wanted("o/m", kind=Kind.TOKENIZER)) == []
 
 
 @pytest.mark.parametrize("code", [True, False])
@@ -112,8 +104,7 @@ def test_code_counts_where_it_may_run(code: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (Kind.MODEL, ["model.safetensors", "config.json"]),
-        (Kind.ADAPTER, ["model.safetensors", "config.json"]),
+        *((kind, ["model.safetensors", "config.json"]) for kind in (Kind.MODEL, Kind.ADAPTER)),
         (Kind.TOKENIZER, ["config.json"]),
     ],
 )
@@ -122,39 +113,34 @@ def test_what_is_needed_depends_on_what_is_loaded(kind: Kind, expected: list[str
     assert needed(names, [], Wanted("a/b", kind=kind)) == expected
 
 
+TOKENIZERS = ("tokenizer.json", "vocab.txt", "tekken.json", "spiece.model")
+
+
 @pytest.mark.parametrize(
     ("name", "wanted", "enough"),
     [
-        ("model.safetensors", Wanted("a/b"), True),
-        ("config.json", Wanted("a/b"), False),
-        ("config.json", Wanted("a/b", load_format="dummy"), True),
-        ("model.safetensors", Wanted("a/b", load_format="dummy"), False),
-        ("model.safetensors", Wanted("a/b", load_format="pt"), False),
-        ("tokenizer.json", Wanted("a/b", kind=Kind.TOKENIZER), True),
-        ("vocab.txt", Wanted("a/b", kind=Kind.TOKENIZER), True),
-        ("tekken.json", Wanted("a/b", kind=Kind.TOKENIZER), True),
-        ("spiece.model", Wanted("a/b", kind=Kind.TOKENIZER), True),
-        ("config.json", Wanted("a/b", kind=Kind.TOKENIZER), False),
-        ("adapter_model.bin", Wanted("a/b", kind=Kind.ADAPTER), True),
+        ("model.safetensors", {}, True),
+        ("config.json", {}, False),
+        ("config.json", {"load_format": "dummy"}, True),
+        ("model.safetensors", {"load_format": "dummy"}, False),
+        ("model.safetensors", {"load_format": "pt"}, False),
+        *((name, {"kind": Kind.TOKENIZER}, True) for name in TOKENIZERS),
+        ("config.json", {"kind": Kind.TOKENIZER}, False),
+        ("adapter_model.bin", {"kind": Kind.ADAPTER}, True),
     ],
 )
-def test_there_is_something_to_load_or_not(name: str, wanted: Wanted, enough: bool) -> None:
-    assert loadable([name], wanted) is enough
+def test_there_is_something_to_load_or_not(name: str, wanted: dict[str, Any], enough: bool) -> None:
+    assert loadable([name], Wanted("a/b", **wanted)) is enough
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "null"])
-def test_what_is_no_json_object_says_nothing(text: str) -> None:
-    assert json_object(text) == {}
+ODD: list[Any] = [{"a": 5}, {"a": ["x"]}, {"a": None}, [], 1]
+NO_INDEX = ["", "[1]", "{", "null", "[" * 100_000, *(json.dumps({"weight_map": it}) for it in ODD)]
+
+
+@pytest.mark.parametrize("text", NO_INDEX, ids=lambda text: text[:20])
+def test_what_is_no_index_names_nothing(text: str) -> None:
     assert list(files_in_index(text)) == []
-
-
-@pytest.mark.parametrize("weight_map", [{"a": 5}, {"a": ["x"]}, {"a": None}, [], "x", 1])
-def test_an_index_without_names_names_nothing(weight_map: object) -> None:
-    assert list(files_in_index(json.dumps({"weight_map": weight_map}))) == []
-
-
-def test_json_nested_too_deep_says_nothing() -> None:
-    assert json_object("[" * 100_000) == {}
+    assert "a" not in json_object(text)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +149,19 @@ def test_json_nested_too_deep_says_nothing() -> None:
 )
 def test_a_name_may_not_lead_out_of_its_folder(name: str, stays: bool) -> None:
     assert inside(name) is stays
+
+
+def test_parts_that_are_not_there_are_named() -> None:
+    names = ["a-1-of-3.bin", "b-00002-of-00002.safetensors", "c.bin"]
+    lacking = ["a-2-of-3.bin", "a-3-of-3.bin", "b-00001-of-00002.safetensors"]
+    assert shards_lacking(names) == lacking
+
+
+# Directories, and headers:
+
+
+def described(folder: Path) -> Snapshot:
+    return locate(Wanted(str(folder)), Places(Path("/no volume"), Path("/no cache")))
 
 
 @pytest.mark.parametrize("absolute", [False, True])
@@ -174,103 +173,70 @@ def test_an_index_does_not_lead_out_of_the_models_directory(tmp_path: Path, abso
     name = str(tmp_path / "other.safetensors") if absolute else "../other.safetensors"
     index = json.dumps({"weight_map": {"a": name}})
     (folder / "model.safetensors.index.json").write_text(index)
-    found = locate(Wanted(str(folder)), NOWHERE)
+    found = described(folder)
     assert (found.weights, found.lacking) == ((), (name,))
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def safetensors_file(tmp_path: Path) -> Path:
     """A safetensors file written by safetensors itself, also with a scalar."""
     import torch  # noqa: PLC0415 - only this needs it, and it takes seconds
 
-    held = {
+    tensors = {
         "a": torch.zeros(3, 5, dtype=torch.bfloat16),
         "b": torch.zeros(7),
         "c": torch.zeros(2, 2, dtype=torch.int32),
         "d": torch.tensor(1.0),
     }
-    save_file(held, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     return tmp_path / "model.safetensors"
 
 
-def test_elements_are_counted_by_type(file: Path) -> None:
-    assert count_elements([file, file]) == Counter({"BF16": 30, "F32": 16, "I32": 8})
+def test_elements_are_counted_by_type(safetensors_file: Path) -> None:
+    assert count_elements([safetensors_file, safetensors_file]) == Counter(
+        {"BF16": 30, "F32": 16, "I32": 8}
+    )
 
 
-def test_a_file_that_is_cut_off_is_reported(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(Unreadable, match=r"model.safetensors is cut off"):
-        count_elements([file])
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\1", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"<html>"]
-)
-def test_a_file_that_is_something_else_is_reported(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(Unreadable, match="no safetensors file"):
-        count_elements([tmp_path / "model.safetensors"])
-
-
-@pytest.mark.parametrize("offsets", [[], [0], [0, "5"], [0, None], "ab", {}, None])
-def test_a_header_of_odd_offsets_is_reported(tmp_path: Path, offsets: object) -> None:
-    entry = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
-    header = json.dumps({"a": entry}).encode()
-    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(Unreadable, match="no safetensors file"):
-        count_elements([tmp_path / "model.safetensors"])
-
-
-def test_a_directory_is_described_as_it_is(file: Path) -> None:
-    (file.parent / "config.json").write_text('{"model_type": "llama"}')
-    found = locate(Wanted(str(file.parent)), NOWHERE)
+def test_a_directory_is_described_as_it_is(safetensors_file: Path) -> None:
+    (safetensors_file.parent / "config.json").write_text('{"model_type": "llama"}')
+    found = described(safetensors_file.parent)
     assert found.origin is Origin.DIRECTORY
     assert [file.name for file in found.weights] == ["model.safetensors"]
-    assert found.weights_size == file.stat().st_size
+    assert found.weights_size == safetensors_file.stat().st_size
     assert found.config == {"model_type": "llama"}
     assert found.tensors == {"BF16": 15, "F32": 8, "I32": 4}
     assert (found.missing, found.lacking, found.damaged) == ((), (), None)
 
 
-def test_a_directory_shows_which_weights_it_lacks(file: Path) -> None:
-    file.rename(file.with_name(SHARDS[0]))
-    (file.parent / "model.safetensors.index.json").write_text(json.dumps(INDEX))
-    found = locate(Wanted(str(file.parent)), NOWHERE)
+def test_a_directory_shows_which_weights_it_lacks(safetensors_file: Path) -> None:
+    safetensors_file.rename(safetensors_file.with_name(SHARDS[0]))
+    (safetensors_file.parent / "model.safetensors.index.json").write_text(INDEX)
+    found = described(safetensors_file.parent)
     assert found.lacking == (SHARDS[1],)
     assert [file.name for file in found.weights] == [SHARDS[0]]
 
 
+def test_a_file_that_is_cut_off_is_reported(safetensors_file: Path) -> None:
+    safetensors_file.write_bytes(safetensors_file.read_bytes()[:-1])
+    with pytest.raises(Unreadable, match=r"model.safetensors is cut off"):
+        count_elements([safetensors_file])
+
+
+def with_offsets(offsets: object) -> bytes:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
+    header = json.dumps({"a": entry}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
 @pytest.mark.parametrize(
-    "name",
+    "content",
     [
-        "adapters/retrieval/adapter_model.safetensors",
-        "whisper-large-v3/model.safetensors",
-        "joint_head.safetensors",
-        "mask_embedding.pt",
-        "sparse_linear.pt",
-        "tokenizer.model.v7m1",
-        "bpe.codes",
+        *(b"", b"\1", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"<html>"),
+        *map(with_offsets, ([], [0], [0, "5"], [0, None], "ab", {}, None)),
     ],
 )
-def test_what_vllms_models_and_tokenizers_read_by_name_is_needed(name: str) -> None:
-    names = ["config.json", "model.safetensors", name]
-    assert sorted(needed(names, ["model.safetensors"], Wanted("o/m"))) == sorted(names)
-
-
-def test_an_adapter_of_a_tokenizers_repository_is_not_needed() -> None:
-    names = ["tokenizer.json", "adapters/retrieval/adapter_model.safetensors"]
-    assert needed(names, (), Wanted("o/m", kind=Kind.TOKENIZER)) == ["tokenizer.json"]
-
-
-def test_weights_of_several_parts_of_a_model_count_where_there_are_none_at_the_root() -> None:
-    names = ["transformer/a.safetensors", "vae/b.safetensors", "text_encoder/c.safetensors"]
-    assert weights(names) == ["text_encoder/c.safetensors", "transformer/a.safetensors"]
-    assert weights([*names, "model.safetensors"]) == ["model.safetensors"]
-
-
-def test_parts_that_are_not_there_are_named() -> None:
-    assert shards_lacking(["a-1-of-3.bin", "b-00002-of-00002.safetensors", "c.bin"]) == [
-        "a-2-of-3.bin",
-        "a-3-of-3.bin",
-        "b-00001-of-00002.safetensors",
-    ]
+def test_a_file_that_is_something_else_is_reported(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(Unreadable, match="no safetensors file"):
+        count_elements([tmp_path / "model.safetensors"])

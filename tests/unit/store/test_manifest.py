@@ -3,140 +3,134 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.hub.caches import INDEX, NAME, SHARDS, WANTED, WEIGHTS, cached, found, model, passed
 from support.hub.server import commit
 
-from worker.store import Kind, Places, Wanted, manifest
-from worker.store.manifest import read, write
+from worker.store import Kind, Places, manifest
+from worker.store.manifest import Manifest, read, write
 from worker.store.places import repository_folder
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return model(tmp_path / "source")
+def folder(places: Places) -> Path:
+    """Return the repository's folder on the volume."""
+    return repository_folder(places.volume, NAME)
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "volume", tmp_path / "platform")
+def known(folder: Path, repository: Path) -> Manifest:
+    found = read(folder, commit(repository))
+    assert found
+    return found
 
 
-def test_what_lies_beside_a_started_download_is_not_trusted(places: Places, source: Path) -> None:
-    snapshot = cached(places.volume, source)
+def test_what_lies_beside_a_started_download_is_not_trusted(
+    places: Places, repository: Path, folder: Path
+) -> None:
+    snapshot = cached(places.volume, repository)
+    # Of another commit.
+    manifest.mark_begun(folder, "0" * 40)
     assert found(WANTED, places).place == snapshot
-    manifest.mark_begun(repository_folder(places.volume, NAME), commit(source))
-    why = f"volume: the download of commit {commit(source)[:12]} has not been completed"
+    manifest.mark_begun(folder, snapshot.name)
+    why = f"volume: the download of commit {snapshot.name[:12]} has not been completed"
     assert why in passed(WANTED, places)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": "org/name"}'])
 def test_a_manifest_that_can_not_be_read_counts_as_none(
-    places: Places, source: Path, content: str
+    places: Places, repository: Path, folder: Path, content: str
 ) -> None:
-    cached(places.volume, source, listed=True)
-    folder = repository_folder(places.volume, NAME)
-    (folder / ".worker" / "manifests" / f"{commit(source)}.json").write_text(content)
-    assert read(folder, commit(source)) is None
+    cached(places.volume, repository, listed=True)
+    (folder / ".worker" / "manifests" / f"{commit(repository)}.json").write_text(content)
+    assert read(folder, commit(repository)) is None
     assert "has not been completed" in passed(WANTED, places)
 
 
-def test_a_manifest_vouches_for_its_own_commit_only(places: Places, tmp_path: Path) -> None:
-    old = cached(places.volume, model(tmp_path / "old"), revision="old", listed=True)
+def test_a_manifest_vouches_for_its_own_commit_only(
+    places: Places, repository: Path, folder: Path, tmp_path: Path
+) -> None:
+    old = cached(places.volume, repository, revision="old", listed=True)
     new = cached(places.volume, model(tmp_path / "new", SHARDS))
-    manifest.mark_begun(repository_folder(places.volume, NAME), new.name)
+    manifest.mark_begun(folder, new.name)
     assert "has not been completed" in passed(WANTED, places)
     assert found(replace(WANTED, revision="old"), places).place == old
 
 
-def test_a_download_that_was_begun_casts_no_doubt_on_another_commit(
-    places: Places, source: Path
-) -> None:
-    snapshot = cached(places.platform, source)
-    manifest.mark_begun(repository_folder(places.platform, NAME), "0" * 40)
-    assert found(WANTED, places).place == snapshot
-
-
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_file_of_another_size_than_the_manifests_is_noticed(
-    places: Places, source: Path, change: int
+    places: Places, repository: Path, change: int
 ) -> None:
-    blob = (cached(places.volume, source, listed=True) / "tokenizer.json").resolve()
+    blob = (cached(places.volume, repository, listed=True) / "tokenizer.json").resolve()
     blob.write_bytes((blob.read_bytes() + b" ")[: blob.stat().st_size + change])
     assert "tokenizer.json is not as large as it should be" in passed(WANTED, places)
 
 
-@pytest.mark.parametrize("lacking", [SHARDS[1], INDEX, "tokenizer.json"])
-def test_a_file_of_the_manifest_that_is_gone_is_noticed(
-    places: Places, tmp_path: Path, lacking: str
+TOKENIZER: dict[str, Any] = {"kind": Kind.TOKENIZER, "load_format": "dummy"}
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted", "gone", "lacking"),
+    [
+        *(((), {}, name, name) for name in (SHARDS[1], INDEX, "tokenizer.json")),
+        # What is not loaded may be missing.
+        *(((name,), {}, name, None) for name in ("README.md", "model.bin", "onnx/model.onnx")),
+        *((("own.py",), {"code": code}, "own.py", "own.py" if code else None) for code in (0, 1)),
+        (("model.pt",), {}, "model.pt", None),
+        (("model.pt",), {"load_format": "pt"}, "model.pt", "model.pt"),
+        (("model.pt",), {"load_format": "pt"}, SHARDS[0], None),
+        ((), TOKENIZER, SHARDS[0], None),
+        ((), TOKENIZER, "tokenizer.json", "tokenizer.json"),
+        ((), {"load_format": "dummy"}, SHARDS[0], None),
+    ],
+)
+def test_a_file_of_the_manifest_that_is_gone_is_noticed_if_it_is_loaded(
+    places: Places,
+    tmp_path: Path,
+    more: tuple[str, ...],
+    wanted: dict[str, Any],
+    gone: str,
+    lacking: str | None,
 ) -> None:
-    snapshot = cached(places.volume, model(tmp_path / "source", SHARDS), listed=True)
-    assert found(WANTED, places).place == snapshot
-    (snapshot / lacking).unlink()
-    assert f"volume: {lacking} is missing" in passed(WANTED, places)
+    repository = model(tmp_path / "source", SHARDS)
+    for name in more:
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_bytes(b"0")
+    snapshot = cached(places.volume, repository, listed=True)
+    asked = replace(WANTED, **wanted)
+    assert found(asked, places).place == snapshot
+    (snapshot / gone).unlink()
+    if lacking is None:
+        assert found(asked, places).place == snapshot
+    else:
+        assert f"volume: {lacking} is missing" in passed(asked, places)
 
 
-def test_what_is_not_loaded_may_be_missing(places: Places, source: Path) -> None:
-    for name in ("README.md", "pytorch_model.bin", "onnx/model.onnx"):
-        (source / name).parent.mkdir(exist_ok=True)
-        (source / name).write_bytes(b"0")
-    snapshot = cached(places.volume, source, listed=True)
-    for name in ("README.md", "pytorch_model.bin", "onnx/model.onnx"):
-        (snapshot / name).unlink()
-    assert found(WANTED, places).place == snapshot
-
-
-def test_code_that_is_trusted_later_is_then_missed(places: Places, source: Path) -> None:
-    (source / "modeling_own.py").write_text("")
-    snapshot = cached(places.volume, source, listed=True)
-    (snapshot / "modeling_own.py").unlink()
-    assert found(WANTED, places).place == snapshot
-    assert "modeling_own.py is missing" in passed(replace(WANTED, code=True), places)
-
-
-def test_a_manifest_of_nothing_to_load_is_passed_over(places: Places, source: Path) -> None:
-    (source / WEIGHTS).unlink()
-    cached(places.volume, source, listed=True)
+def test_a_manifest_of_nothing_to_load_is_passed_over(places: Places, repository: Path) -> None:
+    (repository / WEIGHTS).unlink()
+    cached(places.volume, repository, listed=True)
     assert "there is no model in it" in passed(WANTED, places)
-    assert found(replace(WANTED, kind=Kind.TOKENIZER, load_format="dummy"), places)
-    assert found(replace(WANTED, load_format="dummy"), places)
 
 
-@pytest.mark.parametrize("load_format", ["auto", "pt"])
-def test_weights_of_the_format_that_is_asked_for_are_missed(
-    places: Places, source: Path, load_format: str
+def test_of_a_tokenizer_without_a_manifest_no_weights_are_wanted(
+    places: Places, repository: Path
 ) -> None:
-    (source / "model.pt").write_bytes(b"0")
-    snapshot = cached(places.volume, source, listed=True)
-    wanted = replace(WANTED, load_format=load_format)
-    assert found(wanted, places).place == snapshot
-    lacking = WEIGHTS if load_format == "auto" else "model.pt"
-    (snapshot / lacking).unlink()
-    assert f"{lacking} is missing" in passed(wanted, places)
-
-
-# Other kinds and places:
-
-
-@pytest.mark.parametrize("listed", [True, False])
-def test_of_a_tokenizer_no_weights_are_wanted(places: Places, source: Path, listed: bool) -> None:
-    snapshot = cached(places.volume, source, listed=listed)
+    snapshot = cached(places.volume, repository)
     (snapshot / WEIGHTS).unlink()
-    wanted = Wanted(NAME, kind=Kind.TOKENIZER, load_format="dummy")
+    wanted = replace(WANTED, **TOKENIZER)
     assert found(wanted, places).place == snapshot
     (snapshot / "tokenizer.json").unlink()
-    lacks = "tokenizer.json is missing" if listed else "there is no tokenizer in it"
-    assert lacks in passed(wanted, places)
+    assert "there is no tokenizer in it" in passed(wanted, places)
 
 
 def test_an_adapter_has_weights_and_no_configuration_of_a_model(
     places: Places, tmp_path: Path
 ) -> None:
-    source = model(tmp_path / "adapter", ["adapter_model.safetensors"])
-    (source / "config.json").rename(source / "adapter_config.json")
-    snapshot = cached(places.platform, source)
-    wanted = Wanted(NAME, kind=Kind.ADAPTER)
+    repository = model(tmp_path / "adapter", ["adapter_model.safetensors"])
+    (repository / "config.json").rename(repository / "adapter_config.json")
+    snapshot = cached(places.platform, repository)
+    wanted = replace(WANTED, kind=Kind.ADAPTER)
     assert found(wanted, places).place == snapshot
     assert "config.json is missing" in passed(WANTED, places)
     (snapshot / "adapter_model.safetensors").unlink()
@@ -144,43 +138,33 @@ def test_an_adapter_has_weights_and_no_configuration_of_a_model(
 
 
 def test_a_directory_for_downloads_takes_the_place_of_the_volume(
-    places: Places, source: Path, tmp_path: Path
+    places: Places, repository: Path, tmp_path: Path
 ) -> None:
-    cached(places.volume, source, listed=True)
+    cached(places.volume, repository, listed=True)
     wanted = replace(WANTED, download_dir=tmp_path / "downloads")
     assert f"volume: it does not have {NAME}" in passed(wanted, places)
-    snapshot = cached(tmp_path / "downloads", source, listed=True)
+    snapshot = cached(tmp_path / "downloads", repository, listed=True)
     assert found(wanted, places).place == snapshot
 
 
 def test_a_manifest_is_written_whole_or_not_at_all(
-    places: Places, source: Path, monkeypatch: pytest.MonkeyPatch
+    places: Places, repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
         raise OSError(28, "full")
 
-    cached(places.volume, source, listed=True)
-    folder = repository_folder(places.volume, NAME)
-    known = read(folder, commit(source))
-    assert known
+    cached(places.volume, repository, listed=True)
+    before = known(folder, repository)
+    (path,) = (folder / ".worker" / "manifests").iterdir()
+    text = path.read_text()
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="full"):
-            write(folder, replace(known, model="org/other"))
-    assert read(folder, commit(source)) == known
-    assert len([*(folder / ".worker" / "manifests").iterdir()]) == 1
-
-
-def test_who_reads_a_manifest_sees_one_of_them_and_never_a_mixture(
-    places: Places, source: Path
-) -> None:
-    cached(places.volume, source, listed=True)
-    folder = repository_folder(places.volume, NAME)
-    known = read(folder, commit(source))
-    assert known
-    (path,) = (folder / ".worker" / "manifests").iterdir()
-    before = path.read_text()
+            write(folder, replace(before, model="org/other"))
+    assert known(folder, repository) == before
+    assert [*path.parent.iterdir()] == [path]
+    # Who reads one sees it or the next one, and never a mixture.
     with path.open() as opened:
-        write(folder, replace(known, files=()))
-        assert opened.read() == before
-    assert read(folder, commit(source)) == replace(known, files=())
+        write(folder, replace(before, files=()))
+        assert opened.read() == text
+    assert known(folder, repository) == replace(before, files=())

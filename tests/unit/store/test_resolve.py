@@ -1,87 +1,68 @@
 """Which place a model is found in, and why others are passed over."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import ROOT
 from support.hub.caches import INDEX, NAME, SHARDS, WANTED, WEIGHTS, cached, found, model, passed
 from support.hub.server import commit
 
-from worker.store import Found, Origin, Places, Wanted
-from worker.store.places import repository_folder
-
-SOURCES = ROOT / "src"
+from worker.store import BakedModel, Found, Kind, NotFound, Origin, Places, Wanted, resolve
+from worker.store.places import baked_models, repository_folder
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return model(tmp_path / "source")
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "volume", tmp_path / "platform")
-
-
-def test_the_platforms_cache_comes_before_the_volume(places: Places, source: Path) -> None:
-    snapshot = cached(places.platform, source)
-    cached(places.volume, source, listed=True)
-    assert found(WANTED, places) == Found(WANTED, snapshot, Origin.PLATFORM, commit(source))
+def test_the_platforms_cache_comes_before_the_volume(places: Places, repository: Path) -> None:
+    snapshot = cached(places.platform, repository)
+    cached(places.volume, repository, listed=True)
+    sha = commit(repository)
+    assert found(WANTED, places) == Found(WANTED, snapshot, Origin.PLATFORM, sha)
 
 
 def test_the_volume_is_next_and_says_why_the_platform_was_passed_over(
-    places: Places, source: Path
+    places: Places, repository: Path
 ) -> None:
-    snapshot = cached(places.volume, source, listed=True)
-    model = found(WANTED, places)
-    assert (model.place, model.origin) == (snapshot, Origin.VOLUME)
-    assert model.passed == (f"platform's cache: it does not have {NAME}",)
-    assert str(model) == (
-        f"{NAME} from the volume, commit {commit(source)[:12]}: {snapshot}; "
-        f"passed over: platform's cache: it does not have {NAME}"
-    )
+    snapshot = cached(places.volume, repository, listed=True)
+    result = found(WANTED, places)
+    why = f"platform's cache: it does not have {NAME}"
+    assert (result.place, result.origin, result.passed) == (snapshot, Origin.VOLUME, (why,))
+    sha = commit(repository)[:12]
+    assert str(result) == f"{NAME} from the volume, commit {sha}: {snapshot}; passed over: {why}"
 
 
-def test_a_directory_comes_first(
-    places: Places, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_home_is_expanded(
+    places: Places, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    cached(places.platform, source)
-    model(tmp_path / NAME)
-    assert found(WANTED, places) == Found(WANTED, Path(NAME), Origin.DIRECTORY)
+    monkeypatch.setenv("HOME", str(repository.parent))
+    assert found(Wanted(f"~/{repository.name}"), places).place == repository
 
 
-def test_a_home_is_expanded(places: Places, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(source.parent))
-    assert found(Wanted(f"~/{source.name}"), places).place == source
-
-
-@pytest.mark.parametrize("model", ["~of-nobody/model", "x" * 5000, "a/" + "x" * 300, "a\0b"])
-def test_what_can_be_no_name_is_nowhere(places: Places, model: str) -> None:
+@pytest.mark.parametrize("name", ["~of-nobody/model", "x" * 5000, "a/" + "x" * 300, "a\0b"])
+def test_what_can_be_no_name_is_nowhere(places: Places, name: str) -> None:
     places.volume.mkdir()
-    assert "volume: " in passed(Wanted(model), places)
+    assert "volume: " in passed(Wanted(name), places)
 
 
-def test_where_the_platforms_cache_is_the_volume_it_is_looked_at_once(source: Path) -> None:
-    cache = source.parent / "cache"
-    assert len(passed(WANTED, Places(cache, cache)).split("; ")) == 1
-    cached(cache, source)
-    assert found(WANTED, Places(cache, cache)).origin is Origin.VOLUME
+def test_where_the_platforms_cache_is_the_volume_it_is_looked_at_once(
+    places: Places, repository: Path
+) -> None:
+    one = Places(places.volume, places.volume)
+    assert len(passed(WANTED, one).split("; ")) == 1
+    cached(places.volume, repository)
+    assert found(WANTED, one).origin is Origin.VOLUME
 
 
-def test_the_platform_may_use_lower_case(places: Places, source: Path) -> None:
-    snapshot = cached(places.platform, source, name="org/name")
-    assert found(Wanted("Org/Name"), places).place == snapshot
+def test_the_platform_may_use_lower_case_and_the_exact_name_comes_first(
+    places: Places, repository: Path, tmp_path: Path
+) -> None:
+    lower = cached(places.platform, model(tmp_path / "other", SHARDS), name="org/name")
+    assert found(Wanted("Org/Name"), places).place == lower
+    exact = cached(places.platform, repository, name="Org/Name")
+    assert found(Wanted("Org/Name"), places).place == exact
 
 
-def test_the_exact_name_comes_before_lower_case(places: Places, tmp_path: Path) -> None:
-    cached(places.platform, model(tmp_path / "other", SHARDS), name="org/name")
-    snapshot = cached(places.platform, model(tmp_path / "source"), name="Org/Name")
-    assert found(Wanted("Org/Name"), places).place == snapshot
+# Revisions:
 
 
 @pytest.fixture
@@ -96,16 +77,13 @@ def revisions(places: Places, tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("revision", ["v1", "main", "refs/pr/7"])
-def test_a_revision_is_found_by_its_ref(
+def test_a_revision_is_found_by_its_ref_and_by_its_commit(
     places: Places, revisions: dict[str, Path], revision: str
 ) -> None:
-    assert found(replace(WANTED, revision=revision), places).place == revisions[revision]
-
-
-def test_a_revision_is_found_by_its_commit(places: Places, revisions: dict[str, Path]) -> None:
-    for snapshot in revisions.values():
-        model = found(replace(WANTED, revision=snapshot.name), places)
-        assert (model.place, model.commit) == (snapshot, snapshot.name)
+    snapshot = revisions[revision]
+    for name in (revision, snapshot.name):
+        result = found(replace(WANTED, revision=name), places)
+        assert (result.place, result.commit) == (snapshot, snapshot.name)
 
 
 def test_without_a_revision_it_is_main_and_never_the_last_one(
@@ -116,19 +94,17 @@ def test_without_a_revision_it_is_main_and_never_the_last_one(
     assert "it does not have revision main" in passed(WANTED, places)
 
 
-@pytest.mark.parametrize("revision", ["v9", "a" * 40, "../main", "/main", "refs", ".", "v1/x"])
+@pytest.mark.parametrize(
+    "revision", ["v9", "a" * 40, "../main", "../elsewhere", "/main", "refs", ".", "v1/x"]
+)
 def test_a_revision_that_is_not_there_is_passed_over(
     places: Places, revisions: dict[str, Path], revision: str
 ) -> None:
+    # Outside of the refs.
+    elsewhere = repository_folder(places.platform, NAME) / "elsewhere"
+    elsewhere.write_text(revisions["main"].name)
     why = passed(replace(WANTED, revision=revision), places)
     assert f"platform's cache: it does not have revision {revision}" in why
-
-
-def test_a_revision_does_not_lead_out_of_the_refs(places: Places, source: Path) -> None:
-    snapshot = cached(places.platform, source)
-    (repository_folder(places.platform, NAME) / "elsewhere").write_text(snapshot.name)
-    wanted = replace(WANTED, revision="../elsewhere")
-    assert "it does not have revision ../elsewhere" in passed(wanted, places)
 
 
 @pytest.mark.parametrize("content", ["", "f" * 40, "../../elsewhere", "main", "\0", "\xff"])
@@ -138,87 +114,177 @@ def test_a_ref_that_leads_nowhere_is_passed_over(
     ref = repository_folder(places.platform, NAME) / "refs" / "main"
     ref.write_bytes(content.encode("latin-1"))
     assert "it does not have revision main" in passed(WANTED, places)
+    ref.write_text(f"{revisions['v1'].name}\n")
+    assert found(WANTED, places).place == revisions["v1"]
 
 
-def test_a_ref_may_end_in_a_line_break(places: Places, source: Path) -> None:
-    snapshot = cached(places.platform, source)
-    (repository_folder(places.platform, NAME) / "refs" / "main").write_text(f"{snapshot.name}\n")
-    assert found(WANTED, places).place == snapshot
+# Snapshots that are not whole:
 
 
-@pytest.mark.parametrize("lacking", [*SHARDS, "config.json"])
+@pytest.mark.parametrize(
+    ("names", "lacking"),
+    [
+        (SHARDS, SHARDS[0]),
+        (SHARDS, "config.json"),
+        (["a-00001-of-00002.bin", "a-00002-of-00002.bin"], "a-00002-of-00002.bin"),
+    ],
+)
+@pytest.mark.parametrize("has_index", [True, False], ids=["index", "no index"])
 def test_a_platforms_cache_that_lacks_something_is_passed_over(
-    places: Places, tmp_path: Path, lacking: str
+    places: Places, tmp_path: Path, names: list[str], lacking: str, has_index: bool
 ) -> None:
-    snapshot = cached(places.platform, model(tmp_path / "source", SHARDS))
+    repository = model(tmp_path / "source", names)
+    if not has_index:
+        # The parts say how many they are.
+        (repository / INDEX).unlink()
+    snapshot = cached(places.platform, repository)
     assert found(WANTED, places).place == snapshot
     (snapshot / lacking).unlink()
     assert f"platform's cache: {lacking} is missing" in passed(WANTED, places)
 
 
-def test_a_platforms_cache_whose_blob_is_gone_is_passed_over(places: Places, source: Path) -> None:
-    (cached(places.platform, source) / WEIGHTS).resolve().unlink()
+def test_a_platforms_cache_whose_weights_are_cut_off_or_gone_is_passed_over(
+    places: Places, repository: Path
+) -> None:
+    blob = (cached(places.platform, repository) / WEIGHTS).resolve()
+    blob.write_bytes(blob.read_bytes()[:-1])
+    assert f"platform's cache: {WEIGHTS} is cut off" in passed(WANTED, places)
+    blob.unlink()
     assert "there is no model in it" in passed(WANTED, places)
 
 
-def test_a_platforms_cache_whose_weights_are_cut_off_is_passed_over(
-    places: Places, source: Path
+def test_files_outside_of_the_snapshot_are_never_looked_for(
+    places: Places, repository: Path
 ) -> None:
-    blob = (cached(places.platform, source) / WEIGHTS).resolve()
-    blob.write_bytes(blob.read_bytes()[:-1])
-    assert f"platform's cache: {WEIGHTS} is cut off" in passed(WANTED, places)
-
-
-def test_files_outside_of_the_snapshot_are_never_looked_for(places: Places, source: Path) -> None:
-    snapshot = cached(places.platform, source)
-    outside = source.parent / "x.safetensors"
-    outside.write_bytes((source / WEIGHTS).read_bytes())
+    snapshot = cached(places.platform, repository)
+    outside = repository.parent / "x.safetensors"
+    outside.write_bytes((repository / WEIGHTS).read_bytes())
     (snapshot / INDEX).write_text(json.dumps({"weight_map": {"a": str(outside)}}))
     assert f"{outside} is missing" in passed(WANTED, places)
 
 
-@pytest.mark.parametrize("of_folder", [True, False])
-def test_a_loop_of_links_is_passed_over(places: Places, source: Path, of_folder: bool) -> None:
-    snapshot = cached(places.volume, source, listed=True)
-    loop = repository_folder(places.platform, NAME) if of_folder else snapshot / WEIGHTS
-    loop.parent.mkdir(parents=True, exist_ok=True)
-    loop.unlink(missing_ok=True)
-    loop.symlink_to(loop)
-    if of_folder:
-        assert found(WANTED, places).place == snapshot
-    else:
-        assert f"volume: {WEIGHTS} is missing" in passed(WANTED, places)
+def test_a_loop_of_links_is_passed_over(places: Places, repository: Path) -> None:
+    snapshot = cached(places.volume, repository, listed=True)
+    places.platform.mkdir()
+    folder = repository_folder(places.platform, NAME)
+    folder.symlink_to(folder)
+    assert found(WANTED, places).place == snapshot
+    (snapshot / WEIGHTS).unlink()
+    (snapshot / WEIGHTS).symlink_to(snapshot / WEIGHTS)
+    assert f"volume: {WEIGHTS} is missing" in passed(WANTED, places)
 
 
 def test_a_folder_in_a_snapshot_that_leads_back_to_it_is_no_loop(
-    places: Places, source: Path
+    places: Places, repository: Path
 ) -> None:
-    snapshot = cached(places.platform, source)
+    snapshot = cached(places.platform, repository)
     (snapshot / "again").symlink_to(snapshot)
     assert found(WANTED, places).place == snapshot
 
 
-@pytest.mark.parametrize("volume", ["file", "loop"])
-def test_a_volume_that_is_no_directory_is_passed_over(source: Path, volume: str) -> None:
-    place = source.parent / "volume"
-    if volume == "file":
-        place.touch()
-    else:
-        place.symlink_to(place)
-    unreadable = Places(place, source.parent / "platform")
-    assert "volume: it does not have" in passed(WANTED, unreadable)
+def test_a_volume_that_is_no_directory_is_passed_over(places: Places) -> None:
+    places.volume.touch()
+    assert "volume: it does not have" in passed(WANTED, places)
+    places.volume.unlink()
+    places.volume.symlink_to(places.volume)
+    assert "volume: it does not have" in passed(WANTED, places)
 
 
-def test_looking_imports_nothing_of_the_hubs_and_none_of_the_engines() -> None:
-    program = (
-        "import sys, worker.store, worker.store.fetching, worker.start.repositories\n"
-        "print({'huggingface_hub', 'vllm', 'torch', 'httpx2'} & sys.modules.keys())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONPATH": str(SOURCES)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "set()\n"
+# A model in the image:
+
+AT_V1 = replace(WANTED, revision="v1")
+
+
+@pytest.fixture
+def baked(tmp_path: Path, repository: Path) -> BakedModel:
+    snapshot = cached(tmp_path / "image", repository, listed=True)
+    return BakedModel(NAME, "v1", commit(repository), snapshot)
+
+
+@pytest.fixture
+def with_image(places: Places, baked: BakedModel, repository: Path) -> Places:
+    """An image and a volume with the same model."""
+    cached(places.volume, repository, revision="v1", listed=True)
+    return replace(places, baked=(baked,))
+
+
+def test_what_the_build_wrote_is_read(tmp_path: Path, baked: BakedModel) -> None:
+    written = tmp_path / "args.json"
+    entry = {**baked.__dict__, "place": str(baked.place)}
+    unnamed = {**entry, "revision": None}
+    written.write_text(json.dumps({"settings": {"MODEL_NAME": NAME}, "models": [entry, unnamed]}))
+    assert baked_models(written) == (baked, replace(baked, revision=None))
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"MODEL_NAME": "org/name"}', '{"models": [{"model": "x"}]}']
+)
+def test_an_image_without_a_model_has_none(tmp_path: Path, content: str) -> None:
+    assert baked_models(tmp_path / "args.json") == ()
+    (tmp_path / "args.json").write_text(content)
+    assert baked_models(tmp_path / "args.json") == ()
+
+
+@pytest.mark.parametrize("revision", ["v1", "its commit"])
+def test_the_image_comes_before_caches(
+    with_image: Places, baked: BakedModel, revision: str
+) -> None:
+    wanted = replace(WANTED, revision=baked.commit if revision == "its commit" else revision)
+    assert resolve(wanted, with_image) == Found(wanted, baked.place, Origin.BAKED, baked.commit)
+
+
+def test_a_directory_comes_first(
+    with_image: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model(tmp_path / NAME)
+    assert found(AT_V1, with_image) == Found(AT_V1, Path(NAME), Origin.DIRECTORY)
+
+
+@pytest.mark.parametrize("revision", [None, "main"])
+@pytest.mark.parametrize("of_image", [None, "main"])
+def test_without_a_revision_both_mean_main(
+    with_image: Places, baked: BakedModel, of_image: str | None, revision: str | None
+) -> None:
+    image = replace(with_image, baked=(replace(baked, revision=of_image),))
+    assert found(replace(WANTED, revision=revision), image).origin is Origin.BAKED
+
+
+@pytest.mark.parametrize("changes", [{}, {"revision": "v2"}, {"model": "org/other"}])
+def test_what_the_image_has_instead_is_said(with_image: Places, changes: dict[str, Any]) -> None:
+    result = resolve(replace(WANTED, **changes), with_image)
+    assert isinstance(result, NotFound)
+    assert result.passed[0] == f"image: it holds {NAME}@v1"
+
+
+def test_of_several_models_in_the_image_the_right_one_is_taken(
+    with_image: Places, baked: BakedModel
+) -> None:
+    others = (replace(baked, model="org/other"), replace(baked, revision="v2"))
+    image = replace(with_image, baked=(*others, baked))
+    assert found(AT_V1, image).place == baked.place
+    result = resolve(replace(WANTED, revision="v9"), image)
+    assert result.passed[0] == f"image: it holds org/other@v1, {NAME}@v2, {NAME}@v1"
+
+
+def test_an_image_that_is_not_whole_or_hidden_by_a_mount_is_passed_over(
+    with_image: Places, baked: BakedModel
+) -> None:
+    (baked.place / WEIGHTS).unlink()
+    result = found(AT_V1, with_image)
+    assert (result.origin, result.passed[0]) == (Origin.VOLUME, f"image: {WEIGHTS} is missing")
+    baked.place.rename(baked.place.with_name("hidden"))
+    why = f"image: {baked.place} is gone, or hidden by what is mounted over it"
+    assert found(AT_V1, with_image).passed[0] == why
+
+
+def test_code_is_where_the_libraries_look_for_it_or_nowhere(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").touch()
+    snapshot = cached(places.platform, tmp_path / "code")
+    image = replace(places, baked=(BakedModel(NAME, None, snapshot.name, snapshot),))
+    code = Wanted(NAME, kind=Kind.CODE, code=True, by_name=True)
+    assert not isinstance(resolve(code, image), Found)
+    assert found(replace(code, by_name=False), image).origin is Origin.BAKED
+    cached(places.volume, tmp_path / "code")
+    assert found(code, image).origin is Origin.VOLUME

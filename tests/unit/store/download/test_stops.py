@@ -1,6 +1,6 @@
 """What ends a download at once, also while a connection sends nothing: a failure, a lost lease.
 
-That a process ends at once when it is told to is tested in test_fetching.py.
+That a process ends at once when it has to is tested in test_fetching.py.
 """
 
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-from support.hub.caches import NAME, SHARDS, On, hub_and_volume, model, same
-from support.hub.server import blob
+from support.hub.caches import NAME, SHARDS, On, model, same
+from support.hub.server import blob, paths
 from support.processes.background import HUNG_S, wait_until
 
 from worker.store import Reason, Unavailable, download
@@ -22,18 +22,17 @@ FAILS = "tokenizer.json"
 
 
 @pytest.fixture
-def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
+def on(on: On, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> On:
     """A hub that stops in the middle of a shard, and a client that waits for more for hours."""
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10_000)
-    with hub_and_volume(tmp_path, monkeypatch) as both:
-        source = model(tmp_path / "shards", SHARDS)
-        both.hub.add(NAME, source)
-        both.hub.stalled = {STALLED}
-        yield both._replace(source=source)
+    source = model(tmp_path / "shards", SHARDS)
+    on.hub.add(NAME, source)
+    on.hub.stalled = {STALLED}
+    return on._replace(source=source)
 
 
 @pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
+def pool(on: On) -> Iterator[ThreadPoolExecutor]:
     pool = ThreadPoolExecutor()
     yield pool
     # A download that didn't end waits for the hub, which ends after this.
@@ -45,12 +44,18 @@ def stored(on: On, name: str) -> Path:
     return on.folder / "blobs" / blob(on.source / name)
 
 
-def partial(on: On, name: str) -> Path:
-    return stored(on, name).with_suffix(".partial")
+def begun(on: On) -> int:
+    """Return how many bytes of the stalled file are on the disk."""
+    partial = stored(on, STALLED).with_suffix(".partial")
+    return partial.stat().st_size if partial.exists() else 0
 
 
-def has_begun(on: On, name: str) -> bool:
-    return partial(on, name).exists() and partial(on, name).stat().st_size > 0
+def send_the_rest(on: On, before: int) -> None:
+    """Let a thread that was left behind get the rest, which it must not write."""
+    on.hub.stalled, on.hub.wrong = set(), set()
+    wait_until(lambda: on.hub.transferred(NAME, STALLED) == (on.source / STALLED).stat().st_size)
+    assert begun(on) == before
+    on.hub.clear()
 
 
 def wrong_checksum(on: On, _: pytest.MonkeyPatch) -> None:
@@ -96,17 +101,12 @@ def test_after_a_failure_finished_files_are_not_sent_again_and_stalled_ones_cont
 ) -> None:
     on.hub.stalled, on.hub.wrong = {STALLED, FAILS}, {FAILS}
     first = pool.submit(on.obtain)
-    wait_until(lambda: stored(on, OTHER).exists() and stored(on, "config.json").exists())
-    wait_until(lambda: has_begun(on, STALLED))
+    wait_until(lambda: all(stored(on, name).exists() for name in (OTHER, "config.json")))
+    wait_until(lambda: begun(on))
     on.hub.stalled = {STALLED}
     assert isinstance(first.exception(HUNG_S), Unavailable)
-    had = partial(on, STALLED).stat().st_size
-
-    # The thread that was left behind gets the rest now, and must not write it.
-    on.hub.stalled, on.hub.wrong = set(), set()
-    wait_until(lambda: on.hub.transferred(NAME, STALLED) == (on.source / STALLED).stat().st_size)
-    assert partial(on, STALLED).stat().st_size == had
-    on.hub.clear()
+    had = begun(on)
+    send_the_rest(on, had)
     same(pool.submit(on.obtain).result(HUNG_S), on.source)
     assert {sent.path for sent in on.hub.sent} == {STALLED, FAILS}
     assert [sent.start for sent in on.hub.sent if sent.path == STALLED] == [had]
@@ -122,19 +122,15 @@ def test_a_lost_lease_ends_a_download_that_is_stalled(
     monkeypatch.setattr(lease, "BEAT_S", 0.05)
     monkeypatch.setattr(download, "LOOK_S", 0.05)
     overtaken = pool.submit(on.obtain)
-    wait_until(lambda: stored(on, OTHER).exists() and has_begun(on, STALLED))
+    others = {*paths(on.source)} - {STALLED}
+    wait_until(lambda: begun(on) and all(stored(on, name).exists() for name in others))
     leases = on.folder / ".worker"
     (leases / "lease-2").touch()
     other = lease.Lease(leases / "lease-2", 2, lambda: (0, 0))
     (leases / "lease-1").unlink()
     wait_until(lambda: f"{NAME}: another worker downloads it" in caplog.text)
-    had = partial(on, STALLED).stat().st_size
-
-    # The thread that was left behind gets the rest now, and must not write it.
-    on.hub.stalled = set()
-    wait_until(lambda: on.hub.transferred(NAME, STALLED) == (on.source / STALLED).stat().st_size)
-    assert partial(on, STALLED).stat().st_size == had
-    on.hub.clear()
+    had = begun(on)
+    send_the_rest(on, had)
     other.release()
     same(overtaken.result(HUNG_S), on.source)
     assert [sent.start for sent in on.hub.sent if sent.path == STALLED] == [had]

@@ -2,34 +2,22 @@
 
 import shutil
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.hub.caches import (
-    NAME,
-    WANTED,
-    WEIGHTS,
-    On,
-    hub_and_volume,
-    paths,
-    safetensors,
-    same,
-)
+from huggingface_hub import HfApi
+from support.hub.caches import NAME, WANTED, WEIGHTS, On, paths, safetensors, same
 from support.hub.server import MEMBER, blob
 
 from worker.store import File, NotFound, Reason, resolve
 from worker.store.download import transfer
 from worker.store.download.partial import Partial, Stopped
+from worker.store.download.transfer import Transfer
+from worker.store.refusals import WrongChecksumError
 
 SIZE = len(safetensors())
-
-
-@pytest.fixture
-def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
-    with hub_and_volume(tmp_path, monkeypatch) as both:
-        yield both
+HALF = SIZE // 2
 
 
 def partial(on: On, content: bytes, name: str = WEIGHTS) -> Path:
@@ -44,48 +32,48 @@ def sent(on: On, name: str = WEIGHTS) -> list[tuple[int, int]]:
     return [(part.start, part.end) for part in on.hub.sent if part.path == name]
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
-def test_what_was_begun_is_continued(on: On, name: str) -> None:
-    whole = (on.source / name).read_bytes()
-    half = len(whole) // 2
-    left = partial(on, whole[:half], name)
+WRONG = "its checksum is wrong: it is downloaded once more"
+
+
+@pytest.mark.parametrize(
+    ("there", "ranges", "is_wrong"),
+    [
+        (safetensors()[:HALF], [(HALF, SIZE)], False),
+        # It lacks only its name.
+        (safetensors(), [], False),
+        # More than the file has is begun anew.
+        (safetensors() + b"0", [(0, SIZE)], False),
+        (b"\xff", [(1, SIZE), (0, SIZE)], True),
+        (b"\xff" * HALF, [(HALF, SIZE), (0, SIZE)], True),
+        (b"\xff" * SIZE, [(0, SIZE)], True),
+    ],
+    ids=["half", "whole", "more", "wrong", "half of it wrong", "all wrong"],
+)
+def test_what_was_begun_is_continued_and_once_more_begun_if_it_is_wrong(
+    on: On,
+    there: bytes,
+    ranges: list[tuple[int, int]],
+    is_wrong: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    left = partial(on, there)
     same(on.obtain(), on.source)
-    assert sent(on, name) == [(half, len(whole))]
+    assert sent(on) == ranges
+    assert (f"{WEIGHTS}: {WRONG}" in caplog.text) is is_wrong
     assert not left.exists()
 
 
-def test_what_only_lacks_its_name_is_not_asked_for(on: On) -> None:
-    partial(on, safetensors())
-    same(on.obtain(), on.source)
-    assert sent(on) == []
-
-
-def test_a_file_of_nothing_is_none_the_less_a_file(on: On) -> None:
+def test_small_files_are_continued_too_and_one_of_nothing_is_one(on: On) -> None:
+    whole = (on.source / "tokenizer.json").read_bytes()
+    partial(on, whole[:5], "tokenizer.json")
     (on.source / "merges.txt").touch()
     found = on.obtain()
     same(found, on.source)
+    assert sent(on, "tokenizer.json") == [(5, len(whole))]
     assert "merges.txt" in paths(found.place)
 
 
-def test_more_than_the_file_has_is_begun_anew(on: On, caplog: pytest.LogCaptureFixture) -> None:
-    partial(on, safetensors() + b"0")
-    same(on.obtain(), on.source)
-    assert sent(on) == [(0, SIZE)]
-    assert "checksum" not in caplog.text
-
-
-@pytest.mark.parametrize("length", [1, SIZE // 2, SIZE])
-def test_what_was_begun_wrong_is_fetched_once_more_from_the_beginning(
-    on: On, length: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    partial(on, b"\xff" * length)
-    same(on.obtain(), on.source)
-    rest = [(length, SIZE)] if length < SIZE else []
-    assert sent(on) == [*rest, (0, SIZE)]
-    assert f"{WEIGHTS}: its checksum is wrong: it is downloaded once more" in caplog.text
-
-
-def test_a_file_that_the_hub_does_not_send_at_once_comes_in_ranges(
+def test_a_file_too_large_for_one_answer_comes_in_ranges(
     on: On, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "RANGE_BYTES", 15_000)
@@ -94,25 +82,19 @@ def test_a_file_that_the_hub_does_not_send_at_once_comes_in_ranges(
     assert sent(on) == [(0, 15_000), (15_000, 30_000), (30_000, SIZE)]
 
 
-def test_after_a_cut_nothing_is_sent_again(on: On) -> None:
-    on.hub.cut_after, on.hub.cuts = SIZE // 3, 2
+@pytest.mark.parametrize(("cut_after", "cuts"), [(SIZE // 3, 2), (SIZE // 8, None)])
+def test_after_a_cut_nothing_is_sent_again(on: On, cut_after: int, cuts: int | None) -> None:
+    on.hub.cut_after, on.hub.cuts = cut_after, cuts
     same(on.obtain(), on.source)
     ranges = sent(on)
-    assert (ranges[0][0], ranges[-1][1], len(ranges)) == (0, SIZE, 3)
+    assert (ranges[0][0], ranges[-1][1]) == (0, SIZE)
+    assert len(ranges) == 3 if cuts else len(ranges) >= 8
     # The last bytes before a cut may not have arrived.
     assert all(before[0] < after[0] <= before[1] for before, after in pairwise(ranges))
 
 
-def test_a_line_that_is_always_cut_still_brings_it_all(on: On) -> None:
-    on.hub.cut_after = SIZE // 8
-    same(on.obtain(), on.source)
-    assert len(sent(on)) >= 8
-
-
-@pytest.mark.parametrize("length", [0, SIZE // 2])
-def test_a_server_that_ignores_ranges_is_listened_to_from_the_beginning(
-    on: On, length: int
-) -> None:
+@pytest.mark.parametrize("length", [0, HALF])
+def test_a_server_that_ignores_ranges_is_heard_from_the_beginning(on: On, length: int) -> None:
     on.hub.ignores_ranges = True
     partial(on, safetensors()[:length])
     same(on.obtain(), on.source)
@@ -120,38 +102,33 @@ def test_a_server_that_ignores_ranges_is_listened_to_from_the_beginning(
 
 
 def test_a_server_that_ignores_ranges_and_always_cuts_is_given_up(on: On) -> None:
-    on.hub.ignores_ranges, on.hub.cut_after = True, SIZE // 2
+    on.hub.ignores_ranges, on.hub.cut_after = True, HALF
     assert on.refused().reason is Reason.UNREACHABLE
     assert len(sent(on)) < 20
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
-def test_a_checksum_that_stays_wrong_is_reported_and_leaves_nothing_to_trust(
-    on: On, name: str
-) -> None:
+def test_a_checksum_that_stays_wrong_is_reported_and_nothing_trusted(on: On, name: str) -> None:
     on.hub.wrong = {name}
     refused = on.refused()
-    assert refused.reason is Reason.WRONG_CHECKSUM
-    assert name in refused.problem
+    assert (refused.reason, name in refused.problem) == (Reason.WRONG_CHECKSUM, True)
     assert len(sent(on, name)) == 2
     assert isinstance(resolve(WANTED, on.places), NotFound)
-    left = [path.name for path in on.folder.glob("blobs/*")]
-    assert not [path for path in left if path.startswith(blob(on.source / name))]
+    assert not [*on.folder.glob(f"blobs/{blob(on.source / name)}*")]
     assert not [*on.folder.glob(".worker/manifests/*.json")]
     on.hub.wrong = set()
     same(on.obtain(), on.source)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_files_are_asked_for_again_when_the_hub_fails(
-    on: On, status: int, monkeypatch: pytest.MonkeyPatch
+def test_files_are_asked_for_again_if_the_hub_fails(
+    on: On, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = on.hub.repositories[NAME]
     find = repository.find
 
     def fail_after_listing(revision: str) -> Path:
         if revision == "main":
-            on.hub.faults = [status] * 4
+            on.hub.faults = [429, 503, 503, 429]
         return find(revision)
 
     monkeypatch.setattr(repository, "find", fail_after_listing)
@@ -169,7 +146,7 @@ def test_another_host_learns_no_token(on: On, monkeypatch: pytest.MonkeyPatch) -
     assert set(on.hub.tokens_elsewhere) == {None}
 
 
-# Disks without links:
+# Links:
 
 
 @pytest.fixture
@@ -181,19 +158,16 @@ def _no_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_links")
-def test_where_there_are_no_links_files_lie_in_the_snapshot(on: On) -> None:
+@pytest.mark.parametrize("content", [b"", b"0" * SIZE])
+def test_where_there_are_no_links_files_lie_in_the_snapshot_and_are_known_by_their_content(
+    on: On, content: bytes
+) -> None:
     shutil.copy(on.source / "tokenizer.json", on.source / "added_tokens.json")
     found = on.obtain()
     same(found, on.source)
     assert paths(found.place) == paths(on.source)
     assert [*(on.folder / "blobs").iterdir()] == []
     assert on.obtain().place == found.place
-
-
-@pytest.mark.usefixtures("_no_links")
-@pytest.mark.parametrize("content", [b"", b"0" * SIZE])
-def test_where_there_are_no_links_a_file_is_known_by_its_content(on: On, content: bytes) -> None:
-    found = on.obtain()
     (found.place / WEIGHTS).write_bytes(content)
     (found.place / "config.json").unlink()
     on.hub.clear()
@@ -204,7 +178,7 @@ def test_where_there_are_no_links_a_file_is_known_by_its_content(on: On, content
 def test_a_link_to_something_else_is_replaced(on: On, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"0" * SIZE)
-    link = on.folder / "snapshots" / on.obtain().place.name / WEIGHTS
+    link = on.obtain().place / WEIGHTS
     link.unlink()
     link.symlink_to(other)
     (link.parent / "config.json").unlink()
@@ -214,11 +188,56 @@ def test_a_link_to_something_else_is_replaced(on: On, tmp_path: Path) -> None:
     assert other.exists()
 
 
-def test_nothing_is_written_once_another_worker_does_it(tmp_path: Path) -> None:
-    stop = threading.Event()
-    with Partial(tmp_path / "part", File("a", 10, "0" * 40), stop) as partial:
-        partial.write(b"12345")
+# Workers that another one has overtaken:
+
+FILE = File("a", 10, "0" * 40)
+
+
+@pytest.fixture
+def stop() -> threading.Event:
+    return threading.Event()
+
+
+def test_who_was_overtaken_writes_and_makes_nothing(tmp_path: Path, stop: threading.Event) -> None:
+    with Partial(tmp_path / "part", FILE, stop) as opened:
+        opened.write(b"12345")
         stop.set()
         with pytest.raises(Stopped):
-            partial.write(b"67890")
+            opened.write(b"67890")
+        with pytest.raises(Stopped):
+            opened.truncate(0)
     assert (tmp_path / "part").read_bytes() == b"12345"
+    with pytest.raises(Stopped):
+        Partial(tmp_path / "other", FILE, stop)
+    assert not (tmp_path / "other").exists()
+
+
+def test_who_was_overtaken_removes_nothing(tmp_path: Path, stop: threading.Event) -> None:
+    left = tmp_path / "blobs" / "0.partial"
+    left.parent.mkdir()
+    left.touch()
+    stop.set()
+    Transfer(HfApi(), NAME, "0" * 40, tmp_path, stop).tidy()
+    assert left.exists()
+
+
+def test_who_is_overtaken_at_last_finds_the_file_there(
+    on: On, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.replace
+
+    def overtaken(path: Path, target: Path) -> Path:
+        if path.suffix == ".partial":
+            rename(path, target)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", overtaken)
+    same(on.obtain(), on.source)
+
+
+def test_more_than_was_announced_is_not_written(tmp_path: Path, stop: threading.Event) -> None:
+    with Partial(tmp_path / "part", FILE, stop) as opened:
+        opened.write(b"01234567")
+        with pytest.raises(WrongChecksumError):
+            opened.write(b"89a")
+    assert (tmp_path / "part").read_bytes() == b"01234567"
