@@ -31,9 +31,7 @@ async def test_one_of_two_workers_has_a_lease_and_the_next_one_after_its_end(
         assert second.owner != first.owner
 
 
-async def test_a_lease_that_is_taken_while_its_job_is_cancelled_is_released(
-    tmp_path: Path,
-) -> None:
+async def test_a_lease_that_is_taken_while_its_job_is_cancelled_is_released(tmp_path: Path) -> None:
     async def work() -> None:
         async with turns_in(tmp_path).taken("plan"):
             await asyncio.sleep(60)
@@ -49,7 +47,24 @@ async def test_a_lease_that_is_taken_while_its_job_is_cancelled_is_released(
             assert lease is not None
 
 
-async def test_a_volume_that_fails_at_a_look_is_told_as_one(
+@pytest.mark.parametrize(("look_s", "is_taken"), [(0.0, True), (LOOK_S, False)])
+async def test_a_dead_owner_is_followed_after_as_many_looks_as_it_takes_and_not_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_s: float, is_taken: bool
+) -> None:
+    assert PATIENCE * LOOK_S > 2 * BEAT_S
+    monkeypatch.setattr("worker.volume.turns.LOOK_S", look_s)
+    (tmp_path / "plan").mkdir()
+    (tmp_path / "plan" / "lease-7").write_text("{}")
+    turns = turns_in(tmp_path)
+    # The first look has nothing to compare with.
+    for _ in range(PATIENCE + 1):
+        async with turns.taken("plan") as lease:
+            assert lease is None
+    async with turns.taken("plan") as lease:
+        assert (lease is not None and lease.attempt == 8) is is_taken
+
+
+async def test_a_volume_that_fails_at_a_look_is_an_error_of_the_volume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: Leases) -> None:
@@ -62,35 +77,7 @@ async def test_a_volume_that_fails_at_a_look_is_told_as_one(
                 pass
 
 
-async def test_a_dead_owner_is_followed_after_as_many_looks_as_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worker.volume.turns.LOOK_S", 0.0)
-    (tmp_path / "plan").mkdir()
-    (tmp_path / "plan" / "lease-7").write_text("{}")
-    turns = turns_in(tmp_path)
-    # The first look has nothing to compare with.
-    for _ in range(PATIENCE + 1):
-        async with turns.taken("plan") as lease:
-            assert lease is None
-    async with turns.taken("plan") as lease:
-        assert lease is not None
-        assert lease.attempt == 8
-
-
-async def test_an_owner_is_not_looked_at_more_often_than_it_beats(tmp_path: Path) -> None:
-    assert PATIENCE * LOOK_S > 2 * BEAT_S
-    (tmp_path / "plan").mkdir()
-    (tmp_path / "plan" / "lease-7").write_text("{}")
-    turns = turns_in(tmp_path)
-    for _ in range(3 * PATIENCE):
-        async with turns.taken("plan") as lease:
-            assert lease is None
-
-
-async def test_a_volume_that_can_not_be_written_to_is_an_error_of_the_volume(
-    tmp_path: Path,
-) -> None:
+async def test_a_volume_that_can_not_be_written_to_is_an_error_of_it(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", 1 << 20) as disk:
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):

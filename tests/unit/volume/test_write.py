@@ -10,31 +10,29 @@ from pathlib import Path
 import pytest
 from support.disks import fill, mounted, remount
 
-from worker import volume
 from worker.errors import VolumeError
 from worker.volume import failures, write, write_once, write_parts
 
 Write = Callable[[Path, bytes], object]
-WAYS = [write, write_once]
+IN_BOTH_WAYS = pytest.mark.parametrize("way", [write, write_once])
 
 
-@pytest.mark.parametrize("way", WAYS)
+@IN_BOTH_WAYS
 def test_a_file_is_written_into_a_new_directory_and_alone(tmp_path: Path, way: Write) -> None:
     way(tmp_path / "a" / "b" / "file", b"content")
     assert (tmp_path / "a" / "b" / "file").read_bytes() == b"content"
     assert [place.name for place in (tmp_path / "a" / "b").iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@IN_BOTH_WAYS
 def test_the_workers_own_directory_is_for_no_other_user(tmp_path: Path, way: Write) -> None:
     before = os.umask(0o022)
     for directory in ("new/worker/batches/b", "out/results"):
         way(tmp_path / directory / "file", b"content")
     os.umask(before)
+    directories = [place for place in tmp_path.rglob("*") if place.is_dir()]
     modes = {
-        place.relative_to(tmp_path).as_posix(): stat.S_IMODE(place.stat().st_mode)
-        for place in tmp_path.rglob("*")
-        if place.is_dir()
+        str(one.relative_to(tmp_path)): stat.S_IMODE(one.stat().st_mode) for one in directories
     }
     assert modes.pop("new/worker") == 0o700
     assert set(modes.values()) == {0o755}
@@ -42,11 +40,12 @@ def test_the_workers_own_directory_is_for_no_other_user(tmp_path: Path, way: Wri
 
 def test_the_later_content_counts_and_readers_see_either(tmp_path: Path) -> None:
     place = tmp_path / "file"
-    write(place, b"a" * 100_000)
+    contents = [letter * 100_000 for letter in (b"a", b"b")]
+    write(place, contents[0])
 
     def write_often() -> None:
         for _ in range(50):
-            write(place, b"b" * 100_000)
+            write(place, contents[1])
 
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(write_often)
@@ -54,29 +53,23 @@ def test_the_later_content_counts_and_readers_see_either(tmp_path: Path) -> None
         while not writing.done():
             seen.add(place.read_bytes())
         writing.result()
-    assert seen <= {b"a" * 100_000, b"b" * 100_000}
-    assert place.read_bytes() == b"b" * 100_000
+    assert seen <= {*contents}
+    assert place.read_bytes() == contents[1]
     assert [*tmp_path.iterdir()] == [place]
 
 
-def test_what_is_written_once_stays(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    assert write_once(place, b"first")
-    assert not write_once(place, b"second")
-    assert place.read_bytes() == b"first"
-
-
-def test_of_many_that_write_at_once_one_has_written(tmp_path: Path) -> None:
+def test_of_many_that_write_once_at_once_one_has_written(tmp_path: Path) -> None:
     place = tmp_path / "file"
     with ThreadPoolExecutor(8) as pool:
         contents = [b"%d" % number * 10_000 for number in range(8)]
         wrote = [*pool.map(lambda content: write_once(place, content), contents)]
     assert wrote.count(True) == 1
+    assert not write_once(place, b"later")
     assert place.read_bytes() == contents[wrote.index(True)]
     assert [*tmp_path.iterdir()] == [place]
 
 
-def test_on_a_disk_without_links_it_is_written_all_the_same(
+def test_on_a_disk_without_links_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -88,7 +81,7 @@ def test_on_a_disk_without_links_it_is_written_all_the_same(
     assert [place.read_bytes() for place in tmp_path.iterdir()] == [b"content"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@IN_BOTH_WAYS
 def test_on_a_full_or_read_only_disk_the_old_file_stays_alone(tmp_path: Path, way: Write) -> None:
     with mounted(tmp_path / "disk", 1_000_000) as disk:
         write(disk / "old", b"old")
@@ -120,9 +113,6 @@ def test_what_a_file_system_says_is_told_without_its_paths(error: OSError, messa
     with pytest.raises(VolumeError) as raised, failures():
         raise error
     assert (raised.value.message, raised.value.status) == (message, 507)
-
-
-def test_other_errors_pass() -> None:
     with pytest.raises(ValueError, match="mine"), failures():
         raise ValueError("mine")
 
@@ -130,7 +120,7 @@ def test_other_errors_pass() -> None:
 def test_a_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
-    volume.write(tmp_path / "file", b"content")
+    write(tmp_path / "file", b"content")
     assert synced == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
 
 

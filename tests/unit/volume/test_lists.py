@@ -1,0 +1,177 @@
+"""Ids, the pages of lists, and signed addresses."""
+
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from worker.errors import InvalidInput, NoSuchObject
+from worker.volume import Volume, ids
+from worker.volume.links import VALID_S, Links
+from worker.volume.pages import LARGEST, LARGEST_BYTES, page
+
+# Ids that nobody can guess, that follow from a job, and that are safe as names of files:
+
+
+def test_every_new_id_is_another_one_of_24_letters_and_digits() -> None:
+    made = {ids.new("file-") for _ in range(1000)}
+    assert len(made) == 1000
+    assert all(re.fullmatch(r"file-[a-z0-9]{24}", one) for one in made)
+    assert all(ids.fits("file-", one) for one in made)
+
+
+def test_a_derived_id_follows_from_its_origin_alone_which_may_be_any_text() -> None:
+    derived = ids.derived("batch_", "job-1", "out")
+    assert derived == ids.derived("batch_", "job-1", "out")
+    others: list[list[str]] = [["job-1out"], ["job-1"], ["out"], [], ["ä/\ud83d", ""]]
+    made = {derived, *(ids.derived("batch_", *origin) for origin in others)}
+    assert len(made) == 6
+    assert all(ids.fits("batch_", one) for one in made)
+
+
+A = "a" * 24
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "file-", f"file-{A[1:]}", f"file-{A}a", f"batch_{A}", f"file-{A.upper()}"),
+        *("file-" + "/" * 24, f"file-../{A[3:]}", f"file-{A}\n", "file-" + "٣" * 24, f" file-{A}"),
+    ],
+)
+def test_a_text_of_another_form_is_no_id(text: str) -> None:
+    assert not ids.fits("file-", text)
+
+
+# Pages:
+
+
+@dataclass(frozen=True)
+class Made:
+    """An object of a list."""
+
+    id: str
+    created_at: int
+    size: int = 0
+
+    def shown(self) -> dict[str, Any]:
+        return {"id": self.id, **({"metadata": "a" * self.size} if self.size else {})}
+
+
+# Two are of the same second.
+ALL = [Made("b", 2), Made("d", 3), Made("a", 1), Made("c", 2)]
+
+
+@pytest.mark.parametrize(("order", "sorted_ids"), [("desc", "dcba"), ("asc", "abcd")])
+@pytest.mark.parametrize("limit", [1, 3, 4, 5])
+def test_pages_have_every_object_once_in_order(order: str, sorted_ids: str, limit: int) -> None:
+    seen: list[str] = []
+    after, more = None, True
+    while more:
+        found = page(ALL, after=after, limit=limit, order=order)
+        assert len(found.data) <= limit
+        seen += [one.id for one in found.data]
+        after, more = seen[-1], found.has_more
+    assert "".join(seen) == sorted_ids
+
+
+def test_a_page_ends_where_an_answer_would_be_too_large() -> None:
+    """One caller's large objects must not make everybody's lists too large for a job."""
+    objects = [Made(f"{number}", number, LARGEST_BYTES // 3) for number in range(5)]
+    first, last = page(objects).shown(), page(objects, after="1").shown()
+    assert ([one["id"] for one in first["data"]], first["has_more"]) == (["4", "3"], True)
+    assert (first["first_id"], first["last_id"]) == ("4", "3")
+    assert ([one["id"] for one in last["data"]], last["has_more"]) == (["0"], False)
+
+
+def test_a_page_has_openais_shape() -> None:
+    data = [{"id": "d"}, {"id": "c"}]
+    shown = {"object": "list", "data": data, "first_id": "d", "last_id": "c", "has_more": True}
+    assert page(ALL, limit=2).shown() == shown
+    nothing: dict[str, Any] = {"data": [], "first_id": None, "last_id": None, "has_more": False}
+    for empty in (page(ALL[:0]), page(ALL, after="a")):
+        assert empty.shown() == {**shown, **nothing}
+
+
+@pytest.mark.parametrize(
+    ("param", "value"), [*(("limit", it) for it in (0, -1, LARGEST + 1)), ("order", "up")]
+)
+def test_a_wrong_bound_is_refused_by_name(param: str, value: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        page(ALL, **{param: value})
+    assert refused.value.param == param
+
+
+def test_a_page_after_nothing_that_is_there_is_refused() -> None:
+    with pytest.raises(NoSuchObject) as refused:
+        page(ALL, after="z")
+    assert (refused.value.status, refused.value.param) == (404, "after")
+
+
+# Signed addresses: what they open, for how long, and at which workers.
+
+PATH = "/v1/llm/model-files/tuned/a b.json"
+
+
+def asked(address: str) -> tuple[str, dict[str, str]]:
+    """Return a path without quotes, and a query, as a server has them."""
+    parts = urlsplit(address)
+    return parts.path.replace("%20", " "), dict(parse_qsl(parts.query))
+
+
+def signed(root: Path) -> tuple[str, dict[str, str]]:
+    return asked(Links(Volume(root)).signed("http://host", PATH))
+
+
+def test_an_address_is_right_at_every_worker_of_the_volume_and_no_other(tmp_path: Path) -> None:
+    address = Links(Volume(tmp_path / "a")).signed("http://host:8000/", PATH)
+    assert address.startswith("http://host:8000/v1/llm/model-files/tuned/a%20b.json?expires=")
+    assert Links(Volume(tmp_path / "a")).right(*asked(address))
+    assert not Links(Volume(tmp_path / "b")).right(*asked(address))
+
+
+def test_nobody_else_on_the_machine_reads_the_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "worker" / "links.secret"
+    for _ in ("new", "as an older worker has left it"):
+        signed(tmp_path)
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        secret.chmod(0o644)
+
+
+def test_without_a_volume_an_address_is_right_where_it_was_made(tmp_path: Path) -> None:
+    links, other = (Links(Volume(tmp_path / "none", optional=False)) for _ in range(2))
+    address = links.signed("http://host", PATH)
+    assert (links.right(*asked(address)), other.right(*asked(address))) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("expires", value) for value in ("99999999999", "9" * 5_000, "", "inf")),
+        *(("signature", value) for value in ("", "é", "0" * 64)),
+    ],
+)
+def test_an_address_that_was_changed_is_wrong(tmp_path: Path, name: str, value: str) -> None:
+    links = Links(Volume(tmp_path))
+    path, query = signed(tmp_path)
+    assert links.right(path, query)
+    assert not links.right(path, {**query, name: value})
+    assert not links.right(path + "x", query)
+
+
+def test_an_address_is_wrong_after_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, query = signed(tmp_path)
+    for second, right in ((-1.0, True), (0.0, False)):
+        now = int(query["expires"]) + second
+        monkeypatch.setattr("worker.volume.links.time.time", lambda now=now: now)
+        assert Links(Volume(tmp_path)).right(path, query) is right
+    assert VALID_S == 3_600
+
+
+def test_who_asks_without_a_signature_leaves_nothing_on_the_volume(tmp_path: Path) -> None:
+    assert not Links(Volume(tmp_path)).right(PATH, {})
+    assert list(tmp_path.iterdir()) == []
