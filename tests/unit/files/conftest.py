@@ -1,4 +1,4 @@
-"""A volume in a directory of the test's own."""
+"""A volume in a directory of the test's own, and the files on it."""
 
 from pathlib import Path
 
@@ -7,22 +7,20 @@ import pytest
 from worker.files import Files
 from worker.volume import Volume
 
-MAX_MB = 1
-
 
 @pytest.fixture
-def volume(tmp_path: Path) -> Volume:
+def volume(tmp_path: Path) -> Path:
     root = tmp_path / "volume"
     (root / "inbox").mkdir(parents=True)
-    return Volume(root, bucket="bucket")
+    return root
 
 
 @pytest.fixture
-def files(volume: Volume) -> Files:
-    return Files(volume, max_mb=MAX_MB, retention_days=30)
+def files(volume: Path) -> Files:
+    return Files(Volume(volume, bucket="bucket"), max_mb=1, retention_days=30)
 
 
 @pytest.fixture
-def kept(volume: Volume) -> Path:
+def stored_files(volume: Path) -> Path:
     """Return the directory that files are kept in."""
-    return volume.root / "worker" / "files"
+    return volume / "worker" / "files"

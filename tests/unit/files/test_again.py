@@ -9,97 +9,93 @@ import pytest
 
 from worker.errors import Conflict, NoSuchObject
 from worker.files import PREFIX, Files, StoredFile
-from worker.volume import Volume, ids
+from worker.volume import ids
+
+ID, OTHER = ids.derived(PREFIX, "job-1"), ids.derived(PREFIX, "job-2")
 
 
-def received(files: Files, content: bytes, id: str) -> StoredFile:
+def received(files: Files, content: bytes, id: str = ID) -> StoredFile:
     return files.receive([content], filename="a.jsonl", id=id)
 
 
-def test_a_file_that_comes_again_is_the_one_that_is_there(files: Files, volume: Volume) -> None:
-    derived, other = ids.derived(PREFIX, "job-1"), ids.derived(PREFIX, "job-2")
-    first = received(files, b"first", derived)
-    assert first.id == derived
-    assert files.receive([b"fi", b"", b"rst"], filename="again", id=derived) == first
-    (volume.root / "inbox" / "own.jsonl").write_bytes(b"own")
-    own = files.refer("inbox/own.jsonl", purpose="batch", id=other)
+def written(files: Files, file: StoredFile) -> tuple[int, int]:
+    """Return which file on the disk has the content, and when it was written."""
+    found = files.content(file).stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def test_a_file_that_comes_again_is_the_one_that_is_there(files: Files, volume: Path) -> None:
+    first = received(files, b"first")
+    assert first.id == ID
+    assert files.receive([b"fi", b"", b"rst"], filename="again", id=ID) == first
+    (volume / "inbox" / "own.jsonl").write_bytes(b"own")
+    own = files.refer("inbox/own.jsonl", purpose="batch", id=OTHER)
     # It is the caller's own: the file is what names it.
-    (volume.root / "inbox" / "own.jsonl").unlink()
-    assert files.refer("./inbox/own.jsonl", purpose="batch", id=other) == own
+    (volume / "inbox" / "own.jsonl").unlink()
+    assert files.refer("./inbox/own.jsonl", purpose="batch", id=OTHER) == own
 
 
 @pytest.mark.parametrize("content", [b"", b"firs", b"first.", b"First"])
 def test_another_content_under_an_id_that_exists_is_refused(files: Files, content: bytes) -> None:
-    derived = ids.derived(PREFIX, "job-1")
-    first = received(files, b"first", derived)
+    first = received(files, b"first")
     with pytest.raises(Conflict, match="another file"):
-        received(files, content, derived)
+        received(files, content)
     assert files.content(first).read_bytes() == b"first"
 
 
-def test_another_place_under_an_id_that_exists_is_refused(files: Files, volume: Volume) -> None:
-    derived, other = ids.derived(PREFIX, "job-1"), ids.derived(PREFIX, "job-2")
+def test_another_place_under_an_id_that_exists_is_refused(files: Files, volume: Path) -> None:
     for name in ("a", "b"):
-        (volume.root / "inbox" / name).write_bytes(b"same")
-    files.refer("inbox/a", purpose="batch", id=derived)
-    received(files, b"same", other)
-    for again in (derived, other):
+        (volume / "inbox" / name).write_bytes(b"same")
+    files.refer("inbox/a", purpose="batch", id=ID)
+    received(files, b"same", OTHER)
+    for again in (ID, OTHER):
         with pytest.raises(Conflict, match="another file"):
             files.refer("inbox/b", purpose="batch", id=again)
     with pytest.raises(Conflict, match="another file"):
-        received(files, b"same", derived)
+        received(files, b"same")
 
 
-def test_an_attempt_that_broke_off_does_not_stop_the_next_one(files: Files, kept: Path) -> None:
-    derived = ids.derived(PREFIX, "job-1")
-    (kept / derived).mkdir(parents=True)
-    (kept / derived / ".content.of-a-dead-one").write_bytes(b"ha")
-    (kept / derived / "content").write_bytes(b"half")
+def test_an_attempt_that_broke_off_stops_no_other(files: Files, stored_files: Path) -> None:
+    (stored_files / ID).mkdir(parents=True)
+    (stored_files / ID / ".content.of-a-dead-one").write_bytes(b"ha")
+    (stored_files / ID / "content").write_bytes(b"half")
     with pytest.raises(NoSuchObject):
-        files.get(derived)
-    file = received(files, b"whole", derived)
-    assert files.content(file).read_bytes() == b"whole"
+        files.get(ID)
+    assert files.content(received(files, b"whole")).read_bytes() == b"whole"
 
 
 def test_an_attempt_that_is_given_up_leaves_the_file_of_another_one(files: Files) -> None:
-    derived = ids.derived(PREFIX, "job-1")
-
     def write() -> Iterator[bytes]:
         yield b"half"
-        received(files, b"of the other", derived)
+        received(files, b"of the other")
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        files.receive(write(), filename="late", id=derived)
-    file = files.get(derived)
-    assert files.content(file).read_bytes() == b"of the other"
+        files.receive(write(), filename="late", id=ID)
+    assert files.content(files.get(ID)).read_bytes() == b"of the other"
 
 
 def test_an_attempt_that_comes_second_leaves_the_content_that_is_in_use(files: Files) -> None:
-    derived = ids.derived(PREFIX, "job-1")
-    with files.writing(filename="a", purpose="batch", id=derived) as second:
+    with files.writing(filename="a", purpose="batch", id=ID) as second:
         second.write(b"same")
-        first = received(files, b"same", derived)
-        used = files.content(first).stat()
-    now = files.content(first).stat()
-    assert (now.st_ino, now.st_mtime_ns) == (used.st_ino, used.st_mtime_ns)
+        first = received(files, b"same")
+        before = written(files, first)
+    assert written(files, first) == before
 
 
-def test_of_two_attempts_that_end_at_once_the_first_one_gives_the_content(
+def test_of_two_attempts_at_once_the_first_gives_it(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    derived, link = ids.derived(PREFIX, "job-1"), os.link
-    used: list[os.stat_result] = []
+    link = os.link
+    before: list[tuple[int, int]] = []
 
     def late(*places: Path) -> None:
         monkeypatch.setattr(os, "link", link)
-        used.append(files.content(received(files, b"same", derived)).stat())
+        before.append(written(files, received(files, b"same")))
         link(*places)
 
     monkeypatch.setattr(os, "link", late)
-    now = files.content(received(files, b"same", derived)).stat()
-    (before,) = used
-    assert (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert [written(files, received(files, b"same"))] == before
 
 
 def test_a_disk_without_links_has_files(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,5 +103,4 @@ def test_a_disk_without_links_has_files(files: Files, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOTSUP, "no links")
 
     monkeypatch.setattr(os, "link", none)
-    file = received(files, b"abc", ids.derived(PREFIX, "job-1"))
-    assert files.content(file).read_bytes() == b"abc"
+    assert files.content(received(files, b"abc")).read_bytes() == b"abc"

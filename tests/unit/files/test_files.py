@@ -1,6 +1,7 @@
-"""Files that are received, referred to, written, found, listed and deleted."""
+"""Files that are received, referred to, written, found, listed, deleted and swept."""
 
 import json
+import os
 import stat
 import time
 from collections.abc import Iterator
@@ -12,8 +13,7 @@ import pytest
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import PREFIX, Files, StoredFile
 from worker.volume import Volume, ids
-
-DAY_S = 86_400
+from worker.volume.record import DAY_S
 
 
 def received(files: Files, content: bytes = b"abc", **named: Any) -> StoredFile:
@@ -24,7 +24,7 @@ def contents(directory: Path) -> list[str]:
     return sorted(str(place.relative_to(directory)) for place in directory.rglob("*"))
 
 
-def test_a_file_is_received_and_found_again(files: Files, kept: Path) -> None:
+def test_a_file_is_received_and_found_again(files: Files, stored_files: Path) -> None:
     before = int(time.time())
     file = files.receive([b"ab", b"", b"c"], filename="../ä.jsonl", purpose="batch")
     assert ids.fits(PREFIX, file.id)
@@ -33,109 +33,98 @@ def test_a_file_is_received_and_found_again(files: Files, kept: Path) -> None:
     assert file.expires_at == file.created_at + 30 * DAY_S
     assert files.get(file.id) == file
     assert files.content(file).read_bytes() == b"abc"
-    assert contents(kept) == [file.id, f"{file.id}/content", f"{file.id}/meta.json"]
+    assert contents(stored_files) == [file.id, f"{file.id}/content", f"{file.id}/meta.json"]
+    # For no other user of the machine.
+    assert stat.S_IMODE(stored_files.parent.stat().st_mode) == 0o700
 
 
-def test_files_are_for_no_other_user_of_the_machine(files: Files, kept: Path) -> None:
-    received(files)
-    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
-
-
-def test_an_empty_file_is_a_file(files: Files) -> None:
+def test_an_empty_file_is_a_file_and_without_a_purpose_for_fine_tunes(files: Files) -> None:
     file = files.receive([], filename="empty")
-    assert file.bytes == 0
+    assert (file.bytes, file.purpose) == (0, "fine-tune")
     assert files.content(file).read_bytes() == b""
 
 
-def test_callers_see_openais_object_and_no_path(files: Files, volume: Volume) -> None:
-    (volume.root / "inbox" / "a.jsonl").write_bytes(b"12345")
+def test_callers_see_openais_object_and_no_path(files: Files, volume: Path) -> None:
+    (volume / "inbox" / "a.jsonl").write_bytes(b"12345")
     file = files.refer("inbox/a.jsonl", purpose="batch")
     assert file.shown() == {
-        "id": file.id,
-        "object": "file",
-        "bytes": 5,
-        "size": 5,
-        "created_at": file.created_at,
-        "expires_at": file.expires_at,
-        "filename": "a.jsonl",
-        "purpose": "batch",
-        "status": "processed",
+        **{"id": file.id, "object": "file", "bytes": 5, "size": 5, "status": "processed"},
+        **{"created_at": file.created_at, "expires_at": file.expires_at},
+        **{"filename": "a.jsonl", "purpose": "batch"},
     }
 
 
-def test_without_a_purpose_it_is_fine_tune(files: Files) -> None:
-    assert received(files).purpose == "fine-tune"
-
-
-def test_a_file_expires_when_its_caller_says_so(files: Files, volume: Volume) -> None:
+def test_a_file_expires_when_its_caller_says_so(files: Files, volume: Path) -> None:
     file = received(files, expires_after_s=3600)
     assert file.expires_at == file.created_at + 3600
-    for_ever = Files(volume, max_mb=1, retention_days=0)
+    for_ever, half = (Files(Volume(volume), max_mb=1, retention_days=days) for days in (0.0, 0.5))
     assert received(for_ever).expires_at is None
     assert received(for_ever, expires_after_s=3600).expires_at is not None
-    half = received(Files(volume, max_mb=1, retention_days=0.5))
-    assert half.expires_at == half.created_at + DAY_S // 2
+    file = received(half)
+    assert file.expires_at == file.created_at + DAY_S // 2
 
 
-def test_a_file_of_the_largest_size_is_received_and_a_larger_one_leaves_nothing(
-    files: Files, kept: Path
+def test_the_largest_file_is_received_and_of_a_larger_one_nothing(
+    files: Files, stored_files: Path
 ) -> None:
     assert received(files, bytes(1_000_000)).bytes == 1_000_000
-    before = contents(kept)
-    given = []
-
-    def source() -> Iterator[bytes]:
-        for _ in range(100):
-            given.append(bytes(400_000))
-            yield given[-1]
-
+    before = contents(stored_files)
+    parts = iter([bytes(400_000)] * 100)
     with pytest.raises(InputTooLarge, match=r"1,000,000 bytes \(FILES_MAX_MB\)"):
-        files.receive(source(), filename="large")
+        files.receive(parts, filename="large")
     # No more is read than is refused.
-    assert len(given) == 3
-    assert contents(kept) == before
+    assert len(list(parts)) == 97
+    assert contents(stored_files) == before
 
 
-def test_what_breaks_off_leaves_nothing(files: Files, kept: Path) -> None:
-    def source() -> Iterator[bytes]:
-        yield b"half"
-        raise RuntimeError
+def broken() -> Iterator[bytes]:
+    yield b"half"
+    raise RuntimeError
 
+
+def test_what_breaks_off_leaves_nothing(files: Files, stored_files: Path) -> None:
     with pytest.raises(RuntimeError):
-        files.receive(source(), filename="broken")
-    assert contents(kept) == []
+        files.receive(broken(), filename="broken")
+    assert contents(stored_files) == []
+
+
+def test_a_file_that_is_written_exists_when_its_block_ends(files: Files) -> None:
+    with files.writing(filename="out.jsonl", purpose="batch_output") as writing:
+        writing.write(b"line\n")
+        with pytest.raises(NoSuchObject):
+            files.get(writing.id)
+    assert writing.stored == files.get(writing.id)
+    assert (writing.stored.bytes, writing.stored.purpose) == (5, "batch_output")
 
 
 # What callers have put on the volume:
 
 
 @pytest.mark.parametrize("path", ["inbox/a.jsonl", "s3://bucket/inbox/a.jsonl"])
-def test_a_file_on_the_volume_is_referred_to_and_outlives_it(
-    files: Files, volume: Volume, path: str
-) -> None:
-    own = volume.root / "inbox" / "a.jsonl"
+def test_a_file_on_the_volume_is_named_and_stays(files: Files, volume: Path, path: str) -> None:
+    own = volume / "inbox" / "a.jsonl"
     own.write_bytes(b"own")
     file = files.refer(path, purpose="batch", filename="shown.jsonl")
     assert (file.bytes, file.filename) == (3, "shown.jsonl")
     assert files.content(files.get(file.id)) == own
     files.delete(file.id)
     assert own.read_bytes() == b"own"
-    with pytest.raises(NoSuchObject):
-        files.get(file.id)
 
 
-def test_a_path_that_is_no_file_is_refused(files: Files, volume: Volume, kept: Path) -> None:
-    (volume.root / "inbox" / "directory").mkdir()
-    for path in ("inbox/directory", "inbox/missing.jsonl", "../out", "worker/files", "/etc/passwd"):
-        with pytest.raises(InvalidInput):
-            files.refer(path, purpose="batch")
-    assert not kept.exists()
-
-
-def test_a_link_that_was_laid_later_is_not_followed_out_of_the_volume(
-    files: Files, volume: Volume
+@pytest.mark.parametrize(
+    "path", ["inbox/directory", "inbox/missing.jsonl", "../out", "worker/files", "/etc/passwd"]
+)
+def test_a_path_that_is_no_file_is_refused(
+    files: Files, volume: Path, stored_files: Path, path: str
 ) -> None:
-    own = volume.root / "inbox" / "a.jsonl"
+    (volume / "inbox" / "directory").mkdir()
+    with pytest.raises(InvalidInput):
+        files.refer(path, purpose="batch")
+    assert not stored_files.exists()
+
+
+def test_a_link_laid_later_is_not_followed_out_of_the_volume(files: Files, volume: Path) -> None:
+    own = volume / "inbox" / "a.jsonl"
     own.write_bytes(b"own")
     file = files.refer("inbox/a.jsonl", purpose="batch")
     own.unlink()
@@ -146,7 +135,7 @@ def test_a_link_that_was_laid_later_is_not_followed_out_of_the_volume(
         files.content(file)
 
 
-# Finding:
+# Finding and deleting:
 
 
 @pytest.mark.parametrize(
@@ -160,9 +149,7 @@ def test_what_is_no_id_of_a_file_is_not_found(files: Files, id: str) -> None:
         assert refused.value.status == 404
 
 
-def test_a_file_that_has_expired_is_not_found(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_expired_is_not_found(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     file = received(files, expires_after_s=3600)
     monkeypatch.setattr(time, "time", lambda: file.created_at + 3599)
     assert files.get(file.id) == file
@@ -174,51 +161,75 @@ def test_a_file_that_has_expired_is_not_found(
     assert files.get(file.id, expired=True) == file
 
 
-def test_a_broken_description_is_no_file(files: Files, kept: Path) -> None:
+def test_a_broken_description_is_no_file(files: Files, stored_files: Path) -> None:
     file = received(files)
-    (kept / file.id / "meta.json").write_text(json.dumps({"id": file.id}))
+    (stored_files / file.id / "meta.json").write_text(json.dumps({"id": file.id}))
     with pytest.raises(NoSuchObject):
         files.get(file.id)
     assert files.list().data == ()
 
 
-def test_files_are_listed_by_purpose_without_what_is_half_written(files: Files, kept: Path) -> None:
+def test_files_are_listed_by_purpose_once_they_are_whole(files: Files, stored_files: Path) -> None:
+    assert files.list().shown()["data"] == []
     batch, other = received(files, purpose="batch"), received(files)
-    (kept / ids.new(PREFIX)).mkdir()
+    (stored_files / ids.new(PREFIX)).mkdir()
     assert {file.id for file in files.list().data} == {batch.id, other.id}
     assert files.list(purpose="batch").data == (batch,)
     assert files.list(purpose="vision").data == ()
 
 
-def test_without_any_files_the_list_is_empty(files: Files) -> None:
-    assert files.list().shown()["data"] == []
-
-
-# Deleting:
-
-
-def test_a_deleted_file_is_gone(files: Files, kept: Path) -> None:
-    file = received(files)
-    files.delete(file.id)
-    with pytest.raises(NoSuchObject):
-        files.delete(file.id)
-    assert contents(kept) == []
-
-
-def test_a_file_in_use_is_not_deleted(files: Files) -> None:
+def test_a_deleted_file_is_gone_and_one_in_use_stays(files: Files, stored_files: Path) -> None:
     file = received(files)
     with pytest.raises(Conflict, match="a fine-tune that has not ended"):
         files.delete(file.id, in_use={file.id})
     assert files.get(file.id) == file
+    files.delete(file.id)
+    with pytest.raises(NoSuchObject):
+        files.delete(file.id)
+    assert contents(stored_files) == []
 
 
-# Writing:
+# Sweeping:
 
 
-def test_a_file_that_is_written_exists_when_its_block_ends(files: Files) -> None:
-    with files.writing(filename="out.jsonl", purpose="batch_output") as writing:
-        writing.write(b"line\n")
-        with pytest.raises(NoSuchObject):
-            files.get(writing.id)
-    assert writing.stored == files.get(writing.id)
-    assert (writing.stored.bytes, writing.stored.purpose) == (5, "batch_output")
+def aged(place: Path, seconds: float) -> None:
+    """Let a directory and what is in it be so old."""
+    for one in (*place.iterdir(), place):
+        os.utime(one, (time.time() - seconds,) * 2)
+
+
+def test_expired_files_are_removed_unless_they_are_in_use(
+    files: Files, volume: Path, stored_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = volume / "inbox" / "own.jsonl"
+    own.write_bytes(b"own")
+    received(files, expires_after_s=3600)
+    files.refer("inbox/own.jsonl", purpose="batch", expires_after_s=3600)
+    used, lasting = received(files, expires_after_s=3600), received(files)
+    assert files.sweep(set()) == 0
+    later = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert files.sweep({used.id}) == 2
+    assert {place.name for place in stored_files.iterdir()} == {used.id, lasting.id}
+    assert own.read_bytes() == b"own"
+
+
+@pytest.mark.parametrize("name", [ids.new(PREFIX), ".removed.0123"])
+def test_what_is_half_written_is_removed_after_a_day(
+    files: Files, stored_files: Path, name: str
+) -> None:
+    assert files.sweep(set()) == 0
+    assert not stored_files.exists()
+    left = stored_files / name
+    left.mkdir(parents=True)
+    (left / ".content.0123").write_bytes(b"half")
+    aged(left, DAY_S - 600)
+    assert files.sweep(set()) == 0
+    aged(left, DAY_S + 600)
+    # Its writer is alive.
+    os.utime(left / ".content.0123")
+    assert files.sweep(set()) == 0
+    aged(left, DAY_S + 600)
+    assert files.sweep({name}) == 0
+    assert files.sweep(set()) == 1
+    assert [*stored_files.iterdir()] == []
