@@ -12,7 +12,7 @@ import backoff
 import pytest
 from huggingface_hub import constants
 
-from support.hub.server import Hub, blob, commit, hub
+from support.hub.server import Hub, blob, commit, hub, paths
 from worker.store import File, Found, NotFound, Places, Unavailable, Wanted, resolve
 from worker.store.download import obtain
 from worker.store.manifest import Manifest, write
@@ -45,12 +45,6 @@ def model(folder: Path, weights: Sequence[str] = (WEIGHTS,)) -> Path:
     if len(weights) > 1:
         (folder / INDEX).write_text(json.dumps({"weight_map": dict(enumerate(weights))}))
     return folder
-
-
-def paths(folder: Path) -> list[str]:
-    """Return the paths of all files in a folder, relative to it, sorted."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def cached(

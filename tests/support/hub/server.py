@@ -134,21 +134,21 @@ class Hub(Files):
                 "sha": commit(folder),
                 "private": repository.private,
                 "gated": "auto" if repository.gated else False,
-                "siblings": [sibling(folder, path) for path in paths(folder)],
+                "siblings": [listed(folder, path) for path in paths(folder)],
                 "tags": [],
             }
         )
 
     async def _tree(self, request: web.Request) -> web.StreamResponse:
         folder = self._folder(request)
-        return web.json_response([entry(folder, path) for path in paths(folder)])
+        return web.json_response([listed(folder, path) for path in paths(folder)])
 
     async def _paths(self, request: web.Request) -> web.StreamResponse:
         folder = self._folder(request)
         form = await request.post() if request.content_type != "application/json" else None
         wanted = form.getall("paths", []) if form else (await request.json())["paths"]
         existing = [path for path in paths(folder) if path in wanted]
-        return web.json_response([entry(folder, path) for path in existing])
+        return web.json_response([listed(folder, path) for path in existing])
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
         repository, folder = self._repository(request), self._folder(request)
@@ -254,20 +254,10 @@ def hashed(path: Path, changed: int, size: int) -> str:
     return hashlib.sha1(content, usedforsecurity=False).hexdigest()
 
 
-def storage(file: Path) -> dict[str, Any]:
-    """Return what listings say of a file's place in the large file storage, if it is there."""
-    size = file.stat().st_size
-    pointer = {"oid": blob(file), "sha256": blob(file), "size": size, "pointerSize": 134}
-    return {"lfs": pointer} if large(file) else {}
-
-
-def sibling(folder: Path, path: str) -> dict[str, Any]:
+def listed(folder: Path, path: str) -> dict[str, Any]:
+    """Return what listings of either kind say of a file: each of them by its own names."""
     file = folder / path
-    named = {"rfilename": path, "size": file.stat().st_size, "blobId": blob(file)}
-    return {**named, **storage(file)}
-
-
-def entry(folder: Path, path: str) -> dict[str, Any]:
-    file = folder / path
-    named = {"type": "file", "path": path, "size": file.stat().st_size, "oid": blob(file)}
-    return {**named, **storage(file)}
+    size, oid = file.stat().st_size, blob(file)
+    pointer = {"oid": oid, "sha256": oid, "size": size, "pointerSize": 134}
+    names = {"type": "file", "path": path, "rfilename": path, "oid": oid, "blobId": oid}
+    return {**names, "size": size, **({"lfs": pointer} if large(file) else {})}

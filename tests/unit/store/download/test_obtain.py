@@ -21,10 +21,9 @@ from support.hub.caches import (
     found,
     model,
     passed,
-    paths,
     same,
 )
-from support.hub.server import Repository, commit
+from support.hub.server import Repository, commit, paths
 from support.processes.background import HUNG_S
 
 from worker.store import Found, Kind, Origin, Reason, Wanted, download, manifest, resolve

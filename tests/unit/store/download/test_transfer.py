@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import HfApi
-from support.hub.caches import NAME, WANTED, WEIGHTS, On, paths, safetensors, same
-from support.hub.server import MEMBER, blob
+from support.hub.caches import NAME, WANTED, WEIGHTS, On, safetensors, same
+from support.hub.server import MEMBER, blob, paths
 
 from worker.store import File, NotFound, Reason, resolve
 from worker.store.download import transfer
