@@ -74,6 +74,15 @@ async def test_a_process_that_does_not_listen_is_killed_with_all_that_it_started
         assert await until(lambda: not is_running(SLEEPS))
 
 
+async def test_what_it_leaves_running_when_it_ends_is_killed() -> None:
+    starts = f"[sys.executable, '-c', {SLEEPS!r}], stderr=subprocess.DEVNULL"
+    script = f"import subprocess, sys; sys.stderr.write(str(subprocess.Popen({starts}).pid))"
+    async with started(script) as child:
+        assert await child.ended() == 0
+        left = int(child.said)
+        assert await until(lambda: not psutil.pid_exists(left))
+
+
 @pytest.mark.parametrize("wandb", [False, True])
 async def test_its_environment_is_offline_and_has_no_secret_but_the_one_it_needs(
     monkeypatch: pytest.MonkeyPatch, wandb: bool
