@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -16,19 +17,6 @@ from support.runpod_api import document
 from support.runpod_api.endpoints import Endpoints, Refusal
 
 KEY = "rpa_0123456789ABCDEFGHIJ"
-TITLES = {
-    302: "Found",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    409: "Conflict",
-} | {
-    400: "Bad Request",
-    422: "Unprocessable Entity",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 
 
 @dataclass
@@ -69,7 +57,7 @@ class Call:
 
 
 @dataclass
-class Platform(Endpoints):
+class Runpod(Endpoints):
     """The running platform.
 
     Attributes:
@@ -99,16 +87,18 @@ class Platform(Endpoints):
 class Handler(BaseHTTPRequestHandler):
     """Answers one request of a platform."""
 
-    platform: Platform
+    api: Runpod
     protocol_version = "HTTP/1.1"
+    # Or the body of an answer waits until its head is acknowledged, 40 ms.
+    disable_nagle_algorithm = True
 
     def answer(self) -> None:
         """Answer a call of the REST API, which is held to the document, or of a queue."""
         url = urlsplit(self.path)
         length = int(self.headers.get("content-length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
-        self.platform.calls.append(Call(self.command, url.path, body))
-        fault = self.platform.fault(self.command, url.path)
+        self.api.calls.append(Call(self.command, url.path, body))
+        fault = self.api.fault(self.command, url.path)
         if fault and not fault.carried_out:
             self._fail(fault)
             return
@@ -127,23 +117,21 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("authorization") != f"Bearer {KEY}":
             raise Refusal(401, "invalid bearer token")
         if path.startswith("/queue/"):
-            return 200, self.platform.queue(self.command, path.removeprefix("/queue/"), body)
+            return 200, self.api.queue(self.command, path.removeprefix("/queue/"), body)
         operation = document.operation(self.command, path)
         if operation is None:
             raise Refusal(404, "resource not found")
         wrong = document.wrong_with_query(operation, query)
         if wrong := wrong + document.wrong_with_body(operation, body):
             raise Refusal(422, "Request validation failed.", wrong)
-        status, content = self.platform.rest(
-            self.command, path, body, self.headers.get("last-event-id")
-        )
+        status, content = self.api.rest(self.command, path, body, self.headers.get("last-event-id"))
         if not path.endswith("/logs"):
             assert document.wrong_with_answer(operation, status, content) == []
         return status, content
 
     def _fail(self, fault: Fault) -> None:
         if not fault.status:
-            self.platform.ended.wait(60)
+            self.api.ended.wait(60)
             self.close_connection = True
             return
         content = problem(fault.status, fault.detail, fault.errors)
@@ -168,7 +156,7 @@ class Handler(BaseHTTPRequestHandler):
             event = f"id: {line['ts']}\ndata: {json.dumps(line)}\n\n"
             self.wfile.write(event.encode())
         with suppress(OSError):
-            while self.platform.pings and not self.platform.ended.wait(0.02):
+            while self.api.pings and not self.api.ended.wait(0.02):
                 self.wfile.write(b": ping\n\n")
         self.close_connection = True
 
@@ -179,15 +167,19 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def problem(status: int, detail: str, errors: list[str] | None = None) -> dict[str, Any]:
-    content: dict[str, Any] = {"title": TITLES[status], "status": status, "detail": detail}
+    content: dict[str, Any] = {
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }
     return content | ({"errors": errors} if errors else {})
 
 
 @contextmanager
-def platform() -> Iterator[Platform]:
+def runpod_api() -> Iterator[Runpod]:
     """Run a platform on a free port."""
-    state = Platform()
-    handler = type("PlatformHandler", (Handler,), {"platform": state})
+    state = Runpod()
+    handler = type("ApiHandler", (Handler,), {"api": state})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     state.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

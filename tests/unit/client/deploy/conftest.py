@@ -1,30 +1,30 @@
 """A platform on loopback, and the command run against it."""
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.runpod_api.server import KEY, Platform, platform
+from support.runpod_api.server import KEY, Runpod, runpod_api
 
 from llm_worker_client.command_line import read_command_line
 from llm_worker_client.deploy import command as deploy
 from llm_worker_client.deploy.api import Api
 from llm_worker_client.deploy.calls import Addresses, Calls
 
-FLAGS = ("--name", "chat", "--image", "me/llm-worker:1", "--gpu-pools", "ADA_24", "AMPERE_24")
+NAMED = ("--name", "chat", "--image", "me/llm-worker:1")
+FLAGS = (*NAMED, "--gpu-pools", "ADA_24", "AMPERE_24")
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Iterator[Platform]:
+def runpod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runpod]:
     """Run a platform whose account's key is in the environment."""
-    os.environ["RUNPOD_API_KEY"] = KEY
-    os.environ["HOME"] = str(tmp_path)
-    with platform() as running:
+    monkeypatch.setenv("RUNPOD_API_KEY", KEY)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with runpod_api() as running:
         yield running
 
 
@@ -35,28 +35,39 @@ def pauses() -> list[float]:
 
 
 @pytest.fixture
-def api(there: Platform, pauses: list[float]) -> Iterator[Api]:
-    opened = Calls(KEY, pauses.append, httpx.Timeout(5.0))
-    yield Api(opened, addresses(there))
-    opened.close()
+def open_api(runpod: Runpod, pauses: list[float]) -> Iterator[Callable[..., Api]]:
+    """Open the API with a time-out in seconds."""
+    opened = list[Calls]()
+
+    def open_(timeout_s: float = 5.0) -> Api:
+        opened.append(Calls(KEY, pauses.append, httpx.Timeout(timeout_s)))
+        return Api(opened[-1], Addresses(f"{runpod.url}/v2", f"{runpod.url}/queue"))
+
+    yield open_
+    for calls in opened:
+        calls.close()
 
 
 @pytest.fixture
-def run(there: Platform, capsys: pytest.CaptureFixture[str], pauses: list[float]) -> Run:
+def api(open_api: Callable[..., Api]) -> Api:
+    return open_api()
+
+
+def addresses(runpod: Runpod) -> tuple[str, ...]:
+    return ("--api-url", f"{runpod.url}/v2", "--queue-url", f"{runpod.url}/queue")
+
+
+@pytest.fixture
+def run(runpod: Runpod, capsys: pytest.CaptureFixture[str], pauses: list[float]) -> Run:
     """Run the command; return its status, and what it printed as result and beside it."""
 
     def command(
         name: str, *words: Any, sleep: Callable[[float], None] = pauses.append
     ) -> tuple[int, str, str]:
-        places = ("--api-url", f"{there.url}/v2", "--queue-url", f"{there.url}/queue")
-        options = read_command_line(["deploy", name, *places, *map(str, words)])
+        options = read_command_line(["deploy", name, *addresses(runpod), *map(str, words)])
         status = deploy.run(options, sleep)
         printed = capsys.readouterr()
         assert KEY not in printed.out + printed.err
         return status, printed.out, printed.err
 
     return command
-
-
-def addresses(there: Platform) -> Addresses:
-    return Addresses(f"{there.url}/v2", f"{there.url}/queue")

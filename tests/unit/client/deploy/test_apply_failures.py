@@ -1,101 +1,99 @@
 """A failure in the middle of `deploy apply` leaves nothing that costs."""
 
+import copy
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support import ROOT
 from support.runpod_api.endpoints import worker
-from support.runpod_api.server import Fault, Platform
-from unit.client.deploy.conftest import FLAGS, Run
+from support.runpod_api.server import Fault, Runpod
+from unit.client.deploy.conftest import FLAGS, Run, addresses
 
-SETTINGS = ("--settings", "MODEL_NAME=org/model", "HF_TOKEN={{ RUNPOD_SECRET_hf }}")
+NO_WEIGHTS = {"status": "FAILED", "error": "no weights"}
+ANSWERED_ERROR = {"status": "COMPLETED", "output": [{"error": {"message": "no weights"}}]}
+FIRST_REQUEST, STOPPED = "the first request failed", "may start no workers now"
 
 
-def stopped(there: Platform) -> bool:
-    return all(one["workers"]["max"] == 0 for one in there.endpoints.values())
+def stopped(runpod: Runpod) -> bool:
+    return all(one["workers"]["max"] == 0 for one in runpod.endpoints.values())
 
 
 @pytest.mark.parametrize(
-    "result",
+    ("states", "words", "says"),
     [
-        {"status": "FAILED", "error": "no weights"},
-        {"status": "COMPLETED", "output": [{"error": {"message": "no weights"}}]},
-        {"status": "TIMED_OUT"},
+        ({"result": NO_WEIGHTS}, [], [FIRST_REQUEST, "no weights"]),
+        ({"result": ANSWERED_ERROR}, [], [FIRST_REQUEST, "no weights"]),
+        ({"result": {"status": "TIMED_OUT"}}, [], [FIRST_REQUEST]),
+        (
+            {"looks": 10**9, "log": [{"ts": "1", "source": "container", "line": "out of memory"}]},
+            ["--wait-s", "0.01"],
+            ["no answer within 0.01 s", "  out of memory"],
+        ),
+        (
+            {"looks": 10**9, "workers": [worker("w1", "UNHEALTHY")]},
+            [],
+            ["no worker becomes healthy"],
+        ),
+        (
+            {"looks": 10**9, "workers": [worker("w1", "THROTTLED")]},
+            ["--wait-s", "0.01"],
+            ["no GPU is free: name more pools"],
+        ),
+        ({"faults": [Fault("GET", 503, end="/workers", times=5)]}, [], ["503"]),
     ],
+    ids=["failed", "answered", "timed out", "waited", "unhealthy", "throttled", "outage"],
 )
 def test_a_new_endpoint_that_does_not_answer_may_start_no_workers(
-    run: Run, there: Platform, result: dict[str, object]
+    run: Run, runpod: Runpod, states: dict[str, Any], words: list[str], says: list[str]
 ) -> None:
-    there.result = result
-    status, out, err = run("apply", *FLAGS)
-    assert (status, out) == (1, "")
-    assert stopped(there)
-    assert "the first request failed" in err
-    assert "may start no workers now" in err
+    for name, value in states.items():
+        setattr(runpod, name, copy.deepcopy(value))
+    status, out, err = run("apply", *FLAGS, *words)
+    assert (status, out, runpod.jobs, stopped(runpod)) == (1, "", {}, True)
+    for text in (*says, STOPPED):
+        assert text in err
 
 
-def test_the_next_run_goes_on_with_an_endpoint_that_was_stopped(run: Run, there: Platform) -> None:
-    well, there.result = there.result, {"status": "FAILED", "error": "no weights"}
+def test_the_next_run_goes_on_with_an_endpoint_that_was_stopped(run: Run, runpod: Runpod) -> None:
+    well, runpod.result = runpod.result, NO_WEIGHTS
     run("apply", *FLAGS)
-    there.result = well
+    runpod.result = well
     assert run("apply", *FLAGS)[0] == 0
-    (endpoint,) = there.endpoints.values()
+    (endpoint,) = runpod.endpoints.values()
     assert endpoint["workers"]["max"] == 3
 
 
-def test_an_endpoint_that_was_there_gets_back_what_it_had(run: Run, there: Platform) -> None:
+def test_an_endpoint_that_was_there_gets_back_what_it_had(run: Run, runpod: Runpod) -> None:
     gpu = {"pools": ["AMPERE_48"], "count": 2, "excludedTypes": ["NVIDIA A40"]}
     gpu |= {"allowedCudaVersions": ["12.8"], "minCudaVersion": None}
-    before = there.add(name="chat", env={"A": "1"}, gpu=gpu, flashboot="PRIORITY_FLASHBOOT")
-    before = {**before}
-    there.result = {"status": "FAILED", "error": "no weights"}
-    status, _, err = run("apply", *FLAGS, *SETTINGS, "--request-count", "8")
-    assert (status, list(there.endpoints.values())) == (1, [before])
+    added = runpod.add(name="chat", env={"A": "1"}, gpu=gpu, flashboot="PRIORITY_FLASHBOOT")
+    before = {**added}
+    runpod.result = NO_WEIGHTS
+    words = ("--settings", "MODEL_NAME=org/model", "--request-count", "8")
+    status, _, err = run("apply", *FLAGS, *words)
+    assert (status, list(runpod.endpoints.values())) == (1, [before])
     assert "has what it had before" in err
 
 
-def test_a_job_that_has_waited_too_long_is_cancelled_and_the_log_shown(
-    run: Run, there: Platform
-) -> None:
-    there.looks = 10**9
-    there.log = [{"ts": "1", "source": "container", "line": "engine: out of memory"}]
-    status, _, err = run("apply", *FLAGS, "--wait-s", "0.01")
-    assert (status, there.jobs, stopped(there)) == (1, {}, True)
-    assert "no answer within 0.01 s" in err
-    assert "engine: out of memory" in err
+def interrupt(_: float) -> None:
+    raise KeyboardInterrupt
 
 
-def test_workers_that_stay_unhealthy_are_not_waited_for(run: Run, there: Platform) -> None:
-    there.looks = 10**9
-    there.workers.append(worker("w1", "UNHEALTHY"))
-    status, _, err = run("apply", *FLAGS)
-    assert (status, there.jobs, stopped(there)) == (1, {}, True)
-    assert "no worker becomes healthy" in err
+def test_an_interruption_stops_a_new_endpoint(run: Run, runpod: Runpod) -> None:
+    assert run("apply", *FLAGS, sleep=interrupt)[:2] == (130, "")
+    assert (runpod.jobs, stopped(runpod)) == ({}, True)
 
 
-def test_an_interruption_stops_a_new_endpoint(run: Run, there: Platform) -> None:
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    status, out, _ = run("apply", *FLAGS, sleep=interrupt)
-    assert (status, out) == (130, "")
-    assert (there.jobs, stopped(there)) == ({}, True)
-
-
-def test_whoever_interrupts_the_clearing_up_is_told_what_is_left(run: Run, there: Platform) -> None:
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    there.faults.append(Fault("PATCH", 503))
+def test_whoever_interrupts_the_clearing_up_learns_what_is_left(run: Run, runpod: Runpod) -> None:
+    runpod.faults.append(Fault("PATCH", 503))
     status, _, err = run("apply", *FLAGS, sleep=interrupt)
-    assert (status, stopped(there)) == (130, False)
+    assert (status, stopped(runpod)) == (130, False)
     assert "endpoint ep1 may cost: stop or mend it in the console: interrupted" in err
 
 
@@ -107,91 +105,93 @@ def _hears_hang_ups() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+def is_asked_about(runpod: Runpod) -> bool:
+    """Return whether the command knows the id of the first request."""
+    return any("/status/" in call.path for call in runpod.calls)
+
+
 @pytest.mark.usefixtures("_hears_hang_ups")
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("sent", "faults", "begun"),
+    [
+        (signal.SIGTERM, [], is_asked_about),
+        (signal.SIGHUP, [], is_asked_about),
+        # It does not know yet that there is an endpoint.
+        (signal.SIGINT, [Fault("POST", 0, carried_out=True)], lambda runpod: runpod.endpoints),
+    ],
+    ids=["SIGTERM", "SIGHUP", "Ctrl-C while the creating request is open"],
+)
 def test_a_signal_to_end_stops_a_new_endpoint(
-    there: Platform, sent: signal.Signals, tmp_path: Path
+    runpod: Runpod,
+    sent: signal.Signals,
+    faults: list[Fault],
+    begun: Callable[[Runpod], object],
 ) -> None:
-    there.looks = 10**9
-    places = ("--api-url", f"{there.url}/v2", "--queue-url", f"{there.url}/queue")
-    words = ["-m", "llm_worker_client", "deploy", "apply", *places, *FLAGS]
+    runpod.looks, runpod.faults = 10**9, copy.deepcopy(faults)
+    words = ["-m", "llm_worker_client", "deploy", "apply", *addresses(runpod), *FLAGS]
     environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(
         [sys.executable, *words], env=environ, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr
-        # From then on it knows the id of the first request.
-        while process.poll() is None and not any("/status/" in call.path for call in there.calls):
-            time.sleep(0.05)
+        while process.poll() is None and not begun(runpod):
+            time.sleep(0.02)
         process.send_signal(sent)
-        assert "may start no workers now" in process.stderr.read()
-    assert (process.returncode, there.jobs, stopped(there)) == (130, {}, True)
+        assert STOPPED in process.stderr.read()
+    assert (process.returncode, runpod.jobs, len(runpod.endpoints)) == (130, {}, 1)
+    assert stopped(runpod)
 
 
-def test_a_first_request_whose_answer_is_lost_is_sent_again(run: Run, there: Platform) -> None:
-    there.faults.append(Fault("POST", 502, end="/run"))
+def test_a_first_request_whose_answer_is_lost_is_sent_again(run: Run, runpod: Runpod) -> None:
+    runpod.faults.append(Fault("POST", 502, end="/run"))
     assert run("apply", *FLAGS)[0] == 0
 
 
-def test_a_platform_without_free_gpus_is_told(run: Run, there: Platform) -> None:
-    there.looks = 10**9
-    there.workers.append(worker("w1", "THROTTLED"))
-    _, _, err = run("apply", *FLAGS, "--wait-s", "0.01")
-    assert "no GPU is free: name more pools" in err
-
-
-def test_an_outage_while_waiting_stops_a_new_endpoint(run: Run, there: Platform) -> None:
-    there.faults.append(Fault("GET", 503, end="/workers", times=5))
+def test_an_endpoint_that_can_not_be_stopped_is_named(run: Run, runpod: Runpod) -> None:
+    runpod.result = NO_WEIGHTS
+    runpod.faults.append(Fault("PATCH", 500, times=5))
     status, _, err = run("apply", *FLAGS)
-    assert (status, stopped(there)) == (1, True), err
-
-
-def test_an_endpoint_that_can_not_be_stopped_is_named(run: Run, there: Platform) -> None:
-    there.result = {"status": "FAILED", "error": "no weights"}
-    there.faults.append(Fault("PATCH", 500, times=5))
-    status, _, err = run("apply", *FLAGS)
-    assert (status, stopped(there)) == (1, False)
+    assert (status, stopped(runpod)) == (1, False)
     assert "endpoint ep1 may cost: stop or mend it in the console" in err
 
 
-def test_a_refused_change_is_not_taken_back(run: Run, there: Platform) -> None:
-    there.add(name="chat")
-    there.faults.append(Fault("PATCH", 403))
+def test_a_refused_change_is_not_taken_back(run: Run, runpod: Runpod) -> None:
+    runpod.add(name="chat")
+    runpod.faults.append(Fault("PATCH", 403))
     assert run("apply", *FLAGS)[0] == 1
-    assert [call.verb for call in there.changes] == ["PATCH"]
+    assert [call.verb for call in runpod.changes] == ["PATCH"]
 
 
-def test_a_change_without_an_answer_is_taken_back(run: Run, there: Platform) -> None:
-    before = {**there.add(name="chat")}
-    there.faults.append(Fault("PATCH", 500, carried_out=True))
+def test_a_change_without_an_answer_is_taken_back(run: Run, runpod: Runpod) -> None:
+    before = {**runpod.add(name="chat")}
+    runpod.faults.append(Fault("PATCH", 500, carried_out=True))
     assert run("apply", *FLAGS)[0] == 1
-    assert list(there.endpoints.values()) == [before]
+    assert list(runpod.endpoints.values()) == [before]
 
 
-def test_a_creation_that_failed_after_its_effect_is_stopped(run: Run, there: Platform) -> None:
-    there.faults.append(Fault("POST", 500, carried_out=True))
+def test_a_creation_that_failed_after_its_effect_is_stopped(run: Run, runpod: Runpod) -> None:
+    runpod.faults.append(Fault("POST", 500, carried_out=True))
     assert run("apply", *FLAGS)[0] == 1
-    assert len(there.endpoints) == 1
-    assert stopped(there)
+    assert (len(runpod.endpoints), stopped(runpod)) == (1, True)
+
+
+def test_a_creation_of_which_nothing_is_seen_is_told(run: Run, runpod: Runpod) -> None:
+    runpod.faults.append(Fault("POST", 503))
+    status, _, err = run("apply", *FLAGS)
+    assert (status, runpod.endpoints) == (1, {})
+    assert "look in the console whether there is an endpoint chat now" in err
 
 
 def test_one_that_someone_else_creates_meanwhile_stops_the_own_one(
-    run: Run, there: Platform, monkeypatch: pytest.MonkeyPatch
+    run: Run, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = there._create
+    create = runpod._create
 
     def late(body: dict[str, Any]) -> dict[str, Any]:
-        there.add(name="chat")
+        runpod.add(name="chat")
         return create(body)
 
-    monkeypatch.setattr(there, "_create", late)
+    monkeypatch.setattr(runpod, "_create", late)
     status, _, err = run("apply", *FLAGS, "--no-wait")
-    assert (status, there.endpoints["ep2"]["workers"]["max"]) == (1, 0)
+    assert (status, runpod.endpoints["ep2"]["workers"]["max"]) == (1, 0)
     assert "2 endpoints are named chat: ep1, ep2" in err
-
-
-def test_a_creation_of_which_nothing_is_seen_is_told(run: Run, there: Platform) -> None:
-    there.faults.append(Fault("POST", 503))
-    status, _, err = run("apply", *FLAGS)
-    assert (status, there.endpoints) == (1, {})
-    assert "look in the console whether there is an endpoint chat now" in err
