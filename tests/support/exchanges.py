@@ -26,8 +26,8 @@ def failed(code: int) -> str:
 
 
 @dataclass
-class Told:
-    """What a caller was told, and what the platform was asked."""
+class Answered:
+    """What a caller was answered, and what the platform was asked."""
 
     asked: list[Ask] = field(default_factory=list)
     paused: list[float] = field(default_factory=list)
@@ -43,10 +43,10 @@ class Told:
         return json.loads(self.asked[index].content or b"null")
 
 
-def told(exchange: Exchange, *replies: Reply | Unreachable | str | NotStored) -> Told:
+def answered(exchange: Exchange, *replies: Reply | Unreachable | str | NotStored) -> Answered:
     """Take all steps, with these answers of the platform and of the volume: all are asked for."""
     left = iter(replies)
-    steps, found = exchange.steps(), Told()
+    steps, found = exchange.steps(), Answered()
     step = next(steps, None)
     while step is not None:
         reply: Any = None

@@ -9,11 +9,15 @@ from llm_worker_client.__main__ import proxy
 from llm_worker_client.account import NoKey
 from llm_worker_client.command_line import read_command_line
 
+PROXY = ["proxy", "--endpoint", "abc"]
+
 
 @pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the place of the platform's own file, in an environment without a key."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("RUNPOD_API_KEY", raising=False)
+    for name in ("RUNPOD_API_KEY", "PROXY_API_KEY", "RUNPOD_ENDPOINT_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / ".runpod").mkdir()
     return tmp_path / ".runpod" / "config.toml"
 
@@ -22,52 +26,42 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     "text", ['[default]\napi_key = "rpa_1"\n', "apikey = 'rpa_1'\napiurl = 'https://x'\n"]
 )
 def test_the_key_is_the_environments_or_that_of_the_platforms_file(
-    home: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    config: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    home.write_text(text)
+    config.write_text(text)
     assert account.api_key() == "rpa_1"
     monkeypatch.setenv("RUNPOD_API_KEY", "rpa_2")
     assert account.api_key() == "rpa_2"
 
 
-@pytest.mark.parametrize("text", ["", "not toml", "[default]\n", "[default]\napi_key = 5\n"])
-def test_a_file_without_a_key_is_none(home: Path, text: str) -> None:
-    home.write_text(text)
+@pytest.mark.parametrize("text", [None, "", "not toml", "[default]\n", "[default]\napi_key = 5\n"])
+def test_a_file_without_a_key_is_none(config: Path, text: str | None) -> None:
+    if text is not None:
+        config.write_text(text)
     with pytest.raises(NoKey, match="RUNPOD_API_KEY"):
         account.api_key()
-    home.unlink()
-    with pytest.raises(NoKey):
-        account.api_key()
 
 
-def test_the_address_is_the_platforms_unless_its_own_variable_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("RUNPOD_ENDPOINT_BASE_URL", raising=False)
+@pytest.mark.usefixtures("config")
+def test_the_address_is_the_platforms_unless_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert account.base_url() == "https://api.runpod.ai/v2"
     monkeypatch.setenv("RUNPOD_ENDPOINT_BASE_URL", "http://localhost:8000/v2")
     assert account.base_url() == "http://localhost:8000/v2"
 
 
+@pytest.mark.usefixtures("config")
 @pytest.mark.parametrize(
     ("host", "says"), [("127.0.0.1", "RUNPOD_API_KEY"), ("0.0.0.0", "PROXY_API_KEY")]
 )
 def test_a_proxy_that_lacks_a_key_says_which_and_does_not_start(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    host: str,
-    says: str,
+    capsys: pytest.CaptureFixture[str], host: str, says: str
 ) -> None:
-    assert not home.exists()
-    monkeypatch.delenv("PROXY_API_KEY", raising=False)
-    arguments = read_command_line(["proxy", "--endpoint", "abc", "--host", host])
-    assert proxy(arguments) == 2
+    assert proxy(read_command_line([*PROXY, "--host", host])) == 2
     assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "x"])
 def test_a_wrong_port_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        read_command_line(["proxy", "--endpoint", "abc", "--port", port])
+        read_command_line([*PROXY, "--port", port])
     assert "0 to 65535" in capsys.readouterr().err

@@ -14,6 +14,16 @@ from llm_worker_client.mapping.requests import Call
 
 FORM = "multipart/form-data; boundary=b"
 ENCODED = b"Type: text/plain\r\nContent-Transfer-Encoding: base64"
+FIELDS = [
+    ("purpose", "batch"),
+    ("expires_after[anchor]", "created_at"),
+    ("expires_after[seconds]", "3600"),
+]
+BODY = {
+    "purpose": "batch",
+    "expires_after": {"anchor": "created_at", "seconds": 3600},
+    "filename": "ä.bin",
+}
 
 
 def uploading(body: bytes, content_type: str = FORM) -> Call:
@@ -22,48 +32,27 @@ def uploading(body: bytes, content_type: str = FORM) -> Call:
     return call
 
 
-def form(content: bytes, name: str = "file") -> bytes:
-    return (
-        b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="expires_after[anchor]"\r\n\r\ncreated_at\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="expires_after[seconds]"\r\n\r\n3600\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="' + name.encode() + b'"; '
-        b'filename="\xc3\xa4.bin"\r\nContent-Type: text/plain\r\n\r\n' + content + b"\r\n--b--\r\n"
-    )
-
-
-def fields(*pairs: tuple[str, str]) -> bytes:
-    texts = [
-        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
-        for name, value in pairs
-    ]
-    return b"".join(texts) + form(b"a")
+def form(content: bytes, *fields: tuple[str, str], name: str = "file") -> bytes:
+    head = '--b\r\nContent-Disposition: form-data; name="'
+    texts = [f'{head}{field}"\r\n\r\n{value}\r\n' for field, value in [*FIELDS, *fields]]
+    file = f'{head}{name}"; filename="ä.bin"\r\nContent-Type: text/plain\r\n\r\n'
+    return ("".join(texts) + file).encode() + content + b"\r\n--b--\r\n"
 
 
 @pytest.mark.parametrize("content", [b"\0\xff\r\n--", b"", b"x" * 1_500_000])
 def test_an_upload_in_a_form_becomes_json(content: bytes) -> None:
-    call = uploading(form(content))
-    body = call.input["openai_input"]
+    body = uploading(form(content)).input["openai_input"]
     assert base64.b64decode(body.pop("content_base64")) == content
-    assert body == {
-        "purpose": "batch",
-        "expires_after": {"anchor": "created_at", "seconds": 3600},
-        "filename": "ä.bin",
-    }
+    assert body == BODY
 
 
 def test_an_upload_that_no_job_holds_is_put_on_the_volume_first() -> None:
     content = b"x" * (LARGEST_FILE + 1)
     call = uploading(form(content))
     assert call.large is not None
-    assert call.large.path.read_bytes() == content
-    assert call.stored("uploads/x").input["openai_input"] == {
-        "purpose": "batch",
-        "expires_after": {"anchor": "created_at", "seconds": 3600},
-        "filename": "ä.bin",
-        "path": "uploads/x",
-    }
     path = call.large.path
+    assert path.read_bytes() == content
+    assert call.stored("uploads/x").input["openai_input"] == {**BODY, "path": "uploads/x"}
     call.large.close()
     assert not path.exists()
 
@@ -73,12 +62,12 @@ def test_an_upload_that_no_job_holds_is_put_on_the_volume_first() -> None:
     [
         (b"no form", "form"),
         (form(b"a")[:-9], "form"),
-        (form(b"a", "data"), "no file of this name"),
-        (fields(("a", "1"), ("a[b]", "2")), "a value and an object"),
-        (fields(("a[b]", "2"), ("a", "1")), "a value and an object"),
-        (fields(("a[b]", "1" * 4_097)), "more than 4,096 bytes"),
-        (fields(("a" * 8_000, "1")), "form is broken"),
-        (fields(*[("a", "")] * 6), "more than 9 parts"),
+        (form(b"a", name="data"), "no file of this name"),
+        (form(b"a", ("a", "1"), ("a[b]", "2")), "a value and an object"),
+        (form(b"a", ("a[b]", "2"), ("a", "1")), "a value and an object"),
+        (form(b"a", ("a[b]", "1" * 4_097)), "more than 4,096 bytes"),
+        (form(b"a", ("a" * 8_000, "1")), "form is broken"),
+        (form(b"a", *[("a", "")] * 6), "more than 9 parts"),
         (form(b"a").replace(b"name=", b"nome="), "no name"),
         (form(b"YQ==").replace(b"Type: text/plain", ENCODED), "encoded as base64"),
     ],
@@ -98,25 +87,21 @@ def test_a_form_without_a_boundary_is_refused(content_type: str) -> None:
 
 
 def test_a_field_without_an_end_is_refused_at_its_beginning() -> None:
-    parts = iter(
-        [b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n', *[b"x" * 1_000_000] * 100]
-    )
+    begin = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n'
+    parts = iter([begin, *[b"x" * 1_000_000] * 100])
     with pytest.raises(Refusal, match="more than 4,096 bytes"):
         forms.read(FORM, parts)
     assert len(list(parts)) == 99
 
 
-def test_a_form_that_breaks_off_leaves_nothing_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_off_form_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     reading = Form(FORM)
     reading.write(form(b"x" * (LARGEST_FILE + 1000))[:-20])
     assert len(list(tmp_path.iterdir())) == 1
     reading.close()
     assert list(tmp_path.iterdir()) == []
-    bare = Form(FORM)
-    bare.close()
+    Form(FORM).close()
 
 
 # What the parser holds of the file, nobody else can close.
