@@ -5,114 +5,116 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-from support.deployed import HANGS, Failed, deployed, proxied
 from support.processes.background import HUNG_S
+from support.scripted_endpoint import HANGS, Answer, Failed, only_job, proxied
 from support.tables import web_pages
 
 from emulator import Emulator, Status
 from llm_worker_client import connections
 
 CONTENT = b"\0\xff" * 700_000
-
-
-def answers(given: Any) -> list[Any]:
-    route = given.get("openai_route") or given.get("route")
-    if route is None:
-        return [given]
-    if "/content" in route:
-        return [{"content_base64": base64.b64encode(CONTENT).decode()}]
-    if route.endswith("/file-1"):
-        return [{"bytes": len(CONTENT)}]
-    body = given.get("openai_input") or {}
-    if body.get("prompt") == HANGS:
-        return ["data: 1\n\n", HANGS] if body.get("stream") else [HANGS]
-    if body.get("prompt") == "fail":
-        raise Failed(json.dumps({"error": {"message": "no", "code": 409, "type": "ConflictError"}}))
-    return [given]
+REFUSED = json.dumps({"error": {"message": "no", "code": 409, "type": "ConflictError"}})
 
 
 @pytest.fixture
-async def emulator() -> AsyncIterator[Emulator]:
-    async with deployed(answers) as running:
-        yield running
+def answer() -> Answer:
+    def answer(given: Any) -> list[Any]:
+        route = given.get("openai_route") or given.get("route")
+        if route is not None and "/content" in route:
+            return [{"content_base64": base64.b64encode(CONTENT).decode()}]
+        body = given.get("openai_input") or {}
+        if body.get("prompt") == HANGS:
+            return ["data: 1\n\n", HANGS] if body.get("stream") else [HANGS]
+        return [Failed(REFUSED) if body.get("prompt") == "fail" else given]
+
+    return answer
 
 
-@pytest.fixture
-async def client(emulator: Emulator) -> AsyncIterator[httpx.AsyncClient]:
-    async with proxied(emulator) as url, httpx.AsyncClient(base_url=url, timeout=HUNG_S) as opened:
+@asynccontextmanager
+async def client_of(
+    emulator: Emulator, key: str | None = None, **options: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Start a proxy; yield a client of it."""
+    async with (
+        proxied(emulator, key, **options) as url,
+        httpx.AsyncClient(base_url=url, timeout=HUNG_S) as opened,
+    ):
         yield opened
 
 
-async def test_every_verb_reaches_the_worker(client: httpx.AsyncClient) -> None:
+@pytest.fixture
+async def http_client(emulator: Emulator) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(emulator) as opened:
+        yield opened
+
+
+async def test_every_verb_reaches_the_worker(http_client: httpx.AsyncClient) -> None:
     for method in ("PUT", "DELETE", "POST"):
-        answer = await client.request(method, "/v1/files/a%2Fb?x=1")
+        answer = await http_client.request(method, "/v1/files/a%2Fb?x=1")
         assert answer.json() == {"route": "/v1/files/a%2Fb?x=1", "method": method, "body": None}
-    answer = await client.get("/v1/files?limit=1")
+    answer = await http_client.get("/v1/files?limit=1")
     assert answer.json() == {"openai_route": "/v1/files?limit=1", "openai_input": None}
-    head = await client.head("/v1/files")
+    head = await http_client.head("/v1/files")
     assert (head.status_code, head.content) == (200, b"")
 
 
-async def test_forms_and_bytes_pass(client: httpx.AsyncClient) -> None:
+async def test_forms_and_bytes_pass(http_client: httpx.AsyncClient) -> None:
     files = {"file": ("a.bin", b"\0\xff")}
-    answer = await client.post("/v1/files", data={"purpose": "evals"}, files=files)
+    answer = await http_client.post("/v1/files", data={"purpose": "evals"}, files=files)
     body = {"purpose": "evals", "filename": "a.bin", "content_base64": "AP8="}
     assert answer.json()["openai_input"] == body
-    assert (await client.get("/v1/files/file-1/content")).content == CONTENT
+    assert (await http_client.get("/v1/files/file-1/content")).content == CONTENT
 
 
-async def test_what_python_does_not_convert_is_refused(client: httpx.AsyncClient) -> None:
-    """Each was a 500, with a traceback in the log."""
+async def test_a_form_that_is_no_object_is_refused(http_client: httpx.AsyncClient) -> None:
+    """It was a 500, with a traceback in the log."""
     files = {"file": ("a.bin", b"a")}
-    form = await client.post("/v1/files", data={"a": "1", "a[b]": "2"}, files=files)
+    form = await http_client.post("/v1/files", data={"a": "1", "a[b]": "2"}, files=files)
     assert (form.status_code, "a[b] is both" in form.json()["error"]["message"]) == (400, True)
-    headers = {"Range": f"bytes={'1' * 5000}-"}
-    part = await client.get("/v1/files/file-1/content", headers=headers)
-    assert part.status_code == 416
 
 
-async def test_an_error_has_the_status_of_the_workers(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/v1/completions", json={"prompt": "fail"})
+async def test_an_error_has_the_status_of_the_workers(http_client: httpx.AsyncClient) -> None:
+    answer = await http_client.post("/v1/completions", json={"prompt": "fail"})
     assert (answer.status_code, answer.json()["error"]["message"]) == (409, "no")
     assert answer.headers["x-request-id"]
-    answer = await client.post("/v1/llm/completions-sync", json={"prompt": "fail"})
+    answer = await http_client.post("/v1/llm/completions-sync", json={"prompt": "fail"})
     assert (answer.status_code, answer.json()["detail"]) == (400, "no")
 
 
-async def test_the_platforms_own_api_is_there(client: httpx.AsyncClient) -> None:
-    answer = (await client.post("/v2/local/runsync", json={"input": {"prompt": "a"}})).json()
+async def test_the_platforms_own_api_is_there(http_client: httpx.AsyncClient) -> None:
+    answer = (await http_client.post("/v2/local/runsync", json={"input": {"prompt": "a"}})).json()
     assert (answer["status"], answer["output"]) == ("COMPLETED", [{"prompt": "a"}])
-    assert (await client.get(f"/v2/local/status/{answer['id']}")).json() == answer
-    assert "workers" in (await client.get("/v2/local/health")).json()
+    assert (await http_client.get(f"/v2/local/status/{answer['id']}")).json() == answer
+    assert "workers" in (await http_client.get("/v2/local/health")).json()
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_job_of_a_caller_that_hangs_up_is_cancelled(
-    client: httpx.AsyncClient, emulator: Emulator, stream: bool
+    http_client: httpx.AsyncClient, emulator: Emulator, stream: bool
 ) -> None:
     body = {"prompt": HANGS, "stream": stream}
     if stream:
-        async with client.stream("POST", "/v1/completions", json=body) as answer:
+        async with http_client.stream("POST", "/v1/completions", json=body) as answer:
             assert await anext(answer.aiter_bytes()) == b"data: 1\n\n"
     else:
-        asking = asyncio.create_task(client.post("/v1/completions", json=body))
-        await emulator.queue.arrived.wait_for(lambda: bool(emulator.queue.jobs), HUNG_S)
+        asking = asyncio.create_task(http_client.post("/v1/completions", json=body))
+        await only_job(emulator)
         asking.cancel()
-    (job,) = emulator.queue.jobs.values()
+    job = await only_job(emulator)
     assert await job.wait_ended(HUNG_S)
     assert job.status is Status.CANCELLED
 
 
 async def test_a_proxy_that_ends_cancels_what_still_runs(emulator: Emulator) -> None:
-    async with proxied(emulator) as url, httpx.AsyncClient(base_url=url, timeout=HUNG_S) as client:
+    async with client_of(emulator) as client:
         asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": HANGS}))
-        await emulator.queue.arrived.wait_for(lambda: bool(emulator.queue.jobs), HUNG_S)
+        job = await only_job(emulator)
         asking.cancel()
-    (job,) = emulator.queue.jobs.values()
     assert job.status is Status.CANCELLED
 
 
@@ -121,10 +123,10 @@ async def test_a_proxy_that_ends_cancels_what_still_runs(emulator: Emulator) -> 
 
 @pytest.mark.parametrize(("headers", "answered"), web_pages.ANSWERED)
 async def test_programs_are_answered_and_a_web_page_wakes_no_worker(
-    client: httpx.AsyncClient, emulator: Emulator, headers: dict[str, str], answered: bool
+    http_client: httpx.AsyncClient, emulator: Emulator, headers: dict[str, str], answered: bool
 ) -> None:
     for method in ("GET", "POST"):
-        status = await web_pages.status(f"{client.base_url}", headers, "/v1/models", method)
+        status = await web_pages.status(f"{http_client.base_url}", headers, "/v1/models", method)
         assert status == (200 if answered else 403)
     assert len(emulator.queue.jobs) == (2 if answered else 0)
 
@@ -141,23 +143,14 @@ async def test_programs_are_answered_and_a_web_page_wakes_no_worker(
         ({"Authorization": "Bearer sk-mine", "Origin": "https://example.com"}, 200),
     ],
 )
-async def test_callers_have_a_key_of_their_own(
-    emulator: Emulator, headers: dict[str, str], status: int
-) -> None:
+async def test_callers_need_a_key(emulator: Emulator, headers: dict[str, str], status: int) -> None:
     named = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
-    async with (
-        proxied(emulator, "sk-mine") as url,
-        httpx.AsyncClient(base_url=url, timeout=HUNG_S) as client,
-    ):
-        answer = await client.get("/v1/models", headers=named)
-    assert answer.status_code == status
+    async with client_of(emulator, "sk-mine") as client:
+        assert (await client.get("/v1/models", headers=named)).status_code == status
 
 
 async def test_a_refusal_is_in_the_words_of_the_caller(emulator: Emulator) -> None:
-    async with (
-        proxied(emulator, "sk-mine") as url,
-        httpx.AsyncClient(base_url=url, timeout=HUNG_S) as client,
-    ):
+    async with client_of(emulator, "sk-mine") as client:
         anthropics = (await client.post("/v1/messages", json={})).json()
         llm_engines = (await client.get("/v1/llm/fine-tunes")).json()
     assert anthropics["type"] == "error"
@@ -167,15 +160,13 @@ async def test_a_refusal_is_in_the_words_of_the_caller(emulator: Emulator) -> No
 
 # How long, and how many:
 
+# Of this one the answer comes first: nobody reads the body.
+UNREAD = b"POST /v1/files HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1000000000\r\n\r\n{"
+
 
 @pytest.mark.parametrize(
     "sent",
-    [
-        b"",
-        b"GET /v1/models HTTP/1.1\r\nHost: a\r\nx: ",
-        # Of this one the answer comes first: nobody reads the body.
-        b"POST /v1/files HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1000000000\r\n\r\n{",
-    ],
+    [b"", b"GET /v1/models HTTP/1.1\r\nHost: a\r\nx: ", UNREAD],
     ids=["silent", "no whole head", "a body that nobody reads"],
 )
 async def test_a_connection_without_a_request_ends(
@@ -205,16 +196,18 @@ async def test_a_request_that_takes_longer_than_the_looks_is_answered(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "LOOK_S", 0.01)
-    async with proxied(emulator) as url, httpx.AsyncClient(base_url=url, timeout=HUNG_S) as client:
-        body = {"prompt": HANGS, "stream": True}
-        async with client.stream("POST", "/v1/completions", json=body) as answer:
-            parts = answer.aiter_bytes()
-            assert await anext(parts) == b"data: 1\n\n"
-            await asyncio.sleep(0.1)
-            (job,) = emulator.queue.jobs.values()
-            emulator.queue.add_chunk(job, "data: 2\n\n")
-            emulator.queue.complete(job, [])
-            assert [part async for part in parts] == [b"data: 2\n\n"]
+    body = {"prompt": HANGS, "stream": True}
+    async with (
+        client_of(emulator) as client,
+        client.stream("POST", "/v1/completions", json=body) as answer,
+    ):
+        parts = answer.aiter_bytes()
+        assert await anext(parts) == b"data: 1\n\n"
+        await asyncio.sleep(0.1)
+        job = await only_job(emulator)
+        emulator.queue.add_chunk(job, "data: 2\n\n")
+        emulator.queue.complete(job, [])
+        assert [part async for part in parts] == [b"data: 2\n\n"]
 
 
 async def test_a_connection_with_short_requests_stays(
@@ -222,7 +215,7 @@ async def test_a_connection_with_short_requests_stays(
 ) -> None:
     monkeypatch.setattr(connections, "LOOK_S", 0.05)
     places = set[Any]()
-    async with proxied(emulator) as url, httpx.AsyncClient(base_url=url) as client:
+    async with client_of(emulator) as client:
         for _ in range(30):
             # No other request is answered sooner.
             answer = await client.get("/", headers={"Host": "evil.example"})
@@ -231,12 +224,9 @@ async def test_a_connection_with_short_requests_stays(
     assert len(places) == 1
 
 
-async def test_a_connection_beyond_the_most_is_told_so(emulator: Emulator) -> None:
-    async with (
-        proxied(emulator, limit_concurrency=3) as url,
-        httpx.AsyncClient(base_url=url, timeout=HUNG_S) as client,
-    ):
-        port = int(url.rpartition(":")[2])
+async def test_a_connection_beyond_the_most_gets_a_503(emulator: Emulator) -> None:
+    async with client_of(emulator, limit_concurrency=3) as client:
+        port = client.base_url.port
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         assert (await client.get("/v1/models")).status_code == 503
         for _, writer in silent:

@@ -20,7 +20,7 @@ BASE = {
 
 
 @pytest.fixture
-def models(api: Api) -> Models:
+def llm_models(api: Api) -> Models:
     return Models(api, "me/llm-worker")
 
 
@@ -29,9 +29,9 @@ def only(runpod: Runpod) -> dict[str, Any]:
     return endpoint
 
 
-def test_a_model_of_the_reference_becomes_an_endpoint(models: Models, runpod: Runpod) -> None:
+def test_a_model_of_the_reference_becomes_an_endpoint(llm_models: Models, runpod: Runpod) -> None:
     with pytest.warns(UserWarning, match="has no effect") as warnings:
-        identity = models.create(
+        identity = llm_models.create(
             name="llama-2-13b-test",
             model="llama-2-13b",
             inference_framework_image_tag="0.2.1.post1",
@@ -65,18 +65,18 @@ def test_a_model_of_the_reference_becomes_an_endpoint(models: Models, runpod: Ru
     }
 
 
-def test_another_framework_is_told_and_served_by_vllm(models: Models, runpod: Runpod) -> None:
+def test_another_framework_is_told_and_served_by_vllm(llm_models: Models, runpod: Runpod) -> None:
     other = {"inference_framework": "text_generation_inference", "gpu_type": None, "num_shards": 4}
     with pytest.warns(UserWarning, match="vLLM serves it"):
-        models.create(**BASE | {"model": "llama-2-70b"} | other)
+        llm_models.create(**BASE | {"model": "llama-2-70b"} | other)
     endpoint = only(runpod)
     assert endpoint["image"] == "me/llm-worker:stable"
     assert (endpoint["gpu"]["pools"], endpoint["gpu"]["count"]) == (["AMPERE_48", "ADA_48_PRO"], 4)
 
 
 @pytest.mark.parametrize(("kind", "pool"), GPU_TYPES.items())
-def test_a_type_of_gpu_is_a_pool(models: Models, runpod: Runpod, kind: str, pool: str) -> None:
-    models.create(**BASE | {"gpu_type": kind})
+def test_a_type_of_gpu_is_a_pool(llm_models: Models, runpod: Runpod, kind: str, pool: str) -> None:
+    llm_models.create(**BASE | {"gpu_type": kind})
     assert only(runpod)["gpu"]["pools"] == [pool]
 
 
@@ -106,36 +106,36 @@ def test_a_type_of_gpu_is_a_pool(models: Models, runpod: Runpod, kind: str, pool
     ],
 )
 def test_an_argument_is_refused_by_its_name(
-    models: Models, runpod: Runpod, given: dict[str, Any], named: str
+    llm_models: Models, runpod: Runpod, given: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(PlanError, match=f"^{named}: "):
-        models.create(**BASE | given)
+        llm_models.create(**BASE | given)
     assert runpod.changes == []
 
 
-def test_a_callback_for_all_is_told_to_be_one_per_job(models: Models) -> None:
+def test_a_callback_for_all_is_told_to_be_one_per_job(llm_models: Models) -> None:
     with pytest.warns(UserWarning, match="default_callback_url .* its own webhook"):
-        models.create(**BASE, default_callback_url="https://example.com")
+        llm_models.create(**BASE, default_callback_url="https://example.com")
 
 
-def test_high_priority_keeps_a_worker_up(models: Models, runpod: Runpod) -> None:
-    models.create(**BASE, high_priority=True, quantize="awq", max_model_len=4096)
+def test_high_priority_keeps_a_worker_up(llm_models: Models, runpod: Runpod) -> None:
+    llm_models.create(**BASE, high_priority=True, quantize="awq", max_model_len=4096)
     assert only(runpod)["workers"] == {"min": 1, "max": 1}
     env = only(runpod)["env"]
     assert (env["QUANTIZATION"], env["MAX_MODEL_LEN"]) == ("awq", "4096")
 
 
-def test_a_name_that_is_taken_is_refused(models: Models, runpod: Runpod) -> None:
+def test_a_name_that_is_taken_is_refused(llm_models: Models, runpod: Runpod) -> None:
     runpod.add(name=NAME)
     with pytest.raises(ExistsError):
-        models.create(**BASE)
+        llm_models.create(**BASE)
     assert runpod.changes == []
 
 
-def test_an_update_changes_what_it_names(models: Models, runpod: Runpod) -> None:
-    models.create(**BASE)
+def test_an_update_changes_what_it_names(llm_models: Models, runpod: Runpod) -> None:
+    llm_models.create(**BASE)
     before = {**only(runpod)}
-    models.update(name=NAME, max_workers=4, per_worker=8)
+    llm_models.update(name=NAME, max_workers=4, per_worker=8)
     after = only(runpod)
     assert after["workers"] == {"min": 0, "max": 4}
     assert after["scaling"]["requestCount"] == 8
@@ -143,17 +143,19 @@ def test_an_update_changes_what_it_names(models: Models, runpod: Runpod) -> None
     same = ("image", "gpu", "disk", "timeout", "flashboot")
     assert [after[key] for key in same] == [before[key] for key in same]
     runpod.calls.clear()
-    models.update(name=NAME, max_workers=4)
+    llm_models.update(name=NAME, max_workers=4)
     assert runpod.changes == []
     # It is still one that was created.
-    assert models.delete(NAME)
+    assert llm_models.delete(NAME)
     assert runpod.endpoints == {}
 
 
-def test_an_update_of_a_consoles_endpoint_keeps_the_rest(models: Models, runpod: Runpod) -> None:
+def test_an_update_of_a_consoles_endpoint_keeps_the_rest(
+    llm_models: Models, runpod: Runpod
+) -> None:
     gpu = {"pools": ["ADA_24"], "count": 1, "allowedCudaVersions": ["12.8"], "minCudaVersion": None}
     runpod.add(name="chat", gpu=gpu, env={"MODEL_NAME": "a/b"}, image="host:5000/worker")
-    models.update(name="chat", inference_framework_image_tag="2", gpus=2)
+    llm_models.update(name="chat", inference_framework_image_tag="2", gpus=2)
     endpoint = only(runpod)
     assert (endpoint["image"], endpoint["gpu"]) == ("host:5000/worker:2", gpu | {"count": 2})
     assert endpoint["scaling"]["type"] == "QUEUE_DELAY"
@@ -161,37 +163,39 @@ def test_an_update_of_a_consoles_endpoint_keeps_the_rest(models: Models, runpod:
 
 @pytest.mark.parametrize("env", [{}, {"LLM_ENGINE_MODEL": "another"}])
 def test_only_what_was_created_so_is_deleted(
-    models: Models, runpod: Runpod, env: dict[str, str]
+    llm_models: Models, runpod: Runpod, env: dict[str, str]
 ) -> None:
     runpod.add(name="chat", env=env)
-    assert not models.delete("chat")
+    assert not llm_models.delete("chat")
     assert len(runpod.endpoints) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_key_that_may_not_list_created_none(models: Models, runpod: Runpod, status: int) -> None:
+def test_a_key_that_may_not_list_created_none(
+    llm_models: Models, runpod: Runpod, status: int
+) -> None:
     runpod.faults.append(Fault("GET", status))
-    assert not models.delete("chat")
+    assert not llm_models.delete("chat")
 
 
-def test_a_deletion_that_is_refused_is_told(models: Models, runpod: Runpod) -> None:
-    models.create(**BASE)
+def test_a_deletion_that_is_refused_is_told(llm_models: Models, runpod: Runpod) -> None:
+    llm_models.create(**BASE)
     runpod.faults.append(Fault("DELETE", 403))
     with pytest.raises(Problem):
-        models.delete(NAME)
+        llm_models.delete(NAME)
 
 
 def test_what_may_cost_after_a_failure_is_a_warning_in_the_log(
-    models: Models, runpod: Runpod, caplog: pytest.LogCaptureFixture
+    llm_models: Models, runpod: Runpod, caplog: pytest.LogCaptureFixture
 ) -> None:
     runpod.faults.append(Fault("POST", 503))
     with pytest.raises(Problem):
-        models.create(**BASE)
+        llm_models.create(**BASE)
     assert [one.levelname for one in caplog.records] == ["WARNING"]
     assert "look in the console" in caplog.text
 
 
-def test_a_model_that_is_not_there_can_not_be_changed(models: Models) -> None:
+def test_a_model_that_is_not_there_can_not_be_changed(llm_models: Models) -> None:
     with pytest.raises(NotFoundError):
-        models.update(name="none")
-    assert not models.delete("none")
+        llm_models.update(name="none")
+    assert not llm_models.delete("none")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from support import ROOT
-from unit.client.llm.conftest import Call
-from unit.client.llm.scripted import Worker
+from unit.client.llm.conftest import Call, Echo
 
 from llm_worker_client import LLM, SamplingParams
 from llm_worker_client.llm import sampling
@@ -33,24 +32,27 @@ def test_calls_have_the_documented_arguments_in_their_order(method: Any, names: 
 # The constructor
 
 
-@pytest.mark.parametrize("name", ["dtype", "quantization", "max_model_len"])
-def test_what_would_be_another_engine_is_refused_with_what_to_deploy(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name}: .*Deploy it with {name.upper()}=float16"):
-        made(**{name: "float16"})
-
-
-def test_the_defaults_ask_for_nothing() -> None:
-    made(dtype="auto", tokenizer=None, trust_remote_code=False, seed=0, swap_space=4)
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"dtype": "half"}, ValueError, "dtype: .*Deploy it with DTYPE=half"),
+        ({"quantization": "x"}, ValueError, "quantization: .*Deploy it with QUANTIZATION=x"),
+        ({"max_model_len": 5}, ValueError, "max_model_len: .*Deploy it with MAX_MODEL_LEN=5"),
+        ({"max_model_length": 5}, TypeError, "did you mean MAX_MODEL_LEN"),
+    ],
+)
+def test_what_would_be_another_engine_is_refused_with_what_to_deploy(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        made(**arguments)
 
 
 def test_what_only_the_machine_would_feel_has_no_effect_but_a_warning() -> None:
+    # The defaults ask for nothing.
+    made(dtype="auto", tokenizer=None, trust_remote_code=False, seed=0, swap_space=4)
     with pytest.warns(UserWarning, match="tensor_parallel_size has no effect"):
         made(tensor_parallel_size=2)
-
-
-def test_an_unknown_argument_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(TypeError, match="did you mean MAX_MODEL_LEN"):
-        made(max_model_length=5)
 
 
 def test_the_endpoint_can_be_named_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +98,10 @@ def test_what_is_no_prompt_is_named_by_its_place(given: Any, message: str) -> No
         prompts_of(given)
 
 
-async def test_prompts_can_come_as_ids_the_way_older_code_passes_them(
-    generate: Call, worker: Worker
-) -> None:
-    outputs = await generate(prompt_token_ids=[[1], [2]])
+async def test_prompts_can_come_as_ids_as_older_code_has_them(ask: Call, echo: Echo) -> None:
+    outputs = await ask(prompt_token_ids=[[1], [2]])
     assert [output.prompt_token_ids for output in outputs] == [[1], [2]]
-    assert worker.given[0]["prompts"] == [[1], [2]]
+    assert echo.given[0]["prompts"] == [[1], [2]]
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ async def test_prompts_can_come_as_ids_the_way_older_code_passes_them(
     ],
 )
 async def test_nothing_is_sent_where_something_is_wrong(
-    generate: Call, worker: Worker, named: dict[str, Any], message: str
+    ask: Call, echo: Echo, named: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        await generate(**{"prompts": ["a", "b"], **named})
-    assert worker.given == []
+        await ask(**{"prompts": ["a", "b"], **named})
+    assert echo.given == []
 
 
 def test_a_template_is_the_endpoints() -> None:
@@ -141,22 +141,24 @@ def test_they_are_those_of_the_raw_form() -> None:
     assert documented | holders == sampling.NAMES
 
 
-def test_only_what_is_set_is_sent() -> None:
-    assert sampling.plain(SamplingParams(max_tokens=3, stop=["a"])) == {
-        "max_tokens": 3,
-        "stop": ["a"],
-    }
-    assert sampling.plain(None) == {}
-    assert sampling.plain({"max_tokens": None, "n": 2}) == {"n": 2}
+HELD = SimpleNamespace(json={"type": "object"}, regex=None, disable_fallback=False)
+OTHER = SimpleNamespace(max_tokens=16, stop=[], structured_outputs=HELD, _eos=1)
 
 
-def test_other_objects_are_read_by_their_attributes() -> None:
-    held = SimpleNamespace(json={"type": "object"}, regex=None, disable_fallback=False)
-    params = SimpleNamespace(max_tokens=16, stop=[], structured_outputs=held, _eos=1)
-    assert sampling.plain(params) == {
-        "max_tokens": 16,
-        "structured_outputs": {"json": {"type": "object"}},
-    }
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (SamplingParams(max_tokens=3, stop=["a"]), {"max_tokens": 3, "stop": ["a"]}),
+        (None, {}),
+        ({"max_tokens": None, "n": 2}, {"n": 2}),
+        (OTHER, {"max_tokens": 16, "structured_outputs": {"json": {"type": "object"}}}),
+    ],
+)
+def test_only_what_is_set_is_sent(given: Any, sent: dict[str, Any]) -> None:
+    assert sampling.plain(given) == sent
+
+
+def test_a_parameter_of_another_object_that_can_not_be_sent_is_refused() -> None:
     with pytest.raises(ValueError, match=r"sampling_params\.extra_args"):
         sampling.plain(SimpleNamespace(extra_args={"a": 1}))
 
@@ -172,24 +174,27 @@ def test_what_texts_are_held_to_joins_the_parameters() -> None:
 # Jobs
 
 
-def sizes(asked: list[Any], params: Any = None, jobs: int = 8) -> list[int]:
+@pytest.mark.parametrize(
+    ("asked", "params", "sizes"),
+    [
+        # Few prompts stay together, many are shared, and there is an end to what one job holds.
+        (["a"] * 50, None, [50]),
+        (["a"] * 800, None, [100] * 8),
+        (["a"] * 10_000, None, [500] * 20),
+        # Bytes, values, token ids and results.
+        (["a" * (MOST_BYTES // 2 - 100)] * 4, None, [2, 2]),
+        ([[{"role": "user", "content": ["x"] * 30_000}]] * 4, None, [2, 2]),
+        ([[1] * 500_000] * 4, None, [2, 2]),
+        (["a"] * 4, {"max_tokens": 200_000}, [2, 2]),
+        (["a"] * 4, {"max_tokens": 2_900, "logprobs": 18}, [2, 2]),
+        # One that is too large alone is sent as it is.
+        (["a" * 2 * MOST_BYTES, "a"], None, [1, 1]),
+    ],
+    ids=range(9),
+)
+def test_jobs_are_as_large_as_they_may_be(asked: list[Any], params: Any, sizes: list[int]) -> None:
     items = items_of([(one, None) for one in asked], params, None)
-    return [len(part.indexes) for part in parts_of(items, jobs)]
-
-
-def test_jobs_have_what_the_platform_and_the_worker_take() -> None:
-    # Few prompts stay together, many are shared, and there is an end to what one job holds.
-    assert sizes(["a"] * 50) == [50]
-    assert sizes(["a"] * 800) == [100] * 8
-    assert sizes(["a"] * 10_000) == [500] * 20
-    # Bytes, values, token ids and results.
-    assert sizes(["a" * (MOST_BYTES // 2 - 100)] * 4) == [2, 2]
-    assert sizes([[{"role": "user", "content": ["x"] * 30_000}]] * 4) == [2, 2]
-    assert sizes([[1] * 500_000] * 4) == [2, 2]
-    assert sizes(["a"] * 4, {"max_tokens": 200_000}) == [2, 2]
-    assert sizes(["a"] * 4, {"max_tokens": 2_900, "logprobs": 18}) == [2, 2]
-    # One that is too large alone is sent as it is.
-    assert sizes(["a" * 2 * MOST_BYTES, "a"]) == [1, 1]
+    assert [len(part.indexes) for part in parts_of(items, 8)] == sizes
 
 
 def test_parts_keep_the_places_of_their_items() -> None:

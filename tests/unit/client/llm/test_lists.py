@@ -1,19 +1,21 @@
 """Lists of prompts as jobs: order, sizes, failures, further tries, the end by Ctrl-C."""
 
 import asyncio
+import signal
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.deployed import ACCOUNT, HANGS, deployed
-from unit.client.llm.conftest import Call
-from unit.client.llm.scripted import RETRYABLE, Worker
+from support.scripted_endpoint import ACCOUNT, HANGS, WITH_KEY, answering, scripted_endpoint
+from unit.client.llm.conftest import RETRYABLE, Call, Echo
 
 from emulator import Emulator, Status
 from llm_worker_client import LLM
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.llm import EndpointError, PromptError, RequestOutput
 from llm_worker_client.llm.lists import Form, Lists
+from llm_worker_client.llm.loops import waited
 from llm_worker_client.llm.prompts import Item
 
 REFUSED = {"message": "no such token", "code": 400, "retryable": False}
@@ -23,50 +25,46 @@ def texts(outputs: list[RequestOutput]) -> list[str]:
     return [output.outputs[0].text for output in outputs]
 
 
-def lists(emulator: Emulator, count: int, **form: Any) -> Lists:
+def lists(emulator: Emulator, count: int, key: str = ACCOUNT, **form: Any) -> Lists:
     items = [Item(str(index), {}, None) for index in range(count)]
-    endpoint = AsyncEndpoint("local", ACCOUNT, emulator.api_url)
+    endpoint = AsyncEndpoint("local", key, emulator.api_url)
     return Lists(endpoint, items, Form("prompts", {}, {}, 4, **form), use_tqdm=False)
 
 
-async def test_answers_come_in_the_order_of_the_prompts(generate: Call, worker: Worker) -> None:
+async def test_answers_come_in_the_order_of_the_prompts(ask: Call, echo: Echo) -> None:
     prompts = [f"p{index}" for index in range(1000)]
-    outputs = await generate(prompts)
+    outputs = await ask(prompts)
     assert [output.prompt for output in outputs] == prompts
     assert texts(outputs) == [f"{prompt}!" for prompt in prompts]
     # Shared by all jobs that run at once.
-    assert worker.sizes == [125] * 8
+    assert echo.sizes == [125] * 8
 
 
-async def test_no_prompts_ask_for_nothing(generate: Call, worker: Worker) -> None:
-    assert await generate([]) == []
-    assert worker.given == []
+async def test_no_prompts_ask_for_nothing(ask: Call, echo: Echo) -> None:
+    assert await ask([]) == []
+    assert echo.given == []
 
 
-async def test_jobs_hold_what_all_prompts_share_once(generate: Call, worker: Worker) -> None:
-    await generate(["a", "b"], {"max_tokens": 3})
-    assert worker.given == [
-        {
-            "prompts": ["a", "b"],
-            "sampling_params": {"max_tokens": 3},
-            "return_token_ids": True,
-            "use_tqdm": False,
-        }
+async def test_jobs_hold_what_all_prompts_share_once(ask: Call, echo: Echo) -> None:
+    shared = {"prompts": ["a", "b"], "return_token_ids": True, "use_tqdm": False}
+    await ask(["a", "b"], {"max_tokens": 3})
+    await ask(["a", "b"], [{"max_tokens": 3}, None])
+    assert echo.given == [
+        {**shared, "sampling_params": {"max_tokens": 3}},
+        {**shared, "sampling_params": [{"max_tokens": 3}, {}]},
     ]
-    await generate(["a", "b"], [{"max_tokens": 3}, None])
-    assert worker.given[1]["sampling_params"] == [{"max_tokens": 3}, {}]
 
 
-async def test_each_adapter_has_jobs_of_its_own(generate: Call, worker: Worker) -> None:
+async def test_each_adapter_has_jobs_of_its_own(ask: Call, echo: Echo) -> None:
     adapters = ["x", None, SimpleNamespace(lora_name="x", lora_path="/x")]
-    outputs = await generate(["a", "b", "c"], lora_request=adapters)
+    outputs = await ask(["a", "b", "c"], lora_request=adapters)
     assert texts(outputs) == ["a!", "b!", "c!"]
-    asked = {given.get("lora"): given["prompts"] for given in worker.given}
+    asked = {given.get("lora"): given["prompts"] for given in echo.given}
     assert asked == {"x": ["a", "c"], None: ["b"]}
     assert [output.lora_request for output in outputs] == ["x", None, "x"]
 
 
-async def test_conversations_reach_the_worker_as_they_are(llm: LLM, worker: Worker) -> None:
+async def test_conversations_reach_the_worker_as_they_are(llm: LLM, echo: Echo) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     conversations = [[{"role": "user", "content": [image]}], [{"role": "user", "content": "Hi"}]]
 
@@ -75,78 +73,75 @@ async def test_conversations_reach_the_worker_as_they_are(llm: LLM, worker: Work
 
     await asyncio.to_thread(chat, conversations, tools=[{"type": "function"}])
     await asyncio.to_thread(chat, conversations[1], add_generation_prompt=False)
-    several, one = worker.given
-    assert several["messages_list"] == conversations
-    assert several["tools"] == [{"type": "function"}]
+    several, one = echo.given
+    assert (several["messages_list"], several["tools"]) == (conversations, [{"type": "function"}])
     assert "add_generation_prompt" not in several
     assert (one["messages_list"], one["add_generation_prompt"]) == ([conversations[1]], False)
 
 
-async def test_a_prompt_that_fails_is_named_with_what_the_others_got(
-    generate: Call, worker: Worker
-) -> None:
-    worker.errors = {"b": REFUSED, "c": REFUSED}
+async def test_a_failed_prompt_is_named_with_what_others_got(ask: Call, echo: Echo) -> None:
+    echo.errors = {"b": REFUSED, "c": REFUSED}
     with pytest.raises(PromptError, match="prompt 1: no such token") as failed:
-        await generate(["a", "b", "c", "d"])
+        await ask(["a", "b", "c", "d"])
     assert (failed.value.index, failed.value.status) == (1, 400)
     assert isinstance(failed.value, ValueError)
     assert [output and output.prompt for output in failed.value.outputs] == ["a", None, None, "d"]
 
 
-async def test_prompts_that_fail_for_now_are_asked_again_alone(
-    generate: Call, worker: Worker
-) -> None:
-    worker.errors = {"b": RETRYABLE}
-    assert texts(await generate(["a", "b", "c"])) == ["a!", "b!", "c!"]
-    assert [given["prompts"] for given in worker.given] == [["a", "b", "c"], ["b"]]
+async def test_prompts_that_fail_for_now_are_asked_alone(emulator: Emulator, echo: Echo) -> None:
+    echo.errors = {"1": RETRYABLE}
+    assert texts(await lists(emulator, 3, pauses=[0]).answered()) == ["0!", "1!", "2!"]
+    assert [given["prompts"] for given in echo.given] == [["0", "1", "2"], ["1"]]
 
 
-async def test_a_job_that_fails_for_now_is_run_again(generate: Call, worker: Worker) -> None:
-    worker.failures = [RETRYABLE]
-    assert texts(await generate(["a", "b"])) == ["a!", "b!"]
-    assert worker.sizes == [2, 2]
+async def test_a_job_that_fails_for_now_is_run_again(emulator: Emulator, echo: Echo) -> None:
+    echo.failures = [RETRYABLE] * 2
+    assert texts(await lists(emulator, 2, pauses=(0, 0)).answered()) == ["0!", "1!"]
+    assert echo.sizes == [2, 2, 2]
 
 
-async def test_tries_have_an_end(emulator: Emulator, worker: Worker) -> None:
-    worker.failures = [{**RETRYABLE, "retry_after": 0}] * 3
+async def test_tries_have_an_end(emulator: Emulator, echo: Echo) -> None:
+    echo.failures = [RETRYABLE] * 3
     with pytest.raises(EndpointError, match="the engine is full"):
         await lists(emulator, 2, pauses=(0, 0)).answered()
-    assert worker.sizes == [2, 2, 2]
+    assert echo.sizes == [2, 2, 2]
 
 
-async def test_a_job_that_is_refused_is_not_run_again(generate: Call, worker: Worker) -> None:
-    worker.failures = [{**REFUSED, "message": "max_tokens: a number"}]
+async def test_a_job_that_is_refused_is_not_run_again(ask: Call, echo: Echo) -> None:
+    echo.failures = [{**REFUSED, "message": "max_tokens: a number"}]
     with pytest.raises(EndpointError, match="max_tokens: a number") as refused:
-        await generate(["a", "b"])
+        await ask(["a", "b"])
     assert refused.value.status == 400
     assert not isinstance(refused.value, PromptError)
-    assert worker.sizes == [2]
+    assert echo.sizes == [2]
 
 
-async def test_results_that_are_too_large_together_are_asked_for_apart(
-    generate: Call, worker: Worker
-) -> None:
-    worker.most = 2
+async def test_results_too_large_together_are_asked_for_apart(ask: Call, echo: Echo) -> None:
+    echo.most = 2
     prompts = [str(index) for index in range(7)]
-    assert texts(await generate(prompts)) == [f"{prompt}!" for prompt in prompts]
-    worker.most = 0
+    assert texts(await ask(prompts)) == [f"{prompt}!" for prompt in prompts]
 
 
-async def test_a_worker_that_answers_nothing_costs_few_jobs(generate: Call, worker: Worker) -> None:
-    worker.most = 0
+async def test_a_worker_that_answers_nothing_costs_few_jobs(ask: Call, echo: Echo) -> None:
+    echo.most = 0
     with pytest.raises(EndpointError, match="no result of prompt"):
-        await generate([str(index) for index in range(50)])
-    assert worker.sizes == [50, 25, 13, 7, 4, 2, 1]
+        await ask([str(index) for index in range(50)])
+    assert echo.sizes == [50, 25, 13, 7, 4, 2, 1]
 
 
 async def test_a_worker_that_knows_no_lists_is_an_error() -> None:
-    async with deployed(lambda _: [{"text": "Hi"}]) as emulator:
+    async with scripted_endpoint(answering(lambda _: [{"text": "Hi"}]), WITH_KEY) as emulator:
         with pytest.raises(EndpointError, match="does not know lists"):
             await lists(emulator, 1).answered()
 
 
+async def test_a_wrong_key_is_an_error(emulator: Emulator) -> None:
+    with pytest.raises(EndpointError, match="API key"):
+        await lists(emulator, 1, "rpa_wrong", pauses=()).answered()
+
+
 async def test_whoever_gives_up_cancels_all_jobs() -> None:
-    async with deployed(lambda _: [HANGS]) as emulator:
+    async with scripted_endpoint(answering(lambda _: [HANGS]), WITH_KEY) as emulator:
         asking = asyncio.create_task(lists(emulator, 200).answered())
         while sum(job.status is Status.IN_PROGRESS for job in emulator.queue.jobs.values()) < 4:
             await asyncio.sleep(0.01)
@@ -156,21 +151,47 @@ async def test_whoever_gives_up_cancels_all_jobs() -> None:
         assert {job.status for job in emulator.queue.jobs.values()} == {Status.CANCELLED}
 
 
-async def test_a_failure_cancels_the_other_jobs(worker: Worker) -> None:
-    worker.errors = {"60": REFUSED}
+async def test_a_failure_cancels_the_other_jobs(echo: Echo) -> None:
+    echo.errors = {"60": REFUSED}
 
     def answer(given: Any) -> list[Any]:
-        return worker.answer(given) if "60" in given["prompts"] else [HANGS]
+        return echo.answer(given) if "60" in given["prompts"] else [HANGS]
 
-    async with deployed(answer) as emulator:
+    async with scripted_endpoint(answering(answer), WITH_KEY) as emulator:
         with pytest.raises(PromptError, match="prompt 60"):
             await lists(emulator, 200).answered()
         statuses = sorted(job.status.name for job in emulator.queue.jobs.values())
         assert statuses == ["CANCELLED"] * 3 + ["COMPLETED"]
 
 
-async def test_a_platform_that_is_not_there_is_an_error(emulator: Emulator) -> None:
-    form = Form("prompts", {}, {}, 1, pauses=())
-    endpoint = AsyncEndpoint("local", "rpa_wrong", emulator.api_url)
-    with pytest.raises(EndpointError, match="API key"):
-        await Lists(endpoint, [Item("a", {}, None)], form, use_tqdm=False).answered()
+# On a loop of its own:
+
+
+async def test_work_may_be_waited_for_where_a_loop_runs_already() -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    async def broken() -> None:
+        raise ValueError("no")
+
+    assert waited(work()) == "done"
+    with pytest.raises(ValueError, match="no"):
+        waited(broken())
+
+
+def test_ctrl_c_lets_the_work_tidy_up() -> None:
+    main, tidied = threading.main_thread().ident, []
+    assert main
+
+    async def interrupted() -> None:
+        try:
+            signal.pthread_kill(main, signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            tidied.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        waited(interrupted())
+    assert tidied == [True]

@@ -3,26 +3,25 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from support.deployed import ACCOUNT, Scripted, deployed
+from support.scripted_endpoint import ACCOUNT, Answer, Script
 
 from emulator import Emulator
 from llm_worker_client import configure
 
 
 @pytest.fixture
-def scripted() -> Scripted:
-    return Scripted()
+def script() -> Script:
+    return Script()
 
 
 @pytest.fixture
-async def emulator(scripted: Scripted) -> AsyncIterator[Emulator]:
-    """Run the endpoint, which the classes call."""
-    async with deployed(scripted.answer) as running:
-        configure("local", ACCOUNT, running.api_url)
-        yield running
-        configure()
+def answer(script: Script) -> Answer:
+    return script.answer
 
 
 @pytest.fixture
-def endpoint(emulator: Emulator, scripted: Scripted) -> Scripted:
-    return scripted
+async def configured(emulator: Emulator) -> AsyncIterator[None]:
+    """Name the endpoint to the classes."""
+    configure("local", ACCOUNT, emulator.api_url)
+    yield
+    configure()

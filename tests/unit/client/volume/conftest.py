@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.processes.s3_server import VOLUME_ID, S3Server, s3_server
 
-from llm_worker_client.volume import Volume
+from llm_worker_client.volume import Volume, bucket
 
 PART = 2**19
 
@@ -21,10 +21,13 @@ class Mount:
     server: S3Server
     directory: Path
 
-    def volume(self, **given: Any) -> Volume:
+    def open(self, **given: Any) -> Volume:
         keys = {"access_key": self.server.access_key, "secret": self.server.secret}
         known = {"id": VOLUME_ID, "url": self.server.url, "part_size": PART, **keys}
         return Volume(**{**known, **given})
+
+    def read(self, key: str) -> bytes:
+        return (self.directory / key).read_bytes()
 
 
 @pytest.fixture(scope="session")
@@ -35,14 +38,30 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
 
 
 @pytest.fixture
-def volume(mount: Mount) -> Iterator[Volume]:
-    with mount.volume() as opened:
+def remote(mount: Mount) -> Iterator[Volume]:
+    with mount.open() as opened:
         yield opened
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Return a file of several parts, the last of them shorter."""
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(os.urandom(4 * PART + 12_345))
+    return random_file(tmp_path / "rows.jsonl", 4 * PART + 12_345)
+
+
+@pytest.fixture
+def _volume_set(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name the volume in the environment."""
+    for name, value in mount.server.environ.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "PAUSES", [0.01] * len(bucket.PAUSES))
+    monkeypatch.setattr(bucket, "FIRST_PAUSES", [0.01] * len(bucket.FIRST_PAUSES))
+
+
+def random_file(path: Path, size: int) -> Path:
+    path.write_bytes(os.urandom(size))
     return path

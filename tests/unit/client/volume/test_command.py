@@ -2,21 +2,26 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.deployed import ACCOUNT, deployed
+from support.scripted_endpoint import ACCOUNT, Answer, Script
 from unit.client.volume.conftest import Mount
 
+from emulator import Emulator
 from llm_worker_client import files
 from llm_worker_client.command_line import read_command_line
 
+pytestmark = pytest.mark.usefixtures("_volume_set")
 
-@pytest.fixture(autouse=True)
-def set_up(mount: Mount, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in mount.server.environ.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
+
+@pytest.fixture
+def script() -> Script:
+    return Script([{"id": "file-1"}])
+
+
+@pytest.fixture
+def answer(script: Script) -> Answer:
+    return script.answer
 
 
 def run(*arguments: str) -> int:
@@ -24,37 +29,35 @@ def run(*arguments: str) -> int:
 
 
 def test_a_file_goes_up_is_listed_read_and_deleted(
-    mount: Mount, file: Path, capsys: pytest.CaptureFixture[str]
+    mount: Mount, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("upload", str(file)) == 0
     assert capsys.readouterr().out == "inbox/rows.jsonl\n"
-    assert (mount.directory / "inbox/rows.jsonl").read_bytes() == file.read_bytes()
+    assert mount.read("inbox/rows.jsonl") == file.read_bytes()
     assert run("list", "inbox/rows") == 0
     assert f"{file.stat().st_size:,}" in capsys.readouterr().out
-    Path("back").mkdir()
-    assert run("download", "inbox/rows.jsonl", "back", "--quiet") == 0
-    assert Path("back/rows.jsonl").read_bytes() == file.read_bytes()
+    (tmp_path / "back").mkdir()
+    assert run("download", "inbox/rows.jsonl", str(tmp_path / "back"), "--quiet") == 0
+    assert (tmp_path / "back/rows.jsonl").read_bytes() == file.read_bytes()
     assert run("delete", "inbox/rows.jsonl") == 0
     assert run("delete", "inbox/rows.jsonl") == 1
-    told = capsys.readouterr()
-    assert "There is no inbox/rows.jsonl on the volume." in told.err
-    assert mount.server.secret not in told.out + told.err
+    printed = capsys.readouterr()
+    assert "There is no inbox/rows.jsonl on the volume." in printed.err
+    assert mount.server.secret not in printed.out + printed.err
 
 
 async def test_a_file_is_made_one_of_the_endpoint(
-    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator,
+    script: Script,
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RUNPOD_API_KEY", ACCOUNT)
-    given = list[Any]()
-
-    def answers(job: Any) -> list[Any]:
-        given.append(job["openai_input"])
-        return [{"id": "file-1"}]
-
-    async with deployed(answers) as emulator:
-        flags = ("--endpoint", "local", "--base-url", emulator.api_url, "--purpose", "fine-tune")
-        assert await asyncio.to_thread(run, "upload", str(file), "--key", "in/a", *flags) == 0
-    assert given == [{"path": "in/a", "filename": "rows.jsonl", "purpose": "fine-tune"}]
+    flags = ("--endpoint", "local", "--base-url", emulator.api_url, "--purpose", "fine-tune")
+    assert await asyncio.to_thread(run, "upload", str(file), "--key", "in/a", *flags) == 0
+    body = {"path": "in/a", "filename": "rows.jsonl", "purpose": "fine-tune"}
+    assert [given["openai_input"] for given in script.inputs] == [body]
     assert capsys.readouterr().out == "file-1\n"
 
 

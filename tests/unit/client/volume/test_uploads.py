@@ -12,8 +12,8 @@ import httpx2
 import openai
 import pytest
 from support.cutting import cutting
-from support.deployed import ACCOUNT, deployed, proxied
 from support.processes.background import HUNG_S
+from support.scripted_endpoint import Answer, proxied
 from unit.client.volume.conftest import Mount
 
 from emulator import Emulator
@@ -30,44 +30,40 @@ def content() -> bytes:
     return os.urandom(SIZE)
 
 
-@pytest.fixture
-async def emulator(mount: Mount) -> AsyncIterator[Emulator]:
-    """Return an endpoint whose files are those of the volume: an id is a key."""
+def key_of(id: str) -> str:
+    return base64.urlsafe_b64decode(id).decode()
 
-    def answers(given: Any) -> list[Any]:
-        route = given["openai_route"]
-        if route == "/v1/files":
+
+@pytest.fixture
+def answer(mount: Mount) -> Answer:
+    """Answer with the files of the volume: an id is a key."""
+
+    def answer(given: Any) -> list[Any]:
+        path, _, query = given["openai_route"].partition("?")
+        if path == "/v1/files":
             body = given["openai_input"]
             size = (mount.directory / body["path"]).stat().st_size
             id = base64.urlsafe_b64encode(body["path"].encode()).decode()
             named = {"filename": body["filename"], "purpose": body.get("purpose", "fine-tune")}
             return [{**CREATED, **named, "id": id, "bytes": size, "size": size}]
-        path, _, query = route.partition("?")
-        id = path.split("/")[3]
-        place = mount.directory / base64.urlsafe_b64decode(id).decode()
+        content = mount.read(key_of(path.split("/")[3]))
         if not path.endswith("/content"):
-            return [{"id": id, "bytes": place.stat().st_size}]
+            return [{"bytes": len(content)}]
         offset, limit = (int(pair.partition("=")[2]) for pair in query.split("&"))
-        part = place.read_bytes()[offset : offset + limit]
+        part = content[offset : offset + limit]
         return [{"content_base64": base64.b64encode(part).decode()}]
 
-    async with deployed(answers) as running:
-        yield running
+    return answer
 
 
-@pytest.fixture
-def volume_set(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in mount.server.environ.items():
-        monkeypatch.setenv(name, value)
-
-
-def of(emulator: Emulator) -> dict[str, Any]:
-    return {"endpoint_id": "local", "api_key": ACCOUNT, "base_url": emulator.api_url}
+def client_of(transport: Any) -> openai.AsyncOpenAI:
+    http: Any = httpx2.AsyncClient(transport=transport, timeout=HUNG_S)
+    return openai.AsyncOpenAI(api_key="any", http_client=http, max_retries=0)
 
 
 @pytest.fixture(params=["proxy", "transport"])
-async def client(
-    request: pytest.FixtureRequest, emulator: Emulator
+async def async_openai_client(
+    request: pytest.FixtureRequest, emulator: Emulator, deployed: dict[str, Any]
 ) -> AsyncIterator[openai.AsyncOpenAI]:
     if request.param == "proxy":
         async with (
@@ -76,76 +72,73 @@ async def client(
         ):
             yield opened
         return
-    http: Any = httpx2.AsyncClient(transport=AsyncRunpodTransport(**of(emulator)), timeout=HUNG_S)
-    async with openai.AsyncOpenAI(api_key="any", http_client=http, max_retries=0) as opened:
+    async with client_of(AsyncRunpodTransport(**deployed)) as opened:
         yield opened
 
 
-@pytest.mark.usefixtures("volume_set")
+@pytest.mark.usefixtures("_volume_set")
 async def test_a_file_that_no_job_holds_goes_by_the_volume_and_comes_back(
-    client: openai.AsyncOpenAI, mount: Mount, content: bytes
+    async_openai_client: openai.AsyncOpenAI, mount: Mount, content: bytes
 ) -> None:
-    file = await client.files.create(file=("rows.jsonl", content), purpose="batch")
+    files = async_openai_client.files
+    file = await files.create(file=("rows.jsonl", content), purpose="batch")
     assert (file.filename, file.bytes, file.purpose) == ("rows.jsonl", SIZE, "batch")
-    key = base64.urlsafe_b64decode(file.id).decode()
-    assert (mount.directory / key).read_bytes() == content
-    assert (await client.files.content(file.id)).read() == content
+    assert mount.read(key_of(file.id)) == content
+    assert (await files.content(file.id)).read() == content
     ranged = {"Range": "bytes=100-1099"}
-    found = await client.files.with_raw_response.content(file.id, extra_headers=ranged)
+    found = await files.with_raw_response.content(file.id, extra_headers=ranged)
     assert (found.status_code, found.content) == (206, content[100:1100])
     assert found.headers["content-range"] == f"bytes 100-1099/{SIZE}"
 
 
 async def test_without_a_volume_it_is_refused_with_what_to_set(
-    client: openai.AsyncOpenAI, content: bytes, monkeypatch: pytest.MonkeyPatch
+    async_openai_client: openai.AsyncOpenAI, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "user_a")
     with pytest.raises(openai.APIStatusError, match=r"AWS_SECRET_ACCESS_KEY: .*S3 API") as refused:
-        await client.files.create(file=("rows.jsonl", content), purpose="batch")
+        await async_openai_client.files.create(file=("rows.jsonl", content), purpose="batch")
     assert refused.value.status_code == 413
 
 
-@pytest.mark.usefixtures("volume_set")
+@pytest.mark.usefixtures("_volume_set")
 async def test_a_volume_that_refuses_its_keys_is_told(
-    client: openai.AsyncOpenAI, content: bytes, monkeypatch: pytest.MonkeyPatch
+    async_openai_client: openai.AsyncOpenAI, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(openai.APIStatusError, match="secret is not that of") as refused:
-        await client.files.create(file=("rows.jsonl", content), purpose="batch")
+        await async_openai_client.files.create(file=("rows.jsonl", content), purpose="batch")
     assert refused.value.status_code == 502
 
 
 async def test_a_transport_takes_a_volume_of_its_own(
-    emulator: Emulator, mount: Mount, content: bytes
+    deployed: dict[str, Any], mount: Mount, content: bytes
 ) -> None:
     def upload() -> int:
-        with mount.volume() as volume:
-            transport: Any = RunpodTransport(**of(emulator), volume=volume)
+        with mount.open() as remote:
+            transport: Any = RunpodTransport(**deployed, volume=remote)
             http = httpx2.Client(transport=transport, timeout=HUNG_S)
             with openai.OpenAI(api_key="any", http_client=http, max_retries=0) as client:
-                made = client.files.create(file=("a.bin", content), purpose="user_data")
-                return made.bytes
+                return client.files.create(file=("a.bin", content), purpose="user_data").bytes
 
     assert await asyncio.to_thread(upload) == SIZE
 
 
-@pytest.mark.usefixtures("volume_set")
+@pytest.mark.usefixtures("_volume_set")
 async def test_llm_engines_class_uploads_what_no_job_holds(
-    emulator: Emulator, mount: Mount, tmp_path: Path, content: bytes
+    deployed: dict[str, Any], mount: Mount, tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "rows.csv").write_bytes(content)
-    configure(**of(emulator))
+    configure(**deployed)
 
     def upload() -> str:
         with (tmp_path / "rows.csv").open("rb") as opened:
             return File.upload(opened).id
 
     try:
-        key = base64.urlsafe_b64decode(await asyncio.to_thread(upload)).decode()
+        key = key_of(await asyncio.to_thread(upload))
     finally:
         configure()
-    assert key.endswith(".csv")
-    assert (mount.directory / key).read_bytes() == content
+    assert (key.endswith(".csv"), mount.read(key)) == (True, content)
 
 
 async def test_without_a_volume_the_proxy_keeps_no_body_of_any_size(emulator: Emulator) -> None:
@@ -156,13 +149,11 @@ async def test_without_a_volume_the_proxy_keeps_no_body_of_any_size(emulator: Em
 
 
 async def test_what_a_caller_had_sent_before_it_hung_up_is_not_sent_again(
-    emulator: Emulator, mount: Mount, content: bytes
+    deployed: dict[str, Any], mount: Mount, content: bytes
 ) -> None:
     port = int(mount.server.url.rpartition(":")[2])
-    with cutting(port) as network, mount.volume(url=network.url, part_size=2**18) as volume:
-        transport: Any = AsyncRunpodTransport(**of(emulator), volume=volume)
-        http = httpx2.AsyncClient(transport=transport, timeout=HUNG_S)
-        async with openai.AsyncOpenAI(api_key="any", http_client=http, max_retries=0) as client:
+    with cutting(port) as network, mount.open(url=network.url, part_size=2**18) as remote:
+        async with client_of(AsyncRunpodTransport(**deployed, volume=remote)) as client:
             upload: dict[str, Any] = {"file": ("a.dat", content), "purpose": "user_data"}
             sending = asyncio.create_task(client.files.create(**upload))
             while network.up < SIZE // 3:

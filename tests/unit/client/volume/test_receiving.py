@@ -1,0 +1,146 @@
+"""How a file is read whose bytes do not come as they should: answers that no server gives so."""
+
+import dataclasses
+import hashlib
+import io
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+from unit.client.volume.conftest import PART, Mount, random_file
+
+from llm_worker_client.volume import Changed, Volume, VolumeError
+from llm_worker_client.volume.bucket import Bucket, Place, Stored
+from llm_worker_client.volume.errors import Damaged, Stopped
+from llm_worker_client.volume.progress import Progress
+from llm_worker_client.volume.receiving import Receiving
+
+CONTENT = b"0123456789"
+ETAG = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
+FILE = Stored("a", len(CONTENT), ETAG, datetime.now(UTC))
+
+Receive = Callable[..., bytes]
+
+
+class Body(io.BytesIO):
+    """Bytes of an answer, and what happens behind them."""
+
+    def __init__(self, content: bytes, then: Callable[[], object] = lambda: None) -> None:
+        super().__init__(content)
+        self._then = then
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        block = super().read(size)
+        if not block:
+            self._then()
+        return block
+
+
+def lost() -> None:
+    raise ReadTimeoutError(endpoint_url="http://s3")
+
+
+class Answers(Bucket):
+    """Gives one answer after the other: the offset that it begins at, and its body."""
+
+    def __init__(self, *answers: tuple[int, io.BytesIO], etag: str = ETAG) -> None:
+        # Without clients of S3, which take long to make.
+        self.place, self._stop, self._reached = Place("v", "", ""), threading.Event(), False
+        self._answers = list(answers)
+        self._etag = etag
+        self.offsets: list[int] = []
+
+    def read(self, file: Stored, offset: int) -> Any:
+        self.offsets.append(offset)
+        begin, body = self._answers.pop(0)
+        return {"Body": body, "ETag": f'"{self._etag}"', "ContentRange": f"bytes {begin}-9/10"}
+
+
+@pytest.fixture
+def stop() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def receive(tmp_path: Path, stop: threading.Event) -> Receive:
+    """Return what reads a file: it returns the file's bytes."""
+
+    def call(bucket: Bucket, file: Stored = FILE) -> bytes:
+        with Progress(file.size, "a", shown=False) as progress:
+            Receiving(bucket, file, tmp_path / "a", progress, stop).receive(PART)
+        return (tmp_path / "a").read_bytes()
+
+    return call
+
+
+def test_what_breaks_off_is_asked_for_from_there(receive: Receive) -> None:
+    answers = Answers((0, Body(b"0123", lost)), (4, Body(b"", lost)), (4, Body(b"456789")))
+    assert receive(answers) == CONTENT
+    assert answers.offsets == [0, 4, 4]
+
+
+def test_a_server_that_begins_anew_is_followed(receive: Receive) -> None:
+    answers = Answers((0, Body(b"0123", lost)), (0, Body(CONTENT)))
+    assert receive(answers) == CONTENT
+    assert answers.offsets == [0, 4]
+
+
+def test_a_transfer_that_is_stopped_keeps_what_has_come(
+    receive: Receive, stop: threading.Event, tmp_path: Path
+) -> None:
+    with pytest.raises(Stopped):
+        receive(Answers((0, Body(b"0123", stop.set)), (4, Body(b"456789"))))
+    (part,) = tmp_path.iterdir()
+    assert part.read_bytes() == b"0123"
+    stop.clear()
+    assert receive(Answers((4, Body(b"456789")))) == CONTENT
+
+
+def test_what_is_left_of_another_content_is_not_gone_on_with(
+    receive: Receive, stop: threading.Event, tmp_path: Path
+) -> None:
+    with pytest.raises(Stopped):
+        receive(Answers((0, Body(b"0123", stop.set)), (4, Body(b"456789"))))
+    stop.clear()
+    content = CONTENT[::-1]
+    etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    answers = Answers((0, Body(content)), etag=etag)
+    assert receive(answers, dataclasses.replace(FILE, etag=etag)) == content
+    assert answers.offsets == [0]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("contents", "etag", "error", "left"),
+    [
+        ([b"0123", b""], ETAG, Damaged, 1),
+        ([b"012345678x"], ETAG, Damaged, 0),
+        ([CONTENT], "another", Changed, 1),
+    ],
+    ids=["fewer bytes", "other bytes", "another file"],
+)
+def test_a_file_that_is_not_what_it_was_is_an_error(
+    receive: Receive,
+    tmp_path: Path,
+    contents: list[bytes],
+    etag: str,
+    error: type[VolumeError],
+    left: int,
+) -> None:
+    with pytest.raises(error):
+        receive(Answers(*[(4 * n, Body(one)) for n, one in enumerate(contents)], etag=etag))
+    assert not (tmp_path / "a").exists()
+    assert len(list(tmp_path.iterdir())) == left
+
+
+def test_a_changed_file_is_not_read_on(mount: Mount, remote: Volume, tmp_path: Path) -> None:
+    remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
+    file = remote._bucket.find("mixed/a")
+    assert file
+    remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
+    with mount.open() as other, pytest.raises(Changed, match="has changed meanwhile"):
+        other._bucket.again(lambda: other._bucket.read(file, 1))
