@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.models.lora import make_adapter
+from support.processes.clients import require_installed
 from support.processes.llm_engine import (
     CLASSES,
     CLIENT,
@@ -35,19 +36,18 @@ def full_featured(full_featured: dict[str, str], lora: dict[str, str]) -> dict[s
 
 
 @pytest.fixture(scope="session")
-def llm_engine(
+def llm_engine_worker(
     worker_environ: dict[str, str], lora: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
     """Start a worker of two names and an adapter of its settings, once a run."""
-    if not (CLIENT / "installed").is_file():
-        pytest.skip("LLM Engine's client is not installed: `make test-clients` does it")
+    require_installed(CLIENT)
     folder = tmp_path_factory.mktemp("llm-engine")
     with served(worker_environ, folder, **lora, SERVED_MODEL_NAME=NAMES) as running:
         yield running
 
 
 @pytest.fixture(scope="session", params=WAYS)
-def host(
+def scripts(
     request: pytest.FixtureRequest,
     worker_environ: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
@@ -55,10 +55,10 @@ def host(
     """Return a worker as scripts reach it, each way."""
     way: str = request.param
     if way == SERVE:
-        yield request.getfixturevalue("llm_engine")
+        yield request.getfixturevalue("llm_engine_worker")
         return
-    if way != CLASSES and not (CLIENT / "installed").is_file():
-        pytest.skip("LLM Engine's client is not installed: `make test-clients` does it")
+    if way != CLASSES:
+        require_installed(CLIENT)
     endpoint: LocalEndpoint = request.getfixturevalue("make_endpoint")
     volume = endpoint.log.parent / "volume"
     model, folder = Path(worker_environ["MODEL_NAME"]), tmp_path_factory.mktemp("way")

@@ -1,4 +1,7 @@
-"""LangChain's client against an endpoint: `python langchain_chat.py BASE_URL MODEL`."""
+"""LangChain's client against an endpoint: `python langchain_chat.py BASE_URL MODEL`.
+
+What examples/frameworks/langchain_chat.py does not show.
+"""
 
 import json
 import sys
@@ -10,14 +13,6 @@ from pydantic import BaseModel
 
 QUESTION = "What does this worker do?"
 JOB = "Is job 42 done?"
-
-
-class Description(BaseModel):
-    """What a worker is."""
-
-    name: str
-    streams: bool
-    chunks: list[int]
 
 
 class job_status(BaseModel):  # noqa: N801 - the tool is named for its class
@@ -51,15 +46,12 @@ def refusal_of_tokens(embeddings: OpenAIEmbeddings) -> str:
 def main(base_url: str, model: str) -> None:
     chat = ChatOpenAI(base_url=base_url, api_key="any", model=model, temperature=0)
     embeddings = partial(OpenAIEmbeddings, base_url=base_url, api_key="any", model="minilm")
-    described = chat.with_structured_output(Description).invoke("Describe the worker as JSON.")
     called = chat.with_structured_output(job_status, method="function_calling").invoke(JOB)
     unchecked = embeddings(check_embedding_ctx_length=False)
     answers = {
-        "whole": chat.invoke(QUESTION).content,
-        "pieces": [piece.content for piece in chat.stream(QUESTION)],
         "refusal": refusal(base_url),
-        "structured": [described.model_dump(), called.model_dump()],
-        "calls": [chat.bind_tools([job_status]).invoke(JOB).tool_calls, streamed_calls(chat)],
+        "structured": called.model_dump(),
+        "calls": [streamed_calls(chat)],
         "embeddings": unchecked.embed_documents(["Hi", "Hello"]),
         # By default it sends tokens, made by the tokenizer of an OpenAI model.
         "refusal of tokens": refusal_of_tokens(embeddings()),

@@ -63,56 +63,39 @@ def files(directory: Path, folder: str) -> dict[str, Any]:
 
 
 def v1(output: str, **keys: Any) -> dict[str, Any]:
-    created = Completion.batch_create(output_data_path=output, model_config=MODEL, **keys)
-    return ended(created.job_id)
+    return ended(Completion.batch_create(output, MODEL, **keys).job_id)
 
 
 def v2(output: str, **keys: Any) -> dict[str, Any]:
-    created = Completion.batch_create(
-        output_data_path=output, model_config=MODEL, use_v2=True, priority="3", **keys
-    )
+    created = Completion.batch_create(output, MODEL, use_v2=True, priority="3", **keys)
     return {"created": json.loads(created.json()), "ended": ended(created.job_id)}
 
 
 def cancelled(folder: str) -> dict[str, Any]:
     """Cancel a job that would take long."""
     content = [chat("Hi", max_tokens=200, ignore_eos=True)] * 500
-    job_id = Completion.batch_create(
-        output_data_path=f"{folder}/cancelled.json",
-        model_config=MODEL,
-        content=content,
-        use_v2=True,
-    ).job_id
+    output = f"{folder}/cancelled.json"
+    job_id = Completion.batch_create(output, MODEL, content, use_v2=True).job_id
     asked = Completion.cancel_batch_completion(job_id)
-    return {
-        "asked": asked,
-        "ended": ended(job_id),
-        "again": Completion.cancel_batch_completion(job_id),
-    }
+    cancel_again = Completion.cancel_batch_completion
+    return {"asked": asked, "ended": ended(job_id), "again": cancel_again(job_id)}
 
 
 def main(root: str, folder: str) -> None:
     directory = Path(root)
-    bodies = [
-        prompt.dict()
-        for prompt in (Prompt(prompt=text, max_tokens=4, temperature=0) for text in PROMPTS)
-    ]
-    (directory / "bodies.json").write_text(json.dumps(bodies))
+    bodies = [Prompt(prompt=text, max_tokens=4, temperature=0).dict() for text in PROMPTS]
+    (directory / "inbox").mkdir(exist_ok=True)
+    (directory / "inbox" / "bodies.json").write_text(json.dumps(bodies))
     content = Content(prompts=PROMPTS, return_token_log_probs=True, **SHARED)
+    chats = [*(chat(text, max_tokens=4) for text in PROMPTS), held_to_a_schema()]
     answers = {
         "prompts": PROMPTS,
         "files": files(directory, folder),
         "v1": v1(f"{folder}/v1.json", content=content),
-        "v2 chats": v2(
-            f"{folder}/chats.json", content=[chat(text, max_tokens=4) for text in PROMPTS]
-        ),
-        "v2 completions": v2(f"{folder}/completions.json", input_data_path="bodies.json"),
-        "v2 schema": v2(f"{folder}/schema.json", content=[held_to_a_schema()]),
+        "v2 chats": v2(f"{folder}/chats.json", content=chats),
+        "v2 completions": v2(f"{folder}/completions.json", input_data_path="inbox/bodies.json"),
         "cancelled": cancelled(folder),
-        "refused": refused(
-            lambda: v1(f"{folder}/refused.json", input_data_path="https://example.com/in")
-        ),
-        "unknown": refused(lambda: Completion.get_batch_completion("batch_none")),
+        "refused": refused(lambda: v1(f"{folder}/no.json", input_data_path="https://a.com/in")),
     }
     json.dump(answers, sys.stdout)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 from support.processes.background import wait_until
-from support.processes.clients import CLIENT_S
+from support.processes.clients import CLIENT_S, require_installed
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 
 INSTALLED = ROOT / ".clients" / "coding-agents"
@@ -31,8 +31,7 @@ AGENTS = [
 def endpoint(
     worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalEndpoint]:
-    if not (INSTALLED / "installed").is_file():
-        pytest.skip("the agents are not installed: `make test-clients` does it, with npm")
+    require_installed(INSTALLED)
     folder = tmp_path_factory.mktemp("agents")
     model = folder / "demo"
     shutil.copytree(worker_environ["MODEL_NAME"], model)

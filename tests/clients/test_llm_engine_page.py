@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.processes.clients import require_installed
 from support.processes.llm_engine import (
     CLASSES,
     CLIENT,
@@ -62,8 +63,8 @@ def outputs(
 ) -> dict[int, str]:
     """Return what the examples print that work this way, by their numbers."""
     way: str = request.param
-    if way != CLASSES and not (CLIENT / "installed").is_file():
-        pytest.skip("LLM Engine's client is not installed: `make test-clients` does it")
+    if way != CLASSES:
+        require_installed(CLIENT)
     folder: Path = tmp_path_factory.mktemp("page")
     codes = {number: code for number, (ways, code, _) in enumerate(EXAMPLES) if works(way, ways)}
     with in_front(way, worker_environ, folder) as host:

@@ -14,15 +14,8 @@ from support import ROOT
 
 # Seconds, that end what hangs: an installation takes ten.
 HUNG_S = 500
-# Bytes, and seconds: twice what it has, and twenty times what it takes on two cores.
+# Bytes: twice what it has.
 LARGEST_WHEEL = 300_000
-LONGEST_IMPORT_S = 5.0
-TIMED = """
-import time
-began = time.perf_counter()
-import llm_worker_client
-print(time.perf_counter() - began)
-"""
 ABSENT = ("vllm", "torch", "transformers", "runpod", "worker", "emulator", "openai", "httpx2")
 FLAGS = ("--name", "chat", "--image", "me/llm-worker:1", "--gpu-pools", "ADA_24", "--offline")
 SCRIPT = """
@@ -80,9 +73,7 @@ def commands_with_all(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_the_wheel_is_small_and_holds_the_client_alone(wheel: Path) -> None:
-    size = wheel.stat().st_size
-    sys.stdout.write(f"{wheel.name}: {size:,} bytes\n")
-    assert size < LARGEST_WHEEL
+    assert wheel.stat().st_size < LARGEST_WHEEL
     files = zipfile.ZipFile(wheel).namelist()
     assert {file.partition("/")[0].partition("-")[0] for file in files} == {"llm_worker_client"}
     assert {"llm_worker_client/py.typed", "llm_worker_client/deploy/settings.json"} <= set(files)
@@ -98,12 +89,6 @@ def test_what_is_installed_with_it_is_what_the_page_lists(commands: Path) -> Non
     always = [cell for cell in rows if "boto3" not in cell]
     named = [name for cell in (*always, brought) for name in re.findall(r"`([\w-]+)`", cell)]
     assert found == {"llm-worker-client", *map(canonicalize_name, named)}
-
-
-def test_importing_it_takes_no_time(commands: Path) -> None:
-    seconds = min(float(run(commands, "./python", "-c", TIMED)) for _ in range(3))
-    sys.stdout.write(f"import llm_worker_client: {seconds:.2f} s\n")
-    assert seconds < LONGEST_IMPORT_S
 
 
 def test_neither_an_engine_nor_the_sdk_comes_with_it(commands: Path) -> None:
@@ -146,10 +131,7 @@ def test_a_script_is_typed(package: str, commands_with_all: Path) -> None:
     assert checked(commands_with_all, script).startswith("Success")
     run(commands_with_all, "./python", "-c", script.partition("text = ")[0])
     with pytest.raises(AssertionError, match=r"incompatible type .int."):
-        checked(
-            commands_with_all,
-            script.replace('RunpodTransport("id", "key")', "RunpodTransport(1)"),
-        )
+        checked(commands_with_all, script.replace('Transport("id", "key")', "Transport(1)"))
 
 
 def test_a_script_without_httpx2_is_typed_and_runs(commands: Path) -> None:

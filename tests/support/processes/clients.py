@@ -6,8 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 # Seconds: a client's process takes two to seven on an idle machine.
 CLIENT_S = 300
+
+
+def require_installed(folder: Path) -> None:
+    """Skip a test where a client is not installed."""
+    if not (folder / "installed").is_file():
+        pytest.skip(f"{folder} is missing: `make test-clients` installs it, Node's with npm")
 
 
 def answers_of(

@@ -56,10 +56,6 @@ class Host:
     environ: dict[str, str]
     scripts: Path = field(default=PROGRAMS.parent)
 
-    @property
-    def base(self) -> str:
-        return f"{self.url}/"
-
     def printed(
         self,
         program: str,
@@ -95,7 +91,7 @@ def served(environ: dict[str, str], folder: Path, **settings: str) -> Iterator[H
     volume.mkdir()
     serving = {**SERVING, "SERVE_API_KEY": KEY, "BASE_PATH": str(volume)}
     with http_worker({**environ, **serving, **settings}, folder / "log") as running:
-        yield over_http(SERVE, running.url, volume, Path(environ["MODEL_NAME"]))
+        yield _over_http(SERVE, running.url, volume, Path(environ["MODEL_NAME"]))
 
 
 @contextmanager
@@ -107,13 +103,13 @@ def reached(
         yield _by_classes(endpoint.api_url, volume, model, folder)
         return
     if way == ENDPOINT:
-        yield over_http(way, endpoint.api_url.removesuffix("/v2"), volume, model)
+        yield _over_http(way, endpoint.api_url.removesuffix("/v2"), volume, model)
         return
     with client_proxy(endpoint.api_url, folder / "log", PROXY_API_KEY=KEY) as proxy:
-        yield over_http(way, proxy.url, volume, model)
+        yield _over_http(way, proxy.url, volume, model)
 
 
-def over_http(way: str, url: str, volume: Path, model: Path) -> Host:
+def _over_http(way: str, url: str, volume: Path, model: Path) -> Host:
     """Return a host for LLM Engine's own client."""
     environ = {
         "PYTHONPATH": str(PROGRAMS.parent),

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support import ROOT
 from support.processes.client_proxy import ACCOUNT, client_proxy
-from support.processes.clients import answers_of
+from support.processes.clients import answers_of, require_installed
 from support.processes.http_worker import KEY
 from support.processes.local_endpoint import LocalEndpoint
 
@@ -28,16 +26,15 @@ class Host:
     address: str
     key: str = KEY
 
-    def printed(self, version: str, program: str) -> dict[str, Any]:
+    def printed(self, version: str, program: str, part: str) -> dict[str, Any]:
         """Run ``tests/clients/openai_<program>.py``; return the answers that it printed."""
         interpreter: str | Path = sys.executable
         if version != NEWEST:
-            if not (FOLDERS[version] / "installed").is_file():
-                pytest.skip("it is not installed: `make test-clients` does it")
+            require_installed(FOLDERS[version])
             interpreter = FOLDERS[version] / "bin" / "python"
         command = [interpreter, "-m", f"clients.openai_{program}"]
         environ = {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'src'}"}
-        found = answers_of([*command, self.way, self.address, self.key], environ)
+        found = answers_of([*command, self.way, self.address, self.key, part], environ)
         assert found["version"].startswith(f"{version}.")
         return found
 

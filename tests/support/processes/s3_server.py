@@ -32,15 +32,15 @@ class S3Server(Background):
 
     @property
     def url(self) -> str:
-        return self._told[0]
+        return self._ready[0]
 
     @property
     def access_key(self) -> str:
-        return self._told[1]
+        return self._ready[1]
 
     @property
     def secret(self) -> str:
-        return self._told[2]
+        return self._ready[2]
 
     @property
     def environ(self) -> dict[str, str]:
@@ -53,7 +53,7 @@ class S3Server(Background):
         }
 
     @property
-    def _told(self) -> list[str]:
+    def _ready(self) -> list[str]:
         return self.output.split("READY ")[1].split()
 
 
@@ -66,15 +66,8 @@ def s3_server(volume: Path, log: Path, *options: str) -> Iterator[S3Server]:
         "PYTHONWARNINGS": "ignore",
         "S3_UPLOAD_PART_MIN_SIZE": str(SMALLEST_PART),
     }
-    command: list[str | Path] = [
-        sys.executable,
-        "-u",
-        "-m",
-        "support.processes.s3_server",
-        volume,
-        *options,
-    ]
-    with background(command, environ, log) as running:
+    program = [sys.executable, "-u", "-m", "support.processes.s3_server"]
+    with background([*program, volume, *options], environ, log) as running:
         server = S3Server(running.process, log)
         server.wait_for_output("END\n")
         yield server
@@ -147,8 +140,8 @@ def _serve(directory: Path, full_after: int | None) -> None:
     s3_backends["123456789012"]["aws"].create_bucket(VOLUME_ID, REGION)
     app = Mounted(DomainDispatcherApplication(create_backend_app), directory, full_after)
     server = make_server("127.0.0.1", 0, app, threaded=True)
-    told = (f"http://127.0.0.1:{server.port}", key.access_key_id, key.secret_access_key)
-    sys.stdout.write(f"READY {' '.join(told)} END\n")
+    ready = (f"http://127.0.0.1:{server.port}", key.access_key_id, key.secret_access_key)
+    sys.stdout.write(f"READY {' '.join(ready)} END\n")
     server.serve_forever()
 
 
