@@ -66,10 +66,14 @@ class Routes:
             return asked
         wrong = file_id == "file-err"
         error = {"status_code": 400, "body": {"error": {"message": "no", "code": 400}}}
-        response = error if wrong else {"status_code": 200, "body": COMPLETION}
+
+        def response(name: str) -> dict[str, Any]:
+            body = {**COMPLETION, "choices": [{**CHOICE, "text": f"x{name}"}]}
+            return error if wrong else {"status_code": 200, "body": body}
+
         # Whatever the order of the lines.
         return [
-            {"custom_id": line["custom_id"], "response": response}
+            {"custom_id": line["custom_id"], "response": response(line["custom_id"])}
             for line in reversed(asked)
             if (int(line["custom_id"]) in self.failed) == wrong
         ]
@@ -101,10 +105,8 @@ async def test_prompts_become_one_batch_that_begins_by_itself(llm: LLM, routes: 
     assert routes.handed_in == [{"id": "batch_1"}]
     sent = [json.loads(line)["body"] for line in routes.input.splitlines()]
     assert [(body["prompt"], body["model"]) for body in sent] == [("a", "x"), ([1, 2], "m")]
-    assert [(output.prompt, output.outputs[0].text) for output in outputs] == [
-        ("a", "x"),
-        (None, "x"),
-    ]
+    texts = [(output.prompt, output.outputs[0].text) for output in outputs]
+    assert texts == [("a", "x0"), (None, "x1")]
 
 
 async def test_another_script_goes_on_with_a_batch_by_its_id(llm: LLM, routes: Routes) -> None:
