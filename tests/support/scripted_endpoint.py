@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
+from aiohttp import ClientResponse, ClientSession
 
 from emulator import Emulator, Job, Options
 from llm_worker_client.connections import SERVED
@@ -105,6 +106,19 @@ async def only_job(emulator: Emulator) -> Job:
     await emulator.queue.arrived.wait_for(lambda: bool(emulator.queue.jobs), HUNG_S)
     (job,) = emulator.queue.jobs.values()
     return job
+
+
+@asynccontextmanager
+async def answered(
+    act: Act, path: str, method: str = "POST", body: object = None, **options: Any
+) -> AsyncIterator[tuple[ClientResponse, Job]]:
+    """Send a request, on which a worker acts; yield the answer and the job that it became."""
+    async with (
+        scripted_endpoint(act, Options(**options)) as emulator,
+        ClientSession(emulator.root_url) as session,
+        session.request(method, path, json=body) as answer,
+    ):
+        yield answer, await only_job(emulator)
 
 
 @asynccontextmanager

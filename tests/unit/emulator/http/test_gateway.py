@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientResponse
-from support.processes.scripted_emulator import Act, answered, hang, only_job, served, yielding
+from support.scripted_endpoint import Act, answered, hang, only_job, scripted_endpoint, yielding
 
 from emulator import Emulator, FailedAs, Job, LostAs, Options, Status
 
@@ -114,7 +114,7 @@ async def test_a_cancelled_job_is_an_error_for_its_openai_client() -> None:
 async def test_a_client_that_hangs_up_cancels_its_job_unless_configured_otherwise(
     http_client: aiohttp.ClientSession, stream: bool, cancel: bool, status: Status
 ) -> None:
-    async with served(hang, Options(cancel_on_disconnect=cancel)) as emulator:
+    async with scripted_endpoint(hang, Options(cancel_on_disconnect=cancel)) as emulator:
         asking = asyncio.create_task(
             http_client.post(f"{emulator.openai_url}/completions", json={"stream": stream})
         )

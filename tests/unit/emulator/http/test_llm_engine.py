@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientSession
-from support.processes.scripted_emulator import answered, only_job, served, yielding
+from support.scripted_endpoint import answered, only_job, scripted_endpoint, yielding
 
 from emulator import Emulator, FailedAs, Options
 
@@ -146,7 +146,7 @@ async def test_a_form_becomes_a_body_with_its_file_in_base64(http_client: Client
     form = aiohttp.FormData({"purpose": "batch", "other": "x"}, quote_fields=False)
     form.add_field("file", b"\0\xff\r\n", filename="ä.bin", content_type="text/csv")
     async with (
-        served(yielding({"id": "x"})) as emulator,
+        scripted_endpoint(yielding({"id": "x"})) as emulator,
         http_client.post(f"{emulator.root_url}/v1/files", data=form) as answer,
     ):
         assert (answer.status, await answer.json()) == (200, {"id": "x"})
