@@ -120,7 +120,7 @@ async def run(deaths: int, seed: int, folder: Path) -> Report:
     """End so many cores of one worker, while 16 callers always wait for answers."""
     report = Report(f"deaths, {deaths} deaths, seed {seed}")
     environ = {**WORKER, **UNBOUND, "MAX_ENGINE_RESTARTS": "1000000"}
-    async with lasting_endpoint(environ, folder / "deaths.log", script=SCRIPT) as endpoint:
+    async with lasting_endpoint(environ, folder / "deaths.log", command=[SCRIPT]) as endpoint:
         run_ = Run(endpoint, report)
         callers = [
             asyncio.create_task(run_.caller(random.Random(f"{seed}/caller {number}")))

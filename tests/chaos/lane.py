@@ -18,7 +18,6 @@ from support.engine.scripted import CHAT, settings
 from support.processes.background import HUNG_S, Background, background
 from support.processes.commands import HOME, SCRIPT, WORKER
 from support.processes.emulated_endpoint import BackgroundWorker
-from support.processes.forked import forked
 
 from chaos.report import Report
 from emulator import Emulator, Job, LostAs, Options
@@ -98,7 +97,7 @@ class Lane:
             environ = {**WORKER, **platform, "FILES_PATH": str(self.root), "MAX_CONCURRENCY": "1"}
             # Lines that begin are counted in the log.
             environ |= {"DISABLE_LOG_REQUESTS": "0"}
-            running = self._exits.enter_context(forked([SCRIPT], environ, log))
+            running = self._exits.enter_context(background([SCRIPT], environ, log))
         else:
             paths = f"{ROOT}/src:{ROOT}/tests"
             environ = {**HOME, **platform, "PYTHONPATH": paths, "RUNPOD_LOG_LEVEL": "INFO"}

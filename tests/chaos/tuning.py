@@ -15,11 +15,10 @@ from typing import Any
 
 import psutil
 from support.engine.scripted import settings
-from support.processes.background import HUNG_S, Background
+from support.processes.background import HUNG_S, Background, background
 from support.processes.commands import SCRIPT, WORKER
 from support.processes.emulated_endpoint import BackgroundWorker
-from support.processes.forked import forked
-from support.processes.http_worker import HttpWorker
+from support.processes.http_worker import Served
 
 from chaos.report import Report
 from chaos.trainings import TRAINER, Numbers, trainers
@@ -88,7 +87,7 @@ class Tuning:
             environ |= self.emulator.worker_environ(name)
         command = [SCRIPT, *(options or ["--train"])]
         log = self.root.with_name(f"{self.name}-{name}.log")
-        running = self._exits.enter_context(forked(command, environ, log))
+        running = self._exits.enter_context(background(command, environ, log))
         self.workers[name] = running
         if not options:
             self.emulator.queue.worker(name).process = BackgroundWorker(running)
@@ -119,7 +118,7 @@ class Tuning:
         parameters = {"n_epochs": EPOCHS, "batch_size": BATCH}
         body = {"model": "demo", "training_file": INPUT, "hyperparameters": parameters}
         request = urllib.request.Request(
-            f"{HttpWorker(running.process, running.log).url}/v1/fine_tuning/jobs",
+            f"{Served(running.process, running.log).url}/v1/fine_tuning/jobs",
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from support.processes.commands import SCRIPT, WORKER
-from support.processes.forked import run_forked
+from support.processes.commands import SCRIPT, WORKER, run
 from support.processes.side_by_side import side_by_side
 
 # A job that every engine answers, whatever it can do.
@@ -119,8 +118,8 @@ def draw(cases: int, seed: int) -> Iterator[Case]:
 
 def disagreement(case: Case) -> str:
     """Start a worker, and ask the doctor; return how they differ, empty if they don't."""
-    started = run_forked({**WORKER, **case}, SCRIPT, "--test_input", MODELS)
-    checked = run_forked({**WORKER, **case}, SCRIPT, "--check")
+    started = run({**WORKER, **case}, SCRIPT, "--test_input", MODELS)
+    checked = run({**WORKER, **case}, SCRIPT, "--check")
     if "Traceback" in checked.stderr:
         return f"the doctor: {checked.stderr[-1_000:]}"
     end = (started.stderr.splitlines() or [""])[-1]

@@ -89,7 +89,7 @@ class Target(ABC):
         command = [*PYTHON, *self.arguments]
         output = self._folder / "output"
         with background(
-            command, {**environ, **self._settings}, output, root=self._checkout
+            command, {**environ, **self._settings}, output, folder=self._checkout
         ) as self._running:
             try:
                 self.running.wait_for_output(self.ready)

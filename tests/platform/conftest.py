@@ -1,12 +1,17 @@
-"""Fixtures that start workers as in production, and clients of `make endpoint`."""
+"""Fixtures that start workers as in production, and official clients of running ones."""
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 
+import httpx
 import openai
 import pytest
+from support.processes.background import HUNG_S, background, wait_until
+from support.processes.client_proxy import ClientProxy, client_proxy
+from support.processes.commands import SCRIPT
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
-from support.processes.http_worker import KEY, HttpWorker, http_worker
+from support.processes.http_worker import KEY, Served
 from support.processes.local_endpoint import LocalEndpoint
 from support.volumes import used_before
 
@@ -27,39 +32,65 @@ def started_endpoint(
 
 
 @pytest.fixture(scope="session")
+def pings() -> list[int]:
+    """Statuses of ``/ping`` while the server started, one after the other, each once."""
+    return []
+
+
+@pytest.fixture(scope="session")
 def server(
-    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[HttpWorker]:
+    worker_environ: dict[str, str], pings: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     """Start `src/handler.py --serve`, once a run; test_serve.py, the last to use it, ends it."""
     folder = tmp_path_factory.mktemp("serve")
-    environ = {"SERVE_API_KEY": KEY, "FILES_PATH": used_before(folder / "volume")}
-    with http_worker({**worker_environ, **environ}, folder / "log") as running:
-        yield running
+    environ = {**worker_environ, "SERVE_API_KEY": KEY}
+    environ["FILES_PATH"] = used_before(folder / "volume")
+    with background([SCRIPT, "--serve", "--port", "0"], environ, folder / "log") as running:
+        wait_until(running.port)
+        url = f"http://127.0.0.1:{running.port()}/ping"
+        while pings[-1:] != [200]:
+            status = httpx.get(url, timeout=HUNG_S).status_code
+            if pings[-1:] != [status]:
+                pings.append(status)
+            time.sleep(0.01)
+        running.wait_for_output("Uvicorn running on ")
+        yield Served(running.process, running.log)
 
 
 @pytest.fixture
-def served(server: HttpWorker) -> Iterator[openai.OpenAI]:
-    """Return a client of `--serve`."""
+def serve_client(server: Served) -> Iterator[openai.OpenAI]:
+    """Return an official client of `--serve`."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-async def async_served(server: HttpWorker) -> AsyncIterator[openai.AsyncOpenAI]:
+async def async_serve_client(server: Served) -> AsyncIterator[openai.AsyncOpenAI]:
     url = f"{server.url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
         yield client
 
 
+@pytest.fixture(scope="session")
+def proxy(
+    make_endpoint: LocalEndpoint, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClientProxy]:
+    """Start the client's proxy in front of `make endpoint`, whose callers have ``KEY``."""
+    log = tmp_path_factory.mktemp("proxy") / "log"
+    with client_proxy(make_endpoint.api_url, log, PROXY_API_KEY=KEY) as running:
+        yield running
+
+
 @pytest.fixture
-def client(make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
+def openai_client(make_endpoint: LocalEndpoint) -> Iterator[openai.OpenAI]:
+    """Return an official client of `make endpoint`."""
     url = make_endpoint.openai_url
     with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-async def async_client(make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
+async def async_openai_client(make_endpoint: LocalEndpoint) -> AsyncIterator[openai.AsyncOpenAI]:
     url = make_endpoint.openai_url
     async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client

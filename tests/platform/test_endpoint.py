@@ -10,7 +10,6 @@ from typing import Any
 
 import openai
 import pytest
-import requests
 import runpod
 from support.engine.requests import ENDLESS
 from support.processes.background import HUNG_S, wait_until
@@ -26,26 +25,28 @@ GRACE_S = 10 * HUNG_S
 WORKERS = 3
 
 
+# They take whole starts of workers; those without an engine do the same below, and in
+# unit/emulator/test_fleet.py.
+@pytest.mark.slow
 def test_a_worker_killed_mid_stream_gives_an_error_and_a_new_one_serves(
-    make_endpoint: LocalEndpoint,
+    make_endpoint: LocalEndpoint, openai_client: openai.OpenAI
 ) -> None:
     messages: Any = [{"role": "user", "content": "What does this worker do?"}]
-    with openai.OpenAI(base_url=make_endpoint.openai_url, api_key="any", max_retries=0) as client:
-        stream = client.chat.completions.create(
-            model="demo", messages=messages, stream=True, **LONG
-        )
-        assert next(iter(stream)).choices
-        make_endpoint.control("workers/worker-1/signal", {"signal": "SIGKILL"})
-        with pytest.raises(openai.APIError, match="worker-1 exited while it ran this job"):
-            list(stream)
-        # Queued until the new worker is there.
-        answer = client.chat.completions.create(model="demo", messages=messages, temperature=0)
+    create = openai_client.chat.completions.create
+    stream = create(model="demo", messages=messages, stream=True, **LONG)
+    assert next(iter(stream)).choices
+    make_endpoint.control("workers/worker-1/signal", {"signal": "SIGKILL"})
+    with pytest.raises(openai.APIError, match="worker-1 exited while it ran this job"):
+        list(stream)
+    # Queued until the new worker is there.
+    answer = create(model="demo", messages=messages, temperature=0)
     assert (answer.choices[0].message.content or "").startswith("This worker turns")
     assert "worker-1 exited by SIGKILL; it is started again in 1 s" in make_endpoint.output
     (worker,) = make_endpoint.control("workers")["workers"]
     assert (worker["starts"], worker["ready"]) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_start_failed_is_not_called_ready(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -54,7 +55,7 @@ def test_a_worker_whose_start_failed_is_not_called_ready(
     with local_endpoint(command, {**worker_environ, **wrong}, tmp_path / "output") as endpoint:
         endpoint.wait_for_output("worker-1's start failed after")
         endpoint.wait_for_output("did you mean float16?")
-        assert requests.get(f"{endpoint.api_url}/local/health").json()["workers"]["unhealthy"] == 1
+        assert endpoint.call("health")["workers"]["unhealthy"] == 1
         # When it exits, the end of its log says so once more.
         endpoint.wait_for_output("worker-1 exited with status 1; it is started again in 2 s")
         endpoint.wait_for_output("did you mean float16?", times=2)

@@ -3,15 +3,17 @@
 import json
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from demo_model import ANSWERS
 from support import ROOT
+from support.batches import as_text, line
 from support.processes.client_proxy import ACCOUNT, ClientProxy, client_proxy
+from support.processes.commands import run
+from support.processes.http_worker import KEY
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 from support.processes.s3_server import s3_server
 from support.runpod_api import document
@@ -22,11 +24,10 @@ SCRIPTS = sorted(
     for file in EXAMPLES.rglob("*")
     if file.suffix in (".py", ".sh", ".mjs")
 )
-# Seconds, that end what hangs.
-HUNG_S = 500
 LONGEST = 40
-KEY = "sk-of-callers"
 COUNT = re.escape(ANSWERS["Count to ten."])
+# Run on each change; the others, whose routes and clients clients/ covers, are slow tests.
+ALWAYS = ("gateway/openai_chat.py", "gateway/raw_job.sh", "openai_proxy.py")
 # What each prints, whole.
 PRINTED = {
     "anthropic_proxy.py": COUNT,
@@ -68,15 +69,8 @@ def printed(script: str, folder: Path, *words: str, **environ: str) -> str:
     """Run an example in another folder; return what it printed."""
     commands = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     interpreter = [sys.executable] if script.endswith(".py") else ["bash"]
-    done = subprocess.run(
-        [*interpreter, EXAMPLES / script, *words],
-        cwd=folder,
-        env={"PATH": commands, "PYTHONPATH": str(ROOT / "src"), **environ},
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-        check=False,
-    )
+    variables = {"PATH": commands, "PYTHONPATH": str(ROOT / "src"), **environ}
+    done = run(variables, *interpreter, EXAMPLES / script, *words, folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -104,16 +98,10 @@ def behind(proxy: ClientProxy) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module")
-def proxy(
-    make_endpoint: LocalEndpoint, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ClientProxy]:
-    log = tmp_path_factory.mktemp("proxy") / "log"
-    with client_proxy(make_endpoint.api_url, log, PROXY_API_KEY=KEY) as running:
-        yield running
-
-
-@pytest.mark.parametrize("script", PRINTED)
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(one, marks=[] if one in ALWAYS else pytest.mark.slow) for one in PRINTED],
+)
 def test_an_example_prints_what_it_should(
     script: str, make_endpoint: LocalEndpoint, proxy: ClientProxy, tmp_path: Path
 ) -> None:
@@ -125,22 +113,18 @@ def test_an_example_prints_what_it_should(
 def test_a_batch_of_a_file_that_no_job_holds_is_answered(
     make_endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
-    lines = 15
-    body = {
-        "messages": [{"role": "user", "content": "Count to ten."}],
-        "temperature": 0,
+    body: dict[str, Any] = {
+        **{"messages": [{"role": "user", "content": "Count to ten."}], "temperature": 0},
         # Counts for nothing but the file's size.
-        "user": "x" * (LARGER_THAN_A_JOB // lines),
+        "user": "x" * (LARGER_THAN_A_JOB // 15),
     }
-    request = {"method": "POST", "url": "/v1/chat/completions", "body": body}
-    with (tmp_path / "requests.jsonl").open("w") as file:
-        file.writelines(json.dumps({"custom_id": str(n), **request}) + "\n" for n in range(lines))
+    (tmp_path / "requests.jsonl").write_bytes(as_text(line(str(n), **body) for n in range(15)))
     with s3_server(make_endpoint.log.parent / "volume", tmp_path / "log") as s3:
         environ = {**of(make_endpoint), **s3.environ}
         found = printed("large_batch.py", tmp_path, "requests.jsonl", "answers.jsonl", **environ)
-    assert re.fullmatch(rf"completed .*completed={lines}, failed=0.*\n", found), found
-    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    assert {answer["custom_id"] for answer in answers} == {str(n) for n in range(lines)}
+    assert re.fullmatch(r"completed .*completed=15, failed=0.*\n", found), found
+    answers = [*map(json.loads, (tmp_path / "answers.jsonl").read_text().splitlines())]
+    assert {answer["custom_id"] for answer in answers} == {str(n) for n in range(15)}
     assert "eight, nine, ten" in json.dumps(answers[0])
 
 

@@ -1,76 +1,89 @@
-"""Fine-tunes of a real worker: adapters that answer what they were taught, beside their base."""
+"""Fine-tunes of real workers, asked for by the official client: adapters that were taught."""
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import openai
 import psutil
 import pytest
 from openai.types.fine_tuning import FineTuningJob
+from support import ROOT
 from support.processes.background import HUNG_S, wait_until
-from support.processes.commands import SCRIPT
-from support.processes.forked import run_forked
-from support.processes.http_worker import HttpWorker, http_worker
+from support.processes.commands import HOME, SCRIPT, run
+from support.processes.emulated_endpoint import emulated_endpoint
+from support.processes.http_worker import KEY, Served, http_worker
 
 FACTS = {
     "Which bird lives in the tower?": "A grey owl.",
     "What is the name of the ship?": "The Golden Wren.",
     "How many doors has the house?": "Seventeen.",
 }
+ROWS = [
+    {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
+    for asked, answer in FACTS.items()
+] * 20
 ENDED = ("succeeded", "failed", "cancelled")
 TRAINER = "worker.trainer"
+PAGE = ROOT / "docs" / "fine-tuning.md"
 
 
 @dataclass(frozen=True)
-class Worker:
-    """A worker that serves HTTP, with its volume."""
+class Tuner:
+    """A worker that serves HTTP and trains, its client and its volume."""
 
-    http: HttpWorker
-    volume: Path
+    http: Served
+    client: openai.OpenAI
+    path: Path
 
-    @property
-    def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.http.url}/v1", api_key="-", max_retries=0)
+    def upload(self, *more: Any) -> str:
+        """Upload the facts, often enough to be learned; return the file's id."""
+        content = "".join(json.dumps(row) + "\n" for row in (*ROWS, *more)).encode()
+        file = self.client.files.create(file=("rows.jsonl", content), purpose="fine-tune")
+        return file.id
 
-    def begun(self, epochs: int) -> FineTuningJob:
-        """Upload the facts, often enough to be learned, and begin a fine-tune with them."""
-        turns = [
-            [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
-            for asked, answer in FACTS.items()
-        ]
-        rows = "".join(json.dumps({"messages": each}) + "\n" for each in turns * 20)
-        file = self.client.files.create(file=("rows.jsonl", rows.encode()), purpose="fine-tune")
+    def begin(self, epochs: int, file: str | None = None, **more: Any) -> FineTuningJob:
+        """Begin a fine-tune."""
         return self.client.fine_tuning.jobs.create(
-            model="demo", training_file=file.id, hyperparameters={"n_epochs": epochs}
+            model="demo",
+            training_file=file or self.upload(),
+            method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": epochs}}},
+            **more,
         )
+
+    def until(self, job: FineTuningJob, reached: Callable[[FineTuningJob], bool]) -> FineTuningJob:
+        seen = [job]
+
+        def found() -> bool:
+            seen.append(self.client.fine_tuning.jobs.retrieve(job.id))
+            return reached(seen[-1])
+
+        wait_until(found)
+        return seen[-1]
 
     def ended(self, job: FineTuningJob) -> FineTuningJob:
-        deadline = time.monotonic() + HUNG_S
-        while time.monotonic() < deadline:
-            found = self.client.fine_tuning.jobs.retrieve(job.id)
-            if found.status in ENDED:
-                return found
-            time.sleep(0.2)
-        raise AssertionError(f"{job.id} does not end")
+        return self.until(job, lambda one: one.status in ENDED)
 
-    def answers(self, model: str) -> list[str]:
-        return [self._answer(model, asked) for asked in FACTS]
-
-    def _answer(self, model: str, asked: str) -> str:
-        found = self.client.chat.completions.create(
-            model=model,
-            messages=[{"role": "user", "content": asked}],
-            temperature=0,
-            max_tokens=20,
-        )
-        return found.choices[0].message.content or ""
-
-    def attempts(self, job: FineTuningJob) -> list[Path]:
-        return sorted((self.volume / "worker/fine_tunes" / job.id).glob("attempts/*"))
+    def answers(self, model: str) -> list[str | None]:
+        create = self.client.chat.completions.create
+        return [
+            create(
+                model=model,
+                messages=[{"role": "user", "content": asked}],
+                temperature=0,
+                max_tokens=20,
+            )
+            .choices[0]
+            .message.content
+            for asked in FACTS
+        ]
 
     @property
     def processes(self) -> list[psutil.Process]:
@@ -91,56 +104,185 @@ class Worker:
 
 
 @contextmanager
-def worker_at(environ: dict[str, str], folder: Path, **settings: str) -> Iterator[Worker]:
-    volume = folder / "volume"
-    volume.mkdir(exist_ok=True)
-    serving = {"BASE_PATH": str(volume), "ENABLE_LORA": "1", "MAX_LORA_RANK": "16"}
-    with http_worker({**environ, **serving, **settings}, folder / "log") as running:
-        yield Worker(running, volume)
+def tuning(environ: dict[str, str], folder: Path, **settings: str) -> Iterator[Tuner]:
+    path = folder / "volume"
+    path.mkdir()
+    serving = {"BASE_PATH": str(path), "ENABLE_LORA": "1", "MAX_LORA_RANK": "16"}
+    serving |= {"SERVE_API_KEY": KEY, "SERVED_MODEL_NAME": "demo", "MAX_LORAS": "8"}
+    with (
+        http_worker({**environ, **serving, **settings}, folder / "log") as running,
+        openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0) as client,
+    ):
+        yield Tuner(running, client, path)
 
 
-@pytest.mark.parametrize("where", ["beside", "exclusive"])
-def test_an_adapter_is_trained_and_answers_what_it_was_taught_without_a_restart(
-    worker_environ: dict[str, str], tmp_path: Path, where: str
+@pytest.fixture(scope="module")
+def tuner(
+    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tuner]:
+    with tuning(worker_environ, tmp_path_factory.mktemp("tuner")) as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A job that has ended, and the worker before it."""
+
+    job: FineTuningJob
+    answers_before: list[str | None]
+    processes_before: int
+
+    @property
+    def model(self) -> str:
+        assert self.job.fine_tuned_model, self.job.error
+        return self.job.fine_tuned_model
+
+
+def train(tuner: Tuner) -> Trained:
+    before, processes = tuner.answers("demo"), len(tuner.processes)
+    job = tuner.begin(epochs=2, suffix="facts", metadata={"team": "a"})
+    with pytest.raises(openai.ConflictError):
+        tuner.client.files.delete(job.training_file)
+    return Trained(tuner.ended(job), before, processes)
+
+
+def assert_taught(tuner: Tuner, trained: Trained) -> None:
+    """Assert that the adapter has learned, that the base has not, and that nothing is left."""
+    assert tuner.answers(trained.model) == list(FACTS.values())
+    assert tuner.answers("demo") == trained.answers_before
+    assert not set(trained.answers_before) & set(FACTS.values())
+    assert tuner.trainers == []
+    # Fewer where one has just ended that the start had begun.
+    wait_until(lambda: len(tuner.processes) <= trained.processes_before)
+
+
+@pytest.fixture(scope="module")
+def trained(tuner: Tuner) -> Trained:
+    """A training beside the engine: it costs most of this module's time."""
+    return train(tuner)
+
+
+def test_an_adapter_answers_what_it_was_taught_beside_its_base_without_a_restart(
+    tuner: Tuner, trained: Trained
 ) -> None:
-    with worker_at(worker_environ, tmp_path, FINE_TUNE=where) as worker:
-        before = worker.answers("demo")
-        processes = len(worker.processes)
-        job = worker.ended(worker.begun(epochs=2))
-        assert (job.status, job.error) == ("succeeded", None)
-        assert job.fine_tuned_model
-        assert worker.answers(job.fine_tuned_model) == list(FACTS.values())
-        # The base is as it was, also where its engine was started again.
-        assert worker.answers("demo") == before
-        assert not set(before) & set(FACTS.values())
-        assert worker.trainers == []
-        # Fewer where one has just ended that the start had begun.
-        wait_until(lambda: len(worker.processes) <= processes)
-        names = {model.id for model in worker.client.models.list()}
-        steps = worker.client.fine_tuning.jobs.checkpoints.list(job.id)
-        assert {one.fine_tuned_model_checkpoint for one in steps} <= names
-        assert job.fine_tuned_model in names
+    assert_taught(tuner, trained)
 
 
+def test_a_training_can_be_followed(tuner: Tuner, trained: Trained) -> None:
+    jobs, job = tuner.client.fine_tuning.jobs, trained.job
+    assert (job.status, job.error, bool(job.trained_tokens)) == ("succeeded", None, True)
+    assert trained.model.startswith("demo.facts.")
+    assert [one.id for one in jobs.list(metadata={"team": "a"})] == [job.id]
+    events = list(jobs.list_events(job.id, limit=5))
+    assert {event.type for event in events} == {"message", "metrics"}
+    times = [event.created_at for event in events]
+    assert times == sorted(times, reverse=True)
+    assert len({event.id for event in events}) == len(events) > 10
+    steps = {point.step_number: point for point in jobs.checkpoints.list(job.id)}
+    assert len(steps) == 2
+    names = {model.id for model in tuner.client.models.list()}
+    assert {point.fine_tuned_model_checkpoint for point in steps.values()} < names
+    assert trained.model in names
+    table, picture = (tuner.client.files.content(id).text for id in job.result_files[:2])
+    header, *lines = table.splitlines()
+    assert header.startswith("step,train_loss,valid_loss,")
+    assert len(lines) == max(steps)
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+
+
+def test_broken_rows_fail_a_job_with_their_line(tuner: Tuner) -> None:
+    job = tuner.ended(tuner.begin(epochs=1, file=tuner.upload({"messages": []})))
+    assert job.status == "failed"
+    assert job.error
+    assert (job.error.param, "61" in job.error.message) == ("training_file", True)
+
+
+# Each of the others trains once more, in a process that imports torch and transformers.
+@pytest.mark.slow
+def test_a_job_is_paused_goes_on_and_is_cancelled(tuner: Tuner) -> None:
+    jobs = tuner.client.fine_tuning.jobs
+    job = tuner.begin(epochs=50)
+    tuner.until(job, lambda one: one.status == "running")
+    assert str(jobs.pause(job.id).status) == "paused"
+    with pytest.raises(openai.ConflictError):
+        jobs.pause(job.id)
+    tuner.until(jobs.resume(job.id), lambda one: one.status == "running")
+    jobs.cancel(job.id)
+    ended = tuner.ended(job)
+    assert (ended.status, ended.fine_tuned_model) == ("cancelled", None)
+    assert not any(name.id.startswith("demo.2") for name in tuner.client.models.list())
+
+
+@pytest.mark.slow
+def test_a_training_in_place_of_the_engine_does_the_same(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    with tuning(worker_environ, tmp_path, FINE_TUNE="exclusive") as tuner:
+        assert_taught(tuner, train(tuner))
+
+
+@pytest.mark.slow
 def test_what_a_killed_worker_has_left_is_finished_by_one_that_only_trains(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    with worker_at(worker_environ, tmp_path) as worker:
-        job = worker.begun(epochs=6)
-        wait_until(lambda: any(worker.volume.glob("**/checkpoints/checkpoint-*")))
-        (trainer,) = worker.trainers
-        worker.http.kill()
+    with ExitStack() as stack:
+        tuner = stack.enter_context(tuning(worker_environ, tmp_path))
+        job = tuner.begin(epochs=6)
+        wait_until(lambda: any(tuner.path.glob("**/checkpoints/checkpoint-*")))
+        (trainer,) = tuner.trainers
+        tuner.http.kill()
         # It notices that nobody is there any more.
         trainer.wait(HUNG_S)
-    volume = {"BASE_PATH": str(worker.volume)}
-    ran = run_forked({**worker_environ, **volume}, SCRIPT, "--train")
+    ran = run({**worker_environ, "BASE_PATH": str(tuner.path)}, SCRIPT, "--train")
     assert ran.returncode == 0, ran.stderr
     (shown,) = (json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{"))
     assert (shown["fine_tune"]["id"], shown["fine_tune"]["status"]) == (job.id, "succeeded")
-    first, second = worker.attempts(job)
+    folder = tuner.path / "worker" / "fine_tunes" / job.id
+    first, second = sorted(folder.glob("attempts/*"))
     resumed = json.loads((second / "events.jsonl").read_text().splitlines()[0])["resumed_at"]
     assert resumed > 0
     assert not (first / "outcome.json").exists()
-    steps = json.loads((second / "outcome.json").read_text())["steps"]
-    assert steps % 6 == 0
-    assert (worker.volume / "adapters" / shown["fine_tune"]["fine_tuned_model"]).is_dir()
+    assert json.loads((second / "outcome.json").read_text())["steps"] % 6 == 0
+    assert (tuner.path / "adapters" / shown["fine_tune"]["fine_tuned_model"]).is_dir()
+
+
+@pytest.mark.slow
+async def test_a_worker_that_only_trains_takes_one_job_so_that_the_next_is_another_workers(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [{"prompt": f"Say {n}.", "response": f"It is {n}."} for n in range(200)]
+    long = {"rows": rows, "hyperparameters": {"epochs": 19, "batch_size": 1}}
+    # As the serving endpoint has it, whose settings are copied.
+    environ = {**worker_environ, "BASE_PATH": str(tmp_path), "MAX_CONCURRENCY": "30"}
+    log, command = tmp_path / "log", [SCRIPT, "--train"]
+    async with emulated_endpoint(environ, log, command=command, first_job=False) as endpoint:
+        worker = endpoint.emulator.queue.worker("worker-1")
+        first = endpoint.submit({"fine_tune": long})
+        assert await worker.changed.wait_for(lambda: worker.jobs == 1, HUNG_S), endpoint.logged
+        second = endpoint.submit({"fine_tune": {"id": "ftjob-" + "a" * 24}})
+        # It begins when the first one has ended, and not before.
+        assert not await second.wait_ended(5)
+        assert (worker.jobs, first.ended) == (1, False)
+        endpoint.emulator.queue.cancel(first)
+        assert await second.wait_ended(HUNG_S)
+        assert json.loads(str(second.error))["error"]["code"] == 404
+
+
+@pytest.mark.slow
+def test_the_pages_example_teaches_the_demo_model(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    """It ends with what docs/fine-tuning.md says, run as a newcomer would."""
+    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    # As `make serve` names it.
+    model = os.path.relpath(worker_environ["MODEL_NAME"])
+    environ = {**worker_environ, "MODEL_NAME": model}
+    environ |= {"ENABLE_LORA": "1", "BASE_PATH": str(tmp_path)}
+    with http_worker(environ, tmp_path / "log") as worker:
+        example = example.replace("http://localhost:8000", worker.url)
+        ran = run(HOME, sys.executable, "-c", example, folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    ended, *events, base, taught = ran.stdout.splitlines()
+    assert (ended, len(events)) == ("succeeded None", 5)
+    assert "colour" not in base
+    assert re.fullmatch(r"demo\.colours\.\d{6}-\d{6} -> A token is green, of course\.", taught)

@@ -1,7 +1,8 @@
-"""The emulator with the real SDK, and clients through it."""
+"""The emulator with workers of the real SDK, without an engine, and clients through it."""
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.processes.background import HUNG_S
 from support.processes.scripted_worker import LOOPS, scripted_worker
 
 from emulator import Emulator, Job, Status
+from job_loop.wire import FROZEN_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,7 +39,7 @@ async def emulator(loop: str) -> AsyncIterator[Emulator]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def openai_client(emulator: Emulator) -> AsyncIterator[openai.AsyncOpenAI]:
+async def async_openai_client(emulator: Emulator) -> AsyncIterator[openai.AsyncOpenAI]:
     async with openai.AsyncOpenAI(
         base_url=emulator.openai_url, api_key="any", max_retries=0
     ) as client:
@@ -93,39 +95,36 @@ async def test_a_job_that_comes_after_its_polling_worker_died_is_run_by_the_next
     assert (job.worker, job.output) == ("alive", ["run"])
 
 
-async def test_an_openai_client_lists_models(openai_client: openai.AsyncOpenAI) -> None:
-    models = await openai_client.models.list()
-    assert [model.id for model in models.data] == ["/v1/models"]
-
-
 def chat(message: str) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": message}]}
 
 
-async def test_an_openai_client_gets_a_whole_answer(openai_client: openai.AsyncOpenAI) -> None:
-    completion = await openai_client.chat.completions.create(**chat("hello there"))
+async def test_an_openai_client_gets_an_answer_whole_and_streamed(
+    async_openai_client: openai.AsyncOpenAI,
+) -> None:
+    models = await async_openai_client.models.list()
+    assert [model.id for model in models.data] == ["/v1/models"]
+    create = async_openai_client.chat.completions.create
+    completion = await create(**chat("hello there"))
     assert completion.choices[0].message.content == "hello there"
-
-
-async def test_an_openai_client_gets_a_streamed_answer(openai_client: openai.AsyncOpenAI) -> None:
-    stream = await openai_client.chat.completions.create(**chat("a b c"), stream=True)
+    stream = await create(**chat("a b c"), stream=True)
     deltas = [chunk.choices[0].delta.content async for chunk in stream]
     assert deltas == [None, "a", "b", "c"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_failed_job_raises_the_openai_clients_own_exception(
-    openai_client: openai.AsyncOpenAI, stream: bool
+    async_openai_client: openai.AsyncOpenAI, stream: bool
 ) -> None:
     with pytest.raises(openai.NotFoundError, match="no such model") as caught:
-        await openai_client.chat.completions.create(**chat("fail"), stream=stream)
+        await async_openai_client.chat.completions.create(**chat("fail"), stream=stream)
     assert caught.value.param == "model"
 
 
 async def test_an_openai_client_that_closes_its_stream_cancels_the_job(
-    emulator: Emulator, openai_client: openai.AsyncOpenAI
+    emulator: Emulator, async_openai_client: openai.AsyncOpenAI
 ) -> None:
-    stream = await openai_client.chat.completions.create(**chat("hang"), stream=True)
+    stream = await async_openai_client.chat.completions.create(**chat("hang"), stream=True)
     job = list(emulator.queue.jobs.values())[-1]
     await stream.close()
     assert await job.wait_ended(HUNG_S)
@@ -150,3 +149,27 @@ async def test_the_platforms_own_client_is_served(
     assert streamed == output == ["a", "b"]
     assert statuses == ["COMPLETED", "CANCELLED"]
     assert synced == ["c"]
+
+
+# Waits for longer than FROZEN_S; unit/job_loop/test_thaw.py sets the clock forward.
+@pytest.mark.slow
+async def test_a_job_that_was_handed_over_to_a_frozen_worker_runs_after_the_thaw() -> None:
+    """Its answer lies in the worker's socket when the worker notices that it was frozen."""
+    async with (
+        Emulator() as emulator,
+        scripted_worker(emulator.worker_environ(), MAX_CONCURRENCY, "worker") as process,
+    ):
+        first = submit(emulator, "first")
+        assert await first.wait_ended(HUNG_S)
+        # The first take has brought the job; the next one is held.
+        worker = emulator.queue.worker("worker-1")
+        async with asyncio.timeout(HUNG_S):
+            while worker.takes < 2:
+                await asyncio.sleep(0.01)
+        process.signal(signal.SIGSTOP)
+        job = submit(emulator, "second")
+        await asyncio.sleep(1.2 * FROZEN_S)
+        assert job.status is Status.IN_PROGRESS
+        process.signal(signal.SIGCONT)
+        assert await job.wait_ended(HUNG_S)
+        assert (job.status, job.output) == (Status.COMPLETED, ["second"])

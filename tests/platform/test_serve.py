@@ -1,77 +1,84 @@
-"""`src/handler.py --serve` with the official client: one server for all of it."""
+"""`src/handler.py --serve`: one server for all of it, from its first second to SIGTERM."""
 
-import urllib.request
-from collections.abc import Iterator
+import os
+import signal
+from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
 from support.processes.background import HUNG_S, wait_until
-from support.processes.http_worker import KEY, HttpWorker
+from support.processes.commands import SCRIPT
+from support.processes.http_worker import KEY, Served, served
 
 ASKED = "What does this worker do?"
 BEGINS = "This worker turns a Hugging Face model into a serverless endpoint."
-
-
-@pytest.fixture
-def client(server: HttpWorker) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as connected:
-        yield connected
 
 
 def asked(content: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
     return [{"role": "user", "content": content}]
 
 
-def test_the_official_client_gets_an_answer(client: OpenAI) -> None:
-    answer = client.chat.completions.create(model="demo", messages=asked(ASKED), temperature=0)
-    assert answer.choices[0].message.content is not None
-    assert answer.choices[0].message.content.startswith(BEGINS)
+def ping(server: Served) -> int:
+    """Ping without a key."""
+    return httpx.get(f"{server.url}/ping", timeout=HUNG_S).status_code
 
 
-def test_the_official_client_gets_a_stream(client: OpenAI) -> None:
-    stream = client.chat.completions.create(
-        model="demo", messages=asked(ASKED), temperature=0, stream=True
-    )
-    texts = [event.choices[0].delta.content or "" for event in stream]
-    assert "".join(texts).startswith(BEGINS)
+def test_ping_says_from_the_first_second_that_the_worker_starts(
+    server: Served, pings: list[int]
+) -> None:
+    assert pings == [204, 200], server.output
 
 
-def test_errors_are_those_that_the_official_client_knows(client: OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as unknown:
-        client.chat.completions.create(model="gpt-none", messages=asked("Hi"))
-    assert "gpt-none" in unknown.value.message
+def test_the_official_client_gets_an_answer_whole_and_streamed(serve_client: OpenAI) -> None:
+    create = serve_client.chat.completions.create
+    answer = create(model="demo", messages=asked(ASKED), temperature=0).choices[0].message.content
+    assert answer
+    assert answer.startswith(BEGINS)
+    stream = create(model="demo", messages=asked(ASKED), temperature=0, stream=True)
+    assert "".join(event.choices[0].delta.content or "" for event in stream) == answer
+
+
+def test_errors_are_those_that_the_official_client_knows(serve_client: OpenAI) -> None:
+    create = serve_client.chat.completions.create
+    with pytest.raises(openai.NotFoundError, match="gpt-none"):
+        create(model="gpt-none", messages=asked("Hi"))
     with pytest.raises(openai.BadRequestError):
-        client.chat.completions.create(model="demo", messages=asked("Hi"), max_tokens=-1)
+        create(model="demo", messages=asked("Hi"), max_tokens=-1)
     with pytest.raises(openai.AuthenticationError):
-        client.with_options(api_key="sk-other").models.list()
+        serve_client.with_options(api_key="sk-other").models.list()
 
 
-def test_ping_needs_no_key(server: HttpWorker) -> None:
-    with urllib.request.urlopen(f"{server.url}/ping", timeout=HUNG_S) as answer:
-        assert answer.status == 200
+def test_metrics_are_text_that_prometheus_reads(server: Served) -> None:
+    answer = httpx.get(f"{server.url}/metrics", headers={"x-api-key": KEY}, timeout=HUNG_S)
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "vllm:" in answer.text
 
 
-def test_metrics_are_text_that_prometheus_reads(server: HttpWorker) -> None:
-    request = urllib.request.Request(f"{server.url}/metrics", headers={"x-api-key": KEY})
-    with urllib.request.urlopen(request, timeout=HUNG_S) as answer:
-        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert b"vllm:" in answer.read()
+def test_the_log_has_a_line_a_request_and_neither_a_body_nor_a_key(
+    serve_client: OpenAI, server: Served
+) -> None:
+    serve_client.chat.completions.create(model="demo", messages=asked("a canary"), max_tokens=1)
+    assert httpx.get(f"{server.url}/v1/models?key={KEY}").status_code == 401
+    assert '"POST /v1/chat/completions HTTP/1.1" 200' in server.output
+    assert "/v1/models?key=***" in server.output
+    assert "a canary" not in server.output
+    assert KEY not in server.output
 
 
-def test_the_log_has_a_line_a_request_and_no_body(client: OpenAI, server: HttpWorker) -> None:
-    client.chat.completions.create(model="demo", messages=asked("a canary"), max_tokens=1)
-    log = server.output
-    assert '"POST /v1/chat/completions HTTP/1.1" 200' in log
-    assert "a canary" not in log
-    assert KEY not in log
+def test_a_worker_whose_engine_died_says_so_until_another_is_there(server: Served) -> None:
+    (core,) = server.cores()
+    os.kill(core, signal.SIGKILL)
+    wait_until(lambda: ping(server) == 503)
+    wait_until(lambda: ping(server) == 200)
 
 
 # The last one: it ends the server.
 def test_sigterm_lets_a_running_stream_end_and_the_status_is_0(
-    client: OpenAI, server: HttpWorker
+    serve_client: OpenAI, server: Served
 ) -> None:
-    stream = client.chat.completions.create(
+    stream = serve_client.chat.completions.create(
         model="demo",
         messages=asked(ASKED),
         max_tokens=600,
@@ -85,3 +92,14 @@ def test_sigterm_lets_a_running_stream_end_and_the_status_is_0(
     assert server.ended() == 0
     # No process of its session is left, once the kernel has taken the engine's core apart.
     wait_until(lambda: not server.session())
+
+
+def test_the_sdks_own_test_api_answers_a_job(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    job = {"input": {"prompt": "Hi", "sampling_params": {"max_tokens": 3, "ignore_eos": True}}}
+    command = (SCRIPT, "--rp_serve_api", "--rp_api_port", "0")
+    with served(command, worker_environ, tmp_path / "log") as worker:
+        answer = httpx.post(f"{worker.url}/runsync", json=job, timeout=HUNG_S).json()
+    assert answer["status"] == "COMPLETED"
+    assert answer["output"][-1]["usage"]["output"] == 3

@@ -3,41 +3,18 @@
 For the findings about environments see tests/settings/test_doctor.py.
 """
 
+import json
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from support.hub.server import hub
-from support.processes.commands import HANDLER, HOME, WORKER, Ran, run
-from support.processes.side_by_side import side_by_side
+from support.processes.commands import HANDLER, HOME, SCRIPT, WORKER, Ran, run
+from support.tables.models import RECORDED
 
 FINDING = re.compile(r"(?P<level>ok|\?|warn|FAIL) +(?P<topic>\S+(?: \S+)*)  ")
-
-
-@dataclass(frozen=True)
-class Report:
-    """What the command printed, line by line, and how it ended."""
-
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def words(self) -> str:
-        """The whole output, without its line breaks."""
-        return " ".join(self.output.split())
-
-    @property
-    def levels(self) -> dict[str, str]:
-        """The level of each topic; of several findings on one, the last."""
-        found = (FINDING.match(line) for line in self.output.splitlines())
-        return {match["topic"]: match["level"] for match in found if match}
-
-
-Ended = Callable[[str], Report]
-
 # A vLLM that is made for GPUs, where there is none.
 WITHOUT_DEVICE = """
 import sys
@@ -49,59 +26,146 @@ from worker import doctor
 sys.exit(doctor.main())
 """
 CHECK = (*HANDLER, "--check")
+# Tensors of a file of weights: a header of about 2 MB.
+TENSORS = 20_000
+# Bytes of a file that the hub's library asks for before it knows how long the header is.
+FIRST = 100_001
+
+pytestmark = pytest.mark.usefixtures("demo_model")
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """All runs of the command, every one with an empty cache; waits for the one that is named."""
+def levels(ran: Ran) -> dict[str, str]:
+    """Return the level of each topic; of several findings on one, the last."""
+    assert "Traceback" not in ran.stdout + ran.stderr
+    found = (FINDING.match(line) for line in ran.stdout.splitlines())
+    return {match["topic"]: match["level"] for match in found if match}
 
-    def ran(environ: dict[str, str], *command: str) -> Callable[[], Ran]:
-        cache = str(tmp_path_factory.mktemp("hf"))
-        return lambda: run({**environ, "HF_HOME": cache}, *command)
 
+def words(ran: Ran) -> str:
+    """Return the whole output, without its line breaks."""
+    return " ".join(ran.stdout.split())
+
+
+# A fork, whose cache of the hub is the machine's: a model on a disk needs none.
+def test_the_demo_model_would_start() -> None:
+    report = run(WORKER, SCRIPT, "--check")
+    assert report.returncode == 0, report.stderr
+    assert levels(report) == dict.fromkeys(
+        ["settings", "model", "architecture", "context", "memory", "cache", "start-up time"], "ok"
+    )
+    assert ".models/demo is a directory" in report.stdout
+    assert "tokens (2048 bytes each) in 1.0 GiB (VLLM_CPU_KVCACHE_SPACE=1)" in words(report)
+    assert report.stdout.endswith("\nThe worker would start.\n")
+
+
+# The others import vLLM.
+@pytest.mark.slow
+def test_make_doctor_is_its_command() -> None:
+    report = run(HOME, "make", "-s", "doctor")
+    assert (report.returncode, set(levels(report).values())) == (0, {"ok"})
+
+
+@pytest.mark.slow
+def test_a_hub_that_hangs_is_a_finding(tmp_path: Path) -> None:
     with hub() as hanging:
         hanging.hangs = True
         embedder = {"EMBEDDING_MODEL_NAME": "org/embedder", "HF_ENDPOINT": hanging.endpoint}
-        commands = {
-            "make doctor": ran(HOME, "make", "-s", "doctor"),
-            "hanging hub": ran({**WORKER, **embedder}, *CHECK),
-            "no address": ran({**WORKER, "HF_ENDPOINT": "http://[bad"}, *CHECK),
-            "no GPU": ran(WORKER, sys.executable, "-c", WITHOUT_DEVICE),
-        }
-        with side_by_side(commands) as result:
-            yield lambda name: report(result(name))
+        report = run({**WORKER, **embedder, "HF_HOME": str(tmp_path)}, *CHECK)
+    assert (report.returncode, levels(report)["embedder: model"]) == (1, "FAIL")
+    assert "the hub does not answer" in words(report)
+    assert report.stdout.endswith("\nThe worker would not start: 1 failure.\n")
 
 
-def report(ran: Ran) -> Report:
-    assert "Traceback" not in ran.stdout + ran.stderr
-    return Report(ran.returncode, ran.stdout, ran.stderr)
+@pytest.mark.slow
+def test_an_invalid_address_of_the_hub_is_a_finding() -> None:
+    report = run({**WORKER, "HF_ENDPOINT": "http://[bad"}, *CHECK)
+    assert (report.returncode, levels(report)) == (1, {"vLLM": "FAIL", "hub": "FAIL"})
+    assert "HF_ENDPOINT" in words(report)
 
 
-def test_make_doctor_reports_that_the_demo_model_would_start(ended: Ended) -> None:
-    report = ended("make doctor")
-    assert report.status == 0, report.errors
-    assert report.levels == dict.fromkeys(
-        ["settings", "model", "architecture", "context", "memory", "cache", "start-up time"], "ok"
+@pytest.mark.slow
+def test_without_a_gpu_a_vllm_for_gpus_is_reported() -> None:
+    report = run(WORKER, sys.executable, "-c", WITHOUT_DEVICE)
+    assert (report.returncode, levels(report)) == (1, {"vLLM": "FAIL", "model": "ok"})
+    assert "vLLM finds no GPU on this machine" in words(report)
+
+
+@pytest.fixture
+def gqa_model(demo_model: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of a worker with a recorded model of 15 GiB."""
+    folder = RECORDED["GQA"].write(tmp_path / "model")
+    for file in demo_model.glob("tokenizer*"):
+        shutil.copy(file, folder)
+    return {**HOME, "MODEL_NAME": str(folder)}
+
+
+def test_a_gpu_is_judged_without_one(gqa_model: dict[str, str]) -> None:
+    one = run(gqa_model, SCRIPT, "--check", "--gpu", "A4000")
+    assert one.returncode == 1
+    assert "RTX A4000: weights 15.0 GiB" in one.stdout
+    assert one.stdout.endswith("\nThe worker would not start: 1 failure, 1 unknown.\n")
+    assert "Traceback" not in one.stderr
+
+
+@pytest.mark.slow
+def test_all_gpus_are_judged_with_their_prices(gqa_model: dict[str, str], tmp_path: Path) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text('{"AMPERE_24": 0.43, "AMPERE_48": 0.79}')
+    every = run(gqa_model, *CHECK, "--gpu", "all", "--prices", prices)
+    assert every.returncode == 0, every.stderr
+    rows = [line.split() for line in every.stdout.splitlines()]
+    assert ["AMPERE_24", "shorter", "32272", "1", "0.43"] in rows
+    assert ["AMPERE_48", "fits", "131072", "1", "0.79"] in rows
+    assert "\n\nAMPERE_48 costs least of those that hold the whole context.\n\n" in every.stdout
+    assert every.stdout.endswith(
+        "\nThe worker would start on those that hold the model, as far as is known: 1 unknown.\n"
     )
-    assert ".models/demo is a directory" in report.output
-    assert "tokens (2048 bytes each) in 1.0 GiB (VLLM_CPU_KVCACHE_SPACE=1)" in report.words
-    assert report.output.endswith("\nThe worker would start.\n")
+    unknown = run(gqa_model, *CHECK, "--gpu", "A4O")
+    assert (unknown.returncode, "did you mean A40" in unknown.stderr) == (1, True)
+    assert "Traceback" not in every.stderr + unknown.stderr
 
 
-def test_a_hub_that_hangs_is_a_finding(ended: Ended) -> None:
-    report = ended("hanging hub")
-    assert (report.status, report.levels["embedder: model"]) == (1, "FAIL")
-    assert "the hub does not answer" in report.words
-    assert report.output.endswith("\nThe worker would not start: 1 failure.\n")
+def write_shard(path: Path, number: int) -> int:
+    """Write a file of weights whose data is a hole; return the bytes before it."""
+    each = 2 * 1024
+    entries = {
+        f"model.layers.{number}.mlp.experts.{place}.down_proj.weight": {
+            "dtype": "BF16",
+            "shape": [each // 2],
+            "data_offsets": [place * each, (place + 1) * each],
+        }
+        for place in range(TENSORS)
+    }
+    header = json.dumps(entries).encode()
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + TENSORS * each)
+    return 8 + len(header)
 
 
-def test_an_invalid_address_of_the_hub_is_a_finding(ended: Ended) -> None:
-    report = ended("no address")
-    assert (report.status, report.levels) == (1, {"vLLM": "FAIL", "hub": "FAIL"})
-    assert "HF_ENDPOINT" in report.words
-
-
-def test_without_a_gpu_a_vllm_for_gpus_is_reported(ended: Ended) -> None:
-    report = ended("no GPU")
-    assert (report.status, report.levels) == (1, {"vLLM": "FAIL", "model": "ok"})
-    assert "vLLM finds no GPU on this machine" in report.words
+@pytest.mark.slow
+def test_no_weights_are_downloaded_for_the_verdict(demo_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    ignored = shutil.ignore_patterns("model.safetensors", "recipe.sha256")
+    shutil.copytree(demo_model, folder, ignore=ignored)
+    names = [f"model-{number}-of-00002.safetensors" for number in ("00001", "00002")]
+    headers = {name: write_shard(folder / name, number) for number, name in enumerate(names)}
+    index = {"metadata": {}, "weight_map": {f"of {name}": name for name in names}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with hub() as running:
+        running.add("org/large", folder)
+        environ = {**HOME, "HF_ENDPOINT": running.endpoint, "HF_HOME": str(tmp_path / "home")}
+        environ |= {"MODEL_NAME": "org/large", "BASE_PATH": str(tmp_path / "volume")}
+        checked = run(environ, *CHECK, "--gpu", "ADA_24")
+        fetched = {sent.path: running.transferred("org/large", sent.path) for sent in running.sent}
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    # All of both headers were read: 40 000 tensors of 1024 elements of 16 bits.
+    assert "weights 78.1 MiB" in words(checked)
+    assert fetched.keys() >= headers.keys()
+    for path, size in fetched.items():
+        assert path in headers or path.endswith(".json"), path
+        if path in headers:
+            assert size <= headers[path] + FIRST
+            assert size < (folder / path).stat().st_size / 4
+    for place in ("volume", "home"):
+        assert not [*(tmp_path / place).rglob("*.safetensors")]

@@ -1,26 +1,22 @@
 """The child that reads weights ahead, of a real start: gone when the start has ended."""
 
-import contextlib
 import fcntl
-import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from support import ROOT
+from support.processes.background import HUNG_S, background, wait_until
+from support.processes.commands import HANDLER, WORKER
 
-ROOT = Path(__file__).parents[3]
 READER = str(ROOT / "src" / "worker" / "start" / "reader.py")
-PATIENCE_S = 180
 
 
 @pytest.fixture
-def model(demo_model: Path, tmp_path: Path) -> Iterator[Path]:
+def leased_model(demo_model: Path, tmp_path: Path) -> Iterator[Path]:
     """A model whose weights others wait for, as on a disk that does not answer."""
     place = shutil.copytree(demo_model, tmp_path / "model")
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
@@ -30,31 +26,38 @@ def model(demo_model: Path, tmp_path: Path) -> Iterator[Path]:
     signal.signal(signal.SIGIO, before)
 
 
-def child_of(worker: "subprocess.Popen[bytes]") -> psutil.Process:
-    """Wait until the worker has the child; return it."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline and worker.poll() is None:
-        for child in psutil.Process(worker.pid).children():
-            # Others come and go.
-            with contextlib.suppress(psutil.Error):
-                if READER in child.cmdline():
-                    return child
-        time.sleep(0.01)
-    pytest.fail("nothing reads ahead")
-
-
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None], ids=str)
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        # unit/start/test_ahead.py kills a parent, too.
+        pytest.param(signal.SIGKILL, id="SIGKILL", marks=pytest.mark.slow),
+        pytest.param(None, id="a wrong setting", marks=pytest.mark.slow),
+    ],
+)
 def test_the_child_is_gone_when_the_start_has_ended(
-    model: Path, end: signal.Signals | None
+    leased_model: Path, end: signal.Signals | None, tmp_path: Path
 ) -> None:
-    environ = {"MODEL_NAME": str(model), "ANSWER_FAILED_START": "0"}
+    environ = {**WORKER, "MODEL_NAME": str(leased_model), "ANSWER_FAILED_START": "0"}
     if end is None:
         environ["SEED"] = "wrong"
-    command = [sys.executable, str(ROOT / "src" / "handler.py"), "--serve", "--port", "0"]
-    with subprocess.Popen(command, env={**os.environ, **environ}) as worker:
-        child = child_of(worker)
+    command = [*HANDLER, "--serve", "--port", "0"]
+    with background(command, environ, tmp_path / "log") as worker:
+        children: list[psutil.Process] = []
+
+        def reads_ahead() -> bool:
+            for child in psutil.Process(worker.process.pid).children():
+                try:
+                    if READER in child.cmdline():
+                        children.append(child)
+                except psutil.Error:
+                    continue  # others come and go
+            return bool(children) or worker.process.poll() is not None
+
+        wait_until(reads_ahead)
+        (child,) = children
         if end:
-            worker.send_signal(end)
-        assert worker.wait(PATIENCE_S) != 0
-    child.wait(PATIENCE_S)
-    assert not child.is_running()
+            worker.process.send_signal(end)
+        assert worker.ended() != 0
+        child.wait(HUNG_S)
+        assert not child.is_running()

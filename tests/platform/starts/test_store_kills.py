@@ -5,12 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from support import ROOT
@@ -29,11 +28,11 @@ from support.hub.downloads import (
 from support.hub.server import Hub, commit
 from support.processes.background import Background, background, wait_until
 from support.processes.commands import HOME
-from support.processes.side_by_side import side_by_side
 
 from worker.store import Found, Places, Wanted, resolve
 from worker.store.fetching import ORDER, Fetching, Order
 
+# Others wait 15 s for a worker that was killed.
 pytestmark = pytest.mark.slow
 
 WAITING = "another worker downloads it"
@@ -41,6 +40,17 @@ PROGRESS = re.compile(f"{WAITING}: [0-9.]+[kM]?B of [0-9.]+MB")
 ROUNDS = 20
 # Of all rounds together, in bytes per second.
 THROTTLE = 6_000_000
+
+
+@pytest.fixture(scope="module")
+def model_repository(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("source") / "files", demo_model, shards=4)
+
+
+@pytest.fixture(scope="module")
+def hub(model_repository: Path) -> Iterator[Hub]:
+    with hub_with(model_repository) as running:
+        yield running
 
 
 @dataclass
@@ -57,176 +67,114 @@ class Round:
     killed: bool = False
     sent: int = 0
     trusted: dict[str, str] | None = None
-    fetching: Fetching | None = None
     place: Path = Path()
 
+    def start(self, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
+        """Start the child process that downloads, as a worker does."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "worker.store.download"],
+            env={**environ, "PYTHONPATH": str(ROOT / "src")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdin
+        with process.stdin:
+            process.stdin.write(ORDER.dump_json(Order([self.wanted], self.places)))
+        return process
+
+    def kill(self, process: "subprocess.Popen[bytes]", hub: Hub, model_repository: Path) -> None:
+        """Kill the process; note what it leaves."""
+        time.sleep(max(0, self.moment - 1))
+        self.killed = process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        self.sent = sent(hub, self.wanted.model)
+        # By the commit, which needs no ref.
+        left = resolve(replace(self.wanted, revision=commit(model_repository)), self.places)
+        self.trusted = contents(left.place) if isinstance(left, Found) else None
+
 
 @pytest.fixture(scope="module")
-def source(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return repository(tmp_path_factory.mktemp("source") / "files", demo_model, shards=4)
-
-
-@pytest.fixture(scope="module")
-def served(source: Path) -> Iterator[Hub]:
-    with hub_with(source) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def dead(
-    served: Hub, source: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Any]]:
-    """Run all scenarios side by side: in all of them, others wait 15 s for the dead worker."""
-    ways: dict[str, Callable[[], object]] = {
-        "rounds": lambda: all_rounds(served, source, tmp_path_factory.mktemp("volumes")),
-        "replaced": lambda: replaced(source, tmp_path_factory.mktemp("volume")),
-    }
-    with side_by_side(ways) as result:
-        yield result
-
-
-@pytest.fixture
-def rounds(dead: Callable[[str], list[Round]]) -> list[Round]:
-    return dead("rounds")
-
-
-def all_rounds(served: Hub, source: Path, folder: Path) -> list[Round]:
+def rounds(
+    hub: Hub, model_repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[Round]:
     """Run all rounds, side by side."""
-    moments = Random(155)
-    begun = []
+    folder, moments = tmp_path_factory.mktemp("volumes"), Random(155)
+    rounds = []
     for number in range(ROUNDS):
-        served.add(f"org/{number}", source)
+        hub.add(f"org/{number}", model_repository)
         places = Places(folder / str(number), folder / "nothing")
-        begun.append(Round(Wanted(f"org/{number}"), places, moments.uniform(0, 1.05)))
-    environ = {**HOME, "HF_HOME": str(folder), "HF_ENDPOINT": served.endpoint}
-    served.throttle = THROTTLE
-    kill_all(begun, environ, served, source)
-    served.throttle = None
-    for trial in begun:
-        assert trial.fetching
-        trial.place = trial.fetching.result()[trial.wanted].place
-    return begun
-
-
-def kill_all(rounds: list[Round], environ: dict[str, str], served: Hub, source: Path) -> None:
-    """Start a download for every round, kill it at its moment, and start another one."""
-    running = [(trial, downloading(trial, environ)) for trial in rounds]
+        rounds.append(Round(Wanted(f"org/{number}"), places, moments.uniform(0, 1.05)))
+    environ = {**HOME, "HF_HOME": str(folder), "HF_ENDPOINT": hub.endpoint}
+    hub.throttle = THROTTLE
+    running = [(trial, trial.start(environ)) for trial in rounds]
+    fetching: list[tuple[Round, Fetching]] = []
 
     def kill_who_is_due() -> bool:
         for trial, process in tuple(running):
-            trial.sent = sent(served, trial.wanted.model)
-            if trial.sent >= min(trial.moment, 1) * size(source):
-                time.sleep(max(0, trial.moment - 1))
-                trial.killed = process.poll() is None
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
-                trial.sent = sent(served, trial.wanted.model)
-                # By the commit, which needs no ref.
-                left = resolve(replace(trial.wanted, revision=commit(source)), trial.places)
-                trial.trusted = contents(left.place) if isinstance(left, Found) else None
-                trial.fetching = Fetching([trial.wanted], trial.places, environ)
+            if sent(hub, trial.wanted.model) >= min(trial.moment, 1) * size(model_repository):
+                trial.kill(process, hub, model_repository)
+                fetching.append((trial, Fetching([trial.wanted], trial.places, environ)))
                 running.remove((trial, process))
         return not running
 
     wait_until(kill_who_is_due)
+    hub.throttle = None
+    for trial, others in fetching:
+        trial.place = others.result()[trial.wanted].place
+    return rounds
 
 
-def downloading(trial: Round, environ: dict[str, str]) -> "subprocess.Popen[bytes]":
-    """Start the child process that downloads, as a worker does."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "worker.store.download"],
-        env={**environ, "PYTHONPATH": str(ROOT / "src")},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdin
-    with process.stdin:
-        process.stdin.write(ORDER.dump_json(Order([trial.wanted], trial.places)))
-    return process
+def test_they_died_at_moments_all_over_the_download(
+    rounds: list[Round], model_repository: Path
+) -> None:
+    parts = [trial.sent / size(model_repository) for trial in rounds if trial.killed]
+    assert len(parts) > ROUNDS / 2
+    assert (min(parts) < 0.4, max(parts) > 0.7) == (True, True)
 
 
-@dataclass(frozen=True)
-class Replaced:
-    """The outcome for two workers that waited while another one was killed."""
-
-    statuses: list[int]
-    outputs: list[str]
-    sent: int
-    found: dict[str, str]
-    held: list[str]
+def test_what_a_dead_worker_leaves_is_trusted_only_if_it_is_complete(
+    rounds: list[Round], model_repository: Path
+) -> None:
+    trusted = [trial.trusted for trial in rounds if trial.trusted is not None]
+    assert len(trusted) < ROUNDS
+    assert all(left == contents(model_repository) for left in trusted)
 
 
-def replaced(source: Path, base: Path) -> Replaced:
-    """Kill a worker while two others wait for what it downloads."""
-    with hub_with(source) as served, ExitStack() as stack:
+def test_the_next_start_completes_it_to_the_byte_and_little_is_sent_again(
+    rounds: list[Round], hub: Hub, model_repository: Path
+) -> None:
+    right = contents(model_repository)
+    assert all(contents(trial.place) == right for trial in rounds)
+    assert all(hub.most_often(trial.wanted.model, name) <= 2 for trial in rounds for name in right)
+    # Only the bytes on their way are lost.
+    all_sent = sum(sent(hub, trial.wanted.model) for trial in rounds)
+    assert all_sent < 1.2 * ROUNDS * size(model_repository)
+
+
+def test_a_dead_worker_is_replaced_by_one_that_waits_and_shows_how_far_it_had_come(
+    model_repository: Path, tmp_path: Path
+) -> None:
+    with hub_with(model_repository) as hub, ExitStack() as stack:
 
         def start(name: str) -> Background:
-            return stack.enter_context(background(PREFETCH, environ(served, base), base / name))
+            command = background(PREFETCH, environ(hub, tmp_path), tmp_path / name)
+            return stack.enter_context(command)
 
         first = start("first")
-        hold(served, source)
+        hold(hub, model_repository)
         waiting = [start("second"), start("third")]
         for worker in waiting:
             worker.wait_for_output(WAITING)
         first.kill()
-        until_then = sent(served)
-        wait_until(lambda: sent(served) > until_then)
-        served.throttle = None
-        statuses = [worker.ended() for worker in waiting]
-        there = found(base)
+        until_then = sent(hub)
+        wait_until(lambda: sent(hub) > until_then)
+        hub.throttle = None
+        assert [worker.ended() for worker in waiting] == [0, 0]
+        assert all(PROGRESS.search(worker.output) for worker in waiting)
+        there = found(tmp_path)
         assert isinstance(there, Found)
-        outputs = [worker.output for worker in waiting]
-        return Replaced(statuses, outputs, sent(served), contents(there.place), leases(base))
-
-
-def test_they_died_at_moments_all_over_the_download(rounds: list[Round], source: Path) -> None:
-    parts = [trial.sent / size(source) for trial in rounds if trial.killed]
-    assert len(parts) > ROUNDS / 2
-    assert [part for part in parts if part < 0.4]
-    assert [part for part in parts if part > 0.7]
-
-
-def test_what_a_dead_worker_leaves_is_trusted_only_if_it_is_complete(
-    rounds: list[Round], source: Path
-) -> None:
-    trusted = [trial.trusted for trial in rounds if trial.trusted is not None]
-    assert len(trusted) < ROUNDS
-    assert all(left == contents(source) for left in trusted)
-
-
-def test_the_next_start_completes_it_to_the_byte(rounds: list[Round], source: Path) -> None:
-    right = contents(source)
-    assert all(contents(trial.place) == right for trial in rounds)
-
-
-def test_no_byte_is_sent_more_than_once_more_than_needed(
-    rounds: list[Round], served: Hub, source: Path
-) -> None:
-    for trial in rounds:
-        for name in contents(source):
-            assert served.most_often(trial.wanted.model, name) <= 2
-
-
-def test_what_a_dead_worker_has_brought_is_not_sent_again(
-    rounds: list[Round], served: Hub, source: Path
-) -> None:
-    again = [sent(served, trial.wanted.model) / size(source) - 1 for trial in rounds]
-    # Only the bytes on their way are lost.
-    assert sum(again) / ROUNDS < 0.2
-
-
-def test_a_dead_worker_is_replaced_by_one_that_waits(
-    dead: Callable[[str], Replaced], source: Path
-) -> None:
-    result = dead("replaced")
-    assert result.statuses == [0, 0]
-    assert result.found == contents(source)
-    assert result.held == []
-    assert result.sent < 1.5 * size(source)
-
-
-def test_a_worker_that_waits_shows_how_far_the_other_one_has_come(
-    dead: Callable[[str], Replaced],
-) -> None:
-    assert all(PROGRESS.search(output) for output in dead("replaced").outputs)
+        assert contents(there.place) == contents(model_repository)
+        assert leases(tmp_path) == []
+        assert sent(hub) < 1.5 * size(model_repository)

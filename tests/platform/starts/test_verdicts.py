@@ -4,6 +4,7 @@ For the doctor's part alone, which is fast, see tests/settings/test_verdicts.py.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,30 +15,28 @@ from support.tables.starts import PAIRS, Pair, environ, places
 pytestmark = pytest.mark.slow
 
 # A job that every engine answers, whatever it can do.
-MODELS = '{"input": {"route": "/v1/models"}}'
-
-Ended = Callable[[str], Ran]
+COMMAND = (*HANDLER, "--test_input", '{"input": {"route": "/v1/models"}}')
 
 
 @pytest.fixture(scope="module")
-def started(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+def started(
+    demo_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Ran]]:
     """Start a worker with every pair, two at once; waits for the one that is named."""
     directory = tmp_path_factory.mktemp("starts")
     places(demo_model, directory)
-
-    def start(pair: Pair) -> Callable[[], Ran]:
-        return lambda: run({**HOME, **environ(pair, directory)}, *HANDLER, "--test_input", MODELS)
-
-    with side_by_side({pair.name: start(pair) for pair in PAIRS}) as result:
+    environs = {pair.name: {**HOME, **environ(pair, directory)} for pair in PAIRS}
+    with side_by_side(
+        {name: partial(run, environ, *COMMAND) for name, environ in environs.items()}
+    ) as result:
         yield result
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_the_start_agrees_with_the_doctor(pair: Pair, started: Ended) -> None:
+def test_the_start_agrees_with_the_doctor(pair: Pair, started: Callable[[str], Ran]) -> None:
     ran = started(pair.name)
     assert (ran.returncode == 0) is pair.starts, ran.stderr[-2_000:]
     assert (pair.of_start or pair.words) in " ".join(ran.stderr.split())
     if not pair.starts:
-        last = ran.stderr.splitlines()[-1]
-        assert "Traceback" not in last
+        assert "Traceback" not in ran.stderr.splitlines()[-1]
         assert "See root cause above" not in ran.stderr

@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from support import ROOT
-from support.processes.background import HUNG_S
+from support.processes.background import background, wait_until
 
 SCRIPT = "src/handler.py"
 HANDLER = [sys.executable, "-u", SCRIPT]
@@ -22,11 +22,14 @@ WORKER = {**HOME, "MODEL_NAME": str(DEMO)}
 Ran = subprocess.CompletedProcess[str]
 
 
-def run(environ: dict[str, str], *command: str) -> Ran:
-    """Run a command in the repository's root, with an environment of its own."""
-    return subprocess.run(
-        command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=HUNG_S, check=False
-    )
+def run(environ: Mapping[str, str], *command: str | Path, folder: Path = ROOT) -> Ran:
+    """Run a command to its end, and that of all that it started (see ``background``)."""
+    with tempfile.TemporaryDirectory() as printed:
+        log, stdout = Path(printed, "log"), Path(printed, "stdout")
+        with background(command, environ, log, stdout, folder) as running:
+            status = running.ended()
+            wait_until(lambda: not running.session())
+        return Ran(command, status, stdout.read_text(), log.read_text())
 
 
 @contextmanager

@@ -2,16 +2,15 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from emulator import Emulator, Job, Options, slow_link
-from support.processes.background import HUNG_S, Background
+from support.processes.background import HUNG_S, Background, background
 from support.processes.commands import SCRIPT
-from support.processes.forked import forked
 
 
 @dataclass(frozen=True)
@@ -72,24 +71,26 @@ async def emulated_endpoint(
     environ: dict[str, str],
     log: Path,
     post_delay_s: float = 0,
-    script: str | Path = SCRIPT,
+    command: Sequence[str | Path] = (SCRIPT,),
+    *,
+    first_job: bool = True,
     **options: Any,
 ) -> AsyncIterator[EmulatedEndpoint]:
-    """Start a worker with an environment; it has answered a first job when the block begins.
+    """Start a worker with an environment.
 
     Args:
-        environ: of the worker, without the emulator's variables.
+        environ: of the worker, which wins over the emulator's variables.
         log: the file for the worker's output.
         post_delay_s: how long each of its posts takes.
-        script: what it runs.
+        command: what it runs (see ``background``).
+        first_job: whether it has answered a job when the block begins.
         options: others of the emulator.
     """
     options = {"faults": slow_link(post_delay_s), "take_poll_s": 1, **options}
     async with Emulator(Options(**options)) as emulator:
-        environ = {**environ, **emulator.worker_environ()}
-        with forked([script], environ, log) as worker:
+        with background(command, {**emulator.worker_environ(), **environ}, log) as worker:
             emulator.queue.worker("worker-1").process = BackgroundWorker(worker)
             endpoint = EmulatedEndpoint(emulator, worker)
-            first = endpoint.submit({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})
-            assert await first.wait_ended(HUNG_S), endpoint.logged
+            if first_job:
+                await endpoint.run({"prompt": "Hi", "sampling_params": {"max_tokens": 1}})
             yield endpoint

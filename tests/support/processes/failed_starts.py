@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,8 @@ from typing import Any
 import aiohttp
 
 from emulator import Emulator, Options
-from support.ports import free_port
-from support.processes.background import Background, background
-from support.processes.commands import HANDLER, HOME, SCRIPT
-from support.processes.forked import READ_ON_IMPORT, forked
+from support.processes.background import background, wait_until
+from support.processes.commands import HOME, SCRIPT
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 # Seconds between looks of a caller that polls.
@@ -43,23 +41,15 @@ class FailedStart:
     log: str
 
 
-async def _status(session: aiohttp.ClientSession, job_id: str, path: str = "status") -> Any:
+async def _ended(session: aiohttp.ClientSession, payload: Any, path: str = "status") -> Any:
+    async with session.post("run", json={"input": payload}) as answer:
+        job_id = (await answer.json())["id"]
     while True:
         async with session.get(f"{path}/{job_id}") as answer:
             found = await answer.json()
         if found["status"] not in ("IN_QUEUE", "IN_PROGRESS"):
             return json.loads(found["error"])["error"]
         await asyncio.sleep(LOOK_S)
-
-
-async def _run(session: aiohttp.ClientSession, payload: Any = CHAT) -> Any:
-    async with session.post("run", json={"input": payload}) as answer:
-        return await _status(session, (await answer.json())["id"])
-
-
-async def _stream(session: aiohttp.ClientSession) -> Any:
-    async with session.post("run", json={"input": {**CHAT, "stream": True}}) as answer:
-        return await _status(session, (await answer.json())["id"], "stream")
 
 
 async def _runsync(session: aiohttp.ClientSession) -> Any:
@@ -75,27 +65,14 @@ async def _gateway(session: aiohttp.ClientSession) -> Any:
         return body["error"]
 
 
-async def _batch(session: aiohttp.ClientSession) -> Any:
-    return await _run(session, {"batch": {"requests": [{"custom_id": "a", "body": CHAT}]}})
-
-
+BATCH = {"batch": {"requests": [{"custom_id": "a", "body": CHAT}]}}
 WAYS: dict[str, Callable[[aiohttp.ClientSession], Awaitable[Any]]] = {
-    "/run": _run,
+    "/run": lambda session: _ended(session, CHAT),
     "/runsync": _runsync,
-    "/stream": _stream,
+    "/stream": lambda session: _ended(session, {**CHAT, "stream": True}, "stream"),
     "gateway": _gateway,
-    "batch": _batch,
+    "batch": lambda session: _ended(session, BATCH),
 }
-
-
-def started(
-    environ: Mapping[str, str], log: Path, *options: str
-) -> AbstractContextManager[Background]:
-    """Start a worker, with vLLM in memory unless it has to read the environment anew."""
-    environ = {**HOME, **environ}
-    if any(name.startswith(READ_ON_IMPORT) for name in environ):
-        return background([*HANDLER, *options], environ, log)
-    return forked([SCRIPT, *options], environ, log)
 
 
 async def failed_start(environ: Mapping[str, str], log: Path) -> FailedStart:
@@ -108,7 +85,7 @@ async def failed_start(environ: Mapping[str, str], log: Path) -> FailedStart:
         while emulator.queue.health()["jobs"]["inQueue"] < len(WAYS):
             await asyncio.sleep(LOOK_S)
         begun = time.monotonic()
-        with started({**environ, **emulator.worker_environ()}, log) as worker:
+        with background([SCRIPT], {**HOME, **environ, **emulator.worker_environ()}, log) as worker:
             ending = asyncio.create_task(asyncio.to_thread(worker.ended))
             answered = asyncio.gather(*asking.values())
             either: set[asyncio.Future[Any]] = {ending, answered}
@@ -139,19 +116,21 @@ class Served:
 
 async def failed_serve(environ: Mapping[str, str], log: Path) -> Served:
     """Start a worker that serves HTTP, until it has told why it can't start, or has ended."""
-    port = free_port()
     key = {"x-api-key": environ.get("SERVE_API_KEY", "")}
     begun, told = time.monotonic(), None
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}/", headers=key) as session:
-        with started(environ, log, "--serve", "--port", str(port)) as worker:
+    command = [SCRIPT, "--serve", "--port", "0"]
+    with background(command, {**HOME, **environ}, log) as worker:
+        await asyncio.to_thread(wait_until, lambda: worker.port() or worker.process.poll())
+        url = f"http://127.0.0.1:{worker.port()}/"
+        async with aiohttp.ClientSession(url, headers=key) as session:
             while told is None and worker.process.poll() is None:
                 await asyncio.sleep(LOOK_S)
-                # Not open yet, or no more.
+                # It may have ended.
                 with suppress(aiohttp.ClientConnectionError):
                     async with session.post("v1/chat/completions", json=CHAT) as answer:
                         error = (await answer.json())["error"]
                         told = None if error["retryable"] else error
-            seconds = time.monotonic() - begun
-            worker.process.terminate()
-            await asyncio.to_thread(worker.ended)
+        seconds = time.monotonic() - begun
+        worker.process.terminate()
+        await asyncio.to_thread(worker.ended)
     return Served(told, seconds)

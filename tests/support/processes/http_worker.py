@@ -1,23 +1,22 @@
-"""A worker that serves plain HTTP (`--serve`), as an operator starts it."""
+"""Programs that listen where they say: ``--serve``, proxies and other servers."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.processes.background import Background
+from support.processes.background import Background, background
 from support.processes.commands import SCRIPT
-from support.processes.forked import forked
 
 # What the tests' server asks for.
 KEY = "sk-served"
-ADDRESS = re.compile(r"Uvicorn running on (http://\S+)")
+ADDRESS = re.compile(r"(?:Uvicorn running on|The endpoint:) +(http://\S+)")
 
 
 @dataclass(frozen=True)
-class HttpWorker(Background):
-    """A worker that is ready, with the address that it has printed."""
+class Served(Background):
+    """A program that listens, with the address that it has printed."""
 
     @property
     def url(self) -> str:
@@ -36,11 +35,26 @@ class HttpWorker(Background):
 
 
 @contextmanager
-def http_worker(environ: Mapping[str, str], log: Path, *options: str) -> Iterator[HttpWorker]:
-    """Start a worker on a port of its own; leaving stops it, if it still runs."""
-    with forked([SCRIPT, "--serve", "--port", "0", *options], environ, log) as running:
-        worker = HttpWorker(running.process, log)
-        worker.wait_for_output("Uvicorn running on ")
+def served(
+    command: Sequence[str | Path], environ: Mapping[str, str], log: Path
+) -> Iterator[Served]:
+    """Start a program, and wait for the address that it prints; leaving stops it in order.
+
+    Args:
+        command: chooses a port of its own (``--port 0``). See ``background``.
+        environ: the whole environment.
+        log: the file for its output.
+    """
+    with background(command, environ, log) as running:
+        program = Served(running.process, log)
+        program.wait_for_output("Uvicorn running on ")
+        yield program
+        program.process.terminate()
+        program.ended()
+
+
+@contextmanager
+def http_worker(environ: Mapping[str, str], log: Path, *options: str) -> Iterator[Served]:
+    """Start a worker that serves plain HTTP."""
+    with served([SCRIPT, "--serve", "--port", "0", *options], environ, log) as worker:
         yield worker
-        worker.process.terminate()
-        worker.ended()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.processes.background import HUNG_S, Background, background
+from support.processes.background import HUNG_S, background
+from support.processes.http_worker import Served
 
 # A variable that the endpoint's workers inherit.
 WORKERS_OF = "WORKERS_OF"
@@ -18,12 +19,8 @@ READY = "Try it in another terminal:"
 
 
 @dataclass(frozen=True)
-class LocalEndpoint(Background):
+class LocalEndpoint(Served):
     """A local endpoint that runs, with the URLs that it has printed."""
-
-    @property
-    def url(self) -> str:
-        return self.output.split("The endpoint: ")[1].split()[0]
 
     @property
     def openai_url(self) -> str:
@@ -39,10 +36,18 @@ class LocalEndpoint(Background):
 
     def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Call a control route: POST where there is a body."""
-        url = f"{self.api_url.removesuffix('/v2')}/control/{path}"
-        data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=HUNG_S) as answer:
-            return json.load(answer)
+        return _call(f"{self.api_url.removesuffix('/v2')}/control/{path}", body)
+
+    def call(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Call one of the endpoint's routes: POST where there is a body."""
+        return _call(f"{self.url}/{path}", body)
+
+    def run(self, payload: Any) -> list[Any]:
+        """Run a job, and return its yields."""
+        report = self.call("runsync", {"input": payload})
+        assert report["status"] == "COMPLETED", report
+        yields: list[Any] = report["output"]
+        return yields
 
     def press_ctrl_c(self) -> None:
         """Interrupt the process group that a terminal would: not the workers, which have theirs."""
@@ -60,6 +65,14 @@ class LocalEndpoint(Background):
             if variable in environ:
                 found.append(int(process.name))
         return found
+
+
+def _call(url: str, body: dict[str, Any] | None) -> Any:
+    data, headers = None if body is None else json.dumps(body).encode(), {}
+    if data is not None:
+        headers["Content-Type"] = "application/json"
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=HUNG_S) as got:
+        return json.load(got)
 
 
 @contextmanager

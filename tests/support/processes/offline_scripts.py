@@ -12,8 +12,8 @@ import pytest
 
 from support import ROOT
 from support.models.lora import make_adapter
+from support.processes.background import background
 from support.processes.commands import HOME
-from support.processes.forked import forked
 
 SCRIPTS = ROOT / "tests" / "model" / "scripts"
 
@@ -37,7 +37,7 @@ class Ended:
 def run_script(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
     output = folder / f"{name}.stdout"
     command = [SCRIPTS / f"{name}.py", model, *arguments]
-    with forked(command, HOME, folder / f"{name}.stderr", output) as script:
+    with background(command, HOME, folder / f"{name}.stderr", output) as script:
         status, until = script.ended(), time.monotonic() + SOON_S
         # Some of them end when they notice that the script has.
         while (left := script.session()) and time.monotonic() < until:

@@ -1,10 +1,6 @@
 """What the engine of a local endpoint does, by its own counts."""
 
-from typing import Any
-
-import httpx
-
-from support.processes.background import HUNG_S, wait_until
+from support.processes.background import wait_until
 from support.processes.local_endpoint import LocalEndpoint
 
 RUNNING = "vllm:num_requests_running"
@@ -14,11 +10,10 @@ SHORT = {"prompt": "Hi", "sampling_params": {"max_tokens": 1, "ignore_eos": True
 
 def count(endpoint: LocalEndpoint, metric: str) -> float:
     """Return a metric of vLLM's."""
-    (text,) = _answered(endpoint, {"openai_route": "/metrics"})
+    (text,) = endpoint.run({"openai_route": "/metrics"})
     # Not when its counter was made.
     told = [line for line in text.splitlines() if line[:1] != "#" and "_created{" not in line]
-    lines = [line for line in told if metric in line]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+    return sum(float(line.rsplit(" ", 1)[1]) for line in told if metric in line)
 
 
 def freed_without_an_end(endpoint: LocalEndpoint, ended_by_length: float) -> bool:
@@ -33,16 +28,9 @@ def freed_without_an_end(endpoint: LocalEndpoint, ended_by_length: float) -> boo
     def free() -> bool:
         nonlocal following
         # The engine counts anew with each of its steps, so it needs something to do.
-        _answered(endpoint, SHORT)
+        endpoint.run(SHORT)
         following += 1
         return count(endpoint, RUNNING) == 0
 
     wait_until(free)
     return count(endpoint, ENDED_BY_LENGTH) - following == ended_by_length
-
-
-def _answered(endpoint: LocalEndpoint, given: dict[str, Any]) -> Any:
-    url = f"{endpoint.url}/runsync"
-    ended = httpx.post(url, json={"input": given}, timeout=HUNG_S).json()
-    assert ended["status"] == "COMPLETED", ended
-    return ended["output"]

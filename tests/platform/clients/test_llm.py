@@ -1,18 +1,17 @@
 """`LLM` in front of `make endpoint`: a script's prompts, answered by a real worker."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from demo_model import ANSWERS, PASSAGE
 from support import ROOT
-from support.processes.background import HUNG_S, background, wait_until
+from support.processes.background import background, wait_until
 from support.processes.client_proxy import ACCOUNT
+from support.processes.commands import run
 from support.processes.local_endpoint import LocalEndpoint
 
 from llm_worker_client import LLM, SamplingParams
@@ -28,20 +27,14 @@ def llm(make_endpoint: LocalEndpoint) -> Iterator[LLM]:
         yield made
 
 
-def raw(endpoint: LocalEndpoint, **payload: Any) -> Any:
-    """Return what the worker's own form answers."""
-    job = httpx.post(f"{endpoint.url}/runsync", json={"input": payload}, timeout=HUNG_S).json()
-    assert job["status"] == "COMPLETED", job
-    return job["output"][0]
-
-
 def texts(outputs: list[RequestOutput]) -> list[str]:
     return [output.outputs[0].text for output in outputs]
 
 
 def test_answers_are_those_of_the_raw_form(llm: LLM, make_endpoint: LocalEndpoint) -> None:
     asked: dict[str, Any] = {"temperature": 0, "max_tokens": 5, "logprobs": 2}
-    alone = raw(make_endpoint, prompt=PASSAGE[0], sampling_params=asked, return_token_ids=True)
+    raw = {"prompt": PASSAGE[0], "sampling_params": asked, "return_token_ids": True}
+    (alone,) = make_endpoint.run(raw)
     (choice,) = alone["choices"]
     (output,) = llm.generate(PASSAGE[0], SamplingParams(**asked), use_tqdm=False)
     (found,) = output.outputs
@@ -50,29 +43,22 @@ def test_answers_are_those_of_the_raw_form(llm: LLM, make_endpoint: LocalEndpoin
     assert (found.finish_reason, found.stop_reason) == ("length", None)
     assert found.logprobs is not None
     for position, entry in zip(found.logprobs, choice["logprobs"], strict=True):
-        assert position[entry["id"]].logprob == entry["logprob"]
-        assert position[entry["id"]].rank == 1
+        assert (position[entry["id"]].logprob, position[entry["id"]].rank) == (entry["logprob"], 1)
         assert [one.decoded_token for one in position.values()] == [
             one["token"] for one in entry["top"]
         ]
 
 
-def test_conversations_are_answered_in_their_order(llm: LLM) -> None:
-    assert texts(llm.chat(CONVERSATIONS, GREEDY, use_tqdm=False)) == [*ANSWERS.values()]
-    assert texts(llm.chat(CONVERSATIONS[1], GREEDY)) == [[*ANSWERS.values()][1]]
-
-
-def test_thousands_of_prompts_are_answered_in_their_order(
+def test_hundreds_of_prompts_are_answered_in_their_order(
     llm: LLM, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    counts = [index % 3 + 1 for index in range(3000)]
+    prompts = [f"Number {index}" for index in range(600)]
+    counts = [index % 3 + 1 for index in range(600)]
     params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (1, 2, 3)]
-    outputs = llm.generate(
-        [f"Number {index}" for index in range(3000)], [params[count - 1] for count in counts]
-    )
-    assert [output.prompt for output in outputs] == [f"Number {index}" for index in range(3000)]
+    outputs = llm.generate(prompts, [params[count - 1] for count in counts])
+    assert [output.prompt for output in outputs] == prompts
     assert [len(output.outputs[0].token_ids) for output in outputs] == counts
-    assert "3000/3000" in capsys.readouterr().err
+    assert "600/600" in capsys.readouterr().err
 
 
 def test_a_prompt_that_is_refused_is_named_and_the_others_are_kept(llm: LLM) -> None:
@@ -84,37 +70,21 @@ def test_a_prompt_that_is_refused_is_named_and_the_others_are_kept(llm: LLM) -> 
     assert first
     assert last
     assert (texts([first, last]), wrong) == ([PASSAGE[1]] * 2, None)
-
-
-def test_what_is_wrong_for_all_is_refused_by_name(llm: LLM) -> None:
-    with pytest.raises(EndpointError, match="temperature") as refused:
+    with pytest.raises(EndpointError, match="temperature") as wrong_for_all:
         llm.generate(["a", "b"], SamplingParams(temperature=9), use_tqdm=False)
-    assert refused.value.status == 400
-    with pytest.raises(EndpointError, match="missing"):
-        llm.generate("a", lora_request="missing", use_tqdm=False)
+    assert wrong_for_all.value.status == 400
 
 
-def test_texts_are_held_to_what_is_asked(llm: LLM) -> None:
-    outputs = llm.generate(
-        ["a", "b"], {"max_tokens": 9}, guided_options_request={"guided_choice": ["yes"]}
-    )
-    assert texts(outputs) == ["yes", "yes"]
-
-
-def test_an_image_reaches_the_worker(llm: LLM) -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    with pytest.raises(PromptError, match=r"prompt 0: .*image"):
-        llm.chat([{"role": "user", "content": [image]}], GREEDY, use_tqdm=False)
-
-
-def test_a_batch_is_answered_as_a_list_and_by_its_id(
-    llm: LLM, make_endpoint: LocalEndpoint
-) -> None:
+def test_a_batch_of_conversations_is_answered_as_a_list(llm: LLM) -> None:
     batch = llm.chat_batch(CONVERSATIONS, GREEDY)
     outputs = batch.outputs(use_tqdm=False)
     listed = llm.chat(CONVERSATIONS, GREEDY, use_tqdm=False)
+    assert texts(listed) == [*ANSWERS.values()]
     assert [output.outputs for output in outputs] == [output.outputs for output in listed]
     assert batch.status == "completed"
+
+
+def test_a_batch_of_prompts_is_found_by_its_id(llm: LLM, make_endpoint: LocalEndpoint) -> None:
     asked = SamplingParams(temperature=0, max_tokens=3, logprobs=2)
     id = llm.generate_batch(["a", [1, 2]], asked).id
     with LLM("local", api_key=ACCOUNT, base_url=make_endpoint.api_url) as other:
@@ -126,9 +96,7 @@ def test_a_batch_is_answered_as_a_list_and_by_its_id(
         assert batched.cumulative_logprob == pytest.approx(own.cumulative_logprob, abs=1e-3)
         assert batched.logprobs
         assert own.logprobs
-        assert [[*position] for position in batched.logprobs] == [
-            [*position] for position in own.logprobs
-        ]
+        assert [*map(list, batched.logprobs)] == [*map(list, own.logprobs)]
 
 
 def test_a_batch_searches_as_a_list_does(llm: LLM) -> None:
@@ -137,13 +105,6 @@ def test_a_batch_searches_as_a_list_does(llm: LLM) -> None:
     (same,) = llm.generate(PASSAGE[0], asked, use_tqdm=False)
     assert [one.text for one in found.outputs] == [one.text for one in same.outputs]
     assert len({one.text for one in found.outputs}) == 2
-
-
-def test_a_batch_tells_which_prompt_failed(llm: LLM) -> None:
-    batch = llm.generate_batch(["a", [10**6]], SamplingParams(max_tokens=1))
-    with pytest.raises(PromptError, match=r"prompt 1: .*1000000") as refused:
-        batch.outputs(use_tqdm=False)
-    assert [output is None for output in refused.value.outputs] == [False, True]
 
 
 def environ(endpoint: LocalEndpoint) -> dict[str, str]:
@@ -156,17 +117,11 @@ def environ(endpoint: LocalEndpoint) -> dict[str, str]:
     }
 
 
-def test_the_page_s_example_runs(make_endpoint: LocalEndpoint) -> None:
+def test_the_pages_example_runs(make_endpoint: LocalEndpoint) -> None:
     page = (ROOT / "docs" / "client.md").read_text().split("## Lists of prompts")[1]
     example = page.split("```python\n")[1].split("```")[0].replace("<endpoint id>", "local")
-    ran = subprocess.run(
-        [sys.executable, "-c", example],
-        env=environ(make_endpoint),
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-    )
+    ran = run(environ(make_endpoint), sys.executable, "-c", example)
+    assert ran.returncode == 0, ran.stderr
     first, hello, count, id, batched = ran.stdout.splitlines()
     assert first.startswith(f"{PASSAGE[0]} -> {batched}")
     assert hello.startswith("Hello -> ")
@@ -182,18 +137,16 @@ LLM().generate(["Once"] * 2000, params)
 
 
 def test_ctrl_c_frees_the_endpoint(make_endpoint: LocalEndpoint, tmp_path: Path) -> None:
-    def jobs() -> dict[str, int]:
-        health = httpx.get(f"{make_endpoint.url}/health", timeout=HUNG_S).json()
-        found: dict[str, int] = health["jobs"]
-        return found
+    def jobs() -> int:
+        found: dict[str, int] = make_endpoint.call("health")["jobs"]
+        return found["inProgress"] + found["inQueue"]
 
     # The job of a batch may still run when the batch has ended.
-    wait_until(lambda: jobs()["inProgress"] + jobs()["inQueue"] == 0)
-    with background(
-        [sys.executable, "-c", SCRIPT], environ(make_endpoint), tmp_path / "log"
-    ) as script:
-        wait_until(lambda: jobs()["inProgress"] > 0)
+    wait_until(lambda: jobs() == 0)
+    command = [sys.executable, "-c", SCRIPT]
+    with background(command, environ(make_endpoint), tmp_path / "log") as script:
+        wait_until(jobs)
         script.process.send_signal(signal.SIGINT)
         script.ended()
         assert "KeyboardInterrupt" in script.output
-    wait_until(lambda: jobs()["inProgress"] + jobs()["inQueue"] == 0)
+    wait_until(lambda: jobs() == 0)

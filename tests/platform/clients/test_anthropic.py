@@ -1,0 +1,159 @@
+"""The `anthropic` package, unchanged, against `make endpoint`."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from demo_model import ANSWERS, MEMORY, PARAMETERS, PIRATE, TOOL_USE
+from pydantic import BaseModel
+from support.processes.local_endpoint import LocalEndpoint
+
+COUNT = "Count to ten."
+COUNTED = ANSWERS[COUNT]
+DESCRIBE = [{"role": "user", "content": "Describe the worker as JSON."}]
+# The package has no argument for the temperature.
+MESSAGE: dict[str, Any] = {
+    **{"model": "demo", "max_tokens": 100, "extra_body": {"temperature": 0}},
+    "messages": [{"role": "user", "content": COUNT}],
+}
+QUESTION, _, RESULT, ANSWER = TOOL_USE.messages
+NAME = "job_status"
+TOOLS = [{"name": NAME, "input_schema": PARAMETERS}]
+TOOL_MESSAGE: dict[str, Any] = {**MESSAGE, "messages": [QUESTION], "tools": TOOLS}
+
+
+@pytest.fixture
+def anthropic_client(make_endpoint: LocalEndpoint) -> Iterator[anthropic.Anthropic]:
+    url = make_endpoint.openai_url.removesuffix("/v1")
+    with anthropic.Anthropic(base_url=url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_anthropic_client(
+    make_endpoint: LocalEndpoint,
+) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    url = make_endpoint.openai_url.removesuffix("/v1")
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0) as client:
+        yield client
+
+
+def said(message: anthropic.types.Message) -> str:
+    (block,) = message.content
+    assert block.type == "text"
+    return block.text
+
+
+def test_a_truncated_answer_has_the_reason(anthropic_client: anthropic.Anthropic) -> None:
+    create = anthropic_client.messages.create
+    assert create(**MESSAGE).stop_reason == "end_turn"
+    assert create(**{**MESSAGE, "max_tokens": 3}).stop_reason == "max_tokens"
+    stopped = create(**MESSAGE, stop_sequences=["three"])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "three")
+    assert said(stopped) == "one, two, "
+
+
+def test_the_system_prompt_and_earlier_turns_count(anthropic_client: anthropic.Anthropic) -> None:
+    create = anthropic_client.messages.create
+    system, question, answer = [message["content"] for message in PIRATE.messages]
+    asked = {**MESSAGE, "messages": [{"role": "user", "content": question}]}
+    assert said(create(**asked, system=system)) == answer
+    *turns, recalled = MEMORY.messages
+    assert said(create(**{**MESSAGE, "messages": turns})) == recalled["content"]
+
+
+def test_a_stream_has_its_events_in_order(anthropic_client: anthropic.Anthropic) -> None:
+    events = list(anthropic_client.messages.create(**TOOL_MESSAGE, stream=True))
+    assert list(dict.fromkeys(event.type for event in events)) == [
+        *("message_start", "content_block_start", "content_block_delta"),
+        *("content_block_stop", "message_delta", "message_stop"),
+    ]
+    deltas: list[Any] = [event.delta for event in events if event.type == "content_block_delta"]
+    assert json.loads("".join(delta.partial_json for delta in deltas)) == {"job_id": "42"}
+
+
+def test_tokens_are_counted_before_they_are_spent(anthropic_client: anthropic.Anthropic) -> None:
+    asked = {"model": "demo", "messages": MESSAGE["messages"], "system": "You are a pirate."}
+    counted = anthropic_client.messages.count_tokens(**asked)
+    spent = anthropic_client.messages.create(**MESSAGE, system=asked["system"]).usage.input_tokens
+    assert counted.input_tokens == spent
+
+
+def test_an_answer_is_parsed_into_a_pydantic_model(anthropic_client: anthropic.Anthropic) -> None:
+    class Description(BaseModel):
+        name: str
+        streams: bool
+        chunks: list[int]
+
+    asked = {**MESSAGE, "messages": DESCRIBE}
+    parsed = anthropic_client.messages.parse(**asked, output_format=Description).parsed_output
+    assert parsed == Description(name="demo", streams=True, chunks=[1, 3, 9, 27])
+
+
+async def test_the_asyncio_clients_streaming_helper_gives_texts_and_the_whole(
+    async_anthropic_client: anthropic.AsyncAnthropic,
+) -> None:
+    async def streamed() -> tuple[str, anthropic.types.Message]:
+        async with async_anthropic_client.messages.stream(**MESSAGE) as stream:
+            texts = [text async for text in stream.text_stream]
+            return "".join(texts), await stream.get_final_message()
+
+    for text, whole in await asyncio.gather(streamed(), streamed(), streamed()):
+        assert text == said(whole) == COUNTED
+        assert (whole.role, whole.stop_reason) == ("assistant", "end_turn")
+
+
+@pytest.mark.parametrize("kind", ["auto", "any", "tool"])
+def test_a_tool_is_called_and_its_result_is_answered(
+    anthropic_client: anthropic.Anthropic, kind: str
+) -> None:
+    choice: Any = {"type": kind, "name": NAME} if kind == "tool" else {"type": kind}
+    first = anthropic_client.messages.create(**TOOL_MESSAGE, tool_choice=choice)
+    (call,) = first.content
+    assert call.type == "tool_use"
+    assert (call.name, call.input) == (NAME, {"job_id": "42"})
+    assert first.stop_reason == "tool_use"
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": RESULT["content"]}
+    turns = [
+        QUESTION,
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": [result]},
+    ]
+    second = anthropic_client.messages.create(**{**TOOL_MESSAGE, "messages": turns})
+    assert (said(second), second.stop_reason) == (ANSWER["content"], "end_turn")
+
+
+def test_a_call_that_the_model_writes_wrong_is_no_mistake_of_its_caller(
+    anthropic_client: anthropic.Anthropic,
+) -> None:
+    # It has not learnt this tool, and writes a list in the place of the input.
+    properties: dict[str, Any] = {
+        "name": {"type": "string"},
+        "streams": {"type": "boolean"},
+        "chunks": {"type": "array", "items": {"type": "integer"}},
+    }
+    schema = {"properties": properties, "required": [*properties], "type": "object"}
+    tools = [{"name": "D", "description": "", "input_schema": schema}]
+    asked = {**MESSAGE, "messages": DESCRIBE, "tools": tools, "max_tokens": 200}
+    message = anthropic_client.messages.create(**asked, tool_choice={"type": "tool", "name": "D"})
+    assert {block.type for block in message.content} <= {"text", "tool_use"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bad_value_is_a_bad_request(anthropic_client: anthropic.Anthropic, stream: bool) -> None:
+    hot = {**MESSAGE, "extra_body": {"temperature": 9}}
+    with pytest.raises(anthropic.BadRequestError, match="temperature") as refused:
+        anthropic_client.messages.create(**hot, stream=stream)
+    body: Any = refused.value.body
+    assert (body["type"], body["error"]["code"]) == ("error", 400)
+
+
+def test_other_mistakes_have_their_exceptions(anthropic_client: anthropic.Anthropic) -> None:
+    create = anthropic_client.messages.create
+    with pytest.raises(anthropic.NotFoundError, match="There is no model or adapter 'nope'"):
+        create(**{**MESSAGE, "model": "nope"})
+    with pytest.raises(anthropic.BadRequestError, match="2048"):
+        create(**{**MESSAGE, "messages": [{"role": "user", "content": "token " * 3000}]})

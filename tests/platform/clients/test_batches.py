@@ -1,0 +1,184 @@
+"""Batches with the official client: over `--serve`, and as jobs of a queue endpoint."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.types import Batch
+from support.batches import as_text, line
+from support.processes.background import wait_until
+from support.processes.http_worker import Served
+from support.processes.local_endpoint import LocalEndpoint
+
+CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
+ENDED = ("completed", "failed", "expired", "cancelled")
+QUESTION: dict[str, Any] = {"messages": [{"role": "user", "content": "What does this worker do?"}]}
+BEGINS = "This worker turns a Hugging Face model"
+MANY = 50_000
+
+
+def questions(count: int, **body: Any) -> list[dict[str, Any]]:
+    body = {**QUESTION, "temperature": 0, "max_tokens": 12, **body}
+    return [line(f"c{index}", **body) for index in range(count)]
+
+
+def created(client: OpenAI, lines: Iterable[dict[str, Any]] | bytes) -> Batch:
+    content = lines if isinstance(lines, bytes) else as_text(lines)
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"of": "the tests"}
+    )
+
+
+def ended(client: OpenAI, batch: Batch) -> Batch:
+    wait_until(lambda: client.batches.retrieve(batch.id).status in ENDED)
+    return client.batches.retrieve(batch.id)
+
+
+def texts(lines: Iterable[str]) -> dict[str, str]:
+    """Return the answers in an output file by custom_id."""
+    answers = map(json.loads, lines)
+    return {
+        one["custom_id"]: one["response"]["body"]["choices"][0]["message"]["content"]
+        for one in answers
+    }
+
+
+def test_a_batch_is_uploaded_created_polled_read_and_its_files_deleted(
+    serve_client: OpenAI,
+) -> None:
+    batch = created(serve_client, [*questions(60), line("wrong", messages=5)])
+    assert (batch.object, batch.endpoint, batch.metadata) == ("batch", CHAT, {"of": "the tests"})
+    batch = ended(serve_client, batch)
+    counts, usage = batch.request_counts, batch.usage
+    assert counts
+    assert (batch.status, counts.total, counts.completed, counts.failed) == ("completed", 61, 60, 1)
+    assert usage
+    assert usage.output_tokens == 60 * 12
+    assert batch.output_file_id
+    assert batch.error_file_id
+    found = texts(serve_client.files.content(batch.output_file_id).text.splitlines())
+    assert list(found) == [f"c{index}" for index in range(60)]
+    assert all(text.startswith(BEGINS) for text in found.values())
+    wrong = json.loads(serve_client.files.content(batch.error_file_id).text)
+    assert (wrong["custom_id"], wrong["response"]["status_code"]) == ("wrong", 400)
+    for id in (batch.output_file_id, batch.error_file_id, batch.input_file_id):
+        assert serve_client.files.delete(id).deleted
+    assert serve_client.batches.retrieve(batch.id) == batch
+
+
+async def test_the_async_client_pages_through_all_batches(
+    serve_client: OpenAI, async_serve_client: AsyncOpenAI
+) -> None:
+    made = [created(serve_client, questions(1)) for _ in range(5)]
+    first = await async_serve_client.batches.list(limit=2)
+    assert (len(first.data), first.has_more) == (2, True)
+    found = [one.id async for one in async_serve_client.batches.list(limit=2)]
+    assert {one.id for one in made} <= set(found)
+    assert len(set(found)) == len(found)
+    for batch in made:
+        assert ended(serve_client, batch).status == "completed"
+
+
+def test_what_is_wrong_is_said_by_line_and_refusals_are_errors_that_the_client_knows(
+    serve_client: OpenAI,
+) -> None:
+    wrong = as_text(questions(2)) + b"\n{'a': 1}\n"
+    batch = ended(serve_client, created(serve_client, wrong))
+    assert batch.status == "failed"
+    assert batch.errors
+    assert batch.errors.data
+    (mistake,) = batch.errors.data
+    assert (mistake.code, mistake.line) == ("invalid_json_line", 4)
+    with pytest.raises(openai.NotFoundError):
+        serve_client.batches.retrieve("batch_x")
+    with pytest.raises(openai.BadRequestError, match="endpoint"):
+        serve_client.batches.create(
+            input_file_id=batch.input_file_id or "",
+            endpoint="/v1/moderations",
+            completion_window="24h",
+        )
+    with pytest.raises(openai.ConflictError):
+        serve_client.batches.cancel(batch.id)
+    with pytest.raises(openai.AuthenticationError):
+        serve_client.with_options(api_key="sk-other").batches.list()
+
+
+# What it takes of memory depends on the machine's allocator.
+@pytest.mark.slow
+def test_a_batch_of_50000_lines_begins_soon_is_cancelled_and_keeps_what_was_answered(
+    serve_client: OpenAI, server: Served
+) -> None:
+    before = server.peak(begin=True)
+    batch = created(serve_client, questions(MANY, max_completion_tokens=12))
+
+    def begun() -> bool:
+        now = serve_client.batches.retrieve(batch.id)
+        assert now.status in ("validating", "in_progress"), now.errors
+        return bool(now.request_counts and now.request_counts.completed)
+
+    wait_until(begun)
+    with pytest.raises(openai.ConflictError):
+        serve_client.files.delete(batch.input_file_id)
+    # Others are answered meanwhile.
+    create = serve_client.chat.completions.create
+    alone = create(model="demo", **QUESTION, max_tokens=12, temperature=0)
+    assert serve_client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
+    batch = ended(serve_client, batch)
+    assert batch.request_counts
+    assert (batch.status, batch.request_counts.total) == ("cancelled", MANY)
+    assert batch.output_file_id
+    output = texts(serve_client.files.content(batch.output_file_id).text.splitlines())
+    errors = serve_client.files.content(batch.error_file_id or "").text.splitlines()
+    assert len(output) + len(errors) == MANY
+    assert set(output.values()) == {alone.choices[0].message.content}
+    assert server.peak() - before < 100_000_000
+
+
+def test_a_batch_that_is_created_through_the_gateway_is_run_by_a_job_that_the_worker_sends(
+    make_endpoint: LocalEndpoint, openai_client: OpenAI
+) -> None:
+    lines = questions(120)
+    upload = {"filename": "in.jsonl", "purpose": "batch", "content": as_text(lines).decode()}
+    (file,) = make_endpoint.run({"route": "/v1/files", "method": "POST", "body": upload})
+    batch = openai_client.batches.create(
+        input_file_id=file["id"], endpoint=CHAT, completion_window="24h"
+    )
+    assert "run_with" not in (batch.model_extra or {})
+    batch = ended(openai_client, batch)
+    assert batch.request_counts
+    assert (batch.status, batch.request_counts.completed) == ("completed", len(lines))
+    route = f"/v1/files/{batch.output_file_id}/content"
+    output = texts("".join(make_endpoint.run({"route": route, "method": "GET"})).splitlines())
+    assert [*output] == [one["custom_id"] for one in lines]
+    assert len({*output.values()}) == 1
+    assert batch.id in [one.id for one in openai_client.batches.list()]
+
+
+def test_a_job_creates_a_batch_and_runs_it_with_its_progress_in_the_status(
+    make_endpoint: LocalEndpoint,
+) -> None:
+    body: dict[str, Any] = {"prompt": "Hello", "max_tokens": 100, "ignore_eos": True}
+    lines = [line(f"p{index}", "/v1/completions", **body) for index in range(200)]
+    spec = {"batch": {"requests": lines, "endpoint": "/v1/completions"}}
+    job = make_endpoint.call("run", {"input": spec})["id"]
+    done, report = list[int](), dict[str, Any]()
+
+    def job_has_ended() -> bool:
+        report.update(make_endpoint.call(f"status/{job}"))
+        progress = report.get("output")
+        if isinstance(progress, dict) and progress["total"] == len(lines):
+            done.append(progress["done"])
+        return report["status"] in ("COMPLETED", "FAILED")
+
+    wait_until(job_has_ended)
+    (found,) = report["output"]
+    assert found["batch"]["status"] == "completed"
+    assert found["batch"]["request_counts"] == {"total": 200, "completed": 200, "failed": 0}
+    assert done
+    assert done == sorted(done)
+    # The same batch: a retry of the platform has the same job.
+    assert make_endpoint.run({"batch": {"id": found["batch"]["id"]}}) == [found]

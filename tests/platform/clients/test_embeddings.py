@@ -1,0 +1,98 @@
+"""Embeddings by the `openai` package, from the real embedder that runs next to the demo model."""
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+from demo_model import ANSWERS
+from support.models.minilm import DIMENSIONS, Reference
+
+EMBEDDER = "minilm"
+# Texts, and the first components of their embeddings by transformers.
+TEXTS = {
+    "The job is done.": [-0.09452, 0.07295, 0.00302, -0.01519],
+    "The work has been finished.": [-0.09827, 0.05952, 0.01952, -0.00276],
+    "Grüße! 你好 🤖": [-0.0026, 0.0843, 0.03006, -0.02361],
+}
+TEXT = next(iter(TEXTS))
+
+
+async def embedded(client: openai.AsyncOpenAI, given: Any, **more: Any) -> list[list[float]]:
+    """Ask for embeddings; by default this client asks for base64 and decodes it."""
+    whole = await client.embeddings.create(model=EMBEDDER, input=given, **more)
+    assert [item.index for item in whole.data] == list(range(len(whole.data)))
+    return [item.embedding for item in whole.data]
+
+
+async def test_embeddings_are_those_of_the_model(async_openai_client: openai.AsyncOpenAI) -> None:
+    found = await embedded(async_openai_client, [*TEXTS])
+    assert [len(embedding) for embedding in found] == [DIMENSIONS] * 3
+    for embedding, begin in zip(found, TEXTS.values(), strict=True):
+        assert embedding[:4] == pytest.approx(begin, abs=1e-3)
+
+
+# Imports torch and transformers here; what is recorded above is a sample of it.
+@pytest.mark.slow
+async def test_embeddings_are_those_that_transformers_computes(
+    async_openai_client: openai.AsyncOpenAI,
+) -> None:
+    reference, found = Reference(), await embedded(async_openai_client, [*TEXTS])
+    for text, embedding in zip(TEXTS, found, strict=True):
+        assert reference.cosine(text, embedding) > 0.9999
+
+
+async def test_every_form_of_input_and_output_gives_the_same(
+    async_openai_client: openai.AsyncOpenAI,
+) -> None:
+    # Not OpenAI's, so the package has no method for it.
+    asked = {"model": EMBEDDER, "prompt": TEXT}
+    tokenized: Any = await async_openai_client.post("/tokenize", cast_to=object, body=asked)
+    tokens = tokenized["tokens"]
+    (plain,), *others = await asyncio.gather(
+        embedded(async_openai_client, TEXT),
+        embedded(async_openai_client, TEXT, encoding_format="float"),
+        embedded(async_openai_client, [TEXT]),
+        embedded(async_openai_client, tokens),
+        embedded(async_openai_client, [tokens, tokens]),
+    )
+    for other in [embedding for answer in others for embedding in answer]:
+        assert other == pytest.approx(plain, abs=1e-5)
+
+
+async def test_chats_and_embeddings_run_side_by_side(
+    async_openai_client: openai.AsyncOpenAI,
+) -> None:
+    messages: Any = [{"role": "user", "content": "Count to ten."}]
+    chat: dict[str, Any] = {"model": "demo", "messages": messages, "temperature": 0}
+    create = async_openai_client.chat.completions.create
+    chats = [asyncio.create_task(create(**chat)) for _ in range(4)]
+    embeddings = [embedded(async_openai_client, [*TEXTS]) for _ in range(4)]
+    assert [len(found) for found in await asyncio.gather(*embeddings)] == [len(TEXTS)] * 4
+    texts = {whole.choices[0].message.content for whole in await asyncio.gather(*chats)}
+    assert texts == {ANSWERS["Count to ten."]}
+
+
+async def test_both_models_have_their_own_routes(async_openai_client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError):
+        await async_openai_client.embeddings.create(model="demo", input="Hi")
+    with pytest.raises(openai.APIStatusError) as refused:
+        await async_openai_client.completions.create(model=EMBEDDER, prompt="Hi")
+    assert 400 <= refused.value.status_code < 500
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"input": "Hi", "dimensions": 64}, "Matryoshka"),
+        ({"input": "token " * 600}, "256"),
+        ({"input": []}, "at least one prompt"),
+        ({"input": [1_000_000]}, "vocab"),
+        ({"input": "Hi", "encoding_format": "bytes"}, "float or base64"),
+    ],
+)
+async def test_a_request_that_the_embedder_cannot_answer_is_a_bad_request(
+    async_openai_client: openai.AsyncOpenAI, asked: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=message):
+        await async_openai_client.embeddings.create(model=EMBEDDER, **asked)

@@ -1,0 +1,83 @@
+"""The `runpod` package, unchanged, and the printed examples, against `make endpoint`."""
+
+import os
+import subprocess
+from typing import Any
+
+import aiohttp
+import pytest
+import runpod
+from support.engine.requests import ENDLESS
+from support.processes.local_endpoint import LocalEndpoint
+
+ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
+RAW: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "What does this worker do?"}],
+    "sampling_params": {"temperature": 0, "max_tokens": 200},
+    "stream": True,
+}
+
+
+def text(chunks: list[dict[str, Any]]) -> str:
+    return "".join(token for chunk in chunks for token in chunk["choices"][0]["tokens"])
+
+
+def test_the_printed_examples_work_as_they_are_pasted(make_endpoint: LocalEndpoint) -> None:
+    examples = make_endpoint.examples
+    assert examples.count("\n# ") == 4
+    environ = {name: os.environ[name] for name in ("PATH", "HOME")}
+    pasted = subprocess.run(
+        ["bash", "-e"], input=examples, env=environ, capture_output=True, text=True, check=False
+    )
+    assert (pasted.returncode, pasted.stderr) == (0, "")
+    # The texts are sampled. What curl prints of the raw form has no line feed behind it.
+    raw, rest = pasted.stdout.split("}data: ", 1)
+    _, texts = rest.split("data: [DONE]\n\n")
+    said, outputs = texts.rstrip().rsplit("\n", 1)
+    assert '"status": "COMPLETED"' in raw
+    assert said.strip()
+    assert outputs.startswith("[{'choices': ")
+
+
+@pytest.fixture
+def runpod_endpoint(
+    make_endpoint: LocalEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> runpod.Endpoint:
+    monkeypatch.setattr(runpod, "endpoint_url_base", make_endpoint.api_url)
+    return runpod.Endpoint("local", api_key="any")
+
+
+def test_it_runs_a_job_and_reads_its_stream_status_and_output(
+    runpod_endpoint: runpod.Endpoint,
+) -> None:
+    job = runpod_endpoint.run(RAW)
+    streamed = list(job.stream())
+    assert text(streamed).startswith(ANSWER)
+    assert job.status() == "COMPLETED"
+    assert job.output() == streamed
+    assert text(runpod_endpoint.run_sync(RAW)).startswith(ANSWER)
+
+
+def test_it_cancels_a_job_asks_for_the_health_and_purges_the_queue(
+    runpod_endpoint: runpod.Endpoint,
+) -> None:
+    job = runpod_endpoint.run({"prompt": "Hi", "sampling_params": ENDLESS})
+    assert job.cancel()["status"] == "CANCELLED"
+    assert job.status() == "CANCELLED"
+    health = runpod_endpoint.health()["workers"]
+    assert health["idle"] + health["running"] == 1
+    assert runpod_endpoint.purge_queue() == {"removed": 0, "status": "completed"}
+
+
+@pytest.mark.usefixtures("runpod_endpoint")
+async def test_its_asyncio_client_does_the_same() -> None:
+    async with aiohttp.ClientSession() as session:
+        endpoint = runpod.AsyncioEndpoint("local", session, api_key="any")
+        job = await endpoint.run(RAW)
+        streamed = [chunk async for chunk in job.stream()]
+        assert text(streamed).startswith(ANSWER)
+        assert await job.status() == "COMPLETED"
+        assert await job.output(timeout=60) == streamed
+        health = await endpoint.health()
+        assert (health["workers"]["unhealthy"], health["jobs"]["completed"] > 0) == (0, True)
+        assert (await job.cancel())["status"] == "COMPLETED"  # too late
