@@ -27,7 +27,7 @@ SCRIPTS = sorted(
 LONGEST = 40
 COUNT = re.escape(ANSWERS["Count to ten."])
 # Run on each change; the others, whose routes and clients clients/ covers, are slow tests.
-ALWAYS = ("gateway/openai_chat.py", "gateway/raw_job.sh", "openai_proxy.py")
+ALWAYS = ("gateway/openai_chat.py", "gateway/raw_job.sh", "llm_engine.py", "openai_proxy.py")
 # What each prints, whole.
 PRINTED = {
     "anthropic_proxy.py": COUNT,

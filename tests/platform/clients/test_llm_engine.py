@@ -1,26 +1,19 @@
-"""LLM Engine's routes and our classes, on a real worker; tests/clients has its own client."""
+"""LLM Engine's routes on a real worker.
 
-import asyncio
+tests/clients has its own client, and our classes, which an example shows, too.
+"""
+
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
 from support.processes.background import HUNG_S, wait_until
-from support.processes.client_proxy import ACCOUNT, ClientProxy
+from support.processes.client_proxy import ClientProxy
 from support.processes.http_worker import KEY
 from support.processes.local_endpoint import LocalEndpoint
-
-from llm_worker_client import Completion, File, FineTune, Model, configure
-from llm_worker_client.llm_engine import (
-    CreateBatchCompletionsModelConfig,
-    CreateBatchCompletionsRequestContent,
-    FilteredChatCompletionV2Request,
-    errors,
-)
 
 # As the client sends it: null where its caller has said nothing.
 UNSAID = ("stop_sequences", "presence_penalty", "top_k", "top_p", "guided_json", "guided_choice")
@@ -111,65 +104,3 @@ def test_refusals_are_errors_that_the_client_knows(http_client: httpx.Client) ->
     assert refused(http_client.put(f"{models}/demo", json={"labels": None}))[0] == 400
     status, detail = refused(http_client.put("/v1/llm/fine-tunes/ft-1/cancel"))
     assert (status, "fine-tuning job" in detail) == (404, True)
-
-
-@pytest.fixture
-def _classes(make_endpoint: LocalEndpoint) -> Iterator[None]:
-    configure("local", ACCOUNT, make_endpoint.api_url)
-    yield
-    configure()
-
-
-@pytest.mark.usefixtures("_classes")
-def test_completions_of_our_classes_are_the_same_whole_and_streamed() -> None:
-    asked: dict[str, Any] = {"model": "demo", "prompt": "Once", "max_new_tokens": 3}
-    asked["temperature"] = 0.0
-    whole: Any = Completion.create(**asked)
-    assert whole.output.num_completion_tokens == 3
-    streamed: Any = Completion.create(**asked, stream=True)
-    assert "".join(event.output.text for event in streamed) == whole.output.text
-
-    async def texts() -> tuple[str, str]:
-        answer: Any = await Completion.acreate(**asked)
-        events: Any = await Completion.acreate(**asked, stream=True)
-        return answer.output.text, "".join([event.output.text async for event in events])
-
-    assert asyncio.run(texts()) == (whole.output.text,) * 2
-    with pytest.raises(errors.NotFoundError):
-        Completion.create(**{**asked, "model": "missing"})
-
-
-@pytest.mark.usefixtures("_classes")
-def test_files_models_and_fine_tunes_of_our_classes_are_typed(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("prompt,response\nä,b\n")
-    with (tmp_path / "a.csv").open("rb") as file:
-        id = File.upload(file).id
-    assert File.download(id).content == "prompt,response\nä,b\n"
-    assert id in [file.id for file in File.list().files]
-    assert File.delete(id).deleted
-    with pytest.raises(errors.NotFoundError):
-        File.get(id)
-    assert Model.get("demo").inference_framework == "vllm"
-    with pytest.raises(errors.BadRequestError, match="base model"):
-        Model.delete("demo")
-    assert isinstance(FineTune.list().jobs, list)
-
-
-@pytest.mark.usefixtures("_classes")
-@pytest.mark.parametrize("use_v2", [False, True])
-def test_batches_of_our_classes_run_by_themselves(use_v2: bool) -> None:
-    chats = [FilteredChatCompletionV2Request(messages=[{"role": "user", "content": "Hi"}])]
-    prompts = CreateBatchCompletionsRequestContent(prompts=["a", "b"], max_new_tokens=3)
-    created = Completion.batch_create(
-        f"out/classes-{use_v2}.json",
-        CreateBatchCompletionsModelConfig(model="demo"),
-        chats if use_v2 else prompts,
-        use_v2=use_v2,
-    )
-
-    def status() -> str:
-        found: str = Completion.get_batch_completion(created.job_id)["job"]["status"]
-        return found
-
-    wait_until(lambda: status() not in RUNS)
-    assert status() == "completed"

@@ -12,7 +12,6 @@ from anthropic import Anthropic
 from demo_model import ANSWERS
 from openai import OpenAI
 from support.batches import as_text, line
-from support.engine.requests import ENDLESS
 from support.processes.background import HUNG_S, wait_until
 from support.processes.client_proxy import ACCOUNT, ClientProxy
 from support.processes.http_worker import KEY
@@ -46,13 +45,6 @@ def test_a_chat_is_the_same_whole_and_streamed(openai_client: OpenAI) -> None:
     assert ("".join(deltas), len(deltas) > 2) == (ANSWERS[COUNT], True)
 
 
-def test_responses_stream_to_their_end(openai_client: OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "demo", "input": COUNT, "temperature": 0}
-    *_, last = openai_client.responses.create(**asked, stream=True)
-    assert last.type == "response.completed"
-    assert last.response.output_text == ANSWERS[COUNT]
-
-
 def test_errors_have_their_statuses(openai_client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="gpt-4"):
         openai_client.chat.completions.create(**{**CHAT, "model": "gpt-4"})
@@ -80,17 +72,6 @@ def test_a_file_goes_up_is_listed_read_and_deleted(openai_client: OpenAI) -> Non
         openai_client.files.retrieve(file.id)
 
 
-def test_a_content_above_what_the_platform_keeps_of_a_job_is_read_whole(
-    openai_client: OpenAI, make_endpoint: LocalEndpoint
-) -> None:
-    content = bytes(range(256)) * 100_000
-    inbox = make_endpoint.log.parent / "volume" / "inbox"
-    inbox.mkdir(exist_ok=True)
-    (inbox / "large.bin").write_bytes(content)
-    made: Any = openai_client.post("/files", body={"path": "inbox/large.bin"}, cast_to=object)
-    assert openai_client.files.content(made["id"]).read() == content
-
-
 def test_a_batch_begins_by_itself_and_its_answers_are_read(openai_client: OpenAI) -> None:
     lines = as_text(line(f"c{number}", **CHAT, max_tokens=3) for number in range(3))
     file = openai_client.files.create(file=("in.jsonl", lines), purpose="batch")
@@ -107,19 +88,6 @@ def test_a_batch_begins_by_itself_and_its_answers_are_read(openai_client: OpenAI
     assert batch.id in [one.id for one in openai_client.batches.list(limit=5)]
     with pytest.raises(openai.ConflictError):
         openai_client.batches.cancel(batch.id)
-
-
-def test_a_job_whose_caller_hangs_up_is_cancelled(
-    openai_client: OpenAI, make_endpoint: LocalEndpoint
-) -> None:
-    long: dict[str, Any] = {name: ENDLESS[name] for name in ("max_tokens", "n")}
-    stream = openai_client.completions.create(
-        model="demo", prompt="Once", stream=True, **long, extra_body={"ignore_eos": True}
-    )
-    first = next(iter(stream))
-    stream.close()
-    job = first.id.removeprefix("cmpl-")
-    wait_until(lambda: make_endpoint.control(f"jobs/{job}")["status"] == "CANCELLED")
 
 
 # Other clients, through the proxy:

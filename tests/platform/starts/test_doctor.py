@@ -66,17 +66,6 @@ def test_make_doctor_is_its_command() -> None:
 
 
 @pytest.mark.slow
-def test_a_hub_that_hangs_is_a_finding(tmp_path: Path) -> None:
-    with hub() as hanging:
-        hanging.hangs = True
-        embedder = {"EMBEDDING_MODEL_NAME": "org/embedder", "HF_ENDPOINT": hanging.endpoint}
-        report = run({**WORKER, **embedder, "HF_HOME": str(tmp_path)}, *CHECK)
-    assert (report.returncode, levels(report)["embedder: model"]) == (1, "FAIL")
-    assert "the hub does not answer" in words(report)
-    assert report.stdout.endswith("\nThe worker would not start: 1 failure.\n")
-
-
-@pytest.mark.slow
 def test_an_invalid_address_of_the_hub_is_a_finding() -> None:
     report = run({**WORKER, "HF_ENDPOINT": "http://[bad"}, *CHECK)
     assert (report.returncode, levels(report)) == (1, {"vLLM": "FAIL", "hub": "FAIL"})
@@ -90,39 +79,16 @@ def test_without_a_gpu_a_vllm_for_gpus_is_reported() -> None:
     assert "vLLM finds no GPU on this machine" in words(report)
 
 
-@pytest.fixture
-def gqa_model(demo_model: Path, tmp_path: Path) -> dict[str, str]:
-    """The environment of a worker with a recorded model of 15 GiB."""
+# Prices, pools and other models: unit/doctor/gpus.
+def test_a_gpu_is_judged_without_one(demo_model: Path, tmp_path: Path) -> None:
     folder = RECORDED["GQA"].write(tmp_path / "model")
     for file in demo_model.glob("tokenizer*"):
         shutil.copy(file, folder)
-    return {**HOME, "MODEL_NAME": str(folder)}
-
-
-def test_a_gpu_is_judged_without_one(gqa_model: dict[str, str]) -> None:
-    one = run(gqa_model, SCRIPT, "--check", "--gpu", "A4000")
+    one = run({**HOME, "MODEL_NAME": str(folder)}, SCRIPT, "--check", "--gpu", "A4000")
     assert one.returncode == 1
     assert "RTX A4000: weights 15.0 GiB" in one.stdout
     assert one.stdout.endswith("\nThe worker would not start: 1 failure, 1 unknown.\n")
     assert "Traceback" not in one.stderr
-
-
-@pytest.mark.slow
-def test_all_gpus_are_judged_with_their_prices(gqa_model: dict[str, str], tmp_path: Path) -> None:
-    prices = tmp_path / "prices.json"
-    prices.write_text('{"AMPERE_24": 0.43, "AMPERE_48": 0.79}')
-    every = run(gqa_model, *CHECK, "--gpu", "all", "--prices", prices)
-    assert every.returncode == 0, every.stderr
-    rows = [line.split() for line in every.stdout.splitlines()]
-    assert ["AMPERE_24", "shorter", "32272", "1", "0.43"] in rows
-    assert ["AMPERE_48", "fits", "131072", "1", "0.79"] in rows
-    assert "\n\nAMPERE_48 costs least of those that hold the whole context.\n\n" in every.stdout
-    assert every.stdout.endswith(
-        "\nThe worker would start on those that hold the model, as far as is known: 1 unknown.\n"
-    )
-    unknown = run(gqa_model, *CHECK, "--gpu", "A4O")
-    assert (unknown.returncode, "did you mean A40" in unknown.stderr) == (1, True)
-    assert "Traceback" not in every.stderr + unknown.stderr
 
 
 def write_shard(path: Path, number: int) -> int:

@@ -13,7 +13,7 @@ from support.hub.server import Hub, Repository
 from support.pages import line
 from support.processes.background import background
 from support.processes.commands import HOME, SCRIPT
-from support.processes.failed_starts import WAYS, FailedStart, Served, failed_serve, failed_start
+from support.processes.failed_starts import WAYS, FailedStart, failed_serve, failed_start
 from support.tables.failed_starts import FAULTS, MISTAKES, Row, place
 from support.tables.planted_mistakes import SECRET
 
@@ -22,6 +22,8 @@ PAGE = ROOT / "docs" / "failed-starts.md"
 WRITE = "WRITE_FAILED_STARTS"
 # Tried in every run; the others are slow tests.
 ALWAYS = ("no model is named", "a broken GPU")
+# The error of --serve, if any, and the seconds until it was there.
+Serve = tuple[dict[str, Any] | None, float]
 # Of the page's tables; what stands above them is written by hand.
 COLUMNS = ["what was done", "named", *WAYS, "--serve", "s", "s, --serve", "jobs left"]
 FAULTS_COLUMNS = ["what is broken", "jobs taken", "jobs left", "status"]
@@ -50,7 +52,7 @@ def hub(folder: Path) -> Iterator[Hub]:
         yield running
 
 
-async def tried(row: Row, folder: Path, hub: Hub, base: Path) -> tuple[FailedStart, Served]:
+async def tried(row: Row, folder: Path, hub: Hub, base: Path) -> tuple[FailedStart, Serve]:
     """Start a worker of the queue, and one that serves HTTP."""
     settings = {name: text.replace("<folder>", str(folder)) for name, text in row.settings.items()}
     if row.hub:
@@ -60,10 +62,10 @@ async def tried(row: Row, folder: Path, hub: Hub, base: Path) -> tuple[FailedSta
     return await asyncio.gather(failed_start(settings, logs[0]), failed_serve(settings, logs[1]))
 
 
-def problems(row: Row, queue: FailedStart, http: Served, folder: Path) -> dict[str, list[str]]:
+def problems(row: Row, queue: FailedStart, http: Serve, folder: Path) -> dict[str, list[str]]:
     """Return what is wrong with each way's answer to a start that is a caller's to know."""
     found = {}
-    for way, error in {**queue.told, "--serve": http.told}.items():
+    for way, error in {**queue.errors, "--serve": http[0]}.items():
         text = str(error.get("message")) if error else ""
         wrong = [f"{name} is not named" for name in row.named if name not in text]
         if SECRET in text or str(folder) in text or str(ROOT) in text:
@@ -103,10 +105,10 @@ async def test_every_job_that_waits_fails_with_the_reason_and_the_worker_exits(
     wrong = problems(row, queue, http, folder)
     names = ", ".join(f"`{name}`" for name in row.named)
     ways = ["✗" if way in wrong else "✓" for way in (*WAYS, "--serve")]
-    seconds = [f"{queue.seconds:.1f}", f"{http.seconds:.1f}"]
+    seconds = [f"{queue.seconds:.1f}", f"{http[1]:.1f}"]
     write([row.done, names, *ways, *seconds, queue.left], COLUMNS)
     assert wrong == {}, queue.log
-    assert queue.told.keys() == WAYS.keys()
+    assert queue.errors.keys() == WAYS.keys()
     assert (queue.left, queue.status) == (0, 1)
 
 
@@ -116,8 +118,8 @@ async def test_a_machines_fault_takes_no_job(
 ) -> None:
     queue, http = await tried(row, folder, hub, tmp_path / "base")
     write([row.done, queue.taken, queue.left, queue.status], FAULTS_COLUMNS)
-    assert (queue.taken, queue.left, queue.told) == (0, len(WAYS), {}), queue.log
-    assert (queue.status, http.told) == (1, None)
+    assert (queue.taken, queue.left, queue.errors) == (0, len(WAYS), {}), queue.log
+    assert (queue.status, http[0]) == (1, None)
 
 
 def test_the_page_has_every_row() -> None:
@@ -127,5 +129,5 @@ def test_the_page_has_every_row() -> None:
 
 async def test_turned_off_a_failed_start_takes_no_job(tmp_path: Path) -> None:
     failed = await failed_start({"ANSWER_FAILED_START": "no"}, tmp_path / "log")
-    assert (failed.told, failed.taken, failed.left) == ({}, 0, len(WAYS))
+    assert (failed.errors, failed.taken, failed.left) == ({}, 0, len(WAYS))
     assert failed.status == 1

@@ -22,20 +22,15 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class FailedStart:
-    """What came of a start that failed.
+    """What came of a start that failed; ``log`` is what it printed."""
 
-    Attributes:
-        told: the errors, by the way in which the job was sent.
-        seconds: from the start to the last of them.
-        status: of the process.
-        taken: jobs that the worker took.
-        left: jobs in the queue, or in progress, after its end.
-        log: what it printed.
-    """
-
-    told: Mapping[str, dict[str, Any]]
+    # By the way in which the job was sent.
+    errors: Mapping[str, dict[str, Any]]
+    # From the start to the last of them.
     seconds: float
+    # The exit status.
     status: int
+    # Jobs that the worker took, and those in the queue, or in progress, after its end.
     taken: int
     left: int
     log: str
@@ -93,11 +88,11 @@ async def failed_start(environ: Mapping[str, str], log: Path) -> FailedStart:
             seconds = time.monotonic() - begun
             status = await ending
         jobs = emulator.queue.health()["jobs"]
-        told = {way: task.result() for way, task in asking.items() if task.done()}
+        errors = {way: task.result() for way, task in asking.items() if task.done()}
         answered.cancel()
         await asyncio.wait(asking.values())
         return FailedStart(
-            told=told,
+            errors=errors,
             seconds=seconds,
             status=status,
             taken=sum(worker.jobs for worker in emulator.queue.workers.values()),
@@ -106,16 +101,14 @@ async def failed_start(environ: Mapping[str, str], log: Path) -> FailedStart:
         )
 
 
-@dataclass(frozen=True)
-class Served:
-    """What a caller of --serve learns: the error, None if the process has ended without one."""
+async def failed_serve(
+    environ: Mapping[str, str], log: Path
+) -> tuple[dict[str, Any] | None, float]:
+    """Start a worker that serves HTTP, until it has said why it can't start, or has ended.
 
-    told: dict[str, Any] | None
-    seconds: float
-
-
-async def failed_serve(environ: Mapping[str, str], log: Path) -> Served:
-    """Start a worker that serves HTTP, until it has told why it can't start, or has ended."""
+    Returns:
+        The error, None if it has ended without one, and the seconds that it took.
+    """
     key = {"x-api-key": environ.get("SERVE_API_KEY", "")}
     begun, told = time.monotonic(), None
     command = [SCRIPT, "--serve", "--port", "0"]
@@ -133,4 +126,4 @@ async def failed_serve(environ: Mapping[str, str], log: Path) -> Served:
         seconds = time.monotonic() - begun
         worker.process.terminate()
         await asyncio.to_thread(worker.ended)
-    return Served(told, seconds)
+    return told, seconds
