@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 from support import ROOT
 from support.models.minilm import MODEL
+from support.processes.commands import HOME
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 from support.volumes import used_before
 
@@ -71,8 +72,7 @@ def demo_model() -> Path:
 @pytest.fixture(scope="session")
 def worker_environ(demo_model: Path) -> dict[str, str]:
     """Return the smallest environment that a worker on the demo model can be started with."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    return {**kept, "MODEL_NAME": str(demo_model)}
+    return {**HOME, "MODEL_NAME": str(demo_model)}
 
 
 @pytest.fixture(scope="session")

@@ -190,6 +190,8 @@ def test_a_training_can_be_followed(tuner: Tuner, trained: Trained) -> None:
     assert ElementTree.fromstring(picture).tag.endswith("svg")
 
 
+# What is wrong with rows unit/trainer shows.
+@pytest.mark.slow
 def test_broken_rows_fail_a_job_with_their_line(tuner: Tuner) -> None:
     job = tuner.ended(tuner.begin(epochs=1, file=tuner.upload({"messages": []})))
     assert job.status == "failed"

@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 from support.models import vision
 from support.processes.emulated_endpoint import EndpointFactory
@@ -18,6 +19,8 @@ def shown(url: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [image, {"type": "text", "text": "What is this?"}]}]
 
 
+# A worker of its own; model/test_media.py has such a model, too.
+@pytest.mark.slow
 async def test_a_model_that_sees_is_shown_the_images_on_both_paths(
     started_endpoint: EndpointFactory, demo_model: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from support import ROOT
 from support.engine.requests import ENDLESS
 from support.processes.background import HUNG_S
@@ -14,6 +15,8 @@ from support.processes.emulated_endpoint import emulated_endpoint
 SCRIPT = ROOT / "tests" / "platform" / "handlers" / "lacking.py"
 
 
+# A worker of its own; contract/test_sdk.py has the choice of the loop.
+@pytest.mark.slow
 async def test_the_sdks_own_loop_runs_the_jobs_until_the_engine_dies(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:

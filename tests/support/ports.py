@@ -6,8 +6,6 @@ from random import SystemRandom
 # Outside of those that the kernel gives to connections, which could take a port between the choice
 # and its use.
 PORTS = range(10_000, 32_000)
-# Nobody listens there: it is only root's, and its service is history.
-CLOSED = 1
 
 
 def free_port() -> int:

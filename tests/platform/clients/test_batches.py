@@ -9,6 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types import Batch
 from support.batches import as_text, line
+from support.engine.requests import ENDLESS
 from support.processes.background import wait_until
 from support.processes.http_worker import Served
 from support.processes.local_endpoint import LocalEndpoint
@@ -158,27 +159,28 @@ def test_a_batch_that_is_created_through_the_gateway_is_run_by_a_job_that_the_wo
     assert batch.id in [one.id for one in openai_client.batches.list()]
 
 
-def test_a_job_creates_a_batch_and_runs_it_with_its_progress_in_the_status(
-    make_endpoint: LocalEndpoint,
-) -> None:
-    body: dict[str, Any] = {"prompt": "Hello", "max_tokens": 100, "ignore_eos": True}
-    lines = [line(f"p{index}", "/v1/completions", **body) for index in range(200)]
-    spec = {"batch": {"requests": lines, "endpoint": "/v1/completions"}}
-    job = make_endpoint.call("run", {"input": spec})["id"]
-    done, report = list[int](), dict[str, Any]()
-
-    def job_has_ended() -> bool:
-        report.update(make_endpoint.call(f"status/{job}"))
-        progress = report.get("output")
-        if isinstance(progress, dict) and progress["total"] == len(lines):
-            done.append(progress["done"])
-        return report["status"] in ("COMPLETED", "FAILED")
-
-    wait_until(job_has_ended)
-    (found,) = report["output"]
+def test_a_job_creates_a_batch_and_runs_it(make_endpoint: LocalEndpoint) -> None:
+    (found,) = make_endpoint.run({"batch": {"requests": questions(20), "endpoint": CHAT}})
     assert found["batch"]["status"] == "completed"
-    assert found["batch"]["request_counts"] == {"total": 200, "completed": 200, "failed": 0}
-    assert done
-    assert done == sorted(done)
+    assert found["batch"]["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
     # The same batch: a retry of the platform has the same job.
     assert make_endpoint.run({"batch": {"id": found["batch"]["id"]}}) == [found]
+
+
+def test_the_status_of_a_job_shows_how_far_its_batch_is(
+    make_endpoint: LocalEndpoint, openai_client: OpenAI
+) -> None:
+    endpoint, endless = "/v1/completions", {"prompt": "Hi", **ENDLESS}
+    lines = [line(f"p{index}", endpoint, **endless) for index in range(3)]
+    lines.append(line("short", endpoint, prompt="Hi", max_tokens=1))
+    spec = {"batch": {"requests": lines, "endpoint": endpoint}}
+    job = make_endpoint.call("run", {"input": spec})["id"]
+
+    def progress() -> Any:
+        return make_endpoint.call(f"status/{job}").get("output") or {}
+
+    wait_until(lambda: progress().get("done") == 1)
+    assert progress()["total"] == 4
+    newest = next(iter(openai_client.batches.list(limit=1)))
+    openai_client.batches.cancel(newest.id)
+    assert ended(openai_client, newest).status == "cancelled"

@@ -81,7 +81,8 @@ def test_a_batch_of_prompts_is_created_polled_and_written_to_the_volume(
 
 
 def test_a_completion_is_the_same_whole_and_as_a_stream(http_client: httpx.Client) -> None:
-    route, asked = "/v1/llm/completions", {"params": MODEL, "json": PROMPT}
+    route = "/v1/llm/completions"
+    asked: dict[str, Any] = {"params": MODEL, "json": PROMPT}
     whole = answered(http_client.post(f"{route}-sync", **asked))["output"]
     assert whole["num_completion_tokens"] == 3
     response = http_client.post(f"{route}-stream", **asked)
@@ -94,9 +95,9 @@ def test_a_completion_is_the_same_whole_and_as_a_stream(http_client: httpx.Clien
 
 
 def test_refusals_are_errors_that_the_client_knows(http_client: httpx.Client) -> None:
+    wrong = {**PROMPT, "temperature": 2}
     for route in ("/v1/llm/completions-sync", "/v1/llm/completions-stream"):
-        wrong = {"params": MODEL, "json": PROMPT | {"temperature": 2}}
-        status, detail = refused(http_client.post(route, **wrong))
+        status, detail = refused(http_client.post(route, params=MODEL, json=wrong))
         assert (status, "temperature" in detail) == (400, True)
     models = "/v1/llm/model-endpoints"
     assert answered(http_client.get(f"{models}/tiny/demo"))["status"] == "READY"

@@ -2,14 +2,16 @@
 
 import json
 import re
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from support.processes.background import Background, background, wait_until
-from support.processes.commands import HANDLER, SCRIPT, WORKER, run, without_chat_template
+from support.processes.commands import HANDLER, SCRIPT, WORKER, run
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 GREETING = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -68,9 +70,21 @@ def test_a_model_that_vllm_can_not_start_is_reported_without_a_traceback(tmp_pat
     assert "Traceback" not in refused.stderr
 
 
-def test_a_job_that_fails_exits_with_1_and_names_the_setting_that_gives_a_chat_template() -> None:
-    with without_chat_template() as model:
-        failed = run({**WORKER, "MODEL_NAME": str(model)}, SCRIPT)
+@pytest.fixture
+def without_chat_template(demo_model: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of a worker on a copy of the demo model that has no chat template."""
+    left_out = shutil.ignore_patterns("chat_template.jinja")
+    model = Path(shutil.copytree(demo_model, tmp_path / "model", ignore=left_out))
+    tokenizer: dict[str, Any] = json.loads((model / "tokenizer_config.json").read_text())
+    tokenizer.pop("chat_template", None)
+    (model / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    return {**WORKER, "MODEL_NAME": str(model)}
+
+
+def test_a_job_that_fails_exits_with_1_and_names_the_setting_that_gives_a_chat_template(
+    without_chat_template: dict[str, str],
+) -> None:
+    failed = run(without_chat_template, SCRIPT)
     assert failed.returncode == 1
     assert "The job failed: " in failed.stderr
     assert "set CUSTOM_CHAT_TEMPLATE" in failed.stderr
@@ -79,14 +93,14 @@ def test_a_job_that_fails_exits_with_1_and_names_the_setting_that_gives_a_chat_t
 @pytest.mark.parametrize(
     "in_file", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["inline", "in a file"]
 )
-def test_a_chat_template_of_the_settings_is_used(in_file: bool, tmp_path: Path) -> None:
+def test_a_chat_template_of_the_settings_is_used(
+    in_file: bool, without_chat_template: dict[str, str], tmp_path: Path
+) -> None:
     file = tmp_path / "template.jinja"
     file.write_text(TEMPLATE)
     settings = {"CUSTOM_CHAT_TEMPLATE": str(file) if in_file else TEMPLATE}
     job = json.dumps(OPENAI_JOB if in_file else RAW_JOB)
-    with without_chat_template() as model:
-        environ = {**WORKER, **settings, "MODEL_NAME": str(model)}
-        answered = run(environ, SCRIPT, "--test_input", job)
+    answered = run({**without_chat_template, **settings}, SCRIPT, "--test_input", job)
     assert answered.returncode == 0, answered.stderr
     # The template adds nothing to the one message; the model's own would.
     (count,) = re.findall(r'"(?:input|prompt_tokens)": *(\d+)', answered.stdout)

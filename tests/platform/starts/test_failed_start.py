@@ -59,7 +59,10 @@ async def tried(row: Row, folder: Path, hub: Hub, base: Path) -> tuple[FailedSta
         settings |= {"HF_ENDPOINT": hub.endpoint, "BASE_PATH": str(base)}
     settings = {"SERVE_API_KEY": SECRET, **settings}
     logs = [base.with_name(f"{base.name}-{way}.log") for way in ("queue", "serve")]
-    return await asyncio.gather(failed_start(settings, logs[0]), failed_serve(settings, logs[1]))
+    queue, http = await asyncio.gather(
+        failed_start(settings, logs[0]), failed_serve(settings, logs[1])
+    )
+    return queue, http
 
 
 def problems(row: Row, queue: FailedStart, http: Serve, folder: Path) -> dict[str, list[str]]:
