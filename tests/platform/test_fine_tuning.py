@@ -49,13 +49,14 @@ class Tuner:
         file = self.client.files.create(file=("rows.jsonl", content), purpose="fine-tune")
         return file.id
 
-    def begin(self, epochs: int, file: str | None = None, **more: Any) -> FineTuningJob:
-        """Begin a fine-tune."""
+    def begin(self, *, file: str | None = None, more: Any = None, **chosen: int) -> FineTuningJob:
+        """Begin a fine-tune with these hyperparameters."""
+        method: Any = {"type": "supervised", "supervised": {"hyperparameters": chosen}}
         return self.client.fine_tuning.jobs.create(
             model="demo",
             training_file=file or self.upload(),
-            method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": epochs}}},
-            **more,
+            method=method,
+            **(more or {}),
         )
 
     def until(self, job: FineTuningJob, reached: Callable[[FineTuningJob], bool]) -> FineTuningJob:
@@ -140,7 +141,7 @@ class Trained:
 
 def train(tuner: Tuner) -> Trained:
     before, processes = tuner.answers("demo"), len(tuner.processes)
-    job = tuner.begin(epochs=2, suffix="facts", metadata={"team": "a"})
+    job = tuner.begin(n_epochs=2, more={"suffix": "facts", "metadata": {"team": "a"}})
     with pytest.raises(openai.ConflictError):
         tuner.client.files.delete(job.training_file)
     return Trained(tuner.ended(job), before, processes)
@@ -193,7 +194,7 @@ def test_a_training_can_be_followed(tuner: Tuner, trained: Trained) -> None:
 # What is wrong with rows unit/trainer shows.
 @pytest.mark.slow
 def test_broken_rows_fail_a_job_with_their_line(tuner: Tuner) -> None:
-    job = tuner.ended(tuner.begin(epochs=1, file=tuner.upload({"messages": []})))
+    job = tuner.ended(tuner.begin(n_epochs=1, file=tuner.upload({"messages": []})))
     assert job.status == "failed"
     assert job.error
     assert (job.error.param, "61" in job.error.message) == ("training_file", True)
@@ -203,7 +204,7 @@ def test_broken_rows_fail_a_job_with_their_line(tuner: Tuner) -> None:
 @pytest.mark.slow
 def test_a_job_is_paused_goes_on_and_is_cancelled(tuner: Tuner) -> None:
     jobs = tuner.client.fine_tuning.jobs
-    job = tuner.begin(epochs=50)
+    job = tuner.begin(n_epochs=19, batch_size=1)
     tuner.until(job, lambda one: one.status == "running")
     assert str(jobs.pause(job.id).status) == "paused"
     with pytest.raises(openai.ConflictError):
@@ -229,7 +230,7 @@ def test_what_a_killed_worker_has_left_is_finished_by_one_that_only_trains(
 ) -> None:
     with ExitStack() as stack:
         tuner = stack.enter_context(tuning(worker_environ, tmp_path))
-        job = tuner.begin(epochs=6)
+        job = tuner.begin(n_epochs=6)
         wait_until(lambda: any(tuner.path.glob("**/checkpoints/checkpoint-*")))
         (trainer,) = tuner.trainers
         tuner.http.kill()
