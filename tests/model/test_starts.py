@@ -17,8 +17,7 @@ from support import ROOT
 from support.engine.requests import ENDLESS
 from support.engine.scripted import failure
 from support.processes.background import HUNG_S
-from support.processes.commands import HOME
-from support.processes.forked import run_forked
+from support.processes.commands import HOME, run
 from support.processes.offline_scripts import SCRIPTS
 
 from worker.engine import Engines
@@ -62,7 +61,7 @@ MEGABYTES = 40
 @pytest.fixture(scope="module")
 def three_absences(demo_model: Path) -> Any:
     """What was answered around and during three absences, and what each time left."""
-    ended = run_forked(HOME, SCRIPTS / "aside.py", demo_model)
+    ended = run(HOME, SCRIPTS / "aside.py", demo_model)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
@@ -103,7 +102,7 @@ def test_an_absence_leaves_no_process_no_descriptor_and_no_memory(three_absences
 def test_vllms_own_loader_is_tried_after_the_fast_one_that_failed(
     worker_environ: dict[str, str], demo_model: Path, tmp_path: Path
 ) -> None:
-    ran = run_forked(worker_environ, SCRIPTS / "fast_loader.py", demo_model, tmp_path)
+    ran = run(worker_environ, SCRIPTS / "fast_loader.py", demo_model, tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert "\nwarm\n" in ran.stderr
     (failed,) = (line for line in ran.stderr.splitlines() if "the loader that was chosen" in line)
