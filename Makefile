@@ -115,10 +115,11 @@ test: $(INSTALLED) demo ## Run the tests, in four parts at once (five minutes)
 test-all: $(INSTALLED) demo ## Run them, and those marked slow: killed downloads, compiled code, trainings (20 minutes)
 	@$(MAKE) --no-print-directory tested
 
-# They wait about as long as they compute. MARKED chooses among the tests (pytest -m).
-TESTS_1 := tests/settings tests/model tests/unit/doctor tests/unit/engine tests/unit/job_loop tests/unit/trainer
+# They wait about as long as they compute. Nothing of the third imports vLLM. MARKED chooses among
+# the tests (pytest -m).
+TESTS_1 := tests/settings tests/model tests/unit/doctor tests/unit/engine tests/unit/media tests/unit/trainer
 TESTS_2 := tests/platform --ignore=tests/platform/starts
-TESTS_3 := tests/unit --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/job_loop --ignore=tests/unit/trainer
+TESTS_3 := tests/unit --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/media --ignore=tests/unit/trainer
 TESTS_4 := tests/contract tests/platform/starts
 .PHONY: tested test-1 test-2 test-3 test-4
 tested:

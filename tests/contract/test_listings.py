@@ -129,6 +129,7 @@ def test_the_committed_files_are_up_to_date(made: dict[str, str]) -> None:
     assert listings.differing(made) == [], "run: make listings"
 
 
+@pytest.mark.slow
 def test_a_check_names_the_files_that_are_missing_or_differ_and_writes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,8 +132,9 @@ async def test_many_first_requests_at_once_load_an_adapter_once(
     make("busy")
     (answer,) = set(await asyncio.gather(*(text(ask, lora="busy") for _ in range(8))))
     assert answer != plain
-    copies = Path(tempfile.gettempdir()).glob(f"{COPIES}{os.getpid()}-*/busy-*")  # noqa: ASYNC240
-    assert len([*copies]) == 1
+    copies = f"{COPIES}{os.getpid()}-*/busy-*"
+    found = [*Path(tempfile.gettempdir()).glob(copies)]  # noqa: ASYNC240 - a local disk
+    assert len(found) == 1
 
 
 @since("0.31", "vLLM knew the prefixes that it caches by the adapter's name alone")

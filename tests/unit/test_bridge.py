@@ -92,7 +92,7 @@ def test_a_reader_is_woken_once_for_all_that_has_piled_up(engine_loop: Loop) -> 
         assert source.taken.wait(HUNG_S)
         return await stream.read()
 
-    loop.call_soon_threadsafe = counted  # type: ignore[assignment,method-assign]
+    loop.call_soon_threadsafe = counted  # type: ignore[assignment,method-assign]  # counts calls
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         assert runner.run(read()) == list(range(1000))
         assert wake_ups == 1

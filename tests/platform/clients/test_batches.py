@@ -171,7 +171,8 @@ def test_the_status_of_a_job_shows_how_far_its_batch_is(
     make_endpoint: LocalEndpoint, openai_client: OpenAI
 ) -> None:
     endpoint, endless = "/v1/completions", {"prompt": "Hi", **ENDLESS}
-    lines = [line(f"p{index}", endpoint, **endless) for index in range(3)]
+    # They end with the context: all of them take minutes.
+    lines = [line(f"p{index}", endpoint, **endless) for index in range(300)]
     lines.append(line("short", endpoint, prompt="Hi", max_tokens=1))
     spec = {"batch": {"requests": lines, "endpoint": endpoint}}
     job = make_endpoint.call("run", {"input": spec})["id"]
@@ -179,8 +180,8 @@ def test_the_status_of_a_job_shows_how_far_its_batch_is(
     def progress() -> Any:
         return make_endpoint.call(f"status/{job}").get("output") or {}
 
-    wait_until(lambda: progress().get("done") == 1)
-    assert progress()["total"] == 4
+    wait_until(lambda: progress().get("done", 0) > 0)
+    assert progress()["total"] == 301
     newest = next(iter(openai_client.batches.list(limit=1)))
     openai_client.batches.cancel(newest.id)
     assert ended(openai_client, newest).status == "cancelled"

@@ -61,7 +61,7 @@ async def test_the_async_client_pages_through_a_list(async_serve_client: AsyncOp
 def test_what_is_wrong_is_an_error_that_the_client_knows(serve_client: OpenAI) -> None:
     files, purpose = serve_client.files, "any"
     with pytest.raises(openai.BadRequestError, match="'batch'"):
-        files.create(file=b"a", purpose=purpose)  # type: ignore[arg-type]
+        files.create(file=b"a", purpose=purpose)  # type: ignore[arg-type]  # a wrong one
     with pytest.raises(openai.BadRequestError, match="limit"):
         files.list(limit=0)
     with pytest.raises(openai.NotFoundError):

@@ -227,6 +227,7 @@ def test_the_last_step_is_not_stopped(tmp_path: Path) -> None:
     assert trained.steps == STEPS
 
 
+@pytest.mark.slow
 def test_checkpoints_within_an_epoch_change_nothing(tmp_path: Path) -> None:
     rare, often = (Attempts(tmp_path / name, ROWS, VALIDATION) for name in ("rare", "often"))
     rare.run("1", spec(tmp_path))
@@ -236,6 +237,7 @@ def test_checkpoints_within_an_epoch_change_nothing(tmp_path: Path) -> None:
     assert sorted(kept) == [f"checkpoint-{STEPS - 1}", f"checkpoint-{STEPS}"]
 
 
+@pytest.mark.slow
 def test_a_finished_training_is_not_trained_again(tmp_path: Path) -> None:
     attempts = Attempts(tmp_path, ROWS, VALIDATION)
     first = attempts.run("1", spec(tmp_path))
@@ -258,6 +260,7 @@ def test_the_epoch_with_the_least_loss_on_the_rows_held_out_is_the_best(tmp_path
     assert losses[trained.steps] > trained.best_loss + 0.1
 
 
+@pytest.mark.slow
 def test_without_rows_held_out_the_last_epoch_is_the_best(tmp_path: Path) -> None:
     trained = Attempts(tmp_path, ROWS).run("1", spec(tmp_path))
     assert (trained.best_step, trained.best_loss) == (STEPS, None)

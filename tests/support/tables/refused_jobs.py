@@ -1,0 +1,292 @@
+"""Inputs of jobs that are refused, each with its message and the parameter that it names."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from worker.job import ACCEPTED_INPUTS
+
+CHAT = "/v1/chat/completions"
+TURN = {"role": "user", "content": "Hi"}
+SECRET = "my secret prompt"
+FINE_TUNE = "ftjob-" + "a" * 24
+
+Payload = dict[str, Any]
+
+RAW: Payload = {"prompt": "Hi"}
+LISTED: Payload = {"prompts": ["a", "b"]}
+LISTED_EACH: Payload = {**LISTED, "sampling_params": [{}, {}]}
+OPENAI: Payload = {"openai_route": CHAT}
+ROUTE: Payload = {"route": CHAT}
+LLM_ENGINE: Payload = {"format": "llm_engine", "prompt": "Hi"}
+BATCH: Payload = {"format": "llm_engine", "prompts": ["a", "b"]}
+BEAM: Payload = {"use_beam_search": True}
+
+
+def sampled(**params: Any) -> Payload:
+    return {**RAW, "sampling_params": params}
+
+
+# Unknown keys: the form, the key, what is said of it.
+MEANT = "did you mean {!r}?".format
+MISPLACED = 'it belongs into sampling_params: {{"sampling_params": {{"{}": ...}}}}'.format
+OPENAI_FORM = '{"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}'
+SCHEMA_FORM = '{"sampling_params": {"structured_outputs": {"json": {...}}}}'
+UNKNOWN: list[tuple[Payload, str, str]] = [
+    (RAW, "strem", MEANT("stream")),
+    (RAW, "zzz", ""),
+    (LISTED, "zzz", ""),
+    (LISTED_EACH, "zzz", ""),
+    (ROUTE, "methd", MEANT("method")),
+    (OPENAI, "prompt", ""),
+    (OPENAI, "openai_inptu", MEANT("openai_input")),
+    (RAW, "sampling_param", MEANT("sampling_params")),
+    (LISTED, "sampling_param", MEANT("sampling_params")),
+    (RAW, "best_of", MISPLACED("best_of")),
+    (LISTED, "temperature", MISPLACED("temperature")),
+    (RAW, "max_new_tokens", f"{MEANT('max_tokens')} {MISPLACED('max_tokens')}"),
+    (RAW, "priority", "requests of the OpenAI API have it, if SCHEDULING_POLICY=priority"),
+    (RAW, "response_format", f"a schema is {SCHEMA_FORM}"),
+    (RAW, "use_openai_format", f"answers of the OpenAI API come from {OPENAI_FORM}"),
+    (LLM_ENGINE, "max_tokens", MEANT("max_new_tokens")),
+    (LLM_ENGINE, "stop_sequence", MEANT("stop_sequences")),
+    *((LLM_ENGINE, key, "") for key in ("sampling_params", "messages", "n", "logprobs")),
+]
+
+# Wrong values: the form, the key, what is said of it, the values.
+BOOLEAN = "Input should be a valid boolean"
+INTEGER = "Input should be a valid integer"
+NUMBER = "Input should be a valid number"
+FINITE = "Input should be a finite number"
+TEXT = "Input should be a valid string"
+LIST = "Input should be a valid list"
+OBJECT = "Input should be a valid dictionary"
+EMPTY = "List should have at least 1 item after validation, not 0"
+AT_LEAST = "Input should be greater than or equal to {}".format
+AT_MOST = "Input should be less than or equal to {}".format
+PROMPT = "a text, or a list of token ids; prompts takes a list of prompts"
+ITEMS = "a list of 1 to 10,000 items"
+TOO_MANY = "10,001 items, at most 10,000 (MAX_INPUT_ITEMS)"
+VALUES: list[tuple[Payload, str, str, list[Any]]] = [
+    ({}, "prompt", PROMPT, [5, [SECRET], [], [-1], [True], [1.0], {}]),
+    ({}, "messages", LIST, [SECRET]),
+    ({}, "messages", EMPTY, [[]]),
+    (RAW, "apply_chat_template", BOOLEAN, [SECRET]),
+    (RAW, "stream", BOOLEAN, [SECRET, 1]),
+    (RAW, "model", TEXT, [7]),
+    (RAW, "format", "Input should be 'raw' or 'llm_engine'", ["other", "LLM_ENGINE", 7, [SECRET]]),
+    (RAW, "max_batch_size", INTEGER, [SECRET, "5", 1.5, True]),
+    (RAW, "max_batch_size", AT_LEAST(0), [-1]),
+    (RAW, "min_batch_size", AT_LEAST(0), [-0.5]),
+    (RAW, "min_batch_size", FINITE, [math.nan]),
+    (RAW, "batch_size_growth_factor", FINITE, [math.inf]),
+    (RAW, "max_batch_delay_ms", AT_LEAST(0), [-1]),
+    (RAW, "sampling_params", f"{OBJECT} or instance of Sampling", [[SECRET], "n", 7, True]),
+    ({}, "route", TEXT, [[SECRET]]),
+    ({}, "openai_route", TEXT, [[SECRET]]),
+    (OPENAI, "openai_input", OBJECT, [[SECRET]]),
+    (ROUTE, "body", OBJECT, [SECRET]),
+    (ROUTE, "method", TEXT, [[SECRET]]),
+    ({}, "prompts", ITEMS, [[], "", "abc", {}, 7, True]),
+    ({}, "messages_list", ITEMS, [[], {"0": "a"}]),
+    ({}, "prompts", TOO_MANY, [["a"] * 10_001]),
+    (LISTED, "sampling_params", f"{OBJECT} or instance of Sampling", ["n"]),
+    (LISTED, "sampling_params", "0 of them for 2 prompts", [[]]),
+    (LISTED, "sampling_params", "3 of them for 2 prompts", [[{}] * 3]),
+    (LISTED, "use_tqdm", BOOLEAN, [1, "true"]),
+    (LISTED, "stream", BOOLEAN, ["yes"]),
+    (LISTED, "max_batch_size", AT_LEAST(0), [-1]),
+    (LISTED, "model", TEXT, [7]),
+    (LISTED_EACH, "model", TEXT, [7]),
+    (LLM_ENGINE, "prompt", TEXT, [7, ["a"]]),
+    (LLM_ENGINE, "stream", BOOLEAN, [1]),
+    (LLM_ENGINE, "model", TEXT, [7]),
+    (LLM_ENGINE, "max_new_tokens", AT_LEAST(1), [0]),
+    (LLM_ENGINE, "max_new_tokens", INTEGER, [1.5, "20", True]),
+    (LLM_ENGINE, "temperature", AT_LEAST(0), [-0.1]),
+    (LLM_ENGINE, "temperature", AT_MOST(1), [1.1, math.nan]),
+    (LLM_ENGINE, "temperature", NUMBER, ["0", True]),
+    (LLM_ENGINE, "presence_penalty", AT_LEAST(0), [-0.1]),
+    (LLM_ENGINE, "frequency_penalty", AT_MOST(2), [2.1]),
+    (LLM_ENGINE, "top_k", AT_LEAST(-1), [-2]),
+    (LLM_ENGINE, "top_k", INTEGER, [1.5, "1"]),
+    (LLM_ENGINE, "top_p", "Input should be greater than 0", [0]),
+    (LLM_ENGINE, "top_p", AT_MOST(1), [1.1]),
+    (LLM_ENGINE, "stop_sequences", LIST, ["a"]),
+    (LLM_ENGINE, "return_token_log_probs", BOOLEAN, [1]),
+    (LLM_ENGINE, "include_stop_str_in_output", BOOLEAN, [1]),
+    (LLM_ENGINE, "skip_special_tokens", BOOLEAN, [1]),
+    (LLM_ENGINE, "guided_json", OBJECT, ["{}"]),
+    (LLM_ENGINE, "guided_regex", TEXT, [["a"]]),
+    (LLM_ENGINE, "guided_choice", LIST, ["a"]),
+    (LLM_ENGINE, "guided_grammar", TEXT, [{}]),
+    (BATCH, "prompts", LIST, ["Hi"]),
+    (BATCH, "prompts", ITEMS, [[]]),
+    (BATCH, "prompts", TOO_MANY, [["a"] * 10_001]),
+    (BATCH, "temperature", AT_MOST(1), [2]),
+]
+# The same of sampling parameters, which messages name after the object that they stand in.
+BEAM_ONLY = "it has an effect in beam search only: set use_beam_search, too"
+ALL_OF_IT = "vLLM's beam search goes on until no better answer can come: false or 'never'"
+PARAMS: list[tuple[Payload, str, str, list[Any]]] = [
+    ({}, "n", AT_LEAST(1), [0, -1]),
+    ({}, "n", AT_MOST(256), [257]),
+    ({}, "n", INTEGER, [1.0, "2", True, [1], {}]),
+    ({}, "best_of", AT_LEAST(1), [0]),
+    ({}, "best_of", AT_MOST(256), [257]),
+    ({}, "best_of", INTEGER, [2.0, "2", True]),
+    ({}, "use_beam_search", BOOLEAN, [0, 1, "true", []]),
+    ({}, "return_token_log_probs", BOOLEAN, [1]),
+    (BEAM, "length_penalty", NUMBER, ["1.0", True]),
+    (BEAM, "length_penalty", "from -10 to 10", [math.nan, math.inf, -math.inf]),
+    (BEAM, "early_stopping", "Input should be False or 'never'", ["always", "false", 1, []]),
+    (BEAM, "early_stopping", ALL_OF_IT, [True]),
+    ({}, "early_stopping", ALL_OF_IT, [True]),
+    ({}, "early_stopping", BEAM_ONLY, ["never"]),
+    ({}, "length_penalty", BEAM_ONLY, [2]),
+    ({}, "guided_decoding", "an object", ["json", [], True, 7]),
+]
+# The same of fine-tunes.
+OF_FILE: Payload = {"training_file": "a"}
+TUNED: list[tuple[Payload, str, str, list[Any]]] = [
+    ({}, "rows", EMPTY, [[]]),
+    ({}, "training_file", EMPTY.replace("List", "Value"), [""]),
+    (OF_FILE, "max_runtime_sec", "Input should be greater than 0", [0]),
+    (OF_FILE, "seed", INTEGER, [1.5]),
+]
+
+# What vLLM has dropped: the forms, the key, what replaces it.
+BACKEND = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
+PROCESSORS = "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them"
+SHORTER = "vLLM does not cut prompts while it samples: send a shorter one"
+GONE: list[tuple[str, str, dict[str, Any]]] = [
+    ("backend", BACKEND, sampled(backend="x")),
+    ("backend", BACKEND, sampled(guided_decoding={"backend": "x"})),
+    ("guided_backend", BACKEND, sampled(guided_options_request={"guided_backend": "x"})),
+    ("guided_decoding_backend", BACKEND, sampled(guided_decoding_backend="x")),
+    ("guided_decoding_backend", BACKEND, {**RAW, "guided_decoding_backend": "x"}),
+    ("logits_processors", PROCESSORS, sampled(logits_processors=[])),
+    ("truncate_prompt_tokens", SHORTER, sampled(truncate_prompt_tokens=5)),
+]
+
+# Constraints of which a request has more than one: the first is the parameter.
+SEVERAL: list[tuple[list[str], dict[str, Any]]] = [
+    (["guided_json", "guided_regex"], sampled(guided_json={}, guided_regex="")),
+    (["guided_json", "guided_regex"], {**LISTED, "guided_json": {}, "guided_regex": "a"}),
+    (["guided_json", "guided_regex"], {**LISTED_EACH, "guided_json": {}, "guided_regex": "a"}),
+    (["guided_choice", "guided_grammar"], sampled(guided_choice=["a"], guided_grammar="a")),
+    (["guided_json_object", "guided_regex"], sampled(guided_json_object=True, guided_regex="a")),
+    (
+        ["guided_json", "structured_outputs.regex"],
+        {**RAW, "sampling_params": {"guided_json": {}}, "structured_outputs": {"regex": "a"}},
+    ),
+    (
+        ["guided_decoding.choice", "guided_options_request.guided_json"],
+        sampled(guided_decoding={"choice": []}, guided_options_request={"guided_json": {}}),
+    ),
+    (
+        ["structured_outputs.regex", "structured_outputs.structural_tag"],
+        sampled(structured_outputs={"regex": "a", "structural_tag": "b"}),
+    ),
+]
+BOTH: dict[str, Any] = {
+    "guided_json": {},
+    "guided_whitespace_pattern": " ",
+    "structured_outputs": {"regex": "a"},
+    "return_token_log_probs": True,
+}
+
+
+def turn(content: Any, role: Any = "user") -> Payload:
+    return {"messages": [{"role": role, "content": content}]}
+
+
+# Other places: the parameter, what is said of it, the input. Of a list only the first mistake is
+# named: a complaint about each would take seconds and gigabytes.
+NO_MESSAGE = "Input should be a valid dictionary or instance of Message"
+NO_PARTS = f"{TEXT}; messages.0.content.list[dict[str,any]].0: {OBJECT}"
+NO_WORDS = "a part of type text has its words under text, as a string"
+NO_UNICODE = f"{TEXT}, unable to parse raw data as a unicode string"
+REPEATED = "200 times for as many sampling_params it has 1,004,000 characters, at most 1,000,000"
+EACH_OF_200: Payload = {"prompts": ["a"] * 200, "sampling_params": [{}] * 200}
+EITHER = "either a prompt or prompts"
+SOURCES = "one of id, training_file, training_path and rows"
+GOES_ON = "a fine-tune that is there goes on with its id alone"
+PLACES: list[tuple[str, str, Payload]] = [
+    ("input", NO_UNICODE, {**RAW, "\ud83d": 1}),
+    (
+        "prompt",
+        f"{PROMPT}; stream: {BOOLEAN}; unknown key 'a'",
+        {"prompt": 5, "stream": "", "a": 1},
+    ),
+    ("messages.0", NO_MESSAGE, {"messages": [SECRET] * 9_999}),
+    ("messages.0.role", "Field required", {"messages": [{}] * 9_999}),
+    ("messages.0.role", TEXT, turn(SECRET, role=5)),
+    ("messages.0.content.str", NO_PARTS, turn([SECRET] * 9_999)),
+    ("messages.0.content", NO_WORDS, turn([{"type": "text"}])),
+    ("messages.0.content", NO_WORDS, turn([{"type": "text", "text": [SECRET]}])),
+    ("tools.0", OBJECT, {**RAW, "tools": [0] * 99}),
+    ("guided_regex", REPEATED, {**EACH_OF_200, "guided_regex": "a" * 5_000}),
+    ("stop_sequences.0", TEXT, {**LLM_ENGINE, "stop_sequences": [0] * 9_999}),
+    ("guided_choice.0", TEXT, {**LLM_ENGINE, "guided_choice": [1]}),
+    ("input", EITHER, {**LLM_ENGINE, "prompt": None}),
+    ("input", EITHER, {**LLM_ENGINE, "prompts": ["b"]}),
+    ("fine_tune", SOURCES, {"fine_tune": {}}),
+    ("fine_tune", SOURCES, {"fine_tune": {"id": FINE_TUNE, "training_file": "a"}}),
+    ("fine_tune", SOURCES, {"fine_tune": {"rows": [{}], "training_path": "rows.csv"}}),
+    ("fine_tune", GOES_ON, {"fine_tune": {"id": FINE_TUNE, "suffix": "other"}}),
+]
+
+# Other messages: the parameter, the whole message, the input.
+NO_SHAPE = f"The input is none of the shapes that this worker takes; {ACCEPTED_INPUTS}"
+NO_SHAPES: list[Any] = [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"promt": "Hi"}]
+MANY_WRONG = f"more than 100 items are wrong; item 101: prompt: {PROMPT}"
+PATTERN = "structured_outputs.whitespace_pattern"
+THE_SAME = f"sampling_params: guided_whitespace_pattern and {PATTERN} are the same"
+TWO_PATTERNS = sampled(
+    guided_whitespace_pattern="a", structured_outputs={"regex": "x", "whitespace_pattern": "b"}
+)
+ONE_SHAPE = "messages and messages_list and prompts: one of them, not more"
+ONE_KIND = "an answer is held to one of guided_json, guided_regex, not more"
+OF_N = "sampling_params.best_of: at least n, which are chosen from that many"
+TWO_MISTAKES = f"sampling_params.n: {AT_LEAST(1)}; sampling_params.best_of: {INTEGER}"
+OUTSIDE = f"sampling_params.return_token_log_probs: {BOOLEAN}"
+NO_FILE = "unknown key 'fine_tune.trainingfile': did you mean 'fine_tune.training_file'?"
+MESSAGES: list[tuple[str | None, str, Any]] = [
+    *((None, NO_SHAPE, payload) for payload in NO_SHAPES),
+    ("z" * 65, f"unknown key {'z' * 64!r}...", {**RAW, "z" * 65: 1}),
+    ("prompt", "prompt and prompts: one of them, not more", {**LISTED, "prompt": "a"}),
+    ("messages", ONE_SHAPE, {**LISTED, "messages": [TURN], "messages_list": [[TURN]]}),
+    ("prompt", MANY_WRONG, {"prompts": ["a", *[7] * 101]}),
+    ("best_of", OF_N, sampled(n=256, best_of=255)),
+    ("n", TWO_MISTAKES, sampled(best_of="2", n=0)),
+    ("return_token_log_probs", OUTSIDE, {**RAW, "return_token_log_probs": "yes"}),
+    (PATTERN, THE_SAME, TWO_PATTERNS),
+    ("fine_tune.trainingfile", NO_FILE, {"fine_tune": {"trainingfile": "a"}}),
+    ("guided_json", ONE_KIND, {**LLM_ENGINE, "guided_json": {}, "guided_regex": "a"}),
+]
+
+
+def refused() -> Iterator[tuple[str | None, str, Any]]:
+    """Yield the parameter, the message and the input of every case."""
+    for base, key, remedy in UNKNOWN:
+        yield key, f"unknown key {key!r}: {remedy}".removesuffix(": "), {**base, key: 1}
+    for base, key, message, values in VALUES:
+        yield from ((key, f"{key}: {message}", {**base, key: one}) for one in values)
+    for base, key, message, values in PARAMS:
+        name = f"sampling_params.{key}"
+        yield from ((key, f"{name}: {message}", sampled(**base, **{key: one})) for one in values)
+    for base, key, message, values in TUNED:
+        name = f"fine_tune.{key}"
+        tuned = ({"fine_tune": {**base, key: one}} for one in values)
+        yield from ((name, f"{name}: {message}", payload) for payload in tuned)
+    for key, instead, payload in GONE:
+        yield key, f"sampling_params: {key} is gone: {instead}", payload
+    for keys, payload in SEVERAL:
+        message = f"sampling_params: an answer is held to one of {', '.join(keys)}, not more"
+        yield keys[0], message, payload
+    for key, value in BOTH.items():
+        message = f"{key} stands in sampling_params and beside them"
+        yield key, message, {**RAW, "sampling_params": {key: value}, **{key: value}}
+    yield from ((name, f"{name}: {message}", payload) for name, message, payload in PLACES)
+    yield from MESSAGES
