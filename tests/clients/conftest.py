@@ -47,7 +47,7 @@ def llm_engine_worker(
 
 
 @pytest.fixture(scope="session", params=WAYS)
-def scripts(
+def scripts_host(
     request: pytest.FixtureRequest,
     worker_environ: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,

@@ -28,7 +28,7 @@ AGENTS = [
 
 
 @pytest.fixture(scope="module")
-def endpoint(
+def coding_endpoint(
     worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalEndpoint]:
     require_installed(INSTALLED)
@@ -51,14 +51,14 @@ def endpoint(
 
 @pytest.mark.parametrize(("script", "route", "least"), AGENTS, ids=[row[0] for row in AGENTS])
 def test_an_agents_first_request_is_answered_by_the_endpoint(
-    script: str, route: str, least: int, endpoint: LocalEndpoint, tmp_path: Path
+    script: str, route: str, least: int, coding_endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:
     environ = {
         "PATH": f"{INSTALLED / 'node_modules' / '.bin'}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
-        "ANTHROPIC_BASE_URL": f"{endpoint.url}/openai",
+        "ANTHROPIC_BASE_URL": f"{coding_endpoint.url}/openai",
         "ANTHROPIC_AUTH_TOKEN": "any",
-        "OPENAI_BASE_URL": endpoint.openai_url,
+        "OPENAI_BASE_URL": coding_endpoint.openai_url,
         "OPENAI_API_KEY": "any",
         # Or it also asks hosts of its maker.
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -75,7 +75,7 @@ def test_an_agents_first_request_is_answered_by_the_endpoint(
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) > 1, done.stderr
-    (worker,) = endpoint.log.parent.glob("worker-*.log")
+    (worker,) = coding_endpoint.log.parent.glob("worker-*.log")
     # The line comes when the job has ended, soon after its last event.
     line = rf"route={route} status=\d+ prompt_tokens=(\d+)"
     wait_until(lambda: re.search(line, worker.read_text()))

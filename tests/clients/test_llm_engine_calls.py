@@ -19,9 +19,9 @@ every_mode = pytest.mark.parametrize("mode", ["sync", "async"])
 
 
 @pytest.fixture(scope="module")
-def completions(scripts: Host) -> dict[str, Any]:
+def completions(scripts_host: Host) -> dict[str, Any]:
     """Return the answers that the script got."""
-    found = scripts.printed("completions")
+    found = scripts_host.printed("completions")
     assert [*found["sync"]] == [*found["async"]] == NAMES
     return found
 
@@ -101,20 +101,20 @@ def test_calls_at_once_are_each_answered_right(completions: dict[str, Any]) -> N
 
 
 @pytest.fixture(scope="module")
-def adapter_files(scripts: Host) -> dict[str, str]:
+def adapter_files(scripts_host: Host) -> dict[str, str]:
     """Put two adapters on the volume; return the files of the one that is deleted."""
-    scripts.adapter(OTHER)
-    return {path.name: path.read_bytes().hex() for path in scripts.adapter(ADAPTER).iterdir()}
+    scripts_host.adapter(OTHER)
+    return {path.name: path.read_bytes().hex() for path in scripts_host.adapter(ADAPTER).iterdir()}
 
 
 @pytest.fixture(scope="module")
-def listing(scripts: Host, adapter_files: dict[str, str]) -> dict[str, Any]:
+def listing(scripts_host: Host, adapter_files: dict[str, str]) -> dict[str, Any]:
     """Return the answers that the script got, under each base that an address may have."""
     assert len(adapter_files) == 2
     ends = {SERVE: ["/", "/v1", "/v1/"], CLASSES: []}.get(
-        scripts.way, ["/", "/v2/local/", "/v2/local/openai"]
+        scripts_host.way, ["/", "/v2/local/", "/v2/local/openai"]
     )
-    return scripts.printed("models", ADAPTER, *(f"{scripts.url}{end}" for end in ends))
+    return scripts_host.printed("models", ADAPTER, *(f"{scripts_host.url}{end}" for end in ends))
 
 
 def test_models_are_listed_and_described_under_all_their_names(listing: dict[str, Any]) -> None:
@@ -141,24 +141,26 @@ def test_a_base_has_or_lacks_what_belongs_to_a_path(listing: dict[str, Any]) -> 
 
 
 def test_an_adapters_files_are_downloaded_by_links_and_held_by_no_job(
-    listing: dict[str, Any], adapter_files: dict[str, str], scripts: Host
+    listing: dict[str, Any], adapter_files: dict[str, str], scripts_host: Host
 ) -> None:
-    if scripts.way == SERVE:
+    if scripts_host.way == SERVE:
         assert listing["files"] == adapter_files
     else:
         assert "volume" in listing["files"]["error"]
     assert listing["format"]["error"] == "BadRequestError"
 
 
-def test_a_deleted_adapter_is_gone_and_nothing_else(listing: dict[str, Any], scripts: Host) -> None:
+def test_a_deleted_adapter_is_gone_and_nothing_else(
+    listing: dict[str, Any], scripts_host: Host
+) -> None:
     found = listing["deleted"]
     assert found["deleted"] == {"deleted": True}
     for call in ("again", "get", "completion", "download"):
         assert found[call]["error"] == "NotFoundError", call
     assert ADAPTER not in found["listed"]
     assert {*BASES, "listed", OTHER} <= set(found["listed"])
-    assert not (scripts.volume / "adapters" / ADAPTER).exists()
-    assert (scripts.volume / "adapters" / OTHER).is_dir()
+    assert not (scripts_host.volume / "adapters" / ADAPTER).exists()
+    assert (scripts_host.volume / "adapters" / OTHER).is_dir()
     for name in ("base", "base by its other name", "of the settings"):
         assert found[name]["error"] == "BadRequestError", name
 
@@ -194,11 +196,11 @@ NOT_EVERYWHERE = {"past the client": {SERVE, ENDPOINT, PROXY}, "wrong key": {SER
 
 @pytest.mark.parametrize("part", TABLE)
 def test_a_refusal_is_the_error_that_the_client_knows_with_the_reason(
-    part: str, scripts: Host
+    part: str, scripts_host: Host
 ) -> None:
-    if scripts.way not in NOT_EVERYWHERE.get(part, {scripts.way}):
+    if scripts_host.way not in NOT_EVERYWHERE.get(part, {scripts_host.way}):
         pytest.skip("there are no such calls")
-    refusals = scripts.printed("refused", part)[part]
+    refusals = scripts_host.printed("refused", part)[part]
     for name, (error, says) in TABLE[part].items():
         refusal = refusals[name]
         assert (refusal["error"], says in refusal["message"]) == (error, True), (name, refusal)
@@ -207,8 +209,8 @@ def test_a_refusal_is_the_error_that_the_client_knows_with_the_reason(
 
 
 def test_a_value_out_of_range_is_refused_by_the_client_itself_or_by_the_worker(
-    scripts: Host,
+    scripts_host: Host,
 ) -> None:
-    refusal = scripts.printed("refused", "out of range")["out of range"]["temperature"]
-    error = BAD if scripts.way == CLASSES else "ValidationError"
+    refusal = scripts_host.printed("refused", "out of range")["out of range"]["temperature"]
+    error = BAD if scripts_host.way == CLASSES else "ValidationError"
     assert (refusal["error"], "temperature" in refusal["message"]) == (error, True)

@@ -13,15 +13,15 @@ from support.processes.llm_engine import Host
 
 
 @pytest.fixture(scope="module")
-def folder(scripts: Host) -> Path:
+def folder(scripts_host: Host) -> Path:
     """Return where the ways, which share a volume, write: nothing there is written over."""
-    return scripts.volume / "out" / scripts.way
+    return scripts_host.volume / "out" / scripts_host.way
 
 
 @pytest.fixture(scope="module")
-def answers(scripts: Host) -> dict[str, Any]:
+def answers(scripts_host: Host) -> dict[str, Any]:
     """Return the answers that the script got."""
-    return scripts.printed("batches", str(scripts.volume), f"out/{scripts.way}")
+    return scripts_host.printed("batches", str(scripts_host.volume), f"out/{scripts_host.way}")
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +107,14 @@ TAUGHT = "The red code."
 
 
 @pytest.fixture(scope="module")
-def tuned(scripts: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def tuned_job(scripts_host: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the answers that the script got."""
     folder: Path = tmp_path_factory.mktemp("fine-tunes")
-    return scripts.printed("fine_tunes", cwd=folder)
+    return scripts_host.printed("fine_tunes", cwd=folder)
 
 
-def test_rows_become_an_adapter_that_answers_by_its_name(tuned: dict[str, Any]) -> None:
-    trained = tuned["trained"]
+def test_rows_become_an_adapter_that_answers_by_its_name(tuned_job: dict[str, Any]) -> None:
+    trained = tuned_job["trained"]
     name = trained["found"]["fine_tuned_model"]
     assert (trained["found"]["id"], trained["found"]["status"]) == (trained["id"], "SUCCESS")
     assert name.startswith("demo.my-experiment.")
@@ -125,8 +125,8 @@ def test_rows_become_an_adapter_that_answers_by_its_name(tuned: dict[str, Any]) 
     assert trained["deleted"] == [True] * 3
 
 
-def test_events_have_the_losses_as_its_trainer_does(tuned: dict[str, Any]) -> None:
-    events = tuned["trained"]["events"]
+def test_events_have_the_losses_as_its_trainer_does(tuned_job: dict[str, Any]) -> None:
+    events = tuned_job["trained"]["events"]
     assert {event["level"] for event in events} <= {"info", "warn"}
     metrics = [ast.literal_eval(one["message"]) for one in events if one["message"][0] == "{"]
     losses = [one["loss"] for one in metrics if "loss" in one]
@@ -135,12 +135,12 @@ def test_events_have_the_losses_as_its_trainer_does(tuned: dict[str, Any]) -> No
     assert all(event["timestamp"] for event in events)
 
 
-def test_one_is_cancelled_unless_it_has_ended(tuned: dict[str, Any]) -> None:
-    assert tuned["trained"]["late cancel"] is False
-    assert tuned["cancelled"] == {"success": True, "status": "CANCELLED"}
+def test_one_is_cancelled_unless_it_has_ended(tuned_job: dict[str, Any]) -> None:
+    assert tuned_job["trained"]["late cancel"] is False
+    assert tuned_job["cancelled"] == {"success": True, "status": "CANCELLED"}
 
 
-def test_what_is_wrong_is_refused_with_the_clients_errors(tuned: dict[str, Any]) -> None:
-    assert tuned["no file"]["error"] == "NotFoundError"
-    assert tuned["no name"]["error"] == "BadRequestError"
-    assert "did you mean 'hyperparameters.epochs'?" in tuned["no name"]["message"]
+def test_what_is_wrong_is_refused_with_the_clients_errors(tuned_job: dict[str, Any]) -> None:
+    assert tuned_job["no file"]["error"] == "NotFoundError"
+    assert tuned_job["no name"]["error"] == "BadRequestError"
+    assert "did you mean 'hyperparameters.epochs'?" in tuned_job["no name"]["message"]

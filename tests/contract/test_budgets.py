@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 
 from support import ROOT
 
@@ -52,3 +53,19 @@ def test_the_worker_has_few_broad_excepts() -> None:
 def test_every_suppressed_rule_has_its_reason_on_its_line() -> None:
     bare = re.compile(r"#\s*(noqa|type: ignore)(:\s?[A-Z0-9, ]+|\[[\w, -]+\])?\s*$", re.MULTILINE)
     assert [name for name, source in SOURCES.items() if bare.search(source)] == []
+
+
+YIELDED = re.compile(r"(?:Async)?(?:Iterator|Generator)\[(.+?)(?:, None){0,2}\]")
+
+
+def test_a_fixtures_name_stands_for_one_type_in_all_tests() -> None:
+    types: dict[str, set[str]] = defaultdict(set)
+    for name, source in SOURCES.items():
+        for node in ast.walk(ast.parse(source)) if name.startswith("tests/") else ():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                "fixture" in ast.unparse(decorator) for decorator in node.decorator_list
+            ):
+                returned = ast.unparse(node.returns) if node.returns else ""
+                yielded = YIELDED.fullmatch(returned.strip("'"))
+                types[node.name].add(yielded[1] if yielded else returned)
+    assert {name: found for name, found in types.items() if len(found) > 1} == {}

@@ -41,7 +41,7 @@ def built() -> Server:
 
 
 @pytest.fixture
-def server(built: Server) -> Iterator[Server]:
+def vllm_server(built: Server) -> Iterator[Server]:
     """The same, for tests that replace vLLM's app."""
     app = built._app
     yield built
@@ -53,13 +53,13 @@ async def answer(server: Server, path: str, body: Mapping[str, Any] | None) -> l
 
 
 @pytest.mark.parametrize("noted", [None, SimpleNamespace(prompt_tokens=3, completion_tokens=2)])
-async def test_the_tokens_that_a_route_notes_are_the_usage(server: Server, noted: Any) -> None:
+async def test_the_tokens_that_a_route_notes_are_the_usage(vllm_server: Server, noted: Any) -> None:
     async def app(scope: Message, receive: Any, send: Any) -> None:
         scope["state"]["request_metadata"] = SimpleNamespace(final_usage_info=noted)
         await replying("{}")(scope, receive, send)
 
-    server._app, usage = app, Usage()
-    assert [part async for part in server.call(CHAT, {}, "job-1", usage)]
+    vllm_server._app, usage = app, Usage()
+    assert [part async for part in vllm_server.call(CHAT, {}, "job-1", usage)]
     assert usage == (Usage(3, 2) if noted else Usage())
 
 
@@ -171,15 +171,15 @@ def test_characters_are_sent_as_they_are() -> None:
     ],
     ids=["answer", "error", "stream"],
 )
-async def test_every_answer_of_a_dead_engine_is_engine_dead(server: Server, app: Any) -> None:
-    server._app, CLIENT.errored = app, True
+async def test_every_answer_of_a_dead_engine_is_engine_dead(vllm_server: Server, app: Any) -> None:
+    vllm_server._app, CLIENT.errored = app, True
     with pytest.raises(EngineDead):
-        await answer(server, "/v1/completions", {})
+        await answer(vllm_server, "/v1/completions", {})
 
 
-async def test_an_engine_can_die_in_the_middle_of_a_stream(server: Server) -> None:
-    server._app = replying("data: 1\n\n", "data: 2\n\n", media_type="text/event-stream")
-    parts = server.call("/v1/completions", {}, "job-1")
+async def test_an_engine_can_die_in_the_middle_of_a_stream(vllm_server: Server) -> None:
+    vllm_server._app = replying("data: 1\n\n", "data: 2\n\n", media_type="text/event-stream")
+    parts = vllm_server.call("/v1/completions", {}, "job-1")
     assert [await anext(parts), await anext(parts)] == [
         Head(200, "text/event-stream"),
         b"data: 1\n\n",
@@ -193,19 +193,19 @@ PIXEL = {"type": "image_url", "image_url": {"url": data_url(1, 1)}}
 IMAGE = {"messages": [{"role": "user", "content": [PIXEL]}]}
 
 
-async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(server: Server) -> None:
+async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(vllm_server: Server) -> None:
     async def app(*_: Any) -> None:
         raise OSError("no image " + "x" * 500)
 
-    server._app = app
+    vllm_server._app = app
     with pytest.raises(InvalidInput) as caught:
-        await answer(server, CHAT, IMAGE)
+        await answer(vllm_server, CHAT, IMAGE)
     message = "A part of the messages could not be loaded: no image "
     assert caught.value.message == message + "x" * (200 - len("no image "))
     with pytest.raises(OSError, match="no image"):
-        await answer(server, CHAT, {"messages": [{"role": "user", "content": "Hi"}]})
+        await answer(vllm_server, CHAT, {"messages": [{"role": "user", "content": "Hi"}]})
     with pytest.raises(OSError, match="no image"):
-        await answer(server, "/version", None)
+        await answer(vllm_server, "/version", None)
 
 
 # A prompt that is too long:
@@ -250,10 +250,10 @@ async def refused(server: Server, app: Any, path: str, body: Any) -> str:
     ids=repr,
 )
 async def test_a_refusal_of_a_prompt_that_is_too_long_has_its_length(
-    server: Server, body: Any, counted: Any, param: str
+    vllm_server: Server, body: Any, counted: Any, param: str
 ) -> None:
     app = Long(param)
-    assert await refused(server, app, "/v1/completions", body) == (
+    assert await refused(vllm_server, app, "/v1/completions", body) == (
         "The prompt has 5,000 tokens. Together with its answer, at most 1,024 fit this model's "
         "context: send a shorter prompt."
     )
@@ -272,7 +272,7 @@ async def test_a_refusal_of_a_prompt_that_is_too_long_has_its_length(
     ids=["other", "ids", "longer", "responses", "get"],
 )
 async def test_other_refusals_count_no_tokens(
-    server: Server, path: str, body: Any, param: str
+    vllm_server: Server, path: str, body: Any, param: str
 ) -> None:
     app = Long(param)
-    assert (await refused(server, app, path, body), app.counted) == ("too long", [])
+    assert (await refused(vllm_server, app, path, body), app.counted) == ("too long", [])

@@ -52,7 +52,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def secret(tmp_path_factory: pytest.TempPathFactory) -> str:
+def secret_option(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The build option with a token that may read everything."""
     file = tmp_path_factory.mktemp("secret") / "token"
     file.write_text(f"{MEMBER}\n")
@@ -60,12 +60,12 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def build(buildah: Buildah, context: Path, loopback_hub: Hub, secret: str) -> Build:
+def build(buildah: Buildah, context: Path, loopback_hub: Hub, secret_option: str) -> Build:
     """Build the Dockerfile on the stand-in, with arguments, and with a token by default."""
 
     def built(tag: str, context: Path = context, token: bool = True, **arguments: str) -> Ran:
         every = {"BASE_IMAGE": STANDIN, "HF_ENDPOINT": loopback_hub.endpoint, **arguments}
         options = [f"--build-arg={name}={value}" for name, value in every.items()]
-        return buildah.build(tag, context, *options, *([secret] if token else []))
+        return buildah.build(tag, context, *options, *([secret_option] if token else []))
 
     return built

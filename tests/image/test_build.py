@@ -44,7 +44,7 @@ Build = Callable[..., Ran]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def models(loopback_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build_models(loopback_hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A private model, a gated one, a tokenizer, and a model without weights."""
     folder = tmp_path_factory.mktemp("models")
     whole, bare, tokens = (folder / name for name in ("whole", "bare", "tokens"))
@@ -68,7 +68,7 @@ def general(build: Build, buildah: Buildah) -> Image:
 
 
 @pytest.fixture(scope="session")
-def baked(build: Build, buildah: Buildah) -> Image:
+def baked_image(build: Build, buildah: Buildah) -> Image:
     built = build("baked", **ARGUMENTS)
     assert built.returncode == 0, built.stdout + built.stderr
     return buildah.image("baked")
@@ -97,14 +97,14 @@ def test_an_image_has_labels_that_describe_it(general: Image) -> None:
 
 
 def test_the_environment_of_an_image_holds_what_the_base_sets_and_one_variable_more(
-    baked: Image, buildah: Buildah
+    baked_image: Image, buildah: Buildah
 ) -> None:
     before = buildah.image("localhost/standin").config["config"]["Env"]
-    assert set(baked.config["config"]["Env"]) - set(before) == {"PYTHONUNBUFFERED=1"}
+    assert set(baked_image.config["config"]["Env"]) - set(before) == {"PYTHONUNBUFFERED=1"}
 
 
 def test_a_baked_image_holds_the_weights_and_describes_them_to_the_worker(
-    baked: Image, buildah: Buildah, models: Path
+    baked_image: Image, buildah: Buildah, build_models: Path
 ) -> None:
     manifest = json.loads(python(buildah, f"print(open('/{MANIFEST}').read())"))
     assert manifest["settings"] == ARGUMENTS
@@ -113,26 +113,26 @@ def test_a_baked_image_holds_the_weights_and_describes_them_to_the_worker(
     assert (tokenizer["model"], tokenizer["revision"]) == (TOKENIZER, None)
     assert model["place"] == f"/{CACHE}/snapshots/{model['commit']}"
     read = f"print(open('{model['place']}/model.safetensors', 'rb').read().hex())"
-    weights = (models / "whole" / "model.safetensors").read_bytes()
+    weights = (build_models / "whole" / "model.safetensors").read_bytes()
     assert bytes.fromhex(python(buildah, read)) == weights
 
 
 def test_a_worker_finds_what_is_baked_without_asking_the_hub(
-    baked: Image, buildah: Buildah, loopback_hub: Hub
+    baked_image: Image, buildah: Buildah, loopback_hub: Hub
 ) -> None:
     before = len(loopback_hub.requests)
     assert python(buildah, RESOLVE).split() == ["image", "image", "awq"]
     assert len(loopback_hub.requests) == before
 
 
-def test_the_token_is_nowhere_in_the_image(baked: Image) -> None:
-    assert baked.holds(MARK), "nothing in a layer would be found"
-    assert baked.holds("MODEL_NAME"), "nothing in the history would be found"
-    assert not baked.holds(MEMBER)
+def test_the_token_is_nowhere_in_the_image(baked_image: Image) -> None:
+    assert baked_image.holds(MARK), "nothing in a layer would be found"
+    assert baked_image.holds("MODEL_NAME"), "nothing in the history would be found"
+    assert not baked_image.holds(MEMBER)
 
 
-def test_nothing_needed_only_for_the_download_is_left(baked: Image) -> None:
-    there = names(baked.layer_of(MANIFEST))
+def test_nothing_needed_only_for_the_download_is_left(baked_image: Image) -> None:
+    there = names(baked_image.layer_of(MANIFEST))
     # Where the secret was, an empty directory stays.
     outside = {name for name in there if not name.startswith("models")} - {"run", "run/secrets"}
     assert outside == {MANIFEST}
@@ -140,7 +140,12 @@ def test_nothing_needed_only_for_the_download_is_left(baked: Image) -> None:
 
 
 def test_a_change_of_the_source_downloads_nothing_again(
-    baked: Image, build: Build, buildah: Buildah, context: Path, loopback_hub: Hub, tmp_path: Path
+    baked_image: Image,
+    build: Build,
+    buildah: Buildah,
+    context: Path,
+    loopback_hub: Hub,
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(context, tmp_path / "changed")
     handler = tmp_path / "changed" / "src" / "handler.py"
@@ -148,14 +153,16 @@ def test_a_change_of_the_source_downloads_nothing_again(
     before = len(loopback_hub.requests)
     assert build("changed", context=tmp_path / "changed", **ARGUMENTS).returncode == 0
     changed = buildah.image("changed")
-    assert changed.layer_of(MANIFEST).name == baked.layer_of(MANIFEST).name
-    assert changed.layer_of(HANDLER).name != baked.layer_of(HANDLER).name
+    assert changed.layer_of(MANIFEST).name == baked_image.layer_of(MANIFEST).name
+    assert changed.layer_of(HANDLER).name != baked_image.layer_of(HANDLER).name
     assert len(loopback_hub.requests) == before
 
 
-def test_the_weights_lie_below_the_source(baked: Image) -> None:
-    layers = [layer.name for layer in baked.layers]
-    assert layers.index(baked.layer_of(MANIFEST).name) < layers.index(baked.layer_of(HANDLER).name)
+def test_the_weights_lie_below_the_source(baked_image: Image) -> None:
+    layers = [layer.name for layer in baked_image.layers]
+    assert layers.index(baked_image.layer_of(MANIFEST).name) < layers.index(
+        baked_image.layer_of(HANDLER).name
+    )
 
 
 def test_a_gated_model_without_a_token_fails_the_build_and_says_how_to_give_it(

@@ -23,7 +23,7 @@ Send = Callable[[Row, int | None], Awaitable[list[list[Any]]]]
 
 
 @pytest.fixture
-def send(demo_engine: "InProcessEngine", settings: Settings) -> Send:
+def send_job(demo_engine: "InProcessEngine", settings: Settings) -> Send:
     async def send(row: Row, count: int | None = None) -> list[list[Any]]:
         environ = {"MODEL_NAME": settings.model_name, "DEFAULT_BATCH_MAX_DELAY_MS": "0"}
         worker = Worker(Engines(demo_engine), Settings.from_env({**environ, **row.settings}))
@@ -38,8 +38,8 @@ def send(demo_engine: "InProcessEngine", settings: Settings) -> Send:
 @pytest.mark.parametrize(
     "row", [row for rows in TABLES.values() for row in rows], ids=lambda row: row.form
 )
-async def test_a_job_is_answered_as_the_page_says(row: Row, send: Send) -> None:
-    for job, chunks in zip(row.jobs, await send(row, None), strict=True):
+async def test_a_job_is_answered_as_the_page_says(row: Row, send_job: Send) -> None:
+    for job, chunks in zip(row.jobs, await send_job(row, None), strict=True):
         message = refused(chunks)
         if row.verdict is Verdict.REFUSED:
             assert message, (job, chunks)
@@ -50,11 +50,11 @@ async def test_a_job_is_answered_as_the_page_says(row: Row, send: Send) -> None:
 
 @of_the_pinned
 @pytest.mark.parametrize("head", TABLES)
-async def test_the_pages_table_is_what_callers_learn(head: str, send: Send) -> None:
+async def test_the_pages_table_is_what_callers_learn(head: str, send_job: Send) -> None:
     async def cells(row: Row) -> tuple[str, ...]:
         if row.verdict is not Verdict.REFUSED:
             return row.form, row.verdict, row.differs
-        (first,) = await send(row, 1)
+        (first,) = await send_job(row, 1)
         return row.form, row.verdict, shortened(refused(first) or "")
 
     columns = (head, "verdict", "what differs, or the message")

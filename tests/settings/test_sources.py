@@ -19,7 +19,7 @@ ReadSources = Callable[..., start.Start]
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> ReadSources:
+def read_sources(tmp_path: Path) -> ReadSources:
     # The real one lies in the root of an image.
     config, baked = tmp_path / "config.yaml", tmp_path / "baked.json"
 
@@ -33,8 +33,8 @@ def read(tmp_path: Path) -> ReadSources:
     return read
 
 
-def test_every_source_sets_what_the_stronger_ones_leave_open(read: ReadSources) -> None:
-    result = read(
+def test_every_source_sets_what_the_stronger_ones_leave_open(read_sources: ReadSources) -> None:
+    result = read_sources(
         "model-name: org/file\nrevision: file\nseed: 1\ndtype: half\nmax-num-seqs: 2\n"
         "max-logprobs: 3\nmax-concurrency: 4\ndefault-batch-size: 4\nmin-model-len: 4\n",
         {"MODEL_NAME": "org/baked", "MODEL_REVISION": "baked", "SEED": 5, "DTYPE": "float32"}
@@ -63,13 +63,15 @@ def test_every_source_sets_what_the_stronger_ones_leave_open(read: ReadSources) 
     ids=["a file", "the environment", "the extra arguments"],
 )
 def test_a_model_may_be_named_by_any_source(
-    read: ReadSources, image: dict[str, Any] | None, environ: dict[str, str], model: str
+    read_sources: ReadSources, image: dict[str, Any] | None, environ: dict[str, str], model: str
 ) -> None:
-    assert read("model: org/file\n", image, **environ).arguments.vllm.model == model
+    assert read_sources("model: org/file\n", image, **environ).arguments.vllm.model == model
 
 
-def test_a_weaker_source_is_overruled_in_any_spelling_of_a_setting(read: ReadSources) -> None:
-    result = read(
+def test_a_weaker_source_is_overruled_in_any_spelling_of_a_setting(
+    read_sources: ReadSources,
+) -> None:
+    result = read_sources(
         "model: org/file\nmin-batch-size: 2\nenable-log-requests: true\nserved-model-name: old\n",
         MODEL_NAME="org/environ",
         DEFAULT_MIN_BATCH_SIZE="3",
@@ -83,9 +85,9 @@ def test_a_weaker_source_is_overruled_in_any_spelling_of_a_setting(read: ReadSou
 
 
 @pytest.mark.parametrize("blank", ["", "  "])
-def test_a_blank_variable_overrules_nothing(read: ReadSources, blank: str) -> None:
+def test_a_blank_variable_overrules_nothing(read_sources: ReadSources, blank: str) -> None:
     file = "seed: 7\nmodel-name: org/file\nmax-concurrency: 8\n"
-    result = read(file, MODEL_NAME=blank, SEED=blank, MAX_CONCURRENCY=blank)
+    result = read_sources(file, MODEL_NAME=blank, SEED=blank, MAX_CONCURRENCY=blank)
     assert (result.arguments.vllm.seed, result.arguments.vllm.model) == (7, "org/file")
     assert result.settings.max_concurrency == 8
 
@@ -128,28 +130,28 @@ NAMES = ["a", "b", "org/model"]
     ],
 )  # fmt: skip - one line a case
 def test_yaml_of_any_kind_means_what_the_variable_would(
-    read: ReadSources, line: str, argument: str, effective: Any
+    read_sources: ReadSources, line: str, argument: str, effective: Any
 ) -> None:
-    result = read(line, MODEL_NAME="org/model")
+    result = read_sources(line, MODEL_NAME="org/model")
     assert getattr(result.arguments.vllm, argument) == effective
     assert result.warnings == ()
 
 
-def test_an_embedder_may_be_set_by_a_file(read: ReadSources) -> None:
-    result = read("embedding-model-name: org/e\nembedding-seed: 7\n", MODEL_NAME="org/m")
+def test_an_embedder_may_be_set_by_a_file(read_sources: ReadSources) -> None:
+    result = read_sources("embedding-model-name: org/e\nembedding-seed: 7\n", MODEL_NAME="org/m")
     assert result.embedder is not None
     assert (result.embedder.vllm.model, result.embedder.vllm.seed) == ("org/e", 7)
     assert result.arguments.vllm.seed == 0
 
 
-def test_a_token_in_a_file_reaches_the_hubs_library(read: ReadSources) -> None:
-    read("hf-token: hf_x", MODEL_NAME="org/model")
+def test_a_token_in_a_file_reaches_the_hubs_library(read_sources: ReadSources) -> None:
+    read_sources("hf-token: hf_x", MODEL_NAME="org/model")
     assert os.environ["HF_TOKEN"] == "hf_x"
 
 
-def test_a_mistake_names_the_file_that_it_is_in(read: ReadSources, tmp_path: Path) -> None:
+def test_a_mistake_names_the_file_that_it_is_in(read_sources: ReadSources, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        read("seed: abc\ndtype: float8\n", {"MAX_NUM_SEQS": 0, "SEED": "x"}, DTYPE="float9")
+        read_sources("seed: abc\ndtype: float8\n", {"MAX_NUM_SEQS": 0, "SEED": "x"}, DTYPE="float9")
     advice = {mistake.name: mistake.advice for mistake in caught.value.mistakes}
     assert advice["SEED"].startswith(f"(in {tmp_path}/baked.json) ")
     assert advice["MAX_NUM_SEQS"].startswith(f"(in {tmp_path}/baked.json) ")
@@ -157,8 +159,8 @@ def test_a_mistake_names_the_file_that_it_is_in(read: ReadSources, tmp_path: Pat
     assert {*advice} == {"SEED", "MAX_NUM_SEQS", "DTYPE", "MODEL_NAME"}
 
 
-def test_the_environment_is_checked_despite_a_broken_file(read: ReadSources) -> None:
+def test_the_environment_is_checked_despite_a_broken_file(read_sources: ReadSources) -> None:
     with pytest.raises(SettingsError) as caught:
-        read("seed: [1", MODEL_NAME="org/model", MAX_NUM_SEQS="0")
+        read_sources("seed: [1", MODEL_NAME="org/model", MAX_NUM_SEQS="0")
     names = [mistake.name for mistake in caught.value.mistakes]
     assert names == ["MAX_NUM_SEQS", "VLLM_CONFIG_FILE"]

@@ -25,7 +25,7 @@ RUNS = ("queued", "running")
 
 
 @pytest.fixture(params=["the root", "the endpoint's URL", "the proxy"])
-def http_client(
+def llm_engine_http(
     request: pytest.FixtureRequest, make_endpoint: LocalEndpoint, proxy: ClientProxy
 ) -> Iterator[httpx.Client]:
     root, url = make_endpoint.url.removesuffix("/v2/local"), make_endpoint.url
@@ -44,19 +44,21 @@ def refused(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["detail"]
 
 
-def test_a_file_is_uploaded_listed_described_read_and_deleted(http_client: httpx.Client) -> None:
+def test_a_file_is_uploaded_listed_described_read_and_deleted(
+    llm_engine_http: httpx.Client,
+) -> None:
     form = {"file": ("ä.json", LARGE.encode())}
-    id = answered(http_client.post("/v1/files", files=form))["id"]
+    id = answered(llm_engine_http.post("/v1/files", files=form))["id"]
     shown = {"id": id, "filename": "ä.json", "size": len(LARGE.encode())}
-    assert shown in answered(http_client.get("/v1/files"))["files"]
-    assert answered(http_client.get(f"/v1/files/{id}")).items() >= shown.items()
-    assert answered(http_client.get(f"/v1/files/{id}/content")) == {"id": id, "content": LARGE}
-    assert answered(http_client.delete(f"/v1/files/{id}"))["deleted"]
-    assert refused(http_client.get(f"/v1/files/{id}/content"))[0] == 404
+    assert shown in answered(llm_engine_http.get("/v1/files"))["files"]
+    assert answered(llm_engine_http.get(f"/v1/files/{id}")).items() >= shown.items()
+    assert answered(llm_engine_http.get(f"/v1/files/{id}/content")) == {"id": id, "content": LARGE}
+    assert answered(llm_engine_http.delete(f"/v1/files/{id}"))["deleted"]
+    assert refused(llm_engine_http.get(f"/v1/files/{id}/content"))[0] == 404
 
 
 def test_a_batch_of_prompts_is_created_polled_and_written_to_the_volume(
-    http_client: httpx.Client, make_endpoint: LocalEndpoint
+    llm_engine_http: httpx.Client, make_endpoint: LocalEndpoint
 ) -> None:
     output = f"out/{uuid4()}.json"
     body = {
@@ -64,28 +66,28 @@ def test_a_batch_of_prompts_is_created_polled_and_written_to_the_volume(
         **{"content": {**ASKED, "prompts": ["Once upon a time"] * 3}, "output_data_path": output},
         **{"input_data_path": None, "data_parallelism": 1, "priority": None, "tool_config": None},
     }
-    job = answered(http_client.post("/v1/llm/batch-completions", json=body))["job_id"]
+    job = answered(llm_engine_http.post("/v1/llm/batch-completions", json=body))["job_id"]
 
     def status() -> str:
-        found: str = answered(http_client.get(f"/v2/batch-completions/{job}"))["job"]["status"]
+        found: str = answered(llm_engine_http.get(f"/v2/batch-completions/{job}"))["job"]["status"]
         return found
 
     wait_until(lambda: status() not in RUNS)
     assert status() == "completed"
     items = json.loads((make_endpoint.log.parent / "volume" / output).read_bytes())
     assert [item["num_completion_tokens"] for item in items] == [3, 3, 3]
-    cancelled = http_client.post(f"/v2/batch-completions/{job}/actions/cancel", json={})
+    cancelled = llm_engine_http.post(f"/v2/batch-completions/{job}/actions/cancel", json={})
     assert answered(cancelled) == {"success": False}
-    listed = answered(http_client.get("/v2/batch-completions"))["jobs"]
+    listed = answered(llm_engine_http.get("/v2/batch-completions"))["jobs"]
     assert job in [one["job_id"] for one in listed]
 
 
-def test_a_completion_is_the_same_whole_and_as_a_stream(http_client: httpx.Client) -> None:
+def test_a_completion_is_the_same_whole_and_as_a_stream(llm_engine_http: httpx.Client) -> None:
     route = "/v1/llm/completions"
     asked: dict[str, Any] = {"params": MODEL, "json": PROMPT}
-    whole = answered(http_client.post(f"{route}-sync", **asked))["output"]
+    whole = answered(llm_engine_http.post(f"{route}-sync", **asked))["output"]
     assert whole["num_completion_tokens"] == 3
-    response = http_client.post(f"{route}-stream", **asked)
+    response = llm_engine_http.post(f"{route}-stream", **asked)
     assert response.headers["content-type"].startswith("text/event-stream")
     events = [json.loads(one.removeprefix("data:")) for one in response.text.splitlines() if one]
     outputs = [event["output"] for event in events]
@@ -94,14 +96,14 @@ def test_a_completion_is_the_same_whole_and_as_a_stream(http_client: httpx.Clien
     assert outputs[-1]["num_prompt_tokens"] == whole["num_prompt_tokens"]
 
 
-def test_refusals_are_errors_that_the_client_knows(http_client: httpx.Client) -> None:
+def test_refusals_are_errors_that_the_client_knows(llm_engine_http: httpx.Client) -> None:
     wrong = {**PROMPT, "temperature": 2}
     for route in ("/v1/llm/completions-sync", "/v1/llm/completions-stream"):
-        status, detail = refused(http_client.post(route, params=MODEL, json=wrong))
+        status, detail = refused(llm_engine_http.post(route, params=MODEL, json=wrong))
         assert (status, "temperature" in detail) == (400, True)
     models = "/v1/llm/model-endpoints"
-    assert answered(http_client.get(f"{models}/tiny/demo"))["status"] == "READY"
-    assert refused(http_client.get(f"{models}/other"))[0] == 404
-    assert refused(http_client.put(f"{models}/demo", json={"labels": None}))[0] == 400
-    status, detail = refused(http_client.put("/v1/llm/fine-tunes/ft-1/cancel"))
+    assert answered(llm_engine_http.get(f"{models}/tiny/demo"))["status"] == "READY"
+    assert refused(llm_engine_http.get(f"{models}/other"))[0] == 404
+    assert refused(llm_engine_http.put(f"{models}/demo", json={"labels": None}))[0] == 400
+    status, detail = refused(llm_engine_http.put("/v1/llm/fine-tunes/ft-1/cancel"))
     assert (status, "fine-tuning job" in detail) == (404, True)

@@ -10,7 +10,6 @@ import openai
 import pytest
 from anthropic import Anthropic
 from demo_model import ANSWERS
-from openai import OpenAI
 from support.batches import as_text, line
 from support.processes.background import HUNG_S, wait_until
 from support.processes.client_proxy import ACCOUNT, ClientProxy
@@ -25,19 +24,21 @@ CHAT: dict[str, Any] = {**ASKED, "temperature": 0}
 
 
 @pytest.fixture(params=["proxy", "transport"])
-def openai_client(request: pytest.FixtureRequest, make_endpoint: LocalEndpoint) -> Iterator[OpenAI]:
+def openai_client(
+    request: pytest.FixtureRequest, make_endpoint: LocalEndpoint
+) -> Iterator[openai.OpenAI]:
     if request.param == "proxy":
         url = request.getfixturevalue("proxy").url
-        with OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as made:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as made:
             yield made
         return
     transport = RunpodTransport("local", ACCOUNT, make_endpoint.api_url)
     http = httpx2.Client(transport=transport, timeout=HUNG_S)
-    with OpenAI(api_key="any", http_client=http, max_retries=0) as made:
+    with openai.OpenAI(api_key="any", http_client=http, max_retries=0) as made:
         yield made
 
 
-def test_a_chat_is_the_same_whole_and_streamed(openai_client: OpenAI) -> None:
+def test_a_chat_is_the_same_whole_and_streamed(openai_client: openai.OpenAI) -> None:
     whole = openai_client.chat.completions.create(**CHAT)
     assert whole.choices[0].message.content == ANSWERS[COUNT]
     events = openai_client.chat.completions.create(**CHAT, stream=True)
@@ -45,7 +46,7 @@ def test_a_chat_is_the_same_whole_and_streamed(openai_client: OpenAI) -> None:
     assert ("".join(deltas), len(deltas) > 2) == (ANSWERS[COUNT], True)
 
 
-def test_errors_have_their_statuses(openai_client: OpenAI) -> None:
+def test_errors_have_their_statuses(openai_client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="gpt-4"):
         openai_client.chat.completions.create(**{**CHAT, "model": "gpt-4"})
     with pytest.raises(openai.BadRequestError, match="temperature"):
@@ -56,7 +57,7 @@ def test_errors_have_their_statuses(openai_client: OpenAI) -> None:
         openai_client.files.content("file-x")
 
 
-def test_a_file_goes_up_is_listed_read_and_deleted(openai_client: OpenAI) -> None:
+def test_a_file_goes_up_is_listed_read_and_deleted(openai_client: openai.OpenAI) -> None:
     content = b"\0\xff\n" * 700_000
     file = openai_client.files.create(
         file=("ä.bin", content),
@@ -72,7 +73,7 @@ def test_a_file_goes_up_is_listed_read_and_deleted(openai_client: OpenAI) -> Non
         openai_client.files.retrieve(file.id)
 
 
-def test_a_batch_begins_by_itself_and_its_answers_are_read(openai_client: OpenAI) -> None:
+def test_a_batch_begins_by_itself_and_its_answers_are_read(openai_client: openai.OpenAI) -> None:
     lines = as_text(line(f"c{number}", **CHAT, max_tokens=3) for number in range(3))
     file = openai_client.files.create(file=("in.jsonl", lines), purpose="batch")
     batch = openai_client.batches.create(

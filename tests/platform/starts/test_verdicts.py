@@ -19,7 +19,7 @@ COMMAND = (*HANDLER, "--test_input", '{"input": {"route": "/v1/models"}}')
 
 
 @pytest.fixture(scope="module")
-def started(
+def start_pair(
     demo_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Ran]]:
     """Start a worker with every pair, two at once; waits for the one that is named."""
@@ -33,8 +33,8 @@ def started(
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
-def test_the_start_agrees_with_the_doctor(pair: Pair, started: Callable[[str], Ran]) -> None:
-    ran = started(pair.name)
+def test_the_start_agrees_with_the_doctor(pair: Pair, start_pair: Callable[[str], Ran]) -> None:
+    ran = start_pair(pair.name)
     assert (ran.returncode == 0) is pair.starts, ran.stderr[-2_000:]
     assert (pair.of_start or pair.words) in " ".join(ran.stderr.split())
     if not pair.starts:

@@ -35,28 +35,28 @@ class Knocked(ScriptedEngine):
 
 
 @pytest.fixture
-def engine() -> Iterator[Knocked]:
+def knocked_engine() -> Iterator[Knocked]:
     with Knocked(*tokens("Hello")) as engine:
         yield engine
 
 
 @every_job
 async def test_a_job_that_comes_meanwhile_is_answered_after_it(
-    engine: Knocked, payload: dict[str, Any]
+    knocked_engine: Knocked, payload: dict[str, Any]
 ) -> None:
-    async with engine.engines.aside():
-        asking = asyncio.create_task(yields_of(engine, payload))
-        assert await until(lambda: engine.knocks > 0)
-        assert engine.asked == []
+    async with knocked_engine.engines.aside():
+        asking = asyncio.create_task(yields_of(knocked_engine, payload))
+        assert await until(lambda: knocked_engine.knocks > 0)
+        assert knocked_engine.asked == []
     assert "Hello" in str(await asking)
 
 
 @every_job
 async def test_a_job_that_waits_for_too_long_is_told_when_to_come_again(
-    engine: ScriptedEngine, payload: dict[str, Any]
+    knocked_engine: ScriptedEngine, payload: dict[str, Any]
 ) -> None:
-    async with engine.engines.aside(patience_s=0.1):
-        error = failure(await yields_of(engine, payload))
+    async with knocked_engine.engines.aside(patience_s=0.1):
+        error = failure(await yields_of(knocked_engine, payload))
     assert (error["code"], error["retryable"], error["retry_after"]) == (503, True, 60)
     assert "fine-tuned" in error["message"]
 
@@ -74,32 +74,36 @@ async def test_the_items_of_a_list_that_has_begun_fail_with_it() -> None:
 
 
 @pytest.mark.parametrize("route", ["/metrics", "/v1/models", "/openapi.json", "/chat"])
-async def test_what_the_worker_itself_answers_goes_on(engine: ScriptedEngine, route: str) -> None:
-    async with engine.engines.aside():
-        (answered,) = await yields_of(engine, {"route": route})
+async def test_what_the_worker_itself_answers_goes_on(
+    knocked_engine: ScriptedEngine, route: str
+) -> None:
+    async with knocked_engine.engines.aside():
+        (answered,) = await yields_of(knocked_engine, {"route": route})
     assert "error" not in answered
 
 
-async def test_the_model_is_not_healthy_and_jobs_are_taken(engine: ScriptedEngine) -> None:
-    async with engine.engines.aside():
-        assert failure(await yields_of(engine, {"route": "/health"}))["retry_after"] == 60
-        assert worker(engine).ready
-    (answered,) = await yields_of(engine, {"route": "/health"})
+async def test_the_model_is_not_healthy_and_jobs_are_taken(knocked_engine: ScriptedEngine) -> None:
+    async with knocked_engine.engines.aside():
+        assert failure(await yields_of(knocked_engine, {"route": "/health"}))["retry_after"] == 60
+        assert worker(knocked_engine).ready
+    (answered,) = await yields_of(knocked_engine, {"route": "/health"})
     assert answered["status"] == "ok"
 
 
-async def test_both_engines_are_set_aside(engine: ScriptedEngine) -> None:
-    engine.embedder = embedder = Embedder(engine)
-    async with engine.engines.aside():
-        assert (engine.is_aside, embedder.is_aside) == (True, True)
-    assert (engine.is_aside, embedder.is_aside) == (False, False)
+async def test_both_engines_are_set_aside(knocked_engine: ScriptedEngine) -> None:
+    knocked_engine.embedder = embedder = Embedder(knocked_engine)
+    async with knocked_engine.engines.aside():
+        assert (knocked_engine.is_aside, embedder.is_aside) == (True, True)
+    assert (knocked_engine.is_aside, embedder.is_aside) == (False, False)
 
 
-async def test_a_caller_who_is_cancelled_sets_the_engine_free(engine: ScriptedEngine) -> None:
+async def test_a_caller_who_is_cancelled_sets_the_engine_free(
+    knocked_engine: ScriptedEngine,
+) -> None:
     inside = asyncio.Event()
 
     async def hold() -> None:
-        async with engine.engines.aside():
+        async with knocked_engine.engines.aside():
             inside.set()
             await asyncio.Event().wait()
 
@@ -110,14 +114,14 @@ async def test_a_caller_who_is_cancelled_sets_the_engine_free(engine: ScriptedEn
     holding.cancel()
     await asyncio.wait([holding, following])
     assert holding.cancelled()
-    assert not engine.is_aside
-    assert "Hello" in str(await yields_of(engine, raw(stream=False)))
+    assert not knocked_engine.is_aside
+    assert "Hello" in str(await yields_of(knocked_engine, raw(stream=False)))
 
 
-async def test_it_works_on_the_engines_own_loop(engine: ScriptedEngine) -> None:
+async def test_it_works_on_the_engines_own_loop(knocked_engine: ScriptedEngine) -> None:
     async def hold() -> bool:
-        async with engine.engines.aside():
-            return engine.is_aside
+        async with knocked_engine.engines.aside():
+            return knocked_engine.is_aside
 
-    assert await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(hold(), engine.loop))
-    assert not engine.is_aside
+    assert await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(hold(), knocked_engine.loop))
+    assert not knocked_engine.is_aside

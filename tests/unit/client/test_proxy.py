@@ -48,61 +48,61 @@ async def client_of(
 
 
 @pytest.fixture
-async def http_client(emulator: Emulator) -> AsyncIterator[httpx.AsyncClient]:
+async def proxy_client(emulator: Emulator) -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(emulator) as opened:
         yield opened
 
 
-async def test_every_verb_reaches_the_worker(http_client: httpx.AsyncClient) -> None:
+async def test_every_verb_reaches_the_worker(proxy_client: httpx.AsyncClient) -> None:
     for method in ("PUT", "DELETE", "POST"):
-        answer = await http_client.request(method, "/v1/files/a%2Fb?x=1")
+        answer = await proxy_client.request(method, "/v1/files/a%2Fb?x=1")
         assert answer.json() == {"route": "/v1/files/a%2Fb?x=1", "method": method, "body": None}
-    answer = await http_client.get("/v1/files?limit=1")
+    answer = await proxy_client.get("/v1/files?limit=1")
     assert answer.json() == {"openai_route": "/v1/files?limit=1", "openai_input": None}
-    head = await http_client.head("/v1/files")
+    head = await proxy_client.head("/v1/files")
     assert (head.status_code, head.content) == (200, b"")
 
 
-async def test_forms_and_bytes_pass(http_client: httpx.AsyncClient) -> None:
+async def test_forms_and_bytes_pass(proxy_client: httpx.AsyncClient) -> None:
     files = {"file": ("a.bin", b"\0\xff")}
-    answer = await http_client.post("/v1/files", data={"purpose": "evals"}, files=files)
+    answer = await proxy_client.post("/v1/files", data={"purpose": "evals"}, files=files)
     body = {"purpose": "evals", "filename": "a.bin", "content_base64": "AP8="}
     assert answer.json()["openai_input"] == body
-    assert (await http_client.get("/v1/files/file-1/content")).content == CONTENT
+    assert (await proxy_client.get("/v1/files/file-1/content")).content == CONTENT
 
 
-async def test_a_form_that_is_no_object_is_refused(http_client: httpx.AsyncClient) -> None:
+async def test_a_form_that_is_no_object_is_refused(proxy_client: httpx.AsyncClient) -> None:
     """It was a 500, with a traceback in the log."""
     files = {"file": ("a.bin", b"a")}
-    form = await http_client.post("/v1/files", data={"a": "1", "a[b]": "2"}, files=files)
+    form = await proxy_client.post("/v1/files", data={"a": "1", "a[b]": "2"}, files=files)
     assert (form.status_code, "a[b] is both" in form.json()["error"]["message"]) == (400, True)
 
 
-async def test_an_error_has_the_status_of_the_workers(http_client: httpx.AsyncClient) -> None:
-    answer = await http_client.post("/v1/completions", json={"prompt": "fail"})
+async def test_an_error_has_the_status_of_the_workers(proxy_client: httpx.AsyncClient) -> None:
+    answer = await proxy_client.post("/v1/completions", json={"prompt": "fail"})
     assert (answer.status_code, answer.json()["error"]["message"]) == (409, "no")
     assert answer.headers["x-request-id"]
-    answer = await http_client.post("/v1/llm/completions-sync", json={"prompt": "fail"})
+    answer = await proxy_client.post("/v1/llm/completions-sync", json={"prompt": "fail"})
     assert (answer.status_code, answer.json()["detail"]) == (400, "no")
 
 
-async def test_the_platforms_own_api_is_there(http_client: httpx.AsyncClient) -> None:
-    answer = (await http_client.post("/v2/local/runsync", json={"input": {"prompt": "a"}})).json()
+async def test_the_platforms_own_api_is_there(proxy_client: httpx.AsyncClient) -> None:
+    answer = (await proxy_client.post("/v2/local/runsync", json={"input": {"prompt": "a"}})).json()
     assert (answer["status"], answer["output"]) == ("COMPLETED", [{"prompt": "a"}])
-    assert (await http_client.get(f"/v2/local/status/{answer['id']}")).json() == answer
-    assert "workers" in (await http_client.get("/v2/local/health")).json()
+    assert (await proxy_client.get(f"/v2/local/status/{answer['id']}")).json() == answer
+    assert "workers" in (await proxy_client.get("/v2/local/health")).json()
 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_job_of_a_caller_that_hangs_up_is_cancelled(
-    http_client: httpx.AsyncClient, emulator: Emulator, stream: bool
+    proxy_client: httpx.AsyncClient, emulator: Emulator, stream: bool
 ) -> None:
     body = {"prompt": HANGS, "stream": stream}
     if stream:
-        async with http_client.stream("POST", "/v1/completions", json=body) as answer:
+        async with proxy_client.stream("POST", "/v1/completions", json=body) as answer:
             assert await anext(answer.aiter_bytes()) == b"data: 1\n\n"
     else:
-        asking = asyncio.create_task(http_client.post("/v1/completions", json=body))
+        asking = asyncio.create_task(proxy_client.post("/v1/completions", json=body))
         await only_job(emulator)
         asking.cancel()
     job = await only_job(emulator)
@@ -123,10 +123,10 @@ async def test_a_proxy_that_ends_cancels_what_still_runs(emulator: Emulator) -> 
 
 @pytest.mark.parametrize(("headers", "answered"), web_pages.ANSWERED)
 async def test_programs_are_answered_and_a_web_page_wakes_no_worker(
-    http_client: httpx.AsyncClient, emulator: Emulator, headers: dict[str, str], answered: bool
+    proxy_client: httpx.AsyncClient, emulator: Emulator, headers: dict[str, str], answered: bool
 ) -> None:
     for method in ("GET", "POST"):
-        status = await web_pages.status(f"{http_client.base_url}", headers, "/v1/models", method)
+        status = await web_pages.status(f"{proxy_client.base_url}", headers, "/v1/models", method)
         assert status == (200 if answered else 403)
     assert len(emulator.queue.jobs) == (2 if answered else 0)
 

@@ -15,6 +15,6 @@ async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
 
 
 @pytest.fixture
-async def http_client() -> AsyncIterator[aiohttp.ClientSession]:
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as session:
         yield session

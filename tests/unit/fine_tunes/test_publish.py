@@ -21,7 +21,7 @@ MOST_STEPS = 200
 
 
 @pytest.fixture
-def trained(tmp_path: Path) -> Path:
+def trained_adapter(tmp_path: Path) -> Path:
     place = tmp_path / "attempt" / "result"
     place.mkdir(parents=True)
     (place / CONFIG).write_text('{"r": 8, "base_model_name_or_path": "/weights/x"}')
@@ -56,40 +56,44 @@ def test_a_name_says_model_suffix_and_time(base: str, suffix: str | None, name: 
     assert NAME.fullmatch(checkpoint_name(f"{name}-99", 10**9))
 
 
-def test_an_adapter_has_its_files_its_model_and_its_maker_once(root: Path, trained: Path) -> None:
-    publish(root, "a", trained, "org/demo", ID)
+def test_an_adapter_has_its_files_its_model_and_its_maker_once(
+    root: Path, trained_adapter: Path
+) -> None:
+    publish(root, "a", trained_adapter, "org/demo", ID)
     assert (names_in(root), names_in(root / "a")) == (["a"], sorted((CONFIG, WEIGHTS, MADE)))
     config = json.loads((root / "a" / CONFIG).read_text())
     assert config == {"r": 8, "base_model_name_or_path": "org/demo"}
     assert maker(root, "a") == ID
     before = (root / "a").stat().st_ino
-    publish(root, "a", trained, "org/demo", ID)
+    publish(root, "a", trained_adapter, "org/demo", ID)
     assert (root / "a").stat().st_ino == before
 
 
-def test_a_name_is_given_once(root: Path, trained: Path) -> None:
+def test_a_name_is_given_once(root: Path, trained_adapter: Path) -> None:
     assert reserve(root, "a", ID) == "a"
     # Again: the worker that had reserved it died.
     assert reserve(root, "a", ID) == "a"
     assert reserve(root, "a", OTHER) == "a-2"
-    publish(root, "a", trained, "demo", ID)
+    publish(root, "a", trained_adapter, "demo", ID)
     release(root, "a")
     assert reserve(root, "a", "ftjob-c") == "a-3"
     assert reserve(root, "a", ID) == "a"
 
 
-def test_the_place_of_another_adapter_is_not_taken(root: Path, trained: Path) -> None:
-    publish(root, "a", trained, "demo", OTHER)
+def test_the_place_of_another_adapter_is_not_taken(root: Path, trained_adapter: Path) -> None:
+    publish(root, "a", trained_adapter, "demo", OTHER)
     with pytest.raises(VolumeError):
-        publish(root, "a", trained, "demo", ID)
+        publish(root, "a", trained_adapter, "demo", ID)
     assert (maker(root, "a"), names_in(root)) == (OTHER, ["a"])
     assert reserve(root, "a", ID) == "a-2"
     assert not (root / ".a").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"id": 5}', "\udcff"])
-def test_a_mark_of_somebody_else_makes_no_maker(root: Path, trained: Path, content: str) -> None:
-    publish(root, "a", trained, "demo", ID)
+def test_a_mark_of_somebody_else_makes_no_maker(
+    root: Path, trained_adapter: Path, content: str
+) -> None:
+    publish(root, "a", trained_adapter, "demo", ID)
     (root / "a" / MADE).write_text(content, errors="surrogateescape")
     assert maker(root, "a") is None
     remove(root, "a")
@@ -120,10 +124,10 @@ def reserve_and_publish(root: Path, trained: Path) -> None:
     release(root, name)
 
 
-def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, trained: Path) -> None:
+def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, trained_adapter: Path) -> None:
     for steps in range(MOST_STEPS):
         root = tmp_path / str(steps)
-        work = partial(reserve_and_publish, root, trained)
+        work = partial(reserve_and_publish, root, trained_adapter)
         was_killed = killed_after(steps, work)
         # It is not there, or whole.
         if (root / "a").exists():
@@ -139,23 +143,27 @@ def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, trained: Pa
     assert steps > 10
 
 
-def test_what_was_left_half_made_is_removed_by_whoever_goes_on(root: Path, trained: Path) -> None:
+def test_what_was_left_half_made_is_removed_by_whoever_goes_on(
+    root: Path, trained_adapter: Path
+) -> None:
     (root / ".a.0123").mkdir(parents=True)
     (root / ".a.0123" / WEIGHTS).write_text("half")
-    publish(root, "a", trained, "demo", ID)
+    publish(root, "a", trained_adapter, "demo", ID)
     assert names_in(root) == ["a"]
 
 
-def test_on_a_full_volume_nothing_appears_and_none_is_left(tmp_path: Path, trained: Path) -> None:
+def test_on_a_full_volume_nothing_appears_and_none_is_left(
+    tmp_path: Path, trained_adapter: Path
+) -> None:
     with mounted(tmp_path / "disk", 1 << 18) as disk:
         root = disk / "adapters"
         root.mkdir()
         filler = fill(disk, left=50_000)
         with pytest.raises(VolumeError, match="full"):
-            publish(root, "a", trained, "demo", ID)
+            publish(root, "a", trained_adapter, "demo", ID)
         assert names_in(root) == []
         filler.unlink()
-        publish(root, "a", trained, "demo", ID)
+        publish(root, "a", trained_adapter, "demo", ID)
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):
             reserve(root, "b", ID)

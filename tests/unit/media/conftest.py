@@ -68,7 +68,7 @@ class Host:
 
 
 @pytest.fixture
-async def serve() -> AsyncGenerator[Host, None]:
+async def media_host() -> AsyncGenerator[Host, None]:
     host = Host()
     async with host.server:
         yield host

@@ -28,10 +28,10 @@ TAG = b"ID3\x04\0\0\0\0\0\x05title"
     ids=["large", "huge"],
 )
 async def test_an_image_of_too_many_pixels_is_refused_by_its_head(
-    serve: Any, file: bytes, pixels: str, remote: bool
+    media_host: Any, file: bytes, pixels: str, remote: bool
 ) -> None:
     most = "at most 40,000,000 are taken (VLLM_MAX_IMAGE_PIXELS)"
-    message = await refusal(media(), body(serve(file) if remote else as_url(file)))
+    message = await refusal(media(), body(media_host(file) if remote else as_url(file)))
     assert message == f"{pixels} pixels, and {most}"
 
 
@@ -133,13 +133,15 @@ async def test_the_pixels_of_all_frames_that_are_shown_of_a_video_are_limited() 
     ],
 )
 async def test_a_video_of_every_kind_that_is_known_can_be_opened(
-    serve: Any, code: str, ending: str, type_: str, monkeypatch: pytest.MonkeyPatch
+    media_host: Any, code: str, ending: str, type_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As the start sets it: OpenCV reads it whenever it opens a file.
     name = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
     monkeypatch.setenv(name, EXPORTS[name])
     file = video(6, code, ending)
-    assert await values(media(), body(serve(file, type_), kind="video")) == [as_url(file, type_)]
+    assert await values(media(), body(media_host(file, type_), kind="video")) == [
+        as_url(file, type_)
+    ]
 
 
 @pytest.mark.parametrize("broken", [b"\0\0\0\x18ftypmp42" + bytes(1_000), b"OggS\0\2" + bytes(100)])
@@ -171,9 +173,9 @@ async def test_a_video_that_can_not_be_opened_is_refused(broken: bytes) -> None:
     ],
 )
 async def test_audio_is_known_by_its_beginning_with_a_tag_before_it_or_without(
-    serve: Any, file: bytes, type_: str
+    media_host: Any, file: bytes, type_: str
 ) -> None:
-    url = serve(file, "audio/of-any-type")
+    url = media_host(file, "audio/of-any-type")
     assert await values(media(), body(url, kind="audio")) == [as_url(file, type_)]
 
 

@@ -20,8 +20,8 @@ from worker.media.loader import REQUESTS_AT_ONCE
 REMOTE = "http://host.example/"
 
 
-async def test_a_url_becomes_the_file_that_it_names_and_the_request_stays(serve: Any) -> None:
-    request = body(serve(), data_url(), serve(image(colour="blue")))
+async def test_a_url_becomes_the_file_that_it_names_and_the_request_stays(media_host: Any) -> None:
+    request = body(media_host(), data_url(), media_host(image(colour="blue")))
     before = str(request)
     blue = as_url(image(colour="blue"))
     assert await values(media(), request) == [as_url(FILE), data_url(), blue]
@@ -43,32 +43,34 @@ async def test_a_request_without_media_stays_the_same_object(request_body: Any, 
 
 
 @pytest.mark.parametrize("format_", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
-async def test_the_type_is_read_from_the_file_not_from_the_host(serve: Any, format_: str) -> None:
+async def test_the_type_is_read_from_the_file_not_from_the_host(
+    media_host: Any, format_: str
+) -> None:
     file = image(format_=format_)
-    (url,) = await values(media(), body(serve(file, "application/octet-stream")))
+    (url,) = await values(media(), body(media_host(file, "application/octet-stream")))
     assert url == as_url(file, Image.MIME[format_])
 
 
-async def test_a_redirect_is_followed_three_times_and_no_more(serve: Any) -> None:
-    url = serve()
+async def test_a_redirect_is_followed_three_times_and_no_more(media_host: Any) -> None:
+    url = media_host()
     for hop in range(3):
         # A whole URL, or a path.
-        url = serve.redirect(url if hop % 2 else f"/{url.rpartition('/')[2]}")
+        url = media_host.redirect(url if hop % 2 else f"/{url.rpartition('/')[2]}")
     assert await values(media(), body(url)) == [as_url(FILE)]
-    url = serve.redirect(url)
+    url = media_host.redirect(url)
     assert await refusal(media(), body(url)) == "its host redirects more than 3 times"
 
 
 NOT_ALLOWED = "its host is none of ALLOWED_MEDIA_DOMAINS"
 
 
-async def test_a_redirect_leads_to_the_domains_of_the_operator_only(serve: Any) -> None:
-    url = serve.redirect(serve().replace("host.example", "other.example"))
+async def test_a_redirect_leads_to_the_domains_of_the_operator_only(media_host: Any) -> None:
+    url = media_host.redirect(media_host().replace("host.example", "other.example"))
     assert await refusal(media(domains=("host.example",)), body(url)) == NOT_ALLOWED
 
 
-async def test_only_the_domains_of_the_operator_are_asked(serve: Any) -> None:
-    url = serve()
+async def test_only_the_domains_of_the_operator_are_asked(media_host: Any) -> None:
+    url = media_host()
     own = media(domains=("other.example",))
     assert await refusal(own, body(url)) == NOT_ALLOWED
     assert await values(own, body(url.replace("host.", "Other.")))
@@ -76,26 +78,28 @@ async def test_only_the_domains_of_the_operator_are_asked(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [201, 204, 400, 404, 429, 503])
-async def test_a_refusal_has_the_status_of_a_host_that_has_no_file(serve: Any, status: int) -> None:
-    url = serve(status=status, headers={"X-Secret": "a"})
+async def test_a_refusal_has_the_status_of_a_host_that_has_no_file(
+    media_host: Any, status: int
+) -> None:
+    url = media_host(status=status, headers={"X-Secret": "a"})
     assert await refusal(media(), body(url)) == f"its host answers {status}"
 
 
 @pytest.mark.parametrize("type_", ["text/html", "application/json", "text/plain"])
-async def test_an_answer_that_is_no_medium_is_not_read(serve: Any, type_: str) -> None:
+async def test_an_answer_that_is_no_medium_is_not_read(media_host: Any, type_: str) -> None:
     message = "its host does not say that it is an image, a video or audio"
-    assert await refusal(media(), body(serve(type_=type_))) == message
+    assert await refusal(media(), body(media_host(type_=type_))) == message
 
 
-async def test_a_compressed_answer_is_not_unpacked(serve: Any) -> None:
-    url = serve(headers={"Content-Encoding": "gzip"})
+async def test_a_compressed_answer_is_not_unpacked(media_host: Any) -> None:
+    url = media_host(headers={"Content-Encoding": "gzip"})
     assert await values(media(), body(url)) == [as_url(FILE)]
-    packed = serve(base64.b64decode("H4sIAAAAAAAAA0tMBABVXQkKAgAAAA=="))
+    packed = media_host(base64.b64decode("H4sIAAAAAAAAA0tMBABVXQkKAgAAAA=="))
     assert "can't be read" in await refusal(media(), body(packed))
 
 
 @pytest.mark.parametrize("length", [50_000_000, None])
-async def test_a_too_large_file_is_not_read_to_its_end(serve: Any, length: int | None) -> None:
+async def test_a_too_large_file_is_not_read_to_its_end(media_host: Any, length: int | None) -> None:
     sent = 0
 
     async def large(request: web.Request) -> web.StreamResponse:
@@ -108,17 +112,17 @@ async def test_a_too_large_file_is_not_read_to_its_end(serve: Any, length: int |
             sent += 100_000
         return response
 
-    message = await refusal(media(Limits(megabytes=1)), body(serve.handled_by(large)))
+    message = await refusal(media(Limits(megabytes=1)), body(media_host.handled_by(large)))
     assert message.endswith("bytes, and at most 1,000,000 are taken (MEDIA_MAX_MB)")
     assert message.startswith("50,000,000 bytes") is bool(length)
     assert sent < 25_000_000
 
 
-async def test_all_files_of_a_request_together_are_limited(serve: Any) -> None:
+async def test_all_files_of_a_request_together_are_limited(media_host: Any) -> None:
     file = FILE + bytes(900_000)
     own = media(Limits(megabytes=1))
-    assert len(await values(own, body(*[serve(file)] * 4))) == 4
-    message = await refusal(own, body(*[serve(file)] * 5))
+    assert len(await values(own, body(*[media_host(file)] * 4))) == 4
+    message = await refusal(own, body(*[media_host(file)] * 5))
     assert "in the media of the request so far, and at most 4,000,000 are taken" in message
 
 
@@ -147,7 +151,7 @@ async def test_what_the_model_does_not_take_is_refused_before_any_fetch(
 # Many at once, and slow ones:
 
 
-async def test_many_requests_take_turns(serve: Any) -> None:
+async def test_many_requests_take_turns(media_host: Any) -> None:
     now, most = 0, 0
 
     async def slow(_: web.Request) -> web.Response:
@@ -158,27 +162,27 @@ async def test_many_requests_take_turns(serve: Any) -> None:
         now -= 1
         return web.Response(body=FILE, content_type="image/png")
 
-    own, url = media(), serve.handled_by(slow)
+    own, url = media(), media_host.handled_by(slow)
     await asyncio.gather(*(own.inlined(body(*[url] * 8), CHAT) for _ in range(20)))
     # Four of one request, of eight requests at once.
     assert 8 < most <= 32
 
 
-async def test_a_cancelled_request_lets_go_of_its_turn(serve: Any) -> None:
-    own, url = media(), serve.silent()
+async def test_a_cancelled_request_lets_go_of_its_turn(media_host: Any) -> None:
+    own, url = media(), media_host.silent()
     waiting = [asyncio.create_task(own.inlined(body(url), CHAT)) for _ in range(20)]
-    assert await until(lambda: serve.unanswered == REQUESTS_AT_ONCE)
+    assert await until(lambda: media_host.unanswered == REQUESTS_AT_ONCE)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert await values(own, body(serve())) == [as_url(FILE)]
+    assert await values(own, body(media_host())) == [as_url(FILE)]
 
 
 LATE = "the media could not be fetched and checked within 0.1 seconds (MEDIA_FETCH_TIMEOUT_S)"
 
 
-async def test_a_host_that_sends_nothing_is_given_up(serve: Any) -> None:
-    request = body(serve(), serve.silent(), serve.silent())
+async def test_a_host_that_sends_nothing_is_given_up(media_host: Any) -> None:
+    request = body(media_host(), media_host.silent(), media_host.silent())
     assert await refusal(media(Limits(seconds=0.1)), request) == LATE
 
 
@@ -206,12 +210,12 @@ async def test_files_that_are_looked_at_for_too_long_are_given_up() -> None:
         assert await refusal(own, body(data_url())) == LATE
 
 
-async def test_media_and_the_loops_own_threads_do_not_wait_for_each_other(serve: Any) -> None:
+async def test_media_and_the_loops_own_threads_do_not_wait_for_each_other(media_host: Any) -> None:
     loops_own = ThreadPoolExecutor(1)
     asyncio.get_running_loop().set_default_executor(loops_own)
     own = media()
     with busy(loops_own, 1):
-        assert await values(own, body(data_url(), serve())) == [data_url(), as_url(FILE)]
+        assert await values(own, body(data_url(), media_host())) == [data_url(), as_url(FILE)]
     with busy(own._threads, REQUESTS_AT_ONCE):
         assert await asyncio.to_thread(lambda: "ran") == "ran"
 
@@ -232,8 +236,8 @@ class Counting(ThreadPoolExecutor):
         self.now -= 1
 
 
-async def test_a_request_has_one_thread_at_a_time_whatever_its_media(serve: Any) -> None:
+async def test_a_request_has_one_thread_at_a_time_whatever_its_media(media_host: Any) -> None:
     own = media()
     own._threads = threads = Counting(REQUESTS_AT_ONCE)
-    assert len(await values(own, body(*[data_url()] * 8, *[serve()] * 8))) == 16
+    assert len(await values(own, body(*[data_url()] * 8, *[media_host()] * 8))) == 16
     assert threads.most == 1

@@ -98,9 +98,9 @@ async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(cana
     assert not canary.hits
 
 
-async def test_a_name_with_one_address_inside_is_refused_whole(serve: Any) -> None:
+async def test_a_name_with_one_address_inside_is_refused_whole(media_host: Any) -> None:
     names = Names({"mixed.example": [["127.0.0.9", "127.0.0.1"]]})
-    url = serve().replace("host.example", "mixed.example")
+    url = media_host().replace("host.example", "mixed.example")
     await refused(media(names, plays_the_internet), url)
 
 
@@ -137,10 +137,10 @@ LOCATIONS = """
     ],
 )
 async def test_a_redirect_leads_nowhere_that_a_url_may_not(
-    location: str, status: int, canary: Canary, secret: Path, serve: Any
+    location: str, status: int, canary: Canary, secret: Path, media_host: Any
 ) -> None:
     pixel = as_url(image(1, 1)).rpartition(",")[2]
     location = filled(location, canary, secret).replace("{pixel}", urllib.parse.quote(pixel))
     names = Names({**NAMES, "host.example": [["127.0.0.9"]]})
-    await refused(media(names, plays_the_internet), serve.redirect(location, status))
+    await refused(media(names, plays_the_internet), media_host.redirect(location, status))
     assert not canary.hits

@@ -62,13 +62,13 @@ class Echo:
 
 
 @pytest.fixture
-def echo() -> Echo:
+def echo_llm() -> Echo:
     return Echo()
 
 
 @pytest.fixture
-def answer(echo: Echo) -> Answer:
-    return echo.answer
+def answer(echo_llm: Echo) -> Answer:
+    return echo_llm.answer
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def llm(emulator: Emulator) -> Iterator[LLM]:
 
 
 @pytest.fixture
-def ask(llm: LLM) -> Call:
+def ask_llm(llm: LLM) -> Call:
     """Return ``LLM.generate``, for tests on the loop of their endpoint."""
 
     async def call(

@@ -98,10 +98,12 @@ def test_what_is_no_prompt_is_named_by_its_place(given: Any, message: str) -> No
         prompts_of(given)
 
 
-async def test_prompts_can_come_as_ids_as_older_code_has_them(ask: Call, echo: Echo) -> None:
-    outputs = await ask(prompt_token_ids=[[1], [2]])
+async def test_prompts_can_come_as_ids_as_older_code_has_them(
+    ask_llm: Call, echo_llm: Echo
+) -> None:
+    outputs = await ask_llm(prompt_token_ids=[[1], [2]])
     assert [output.prompt_token_ids for output in outputs] == [[1], [2]]
-    assert echo.given[0]["prompts"] == [[1], [2]]
+    assert echo_llm.given[0]["prompts"] == [[1], [2]]
 
 
 @pytest.mark.parametrize(
@@ -116,11 +118,11 @@ async def test_prompts_can_come_as_ids_as_older_code_has_them(ask: Call, echo: E
     ],
 )
 async def test_nothing_is_sent_where_something_is_wrong(
-    ask: Call, echo: Echo, named: dict[str, Any], message: str
+    ask_llm: Call, echo_llm: Echo, named: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        await ask(**{"prompts": ["a", "b"], **named})
-    assert echo.given == []
+        await ask_llm(**{"prompts": ["a", "b"], **named})
+    assert echo_llm.given == []
 
 
 def test_a_template_is_the_endpoints() -> None:

@@ -31,40 +31,40 @@ def lists(emulator: Emulator, count: int, key: str = ACCOUNT, **form: Any) -> Li
     return Lists(endpoint, items, Form("prompts", {}, {}, 4, **form), use_tqdm=False)
 
 
-async def test_answers_come_in_the_order_of_the_prompts(ask: Call, echo: Echo) -> None:
+async def test_answers_come_in_the_order_of_the_prompts(ask_llm: Call, echo_llm: Echo) -> None:
     prompts = [f"p{index}" for index in range(1000)]
-    outputs = await ask(prompts)
+    outputs = await ask_llm(prompts)
     assert [output.prompt for output in outputs] == prompts
     assert texts(outputs) == [f"{prompt}!" for prompt in prompts]
     # Shared by all jobs that run at once.
-    assert echo.sizes == [125] * 8
+    assert echo_llm.sizes == [125] * 8
 
 
-async def test_no_prompts_ask_for_nothing(ask: Call, echo: Echo) -> None:
-    assert await ask([]) == []
-    assert echo.given == []
+async def test_no_prompts_ask_for_nothing(ask_llm: Call, echo_llm: Echo) -> None:
+    assert await ask_llm([]) == []
+    assert echo_llm.given == []
 
 
-async def test_jobs_hold_what_all_prompts_share_once(ask: Call, echo: Echo) -> None:
+async def test_jobs_hold_what_all_prompts_share_once(ask_llm: Call, echo_llm: Echo) -> None:
     shared = {"prompts": ["a", "b"], "return_token_ids": True, "use_tqdm": False}
-    await ask(["a", "b"], {"max_tokens": 3})
-    await ask(["a", "b"], [{"max_tokens": 3}, None])
-    assert echo.given == [
+    await ask_llm(["a", "b"], {"max_tokens": 3})
+    await ask_llm(["a", "b"], [{"max_tokens": 3}, None])
+    assert echo_llm.given == [
         {**shared, "sampling_params": {"max_tokens": 3}},
         {**shared, "sampling_params": [{"max_tokens": 3}, {}]},
     ]
 
 
-async def test_each_adapter_has_jobs_of_its_own(ask: Call, echo: Echo) -> None:
+async def test_each_adapter_has_jobs_of_its_own(ask_llm: Call, echo_llm: Echo) -> None:
     adapters = ["x", None, SimpleNamespace(lora_name="x", lora_path="/x")]
-    outputs = await ask(["a", "b", "c"], lora_request=adapters)
+    outputs = await ask_llm(["a", "b", "c"], lora_request=adapters)
     assert texts(outputs) == ["a!", "b!", "c!"]
-    asked = {given.get("lora"): given["prompts"] for given in echo.given}
+    asked = {given.get("lora"): given["prompts"] for given in echo_llm.given}
     assert asked == {"x": ["a", "c"], None: ["b"]}
     assert [output.lora_request for output in outputs] == ["x", None, "x"]
 
 
-async def test_conversations_reach_the_worker_as_they_are(llm: LLM, echo: Echo) -> None:
+async def test_conversations_reach_the_worker_as_they_are(llm: LLM, echo_llm: Echo) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     conversations = [[{"role": "user", "content": [image]}], [{"role": "user", "content": "Hi"}]]
 
@@ -73,60 +73,64 @@ async def test_conversations_reach_the_worker_as_they_are(llm: LLM, echo: Echo) 
 
     await asyncio.to_thread(chat, conversations, tools=[{"type": "function"}])
     await asyncio.to_thread(chat, conversations[1], add_generation_prompt=False)
-    several, one = echo.given
+    several, one = echo_llm.given
     assert (several["messages_list"], several["tools"]) == (conversations, [{"type": "function"}])
     assert "add_generation_prompt" not in several
     assert (one["messages_list"], one["add_generation_prompt"]) == ([conversations[1]], False)
 
 
-async def test_a_failed_prompt_is_named_with_what_others_got(ask: Call, echo: Echo) -> None:
-    echo.errors = {"b": REFUSED, "c": REFUSED}
+async def test_a_failed_prompt_is_named_with_what_others_got(ask_llm: Call, echo_llm: Echo) -> None:
+    echo_llm.errors = {"b": REFUSED, "c": REFUSED}
     with pytest.raises(PromptError, match="prompt 1: no such token") as failed:
-        await ask(["a", "b", "c", "d"])
+        await ask_llm(["a", "b", "c", "d"])
     assert (failed.value.index, failed.value.status) == (1, 400)
     assert isinstance(failed.value, ValueError)
     assert [output and output.prompt for output in failed.value.outputs] == ["a", None, None, "d"]
 
 
-async def test_prompts_that_fail_for_now_are_asked_alone(emulator: Emulator, echo: Echo) -> None:
-    echo.errors = {"1": RETRYABLE}
+async def test_prompts_that_fail_for_now_are_asked_alone(
+    emulator: Emulator, echo_llm: Echo
+) -> None:
+    echo_llm.errors = {"1": RETRYABLE}
     assert texts(await lists(emulator, 3, pauses=[0]).answered()) == ["0!", "1!", "2!"]
-    assert [given["prompts"] for given in echo.given] == [["0", "1", "2"], ["1"]]
+    assert [given["prompts"] for given in echo_llm.given] == [["0", "1", "2"], ["1"]]
 
 
-async def test_a_job_that_fails_for_now_is_run_again(emulator: Emulator, echo: Echo) -> None:
-    echo.failures = [RETRYABLE] * 2
+async def test_a_job_that_fails_for_now_is_run_again(emulator: Emulator, echo_llm: Echo) -> None:
+    echo_llm.failures = [RETRYABLE] * 2
     assert texts(await lists(emulator, 2, pauses=(0, 0)).answered()) == ["0!", "1!"]
-    assert echo.sizes == [2, 2, 2]
+    assert echo_llm.sizes == [2, 2, 2]
 
 
-async def test_tries_have_an_end(emulator: Emulator, echo: Echo) -> None:
-    echo.failures = [RETRYABLE] * 3
+async def test_tries_have_an_end(emulator: Emulator, echo_llm: Echo) -> None:
+    echo_llm.failures = [RETRYABLE] * 3
     with pytest.raises(EndpointError, match="the engine is full"):
         await lists(emulator, 2, pauses=(0, 0)).answered()
-    assert echo.sizes == [2, 2, 2]
+    assert echo_llm.sizes == [2, 2, 2]
 
 
-async def test_a_job_that_is_refused_is_not_run_again(ask: Call, echo: Echo) -> None:
-    echo.failures = [{**REFUSED, "message": "max_tokens: a number"}]
+async def test_a_job_that_is_refused_is_not_run_again(ask_llm: Call, echo_llm: Echo) -> None:
+    echo_llm.failures = [{**REFUSED, "message": "max_tokens: a number"}]
     with pytest.raises(EndpointError, match="max_tokens: a number") as refused:
-        await ask(["a", "b"])
+        await ask_llm(["a", "b"])
     assert refused.value.status == 400
     assert not isinstance(refused.value, PromptError)
-    assert echo.sizes == [2]
+    assert echo_llm.sizes == [2]
 
 
-async def test_results_too_large_together_are_asked_for_apart(ask: Call, echo: Echo) -> None:
-    echo.most = 2
+async def test_results_too_large_together_are_asked_for_apart(
+    ask_llm: Call, echo_llm: Echo
+) -> None:
+    echo_llm.most = 2
     prompts = [str(index) for index in range(7)]
-    assert texts(await ask(prompts)) == [f"{prompt}!" for prompt in prompts]
+    assert texts(await ask_llm(prompts)) == [f"{prompt}!" for prompt in prompts]
 
 
-async def test_a_worker_that_answers_nothing_costs_few_jobs(ask: Call, echo: Echo) -> None:
-    echo.most = 0
+async def test_a_worker_that_answers_nothing_costs_few_jobs(ask_llm: Call, echo_llm: Echo) -> None:
+    echo_llm.most = 0
     with pytest.raises(EndpointError, match="no result of prompt"):
-        await ask([str(index) for index in range(50)])
-    assert echo.sizes == [50, 25, 13, 7, 4, 2, 1]
+        await ask_llm([str(index) for index in range(50)])
+    assert echo_llm.sizes == [50, 25, 13, 7, 4, 2, 1]
 
 
 async def test_a_worker_that_knows_no_lists_is_an_error() -> None:
@@ -151,11 +155,11 @@ async def test_whoever_gives_up_cancels_all_jobs() -> None:
         assert {job.status for job in emulator.queue.jobs.values()} == {Status.CANCELLED}
 
 
-async def test_a_failure_cancels_the_other_jobs(echo: Echo) -> None:
-    echo.errors = {"60": REFUSED}
+async def test_a_failure_cancels_the_other_jobs(echo_llm: Echo) -> None:
+    echo_llm.errors = {"60": REFUSED}
 
     def answer(given: Any) -> list[Any]:
-        return echo.answer(given) if "60" in given["prompts"] else [HANGS]
+        return echo_llm.answer(given) if "60" in given["prompts"] else [HANGS]
 
     async with scripted_endpoint(answering(answer), WITH_KEY) as emulator:
         with pytest.raises(PromptError, match="prompt 60"):

@@ -112,11 +112,11 @@ async def test_a_cancelled_job_is_an_error_for_its_openai_client() -> None:
     ("cancel", "status"), [(True, Status.CANCELLED), (False, Status.COMPLETED)]
 )
 async def test_a_client_that_hangs_up_cancels_its_job_unless_configured_otherwise(
-    http_client: aiohttp.ClientSession, stream: bool, cancel: bool, status: Status
+    session: aiohttp.ClientSession, stream: bool, cancel: bool, status: Status
 ) -> None:
     async with scripted_endpoint(hang, Options(cancel_on_disconnect=cancel)) as emulator:
         asking = asyncio.create_task(
-            http_client.post(f"{emulator.openai_url}/completions", json={"stream": stream})
+            session.post(f"{emulator.openai_url}/completions", json={"stream": stream})
         )
         job = await only_job(emulator)
         await job.changed.wait_for(lambda: job.has_unread)

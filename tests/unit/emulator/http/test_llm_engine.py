@@ -116,25 +116,25 @@ async def test_a_failed_job_becomes_an_error_that_the_client_knows(
     ],
 )
 async def test_the_key_is_taken_as_the_client_sends_it(
-    http_client: ClientSession, base: str, headers: dict[str, str], status: int
+    session: ClientSession, base: str, headers: dict[str, str], status: int
 ) -> None:
     async with Emulator(Options(api_key=KEY)) as emulator:
         url = f"{emulator.root_url}{base}/v1/files"
-        async with http_client.post(url, data="{", headers=headers) as answer:
+        async with session.post(url, data="{", headers=headers) as answer:
             assert (answer.status, [*await answer.json()]) == (status, ["detail"])
 
 
-async def test_an_endpoint_that_shuts_down_tells_the_client_so(http_client: ClientSession) -> None:
+async def test_an_endpoint_that_shuts_down_tells_the_client_so(session: ClientSession) -> None:
     async with Emulator() as emulator:
         emulator.queue.close()
-        async with http_client.get(f"{emulator.root_url}/v1/files") as answer:
+        async with session.get(f"{emulator.root_url}/v1/files") as answer:
             body = {"detail": "the endpoint is shutting down"}
             assert (answer.status, await answer.json()) == (503, body)
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/llm", "/v1/filesystem", "/v2/other"])
-async def test_no_other_routes_are_at_the_root(http_client: ClientSession, path: str) -> None:
-    async with Emulator() as emulator, http_client.post(emulator.root_url + path) as answer:
+async def test_no_other_routes_are_at_the_root(session: ClientSession, path: str) -> None:
+    async with Emulator() as emulator, session.post(emulator.root_url + path) as answer:
         assert answer.status == 404
         assert emulator.queue.jobs == {}
 
@@ -142,12 +142,12 @@ async def test_no_other_routes_are_at_the_root(http_client: ClientSession, path:
 # Files:
 
 
-async def test_a_form_becomes_a_body_with_its_file_in_base64(http_client: ClientSession) -> None:
+async def test_a_form_becomes_a_body_with_its_file_in_base64(session: ClientSession) -> None:
     form = aiohttp.FormData({"purpose": "batch", "other": "x"}, quote_fields=False)
     form.add_field("file", b"\0\xff\r\n", filename="ä.bin", content_type="text/csv")
     async with (
         scripted_endpoint(yielding({"id": "x"})) as emulator,
-        http_client.post(f"{emulator.root_url}/v1/files", data=form) as answer,
+        session.post(f"{emulator.root_url}/v1/files", data=form) as answer,
     ):
         assert (answer.status, await answer.json()) == (200, {"id": "x"})
         job = await only_job(emulator)
@@ -176,11 +176,11 @@ END = b"\r\n--b--\r\n"
     ids=range(9),
 )
 async def test_a_body_that_cannot_be_a_job_is_refused_with_words_for_the_client(
-    http_client: ClientSession, body: bytes, headers: dict[str, str], message: str
+    session: ClientSession, body: bytes, headers: dict[str, str], message: str
 ) -> None:
     async with Emulator(Options(oversize_status=413)) as emulator:
         url = f"{emulator.root_url}/v1/files"
-        async with http_client.post(url, data=io.BytesIO(body), headers=headers) as answer:
+        async with session.post(url, data=io.BytesIO(body), headers=headers) as answer:
             refusal = await answer.json()
         assert (answer.status, [*refusal]) == (400, ["detail"])
         assert message in refusal["detail"]

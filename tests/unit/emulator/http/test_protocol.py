@@ -46,7 +46,7 @@ async def replay(
 
 @pytest.mark.parametrize("exchanges", SCENARIOS)
 async def test_the_emulator_answers_the_recorded_sdk_as_the_recording_says(
-    http_client: aiohttp.ClientSession, exchanges: list[Exchange]
+    session: aiohttp.ClientSession, exchanges: list[Exchange]
 ) -> None:
     async with Emulator(Options(take_poll_s=0.02)) as emulator:
         taken = exchanges[0]["answer"]
@@ -56,7 +56,7 @@ async def test_the_emulator_answers_the_recorded_sdk_as_the_recording_says(
         for exchange in exchanges:
             if exchange["answer"] and "jobsToStop" in exchange["answer"]:
                 emulator.queue.cancel(jobs["hangs"])
-            answer = await replay(http_client, emulator.url, exchange, ids)
+            answer = await replay(session, emulator.url, exchange, ids)
             assert shape(answer) == shape(exchange["answer"])
     assert {name: job.status.value for name, job in jobs.items()} == {
         name: ENDS[name] for name in jobs

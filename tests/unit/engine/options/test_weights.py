@@ -131,7 +131,9 @@ def disk(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 
 
 @pytest.fixture
-def model(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineArguments:
+def weighed_model(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> EngineArguments:
     """A model on a local disk, where all loaders are installed."""
     installs(monkeypatch, *ALL)
     disk(tmp_path, monkeypatch, "ext4")
@@ -151,7 +153,7 @@ def model(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Eng
     ],
 )
 def test_the_fastest_loader_that_is_installed_and_fits_the_disk_is_chosen(
-    model: EngineArguments,
+    weighed_model: EngineArguments,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     there: tuple[str, int, tuple[str, ...]],
@@ -160,7 +162,7 @@ def test_the_fastest_loader_that_is_installed_and_fits_the_disk_is_chosen(
     kind, stages, packages = there
     installs(monkeypatch, *packages)
     disk(tmp_path, monkeypatch, kind)
-    changed = with_fast_loader(model.with_options(pipeline_parallel_size=stages), GPU)
+    changed = with_fast_loader(weighed_model.with_options(pipeline_parallel_size=stages), GPU)
     assert changed.vllm.load_format == chosen
     named = [default.value for default in changed.defaults if default.name == "LOAD_FORMAT"]
     assert named == ([] if chosen == "auto" else [chosen])
@@ -170,21 +172,23 @@ def test_the_fastest_loader_that_is_installed_and_fits_the_disk_is_chosen(
 @pytest.mark.parametrize(
     "name", ["LOAD_FORMAT", "SAFETENSORS_LOAD_STRATEGY", "MODEL_LOADER_EXTRA_CONFIG"]
 )
-def test_what_the_operator_chose_stays(model: EngineArguments, name: str) -> None:
-    given = EngineArguments(model.vllm, "org/model", given=frozenset({name}))
+def test_what_the_operator_chose_stays(weighed_model: EngineArguments, name: str) -> None:
+    given = EngineArguments(weighed_model.vllm, "org/model", given=frozenset({name}))
     assert with_fast_loader(given, GPU) is given
     assert with_own_loader(given) is given
 
 
-def test_nothing_is_chosen_without_a_gpu(model: EngineArguments) -> None:
-    assert with_fast_loader(model, Machine(cpu=True)) is model
+def test_nothing_is_chosen_without_a_gpu(weighed_model: EngineArguments) -> None:
+    assert with_fast_loader(weighed_model, Machine(cpu=True)) is weighed_model
 
 
 @pytest.mark.parametrize("names", [["pytorch_model.bin"], ["consolidated.safetensors"], []])
-def test_other_formats_are_vllms(model: EngineArguments, tmp_path: Path, names: list[str]) -> None:
+def test_other_formats_are_vllms(
+    weighed_model: EngineArguments, tmp_path: Path, names: list[str]
+) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
     for name in names:
         (folder / name).touch()
-    other: Any = model.with_options(model=str(folder))
+    other: Any = weighed_model.with_options(model=str(folder))
     assert with_fast_loader(other, GPU) is other
