@@ -183,5 +183,6 @@ def test_the_status_of_a_job_shows_how_far_its_batch_is(
     wait_until(lambda: progress().get("done", 0) > 0)
     assert progress()["total"] == 61
     running = next(one for one in openai_client.batches.list() if one.status == "in_progress")
-    openai_client.batches.cancel(running.id)
+    # A POST without a body is none for the gateway.
+    make_endpoint.run({"route": f"/v1/batches/{running.id}/cancel", "method": "POST"})
     assert ended(openai_client, running).status == "cancelled"
