@@ -114,7 +114,8 @@ async def failed_serve(
     command = [SCRIPT, "--serve", "--port", "0"]
     with background(command, {**HOME, **environ}, log) as worker:
         await asyncio.to_thread(wait_until, lambda: worker.port() or worker.process.poll())
-        url = f"http://127.0.0.1:{worker.port()}/"
+        # None once it has ended.
+        url = f"http://127.0.0.1:{worker.port() or 0}/"
         async with aiohttp.ClientSession(url, headers=key) as session:
             while told is None and worker.process.poll() is None:
                 await asyncio.sleep(LOOK_S)
