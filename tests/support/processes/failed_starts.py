@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from emulator import Emulator, Options
-from support.processes.background import background, wait_until
+from support.processes.background import background
 from support.processes.commands import HOME, SCRIPT
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -113,15 +113,13 @@ async def failed_serve(
     begun, told = time.monotonic(), None
     command = [SCRIPT, "--serve", "--port", "0"]
     with background(command, {**HOME, **environ}, log) as worker:
-        await asyncio.to_thread(wait_until, lambda: worker.port() or worker.process.poll())
-        # None once it has ended.
-        url = f"http://127.0.0.1:{worker.port() or 0}/"
-        async with aiohttp.ClientSession(url, headers=key) as session:
+        async with aiohttp.ClientSession(headers=key) as session:
             while told is None and worker.process.poll() is None:
                 await asyncio.sleep(LOOK_S)
-                # It may have ended.
+                url = f"http://127.0.0.1:{worker.port() or 0}/v1/chat/completions"
+                # It does not listen yet, or has ended.
                 with suppress(aiohttp.ClientConnectionError):
-                    async with session.post("v1/chat/completions", json=CHAT) as answer:
+                    async with session.post(url, json=CHAT) as answer:
                         error = (await answer.json())["error"]
                         told = None if error["retryable"] else error
         seconds = time.monotonic() - begun
