@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import aiohttp
 import pytest
 from support.processes.emulator_peer import Peer, eventually, with_options
 
@@ -82,13 +83,18 @@ async def test_a_retry_forgets_how_long_the_first_result_was_to_be_kept(peer: Pe
     assert await peer.status(job) == "IN_QUEUE"
 
 
-async def test_a_retry_ends_the_stream_of_who_still_reads_the_first_attempt(peer: Peer) -> None:
+async def streamed(peer: Peer, chunk: str) -> tuple[str, aiohttp.ClientResponse]:
+    """Return a job that has posted a chunk, and the answer of the caller who reads it."""
     url = f"{peer.emulator.openai_url}/completions"
     asking = asyncio.create_task(peer.session.post(url, json={"stream": True}).__aenter__())
     await eventually(lambda: peer.queue.has_waiting)
     job = await peer.take()
-    await peer.post_chunk(job, "data: 1\n\n")
-    answer = await asking
+    await peer.post_chunk(job, chunk)
+    return job, await asking
+
+
+async def test_a_retry_ends_the_stream_of_who_still_reads_the_first_attempt(peer: Peer) -> None:
+    job, answer = await streamed(peer, "data: 1\n\n")
     assert await answer.content.readline() == b"data: 1\n"
     # In one step of the event loop: the reader sees the second attempt only.
     first = peer.emulator.job(job)
@@ -104,12 +110,7 @@ async def test_a_retry_ends_the_stream_of_who_still_reads_the_first_attempt(peer
 
 async def test_a_stream_that_was_read_to_its_last_event_is_not_cancelled(peer: Peer) -> None:
     """Clients hang up there, and the worker's final post comes later."""
-    url = f"{peer.emulator.openai_url}/completions"
-    asking = asyncio.create_task(peer.session.post(url, json={"stream": True}).__aenter__())
-    await eventually(lambda: peer.queue.has_waiting)
-    job = await peer.take()
-    await peer.post_chunk(job, "data: 1\n\ndata: [DONE]\n\n")
-    answer = await asking
+    job, answer = await streamed(peer, "data: 1\n\ndata: [DONE]\n\n")
     assert await answer.text() == "data: 1\n\ndata: [DONE]\n\n"
     answer.close()
     await peer.post_done(job, output=[])
