@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from support.tables.attacks import KINDS
-from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http, completion, http
+from support.tables.attacks.places import PLACES
+from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http
 from support.tables.attacks.volume import lay_out
 
 from fuzz.memory import MB, forget_peaks, peak, resident
@@ -153,8 +154,8 @@ def _wait(target: Target, beside: Neighbour) -> float:
 
 def _request(target: Target, **body: Any) -> Any:
     if isinstance(target, Endpoint):
-        return completion(**body)
-    return http("/v1/completions", **body)
+        return PLACES["body"]["completions"](body)
+    return PLACES["http"]["server"]({"body": body})
 
 
 def _measured(

@@ -1,6 +1,5 @@
-"""A hostile request, and the helpers that its builders share."""
+"""A hostile request."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,8 +12,6 @@ CANARY = "canary-7f3a"
 # Stands for the port of a server on loopback that nobody may call.
 PORT = "CANARYPORT"
 
-HELLO = [{"role": "user", "content": "Hi"}]
-
 
 class Expected(StrEnum):
     """How a request may end."""
@@ -24,9 +21,6 @@ class Expected(StrEnum):
     EITHER = "either"  # honest whichever it is
 
 
-REFUSED, ANSWERED, EITHER = Expected
-
-
 @dataclass(frozen=True)
 class Attack:
     """One row."""
@@ -34,7 +28,7 @@ class Attack:
     name: str
     # What is sent: a job's input, its JSON as bytes, or an `Http` request.
     build: Callable[[], Any]
-    expected: Expected = REFUSED
+    expected: Expected = Expected.REFUSED
     # Whether it did harm once.
     harmful: bool = False
     # How often it is sent at once.
@@ -62,70 +56,3 @@ class Http:
             "Content-Length": str(len(self.body)),
         }
         return {**defaults, **self.headers}
-
-
-Body = dict[str, Any]
-
-
-def raw(**keys: Any) -> Body:
-    return {"prompt": "Hi", "sampling_params": {"max_tokens": 4}, **keys}
-
-
-def params(**sampling: Any) -> Body:
-    """Return a raw job with sampling parameters."""
-    return {"prompt": "Hi", "sampling_params": {"max_tokens": 4, **sampling}}
-
-
-def route(path: str, **body: Any) -> Body:
-    return {"route": path, "method": "POST", "body": body}
-
-
-def chat(**body: Any) -> Body:
-    return route("/v1/chat/completions", **{"messages": HELLO, "max_tokens": 4, **body})
-
-
-def completion(**body: Any) -> Body:
-    return route("/v1/completions", **{"prompt": "Hi", "max_tokens": 4, **body})
-
-
-def responses(**body: Any) -> Body:
-    return route("/v1/responses", **{"input": "Hi", "max_output_tokens": 4, **body})
-
-
-def anthropic(**body: Any) -> Body:
-    return route("/v1/messages", **{"messages": HELLO, "max_tokens": 4, **body})
-
-
-def count_tokens(**body: Any) -> Body:
-    return route("/v1/messages/count_tokens", **{"messages": HELLO, **body})
-
-
-def tokenize(**body: Any) -> Body:
-    return route("/tokenize", **body)
-
-
-def detokenize(**body: Any) -> Body:
-    return route("/detokenize", **body)
-
-
-def engine(**keys: Any) -> Body:
-    """Return a job in the form of LLM Engine."""
-    return {"format": "llm_engine", "prompt": "Hi", "max_new_tokens": 4, **keys}
-
-
-def gateway(path: str, **body: Any) -> Body:
-    """Return a request as the platform's gateway hands it on."""
-    return {"openai_route": path, "openai_input": body}
-
-
-def http(path: str, **body: Any) -> Http:
-    return Http(path=path, body=json.dumps(body).encode())
-
-
-def user(content: Any, **keys: Any) -> list[Body]:
-    return [{"role": "user", "content": content, **keys}]
-
-
-def nested(depth: int, opening: str = '{"a":', closing: str = "}", inner: str = "1") -> str:
-    """Return JSON that no encoder would write: it would recurse too deeply."""
-    return opening * depth + inner + closing * depth
