@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from support.hub.server import Hub, hub
-from support.processes.background import Background, wait_until
+from support.processes.background import Background, wait_until, with_variable
 from support.processes.commands import HANDLER, HOME, Ran, run
 from worker.store import Found, NotFound, Places, Wanted, resolve
 from worker.store.files import INDEX
@@ -132,16 +132,4 @@ def assert_ends(worker: Background, base: Path) -> None:
     assert worker.ended() == 128 + signal.SIGTERM, worker.output
     assert "Traceback" not in worker.output
     assert leases(base) == []
-    assert left_behind(str(base)) == []
-
-
-def left_behind(base: str) -> list[int]:
-    """Return the ids of processes that have a volume in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"BASE_PATH={base}\0".encode() in (process / "environ").read_bytes():
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
+    assert with_variable("BASE_PATH", str(base)) == []

@@ -34,6 +34,12 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+def with_variable(name: str, value: str) -> list[int]:
+    """Find the processes that began with a variable of this value."""
+    running = psutil.process_iter(["environ"])
+    return [one.pid for one in running if (one.info["environ"] or {}).get(name) == value]
+
+
 class Process(Protocol):
     """What tests use of `subprocess.Popen`."""
 

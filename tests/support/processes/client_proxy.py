@@ -4,25 +4,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from support import ROOT
-from support.processes.background import Background, background
-from support.processes.http_worker import ADDRESS
+from support.processes.http_worker import Served, served
 
 ACCOUNT = "rpa_of-the-account"
 
-
-@dataclass(frozen=True)
-class ClientProxy(Background):
-    """A proxy that is ready, with the address that it has printed."""
-
-    @property
-    def url(self) -> str:
-        found = ADDRESS.search(self.output)
-        assert found, self.output
-        return found[1]
+ClientProxy = Served
 
 
 @contextmanager
@@ -41,10 +30,6 @@ def client_proxy(api_url: str, log: Path, **environ: str) -> Iterator[ClientProx
         **environ,
     }
     command = [sys.executable, "-m", "llm_worker_client", "proxy", "--endpoint", "local"]
-    with background([*command, "--port", "0", "--base-url", api_url], variables, log) as running:
-        proxy = ClientProxy(running.process, log)
-        proxy.wait_for_output("Uvicorn running on ")
+    with served([*command, "--port", "0", "--base-url", api_url], variables, log) as proxy:
         yield proxy
-        proxy.process.terminate()
-        proxy.ended()
-        assert ACCOUNT not in proxy.output
+    assert ACCOUNT not in proxy.output

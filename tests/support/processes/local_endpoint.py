@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.processes.background import HUNG_S, background
+from support.processes.background import HUNG_S, background, with_variable
 from support.processes.http_worker import Served
 
 # A variable that the endpoint's workers inherit.
@@ -55,16 +55,7 @@ class LocalEndpoint(Served):
 
     def left_behind(self) -> list[int]:
         """Find the processes that still have this endpoint's variable in their environment."""
-        variable = f"{WORKERS_OF}={self.log}\0".encode()
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                environ = (process / "environ").read_bytes()
-            except OSError:
-                continue
-            if variable in environ:
-                found.append(int(process.name))
-        return found
+        return with_variable(WORKERS_OF, str(self.log))
 
 
 def _call(url: str, body: dict[str, Any] | None) -> Any:
