@@ -25,7 +25,7 @@ from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http
 from support.tables.attacks.volume import lay_out
 
 from fuzz.memory import MB, forget_peaks, peak, resident
-from fuzz.neighbour import LIMIT_S, Neighbour, neighbour
+from fuzz.neighbour import LIMIT_S, Neighbour, longest_s, neighbour
 from fuzz.target import Endpoint, Outcome, Server, Target
 
 # Seconds that the neighbour may wait longer than alone; on a slow machine so many times as long
@@ -126,8 +126,7 @@ def _series(target: Target, rows: list[tuple[str, Attack]]) -> Iterator[Measured
         with ExitStack() as stack:
             stack.enter_context(target.started())
             _warm_up(target)
-            path, body, answered = target.hello
-            beside = stack.enter_context(neighbour(target.url + path, body, answered))
+            beside = stack.enter_context(neighbour(target))
             most_wait_s = beside.alone_s + max(MOST_WAIT_S, MOST_WAITS * _wait(target, beside))
             pids = target.pids
             while waiting and target.pids == pids:
@@ -149,7 +148,7 @@ def _wait(target: Target, beside: Neighbour) -> float:
     """Return how long the neighbour waits at most beside others like it."""
     began = time.monotonic()
     _send(target, _request(target, prompt="Hi", max_tokens=4), OTHERS, LIMIT_S)
-    return max(call.seconds for call in beside.during(began))
+    return longest_s(beside.during(began))
 
 
 def _request(target: Target, **body: Any) -> Any:
@@ -191,7 +190,7 @@ def _once(target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait)
         expected=row.expected,
         statuses=[outcome.status for outcome in outcomes],
         seconds=round(seconds, 2),
-        wait_s=round(max(call.seconds for call in calls), 2),
+        wait_s=round(longest_s(calls), 2),
         alone_s=round(beside.alone_s, 3),
         peak_mb=round((peak(pids) - before) / MB),
         kept_mb=round((resident(pids) - before) / MB),

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
 from fuzz.attacks import print_line
-from fuzz.neighbour import Neighbour, neighbour
+from fuzz.neighbour import Neighbour, longest_s, neighbour
 from fuzz.raw_jobs import job
 from fuzz.target import Endpoint, Outcome
 
@@ -56,7 +56,7 @@ class Beside:
 
     def wait_s(self) -> float:
         """Return how long the neighbour waited for an answer since they were sent."""
-        return max(call.seconds for call in self.neighbour.during(self.began))
+        return longest_s(self.neighbour.during(self.began))
 
     @property
     def limit_s(self) -> float:
@@ -84,8 +84,7 @@ class Run:
         target = Endpoint(self.args.checkout, self.args.logs / "jobs", SETTINGS)
         with ExitStack() as stack:
             stack.enter_context(target.started())
-            path, body, answered = target.hello
-            other = stack.enter_context(neighbour(target.url + path, body, answered))
+            other = stack.enter_context(neighbour(target))
             threads = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
             beside = Beside(target, other, threads, target.pids)
             self.spoilt = False

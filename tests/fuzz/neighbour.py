@@ -15,6 +15,8 @@ from multiprocessing.queues import Queue
 from queue import Empty
 from typing import Any
 
+from fuzz.target import Target
+
 # Seconds: between two of its requests; until it gives one up.
 PAUSE_S = 0.02
 LIMIT_S = 150.0
@@ -69,17 +71,17 @@ class Neighbour:
         return calls
 
 
-@contextmanager
-def neighbour(url: str, body: dict[str, Any], answered: str) -> Iterator[Neighbour]:
-    """Start it; leaving ends it.
+def longest_s(calls: list[Call]) -> float:
+    return max(call.seconds for call in calls)
 
-    Args:
-        url: to post to.
-        body: of each request.
-        answered: what a good answer contains.
-    """
+
+@contextmanager
+def neighbour(target: Target) -> Iterator[Neighbour]:
+    """Start it; leaving ends it."""
     calls: Queue[Call] = _context.Queue()
-    process = _context.Process(target=_ask, args=(url, body, answered, calls), daemon=True)
+    path, body, answered = target.hello
+    asked = (target.url + path, body, answered, calls)
+    process = _context.Process(target=_ask, args=asked, daemon=True)
     process.start()
     try:
         beside = Neighbour(calls)

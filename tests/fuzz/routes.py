@@ -20,7 +20,7 @@ from support import ROOT
 from support.models.minilm import MODEL as EMBEDDER
 
 from fuzz.attacks import print_line
-from fuzz.neighbour import Call, neighbour
+from fuzz.neighbour import Call, longest_s, neighbour
 from fuzz.target import Server
 
 TOOL = ROOT / ".fuzz" / "bin" / "schemathesis"
@@ -44,8 +44,7 @@ def run(args: Namespace) -> int:
     target = Server(args.checkout, args.logs / "routes", SETTINGS | kept)
     with ExitStack() as stack:
         stack.enter_context(target.started())
-        path, body, answered = target.hello
-        beside = stack.enter_context(neighbour(target.url + path, body, answered))
+        beside = stack.enter_context(neighbour(target))
         pids, began = target.pids, time.monotonic()
         status, counts = fuzz(target.url, args)
         calls = beside.during(began)
@@ -53,7 +52,7 @@ def run(args: Namespace) -> int:
             "a request was answered with a 5xx": status != 0,
             "a process ended": target.pids != pids,
             "the neighbour was failed": not all(call.good for call in calls),
-            "the neighbour waited": longest(calls) > beside.alone_s + MOST_WAIT_S,
+            "the neighbour waited": longest_s(calls) > beside.alone_s + MOST_WAIT_S,
         }
     report(counts, calls)
     found = [what for what, there in wrong.items() if there]
@@ -100,10 +99,6 @@ def options(args: Namespace, examples: int) -> list[str]:
         "--generation-database=none",
         "--warnings=off",
     ]
-
-
-def longest(calls: list[Call]) -> float:
-    return max(call.seconds for call in calls)
 
 
 def report(counts: dict[str, Any], calls: list[Call]) -> None:
