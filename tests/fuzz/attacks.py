@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from support.tables.attacks import KINDS
-from support.tables.attacks.places import PLACES
+from support.tables.attacks.places import put
 from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http
 from support.tables.attacks.volume import lay_out
 
@@ -153,8 +153,8 @@ def _wait(target: Target, beside: Neighbour) -> float:
 
 def _request(target: Target, **body: Any) -> Any:
     if isinstance(target, Endpoint):
-        return PLACES["body"]["completions"](body)
-    return PLACES["http"]["server"]({"body": body})
+        return put("completions", body)
+    return put("server", {"body": body})
 
 
 def _measured(
