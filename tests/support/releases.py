@@ -10,15 +10,12 @@ PINNED = Version("0.32")
 _INSTALLED = Version(Version(vllm.__version__).public)
 
 
-def is_pinned() -> bool:
-    return _INSTALLED.release[:2] == PINNED.release
-
-
 def since(release: str, reason: str) -> pytest.MarkDecorator:
     """Skip a test with releases before ``release``, such as "0.31": the reason is theirs."""
     return pytest.mark.skipif(Version(release) > _INSTALLED, reason=reason)
 
 
 of_the_pinned = pytest.mark.skipif(
-    not is_pinned(), reason=f"what it holds to the code is of vLLM {PINNED}"
+    _INSTALLED.release[:2] != PINNED.release,
+    reason=f"what it holds to the code is of vLLM {PINNED}",
 )

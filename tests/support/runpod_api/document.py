@@ -20,11 +20,9 @@ _REGISTRY: Registry[Any] = Registry().with_resource(_NAME, DRAFT202012.create_re
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-def pattern_of(path: str) -> re.Pattern[str]:
-    return re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", path) + "$")
-
-
-PATHS = {path: pattern_of(path) for path in DOCUMENT["paths"]}
+PATHS = {
+    path: re.compile(_PARAMETER.sub(r"(?P<\1>[^/]+)", path) + "$") for path in DOCUMENT["paths"]
+}
 
 
 def operation(verb: str, path: str) -> dict[str, Any] | None:
