@@ -1,6 +1,7 @@
 """Holds requests and answers to the platform's published OpenAPI document."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -8,13 +9,9 @@ from jsonschema import Draft202012Validator
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from support import ROOT
-
 # Its types alone: it was published at github.com/runpod/docs, api-reference-v2/openapi.json.
 # Headers of answers are left out.
-DOCUMENT: dict[str, Any] = yaml.safe_load(
-    (ROOT / "tests" / "support" / "tables" / "runpod_v2_openapi.yaml").read_text()
-)
+DOCUMENT: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 _NAME = "urn:runpod:v2"
 _REGISTRY: Registry[Any] = Registry().with_resource(_NAME, DRAFT202012.create_resource(DOCUMENT))
 _PARAMETER = re.compile(r"\{(\w+)\}")
