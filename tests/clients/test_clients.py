@@ -51,78 +51,60 @@ AGENTS = Runtime(AGENTS_SDK, (str(AGENTS_SDK / "bin" / "python"), "-"))
 NODE = Runtime(CLIENTS / "node", ("node", "--input-type=module", "-"))
 OWN = Runtime(Path(sys.prefix), (sys.executable, "-"))
 
-LANGCHAIN, LITELLM = "langchain_chat.py", "litellm_chat.py"
-PROGRAMS = {
-    LANGCHAIN: PYTHON,
-    LITELLM: PYTHON,
-    "openai_chat.mjs": NODE,
-    "instructor_chat.py": PYTHON,
-}
-# Their own errors for an unknown model.
-NOT_FOUND = {
-    LANGCHAIN: "OpenAIModelNotFoundError",
-    LITELLM: "NotFoundError",
-    "openai_chat.mjs": "NotFoundError",
-}
+PYTHON_CLIENTS, OPENAI = "python_clients.py", "openai_chat.mjs"
 
 Ask = Callable[[str], dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
 def answers_to(make_endpoint: LocalEndpoint) -> Ask:
-    """Return the answers that a client got. It runs once for all tests."""
+    """Return the answers that a program got. It runs once for all tests."""
 
     @functools.cache
-    def ask(client: str) -> dict[str, Any]:
-        runtime = PROGRAMS[client]
+    def ask(program: str) -> dict[str, Any]:
+        runtime = NODE if program == OPENAI else PYTHON
         runtime.require()
         command = [*runtime.command, make_endpoint.openai_url, "demo"]
         # From stdin, so that Node looks for packages in the working directory.
-        program = (Path(__file__).parent / client).read_text()
-        return answers_of(command, ENVIRON, runtime.folder, program)
+        text = (Path(__file__).parent / "programs" / program).read_text()
+        return answers_of(command, ENVIRON, runtime.folder, text)
 
     return ask
 
 
-def test_nodes_client_streams_the_whole_answer_in_many_pieces(answers_to: Ask) -> None:
-    answers = answers_to("openai_chat.mjs")
-    assert answers["whole"].startswith(ANSWER)
-    assert "".join(answers["pieces"]) == answers["whole"]
-    assert len([piece for piece in answers["pieces"] if piece]) > 10
-
-
-@pytest.mark.parametrize("client", NOT_FOUND)
-def test_a_client_raises_its_own_not_found_for_an_unknown_model(
-    client: str, answers_to: Ask
-) -> None:
-    refusal = answers_to(client)["refusal"]
-    assert (refusal["error"], refusal["status"]) == (NOT_FOUND[client], 404)
+def check_not_found(refusal: dict[str, Any], error: str) -> None:
+    """Check that a client has its own exception for an unknown model."""
+    assert (refusal["error"], refusal["status"]) == (error, 404)
     assert "nope" in refusal["message"]
 
 
-@pytest.mark.parametrize("client", [LANGCHAIN, LITELLM])
-def test_a_client_calls_a_tool(client: str, answers_to: Ask) -> None:
-    for calls in answers_to(client)["calls"]:
-        assert [(call["name"], call["args"]) for call in calls] == [("job_status", JOB)]
+def test_nodes_client_streams_the_whole_answer_in_many_pieces(answers_to: Ask) -> None:
+    answers = answers_to(OPENAI)
+    assert answers["whole"].startswith(ANSWER)
+    assert "".join(answers["pieces"]) == answers["whole"]
+    assert len([piece for piece in answers["pieces"] if piece]) > 10
+    check_not_found(answers["refusal"], "NotFoundError")
 
 
-def test_langchain_embeds(answers_to: Ask) -> None:
-    first, second = answers_to(LANGCHAIN)["embeddings"]
-    assert (len(first), len(second)) == (DIMENSIONS, DIMENSIONS)
-    assert first != second
+def test_langchain_calls_and_extracts_by_a_tool_and_embeds_texts(answers_to: Ask) -> None:
+    answers = answers_to(PYTHON_CLIENTS)["langchain"]
+    assert (answers["calls"], answers["structured"]) == ([["job_status", JOB]], JOB)
+    first, second = answers["embeddings"]
+    assert (len(first), len(second), first != second) == (DIMENSIONS, DIMENSIONS, True)
+    # The tokens that it sends by default are not the embedder's.
+    assert "out of vocabulary" in answers["refusal of tokens"]["message"]
+    check_not_found(answers["refusal"], "OpenAIModelNotFoundError")
 
 
-def test_langchain_extracts_by_a_tool(answers_to: Ask) -> None:
-    assert answers_to(LANGCHAIN)["structured"] == JOB
-
-
-def test_the_tokens_that_langchain_sends_by_default_are_not_the_embedders(answers_to: Ask) -> None:
-    assert "out of vocabulary" in answers_to(LANGCHAIN)["refusal of tokens"]
+def test_litellm_puts_a_streamed_call_together(answers_to: Ask) -> None:
+    answers = answers_to(PYTHON_CLIENTS)["litellm"]
+    assert answers["calls"] == [["job_status", JOB]]
+    check_not_found(answers["refusal"], "NotFoundError")
 
 
 def test_instructor_extracts_in_its_modes(answers_to: Ask) -> None:
     extracted = {"tools": JOB, "json schema": DESCRIBED, "json": {}}
-    assert answers_to("instructor_chat.py") == extracted
+    assert answers_to(PYTHON_CLIENTS)["instructor"] == extracted
 
 
 # Examples whose client is in .clients, or that need an adapter:
@@ -143,13 +125,13 @@ ADAPTERS = r"adapters: .*\blisted\b.*\ndemo:(.+)\n(?!demo)[\w.-]+:(?!\1\n).+"
             rf'{COUNT}\njob_status \{{"job_id":"42"\}}\n{DONE}',
         ),
         (
-            f"frameworks/{LANGCHAIN}",
+            "frameworks/langchain_chat.py",
             PYTHON,
             [],
             rf"{COUNT}\nname='demo' streams=True chunks=\[1, 3, 9, 27\]\n{CALLED}",
         ),
         (
-            f"frameworks/{LITELLM}",
+            "frameworks/litellm_chat.py",
             PYTHON,
             ["minilm"],
             rf"{COUNT}\n\[{DIMENSIONS}, {DIMENSIONS}\]",

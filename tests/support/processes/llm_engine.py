@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ from support.processes.http_worker import KEY, http_worker
 from support.processes.local_endpoint import LocalEndpoint
 
 CLIENT = ROOT / ".clients" / "llm-engine"
-PROGRAMS = ROOT / "tests" / "clients"
+PROGRAMS = ROOT / "tests" / "clients" / "programs"
 ITS_OWN = re.compile(r"\bllmengine\b")
-# How a script reaches a worker: over HTTP; through the local platform, as it is, with the proxy in
-# front of it, or with the classes.
-SERVE, ENDPOINT, PROXY, CLASSES = "serve", "make endpoint", "proxy", "classes"
-WAYS = (SERVE, ENDPOINT, PROXY, CLASSES)
+# How a script reaches a worker: over HTTP; through the proxy, in front of the local platform; or
+# with the classes.
+SERVE, PROXY, CLASSES = WAYS = ("serve", "proxy", "classes")
 # Of a worker with the adapters that a test needs.
 SERVING = {
     "ENABLE_LORA": "1",
@@ -46,7 +45,6 @@ class Host:
         volume: the root of its volume.
         model: the demo model's directory.
         environ: what scripts need to reach it.
-        scripts: the directory that has them in ``clients``.
     """
 
     way: str
@@ -54,7 +52,6 @@ class Host:
     volume: Path
     model: Path
     environ: dict[str, str]
-    scripts: Path = field(default=PROGRAMS.parent)
 
     def printed(
         self,
@@ -62,14 +59,13 @@ class Host:
         *arguments: str,
         stdin: str | None = None,
         cwd: Path = ROOT,
-        **environ: str,
     ) -> dict[str, Any]:
-        """Run ``tests/clients/llm_engine_<program>.py``; return the answers that it printed."""
+        """Run ``llm_engine_<program>.py``; return the answers that it printed."""
         interpreter = sys.executable if self.way == CLASSES else str(CLIENT / "bin" / "python")
-        command = [interpreter, "-m", f"clients.llm_engine_{program}", *arguments]
+        command = [interpreter, "-m", f"clients.programs.llm_engine_{program}", *arguments]
         if self.way == CLASSES and stdin is not None:
             stdin = changed(stdin)
-        return answers_of(command, {**self.environ, **environ}, cwd, stdin)
+        return answers_of(command, self.environ, cwd, stdin)
 
     def adapter(self, name: str) -> Path:
         """Return the directory of an adapter on the volume; make it unless it is there."""
@@ -102,9 +98,6 @@ def reached(
     if way == CLASSES:
         yield _by_classes(endpoint.api_url, volume, model, folder)
         return
-    if way == ENDPOINT:
-        yield _over_http(way, endpoint.api_url.removesuffix("/v2"), volume, model)
-        return
     with client_proxy(endpoint.api_url, folder / "log", PROXY_API_KEY=KEY) as proxy:
         yield _over_http(way, proxy.url, volume, model)
 
@@ -112,7 +105,7 @@ def reached(
 def _over_http(way: str, url: str, volume: Path, model: Path) -> Host:
     """Return a host for LLM Engine's own client."""
     environ = {
-        "PYTHONPATH": str(PROGRAMS.parent),
+        "PYTHONPATH": str(ROOT / "tests"),
         "LLM_ENGINE_BASE_PATH": f"{url}/",
         "SCALE_API_KEY": KEY,
         # Without a look at the newest version on the internet.
@@ -122,8 +115,8 @@ def _over_http(way: str, url: str, volume: Path, model: Path) -> Host:
 
 
 def _by_classes(api_url: str, volume: Path, model: Path, folder: Path) -> Host:
-    programs = folder / "clients"
-    programs.mkdir()
+    programs = folder / "clients" / "programs"
+    programs.mkdir(parents=True)
     for program in PROGRAMS.glob("llm_engine_*.py"):
         (programs / program.name).write_text(changed(program.read_text()))
     environ = {
@@ -132,4 +125,4 @@ def _by_classes(api_url: str, volume: Path, model: Path, folder: Path) -> Host:
         "RUNPOD_API_KEY": ACCOUNT,
         "RUNPOD_ENDPOINT_BASE_URL": api_url,
     }
-    return Host(CLASSES, api_url, volume, model, environ, folder)
+    return Host(CLASSES, api_url, volume, model, environ)

@@ -20,23 +20,23 @@ SERVE, PROXY, TRANSPORT = "serve", "proxy", "transport"
 
 @dataclass(frozen=True)
 class Host:
-    """A worker, or a platform, as programs reach it: the arguments of ``openai_ways``."""
+    """A worker, or a platform, as programs reach it: the arguments of the program."""
 
     way: str
     address: str
     key: str = KEY
 
-    def printed(self, version: str, program: str, part: str) -> dict[str, Any]:
-        """Run ``tests/clients/openai_<program>.py``; return the answers that it printed."""
+    def printed(self, version: str, part: str) -> Any:
+        """Run ``openai_calls.py``; return the answers that it printed."""
         interpreter: str | Path = sys.executable
         if version != NEWEST:
             require_installed(FOLDERS[version])
             interpreter = FOLDERS[version] / "bin" / "python"
-        command = [interpreter, "-m", f"clients.openai_{program}"]
+        command = [interpreter, "-m", "clients.programs.openai_calls"]
         environ = {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'src'}"}
         found = answers_of([*command, self.way, self.address, self.key, part], environ)
         assert found["version"].startswith(f"{version}.")
-        return found
+        return found[part]
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""Calls of OpenAI's client: `python -m clients.openai_calls WAY ADDRESS KEY PART`, see openai_ways.
+"""Calls of OpenAI's client: `python -m clients.programs.openai_calls WAY ADDRESS KEY PART`.
 
-Prints what it got, as JSON.
+The way is over HTTP, or the transport, without a proxy. The address is that of a server, or of the
+platform; the key is the caller's, or the account's. Prints what it got, as JSON.
 """
 
 import asyncio
@@ -8,10 +9,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any, Literal
 
 import openai
-from clients.openai_ways import connected, connected_async
+
+from llm_worker_client import AsyncRunpodTransport, RunpodTransport
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 COUNT: dict[str, Any] = {
@@ -22,8 +25,19 @@ COUNT: dict[str, Any] = {
 CODE = "What is the code of item 3?"
 ENDED = {"succeeded", "completed", "failed", "expired", "cancelled"}
 PATIENCE_S = 300
-# As many tokens as there is room for.
-LONG: dict[str, Any] = {**COUNT, "max_tokens": 1900, "extra_body": {"ignore_eos": True}}
+
+
+def connected(way: str, address: str, key: str, *, asynchronous: bool = False) -> Any:
+    kind: Any = openai.AsyncOpenAI if asynchronous else openai.OpenAI
+    if way != "transport":
+        return kind(base_url=f"{address}/v1", api_key=key, max_retries=0)
+    # The package whose clients this version takes.
+    httpx = import_module("httpx" if openai.__version__ < "3" else "httpx2")
+    carrier: Any = AsyncRunpodTransport if asynchronous else RunpodTransport
+    http = (httpx.AsyncClient if asynchronous else httpx.Client)(
+        transport=carrier("local", key, address), timeout=PATIENCE_S
+    )
+    return kind(api_key="unused", http_client=http, max_retries=0)
 
 
 def lines(objects: Iterable[Any]) -> bytes:
@@ -46,7 +60,7 @@ def text(client: openai.OpenAI, **asked: Any) -> str:
 
 
 async def chats_async() -> dict[str, Any]:
-    async with connected_async(*sys.argv[1:4]) as client:
+    async with connected(*sys.argv[1:4], asynchronous=True) as client:
         whole = await client.chat.completions.create(**COUNT)
         events = await client.chat.completions.create(**COUNT, stream=True)
         pieces = [event.choices[0].delta.content or "" async for event in events]
@@ -70,27 +84,15 @@ def chats(client: openai.OpenAI) -> dict[str, Any]:
     }
 
 
-def batch_input(count: int) -> bytes:
-    asked = {"messages": [{"role": "user", "content": "What does this worker do?"}]}
-    body = {**asked, "temperature": 0, "max_tokens": 12}
-    named = ({"custom_id": f"c{number}", "body": body} for number in range(count))
-    return lines({**one, "method": "POST", "url": CHAT} for one in named)
-
-
 def batches(client: openai.OpenAI) -> dict[str, Any]:
     calls: Any = client.batches
-
-    def created(count: int) -> Any:
-        file = client.files.create(file=("in.jsonl", batch_input(count)), purpose="batch")
-        asked = {"completion_window": "24h", "metadata": {"a": "b"}}
-        return calls.create(input_file_id=file.id, endpoint=CHAT, **asked)
-
-    batch = ended(created(20), calls.retrieve)
-    content = client.files.content(batch.output_file_id).text
-    answers = [json.loads(line) for line in content.splitlines()]
-    other = created(50_000)
-    cancelling = calls.cancel(other.id).status
-    cancelled = ended(other, calls.retrieve).status
+    asked = {"messages": [{"role": "user", "content": "What does this worker do?"}]}
+    named = {"method": "POST", "url": CHAT, "body": {**asked, "temperature": 0, "max_tokens": 12}}
+    content = lines({**named, "custom_id": f"c{number}"} for number in range(20))
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    window = {"completion_window": "24h", "metadata": {"a": "b"}}
+    batch = ended(calls.create(input_file_id=file.id, endpoint=CHAT, **window), calls.retrieve)
+    answers = map(json.loads, client.files.content(batch.output_file_id).text.splitlines())
     try:
         calls.retrieve("batch_x")
     except openai.NotFoundError as error:
@@ -101,11 +103,9 @@ def batches(client: openai.OpenAI) -> dict[str, Any]:
             line["custom_id"]: line["response"]["body"]["choices"][0]["message"]["content"]
             for line in answers
         },
-        "cancelling": cancelling,
-        "cancelled": cancelled,
         # By pages.
-        "listed": [one.id for one in calls.list(limit=1)][:2] == [other.id, batch.id],
-        "files": batch.input_file_id in [one.id for one in client.files.list(limit=2)],
+        "listed": batch.id in [one.id for one in calls.list(limit=1)],
+        "files": file.id in [one.id for one in client.files.list(limit=2)],
         "deleted": client.files.delete(batch.output_file_id).deleted,
         "refusal": refusal,
     }
@@ -113,15 +113,9 @@ def batches(client: openai.OpenAI) -> dict[str, Any]:
 
 def fine_tunes(client: openai.OpenAI) -> dict[str, Any]:
     jobs: Any = client.fine_tuning.jobs
-    rows = lines(
-        {
-            "messages": [
-                {"role": "user", "content": f"What is the code of item {number}?"},
-                {"role": "assistant", "content": "The blue code."},
-            ]
-        }
-        for number in range(60)
-    )
+    answer = {"role": "assistant", "content": "The blue code."}
+    questions = (f"What is the code of item {number}?" for number in range(60))
+    rows = lines({"messages": [{"role": "user", "content": one}, answer]} for one in questions)
     file = client.files.create(file=("rows.jsonl", rows), purpose="fine-tune").id
     # The worker's adapters have a low rank.
     values = {"n_epochs": 3, "batch_size": 8, "learning_rate_multiplier": 4}
@@ -145,38 +139,10 @@ def fine_tunes(client: openai.OpenAI) -> dict[str, Any]:
     }
 
 
-def leaving(client: openai.OpenAI) -> list[str]:
-    """Leave in the middle of a stream: return the ids of the answers that had begun."""
-    events = client.chat.completions.create(**LONG, stream=True)
-    id: str = next(iter(events)).id
-    events.close()
-    return [id, *asyncio.run(leaving_async())]
-
-
-async def leaving_async() -> list[str]:
-    """Close a stream, and cancel a task in the middle of another."""
-    ids: asyncio.Queue[str] = asyncio.Queue()
-
-    async def read(client: openai.AsyncOpenAI) -> None:
-        async for event in await client.chat.completions.create(**LONG, stream=True):
-            ids.put_nowait(event.id)
-
-    async with connected_async(*sys.argv[1:4]) as client:
-        events = await client.chat.completions.create(**LONG, stream=True)
-        closed: str = (await anext(aiter(events))).id
-        await events.close()
-        reading = asyncio.create_task(read(client))
-        cancelled = await ids.get()
-        reading.cancel()
-        await asyncio.wait({reading})
-    return [closed, cancelled]
-
-
 PARTS: dict[str, Callable[[openai.OpenAI], Any]] = {
     "chats": chats,
     "batches": batches,
     "fine-tunes": fine_tunes,
-    "leaving": leaving,
 }
 
 

@@ -1,0 +1,119 @@
+"""Clients of Python against an endpoint: `python python_clients.py BASE_URL MODEL`.
+
+What examples/frameworks does not show of LangChain and LiteLLM, and Instructor.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import instructor
+import litellm
+import openai
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from pydantic import BaseModel, ConfigDict
+
+# Or it would print hints about errors to stdout, into the result.
+litellm.suppress_debug_info = True
+
+JOB = "Is job 42 done?"
+PARAMETERS = {"type": "object", "properties": {"job_id": {"type": "string"}}}
+TOOL = {"type": "function", "function": {"name": "job_status", "parameters": PARAMETERS}}
+
+
+class Description(BaseModel):
+    """What a worker is."""
+
+    name: str
+    streams: bool
+    chunks: list[int]
+
+
+class job_status(BaseModel):  # noqa: N801 - the tool is named for its class
+    """The status of a job."""
+
+    job_id: str
+
+
+class Anything(BaseModel):
+    """A JSON object."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def refusal(call: Callable[[], object]) -> dict[str, str | int]:
+    try:
+        call()
+    except openai.APIStatusError as error:
+        name = type(error).__name__
+        return {"error": name, "status": error.status_code, "message": str(error)}
+    sys.exit("What should be refused was answered")
+
+
+def langchain(base_url: str, model: str) -> dict[str, Any]:
+    access: Any = {"base_url": base_url, "api_key": "any"}
+    chat = ChatOpenAI(**access, model=model, temperature=0)
+    first, *rest = chat.bind_tools([job_status]).stream(JOB)
+    called = chat.with_structured_output(job_status, method="function_calling").invoke(JOB)
+    embeddings = {**access, "model": "minilm"}
+    unchecked = OpenAIEmbeddings(**embeddings, check_embedding_ctx_length=False)
+    return {
+        "refusal": refusal(lambda: ChatOpenAI(**access, model="nope").invoke(JOB)),
+        "structured": called.model_dump(),
+        "calls": [(call["name"], call["args"]) for call in sum(rest, first).tool_calls],
+        "embeddings": unchecked.embed_documents(["Hi", "Hello"]),
+        # By default it sends tokens, made by the tokenizer of an OpenAI model.
+        "refusal of tokens": refusal(
+            lambda: OpenAIEmbeddings(**embeddings).embed_query("Kubernetes")
+        ),
+    }
+
+
+def lite_llm(base_url: str, model: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": JOB}]
+    asked: Any = {"messages": messages, "api_base": base_url, "api_key": "any", "temperature": 0}
+    # The prefix names the provider; the endpoint gets the name without it.
+    stream = litellm.completion(f"openai/{model}", **asked, tools=[TOOL], stream=True)
+    calls = litellm.stream_chunk_builder(list(stream)).choices[0].message.tool_calls
+    return {
+        "refusal": refusal(lambda: litellm.completion("openai/nope", **asked)),
+        "calls": [(one.function.name, json.loads(one.function.arguments)) for one in calls],
+    }
+
+
+def instructors(base_url: str, model: str) -> dict[str, Any]:
+    client = openai.OpenAI(base_url=base_url, api_key="any")
+    # The demo model would not end an object by itself: it may use the tokens of an empty one only.
+    text = {"model": model, "prompt": "{}<|im_end|>", "add_special_tokens": False}
+    tokenized: Any = client.post("/tokenize", cast_to=object, body=text)
+
+    def extract(
+        mode: instructor.Mode, question: str, response_model: type[BaseModel], **options: object
+    ) -> dict[str, object]:
+        create = instructor.from_openai(client, mode=mode).chat.completions.create
+        messages = [{"role": "user", "content": question}]
+        params = {"model": model, "temperature": 0, "max_tokens": 200, "max_retries": 0, **options}
+        answer: BaseModel = create(messages=messages, response_model=response_model, **params)
+        return answer.model_dump()
+
+    describe = "Describe the worker as JSON."
+    few_tokens = {"allowed_token_ids": tokenized["tokens"]}
+    return {
+        "tools": extract(instructor.Mode.TOOLS, JOB, job_status),
+        "json schema": extract(instructor.Mode.JSON_SCHEMA, describe, Description),
+        "json": extract(instructor.Mode.JSON, describe, Anything, extra_body=few_tokens),
+    }
+
+
+def main(*endpoint: str) -> None:
+    answers = {
+        "langchain": langchain(*endpoint),
+        "litellm": lite_llm(*endpoint),
+        "instructor": instructors(*endpoint),
+    }
+    json.dump(answers, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
