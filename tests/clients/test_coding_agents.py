@@ -20,11 +20,6 @@ from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoin
 
 INSTALLED = ROOT / ".clients" / "coding-agents"
 CONTEXT = 131_072
-# The example, the route that its agent calls, and at least how many tokens it sends.
-AGENTS = [
-    ("claude_code.sh", "/v1/messages", 20_000),
-    ("codex.sh", "/v1/responses", 15_000),
-]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +44,11 @@ def coding_endpoint(
         yield running
 
 
-@pytest.mark.parametrize(("script", "route", "least"), AGENTS, ids=[row[0] for row in AGENTS])
+# The example, the route that its agent calls, and at least how many tokens it sends.
+@pytest.mark.parametrize(
+    ("script", "route", "least"),
+    [("claude_code.sh", "/v1/messages", 20_000), ("codex.sh", "/v1/responses", 15_000)],
+)
 def test_an_agents_first_request_is_answered_by_the_endpoint(
     script: str, route: str, least: int, coding_endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:

@@ -119,16 +119,16 @@ def checked(commands: Path, script: str) -> str:
     return run(commands, sys.executable, "-m", "mypy", "--cache-dir=cache", *words)
 
 
-@pytest.mark.parametrize("package", ["httpx", "httpx2"])
-def test_a_script_is_typed(package: str, commands_with_all: Path) -> None:
+@pytest.mark.parametrize(
+    ("environment", "package"),
+    [("commands", "httpx"), ("commands_with_all", "httpx"), ("commands_with_all", "httpx2")],
+)
+def test_a_script_is_typed_and_runs(
+    environment: str, package: str, request: pytest.FixtureRequest
+) -> None:
+    commands: Path = request.getfixturevalue(environment)
     script = SCRIPT.format(package=package)
-    assert checked(commands_with_all, script).startswith("Success")
-    run(commands_with_all, "./python", "-c", script.partition("text = ")[0])
-    with pytest.raises(AssertionError, match=r"incompatible type .int."):
-        checked(commands_with_all, script.replace('Transport("id", "key")', "Transport(1)"))
-
-
-def test_a_script_without_httpx2_is_typed_and_runs(commands: Path) -> None:
-    script = SCRIPT.format(package="httpx")
     assert checked(commands, script).startswith("Success")
     run(commands, "./python", "-c", script.partition("text = ")[0])
+    with pytest.raises(AssertionError, match=r"incompatible type .int."):
+        checked(commands, script.replace('Transport("id", "key")', "Transport(1)"))

@@ -36,7 +36,6 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "choice": {"guided_choice": ["Paris", "London"]},
     "grammar": {"guided_grammar": 'root ::= "yes " ("no " | "perhaps ") "end"'},
 }
-ROUTE = "v1/llm/completions-sync?model_endpoint_name=demo"
 
 
 def created(**keys: Any) -> Callable[[], Any]:
@@ -72,12 +71,6 @@ REFUSED: dict[str, dict[str, Callable[[], object]]] = {
         "batch": lambda: Completion.get_batch_completion("batch_none"),
         "deleted model": lambda: Model.delete("none"),
         "cancelled fine-tune": lambda: FineTune.cancel("ft-none"),
-    },
-    # Past the client's own checks; the last two are 415 and 405 elsewhere.
-    "past the client": {
-        "unknown key": lambda: Completion.post_sync(ROUTE, {**PLAIN, "max_tokens": 4}, timeout=60),
-        "form": lambda: Completion.post_file(ROUTE, {"file": b"{}"}, timeout=60),
-        "method": lambda: Completion.put("v1/files", {}, timeout=60),
     },
     "wrong key": {**each_way(), "models": Model.list},
 }

@@ -22,8 +22,7 @@ COUNT: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Count to ten."}],
     "temperature": 0,
 }
-CODE = "What is the code of item 3?"
-ENDED = {"succeeded", "completed", "failed", "expired", "cancelled"}
+ENDED = {"completed", "failed", "expired", "cancelled"}
 PATIENCE_S = 300
 
 
@@ -111,39 +110,7 @@ def batches(client: openai.OpenAI) -> dict[str, Any]:
     }
 
 
-def fine_tunes(client: openai.OpenAI) -> dict[str, Any]:
-    jobs: Any = client.fine_tuning.jobs
-    answer = {"role": "assistant", "content": "The blue code."}
-    questions = (f"What is the code of item {number}?" for number in range(60))
-    rows = lines({"messages": [{"role": "user", "content": one}, answer]} for one in questions)
-    file = client.files.create(file=("rows.jsonl", rows), purpose="fine-tune").id
-    # The worker's adapters have a low rank.
-    values = {"n_epochs": 3, "batch_size": 8, "learning_rate_multiplier": 4}
-    method = {"type": "supervised", "supervised": {"hyperparameters": values}}
-    job = ended(jobs.create(model="demo", training_file=file, method=method), jobs.retrieve)
-    long = {"n_epochs": 19, "batch_size": 1}
-    other = jobs.create(model="demo", training_file=file, hyperparameters=long)
-    asked: dict[str, Any] = {"messages": [{"role": "user", "content": CODE}], "max_tokens": 12}
-    points = jobs.checkpoints.list(job.id, limit=1)
-    return {
-        "status": job.status,
-        "error": job.error and job.error.message,
-        # By pages.
-        "events": [event.type for event in jobs.list_events(job.id, limit=5)],
-        "checkpoints": [point.fine_tuned_model_checkpoint for point in points],
-        "taught": text(client, model=job.fine_tuned_model, **asked),
-        "base": text(client, **asked),
-        "cancel": ended(jobs.cancel(other.id), jobs.retrieve).status,
-        "listed": [one.id for one in jobs.list(limit=1)][:2] == [other.id, job.id],
-        "models": [model.id for model in client.models.list()],
-    }
-
-
-PARTS: dict[str, Callable[[openai.OpenAI], Any]] = {
-    "chats": chats,
-    "batches": batches,
-    "fine-tunes": fine_tunes,
-}
+PARTS: dict[str, Callable[[openai.OpenAI], Any]] = {"chats": chats, "batches": batches}
 
 
 def main(way: str, address: str, key: str, part: str) -> None:

@@ -12,7 +12,7 @@ import instructor
 import litellm
 import openai
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 # Or it would print hints about errors to stdout, into the result.
 litellm.suppress_debug_info = True
@@ -34,12 +34,6 @@ class job_status(BaseModel):  # noqa: N801 - the tool is named for its class
     """The status of a job."""
 
     job_id: str
-
-
-class Anything(BaseModel):
-    """A JSON object."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 def refusal(call: Callable[[], object]) -> dict[str, str | int]:
@@ -84,25 +78,20 @@ def lite_llm(base_url: str, model: str) -> dict[str, Any]:
 
 def instructors(base_url: str, model: str) -> dict[str, Any]:
     client = openai.OpenAI(base_url=base_url, api_key="any")
-    # The demo model would not end an object by itself: it may use the tokens of an empty one only.
-    text = {"model": model, "prompt": "{}<|im_end|>", "add_special_tokens": False}
-    tokenized: Any = client.post("/tokenize", cast_to=object, body=text)
 
     def extract(
-        mode: instructor.Mode, question: str, response_model: type[BaseModel], **options: object
+        mode: instructor.Mode, question: str, response_model: type[BaseModel]
     ) -> dict[str, object]:
         create = instructor.from_openai(client, mode=mode).chat.completions.create
         messages = [{"role": "user", "content": question}]
-        params = {"model": model, "temperature": 0, "max_tokens": 200, "max_retries": 0, **options}
+        params = {"model": model, "temperature": 0, "max_tokens": 200, "max_retries": 0}
         answer: BaseModel = create(messages=messages, response_model=response_model, **params)
         return answer.model_dump()
 
     describe = "Describe the worker as JSON."
-    few_tokens = {"allowed_token_ids": tokenized["tokens"]}
     return {
         "tools": extract(instructor.Mode.TOOLS, JOB, job_status),
         "json schema": extract(instructor.Mode.JSON_SCHEMA, describe, Description),
-        "json": extract(instructor.Mode.JSON, describe, Anything, extra_body=few_tokens),
     }
 
 

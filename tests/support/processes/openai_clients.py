@@ -15,7 +15,7 @@ from support.processes.local_endpoint import LocalEndpoint
 
 FOLDERS = {"1": ROOT / ".clients" / "openai-1", "2": ROOT / ".clients"}
 NEWEST = "3"
-SERVE, PROXY, TRANSPORT = "serve", "proxy", "transport"
+PROXY, TRANSPORT = "proxy", "transport"
 
 
 @dataclass(frozen=True)
