@@ -7,7 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from demo_model import ANSWERS, MEMORY, PARAMETERS, PIRATE, TOOL_USE
+from demo_model import ANSWERS, PARAMETERS, TOOL_USE
 from pydantic import BaseModel
 from support.processes.local_endpoint import LocalEndpoint
 
@@ -56,15 +56,6 @@ def test_a_truncated_answer_has_the_reason(anthropic_client: anthropic.Anthropic
     assert said(stopped) == "one, two, "
 
 
-def test_the_system_prompt_and_earlier_turns_count(anthropic_client: anthropic.Anthropic) -> None:
-    create = anthropic_client.messages.create
-    system, question, answer = [message["content"] for message in PIRATE.messages]
-    asked = {**MESSAGE, "messages": [{"role": "user", "content": question}]}
-    assert said(create(**asked, system=system)) == answer
-    *turns, recalled = MEMORY.messages
-    assert said(create(**{**MESSAGE, "messages": turns})) == recalled["content"]
-
-
 def test_a_stream_has_its_events_in_order(anthropic_client: anthropic.Anthropic) -> None:
     events = list(anthropic_client.messages.create(**TOOL_MESSAGE, stream=True))
     assert list(dict.fromkeys(event.type for event in events)) == [
@@ -73,13 +64,6 @@ def test_a_stream_has_its_events_in_order(anthropic_client: anthropic.Anthropic)
     ]
     deltas: list[Any] = [event.delta for event in events if event.type == "content_block_delta"]
     assert json.loads("".join(delta.partial_json for delta in deltas)) == {"job_id": "42"}
-
-
-def test_tokens_are_counted_before_they_are_spent(anthropic_client: anthropic.Anthropic) -> None:
-    asked = {"model": "demo", "messages": MESSAGE["messages"], "system": "You are a pirate."}
-    counted = anthropic_client.messages.count_tokens(**asked)
-    spent = anthropic_client.messages.create(**MESSAGE, system=asked["system"]).usage.input_tokens
-    assert counted.input_tokens == spent
 
 
 def test_an_answer_is_parsed_into_a_pydantic_model(anthropic_client: anthropic.Anthropic) -> None:
@@ -149,11 +133,3 @@ def test_a_bad_value_is_a_bad_request(anthropic_client: anthropic.Anthropic, str
         anthropic_client.messages.create(**hot, stream=stream)
     body: Any = refused.value.body
     assert (body["type"], body["error"]["code"]) == ("error", 400)
-
-
-def test_other_mistakes_have_their_exceptions(anthropic_client: anthropic.Anthropic) -> None:
-    create = anthropic_client.messages.create
-    with pytest.raises(anthropic.NotFoundError, match="There is no model or adapter 'nope'"):
-        create(**{**MESSAGE, "model": "nope"})
-    with pytest.raises(anthropic.BadRequestError, match="2048"):
-        create(**{**MESSAGE, "messages": [{"role": "user", "content": "token " * 3000}]})

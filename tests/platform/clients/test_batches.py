@@ -1,18 +1,21 @@
-"""Batches with the official client: over `--serve`, and as jobs of a queue endpoint."""
+"""Batches and files with the official client: over `--serve`, and as jobs of a queue endpoint."""
 
 import json
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 from openai.types import Batch
 from support.batches import as_text, line
 from support.engine.requests import ENDLESS
 from support.processes.background import wait_until
 from support.processes.http_worker import Served
 from support.processes.local_endpoint import LocalEndpoint
+from support.volumes import expired
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -26,9 +29,8 @@ def questions(count: int, **body: Any) -> list[dict[str, Any]]:
     return [line(f"c{index}", **body) for index in range(count)]
 
 
-def created(client: OpenAI, lines: Iterable[dict[str, Any]] | bytes) -> Batch:
-    content = lines if isinstance(lines, bytes) else as_text(lines)
-    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+def created(client: OpenAI, lines: Iterable[dict[str, Any]]) -> Batch:
+    file = client.files.create(file=("in.jsonl", as_text(lines)), purpose="batch")
     return client.batches.create(
         input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"of": "the tests"}
     )
@@ -69,43 +71,6 @@ def test_a_batch_is_uploaded_created_polled_read_and_its_files_deleted(
     for id in (batch.output_file_id, batch.error_file_id, batch.input_file_id):
         assert serve_client.files.delete(id).deleted
     assert serve_client.batches.retrieve(batch.id) == batch
-
-
-async def test_the_async_client_pages_through_all_batches(
-    serve_client: OpenAI, async_serve_client: AsyncOpenAI
-) -> None:
-    made = [created(serve_client, questions(1)) for _ in range(5)]
-    first = await async_serve_client.batches.list(limit=2)
-    assert (len(first.data), first.has_more) == (2, True)
-    found = [one.id async for one in async_serve_client.batches.list(limit=2)]
-    assert {one.id for one in made} <= set(found)
-    assert len(set(found)) == len(found)
-    for batch in made:
-        assert ended(serve_client, batch).status == "completed"
-
-
-def test_what_is_wrong_is_said_by_line_and_refusals_are_errors_that_the_client_knows(
-    serve_client: OpenAI,
-) -> None:
-    wrong = as_text(questions(2)) + b"\n{'a': 1}\n"
-    batch = ended(serve_client, created(serve_client, wrong))
-    assert batch.status == "failed"
-    assert batch.errors
-    assert batch.errors.data
-    (mistake,) = batch.errors.data
-    assert (mistake.code, mistake.line) == ("invalid_json_line", 4)
-    with pytest.raises(openai.NotFoundError):
-        serve_client.batches.retrieve("batch_x")
-    with pytest.raises(openai.BadRequestError, match="endpoint"):
-        serve_client.batches.create(
-            input_file_id=batch.input_file_id or "",
-            endpoint="/v1/moderations",
-            completion_window="24h",
-        )
-    with pytest.raises(openai.ConflictError):
-        serve_client.batches.cancel(batch.id)
-    with pytest.raises(openai.AuthenticationError):
-        serve_client.with_options(api_key="sk-other").batches.list()
 
 
 # What it takes of memory depends on the machine's allocator.
@@ -159,14 +124,6 @@ def test_a_batch_that_is_created_through_the_gateway_is_run_by_a_job_that_the_wo
     assert batch.id in [one.id for one in openai_client.batches.list()]
 
 
-def test_a_job_creates_a_batch_and_runs_it(make_endpoint: LocalEndpoint) -> None:
-    (found,) = make_endpoint.run({"batch": {"requests": questions(20), "endpoint": CHAT}})
-    assert found["batch"]["status"] == "completed"
-    assert found["batch"]["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
-    # The same batch: a retry of the platform has the same job.
-    assert make_endpoint.run({"batch": {"id": found["batch"]["id"]}}) == [found]
-
-
 def test_the_status_of_a_job_shows_how_far_its_batch_is(
     make_endpoint: LocalEndpoint, openai_client: OpenAI
 ) -> None:
@@ -186,3 +143,55 @@ def test_the_status_of_a_job_shows_how_far_its_batch_is(
     # A POST without a body is none for the gateway.
     make_endpoint.run({"route": f"/v1/batches/{running.id}/cancel", "method": "POST"})
     assert ended(openai_client, running).status == "cancelled"
+
+
+# Files:
+
+LINES = "".join(json.dumps({"custom_id": f"ä{number}"}) + "\n" for number in range(50_000)).encode()
+MEGABYTE = 1_000_000
+LARGE = 200 * MEGABYTE
+# Bytes that the server may grow by for a file of that size.
+GROWTH = 60 * MEGABYTE
+
+
+def test_a_file_of_50000_lines_is_created_retrieved_read_and_deleted(serve_client: OpenAI) -> None:
+    file = serve_client.files.create(
+        file=("ä.jsonl", LINES),
+        purpose="batch",
+        expires_after={"anchor": "created_at", "seconds": 3600},
+    )
+    assert (file.object, file.status, file.purpose) == ("file", "processed", "batch")
+    assert (file.filename, file.bytes) == ("ä.jsonl", len(LINES))
+    assert file.expires_at == file.created_at + 3600
+    assert serve_client.files.retrieve(file.id) == file
+    assert serve_client.files.content(file.id).read() == LINES
+    deleted = serve_client.files.delete(file.id)
+    assert (deleted.id, deleted.deleted, deleted.object) == (file.id, True, "file")
+    with pytest.raises(openai.NotFoundError):
+        serve_client.files.retrieve(file.id)
+    with pytest.raises(openai.NotFoundError):
+        serve_client.files.content(file.id)
+
+
+def test_what_has_expired_is_removed_when_a_worker_has_started(
+    server: Served, make_endpoint: LocalEndpoint
+) -> None:
+    volumes = [running.log.parent / "volume" for running in (server, make_endpoint)]
+    wait_until(lambda: not any(map(expired, volumes)))
+
+
+# What it takes of memory depends on the machine's allocator.
+@pytest.mark.slow
+def test_a_large_file_passes_through_little_memory(
+    serve_client: OpenAI, server: Served, tmp_path: Path
+) -> None:
+    # Zeros, which take no room.
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", LARGE)
+    before = server.peak(begin=True)
+    file = serve_client.files.create(file=tmp_path / "large", purpose="batch")
+    assert file.bytes == LARGE
+    with serve_client.files.with_streaming_response.content(file.id) as response:
+        assert sum(map(len, response.iter_bytes())) == LARGE
+    assert server.peak() - before < GROWTH
+    serve_client.files.delete(file.id)

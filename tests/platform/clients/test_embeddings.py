@@ -5,8 +5,7 @@ from typing import Any
 
 import openai
 import pytest
-from demo_model import ANSWERS
-from support.models.minilm import DIMENSIONS, Reference
+from support.models.minilm import DIMENSIONS
 
 EMBEDDER = "minilm"
 # Texts, and the first components of their embeddings by transformers.
@@ -32,16 +31,6 @@ async def test_embeddings_are_those_of_the_model(async_openai_client: openai.Asy
         assert embedding[:4] == pytest.approx(begin, abs=1e-3)
 
 
-# Imports torch and transformers here; what is recorded above is a sample of it.
-@pytest.mark.slow
-async def test_embeddings_are_those_that_transformers_computes(
-    async_openai_client: openai.AsyncOpenAI,
-) -> None:
-    reference, found = Reference(), await embedded(async_openai_client, [*TEXTS])
-    for text, embedding in zip(TEXTS, found, strict=True):
-        assert reference.cosine(text, embedding) > 0.9999
-
-
 async def test_every_form_of_input_and_output_gives_the_same(
     async_openai_client: openai.AsyncOpenAI,
 ) -> None:
@@ -58,27 +47,6 @@ async def test_every_form_of_input_and_output_gives_the_same(
     )
     for other in [embedding for answer in others for embedding in answer]:
         assert other == pytest.approx(plain, abs=1e-5)
-
-
-async def test_chats_and_embeddings_run_side_by_side(
-    async_openai_client: openai.AsyncOpenAI,
-) -> None:
-    messages: Any = [{"role": "user", "content": "Count to ten."}]
-    chat: dict[str, Any] = {"model": "demo", "messages": messages, "temperature": 0}
-    create = async_openai_client.chat.completions.create
-    chats = [asyncio.create_task(create(**chat)) for _ in range(4)]
-    embeddings = [embedded(async_openai_client, [*TEXTS]) for _ in range(4)]
-    assert [len(found) for found in await asyncio.gather(*embeddings)] == [len(TEXTS)] * 4
-    texts = {whole.choices[0].message.content for whole in await asyncio.gather(*chats)}
-    assert texts == {ANSWERS["Count to ten."]}
-
-
-async def test_both_models_have_their_own_routes(async_openai_client: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.NotFoundError):
-        await async_openai_client.embeddings.create(model="demo", input="Hi")
-    with pytest.raises(openai.APIStatusError) as refused:
-        await async_openai_client.completions.create(model=EMBEDDER, prompt="Hi")
-    assert 400 <= refused.value.status_code < 500
 
 
 @pytest.mark.parametrize(

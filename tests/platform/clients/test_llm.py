@@ -84,29 +84,6 @@ def test_a_batch_of_conversations_is_answered_as_a_list(llm: LLM) -> None:
     assert batch.status == "completed"
 
 
-def test_a_batch_of_prompts_is_found_by_its_id(llm: LLM, make_endpoint: LocalEndpoint) -> None:
-    asked = SamplingParams(temperature=0, max_tokens=3, logprobs=2)
-    id = llm.generate_batch(["a", [1, 2]], asked).id
-    with LLM("local", api_key=ACCOUNT, base_url=make_endpoint.api_url) as other:
-        found = other.batch(id).outputs(use_tqdm=False)
-    assert [output.prompt for output in found] == ["a", None]
-    for one, same in zip(found, llm.generate(["a", [1, 2]], asked), strict=True):
-        (batched,), (own,) = one.outputs, same.outputs
-        assert (batched.text, batched.token_ids) == (own.text, own.token_ids)
-        assert batched.cumulative_logprob == pytest.approx(own.cumulative_logprob, abs=1e-3)
-        assert batched.logprobs
-        assert own.logprobs
-        assert [*map(list, batched.logprobs)] == [*map(list, own.logprobs)]
-
-
-def test_a_batch_searches_as_a_list_does(llm: LLM) -> None:
-    asked = SamplingParams(use_beam_search=True, n=2, max_tokens=4, temperature=0)
-    (found,) = llm.generate_batch(PASSAGE[0], asked).outputs(use_tqdm=False)
-    (same,) = llm.generate(PASSAGE[0], asked, use_tqdm=False)
-    assert [one.text for one in found.outputs] == [one.text for one in same.outputs]
-    assert len({one.text for one in found.outputs}) == 2
-
-
 def environ(endpoint: LocalEndpoint) -> dict[str, str]:
     """Return the variables of a script that uses the endpoint."""
     return {

@@ -20,7 +20,6 @@ UNSAID = ("stop_sequences", "presence_penalty", "top_k", "top_p", "guided_json",
 ASKED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0.0, **dict.fromkeys(UNSAID)}
 PROMPT = {**ASKED, "prompt": "Once upon a time there was a small worker"}
 MODEL = {"model_endpoint_name": "demo"}
-LARGE = json.dumps({"lines": ["äöü€" * 200_000]})
 RUNS = ("queued", "running")
 
 
@@ -42,19 +41,6 @@ def answered(response: httpx.Response) -> Any:
 
 def refused(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["detail"]
-
-
-def test_a_file_is_uploaded_listed_described_read_and_deleted(
-    llm_engine_http: httpx.Client,
-) -> None:
-    form = {"file": ("ä.json", LARGE.encode())}
-    id = answered(llm_engine_http.post("/v1/files", files=form))["id"]
-    shown = {"id": id, "filename": "ä.json", "size": len(LARGE.encode())}
-    assert shown in answered(llm_engine_http.get("/v1/files"))["files"]
-    assert answered(llm_engine_http.get(f"/v1/files/{id}")).items() >= shown.items()
-    assert answered(llm_engine_http.get(f"/v1/files/{id}/content")) == {"id": id, "content": LARGE}
-    assert answered(llm_engine_http.delete(f"/v1/files/{id}"))["deleted"]
-    assert refused(llm_engine_http.get(f"/v1/files/{id}/content"))[0] == 404
 
 
 def test_a_batch_of_prompts_is_created_polled_and_written_to_the_volume(

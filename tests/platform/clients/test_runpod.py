@@ -4,7 +4,6 @@ import os
 import subprocess
 from typing import Any
 
-import aiohttp
 import pytest
 import runpod
 from support.engine.requests import ENDLESS
@@ -67,17 +66,3 @@ def test_it_cancels_a_job_asks_for_the_health_and_purges_the_queue(
     health = runpod_endpoint.health()["workers"]
     assert health["idle"] + health["running"] == 1
     assert runpod_endpoint.purge_queue() == {"removed": 0, "status": "completed"}
-
-
-@pytest.mark.usefixtures("runpod_endpoint")
-async def test_its_asyncio_client_does_the_same() -> None:
-    async with aiohttp.ClientSession() as session:
-        endpoint = runpod.AsyncioEndpoint("local", session, api_key="any")
-        job = await endpoint.run(RAW)
-        streamed = [chunk async for chunk in job.stream()]
-        assert text(streamed).startswith(ANSWER)
-        assert await job.status() == "COMPLETED"
-        assert await job.output(timeout=60) == streamed
-        health = await endpoint.health()
-        assert (health["workers"]["unhealthy"], health["jobs"]["completed"] > 0) == (0, True)
-        assert (await job.cancel())["status"] == "COMPLETED"  # too late
