@@ -146,20 +146,16 @@ RUN_WITH = {"input": {"batch": {"id": "b"}}}
 MADE = stream({"id": "b", "run_with": RUN_WITH})
 
 
-def created(*replies: Reply) -> Any:
-    job = exchange("POST", "/v1/batches", {"input_file_id": "f"})
-    found = answered(job, report(), MADE, *replies)
+@pytest.mark.parametrize(
+    ("reply", "created"),
+    [(report("IN_QUEUE"), {"id": "b"}), (Reply(500, b""), {"id": "b", "run_with": RUN_WITH})],
+    ids=["handed in", "not taken: the creator learns how"],
+)
+def test_the_job_that_runs_a_batch_is_handed_in_for_its_creator(reply: Reply, created: Any) -> None:
+    found = answered(exchange("POST", "/v1/batches", {"input_file_id": "f"}), report(), MADE, reply)
     assert found.sent(2)["input"] == RUN_WITH["input"]
     assert found.sent(2)["policy"] == {"executionTimeout": 86_400_000, "ttl": 172_800_000}
-    return json.loads(found.body)
-
-
-def test_the_job_that_runs_a_batch_is_handed_in_for_its_creator() -> None:
-    assert created(report("IN_QUEUE")) == {"id": "b"}
-
-
-def test_where_it_cannot_be_handed_in_the_creator_learns_how() -> None:
-    assert created(Reply(500, b"")) == {"id": "b", "run_with": RUN_WITH}
+    assert json.loads(found.body) == created
 
 
 # The platform's own API:

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +15,6 @@ from support.scripted_endpoint import HANGS, Answer, Failed, only_job
 
 from emulator import Emulator, Status
 from llm_worker_client import AsyncRunpodTransport, RunpodTransport
-from llm_worker_client.account import NoKey
 from llm_worker_client.mapping.requests import CONTENT_PART
 
 WORDS = ["one", " two"]
@@ -193,13 +191,6 @@ async def test_a_wrong_account_is_an_error_that_does_not_show_the_key(emulator: 
         response = await asyncio.to_thread(transport.handle_request, request)
         assert response.status_code == 401
         assert "rpa_wrong" not in response.read().decode() + repr(transport.__dict__)
-
-
-def test_a_transport_needs_a_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("RUNPOD_API_KEY", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(NoKey, match="RUNPOD_API_KEY"):
-        RunpodTransport("local")
 
 
 async def test_a_reader_that_is_cancelled_cancels_the_job_also_where_nobody_closes_the_response(

@@ -17,6 +17,9 @@ from unit.client.deploy.conftest import FLAGS, Run, addresses
 
 NO_WEIGHTS = {"status": "FAILED", "error": "no weights"}
 ANSWERED_ERROR = {"status": "COMPLETED", "output": [{"error": {"message": "no weights"}}]}
+LINE = {"ts": "1", "source": "container", "line": "out of memory"}
+UNHEALTHY, THROTTLED = worker("w1", "UNHEALTHY"), worker("w1", "THROTTLED")
+SHORT = ["--wait-s", "0.01"]
 FIRST_REQUEST, STOPPED = "the first request failed", "may start no workers now"
 
 
@@ -30,21 +33,9 @@ def stopped(runpod: Runpod) -> bool:
         ({"result": NO_WEIGHTS}, [], [FIRST_REQUEST, "no weights"]),
         ({"result": ANSWERED_ERROR}, [], [FIRST_REQUEST, "no weights"]),
         ({"result": {"status": "TIMED_OUT"}}, [], [FIRST_REQUEST]),
-        (
-            {"looks": 10**9, "log": [{"ts": "1", "source": "container", "line": "out of memory"}]},
-            ["--wait-s", "0.01"],
-            ["no answer within 0.01 s", "  out of memory"],
-        ),
-        (
-            {"looks": 10**9, "workers": [worker("w1", "UNHEALTHY")]},
-            [],
-            ["no worker becomes healthy"],
-        ),
-        (
-            {"looks": 10**9, "workers": [worker("w1", "THROTTLED")]},
-            ["--wait-s", "0.01"],
-            ["no GPU is free: name more pools"],
-        ),
+        ({"looks": 10**9, "log": [LINE]}, SHORT, ["no answer within 0.01 s", "  out of memory"]),
+        ({"looks": 10**9, "workers": [UNHEALTHY]}, [], ["no worker becomes healthy"]),
+        ({"looks": 10**9, "workers": [THROTTLED]}, SHORT, ["no GPU is free: name more pools"]),
         ({"faults": [Fault("GET", 503, end="/workers", times=5)]}, [], ["503"]),
     ],
     ids=["failed", "answered", "timed out", "waited", "unhealthy", "throttled", "outage"],
@@ -83,11 +74,6 @@ def test_an_endpoint_that_was_there_gets_back_what_it_had(run: Run, runpod: Runp
 
 def interrupt(_: float) -> None:
     raise KeyboardInterrupt
-
-
-def test_an_interruption_stops_a_new_endpoint(run: Run, runpod: Runpod) -> None:
-    assert run("apply", *FLAGS, sleep=interrupt)[:2] == (130, "")
-    assert (runpod.jobs, stopped(runpod)) == ({}, True)
 
 
 def test_whoever_interrupts_the_clearing_up_learns_what_is_left(run: Run, runpod: Runpod) -> None:
@@ -167,6 +153,8 @@ def test_a_change_without_an_answer_is_taken_back(run: Run, runpod: Runpod) -> N
     runpod.faults.append(Fault("PATCH", 500, carried_out=True))
     assert run("apply", *FLAGS)[0] == 1
     assert list(runpod.endpoints.values()) == [before]
+    # The change was not sent again.
+    assert [call.body == runpod.changes[0].body for call in runpod.changes] == [True, False]
 
 
 def test_a_creation_that_failed_after_its_effect_is_stopped(run: Run, runpod: Runpod) -> None:
@@ -178,7 +166,7 @@ def test_a_creation_that_failed_after_its_effect_is_stopped(run: Run, runpod: Ru
 def test_a_creation_of_which_nothing_is_seen_is_told(run: Run, runpod: Runpod) -> None:
     runpod.faults.append(Fault("POST", 503))
     status, _, err = run("apply", *FLAGS)
-    assert (status, runpod.endpoints) == (1, {})
+    assert (status, runpod.endpoints, len(runpod.changes)) == (1, {}, 1)
     assert "look in the console whether there is an endpoint chat now" in err
 
 

@@ -9,8 +9,7 @@ from support.runpod_api.server import KEY, Fault, Runpod
 from unit.client.deploy.conftest import FLAGS, Run
 
 from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.calls import Addresses
-from llm_worker_client.deploy.errors import PlanError, Problem, Unreachable
+from llm_worker_client.deploy.errors import Problem, Unreachable
 
 OpenApi = Callable[..., Api]
 BODY = {"name": "chat", "type": "QUEUE", "image": "a/b:1", "gpu": {"pools": ["ADA_24"]}}
@@ -33,40 +32,26 @@ def test_a_refusal_is_told_with_its_fields_and_not_tried_again(
     assert [call.verb for call in runpod.calls] == ["GET", "POST"]
 
 
-def test_a_refusal_to_list_is_not_tried_again(run: Run, runpod: Runpod) -> None:
-    runpod.faults.append(Fault("GET", 403))
-    code, out, err = run("plan", *FLAGS)
-    assert (code, out, "GET /v2/serverless: 403 " in err) == (1, "", True)
-    assert len(runpod.calls) == 1
-
-
-def status_with(run: Run, key: str) -> tuple[int, str]:
+@pytest.mark.parametrize(
+    ("key", "status", "says", "asks"),
+    [
+        ("rpa_wrongwrongwrong", 1, "401", True),
+        ("rpa_with a space", 2, "characters that no key has", False),
+        ("rpa_wíth", 2, "characters that no key has", False),
+        ("rpa_with\nline", 2, "characters that no key has", False),
+        (f"{KEY}\n", 0, "", True),
+        ("", 1, "RUNPOD_API_KEY", False),
+    ],
+    ids=["wrong", "a space", "no ASCII", "a line break", "a line break behind it", "none"],
+)
+def test_a_key_is_used_or_refused_and_not_shown(
+    run: Run, runpod: Runpod, key: str, status: int, says: str, asks: bool
+) -> None:
+    runpod.add(name="chat")
     os.environ["RUNPOD_API_KEY"] = key
     code, out, err = run("status", "chat")
+    assert (code, says in err, bool(runpod.calls)) == (status, True, asks)
     assert "rpa_w" not in out + err
-    return code, err
-
-
-def test_a_wrong_key_is_refused_by_the_platform(run: Run) -> None:
-    code, err = status_with(run, "rpa_wrongwrongwrong")
-    assert (code, "401" in err) == (1, True)
-
-
-@pytest.mark.parametrize("key", ["rpa_with a space", "rpa_wíth", "rpa_with\nline"])
-def test_a_key_that_no_header_can_carry_is_refused(run: Run, runpod: Runpod, key: str) -> None:
-    code, err = status_with(run, key)
-    assert (code, "characters that no key has" in err, runpod.calls) == (2, True, [])
-
-
-def test_a_line_break_behind_a_key_is_none_of_it(run: Run, runpod: Runpod) -> None:
-    runpod.add(name="chat")
-    assert status_with(run, f"{KEY}\n") == (0, "")
-
-
-def test_without_a_key_nothing_is_asked(run: Run, runpod: Runpod) -> None:
-    del os.environ["RUNPOD_API_KEY"]
-    code, _, err = run("status", "chat")
-    assert (code, runpod.calls, "RUNPOD_API_KEY" in err) == (1, [], True)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -91,19 +76,6 @@ def test_too_long_a_pause_is_told_instead(api: Api, runpod: Runpod, pauses: list
     runpod.faults.append(Fault("GET", 429, headers={"Retry-After": "3600"}))
     with pytest.raises(Problem, match="try again in 3600 s"):
         api.find("chat")
-    assert pauses == []
-
-
-@pytest.mark.parametrize("status", [429, 500])
-def test_creating_and_changing_are_not_tried_again(
-    api: Api, runpod: Runpod, pauses: list[float], status: int
-) -> None:
-    runpod.faults += [Fault("POST", status), Fault("PATCH", status)]
-    with pytest.raises(Problem):
-        api.create({})
-    with pytest.raises(Problem):
-        api.change("ep1", {})
-    assert [call.verb for call in runpod.calls] == ["POST", "PATCH"]
     assert pauses == []
 
 
@@ -134,15 +106,17 @@ def test_a_redirect_is_a_failure_and_nobody_else_gets_the_key(api: Api, runpod: 
     assert [call.path for call in runpod.calls] == ["/v2/serverless"]
 
 
-def test_the_key_is_sent_in_the_clear_to_this_machine_only() -> None:
-    with pytest.raises(PlanError, match="https only"):
-        Addresses("http://api.runpod.io/v2")
-
-
-@pytest.mark.parametrize("address", ["https://", "https://api:port/v2", "https://\x00", "api"])
-def test_what_is_no_address_is_told(run: Run, address: str) -> None:
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        *((one, "") for one in ("https://", "https://api:port/v2", "https://\x00", "api")),
+        # The key is sent in the clear to this machine only.
+        ("http://api.runpod.io/v2", "https only"),
+    ],
+)
+def test_what_is_no_address_is_told(run: Run, address: str, says: str) -> None:
     status, _, err = run("status", "chat", "--api-url", address)
-    assert (status, err.startswith(address)) == (2, True)
+    assert (status, err.startswith(address), says in err) == (2, True, True)
 
 
 @pytest.mark.parametrize("content", ["null", "[]", "<html>"])

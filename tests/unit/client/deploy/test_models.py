@@ -6,8 +6,8 @@ import pytest
 from support.runpod_api.server import Fault, Runpod
 
 from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.errors import ExistsError, NotFoundError, PlanError, Problem
-from llm_worker_client.deploy.models import GPU_TYPES, Models
+from llm_worker_client.deploy.errors import PlanError, Problem
+from llm_worker_client.deploy.models import Models
 
 NAME = "llama-2-7b-test"
 BASE = {
@@ -32,22 +32,12 @@ def only(runpod: Runpod) -> dict[str, Any]:
 def test_a_model_of_the_reference_becomes_an_endpoint(llm_models: Models, runpod: Runpod) -> None:
     with pytest.warns(UserWarning, match="has no effect") as warnings:
         identity = llm_models.create(
-            name="llama-2-13b-test",
-            model="llama-2-13b",
-            inference_framework_image_tag="0.2.1.post1",
-            inference_framework="vllm",
-            num_shards=2,
-            checkpoint_path="s3://path/to/checkpoint",
-            cpus=16,
-            memory="48Gi",
-            storage="80Gi",
-            gpus=2,
-            min_workers=0,
-            max_workers=1,
-            per_worker=10,
-            endpoint_type="streaming",
-            gpu_type="nvidia-ampere-a10",
-            public_inference=False,
+            **{"name": "llama-2-13b-test", "model": "llama-2-13b", "num_shards": 2},
+            **{"inference_framework": "vllm", "inference_framework_image_tag": "0.2.1.post1"},
+            **{"checkpoint_path": "s3://path/to/checkpoint", "gpu_type": "nvidia-ampere-a10"},
+            **{"cpus": 16, "memory": "48Gi", "storage": "80Gi", "gpus": 2},
+            **{"min_workers": 0, "max_workers": 1, "per_worker": 10},
+            **{"endpoint_type": "streaming", "public_inference": False},
         )
     assert sorted(str(one.message).split()[0] for one in warnings) == ["cpus", "memory"]
     endpoint = only(runpod)
@@ -74,17 +64,10 @@ def test_another_framework_is_told_and_served_by_vllm(llm_models: Models, runpod
     assert (endpoint["gpu"]["pools"], endpoint["gpu"]["count"]) == (["AMPERE_48", "ADA_48_PRO"], 4)
 
 
-@pytest.mark.parametrize(("kind", "pool"), GPU_TYPES.items())
-def test_a_type_of_gpu_is_a_pool(llm_models: Models, runpod: Runpod, kind: str, pool: str) -> None:
-    llm_models.create(**BASE | {"gpu_type": kind})
-    assert only(runpod)["gpu"]["pools"] == [pool]
-
-
 @pytest.mark.parametrize(
     ("given", "named"),
     [
         ({"gpu_type": "nvidia-hopper-h100-1g20gb"}, "gpu_type"),
-        ({"gpu_type": "nvidia-hopper-h100-3g40gb"}, "gpu_type"),
         ({"gpu_type": None, "model": "a", "checkpoint_path": "a/b"}, "gpu_type"),
         ({"gpu_type": None, "model": "llama-2-405b"}, "num_shards"),
         ({"nodes_per_worker": 2}, "nodes_per_worker"),
@@ -92,7 +75,6 @@ def test_a_type_of_gpu_is_a_pool(llm_models: Models, runpod: Runpod, kind: str, 
         ({"source": "s3"}, "source"),
         ({"endpoint_type": "async"}, "endpoint_type"),
         ({"quantize": "bitsandbytes"}, "quantize"),
-        ({"quantize": "hqq"}, "quantize"),
         ({"gpus": 1, "num_shards": 2}, "gpus"),
         ({"checkpoint_path": None}, "checkpoint_path"),
         ({"checkpoint_path": "https://huggingface.co/a/b"}, "checkpoint_path"),
@@ -123,13 +105,6 @@ def test_high_priority_keeps_a_worker_up(llm_models: Models, runpod: Runpod) -> 
     assert only(runpod)["workers"] == {"min": 1, "max": 1}
     env = only(runpod)["env"]
     assert (env["QUANTIZATION"], env["MAX_MODEL_LEN"]) == ("awq", "4096")
-
-
-def test_a_name_that_is_taken_is_refused(llm_models: Models, runpod: Runpod) -> None:
-    runpod.add(name=NAME)
-    with pytest.raises(ExistsError):
-        llm_models.create(**BASE)
-    assert runpod.changes == []
 
 
 def test_an_update_changes_what_it_names(llm_models: Models, runpod: Runpod) -> None:
@@ -170,11 +145,8 @@ def test_only_what_was_created_so_is_deleted(
     assert len(runpod.endpoints) == 1
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_key_that_may_not_list_created_none(
-    llm_models: Models, runpod: Runpod, status: int
-) -> None:
-    runpod.faults.append(Fault("GET", status))
+def test_a_key_that_may_not_list_created_none(llm_models: Models, runpod: Runpod) -> None:
+    runpod.faults.append(Fault("GET", 403))
     assert not llm_models.delete("chat")
 
 
@@ -193,9 +165,3 @@ def test_what_may_cost_after_a_failure_is_a_warning_in_the_log(
         llm_models.create(**BASE)
     assert [one.levelname for one in caplog.records] == ["WARNING"]
     assert "look in the console" in caplog.text
-
-
-def test_a_model_that_is_not_there_can_not_be_changed(llm_models: Models) -> None:
-    with pytest.raises(NotFoundError):
-        llm_models.update(name="none")
-    assert not llm_models.delete("none")

@@ -20,6 +20,7 @@ CHOICE = {"index": 0, "text": "x", "token_ids": [5], "prompt_token_ids": [1, 2]}
 CHOICE |= {"finish_reason": "length", "stop_reason": None, "logprobs": LOGPROBS}
 USAGE = {"prompt_tokens": 2, "completion_tokens": 1}
 COMPLETION = {"id": "cmpl-1", "usage": USAGE, "choices": [CHOICE]}
+REFUSED = {"status_code": 400, "body": {"error": {"message": "no", "code": 400}}}
 
 
 class Routes:
@@ -55,8 +56,8 @@ class Routes:
 
     def _shown(self) -> dict[str, Any]:
         counts = {"total": 2, "completed": 2, "failed": 0}
-        files = {"input_file_id": "file-in", "output_file_id": "file-out", "error_file_id": None}
-        files |= {"error_file_id": "file-err"} if self.failed else {}
+        files = {"input_file_id": "file-in", "output_file_id": "file-out"}
+        files["error_file_id"] = "file-err" if self.failed else None
         shown = {"id": "batch_1", "status": "completed", "request_counts": counts}
         return shown | files | self.batch
 
@@ -64,19 +65,14 @@ class Routes:
         asked = [json.loads(line) for line in self.input.splitlines()]
         if file_id == "file-in":
             return asked
-        wrong = file_id == "file-err"
-        error = {"status_code": 400, "body": {"error": {"message": "no", "code": 400}}}
-
-        def response(name: str) -> dict[str, Any]:
-            body = {**COMPLETION, "choices": [{**CHOICE, "text": f"x{name}"}]}
-            return error if wrong else {"status_code": 200, "body": body}
-
+        wrong, found = file_id == "file-err", list[Any]()
         # Whatever the order of the lines.
-        return [
-            {"custom_id": line["custom_id"], "response": response(line["custom_id"])}
-            for line in reversed(asked)
-            if (int(line["custom_id"]) in self.failed) == wrong
-        ]
+        for name in (line["custom_id"] for line in reversed(asked)):
+            if (int(name) in self.failed) == wrong:
+                body = {**COMPLETION, "choices": [{**CHOICE, "text": f"x{name}"}]}
+                response = REFUSED if wrong else {"status_code": 200, "body": body}
+                found.append({"custom_id": name, "response": response})
+        return found
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from unit.client.llm.conftest import Call, Echo
 from llm_worker_client import LLM, SamplingParams
 from llm_worker_client.llm import sampling
 from llm_worker_client.llm.parts import MOST_BYTES, parts_of
-from llm_worker_client.llm.prompts import Item, items_of, prompts_of
+from llm_worker_client.llm.prompts import items_of, prompts_of
 
 GENERATE = """prompts sampling_params prompt_token_ids use_tqdm lora_request
     prompt_adapter_request guided_options_request""".split()
@@ -197,9 +197,3 @@ def test_what_texts_are_held_to_joins_the_parameters() -> None:
 def test_jobs_are_as_large_as_they_may_be(asked: list[Any], params: Any, sizes: list[int]) -> None:
     items = items_of([(one, None) for one in asked], params, None)
     assert [len(part.indexes) for part in parts_of(items, 8)] == sizes
-
-
-def test_parts_keep_the_places_of_their_items() -> None:
-    items = [Item("a", {}, name) for name in ("x", None, "x")]
-    found = {part.adapter: [*part.indexes] for part in parts_of(items, 8)}
-    assert found == {"x": [0, 2], None: [1]}

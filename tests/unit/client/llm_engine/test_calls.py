@@ -2,15 +2,18 @@
 
 import asyncio
 import base64
+import inspect
 import io
 import json
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.scripted_endpoint import Script
 
+import llm_worker_client
 from llm_worker_client.llm_engine import (
     BatchJobStatus,
     Completion,
@@ -39,6 +42,8 @@ BATCH = {
     "model_config": {"model": "m", "checkpoint_path": "s3://c", "labels": {"a": "b"}},
 }
 PROMPTS_SENT = {"prompts": ["p"], "max_new_tokens": 1, "temperature": 0.0}
+CHATS_SENT = {"content": [{"messages": HI, "logprobs": True}], "labels": {"x": "y"}, "gpus": 1}
+FILE_SENT = {"input_data_path": "i", "data_parallelism": 2, "tool_config": {"name": TOOL.name}}
 TUNED: dict[str, Any] = {
     "model": "m",
     "training_file": "f",
@@ -56,6 +61,10 @@ TUNE = {"id": "t", "status": "RUNNING"}
 EVENT = {"timestamp": 1.5, "message": "x", "level": "info"}
 FILE = {"id": "f", "filename": "a.csv", "size": 3}
 GONE = {"deleted": True}
+# Each parameter, with its default where it has one.
+REFERENCE: dict[str, list[list[Any]]] = json.loads(
+    Path(__file__).with_name("signatures.json").read_text()
+)
 
 
 def batch(content: Any = None, **more: Any) -> Callable[[], Any]:
@@ -84,27 +93,10 @@ def without_none(value: Any) -> Any:
     ("call", "sent", "answered"),
     [
         (batch(PROMPTS, priority="1", cpus=2), posts(V1, BATCH | {"content": PROMPTS_SENT}), MADE),
-        (
-            batch([CHAT], use_v2=True, labels={"x": "y"}, gpus=1),
-            posts(
-                V2,
-                BATCH
-                | {
-                    "content": [{"messages": HI, "logprobs": True}],
-                    "labels": {"x": "y"},
-                    "gpus": 1,
-                },
-            ),
-            JOB,
-        ),
+        (batch([CHAT], use_v2=True, labels={"x": "y"}, gpus=1), posts(V2, BATCH | CHATS_SENT), JOB),
         (
             batch(input_data_path="i", data_parallelism=2, tool_config=TOOL),
-            posts(
-                V1,
-                BATCH
-                | {"input_data_path": "i", "data_parallelism": 2}
-                | {"tool_config": {"name": "code_evaluator"}},
-            ),
+            posts(V1, BATCH | FILE_SENT),
             MADE,
         ),
         (lambda: Completion.get_batch_completion("b/1"), gets(f"{V2}/b%2F1"), {"job": JOB}),
@@ -170,3 +162,29 @@ async def test_a_files_text_is_downloaded(script: Script) -> None:
     got = await asyncio.to_thread(File.download, "f")
     assert got.dict() == {"id": "f", "content": "a,b\n"}
     assert script.inputs[0]["openai_route"].startswith("/v1/files/f/content?offset=0")
+
+
+# The classes take what LLM Engine's reference says, by name, in its order, with its defaults:
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_a_method_takes_what_the_reference_says(name: str) -> None:
+    method = attrgetter(name)(llm_worker_client)
+    parameters = dict(inspect.signature(method).parameters)
+    if method in {Completion.create, Completion.acreate}:
+        # Of keys that the reference leaves out.
+        assert parameters.pop("more").kind is inspect.Parameter.VAR_KEYWORD
+    assert [
+        [name] if one.default is inspect.Parameter.empty else [name, one.default]
+        for name, one in parameters.items()
+    ] == REFERENCE[name]
+    assert {one.kind for one in parameters.values()} <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+
+
+def test_only_acreate_is_asynchronous() -> None:
+    asynchronous = [
+        name
+        for name in REFERENCE
+        if inspect.iscoroutinefunction(attrgetter(name)(llm_worker_client))
+    ]
+    assert asynchronous == ["Completion.acreate"]

@@ -89,13 +89,11 @@ BODY = b'{"detail": "why", "error": {}}'
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, errors.BadRequestError),
+        *((code, errors.BadRequestError) for code in (400, 413)),
         (401, errors.UnauthorizedError),
         (404, errors.NotFoundError),
-        (413, errors.BadRequestError),
         (429, errors.RateLimitExceededError),
-        (500, errors.ServerError),
-        (503, errors.ServerError),
+        *((code, errors.ServerError) for code in (500, 503)),
         (302, errors.UnknownError),
         (600, errors.UnknownError),
     ],

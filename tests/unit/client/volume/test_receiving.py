@@ -89,28 +89,19 @@ def test_a_server_that_begins_anew_is_followed(receive: Receive) -> None:
     assert answers.offsets == [0, 4]
 
 
-def test_a_transfer_that_is_stopped_keeps_what_has_come(
-    receive: Receive, stop: threading.Event, tmp_path: Path
+@pytest.mark.parametrize(("content", "begin"), [(CONTENT, 4), (CONTENT[::-1], 0)])
+def test_a_stopped_transfer_goes_on_unless_the_content_is_another(
+    receive: Receive, stop: threading.Event, tmp_path: Path, content: bytes, begin: int
 ) -> None:
     with pytest.raises(Stopped):
         receive(Answers((0, Body(b"0123", stop.set)), (4, Body(b"456789"))))
     (part,) = tmp_path.iterdir()
     assert part.read_bytes() == b"0123"
     stop.clear()
-    assert receive(Answers((4, Body(b"456789")))) == CONTENT
-
-
-def test_what_is_left_of_another_content_is_not_gone_on_with(
-    receive: Receive, stop: threading.Event, tmp_path: Path
-) -> None:
-    with pytest.raises(Stopped):
-        receive(Answers((0, Body(b"0123", stop.set)), (4, Body(b"456789"))))
-    stop.clear()
-    content = CONTENT[::-1]
     etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    answers = Answers((0, Body(content)), etag=etag)
+    answers = Answers((begin, Body(content[begin:])), etag=etag)
     assert receive(answers, dataclasses.replace(FILE, etag=etag)) == content
-    assert answers.offsets == [0]
+    assert answers.offsets == [begin]
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
