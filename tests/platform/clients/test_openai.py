@@ -131,9 +131,10 @@ async def test_a_response_is_parsed_into_a_pydantic_model(
 
 
 def test_a_completion_echoes_its_prompt(openai_client: openai.OpenAI) -> None:
-    asked = {"model": "demo", "prompt": PASSAGE[0], "temperature": 0, "max_tokens": 400}
-    (choice,) = openai_client.completions.create(**asked, echo=True).choices
-    assert choice.text == "".join(PASSAGE)
+    whole = openai_client.completions.create(
+        model="demo", prompt=PASSAGE[0], temperature=0, max_tokens=400, echo=True
+    )
+    assert whole.choices[0].text == "".join(PASSAGE)
 
 
 def test_models_are_listed_and_described(openai_client: openai.OpenAI) -> None:

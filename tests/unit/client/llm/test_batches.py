@@ -56,8 +56,8 @@ class Routes:
 
     def _shown(self) -> dict[str, Any]:
         counts = {"total": 2, "completed": 2, "failed": 0}
-        files = {"input_file_id": "file-in", "output_file_id": "file-out"}
-        files["error_file_id"] = "file-err" if self.failed else None
+        errors = "file-err" if self.failed else None
+        files = {"input_file_id": "file-in", "output_file_id": "file-out", "error_file_id": errors}
         shown = {"id": "batch_1", "status": "completed", "request_counts": counts}
         return shown | files | self.batch
 
