@@ -17,7 +17,7 @@ from support.scripted_endpoint import Answer, proxied
 from unit.client.volume.conftest import Mount
 
 from emulator import Emulator
-from llm_worker_client import AsyncRunpodTransport, File, configure
+from llm_worker_client import AsyncRunpodTransport, File, RunpodTransport, configure
 from llm_worker_client.mapping.forms import LARGEST_FILE
 from llm_worker_client.proxy import LARGEST_BODY
 
@@ -108,6 +108,19 @@ async def test_a_volume_that_refuses_its_keys_is_told(
     with pytest.raises(openai.APIStatusError, match="secret is not that of") as refused:
         await async_openai_client.files.create(file=("rows.jsonl", content), purpose="batch")
     assert refused.value.status_code == 502
+
+
+async def test_a_transport_without_asyncio_takes_a_volume_of_its_own(
+    deployed: dict[str, Any], mount: Mount, content: bytes
+) -> None:
+    def upload() -> int:
+        with mount.open() as remote:
+            transport: Any = RunpodTransport(**deployed, volume=remote)
+            http = httpx2.Client(transport=transport, timeout=HUNG_S)
+            with openai.OpenAI(api_key="any", http_client=http, max_retries=0) as client:
+                return client.files.create(file=("a.bin", content), purpose="user_data").bytes
+
+    assert await asyncio.to_thread(upload) == SIZE
 
 
 @pytest.mark.usefixtures("_volume_set")
