@@ -24,7 +24,8 @@ def call(name, job="", body=None, **headers):
 def take(**headers):
     return call("RUNPOD_WEBHOOK_GET_JOB", environ["RUNPOD_POD_ID"], **headers)
 def say(*words):
-    print(*words, flush=True)
+    # In one write: a line is there as a whole, or not.
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
 """
 
 STAYS = "take(); time.sleep(600)"
