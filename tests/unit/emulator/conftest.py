@@ -1,6 +1,8 @@
 """An emulator, and what meets it: callers, workers, webhooks."""
 
+import signal
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
@@ -18,3 +20,21 @@ async def peer(request: pytest.FixtureRequest) -> AsyncIterator[Peer]:
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession() as session:
         yield session
+
+
+@dataclass
+class Signals:
+    """In place of a worker's process: what it is sent."""
+
+    pid: int = 0
+    sent: list[signal.Signals] = field(default_factory=list)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.sent.append(number)
+
+
+@pytest.fixture
+def signals(peer: Peer) -> list[signal.Signals]:
+    """The signals that worker w is sent."""
+    peer.worker.process = process = Signals()
+    return process.sent

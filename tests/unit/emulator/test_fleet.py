@@ -21,8 +21,6 @@ from support.processes.fleets import (
 
 from emulator.process import WorkerProcess
 
-SIGNAL = "/control/workers/worker-1/signal"
-
 
 async def test_a_worker_is_ready_when_it_asks_for_a_job(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, STAYS) as running:
@@ -76,14 +74,23 @@ sys.exit(starts)
         assert [worker["unhealthy"] for worker in others] == [False, False]
 
 
-async def test_the_last_lines_of_a_worker_that_never_came_up_are_reported(tmp_path: Path) -> None:
-    prints = 'print("x" * 9000); [print("line", n) for n in range(30)]; sys.exit(3)'
-    async with running_fleet(tmp_path, prints) as running:
-        await running.announces("line 29")
-        assert running.announced[-2:] == [
-            "worker-1 exited with status 3; it is started again in 2 s",
+@pytest.mark.parametrize(
+    ("prints", "shown"),
+    [
+        ("", "    (it printed nothing)"),
+        (
+            'print("x" * 9000); [print("line", n) for n in range(30)]; ',
             "\n".join(f"    line {number}" for number in range(10, 30)),
-        ]
+        ),
+    ],
+)
+async def test_the_last_lines_of_a_worker_that_never_came_up_are_reported(
+    tmp_path: Path, prints: str, shown: str
+) -> None:
+    async with running_fleet(tmp_path, f"{prints}sys.exit(3)") as running:
+        await running.announces(shown)
+    exited = "worker-1 exited with status 3; it is started again in 2 s"
+    assert running.announced[-2:] == [exited, shown]
 
 
 async def test_a_worker_that_only_answers_why_its_start_failed_is_not_ready(tmp_path: Path) -> None:
@@ -117,14 +124,6 @@ async def test_a_workers_own_warnings_are_announced_when_it_is_ready(tmp_path: P
         assert running.announced[2:] == ["    A is not a setting: did you mean B?"]
 
 
-async def test_the_job_of_a_worker_that_exits_fails(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, "take(); sys.exit(1)") as running:
-        report = await running.peer.post("/runsync", {"input": 1})
-        error = "worker-1 exited while it ran this job"
-        assert (report["status"], report["error"]) == ("FAILED", error)
-        await running.announces("worker-1 exited with status 1; it is started again in 1 s")
-
-
 @pytest.mark.parametrize(
     ("name", "error"),
     [("missing", FileNotFoundError), ("not-executable", PermissionError), ("", FileNotFoundError)],
@@ -137,17 +136,6 @@ async def test_what_keeps_a_worker_from_being_started_is_reported_to_the_owner_o
     async with running_fleet(logs, [str(tmp_path / name)]) as running:
         with pytest.raises(error, match=name or r"worker-1\.log"):
             await running.fleet.run_until(asyncio.Event())
-
-
-async def test_a_fleet_runs_until_the_event(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, STAYS) as running:
-        event = asyncio.Event()
-        keeping = asyncio.create_task(running.fleet.run_until(event))
-        (pid,) = await running.pids()
-        assert not keeping.done()
-        event.set()
-        await keeping
-        assert process_state(pid) is not None
 
 
 async def test_what_a_worker_that_exited_left_behind_is_ended_too(tmp_path: Path) -> None:
@@ -166,23 +154,18 @@ async def test_a_worker_that_is_gone_takes_signals_in_silence(tmp_path: Path) ->
 # Signals through the control routes:
 
 
-async def test_sigkill_ends_all_processes_of_a_worker(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, WITH_CHILD + STAYS) as running:
-        pids = await running.pids()
-        await running.signal("SIGKILL")
-        await running.announces("worker-1 exited by SIGKILL; it is started again in 1 s")
-        await wait_gone(*pids)
-        (worker,) = await running.workers()
-        assert (worker["ready"], worker["pid"]) == (False, None)
-
-
-async def test_sigstop_halts_all_processes_of_a_worker_until_sigcont(tmp_path: Path) -> None:
+async def test_sigstop_sigcont_and_sigkill_reach_all_processes_of_a_worker(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, WITH_CHILD + STAYS) as running:
         pids = await running.pids()
         await running.signal("SIGSTOP")
         await eventually(lambda: states(pids) == ["T", "T"])
         await running.signal("SIGCONT")
         await eventually(lambda: "T" not in states(pids))
+        await running.signal("SIGKILL")
+        await running.announces("worker-1 exited by SIGKILL; it is started again in 1 s")
+        await wait_gone(*pids)
+        (worker,) = await running.workers()
+        assert (worker["ready"], worker["pid"]) == (False, None)
 
 
 LOGS_SIGNALS = """
@@ -208,30 +191,3 @@ async def test_sigterm_reaches_the_first_process_only(tmp_path: Path) -> None:
         os.kill(child, signal.SIGWINCH)
         assert await running.logged("SIGWINCH") == "child"
         assert "SIGTERM child" not in running.log()
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({}, "signal: Field required"),
-        ({"signal": "SIGUSR1"}, "signal: "),
-        ({"signal": 9}, "signal: "),
-        ({"signal": "SIGKILL", "after": 1}, "after: "),
-    ],
-)
-async def test_another_signal_is_refused(
-    tmp_path: Path, body: dict[str, object], message: str
-) -> None:
-    async with running_fleet(tmp_path, STAYS) as running:
-        (pid,) = await running.pids()
-        status, answer = await running.peer.request("POST", SIGNAL, json=body)
-        assert (status, message in answer["error"]) == (400, True)
-        assert process_state(pid) is not None
-
-
-async def test_a_worker_that_is_to_be_started_again_cannot_be_signalled(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, "sys.exit(1)") as running:
-        await running.announces("it is started again in 2 s")
-        await running.announces("    (it printed nothing)")
-        status, answer = await running.peer.request("POST", SIGNAL, json={"signal": "SIGTERM"})
-        assert (status, "no such worker is run" in answer["error"]) == (404, True)

@@ -11,7 +11,6 @@ from support.processes.fleets import (
     STAYS,
     STUBBORN,
     WITH_CHILD,
-    process_state,
     program,
     running_fleet,
     states,
@@ -43,37 +42,24 @@ async def test_draining_lets_a_worker_finish_the_job_it_runs(tmp_path: Path) -> 
         assert (report["status"], report["output"]) == ("COMPLETED", "until SIGTERM")
 
 
-async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, STUBBORN + WITH_CHILD + STAYS, count=2) as running:
+@pytest.mark.parametrize("ends_by", ["its time", "a hurry"])
+async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_and_its_job_fails(
+    tmp_path: Path, ends_by: str
+) -> None:
+    async with running_fleet(tmp_path, STUBBORN + WITH_CHILD + STAYS) as running:
+        job = running.peer.emulator.job(await running.peer.run())
         pids = await running.pids()
-        assert len(pids) == 4
-        draining = asyncio.create_task(running.drain(grace_s=30))
+        hurry = asyncio.Event()
+        draining = asyncio.create_task(running.drain(30, hurry))
         await eventually(lambda: running.peer.queue.closed)
         assert not draining.done()
-        running.peer.let_pass(30)
+        if ends_by == "its time":
+            running.peer.let_pass(30)
+        else:
+            hurry.set()
         await draining
         assert None not in states(pids)
     await wait_gone(*pids)
-
-
-@pytest.mark.parametrize("later", [False, True])
-async def test_a_hurry_ends_the_grace_at_once(tmp_path: Path, later: bool) -> None:
-    async with running_fleet(tmp_path, STUBBORN + STAYS) as running:
-        (pid,) = await running.pids()
-        hurry = asyncio.Event()
-        if later:
-            asyncio.get_running_loop().call_later(0.02, hurry.set)
-        else:
-            hurry.set()
-        await running.drain(hurry=hurry)
-        assert process_state(pid) is not None
-
-
-async def test_the_job_of_a_worker_that_is_killed_at_the_end_fails(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, STUBBORN + STAYS) as running:
-        job = running.peer.emulator.job(await running.peer.run())
-        await eventually(lambda: job.worker)
-        await running.drain(grace_s=0)
     assert (job.status, job.error) == ("FAILED", "worker-1 exited while it ran this job")
     worker = running.peer.queue.worker("worker-1")
     assert (worker.ready, worker.process) == (False, None)
@@ -92,14 +78,6 @@ async def test_a_worker_that_waits_for_its_start_is_not_started_in_a_drain(tmp_p
         await running.drain()
         (worker,) = await running.workers()
         assert worker["starts"] == 1
-
-
-async def test_draining_ends_the_polls_of_workers_started_by_hand(tmp_path: Path) -> None:
-    async with running_fleet(tmp_path, SERVES) as running:
-        await running.fleet.ready.wait()
-        asking = await running.peer.poll("/job-take/by-hand")
-        await running.drain()
-        assert await asking == (204, None)
 
 
 async def test_workers_do_not_outlive_an_emulator_that_is_killed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import emulator
-from emulator import Emulator, ExpiredAs, FailedAs, LostAs, slow_link
+from emulator import Action, Call, Emulator, ExpiredAs, FailedAs, Fault, LostAs
 from emulator.__main__ import main
 from emulator.command_line import read_command_line, to_options
 from emulator.examples import fetch_model_name
@@ -57,14 +57,13 @@ def test_a_port_that_is_taken_is_said_in_a_line(
 
 
 def test_options_can_be_given_on_the_command_line() -> None:
+    assert read("") == Options(port=8000)
     fault = '{"on": "done", "do": "reset", "calls": 2}'
     options = read(
         "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued --seed 5 "
         f"--expired-as deleted --keep-on-disconnect --execution-timeout 7 --fault '{fault}'"
     )
-    delays = slow_link(0.05)
-    assert options.faults[:2] == delays
-    assert options.faults[2].calls == 2
+    delay = {"do": Action.DELAY, "delay_s": 0.05}
     assert options == Options(
         port=9,
         endpoint="mine",
@@ -73,14 +72,15 @@ def test_options_can_be_given_on_the_command_line() -> None:
         lost_as=LostAs.REQUEUED,
         expired_as=ExpiredAs.DELETED,
         cancel_on_disconnect=False,
-        faults=options.faults,
+        faults=(
+            *(Fault(on=call, **delay) for call in (Call.STREAM, Call.DONE)),
+            Fault(on=Call.DONE, do=Action.RESET, calls=2),
+        ),
         seed=5,
     )
-
-
-def test_what_is_not_given_is_as_in_the_library_but_the_port() -> None:
-    assert read("") == Options(port=8000)
-    assert (Options().oversize_status, Options().webhook_retry_s) == (400, 10)
+    # Those after `--` are the worker's.
+    arguments = read_command_line(["--workers", "2", "--", "python", "-u", "src/handler.py"])
+    assert (arguments.workers, arguments.command) == (2, ["python", "-u", "src/handler.py"])
 
 
 def test_every_option_that_the_documentation_names_is_there(
@@ -95,18 +95,11 @@ def test_every_option_that_the_documentation_names_is_there(
     assert {option for option in named if option not in listed} == set()
 
 
-def test_the_command_of_a_worker_keeps_its_own_options() -> None:
-    arguments = read_command_line(["--workers", "2", "--", "python", "-u", "src/handler.py"])
-    assert (arguments.workers, arguments.command) == (2, ["python", "-u", "src/handler.py"])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--workers 0", "a whole number from 1 to 100, not '0'"),
-        ("--port 70000", "a whole number from 0 to 65535"),
         ("--post-delay nan", "a number of seconds, not 'nan'"),
-        ("--grace=-1", "a number of seconds"),
         ("--endpoint a/b", "letters, digits, - and _"),
         ("""--fault '{"on": "stream"}'""", "do: Field required"),
         ("--fault nonsense", "Invalid JSON"),

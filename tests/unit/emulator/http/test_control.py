@@ -1,7 +1,7 @@
 """The control routes: the timings of jobs, the workers."""
 
 import itertools
-import json
+import signal
 import time
 
 import pytest
@@ -41,26 +41,19 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
 
 
 async def test_all_jobs_are_listed_with_the_number_of_their_chunks(peer: Peer) -> None:
-    assert await peer.get("/control/jobs") == {"jobs": []}
-    done = await peer.start()
+    job = await peer.start()
     for output in "abc":
-        await peer.post_chunk(done, output)
-    await peer.post_done(done, output=list("abc"))
-    alone, waiting = await peer.get(f"/control/jobs/{done}"), await peer.run()
+        await peer.post_chunk(job, output)
+    await peer.post_done(job, error="boom")
+    alone, waiting = await peer.get(f"/control/jobs/{job}"), await peer.run()
     first, second = (await peer.get("/control/jobs"))["jobs"]
     assert first == {**alone, "chunks": 3}
     assert (second["id"], second["chunks"]) == (waiting, 0)
-
-
-async def test_the_timings_of_a_retried_job_are_those_of_its_last_run(peer: Peer) -> None:
-    job = await peer.start()
-    await peer.post_chunk(job, "a")
-    await peer.post_done(job, error="boom")
-    before = await peer.get(f"/control/jobs/{job}")
+    # A retry begins anew.
     await peer.post(f"/retry/{job}")
-    after = await peer.get(f"/control/jobs/{job}")
-    assert (after["taken_s"], after["done_s"], after["chunks"]) == (None, None, [])
-    assert after["queued_at"] > before["queued_at"]
+    again = await peer.get(f"/control/jobs/{job}")
+    assert (again["taken_s"], again["done_s"], again["chunks"]) == (None, None, [])
+    assert again["queued_at"] > alone["queued_at"]
 
 
 NOTHING = {"ready": False, "unhealthy": False, "frozen": False, "pid": None, "starts": 0}
@@ -69,7 +62,6 @@ NOTHING |= dict.fromkeys(COUNTS, 0)
 
 
 async def test_workers_are_listed_with_what_they_said(peer: Peer) -> None:
-    assert await peer.get("/control/workers") == {"workers": []}
     for _ in range(2):
         await peer.get("/ping/sick?status=unhealthy")
     await peer.take("able")
@@ -83,27 +75,23 @@ async def counts_of(peer: Peer) -> dict[str, int]:
     return {name: worker[name] for name in COUNTS if worker[name]}
 
 
-async def test_a_workers_takes_jobs_chunks_and_results_are_counted(peer: Peer) -> None:
-    first, second = [await peer.run() for _ in range(2)]
+async def test_a_workers_takes_jobs_chunks_and_results_are_counted_and_late_ones_apart(
+    peer: Peer,
+) -> None:
+    done, cancelled = [await peer.run() for _ in range(2)]
     await peer.get("/job-take-batch/w?batch_size=2")
     await peer.take()
     for _ in range(3):
-        await peer.post_chunk(first, "a")
-    await peer.post_done(first, status="IN_PROGRESS", output="half")
-    await peer.post_done(first, output=["a"])
-    await peer.post_done(second, error="boom")
-    assert await counts_of(peer) == {"takes": 2, "jobs": 2, "chunks": 3, "results": 2}
-
-
-async def test_posts_for_a_job_that_has_ended_are_counted_as_late(peer: Peer) -> None:
-    done, cancelled = [await peer.start() for _ in range(2)]
-    await peer.post_done(done, output=1)
+        await peer.post_chunk(done, "a")
+    await peer.post_done(done, status="IN_PROGRESS", output="half")
+    await peer.post_done(done, output=["a"])
     await peer.post(f"/cancel/{cancelled}")
+    assert await counts_of(peer) == {"takes": 2, "jobs": 2, "chunks": 3, "results": 1}
     for job in (done, cancelled):
         await peer.post_done(job, output=1)
         await peer.post_chunk(job, "a")
     late = {"late_posts": 4, "late_chunks": 1}
-    assert await counts_of(peer) == {"takes": 2, "jobs": 2, "chunks": 2, "results": 3, **late}
+    assert await counts_of(peer) == {"takes": 2, "jobs": 2, "chunks": 5, "results": 3, **late}
 
 
 NO_WORKER = "no such worker is run by this endpoint"
@@ -120,5 +108,27 @@ NO_WORKER = "no such worker is run by this endpoint"
 )
 async def test_what_is_absent_is_a_404(peer: Peer, method: str, path: str, message: str) -> None:
     await peer.get("/ping/by-hand")
-    answer = await peer.request(method, path, data=json.dumps({"signal": "SIGTERM"}))
+    answer = await peer.request(method, path, json={"signal": "SIGTERM"})
     assert answer == (404, {"error": f"{method} {path}: {message}"})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("workers/w/signal", {}, "signal"),
+        ("workers/w/signal", {"signal": "SIGUSR1"}, "signal"),
+        ("workers/w/signal", {"signal": 9}, "signal"),
+        ("workers/w/signal", {"signal": "SIGKILL", "after": 1}, "after"),
+        ("workers/w/freeze", {"second": 1}, "second"),
+        ("workers/w/freeze", {"seconds": 0}, "seconds"),
+        ("outage", {}, "seconds"),
+        ("outage", {"seconds": "long"}, "seconds"),
+    ],
+)
+async def test_a_wrong_request_is_refused_with_its_field_and_has_no_effect(
+    peer: Peer, signals: list[signal.Signals], path: str, body: object, field: str
+) -> None:
+    status, answer = await peer.request("POST", f"/control/{path}", json=body)
+    assert (status, f"{field}: " in answer["error"]) == (400, True)
+    async with peer.session.get(f"{peer.emulator.worker_url}/ping/w") as pinged:
+        assert (pinged.status, signals) == (200, [])

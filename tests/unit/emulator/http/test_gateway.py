@@ -8,7 +8,15 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientResponse
-from support.scripted_endpoint import Act, answered, hang, only_job, scripted_endpoint, yielding
+from support.scripted_endpoint import (
+    HANGS,
+    Act,
+    answered,
+    hang,
+    only_job,
+    scripted_endpoint,
+    yielding,
+)
 
 from emulator import Emulator, FailedAs, Job, LostAs, Options, Status
 
@@ -24,15 +32,12 @@ def completion(
     return answered(act, f"{OPENAI}/completions", body={"stream": stream}, **options)
 
 
-async def test_a_post_becomes_a_job() -> None:
+async def test_a_request_becomes_a_job_and_a_string_plain_text() -> None:
     body = {"model": "m", "prompt": "hi"}
     asking = answered(yielding({"id": "x"}), f"{OPENAI}/completions?a=1", body=body)
     async with asking as (answer, job):
         assert (answer.status, await answer.json()) == (200, {"id": "x"})
         assert job.input == {"openai_route": "/v1/completions", "openai_input": body}
-
-
-async def test_a_string_for_a_get_is_plain_text() -> None:
     act = yielding("vllm:running 1\n")
     async with answered(act, f"{OPENAI}/models/org/name", "GET") as (answer, job):
         assert (answer.content_type, await answer.text()) == ("text/plain", "vllm:running 1\n")
@@ -45,7 +50,6 @@ async def test_a_string_for_a_get_is_plain_text() -> None:
         (False, [{"a": 1}, {"b": 2}], '[{"a": 1}, {"b": 2}]'),
         (True, [{"a": 1}], 'data: {"a": 1}\n\n'),
         # A worker can send half of a surrogate pair: JSON can write it, UTF-8 can't.
-        (False, ["data: \ud83d\n\n"], "data: ?\n\n"),
         (True, ["data: \ud83d\n\n"], "data: ?\n\n"),
     ],
 )
@@ -99,12 +103,24 @@ async def test_a_failed_job_becomes_an_http_error_with_its_own_words(
         assert (answer.status, await answer.json()) == (status, body)
 
 
-async def test_a_cancelled_job_is_an_error_for_its_openai_client() -> None:
-    async def act(emulator: Emulator, job: Job) -> None:
-        emulator.queue.cancel(job)
+async def cancel(emulator: Emulator, job: Job) -> None:
+    emulator.queue.cancel(job)
 
-    async with completion(act) as (answer, _):
-        assert (answer.status, (await answer.json())["error"]["type"]) == (499, "cancelled")
+
+@whether_streamed
+@pytest.mark.parametrize(
+    ("act", "status", "kind", "message"),
+    [
+        (cancel, 499, "cancelled", "job {id} was cancelled"),
+        (yielding(HANGS), 504, "timed_out", "job {id}: the job's executionTimeout is over"),
+    ],
+)
+async def test_a_job_that_the_platform_ends_is_an_error_with_its_reason(
+    stream: bool, act: Act, status: int, kind: str, message: str
+) -> None:
+    async with completion(act, stream, execution_timeout_s=0.02) as (answer, job):
+        error = {"message": message.format(id=job.id), "type": kind, "param": None, "code": status}
+        assert (answer.status, await answer.json()) == (status, {"error": error})
 
 
 @whether_streamed
@@ -130,23 +146,21 @@ async def test_a_client_that_hangs_up_cancels_its_job_unless_configured_otherwis
         assert emulator.queue.worker("w").take_stops() == ([job.id] if cancel else [])
 
 
-async def hang_silently(emulator: Emulator, job: Job) -> None: ...
+async def test_a_stream_that_was_read_to_its_last_event_is_not_cancelled() -> None:
+    """Clients hang up there, and the worker's final post comes later."""
+    hung_up = asyncio.Event()
 
+    async def act(emulator: Emulator, job: Job) -> None:
+        emulator.queue.add_chunk(job, "data: [DONE]\n\n")
+        await hung_up.wait()
+        emulator.queue.complete(job, None)
 
-@whether_streamed
-@pytest.mark.parametrize(
-    ("failed_as", "status"),
-    [(FailedAs.ERROR_CODE, 504), (FailedAs.SERVER_ERROR, 500), (FailedAs.OK, 200)],
-)
-async def test_a_job_that_timed_out_is_a_gateway_timeout(
-    stream: bool, failed_as: FailedAs, status: int
-) -> None:
-    options = {"execution_timeout_s": 0.02, "failed_as": failed_as}
-    async with completion(hang_silently, stream, **options) as (answer, job):
-        assert answer.status == status
-        message = f"job {job.id}: the job's executionTimeout is over"
-        error = {"message": message, "type": "timed_out", "param": None, "code": 504}
-        assert await answer.json() == {"error": error}
+    async with completion(act, stream=True) as (answer, job):
+        assert await answer.text() == "data: [DONE]\n\n"
+        answer.close()
+        hung_up.set()
+        await job.wait_ended()
+        assert job.status is Status.COMPLETED
 
 
 async def begin_and_lose_worker(emulator: Emulator, job: Job) -> None:

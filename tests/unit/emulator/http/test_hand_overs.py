@@ -89,15 +89,6 @@ async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it(
     assert job.status == "IN_PROGRESS"
 
 
-async def test_a_worker_that_hangs_up_a_poll_gets_no_job(peer: Peer) -> None:
-    polling = await peer.poll("/job-take/dead")
-    polling.cancel()
-    await asyncio.wait([polling])
-    job = await peer.run()
-    assert await peer.status(job) == "IN_QUEUE"
-    assert await peer.take("alive") == job
-
-
 async def test_a_job_that_was_cancelled_during_its_hand_over_does_not_go_back(peer: Peer) -> None:
     job = peer.queue.submit({"input": {}})
     peer.queue.take(peer.worker, 1)

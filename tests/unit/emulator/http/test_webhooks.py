@@ -5,57 +5,43 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from support.job_loops import serving
 from support.processes.emulator_peer import Peer, emulator_peer, eventually, with_options
 
 LONG_S = 60.0
 UNACKNOWLEDGED = "the webhook of job {} was not acknowledged: {}"
 
-End = Callable[[Peer, str], Awaitable[object]]
 
-
+@dataclass
 class Receiver:
     """Records posts, and answers with one status after the other; the last one repeats."""
 
-    def __init__(self, *statuses: int, bound: socket.socket | None = None) -> None:
-        self.statuses = list(statuses)
-        self.posts: list[Any] = []
-        app = web.Application()
-        app.add_routes([web.post("/hook", self._record), web.get("/hook", self._redirected)])
-        options: dict[str, Any] = {"socket_factory": lambda *_: bound} if bound else {}
-        self.server = TestServer(app, **options)
+    statuses: list[int]
+    url: str = ""
+    posts: list[Any] = field(default_factory=list)
 
-    async def _record(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.method == "GET":  # where a redirect leads
+            return web.Response()
         self.posts.append(await request.json())
         status = self.statuses.pop(0) if self.statuses[1:] else self.statuses[0]
         return web.Response(status=status, headers={"Location": "/hook"})
 
-    async def _redirected(self, request: web.Request) -> web.Response:
-        return web.Response()
-
     async def wait_for_posts(self, count: int) -> None:
         await eventually(lambda: len(self.posts) >= count)
 
-    @property
-    def url(self) -> str:
-        return str(self.server.make_url("/hook?of=job"))
-
 
 @asynccontextmanager
-async def receiving(*statuses: int) -> AsyncIterator[Receiver]:
-    receiver = Receiver(*statuses)
-    async with receiver.server:
+async def receiving(*statuses: int, bound: socket.socket | None = None) -> AsyncIterator[Receiver]:
+    receiver = Receiver([*statuses])
+    async with serving(web.route("*", "/hook", receiver.answer), bound=bound) as url:
+        receiver.url = f"{url}/hook?of=job"
         yield receiver
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving(200) as accepting:
-        yield accepting
 
 
 @pytest.fixture
@@ -93,28 +79,29 @@ async def expire(peer: Peer, job: str) -> None:
     [(complete, "COMPLETED"), (fail, "FAILED"), (cancel, "CANCELLED"), (expire, "TIMED_OUT")],
 )
 async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
-    peer: Peer, receiver: Receiver, end: End, status: str
+    peer: Peer, end: Callable[[Peer, str], Awaitable[object]], status: str
 ) -> None:
-    job = await peer.run(webhook=receiver.url)
-    await end(peer, job)
-    await receiver.wait_for_posts(1)
-    assert receiver.posts == [await peer.report(job)]
-    assert receiver.posts[0]["status"] == status
+    async with receiving(200) as receiver:
+        job = await peer.run(webhook=receiver.url)
+        await end(peer, job)
+        await receiver.wait_for_posts(1)
+        assert receiver.posts == [await peer.report(job)]
+        assert receiver.posts[0]["status"] == status
 
 
-async def test_a_retried_job_calls_its_webhook_at_each_end(peer: Peer, receiver: Receiver) -> None:
-    job = await peer.run(webhook=receiver.url)
-    await fail(peer, job)
-    await peer.post(f"/retry/{job}")
-    await complete(peer, job)
-    await receiver.wait_for_posts(2)
-    assert {post["status"] for post in receiver.posts} == {"FAILED", "COMPLETED"}
+async def test_a_retried_job_calls_its_webhook_at_each_end(peer: Peer) -> None:
+    async with receiving(200) as receiver:
+        job = await peer.run(webhook=receiver.url)
+        await fail(peer, job)
+        await peer.post(f"/retry/{job}")
+        await complete(peer, job)
+        await receiver.wait_for_posts(2)
+        assert {post["status"] for post in receiver.posts} == {"FAILED", "COMPLETED"}
 
 
 @pytest.mark.parametrize(
     ("statuses", "posts", "given_up"),
     [
-        ([200], 1, []),
         ([201, 200], 2, []),
         ([404, 429, 200], 3, []),
         ([500, 204, 404, 200], 3, ["404"]),
@@ -145,13 +132,9 @@ async def test_a_webhook_whose_connection_is_refused_is_tried_again_after_a_whil
     peer: Peer, unreachable: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "aiohttp_retry"):
-        job = await peer.run(webhook=url_of(unreachable))
-        await complete(peer, job)
+        await complete(peer, await peer.run(webhook=url_of(unreachable)))
         await eventually(lambda: "Retrying after exception" in caplog.text)
-    receiver = Receiver(200, bound=unreachable)
-    async with receiver.server:
-        await asyncio.sleep(0.02)
-        assert receiver.posts == []
+    async with receiving(200, bound=unreachable) as receiver:
         peer.let_pass(LONG_S)
         await receiver.wait_for_posts(1)
 

@@ -1,0 +1,171 @@
+"""What keeps workers from the platform for a while: they are frozen, or refused in an outage."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from support.processes.emulator_peer import Peer, eventually, with_options
+from support.processes.fleets import WITH_CHILD, running_fleet, states
+
+# Goes on after a broken connection; a job runs until the file that is its input exists.
+PERSISTS = """
+while True:
+    try:
+        job = take()
+    except OSError as error:
+        say("broken by", type(error).__name__)
+        continue
+    if job:
+        say("runs", job["id"])
+        while not os.path.exists(job["input"]):
+            time.sleep(0.01)
+        call("RUNPOD_WEBHOOK_POST_OUTPUT", job["id"], {"output": "done"})
+"""
+
+
+async def freeze(peer: Peer, worker: str, seconds: float = 60) -> tuple[int, Any]:
+    path = f"/control/workers/{worker}/freeze"
+    return await peer.request("POST", path, json={"seconds": seconds})
+
+
+async def test_a_frozen_worker_stands_still_with_its_job_and_serves_again_later(
+    tmp_path: Path,
+) -> None:
+    async with running_fleet(tmp_path, WITH_CHILD + PERSISTS) as running:
+        pids = await running.pids()
+        job = await running.peer.run(str(tmp_path / "go on"))
+        assert await running.logged("runs") == job
+        status, frozen = await freeze(running.peer, "worker-1")
+        assert (status, frozen["frozen"]) == (200, True)
+        await eventually(lambda: states(pids) == ["T", "T"])
+        (tmp_path / "go on").touch()
+        later = await running.peer.run(str(tmp_path))
+        statuses = [await running.peer.status(one) for one in (job, later)]
+        assert statuses == ["IN_PROGRESS", "IN_QUEUE"]
+        running.peer.let_pass(60)
+        for one in (job, later):
+            assert (await running.peer.wait_ended(one))["status"] == "COMPLETED"
+        (worker,) = await running.workers()
+        assert (worker["frozen"], worker["starts"]) == (False, 1)
+
+
+@asynccontextmanager
+async def connection(
+    peer: Peer, head: str
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open a connection and send the beginning of a request, without its version."""
+    host, _, port = peer.emulator.root_url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    method, path = head.split()
+    length = "Content-Length: 100\r\n" if method == "POST" else ""
+    writer.write(f"{method} /v2/local{path} HTTP/1.1\r\nHost: e\r\n{length}\r\n".encode())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+@with_options(take_poll_s=600)
+@pytest.mark.usefixtures("signals")
+async def test_connections_of_a_frozen_worker_alone_are_reset(peer: Peer) -> None:
+    job = await peer.start()
+    async with (
+        connection(peer, "GET /job-take/w") as (taking, _),
+        connection(peer, f"POST /job-stream/w/{job}") as (posting, _),
+        connection(peer, "GET /ping/w") as (idle, _),
+        connection(peer, "GET /ping/other") as (others, other),
+    ):
+        for reader in (idle, others):
+            await reader.readuntil(b"{}")
+        await eventually(lambda: len(peer.worker.connections) == 4)  # with the peer's own
+        peer.emulator.freeze("w", 60)
+        for reader in (taking, posting, idle):
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        other.write(b"GET /v2/local/ping/other HTTP/1.1\r\nHost: e\r\n\r\n")
+        await others.readuntil(b"{}")
+    assert peer.emulator.job(job).chunks == []
+
+
+async def test_a_frozen_worker_is_answered_when_it_is_thawed(
+    peer: Peer, signals: list[signal.Signals]
+) -> None:
+    await freeze(peer, "w")
+    job = await peer.run()
+    with pytest.raises(ConnectionResetError):
+        await peer.raw("GET", "/job-take/w")
+    await freeze(peer, "w", seconds=900)
+    peer.let_pass(60)
+    with pytest.raises(ConnectionResetError):
+        await peer.raw("GET", "/job-take/w")
+    peer.let_pass(840)
+    await eventually(lambda: not peer.worker.frozen)
+    assert signals == [signal.SIGSTOP, signal.SIGSTOP, signal.SIGCONT]
+    assert await peer.take() == job
+
+
+async def test_a_worker_that_was_replaced_or_whose_emulator_stops_is_not_frozen(
+    peer: Peer, signals: list[signal.Signals]
+) -> None:
+    peer.emulator.freeze("w", 60)
+    await peer.emulator.stop()
+    assert signals == [signal.SIGSTOP, signal.SIGCONT]
+    peer.emulator.freeze("w", 60)
+    peer.queue.lose(peer.worker)
+    assert not peer.worker.frozen
+    with pytest.raises(ProcessLookupError, match="w is not run by this endpoint"):
+        peer.emulator.freeze("w", 60)
+    assert not peer.worker.frozen
+
+
+# Outages:
+
+
+def worker_url(peer: Peer, path: str) -> str:
+    return peer.emulator.worker_url + path
+
+
+async def is_refused(peer: Peer) -> bool:
+    try:
+        async with peer.session.get(worker_url(peer, "/ping/w")) as answer:
+            assert answer.status == 200
+    except aiohttp.ClientConnectorError:
+        return True
+    return False
+
+
+async def begin_outage(peer: Peer) -> int:
+    return (await peer.request("POST", "/control/outage", json={"seconds": 60}))[0]
+
+
+async def test_workers_are_refused_for_so_many_seconds_and_callers_are_served(peer: Peer) -> None:
+    for _ in range(2):
+        assert not await is_refused(peer)
+        assert [await begin_outage(peer) for _ in range(2)] == [200, 409]
+        with pytest.raises(RuntimeError, match="refused already"):
+            await peer.emulator.refuse(1)
+        assert await is_refused(peer)
+        job = await peer.run()
+        peer.let_pass(60)
+        while await is_refused(peer):
+            await asyncio.sleep(0.002)
+        async with peer.session.get(worker_url(peer, "/job-take/w")) as answer:
+            assert (await answer.json())["id"] == job
+
+
+@with_options(take_poll_s=600)
+async def test_connections_of_workers_are_reset_and_those_of_callers_are_not(peer: Peer) -> None:
+    job = await peer.start()
+    waiting = asyncio.create_task(peer.get(f"/status-sync/{job}?wait=300000"))
+    taking = asyncio.create_task(peer.session.get(worker_url(peer, "/job-take/v")))
+    await eventually(lambda: "v" in peer.queue.workers)
+    await peer.emulator.refuse(60)
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await taking
+    await peer.post_done(job, output=1)
+    assert (await waiting)["status"] == "COMPLETED"
