@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,63 +31,24 @@ async def freeze(peer: Peer, worker: str, seconds: float = 60) -> tuple[int, Any
     return await peer.request("POST", path, json={"seconds": seconds})
 
 
-async def test_a_frozen_worker_stands_still_with_its_job_and_serves_again_later(
-    tmp_path: Path,
-) -> None:
+async def test_a_frozen_worker_stands_still_and_serves_again_later(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, WITH_CHILD + PERSISTS) as running:
         pids = await running.pids()
-        job = await running.peer.run(str(tmp_path / "go on"))
-        assert await running.logged("runs") == job
         status, frozen = await freeze(running.peer, "worker-1")
         assert (status, frozen["frozen"]) == (200, True)
         await eventually(lambda: states(pids) == ["T", "T"])
-        (tmp_path / "go on").touch()
-        later = await running.peer.run(str(tmp_path))
-        statuses = [await running.peer.status(one) for one in (job, later)]
-        assert statuses == ["IN_PROGRESS", "IN_QUEUE"]
+        job = await running.peer.run(str(tmp_path / "go on"))
+        assert await running.peer.status(job) == "IN_QUEUE"
         running.peer.let_pass(60)
-        for one in (job, later):
-            assert (await running.peer.wait_ended(one))["status"] == "COMPLETED"
+        assert await running.logged("runs") == job
+        assert await running.logged("broken by") != ""
+        await freeze(running.peer, "worker-1")
+        (tmp_path / "go on").touch()
+        assert await running.peer.status(job) == "IN_PROGRESS"
+        running.peer.let_pass(60)
+        assert (await running.peer.wait_ended(job))["status"] == "COMPLETED"
         (worker,) = await running.workers()
         assert (worker["frozen"], worker["starts"]) == (False, 1)
-
-
-@asynccontextmanager
-async def connection(
-    peer: Peer, head: str
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Open a connection and send the beginning of a request, without its version."""
-    host, _, port = peer.emulator.root_url.removeprefix("http://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    method, path = head.split()
-    length = "Content-Length: 100\r\n" if method == "POST" else ""
-    writer.write(f"{method} /v2/local{path} HTTP/1.1\r\nHost: e\r\n{length}\r\n".encode())
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-
-
-@with_options(take_poll_s=600)
-@pytest.mark.usefixtures("signals")
-async def test_connections_of_a_frozen_worker_alone_are_reset(peer: Peer) -> None:
-    job = await peer.start()
-    async with (
-        connection(peer, "GET /job-take/w") as (taking, _),
-        connection(peer, f"POST /job-stream/w/{job}") as (posting, _),
-        connection(peer, "GET /ping/w") as (idle, _),
-        connection(peer, "GET /ping/other") as (others, other),
-    ):
-        for reader in (idle, others):
-            await reader.readuntil(b"{}")
-        await eventually(lambda: len(peer.worker.connections) == 4)  # with the peer's own
-        peer.emulator.freeze("w", 60)
-        for reader in (taking, posting, idle):
-            with pytest.raises(ConnectionResetError):
-                await reader.read()
-        other.write(b"GET /v2/local/ping/other HTTP/1.1\r\nHost: e\r\n\r\n")
-        await others.readuntil(b"{}")
-    assert peer.emulator.job(job).chunks == []
 
 
 async def test_a_frozen_worker_is_answered_when_it_is_thawed(

@@ -50,12 +50,6 @@ class Balanced:
         async with self.session.get(path, headers={AFFINITY: affinity}) as answer:
             return answer.status, await answer.json(), answer.headers.get(AFFINITY, "")
 
-    async def ask_until(self, status: int) -> Any:
-        async with asyncio.timeout(HUNG_S):
-            while (answer := await self.ask())[0] != status:
-                pass
-        return answer[1]
-
 
 @asynccontextmanager
 async def balanced(count: int = 2, **options: Any) -> AsyncIterator[Balanced]:
@@ -91,22 +85,15 @@ async def test_a_request_reaches_a_worker_unchanged_and_its_answer_the_caller() 
 
 async def test_the_worker_with_the_fewest_requests_gets_the_next() -> None:
     async with balanced() as endpoint:
-        # Both are healthy.
-        assert {
-            (await endpoint.ask(affinity=f"strict {name}"))[2] for name in endpoint.workers
-        } == {*endpoint.workers}
         slow = asyncio.create_task(endpoint.ask("/slow", affinity="strict worker-1"))
         await endpoint.workers["worker-1"].is_slow.wait()
+        # Both are healthy.
+        assert (await endpoint.ask(affinity="strict worker-2"))[2] == "worker-2"
         assert {(await endpoint.ask())[2] for _ in range(5)} == {"worker-2"}
+        for affinity in ("strict worker-1", "strict-resume worker-1", "worker-1"):
+            assert (await endpoint.ask(affinity=affinity))[2] == "worker-1"
         endpoint.workers["worker-1"].released.set()
         assert (await slow)[2] == "worker-1"
-
-
-async def test_a_session_stays_on_its_worker() -> None:
-    async with balanced() as endpoint:
-        for name in endpoint.workers:
-            for affinity in (f"strict {name}", f"strict-resume {name}", name):
-                assert (await endpoint.ask(affinity=affinity))[2] == name
 
 
 async def test_without_its_worker_a_session_moves_unless_it_is_strict() -> None:
@@ -122,19 +109,17 @@ async def test_without_its_worker_a_session_moves_unless_it_is_strict() -> None:
         assert (status, "affinity_worker_gone" in body["error"]) == (404, True)
 
 
-@pytest.mark.parametrize("ping", [204, 503, 404])
+@pytest.mark.parametrize("ping", [204, 503])
 async def test_a_request_waits_for_a_healthy_worker_and_not_for_ever(ping: int) -> None:
     async with balanced(1, balanced_wait_s=0.2) as endpoint:
-        (worker,) = endpoint.workers.values()
-        await endpoint.ask_until(201)
-        worker.ping = ping
-        assert "no workers available" in (await endpoint.ask_until(400))["error"]
-    async with balanced(1) as endpoint:
-        (worker,) = endpoint.workers.values()
-        worker.ping = ping
-        waiting = asyncio.create_task(endpoint.ask())
-        worker.ping = 200
-        assert (await waiting)[0] == 201
+        endpoint.workers["worker-1"].ping = ping
+        async with asyncio.timeout(HUNG_S):
+            while (answer := await endpoint.ask())[0] != 400:
+                pass
+        assert "no workers available" in answer[1]["error"]
+        endpoint.workers["worker-1"].ping = 200
+        while (await endpoint.ask())[0] != 201:
+            pass
 
 
 async def test_what_is_too_large_or_takes_too_long_is_refused() -> None:

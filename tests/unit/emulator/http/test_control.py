@@ -17,11 +17,11 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
     monkeypatch.setattr(jobs, "_WALL_CLOCK", 1e9)
     begun = time.monotonic()
     job = await peer.run()
-    timings = await peer.get(f"/control/jobs/{job}")
-    assert begun <= timings["queued_at"] - 1e9 + 1e-5 <= time.monotonic() + 1e-4
+    queued = await peer.get(f"/control/jobs/{job}")
+    assert begun <= queued["queued_at"] - 1e9 + 1e-5 <= time.monotonic() + 1e-4
     never = dict.fromkeys(("worker", "taken_s", "first_chunk_s", "done_s"))
-    queued = {"id": job, "queued_at": timings["queued_at"]}
-    assert timings == {**queued, "status": "IN_QUEUE", "chunks": [], **never}
+    begins = {"id": job, "queued_at": queued["queued_at"]}
+    assert queued == {**begins, "status": "IN_QUEUE", "chunks": [], **never}
     peer.let_pass(60)
     await peer.take()
     for body in ('{"output": "a"}', '{"output":  "ü" }'):
@@ -29,15 +29,13 @@ async def test_a_jobs_timings_tell_when_each_thing_happened_and_its_chunks_with_
         await peer.request("POST", f"/job-stream/w/{job}", data=body.encode())
     peer.let_pass(60)
     await peer.post_done(job, output=["a", "ü"])
-    passed = time.monotonic() - begun
     final = await peer.get(f"/control/jobs/{job}")
-    assert final == {**final, **queued, "status": "COMPLETED", "worker": "w"}
+    assert final == {**final, **begins, "status": "COMPLETED", "worker": "w"}
     first, second = final["chunks"]
     assert final["first_chunk_s"] == first["at_s"]
     assert [first["bytes"], second["bytes"]] == [15, 18]
     times = [0, final["taken_s"], first["at_s"], second["at_s"], final["done_s"]]
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 59.9999
-    assert final["done_s"] <= passed
 
 
 async def test_all_jobs_are_listed_with_the_number_of_their_chunks(peer: Peer) -> None:

@@ -29,13 +29,10 @@ async def test_an_empty_queue_answers_204_when_the_poll_is_over(peer: Peer, path
 
 
 @holding_polls
-async def test_a_long_poll_answers_as_soon_as_one_job_is_there(peer: Peer) -> None:
+async def test_a_batch_waits_for_one_job_and_takes_the_oldest_up_to_its_size(peer: Peer) -> None:
     polling = await peer.poll("/job-take-batch/w?batch_size=8")
     job = await peer.run()
     assert await polling == (200, [{"id": job, "input": None}])
-
-
-async def test_a_batch_takes_the_oldest_up_to_its_size(peer: Peer) -> None:
     jobs = [await peer.run(number) for number in range(5)]
     batches = [await peer.get("/job-take-batch/w?batch_size=3") for _ in range(2)]
     assert [[job["id"] for job in batch] for batch in batches] == [jobs[:3], jobs[3:]]
@@ -106,15 +103,6 @@ async def test_runsync_waits_as_long_as_its_request_says(peer: Peer) -> None:
     assert job.startswith("sync-")
     report = await peer.post("/runsync", {"input": 1})
     assert report == {"id": report["id"], "status": "IN_QUEUE"}
-
-
-async def test_waiting_for_a_status_answers_when_the_job_has_ended(peer: Peer) -> None:
-    job = await peer.start()
-    waiting = asyncio.create_task(peer.get(f"/status-sync/{job}?wait=10000"))
-    await peer.get("/health")
-    assert not waiting.done()
-    await peer.post_done(job, output=1)
-    assert (await waiting)["status"] == "COMPLETED"
 
 
 async def test_progress_shows_in_the_status_while_the_job_runs(peer: Peer) -> None:

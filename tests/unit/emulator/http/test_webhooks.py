@@ -89,16 +89,6 @@ async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
         assert receiver.posts[0]["status"] == status
 
 
-async def test_a_retried_job_calls_its_webhook_at_each_end(peer: Peer) -> None:
-    async with receiving(200) as receiver:
-        job = await peer.run(webhook=receiver.url)
-        await fail(peer, job)
-        await peer.post(f"/retry/{job}")
-        await complete(peer, job)
-        await receiver.wait_for_posts(2)
-        assert {post["status"] for post in receiver.posts} == {"FAILED", "COMPLETED"}
-
-
 @pytest.mark.parametrize(
     ("statuses", "posts", "given_up"),
     [

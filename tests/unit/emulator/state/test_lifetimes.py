@@ -105,17 +105,6 @@ async def test_results_of_run_and_of_runsync_are_kept_for_their_own_times(shorte
 
 
 @with_options(run_retention_s=LONG_S)
-async def test_a_job_that_has_not_ended_or_is_retried_is_not_forgotten(peer: Peer) -> None:
-    running = await peer.start(policy={"executionTimeout": WEEK_MS})
-    retried = await peer.start()
-    await peer.post_done(retried, error="boom")
-    await peer.post(f"/retry/{retried}")
-    peer.let_pass(LONG_S)
-    assert await peer.status(running) == "IN_PROGRESS"
-    assert await peer.report(retried) == {"id": retried, "status": "IN_QUEUE"}
-
-
-@with_options(run_retention_s=LONG_S)
 async def test_a_status_can_say_for_how_long_a_job_or_its_result_is_kept(peer: Peer) -> None:
     wanted, forgotten = [await peer.complete() for _ in range(2)]
     for job, ttl in ((wanted, WEEK_MS), (forgotten, 1)):

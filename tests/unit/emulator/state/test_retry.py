@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from support.processes.emulator_peer import Peer, eventually, with_options
+from support.processes.emulator_peer import Peer, with_options
 
 Begin = Callable[[Peer], Awaitable[str]]
 
@@ -57,25 +57,6 @@ async def test_only_failed_jobs_are_retried(peer: Peer, begin: Begin, status: st
     assert code == 400
     assert answer["error"].endswith(f"FAILED or TIMED_OUT can be retried, not {status}")
     assert await peer.report(job) == before
-
-
-async def test_a_retry_ends_the_stream_of_who_still_reads_the_first_attempt(peer: Peer) -> None:
-    url = f"{peer.emulator.openai_url}/completions"
-    asking = asyncio.create_task(peer.session.post(url, json={"stream": True}).__aenter__())
-    await eventually(lambda: peer.queue.has_waiting)
-    job = peer.emulator.job(await peer.take())
-    await peer.post_chunk(job.id, "data: 1\n\n")
-    answer = await asking
-    assert await answer.content.readline() == b"data: 1\n"
-    # In one step of the event loop: the reader sees the second attempt only.
-    peer.queue.fail(job, "boom")
-    peer.queue.retry(job)
-    peer.queue.take(peer.worker, 1)
-    for _ in range(2):
-        peer.queue.add_chunk(job, "data: of the second\n\n")
-    rest = await answer.text()
-    assert "second" not in rest
-    assert '"error"' in rest
 
 
 # A take that is duplicated on demand:
