@@ -112,11 +112,6 @@ async def test_the_app_is_asked_as_by_a_client() -> None:
     }
 
 
-async def test_every_call_has_a_scope_of_its_own() -> None:
-    assert POST.scope is not POST.scope
-    assert POST.scope["state"] is not POST.scope["state"]
-
-
 async def test_what_the_app_notes_of_a_call_is_the_callers_to_read() -> None:
     async def app(scope: Message, receive: Any, send: Any) -> None:
         scope["state"]["note"] = scope["path"]

@@ -54,13 +54,7 @@ def test_sigterm_during_a_start_ends_a_core_that_was_forked_a_moment_ago() -> No
         start.send_signal(signal.SIGTERM)
         assert start.wait() == 128 + signal.SIGTERM
 
-    def has_ended() -> bool:
-        try:
-            return bool(core.status() == psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return True
-
-    wait_until(has_ended)
+    wait_until(lambda: not core.is_running() or core.status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.fixture

@@ -74,24 +74,20 @@ def thawed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("thawed")
-def test_nothing_is_collected_in_the_block_and_what_it_built_is_not_looked_at_later() -> None:
-    with uncollected():
-        assert not gc.isenabled()
-        built = [[number] for number in range(1000)]
-    assert gc.isenabled()
-    looked_at = {id(found) for found in gc.get_objects()}
-    assert not looked_at & {id(one) for one in built}
-
-
-@pytest.mark.usefixtures("thawed")
-def test_a_collector_that_was_off_stays_off() -> None:
-    gc.disable()
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_collected_in_the_block_and_what_it_built_is_not_looked_at_later(
+    enabled: bool,
+) -> None:
+    (gc.enable if enabled else gc.disable)()
     try:
         with uncollected():
-            pass
-        assert not gc.isenabled()
+            assert not gc.isenabled()
+            built = [[number] for number in range(1000)]
+        assert gc.isenabled() == enabled
     finally:
         gc.enable()
+    looked_at = {id(found) for found in gc.get_objects()}
+    assert not looked_at & {id(one) for one in built}
 
 
 # In a process of its own, because what runs at forks can't be removed.

@@ -114,13 +114,10 @@ def test_weights_of_all_that_is_found_are_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load_format", ["runai_streamer", "dummy", "instanttensor"])
-def test_formats_without_the_page_cache_are_left(tmp_path: Path, load_format: str) -> None:
-    ahead.begin([found(model(tmp_path / "model"), load_format)])
-    assert not ahead._running
-
-
-def test_weights_that_cant_be_listed_end_no_start(tmp_path: Path) -> None:
-    ahead.begin([found(tmp_path / ("name" * 100))])
+def test_formats_without_the_page_cache_are_left_and_what_cant_be_listed_ends_no_start(
+    tmp_path: Path, load_format: str
+) -> None:
+    ahead.begin([found(model(tmp_path / "model"), load_format), found(tmp_path / ("name" * 100))])
     assert not ahead._running
 
 

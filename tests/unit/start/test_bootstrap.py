@@ -1,7 +1,6 @@
 """The part of a start that comes before vLLM is imported."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,10 @@ from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
 from worker.start.volume import unreadable_volume
 
-EXPORTED = ("RUNPOD_LOG_LEVEL", "HF_HOME", "HF_TOKEN")
-
 
 @pytest.fixture(autouse=True)
-def _environ(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An environment in which nothing is exported yet."""
-    for name in EXPORTED:
-        monkeypatch.delenv(name, raising=False)
-    yield
-    for name in EXPORTED:
+def nothing_exported() -> None:
+    for name in ("RUNPOD_LOG_LEVEL", "HF_HOME", "HF_TOKEN"):
         os.environ.pop(name, None)
 
 

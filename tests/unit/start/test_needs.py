@@ -66,35 +66,27 @@ def test_every_repository_has_its_own_revision_and_all_go_to_one_directory() -> 
     assert [wanted.revision for wanted in wanted_by_arguments(engine)] == ["v1", "v2", None, None]
 
 
-def test_an_engine_that_needs_no_tokenizer_gets_none() -> None:
-    engine = arguments(tokenizer="org/tokenizer", skip_tokenizer_init=True)
-    assert [wanted.kind for wanted in wanted_by_arguments(engine)] == [Kind.MODEL]
-
-
-def test_the_settings_of_an_embedder_are_named_as_such() -> None:
-    wanted = wanted_by_arguments(arguments("EMBEDDING_", tokenizer="org/tokenizer"))
+def test_an_embedders_settings_are_named_as_such_and_no_tokenizer_is_wanted_without_need() -> None:
+    engine = arguments("EMBEDDING_", tokenizer="org/tokenizer")
     settings = ["EMBEDDING_MODEL_NAME", "EMBEDDING_TOKENIZER_NAME"]
-    assert [one.setting for one in wanted] == settings
+    assert [one.setting for one in wanted_by_arguments(engine)] == settings
+    without = engine.with_options(skip_tokenizer_init=True)
+    assert [one.setting for one in wanted_by_arguments(without)] == settings[:1]
 
 
 # What is loaded besides the model:
 
 
+@pytest.mark.parametrize("extra", ["--model-impl x", "--tokenizer-mode=x", "--model_loader x"])
+def test_extra_arguments_change_nothing(extra: str) -> None:
+    assert [wanted.model for wanted in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == [NAME]
+
+
 @pytest.mark.parametrize(
-    ("extra", "names"),
-    [
-        *(
-            (extra, [NAME])
-            for extra in ("--model-impl x", "--tokenizer-mode=x", "--model_loader x")
-        ),
-        *(
-            (extra, [])
-            for extra in ("--model x", "--model=x", "--load_format=pt", "--download-dir /")
-        ),
-    ],
+    "extra", ["--model x", "--model=x", "--load_format=pt", "--download-dir /"]
 )
-def test_extra_arguments_of_a_model_are_left_to_vllms_parser(extra: str, names: list[str]) -> None:
-    assert [wanted.model for wanted in wanted_by_settings(given(VLLM_EXTRA_ARGS=extra))] == names
+def test_extra_arguments_of_a_model_are_left_to_vllms_parser(extra: str) -> None:
+    assert wanted_by_settings(given(VLLM_EXTRA_ARGS=extra)) == []
 
 
 @pytest.mark.parametrize(

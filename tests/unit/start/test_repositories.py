@@ -3,7 +3,6 @@
 import json
 import os
 from argparse import Namespace
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,10 @@ CODE = {"model_type": "own", "auto_map": {"AutoModel": "org/code--own.Model"}}
 
 
 @pytest.fixture(autouse=True)
-def _environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An environment in which nothing is set; restored when the test ends."""
+def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isolate_hub_library(tmp_path, monkeypatch)
-    before = dict(os.environ)
     for name in ("HF_HOME", "HF_HUB_CACHE", OFFLINE, "TRANSFORMERS_OFFLINE"):
         os.environ.pop(name, None)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture
@@ -75,16 +69,15 @@ def test_a_directory_is_found_whatever_else_is_wrong(tmp_path: Path, model_direc
     assert (found.place, found.origin) == (model_directory, Origin.DIRECTORY)
 
 
-def test_what_is_named_twice_is_looked_for_once(tmp_path: Path, model_directory: Path) -> None:
+def test_what_is_named_twice_is_looked_for_once_and_further_repositories_are_found_too(
+    tmp_path: Path, model_directory: Path
+) -> None:
     name = str(model_directory)
     both = bootstrap(tmp_path, MODEL_NAME=name, EMBEDDING_MODEL_NAME=name)
     assert len(wanted_by_settings(both.given)) == 2
     assert len(Repositories(both).prefetch()) == 1
-
-
-def test_further_repositories_are_found_too(tmp_path: Path, model_directory: Path) -> None:
     other = Wanted(str(model(tmp_path / "other")))
-    found = repositories(tmp_path, model_directory).result([other, Wanted("s3://bucket/model")])
+    found = repositories(tmp_path, name).result([other, Wanted("s3://bucket/model")])
     assert [repository.place.name for repository in found.values()] == ["source", "other"]
 
 
@@ -227,11 +220,9 @@ def test_what_is_the_model_goes_with_it_and_is_wanted_once() -> None:
     vllm = resolved(engine)
     assert (vllm.model, vllm.tokenizer) == (place, place)
     assert vllm.speculative_config == {"model": place, "method": "mtp"}
-
-
-def test_a_tokenizer_may_be_the_models_at_another_revision() -> None:
+    # A tokenizer may be the model's at another revision.
     vllm = resolved(arguments(tokenizer_revision="v2"))
-    assert (vllm.model, vllm.tokenizer) == ("/cache/org/name/model", "/cache/org/name/tokenizer")
+    assert (vllm.model, vllm.tokenizer) == (place, "/cache/org/name/tokenizer")
 
 
 def test_a_model_that_two_settings_name_replaces_both_names() -> None:
@@ -249,13 +240,9 @@ def test_a_model_that_two_settings_name_replaces_both_names() -> None:
     assert (changed[0].speculative_config, changed[1].model) == ({"model": small}, small)
 
 
-def test_names_that_were_not_looked_for_stay() -> None:
-    engine = arguments()
-    assert with_directories(engine, {}) == (engine, [])
-
-
-def test_a_directory_of_the_operators_stays_as_it_was_written() -> None:
+def test_names_that_were_not_looked_for_and_directories_of_the_operators_stay() -> None:
     engine = arguments(model="~/model")
+    assert with_directories(engine, {}) == (engine, [])
     (wanted,) = wanted_by_arguments(engine)
     changed, used = with_directories(engine, {wanted: at(wanted, Origin.DIRECTORY)})
     assert (len(used), changed.vllm.model) == (1, "~/model")
