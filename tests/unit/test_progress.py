@@ -240,19 +240,6 @@ async def test_progress_counts_items_that_failed_too(stream: bool) -> None:
     assert {update["total"] for update in listener.updates} == {5}
 
 
-@every_form
-async def test_a_list_that_is_cancelled_frees_the_engine_at_once(stream: bool) -> None:
-    listener = Listener(hangs=True)
-    with ScriptedEngine(HANG) as engine:
-        worker = reporting_worker(engine, listener)
-        consumer = Consumer(worker, {"prompts": ["Hi"], "use_tqdm": True, "stream": stream})
-        assert await until(lambda: bool(listener.updates and engine.generating == ["job-1-0"]))
-        await consumer.cancel()
-        assert await until(lambda: engine.generating == [])
-        assert await until(lambda: listener.is_left)
-    assert worker.running == 0
-
-
 async def test_without_a_platform_that_listens_a_list_is_answered_all_the_same() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
         worker = reporting_worker(engine, None)

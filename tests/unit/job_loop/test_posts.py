@@ -50,11 +50,6 @@ async def chunks_refused(platform: Platform, status: int) -> AsyncIterator[None]
         yield
 
 
-async def test_every_yield_is_posted_in_order_and_again_in_the_result(platform: Platform) -> None:
-    job = await platform.run(*CHUNKS, stream=True)
-    assert (job.status, job.output, posted(job)) == (Status.COMPLETED, CHUNKS, CHUNKS)
-
-
 async def test_a_yielded_error_fails_the_job_with_its_text(platform: Platform) -> None:
     job = await platform.run("begun", {"error": '{"error": {"message": "ü"}}'}, "never")
     assert (job.status, job.error) == (Status.FAILED, '{"error": {"message": "ü"}}')

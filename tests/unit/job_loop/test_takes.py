@@ -35,21 +35,14 @@ async def test_as_many_jobs_run_as_there_are_slots(platform: Platform) -> None:
     assert platform.answers.most_running == SLOTS
 
 
-async def test_many_more_jobs_than_slots_all_get_their_answers(platform: Platform) -> None:
-    jobs = [platform.submit(number) for number in range(200)]
-    for number, job in enumerate(jobs):
-        assert await job.wait_ended(HUNG_S)
-        assert job.output == [number]
-    assert platform.answers.most_running <= SLOTS
-
-
-async def test_one_slot_runs_one_job_after_the_other() -> None:
-    async with Emulator() as emulator, looping(emulator, jobs=1) as platform:
-        jobs = [platform.submit(number) for number in range(20)]
-        for job in jobs:
+@pytest.mark.parametrize("slots", [1, SLOTS])
+async def test_many_more_jobs_than_slots_all_get_their_answers(slots: int) -> None:
+    async with Emulator() as emulator, looping(emulator, jobs=slots) as platform:
+        jobs = [platform.submit(number) for number in range(100)]
+        for number, job in enumerate(jobs):
             assert await job.wait_ended(HUNG_S)
-    assert platform.answers.most_running == 1
-    assert platform.answers.closed == [job.id for job in jobs]
+            assert job.output == [number]
+    assert platform.answers.most_running <= slots
 
 
 def test_an_idle_worker_says_so_and_a_busy_one_too() -> None:
@@ -165,14 +158,22 @@ async def test_a_running_job_is_cancelled(platform: Platform, yields: tuple[str,
     assert platform.answers.records[0].status == 499
 
 
-async def test_a_chunk_whose_post_hangs_ends_with_its_job(platform: Platform) -> None:
-    fault = Fault(on=Call.STREAM, do=Action.DELAY, delay_s=2 * HUNG_S, calls=1)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(on=Call.STREAM, do=Action.DELAY, delay_s=2 * HUNG_S, calls=1),
+        Fault(on=Call.DONE, do=Action.STATUS),
+    ],
+    ids=["a chunk hangs", "a result is tried again and again"],
+)
+async def test_a_post_ends_with_its_job(platform: Platform, fault: Fault) -> None:
     platform.emulator.faults.add(fault)
     job = platform.submit("a", "b")
     assert await anext(job.follow())
     platform.emulator.queue.cancel(job)
     await platform.idle()
     assert platform.answers.closed == [job.id]
+    assert job.status is Status.CANCELLED
 
 
 async def test_a_result_whose_post_hangs_ends_with_its_job(platform: Platform) -> None:
@@ -183,15 +184,6 @@ async def test_a_result_whose_post_hangs_ends_with_its_job(platform: Platform) -
     platform.emulator.queue.worker("w").add_stops([job.id])
     await platform.idle()
     assert platform.answers.closed == [job.id]
-
-
-async def test_a_job_that_is_tried_again_and_again_can_be_cancelled(platform: Platform) -> None:
-    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS))
-    job = platform.submit("a")
-    await eventually(lambda: job.chunks)
-    platform.emulator.queue.cancel(job)
-    await platform.idle()
-    assert job.status is Status.CANCELLED
 
 
 async def test_many_cancelled_jobs_leave_no_trace(platform: Platform) -> None:

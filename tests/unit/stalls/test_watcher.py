@@ -120,9 +120,20 @@ def start_process() -> Iterator[Callable[..., Process]]:
         process.wait()
 
 
-def grows(process: Process, figure: str) -> None:
-    """Wait until a process, looked at again and again, has used more."""
-    usage = Usage()
+@pytest.mark.parametrize(
+    ("code", "figure"),
+    [
+        ("while True: pass", "processor_s"),
+        (
+            "import os; null = os.open('/dev/null', os.O_WRONLY)\nwhile True: os.write(null, b'x')",
+            "bytes_moved",
+        ),
+    ],
+)
+def test_what_computes_uses_a_processor_and_what_writes_moves_bytes(
+    start_process: Callable[..., Process], code: str, figure: str
+) -> None:
+    process, usage = start_process(code), Usage()
     usage.look([process])
     before = getattr(usage, figure)
 
@@ -131,15 +142,6 @@ def grows(process: Process, figure: str) -> None:
         return bool(getattr(usage, figure) > before)
 
     wait_until(more)
-
-
-def test_what_computes_uses_a_processor(start_process: Callable[..., Process]) -> None:
-    grows(start_process("while True: pass"), "processor_s")
-
-
-def test_what_reads_and_writes_moves_bytes(start_process: Callable[..., Process]) -> None:
-    code = "import os; null = os.open('/dev/null', os.O_WRONLY)\nwhile True: os.write(null, b'x')"
-    grows(start_process(code), "bytes_moved")
 
 
 def test_children_are_part_of_a_start_and_helpers_are_not(
@@ -159,12 +161,9 @@ def test_a_process_that_has_ended_does_not_run(start_process: Callable[..., Proc
     wait_until(lambda: not runs(process))
 
 
-def test_what_a_kernel_reads_from_a_disk_for_a_process_counts() -> None:
+def test_what_a_disk_reads_counts_and_faults_where_no_bytes_are_told() -> None:
     counts = "rchar: 10\nwchar: 200\nsyscr: 5\nsyscw: 6\nread_bytes: 4096\nwrite_bytes: 7\n"
     assert bytes_in(counts) == 10 + 200 + 4096
-
-
-def test_faults_count_where_no_bytes_are_told() -> None:
     process = replace(Process.of(os.getpid()), pid=NOBODY, faults=3)
     assert process.bytes_moved == 3 * BYTES_OF_FAULT
 
