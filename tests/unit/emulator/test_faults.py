@@ -40,26 +40,21 @@ def took_effect(peer: Peer, call: str, job_id: str) -> bool:
     return effects[call]
 
 
+@pytest.mark.parametrize("action", ["status", "reset", "lose"])
 @on_each_call
-async def test_a_call_with_a_status_does_nothing(peer: Peer, call: str) -> None:
-    job = await prepare(peer, call)
-    await peer.add_fault(on=call, do="status", status=429)
-    method, path, body = request(call, job)
-    answer = await peer.request(method, path, json=body)
-    assert answer == (429, {"error": "a fault on demand"})
-    assert not took_effect(peer, call, job)
-
-
-@pytest.mark.parametrize(("action", "effective"), [("reset", False), ("lose", True)])
-@on_each_call
-async def test_a_call_that_is_reset_has_an_effect_only_if_its_answer_alone_was_lost(
-    peer: Peer, call: str, action: str, effective: bool, caplog: pytest.LogCaptureFixture
+async def test_a_call_that_fails_has_an_effect_only_if_its_answer_alone_was_lost(
+    peer: Peer, call: str, action: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = await prepare(peer, call)
     await peer.add_fault(on=call, do=action)
-    with pytest.raises(ConnectionResetError):
-        await peer.raw(*request(call, job))
-    assert took_effect(peer, call, job) is effective
+    if action == "status":
+        method, path, body = request(call, job)
+        answer = await peer.request(method, path, json=body)
+        assert answer == (500, {"error": "a fault on demand"})
+    else:
+        with pytest.raises(ConnectionResetError):
+            await peer.raw(*request(call, job))
+    assert took_effect(peer, call, job) is (action == "lose")
     assert caplog.records == []
 
 

@@ -144,17 +144,12 @@ def test_an_answer_that_has_begun_is_read_to_its_end(monkeypatch: pytest.MonkeyP
     assert [record.id for record in leave_during_take(holding).records] == ["j"]
 
 
-def test_a_platform_that_closes_without_a_job_is_not_asked_again() -> None:
-    holding = HoldingPlatform(b"", [], closes=True)
-    assert not leave_during_take(holding).records
-    assert holding.takes == 1
-
-
-def test_a_platform_that_does_not_notice_is_not_waited_for_until_its_poll_is_over(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("closes", "closing_s"), [(True, HUNG_S), (False, 0.05)])
+def test_a_platform_without_a_job_is_asked_once_and_not_waited_for_until_its_poll_is_over(
+    closes: bool, closing_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("job_loop.polls.CLOSING_S", 0.05)
-    holding = HoldingPlatform(b"", [])
+    monkeypatch.setattr("job_loop.polls.CLOSING_S", closing_s)
+    holding = HoldingPlatform(b"", [], closes=closes)
     assert not leave_during_take(holding).records
     assert holding.takes == 1
 
