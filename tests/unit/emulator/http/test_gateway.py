@@ -18,7 +18,7 @@ from support.scripted_endpoint import (
     yielding,
 )
 
-from emulator import Emulator, FailedAs, Job, LostAs, Options, Status
+from emulator import Emulator, FailedAs, Job, Options, Status
 
 NOT_FOUND = {"error": {"message": "no model", "type": "NotFound", "param": "model", "code": 404}}
 OPENAI = "/v2/local/openai/v1"
@@ -183,16 +183,3 @@ async def test_a_stream_that_the_platform_ends_closes_with_an_error_event(
         error = json.loads(text)["error"]
         assert (answer.status, begun) == (200, "1\n\n")
         assert (error["type"], error["message"]) == (kind, message.format(id=job.id))
-
-
-async def test_a_stream_goes_on_where_its_job_is_queued_again() -> None:
-    async def act(emulator: Emulator, job: Job) -> None:
-        queue = emulator.queue
-        await begin_and_lose_worker(emulator, job)
-        queue.take(queue.worker("other"), 1)
-        await asyncio.sleep(0)
-        queue.add_chunk(job, "data: 2\n\n")
-        queue.complete(job, None)
-
-    async with completion(act, stream=True, lost_as=LostAs.REQUEUED) as (answer, _):
-        assert await answer.text() == "data: 1\n\ndata: 2\n\n"

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from support.processes.emulator_peer import Peer, eventually, with_options
 
 LARGE = "x" * 10_000_000  # more than the buffers of a connection hold
@@ -60,17 +59,6 @@ async def test_a_job_goes_back_when_its_worker_hangs_up_during_the_answer(peer: 
         assert job.status == "IN_PROGRESS"
     assert await peer.take() == job.id
     assert peer.worker.jobs == 1
-
-
-async def test_a_connection_that_closes_as_a_job_arrives_loses_none(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(20):
-        async with held_take(peer, f"dead-{number}"):
-            pass
-        job = peer.queue.submit({"input": None})
-        assert await peer.take("alive") == job.id
-    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_worker_that_closes_its_connection_once_it_has_the_job_keeps_it(peer: Peer) -> None:

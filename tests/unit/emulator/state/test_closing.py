@@ -33,17 +33,6 @@ async def test_a_closed_endpoint_cancels_what_waits_and_refuses_new_jobs(
     assert (await peer.status(job), await peer.take()) == ("CANCELLED", None)
 
 
-async def test_a_closed_endpoint_refuses_a_retry_and_delivers_no_job_once_more(peer: Peer) -> None:
-    await peer.add_fault(on="take", do="duplicate", calls=1)
-    await peer.start()
-    failed = await peer.run()
-    await peer.get("/job-take-batch/w?batch_size=2")
-    await peer.post_done(failed, error="boom")
-    peer.queue.close()
-    status, _ = await peer.request("POST", f"/retry/{failed}")
-    assert (status, await peer.status(failed), await peer.take()) == (503, "FAILED", None)
-
-
 @with_options(take_poll_s=600)
 async def test_running_jobs_can_still_end_and_be_cancelled_on_a_closed_endpoint(peer: Peer) -> None:
     is_cancelled = await peer.start()

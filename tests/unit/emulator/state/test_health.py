@@ -26,27 +26,23 @@ async def test_health_counts_jobs_and_workers(peer: Peer) -> None:
     assert await counts(peer, "workers") == {"initializing": 1, "running": 1}
 
 
-async def test_jobs_that_ended_are_counted_even_when_they_are_forgotten(peer: Peer) -> None:
+@with_options(lost_as=LostAs.REQUEUED)
+async def test_jobs_are_counted_by_their_ends_and_retries_even_when_they_are_forgotten(
+    peer: Peer,
+) -> None:
     await peer.complete()
-    await peer.post_done(await peer.start(), error="boom")
     await peer.post(f"/cancel/{await peer.start()}")
-    timed_out = await peer.start()
+    failed, timed_out = await peer.start(), await peer.start()
+    await peer.post_done(failed, error="boom")
     peer.let_pass(600)
     await peer.wait_ended(timed_out)
-    peer.let_pass(1800)
-    await eventually(lambda: not peer.queue.jobs)
     assert await counts(peer, "jobs") == {"completed": 1, "failed": 2}
-
-
-@with_options(lost_as=LostAs.REQUEUED)
-async def test_a_retry_and_a_job_queued_again_after_a_loss_count_as_retried(peer: Peer) -> None:
-    job = await peer.start()
-    await peer.post_done(job, error="boom")
-    await peer.post(f"/retry/{job}")
-    assert await counts(peer, "jobs") == {"failed": 1, "inQueue": 1, "retried": 1}
-    await peer.take()
+    await peer.post(f"/retry/{failed}")
+    assert await peer.take() == failed
     peer.queue.lose(peer.worker)
-    assert await counts(peer, "jobs") == {"failed": 1, "inQueue": 1, "retried": 2}
+    peer.let_pass(1800)
+    await eventually(lambda: [*peer.queue.jobs] == [failed])
+    assert await counts(peer, "jobs") == {"completed": 1, "failed": 2, "inQueue": 1, "retried": 2}
 
 
 async def test_a_worker_is_counted_by_what_it_has_said_last(peer: Peer) -> None:

@@ -68,14 +68,6 @@ async def start_duplicated(peer: Peer) -> str:
     return await peer.start()
 
 
-async def test_a_second_delivery_is_not_a_job_that_waits_and_a_purge_leaves_it(peer: Peer) -> None:
-    job = await start_duplicated(peer)
-    assert (await peer.get("/health"))["jobs"]["inQueue"] == 0
-    assert await peer.post("/purge-queue") == {"removed": 0, "status": "completed"}
-    assert await peer.status(job) == "IN_PROGRESS"
-    assert await peer.take() == job
-
-
 async def test_a_job_that_ended_meanwhile_is_not_delivered_once_more(peer: Peer) -> None:
     job = await start_duplicated(peer)
     await peer.post_done(job, output=1)
