@@ -134,27 +134,23 @@ def test_a_lost_volume_is_reported(workers: Workers, caplog: pytest.LogCaptureFi
     ]
 
 
-def publish(worker: int, archive: Path, folder: Path, limit: str = "") -> tuple[int, str]:
-    """Run the program that publishes; return its exit status and what it said."""
-    words = [publishing.__file__, str(worker), str(archive), str(folder), "vllm"]
+@pytest.mark.parametrize(
+    ("publisher", "limit", "ended"),
+    [
+        # The kernel refuses to write more to one file, as it does on a disk that is full.
+        (os.getpid(), "ulimit -f 512;", (1, "can't be published: File too large")),
+        (0, "", (0, "not published: the worker has ended")),
+    ],
+    ids=["full disk", "worker ended"],
+)
+def test_a_publisher_that_fails_or_has_no_worker_any_more_keeps_nothing_half_written(
+    workers: Workers, publisher: int, limit: str, ended: tuple[int, str]
+) -> None:
+    folder = workers.start(1).compile(GRAPH, content=os.urandom(2**20)).local
+    words = [publishing.__file__, str(publisher), str(workers.archive()), str(folder), "vllm"]
     command = ["bash", "-c", f'{limit} exec {sys.executable} "$0" "$@"', *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout
-
-
-def test_a_disk_that_is_full_keeps_nothing_half_written(workers: Workers) -> None:
-    worker = workers.start(1).compile(GRAPH, content=os.urandom(2**20))
-    # The kernel refuses to write more to one file, as it does on a disk that is full.
-    done = publish(os.getpid(), workers.archive(), worker.local, "ulimit -f 512;")
-    assert done == (1, "can't be published: File too large")
-    assert workers.published() == []
-
-
-def test_a_worker_that_ends_leaves_its_publisher_no_work(workers: Workers) -> None:
-    worker = workers.start(1).compile(GRAPH)
-    nobody = 0
-    done = publish(nobody, workers.archive(), worker.local)
-    assert done == (0, "not published: the worker has ended")
+    assert (done.returncode, done.stdout) == ended
     assert workers.published() == []
 
 
