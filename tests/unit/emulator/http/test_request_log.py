@@ -64,23 +64,22 @@ async def test_the_time_of_a_request_is_that_until_its_answer_or_until_its_calle
 
 
 @pytest.mark.parametrize(
-    ("call", "fault"),
+    "fault",
     [
-        ("take", {"do": "status", "status": 429}),
-        ("take", {"do": "delay", "delay_s": 0.01}),
-        ("stream", {"do": "reset"}),
-        ("stream", {"do": "lose"}),
+        {"on": "take", "do": "status", "status": 429},
+        {"on": "take", "do": "delay", "delay_s": 0.01},
+        {"on": "stop", "do": "reset"},
+        {"on": "take", "do": "lose"},
     ],
 )
 async def test_the_fault_that_a_request_met_is_noted(
-    peer: Peer, log: Path, call: str, fault: dict[str, Any]
+    peer: Peer, log: Path, fault: dict[str, Any]
 ) -> None:
-    job = await (peer.run if call == "take" else peer.start)()
-    method, path = ("GET", "take/w") if call == "take" else ("POST", f"stream/w/{job}")
-    await peer.add_fault(on=call, **fault)
+    await peer.run()
+    await peer.add_fault(**fault)
     with suppress(ConnectionResetError):
-        await peer.raw(method, f"/job-{path}", {"output": "a"})
-    await eventually(lambda: lines(log)[-1]["path"].endswith(path))
+        await peer.raw("GET", f"/job-{fault['on']}/w")
+    await eventually(lambda: lines(log)[-1]["path"].endswith("/w"))
     assert lines(log)[-1]["fault"] == fault["do"]
 
 

@@ -86,31 +86,27 @@ async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
 
 
 @pytest.mark.parametrize(
-    ("statuses", "posts", "given_up"),
+    ("statuses", "posts", "warning"),
     [
-        ([201, 200], 2, []),
-        ([404, 429, 200], 3, []),
-        ([500, 204, 404, 200], 3, ["404"]),
-        pytest.param([302], 3, ["302"], id="a redirect, which would lead to a GET"),
+        ([404, 201, 200], 3, ""),
+        ([500, 204, 404, 200], 3, UNACKNOWLEDGED.format("{}", 404)),
+        pytest.param(
+            [302], 3, UNACKNOWLEDGED.format("{}", 302), id="a redirect, which would lead to a GET"
+        ),
     ],
 )
 @with_options(webhook_retry_s=0.01)
 async def test_a_webhook_is_tried_three_times_at_most_until_it_answers_200(
-    peer: Peer,
-    caplog: pytest.LogCaptureFixture,
-    statuses: list[int],
-    posts: int,
-    given_up: list[str],
+    peer: Peer, caplog: pytest.LogCaptureFixture, statuses: list[int], posts: int, warning: str
 ) -> None:
     async with receiving(*statuses) as receiver:
         job = await peer.run(webhook=receiver.url)
         await complete(peer, job)
         await receiver.wait_for_posts(posts)
-        await eventually(lambda: not given_up or "acknowledged" in caplog.text)
+        await eventually(lambda: warning.format(job) in caplog.text)
         await asyncio.sleep(0.03)
         assert receiver.posts == [await peer.report(job)] * posts
-    warned = [record.getMessage() for record in caplog.records if record.name == "emulator"]
-    assert warned == [UNACKNOWLEDGED.format(job, status) for status in given_up]
+    assert bool(warning) == ("acknowledged" in caplog.text)
 
 
 @with_options(webhook_retry_s=LONG_S)
