@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from support import ROOT
 from support.engine.scripted import ScriptedEngine, tokens, worker
 from support.processes.background import background, wait_until
 from support.processes.commands import HANDLER, HOME, run
+from support.processes.fleets import process_state
 
 from emulator import Emulator, Status
 from worker.fitness import job_for
@@ -50,11 +50,11 @@ def test_sigterm_during_a_start_ends_a_core_that_was_forked_a_moment_ago() -> No
         [sys.executable, "-c", FORKING], env=environ, stdout=subprocess.PIPE, text=True
     ) as start:
         assert start.stdout is not None
-        core = psutil.Process(int(start.stdout.readline()))
+        core = int(start.stdout.readline())
         start.send_signal(signal.SIGTERM)
         assert start.wait() == 128 + signal.SIGTERM
 
-    wait_until(lambda: not core.is_running() or core.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: process_state(core) is None)
 
 
 @pytest.fixture

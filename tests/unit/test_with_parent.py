@@ -1,15 +1,17 @@
 """Children that end with their parent, however that ends and whatever they do."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from support import ROOT
 from support.processes.background import HUNG_S, wait_until
+from support.processes.fleets import process_state
 
 from worker import with_parent
 
@@ -56,19 +58,12 @@ forked(lambda: exec(os.environ["HANG"]), print)
 }
 
 
-def runs(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-
-
 def wait_for_end(pid: int) -> None:
     try:
-        wait_until(lambda: not runs(pid))
+        wait_until(lambda: process_state(pid) is None)
     finally:
-        if runs(pid):
-            os.kill(pid, 9)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def ran(words: list[str], **keys: Any) -> subprocess.CompletedProcess[str]:
