@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 from support.engine.scripted import settings
+from support.job_loops import serving
 
 from worker.job.long_work import LongWork
 from worker.sending import TRIES, Sending
@@ -21,17 +22,16 @@ OWN = {"BATCH_API_KEY": KEY, "RUNPOD_ENDPOINT_ID": "ep"}
 HANG, CLOSE = 0, 1
 
 
+@dataclass
 class Endpoint:
     """Answers posts with these statuses, one after the other; the last one stays."""
 
-    def __init__(self) -> None:
-        self.statuses = [200]
-        self.posts: list[Any] = []
-        self.headers: list[str | None] = []
-        self.server = TestServer(web.Application())
-        self.server.app.router.add_post("/v2/ep/run", self._run)
+    url: str = ""
+    statuses: list[int] = field(default_factory=lambda: [200])
+    posts: list[Any] = field(default_factory=list)
+    headers: list[str | None] = field(default_factory=list)
 
-    async def _run(self, request: web.Request) -> web.Response:
+    async def run(self, request: web.Request) -> web.Response:
         self.posts.append(await request.json())
         self.headers.append(request.headers.get("authorization"))
         status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
@@ -41,16 +41,16 @@ class Endpoint:
             request.transport.abort()
         return web.json_response({"id": "a", "status": "IN_QUEUE"}, status=max(status, 200))
 
-    @property
-    def sending(self) -> Sending:
-        return Sending(str(self.server.make_url("/v2/ep/run")), SecretStr(KEY))
+    async def start(self, work: LongWork = BATCH) -> bool:
+        return await Sending(self.url, SecretStr(KEY)).start(work)
 
 
 @pytest.fixture
 async def own_endpoint(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoint]:
     monkeypatch.setattr("worker.sending.PAUSE_S", 0.001)
     endpoint = Endpoint()
-    async with endpoint.server:
+    async with serving(web.post("/v2/ep/run", endpoint.run)) as url:
+        endpoint.url = f"{url}/v2/ep/run"
         yield endpoint
 
 
@@ -60,7 +60,7 @@ async def own_endpoint(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoin
 async def test_the_job_goes_on_with_the_work_and_has_as_long_as_the_platform_allows(
     own_endpoint: Endpoint, work: LongWork, key: str
 ) -> None:
-    assert await own_endpoint.sending.start(work)
+    assert await own_endpoint.start(work)
     day_s = 24 * 3600
     job = {
         "input": {key: {"id": work.id, "max_runtime_sec": day_s}},
@@ -72,7 +72,7 @@ async def test_the_job_goes_on_with_the_work_and_has_as_long_as_the_platform_all
 @pytest.mark.parametrize("status", [500, 503, 429, 408, CLOSE])
 async def test_what_may_pass_is_tried_again(own_endpoint: Endpoint, status: int) -> None:
     own_endpoint.statuses = [status, status, 200]
-    assert await own_endpoint.sending.start(BATCH)
+    assert await own_endpoint.start()
     assert len(own_endpoint.posts) == 3
 
 
@@ -97,18 +97,12 @@ async def test_a_platform_that_stays_broken_is_left(
     if status == HANG:
         monkeypatch.setattr("worker.sending.PATIENCE", aiohttp.ClientTimeout(total=0.05))
     own_endpoint.statuses = [status]
-    assert not await own_endpoint.sending.start(BATCH)
+    assert not await own_endpoint.start()
     assert len(own_endpoint.posts) == posts
     (record,) = [one for one in caplog.records if one.name == "worker.sending"]
     assert record.getMessage().startswith(f"{BATCH}: ")
     assert logged in record.getMessage()
     assert KEY not in caplog.text
-
-
-async def test_a_platform_that_is_not_there_is_left(own_endpoint: Endpoint) -> None:
-    sending = own_endpoint.sending
-    await own_endpoint.server.close()
-    assert not await sending.start(BATCH)
 
 
 @pytest.mark.parametrize("missing", [[*OWN], ["BATCH_API_KEY"], ["RUNPOD_ENDPOINT_ID"]], ids=str)
