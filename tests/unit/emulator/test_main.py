@@ -63,7 +63,6 @@ def test_options_can_be_given_on_the_command_line() -> None:
         "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued --seed 5 "
         f"--expired-as deleted --keep-on-disconnect --execution-timeout 7 --fault '{fault}'"
     )
-    delay = {"do": Action.DELAY, "delay_s": 0.05}
     assert options == Options(
         port=9,
         endpoint="mine",
@@ -73,7 +72,8 @@ def test_options_can_be_given_on_the_command_line() -> None:
         expired_as=ExpiredAs.DELETED,
         cancel_on_disconnect=False,
         faults=(
-            *(Fault(on=call, **delay) for call in (Call.STREAM, Call.DONE)),
+            Fault(on=Call.STREAM, do=Action.DELAY, delay_s=0.05),
+            Fault(on=Call.DONE, do=Action.DELAY, delay_s=0.05),
             Fault(on=Call.DONE, do=Action.RESET, calls=2),
         ),
         seed=5,
