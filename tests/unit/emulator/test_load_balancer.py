@@ -1,6 +1,7 @@
 """The load balancing endpoint: who is healthy, who gets a request, and what is too much."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from support.job_loops import serving
 from support.processes.background import HUNG_S
 
 from emulator import Options
@@ -57,19 +59,12 @@ async def balanced(count: int = 2, **options: Any) -> AsyncIterator[Balanced]:
         balancer = await stack.enter_async_context(LoadBalancer(Options(ping_s=0.01, **options)))
         workers = {f"worker-{n}": ServingWorker(f"worker-{n}") for n in range(1, count + 1)}
         for worker in workers.values():
-            app = web.Application()
-            app.router.add_route("*", "/{path:.*}", worker.answer)
-            runner = web.AppRunner(app, shutdown_timeout=0)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
             port = int(balancer.worker_environ(worker.id)["PORT"])
-            await web.TCPSite(runner, "127.0.0.1", port).start()
+            bound = socket.create_server(("127.0.0.1", port))
+            route = web.route("*", "/{path:.*}", worker.answer)
+            await stack.enter_async_context(serving(route, bound=bound))
         session = await stack.enter_async_context(aiohttp.ClientSession(balancer.url))
-        try:
-            yield Balanced(workers, session)
-        finally:
-            for worker in workers.values():
-                worker.released.set()
+        yield Balanced(workers, session)
 
 
 async def test_a_request_reaches_a_worker_unchanged_and_its_answer_the_caller() -> None:

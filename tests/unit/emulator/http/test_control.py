@@ -54,17 +54,17 @@ async def test_all_jobs_are_listed_with_the_number_of_their_chunks(peer: Peer) -
     assert again["queued_at"] > alone["queued_at"]
 
 
-NOTHING = {"ready": False, "unhealthy": False, "frozen": False, "pid": None, "starts": 0}
 COUNTS = ("pings", "takes", "jobs", "chunks", "results", "late_posts", "late_chunks")
-NOTHING |= dict.fromkeys(COUNTS, 0)
 
 
 async def test_workers_are_listed_with_what_they_said(peer: Peer) -> None:
     for _ in range(2):
         await peer.get("/ping/sick?status=unhealthy")
     await peer.take("able")
-    sick = {**NOTHING, "id": "sick", "unhealthy": True, "pings": 2}
-    able = {**NOTHING, "id": "able", "ready": True, "takes": 1}
+    nothing: dict[str, object] = dict.fromkeys(("ready", "unhealthy", "frozen"), False)
+    nothing |= {"pid": None, "starts": 0, **dict.fromkeys(COUNTS, 0)}
+    sick = {**nothing, "id": "sick", "unhealthy": True, "pings": 2}
+    able = {**nothing, "id": "able", "ready": True, "takes": 1}
     assert await peer.get("/control/workers") == {"workers": [sick, able]}
 
 
