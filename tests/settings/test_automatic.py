@@ -41,25 +41,6 @@ def not_vllms(arguments: Namespace) -> dict[str, Any]:
     }
 
 
-# The defaults:
-
-
-def test_the_worker_has_the_documented_defaults(read: Read) -> None:
-    values = read().settings.model_dump()
-    assert {
-        "base_path": Path("/runpod-volume"),
-        "max_concurrency": 300,
-        "default_batch_size": 50,
-        "default_min_batch_size": 1,
-        "default_batch_size_growth_factor": 3,
-        "default_batch_max_delay_ms": 100,
-        "default_max_tokens": 16,
-        "raw_openai_output": True,
-        "disable_log_stats": True,
-        "disable_log_requests": True,
-    }.items() <= values.items()
-
-
 OF_A_CPU = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -251,14 +232,18 @@ def test_a_default_does_not_replace_a_set_value(
 # Defaults that depend on the model:
 
 
-def test_a_directorys_path_is_never_the_served_name(tmp_path: Path, read: Read) -> None:
+def test_a_directory_is_served_by_its_name_and_never_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
+) -> None:
     (tmp_path / "version-2").mkdir()
     (tmp_path / "mine").symlink_to("version-2")
-    for path in (tmp_path / "mine", f"{tmp_path}/mine/", tmp_path / "version-2" / ".." / "mine"):
-        choices = chosen(read(CPU, MODEL_NAME=str(path)))
+    monkeypatch.chdir(tmp_path / "version-2")
+    for path in (f"{tmp_path}/mine/", "../mine", "../version-2/../mine"):
+        choices = chosen(read(CPU, MODEL_NAME=path))
         assert choices["SERVED_MODEL_NAME"] == "mine: the last part of MODEL_NAME"
         assert choices["TOKENIZER"] == "mine: the model's own"
         assert str(tmp_path) not in str(choices)
+    assert read(CPU, MODEL_NAME=".").arguments.vllm.served_model_name == ["version-2"]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import functools
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from support.tables.migration.settings import Different, Working
 
 from worker import start
 from worker.settings import Settings, names
-from worker.settings.environment import hub_cache
 from worker.settings.mistakes import SettingsError
 
 PAGE = ROOT / "docs" / "migration.md"
@@ -80,53 +77,11 @@ def test_variables_of_libraries_and_of_other_software_change_nothing_that_is_rea
     assert of(read(**table.OF_LIBRARIES, **table.PASSED_OVER)) == of(read())
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "constant", "effective"),
-    [
-        ("HF_HOME", "/hf", "HF_HUB_CACHE", "/hf/hub"),
-        ("HUGGINGFACE_HUB_CACHE", "/cache", "HF_HUB_CACHE", "/cache"),
-        ("HF_HUB_OFFLINE", "1", "HF_HUB_OFFLINE", "True"),
-        ("TRANSFORMERS_OFFLINE", "1", "HF_HUB_OFFLINE", "True"),
-    ],
-)
-def test_a_setting_of_the_hubs_library_reaches_it(
-    name: str, value: str, constant: str, effective: str
-) -> None:
-    script = (
-        "from worker.settings import Settings; Settings.from_env({'MODEL_NAME': 'm'}).export();"
-        f"from huggingface_hub import constants; print(constants.{constant})"
-    )
-    environ = {"PYTHONPATH": str(ROOT / "src"), name: value}
-    printed = subprocess.check_output([sys.executable, "-c", script], env=environ, text=True)
-    assert printed.strip() == effective
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "effective"),
-    [("VLLM_USE_DEEP_GEMM", "0", False), ("VLLM_PORT", "8123", 8123)],
-)
-def test_a_variable_of_vllms_own_reaches_it(name: str, value: str, effective: Any) -> None:
-    default = getattr(vllm.envs, name)
-    assert read(**{name: value}).warnings == ()
-    assert getattr(vllm.envs, name) == effective != default
-
-
 @pytest.mark.parametrize("form", table.FORMS)
 def test_an_endpoint_that_the_hubs_form_made_starts(form: str) -> None:
     settings = table.FORMS[form]
     warned = {warning.partition(" ")[0] for warning in read(**settings).warnings}
     assert warned == table.FORMS_IDLE & settings.keys()
-
-
-def test_a_setting_that_is_required_is_missed() -> None:
-    with pytest.raises(SettingsError, match="MODEL_NAME is not set"):
-        read(MODEL_NAME="")
-
-
-def test_weights_that_were_downloaded_there_are_where_they_are_looked_for(tmp_path: Path) -> None:
-    environ: dict[str, str] = {}
-    Settings.from_env({"MODEL_NAME": "m", "BASE_PATH": str(tmp_path)}).export(environ)
-    assert hub_cache(environ) == tmp_path / table.WEIGHTS
 
 
 def test_settings_that_a_warning_advises_exist() -> None:

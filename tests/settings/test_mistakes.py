@@ -1,6 +1,5 @@
 """Mistakes in settings, and their messages; what warns is in test_warnings.py."""
 
-import itertools
 import re
 from pathlib import Path
 
@@ -12,10 +11,6 @@ from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, pla
 
 from worker.engine.variables import wrong
 from worker.settings.mistakes import Mistake, SettingsError
-
-HEADING = re.compile(r"^(\d+) settings? (?:is|are) wrong, so the worker does not start:$", re.M)
-BROKEN_FILE = {"VLLM_CONFIG_FILE": "<folder>/broken.yaml"}
-
 
 # One at a time:
 
@@ -37,11 +32,6 @@ def test_a_mistake_is_reported_once_with_its_name_and_what_is_accepted(
     assert SECRET not in error.message
 
 
-def test_a_long_value_is_quoted_by_its_beginning(refuse: Refuse) -> None:
-    (mistake,) = refuse(CUSTOM_CHAT_TEMPLATE="a" * 200 + "{% if").mistakes
-    assert mistake.value == "a" * 77 + "..."
-
-
 def test_a_template_that_is_not_text_can_not_be_read(tmp_path: Path, refuse: Refuse) -> None:
     (tmp_path / "template").write_bytes(b"\xff")
     (mistake,) = refuse(CUSTOM_CHAT_TEMPLATE=str(tmp_path / "template")).mistakes
@@ -57,6 +47,9 @@ def test_values_of_unknown_keys_in_a_file_are_not_repeated(tmp_path: Path, refus
     assert "only the environment can set it" in message
 
 
+SIZES = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
+
+
 @pytest.mark.parametrize(
     ("count", "settings", "words"),
     [
@@ -65,28 +58,16 @@ def test_values_of_unknown_keys_in_a_file_are_not_repeated(tmp_path: Path, refus
         (0, {"TENSOR_PARALLEL_SIZE": "2"}, "there is no GPU, and 2 would be needed"),
         (2, {"DATA_PARALLEL_SIZE": "3"}, "there are 2 GPUs, and 3 would be needed"),
         (2, {"PREFILL_CONTEXT_PARALLEL_SIZE": "4"}, "there are 2 GPUs, and 4 would be needed"),
-        (
-            *(2, {"TENSOR_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}),
-            "there are 2 GPUs, and 4 would be needed",
-        ),
+        (2, dict.fromkeys(SIZES, "2"), "there are 2 GPUs, and 4 would be needed"),
     ],
-)  # fmt: skip - one line a case
+)
 def test_more_gpus_than_there_are_is_a_mistake_of_every_setting_that_asks_for_them(
     count: int, settings: dict[str, str], words: str, refuse: Refuse
 ) -> None:
     error = refuse(gpus(count), **settings)
     assert {mistake.name: mistake.value for mistake in error.mistakes} == settings
     assert all(mistake.advice.startswith(words) for mistake in error.mistakes)
-
-
-def test_a_cluster_gives_a_worker_no_more_gpus(refuse: Refuse) -> None:
-    settings = {"TENSOR_PARALLEL_SIZE": "4", "DISTRIBUTED_EXECUTOR_BACKEND": "ray"}
-    assert "there are 2 GPUs, and 4 would be needed" in refuse(gpus(2), **settings).message
-
-
-def test_without_a_gpu_one_is_still_the_example(refuse: Refuse) -> None:
-    (mistake,) = refuse(gpus(0), TENSOR_PARALLEL_SIZE="2").mistakes
-    assert mistake.example == "1"
+    assert all(int(mistake.example or 0) >= 1 for mistake in error.mistakes)
 
 
 def test_a_variable_that_vllm_can_not_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,41 +167,23 @@ def test_mistakes_of_every_kind_and_engine_are_reported_at_once(
     assert named == settings.keys() - right | {"MAX_MODEL_LENGTH"}
 
 
-# By the worker's command:
-
-
-def refused_start(settings: dict[str, str], folder: Path) -> tuple[str, list[str]]:
-    """Return what a worker printed that did not start, and the names in its list of mistakes."""
-    ended = run({**WORKER, **placed(settings, folder)}, *HANDLER)
-    printed = ended.stdout + ended.stderr
-    assert ended.returncode == 1, printed
-    assert "Traceback" not in printed
-    assert SECRET not in printed
-    heading = HEADING.search(ended.stderr)
-    assert heading, printed
-    listed = ended.stderr[heading.end() + 1 :].splitlines()
-    mistakes = [line[2:] for line in itertools.takewhile(lambda line: line[:2] == "  ", listed)]
-    assert len(mistakes) == int(heading[1])
-    assert all(re.match(r"[A-Z_0-9, ]+ = ['\"].+['\"]: \S", mistake) for mistake in mistakes)
-    return printed, [mistake.split()[0].rstrip(",") for mistake in mistakes]
-
-
-@pytest.mark.usefixtures("demo_model")
-def test_wrong_values_and_misspelled_names_are_reported_by_one_start(tmp_path: Path) -> None:
-    # vLLM reads the last one when it is asked.
-    wrong_ones = (
-        {name: value for name, value, _ in SINGLE} | BROKEN_FILE | {"VLLM_USE_DEEP_GEMM": "x"}
-    )
-    printed, named = refused_start(wrong_ones | dict.fromkeys(TYPOS, SECRET), tmp_path)
-    assert sorted(named) == sorted(wrong_ones)
-    for name, meant in TYPOS.items():
-        assert f"{name} is not a setting: did you mean {meant}?" in printed
+# By the worker's command; more of them are in tests/platform:
 
 
 @pytest.mark.usefixtures("demo_model")
 def test_a_variable_with_which_vllm_can_not_be_imported_is_reported_like_any_setting(
     tmp_path: Path,
 ) -> None:
-    settings = {"VLLM_CONFIGURE_LOGGING": "x", "MAX_CONCURRENCY": "0", **BROKEN_FILE}
-    _, named = refused_start(settings, tmp_path)
-    assert named == ["MAX_CONCURRENCY", "VLLM_CONFIGURE_LOGGING", "VLLM_CONFIG_FILE"]
+    # vLLM reads the last one when it is asked.
+    settings = {"VLLM_CONFIGURE_LOGGING": "x", "MAX_CONCURRENCY": "0", "VLLM_USE_DEEP_GEMM": "x"}
+    broken = {"VLLM_CONFIG_FILE": "<folder>/broken.yaml"}
+    ended = run({**WORKER, **placed(settings | broken, tmp_path)}, *HANDLER)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stdout + ended.stderr
+    named = re.findall(r"^  ([A-Z_]+) = '.+': ", ended.stderr, re.M)
+    assert named == [
+        "MAX_CONCURRENCY",
+        "VLLM_CONFIGURE_LOGGING",
+        "VLLM_CONFIG_FILE",
+        "VLLM_USE_DEEP_GEMM",
+    ]

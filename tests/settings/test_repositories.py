@@ -10,8 +10,7 @@ from worker.engine.configuring import configure
 from worker.engine.options import Options, read_ahead
 from worker.settings.sources import gather
 from worker.start.needs import wanted_by_arguments, wanted_by_settings
-from worker.start.repositories import with_directories
-from worker.store import Found, Origin, Wanted
+from worker.store import Wanted
 
 NOTHING = Path("/no such file")
 ADAPTERS = [{"name": "a", "path": "org/a"}, {"name": "b", "path": "org/b", "base_model_name": "x"}]
@@ -60,31 +59,12 @@ def test_the_settings_name_what_vllm_needs(environ: dict[str, str]) -> None:
     assert [one.setting for one in of_settings] == [one.setting for one in of_vllm]
 
 
-def test_adapters_directories_are_in_vllms_arguments() -> None:
-    environ = {"MODEL_NAME": "org/model", "ENABLE_LORA": "1"}
-    engine = read_settings({**environ, "LORA_MODULES": json.dumps(ADAPTERS)}).arguments
-    wanted = wanted_by_arguments(engine)
-    found = {one: Found(one, Path("/c") / one.model, Origin.VOLUME) for one in wanted}
-    changed, used = with_directories(engine, found)
-    assert len(used) == 3
-    assert [module.path for module in changed.vllm.lora_modules] == ["/c/org/a", "/c/org/b"]
-    assert changed.vllm.model == "/c/org/model"
-    assert [module.path for module in engine.vllm.lora_modules] == ["org/a", "org/b"]
-    assert engine.vllm.model == engine.model_name == "org/model"
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("fuse.mfs", "prefetch"), ("ext4", None)])
 def test_weights_on_a_network_disk_are_read_ahead(
-    demo_model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    expected: str | None,
+    demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = tmp_path / "mounts"
-    mounts.write_text(f"/dev/root / ext4 rw 0 0\nvolume {demo_model.resolve()} {kind} rw 0 0\n")
+    mounts.write_text(f"/dev/root / ext4 rw 0 0\nvolume {demo_model.resolve()} fuse.mfs rw 0 0\n")
     monkeypatch.setattr(read_ahead, "MOUNTS", mounts)
     changed, config = configure(Options().parse({"MODEL": str(demo_model)}))
-    assert config.load_config.safetensors_load_strategy == expected
-    chosen = [default.name for default in changed.defaults]
-    assert ("SAFETENSORS_LOAD_STRATEGY" in chosen) is (expected is not None)
+    assert config.load_config.safetensors_load_strategy == "prefetch"
+    assert "SAFETENSORS_LOAD_STRATEGY" in [default.name for default in changed.defaults]

@@ -84,14 +84,6 @@ def test_a_weaker_source_is_overruled_in_any_spelling_of_a_setting(
     assert arguments.served_model_name == ["new", "org/environ"]
 
 
-@pytest.mark.parametrize("blank", ["", "  "])
-def test_a_blank_variable_overrules_nothing(read_sources: ReadSources, blank: str) -> None:
-    file = "seed: 7\nmodel-name: org/file\nmax-concurrency: 8\n"
-    result = read_sources(file, MODEL_NAME=blank, SEED=blank, MAX_CONCURRENCY=blank)
-    assert (result.arguments.vllm.seed, result.arguments.vllm.model) == (7, "org/file")
-    assert result.settings.max_concurrency == 8
-
-
 NAMES = ["a", "b", "org/model"]
 
 
@@ -99,10 +91,10 @@ NAMES = ["a", "b", "org/model"]
     ("line", "argument", "effective"),
     [
         ("enforce-eager: on", "enforce_eager", True),
-        ("enforce-eager: '1'", "enforce_eager", True),
         ("enforce-eager: 1", "enforce_eager", True),
         ("enable-prefix-caching: no", "enable_prefix_caching", False),
         ("max-num-seqs: 1_000", "max_num_seqs", 1000),
+        ("max-num-seqs: 0x10\nmax_num_seqs: 16", "max_num_seqs", 16),
         ("gpu-memory-utilization: 0.5", "gpu_memory_utilization", 0.5),
         ("max-model-len: 16k", "max_model_len", 16000),
         ("Max-Model_Len: 4096", "max_model_len", 4096),
@@ -135,13 +127,6 @@ def test_yaml_of_any_kind_means_what_the_variable_would(
     result = read_sources(line, MODEL_NAME="org/model")
     assert getattr(result.arguments.vllm, argument) == effective
     assert result.warnings == ()
-
-
-def test_an_embedder_may_be_set_by_a_file(read_sources: ReadSources) -> None:
-    result = read_sources("embedding-model-name: org/e\nembedding-seed: 7\n", MODEL_NAME="org/m")
-    assert result.embedder is not None
-    assert (result.embedder.vllm.model, result.embedder.vllm.seed) == ("org/e", 7)
-    assert result.arguments.vllm.seed == 0
 
 
 def test_a_token_in_a_file_reaches_the_hubs_library(read_sources: ReadSources) -> None:

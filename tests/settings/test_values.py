@@ -9,7 +9,6 @@ from support.models.minilm import MODEL
 
 from worker.engine.options.declared import plugged
 
-TWO = {"EMBEDDING_MODEL_NAME": "org/e"}
 ADAPTER = '{"name": "a", "path": "org/a"}'
 
 
@@ -20,8 +19,6 @@ ADAPTER = '{"name": "a", "path": "org/a"}'
         ("QUANTIZATION", "AWQ", "awq"),
         ("KV_CACHE_DTYPE", "FP8", "fp8"),
         ("LOAD_FORMAT", "SafeTensors", "safetensors"),
-        # What consoles write for unset.
-        ("MAX_NUM_BATCHED_TOKENS", "0", None),
         (
             *("DEFAULT_CHAT_TEMPLATE_KWARGS", "enable_thinking=False, budget=3"),
             {"enable_thinking": False, "budget": 3},
@@ -33,7 +30,7 @@ def test_a_value_may_have_any_of_the_forms_that_mean_it(
 ) -> None:
     arguments = read(**{name: value}).arguments
     assert getattr(arguments.vllm, name.lower()) == effective
-    assert (name in arguments.given) is (effective is not None)
+    assert name in arguments.given
 
 
 @pytest.mark.parametrize(
@@ -109,30 +106,13 @@ def test_a_model_is_served_by_its_own_name_behind_the_operators(
     assert read(**written).arguments.vllm.served_model_name == names
 
 
-def test_a_model_in_a_directory_is_called_by_the_directorys_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
-) -> None:
-    (tmp_path / "my-model").mkdir()
-    monkeypatch.chdir(tmp_path / "my-model")
-    for model in (str(tmp_path / "my-model"), f"{tmp_path}/my-model/", "."):
-        served = read(MODEL_NAME=model, SERVED_MODEL_NAME="a").arguments.vllm.served_model_name
-        assert served == ["a", "my-model"]
-
-
 # The embedder:
 
 
-def test_a_worker_with_one_model_has_no_embedder(read: Read) -> None:
-    result = read(SEED="7", EMBEDDING_SEED="8")
-    assert result.embedder is None
-    assert (result.arguments.vllm.model, result.arguments.vllm.seed) == ("org/model", 7)
-    assert "MAX_MODEL_LEN" in result.options
-
-
 def test_an_embedder_has_settings_of_its_own_and_the_pooling_runner(read: Read) -> None:
-    result = read(SEED="7", **TWO, EMBEDDING_SEED="8")
-    assert result.embedder is not None
-    models, embedders = result.arguments.vllm, result.embedder.vllm
+    settings = {"SEED": "7", "EMBEDDING_SEED": "8"}
+    assert read(**settings).embedder is None
+    models, embedders = (one.vllm for one in read(**settings, EMBEDDING_MODEL_NAME="org/e").engines)
     assert (models.model, models.seed, models.runner) == ("org/model", 7, "auto")
     assert (embedders.model, embedders.seed, embedders.runner) == ("org/e", 8, "pooling")
 

@@ -30,7 +30,6 @@ def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> No
         ({}, {"BASE_PATH": "/nowhere"}, "HF_HOME", "/nowhere/huggingface-cache"),
         ({"HF_HOME": "/mine"}, {"BASE_PATH": "/nowhere"}, "HF_HOME", "/mine"),
         ({}, {"HF_TOKEN": "hf_secret"}, "HF_TOKEN", "hf_secret"),
-        ({}, {}, "RUNPOD_LOG_LEVEL", "INFO"),
         ({"RUNPOD_LOG_LEVEL": " "}, {}, "RUNPOD_LOG_LEVEL", "INFO"),
     ],
 )

@@ -21,10 +21,8 @@ from worker.settings.values import (
     [
         ("False", False),
         ("true", True),
-        ("4", 4),
         ("0.5", 0.5),
         ("null", None),
-        ("text", "text"),
         ("1a", "1a"),
     ],
 )
@@ -36,10 +34,13 @@ def test_a_scalar_is_read_as_what_it_looks_like(written: str, value: Any) -> Non
 @pytest.mark.parametrize(
     ("one", "other", "alike"),
     [
-        *((one, other, True) for one, other in (("off", "0"), ("Yes", "1"), ("False", "no"))),
-        *((one, other, True) for one, other in (("1", "1.0"), ("a", "a"))),
-        *((one, other, False) for one, other in (("0", "1"), ("a", "b"), ("on", "maybe"))),
+        ("off", "0", True),
+        ("Yes", "1", True),
+        ("1", "1.0", True),
+        ("a", "a", True),
+        ("0", "1", False),
         ("1", "2", False),
+        ("on", "maybe", False),
     ],
 )
 def test_values_are_the_same_if_they_mean_the_same(one: str, other: str, alike: bool) -> None:
@@ -50,12 +51,8 @@ def test_values_are_the_same_if_they_mean_the_same(one: str, other: str, alike: 
     ("model", "reason"),
     [
         ("https://huggingface.co/Qwen/x", "without address"),
-        ("huggingface.co/Qwen/x", "without address"),
         ('"Qwen/x"', "without address, quotes"),
         ("Qwen/x/", "written as owner/name"),
-        ("a/b,c/d", "written as owner/name"),
-        ("Qwen/x/tree/main", "written as owner/name"),
-        ("org name/x", "spaces"),
         ("Qwen/x@main", "its revision has a setting of its own"),
         ("~/x", "no such directory"),
         (f"/{'x' * 300}", "no such directory"),
