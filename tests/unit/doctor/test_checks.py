@@ -11,7 +11,7 @@ from support.tables.models import RECORDED
 
 from worker.doctor import checks, fit
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import Finding, Level, failed, render, summary
+from worker.doctor.findings import Finding, Level, failed, summary
 from worker.doctor.memory import GIB
 from worker.doctor.rehearsal import rehearse
 from worker.store import File, Origin, Snapshot
@@ -198,15 +198,6 @@ def test_only_a_failure_prevents_a_start(
 ) -> None:
     findings = [Finding(level, "a", "b") for level in levels]
     assert (failed(findings), summary(findings, on)) == (fails, said)
-
-
-def test_a_finding_is_a_line_and_its_change_another() -> None:
-    output = render([Finding(FAIL, "context", "too long", "set MAX_MODEL_LEN=1")])
-    first, second, *_ = output.splitlines()
-    assert first.split() == ["FAIL", "context", "too", "long"]
-    assert second.strip() == "-> set MAX_MODEL_LEN=1"
-    assert second.index("->") == first.index("too")
-    assert output.endswith("\nThe worker would not start: 1 failure.\n")
 
 
 JUNK = [None, "x", "", [], [1], {}, {"x": 1}, -1, 0, 3.5, True]

@@ -86,13 +86,6 @@ def test_the_least_context_must_fit() -> None:
     assert judged("MIN_MODEL_LEN=100000", config=shorter).level is OK
 
 
-@pytest.mark.parametrize("words", ["", "MAX_MODEL_LEN=-1"])
-def test_vllm_chooses_the_length_where_the_weights_fit(words: str) -> None:
-    found = judged(words)
-    assert found.level is OK
-    assert "42" in found.text.split("; ")[1]
-
-
 LONG_WINDOWS = models.MISTRAL_7B_V0_1 | {"max_position_embeddings": 1_000_000}
 
 
@@ -115,7 +108,8 @@ def test_a_cache_that_is_not_known_exactly_leaves_the_verdict_open(
 def test_of_several_gpus_as_many_are_used_as_the_heads_allow() -> None:
     assert (candidate(TWO).split.gpus, candidate(THREE).split.gpus) == (2, 2)
     asked = candidate(THREE, TENSOR_PARALLEL_SIZE="3")
-    assert only(fit.parallel(asked, THREE)).level is FAIL
+    found = only(fit.parallel(asked, THREE))
+    assert (found.level, found.change.partition(" to ")[2]) == (FAIL, "one of 1, 2, 4, 8, 16, 32")
 
 
 def test_a_quantised_checkpoint_is_not_quantised_again() -> None:
@@ -191,11 +185,6 @@ def test_a_length_beyond_the_models_own(
 ) -> None:
     found = only(fit.context(candidate(MAX_MODEL_LEN="200000", **settings), environ))
     assert (found.level, found.change) == (level, change)
-
-
-def test_heads_that_cannot_be_divided_fail() -> None:
-    found = only(fit.parallel(candidate(CPU, models.QWEN_2_5_7B, TENSOR_PARALLEL_SIZE="8"), CPU))
-    assert (found.level, found.change) == (FAIL, "set it to one of 1, 2, 4, 7")
 
 
 def test_a_vllm_for_gpus_needs_one() -> None:

@@ -127,11 +127,6 @@ def test_the_longest_text_is_what_the_rest_of_the_memory_contains() -> None:
     assert Demand(Range(0, 0), Range(10, None)).longest(GIB) is None
 
 
-def test_what_is_offloaded_does_not_count() -> None:
-    demand = Demand(Range(10 * GIB, 10 * GIB), Range(0, 0), offloaded=4 * GIB)
-    assert demand.total(1).high == 6 * GIB
-
-
 @pytest.mark.parametrize(
     ("needed", "card"), [(10, 16), (15, 24), (21, 32), (40, 48), (70, 80), (500, None)]
 )

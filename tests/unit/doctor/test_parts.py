@@ -57,12 +57,6 @@ def test_an_adapter_needs_its_configuration_and_its_weights(tmp_path: Path) -> N
     assert "no safetensors file" in checked(**adapter(tmp_path)).text
 
 
-def test_an_adapter_in_no_directory_fails(tmp_path: Path) -> None:
-    found = checked(**adapter(tmp_path / "none"))
-    assert (found.level, found.topic) == (Level.FAIL, "adapter")
-    assert found.text.startswith(f"sql: {tmp_path}/none: neither a directory")
-
-
 def test_an_adapter_may_be_in_the_users_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

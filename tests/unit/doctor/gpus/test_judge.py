@@ -1,4 +1,4 @@
-"""Twelve recorded models on the platform's pools: which hold them, with which context."""
+"""Recorded models on GPUs; which pools hold them, with which context: contract/test_pools_page."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,6 @@ from worker.store.hub import locate
 from worker.store.places import Places
 
 ONE = Machine(cpu=False, gpus=(Gpu("", 0),))
-POOLS = "AMPERE_16 AMPERE_24 ADA_24 AMPERE_48 ADA_48_PRO AMPERE_80 ADA_80_PRO HOPPER_141".split()
 NO, DOUBTFUL, UNKNOWN, SHORTER, FITS = Fit.NO, Fit.DOUBTFUL, Fit.UNKNOWN, Fit.SHORTER, Fit.FITS
 
 Candidates = Callable[..., Candidate]
@@ -57,26 +56,6 @@ def one_of(gib: float) -> Choice:
     return Choice("one", (GpuType("one", "one", gib, 90),))
 
 
-# The tokens of the longest text that fits on each of the POOLS; 0 if the model doesn't.
-CONTEXTS = {
-    "dense": [0] + [4096] * 7,
-    "GQA": [0, 32272, 43952] + [131072] * 5,
-    "MLA": [0] * 3 + [163840] * 5,
-    "MoE": [0] * 5 + [40960] * 3,
-    "sliding window": [32768] * 8,
-    "AWQ": [32768] * 8,
-    "FP8": [35696, 85504, 97168] + [131072] * 5,
-    "NVFP4": [118048] + [131072] * 7,
-    "vision": [0, 25680, 37360] + [131072] * 5,
-    "embedder": [512] * 8,
-    "hybrid": [0] + [131072] * 7,
-    "with adapters": [0, 22032, 33712] + [131072] * 5,
-}
-
-# Models, and pools that lack less for them than the estimate may be wrong by.
-IN_DOUBT = {("dense", "AMPERE_16"), ("hybrid", "AMPERE_16")}
-
-
 @pytest.mark.parametrize("name", RECORDED)
 def test_weights_are_those_of_the_headers_to_the_byte(name: str, of_recorded: Candidates) -> None:
     model, candidate = RECORDED[name], of_recorded(name)
@@ -85,20 +64,6 @@ def test_weights_are_those_of_the_headers_to_the_byte(name: str, of_recorded: Ca
     loaded = model.stored - 2 * model.tensors.get("F32", 0)
     assert candidate.whole_weights.low == candidate.whole_weights.high == loaded
     assert candidate.snapshot.weights_size > model.stored
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_pool_holds_a_model_with_the_context_that_is_left(name: str, judge: Judging) -> None:
-    judging = judge(name, **RECORDED[name].settings)
-    verdicts = [judging.verdict(choice(pool)) for pool in POOLS]
-    assert [verdict.context for verdict in verdicts] == CONTEXTS[name]
-    own = judging.models[0].shape
-    assert own is not None
-    for verdict in verdicts:
-        least = DOUBTFUL if (name, verdict.choice.name) in IN_DOUBT else NO
-        expected = {0: least, own.length: FITS}.get(verdict.context, SHORTER)
-        assert verdict.fit is expected
-        assert (verdict.texts >= 1) is (verdict.context > 0)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +93,6 @@ def test_settings_and_the_number_of_gpus_count(
     verdict = judge(name, gpus, **settings).verdict(choice(on))
     assert verdict.fit is fit
     assert why in verdict.why
-
-
-def test_room_that_was_set_aside_for_adapters_is_not_the_caches(judge: Judging) -> None:
-    # In and out of every linear layer, times the rank of 64, four adapters and two bytes.
-    block = 3 * 4096 + (4096 + 2048) + (4096 + 4096) + 2 * 4096 + 2 * 14336 + (14336 + 4096)
-    adapters = 32 * block * 64 * 4 * 2
-    with_them = judge("GQA", **RECORDED["with adapters"].settings)
-    without, fewer = (each.verdict(choice("ADA_24")) for each in (judge("GQA"), with_them))
-    lost = without.context - fewer.context
-    assert abs(lost - adapters / RECORDED["GQA"].token) <= 16
 
 
 def test_more_gpus_are_proposed_where_one_does_not_hold_everything(judge: Judging) -> None:
@@ -171,12 +126,6 @@ def test_what_can_not_be_built_without_a_gpu_is_not_known() -> None:
         UNKNOWN,
         "vLLM can't build the model without a GPU: Sparse Attention is not supported on CPU.",
     )
-
-
-def test_gpus_are_shared_as_the_settings_say(judge: Judging) -> None:
-    alone = judge("GQA").verdict(choice("ADA_24"))
-    for settings in ({"TENSOR_PARALLEL_SIZE": "1"}, {"DATA_PARALLEL_SIZE": "2"}):
-        assert judge("GQA", 4, **settings).verdict(choice("ADA_24x2")).context == alone.context
 
 
 @pytest.mark.parametrize(("gib", "fit"), [(15.0, NO), (17.5, DOUBTFUL), (19.0, SHORTER)])
