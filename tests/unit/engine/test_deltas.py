@@ -41,11 +41,6 @@ def texts(*choices: SimpleNamespace) -> list[str]:
     return [part.text for part in split(*choices)]
 
 
-def test_a_single_token_is_a_single_delta() -> None:
-    (part,) = deltas(output(choice("a"), prompt=[1, 2]), decode)
-    assert part == Delta(index=0, text="a", tokens=1, prompt_tokens=2)
-
-
 @pytest.mark.parametrize(
     ("text", "ids", "expected"),
     [
@@ -65,11 +60,6 @@ def test_tokens_share_a_text(text: str, ids: list[int] | None, expected: list[st
     count = len(text.encode()) if ids is None else len(ids)
     assert [part.tokens for part in parts] == ([1] * count or [0])
     assert [part.finish_reason for part in parts] == [None] * (len(parts) - 1) + ["length"]
-
-
-def test_without_a_tokenizer_a_choice_is_one_delta() -> None:
-    (part,) = deltas(output(choice("abc", finish_reason="stop")), None)
-    assert (part.text, part.tokens, part.finish_reason) == ("abc", 3, "stop")
 
 
 def test_a_tokenizer_that_takes_text_back_doubles_none() -> None:
@@ -101,30 +91,22 @@ def position(**candidates: tuple[int, int, float]) -> dict[int, SimpleNamespace]
     }
 
 
-POSITIONS = [
-    position(a=(97, 1, -0.1), x=(120, 2, -2.0)),
-    position(b=(98, 2, -1.5), y=(121, 1, -0.5)),
-]
-A, X, B, Y = (
-    {"token": token, "id": id_, "logprob": logprob}
-    for token, id_, logprob in (
-        ("a", 97, -0.1),
-        ("x", 120, -2.0),
-        ("b", 98, -1.5),
-        ("y", 121, -0.5),
-    )
-)
-LOGPROBS = [{**A, "top": [A, X]}, {**B, "top": [Y, B]}]
+def test_log_probabilities_stay_in_step_with_the_tokens_the_likeliest_first() -> None:
+    def token(token: str, logprob: float) -> dict[str, Any]:
+        return {"token": token, "id": ord(token), "logprob": logprob}
 
-
-def test_log_probabilities_stay_in_step_with_the_tokens() -> None:
-    parts = split(choice("ab", logprobs=POSITIONS))
-    assert [part.logprobs for part in parts] == [[LOGPROBS[0]], [LOGPROBS[1]]]
-
-
-def test_a_whole_choice_has_all_its_log_probabilities() -> None:
-    (part,) = deltas(output(choice("ab", logprobs=POSITIONS)), None)
-    assert part.logprobs == LOGPROBS
+    a, x, b, y = token("a", -0.1), token("x", -2.0), token("b", -1.5), token("y", -0.5)
+    expected = [{**a, "top": [a, x]}, {**b, "top": [y, b]}]
+    positions = [
+        position(a=(97, 1, -0.1), x=(120, 2, -2.0)),
+        position(b=(98, 2, -1.5), y=(121, 1, -0.5)),
+    ]
+    ab = choice("ab", logprobs=positions, finish_reason="stop")
+    assert [part.logprobs for part in split(ab)] == [[one] for one in expected]
+    # Without a tokenizer a choice is one delta.
+    (whole,) = deltas(output(ab), None)
+    assert (whole.text, whole.tokens, whole.finish_reason) == ("ab", 2, "stop")
+    assert whole.logprobs == expected
 
 
 @pytest.mark.parametrize("value", [-math.inf, math.nan])

@@ -121,17 +121,6 @@ def test_a_context_below_the_floor_fails_unless_it_is_an_embedders() -> None:
 # Defaults
 
 
-def test_a_default_takes_the_place_of_an_earlier_one() -> None:
-    dtype = Default("DTYPE", "float32", "no GPU")
-    every = Default("TENSOR_PARALLEL_SIZE", "4", "4 GPUs are there")
-    fits = Default("TENSOR_PARALLEL_SIZE", "2", "as many as fit")
-    options = Namespace(dtype="float32", tensor_parallel_size=4)
-    before = EngineArguments(options, "org/model", defaults=(dtype, every))
-    after = before.with_default(fits, 2)
-    assert (after.defaults, after.vllm.tensor_parallel_size) == ((dtype, fits), 2)
-    assert (before.defaults, before.vllm.tensor_parallel_size) == ((dtype, every), 4)
-
-
 @pytest.mark.parametrize(
     ("changed", "given", "threads"),
     [

@@ -41,14 +41,6 @@ async def test_nothing_is_left_of_a_core_in_the_block_and_another_one_answers_af
         assert (used, healer.dead) == ([second], False)
 
 
-async def test_it_can_be_set_aside_more_often_than_it_may_be_restarted() -> None:
-    async with healing(*(FakeCore() for _ in range(4)), limits=NONE) as (healer, used):
-        for _ in range(3):
-            async with healer.aside(HUNG_S, HUNG_S):
-                pass
-    assert len(used) == 3
-
-
 async def test_requests_that_run_end_first() -> None:
     first = FakeCore().add("job")
     async with healing(first, FakeCore()) as (healer, _):

@@ -49,13 +49,6 @@ async def test_after_so_many_restarts_it_is_given_up(caplog: pytest.LogCaptureFi
     assert lines == [f"{died}{again}" for again in ["started again"] * 2 + ["not started again"]]
 
 
-async def test_without_restarts_it_is_given_up_at_once() -> None:
-    async with healing(FakeCore(is_dead=True), limits=Limits(0, 0)) as (healer, used):
-        with pytest.raises(EngineDead):
-            await healer.back("job")
-    assert used == []
-
-
 @pytest.mark.parametrize("failure", [RuntimeError("no memory"), StartFailed("EIO: config.json")])
 async def test_a_start_that_fails_counts_as_a_restart(failure: Exception) -> None:
     last = FakeCore()

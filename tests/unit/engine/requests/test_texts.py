@@ -17,7 +17,6 @@ from worker.engine.requests.texts import (
     MANY_TOKENS,
     TEXTS,
     Texts,
-    characters,
     is_long,
     keep_a_thread_free,
     mark,
@@ -156,21 +155,6 @@ def test_a_text_is_cut_before_it_is_truncated(
         assert text.startswith(mark_) or text.endswith(mark_)
     assert cut == {**body, "input": ["short", cut["text_1"]], "text_1": cut["text_1"]}
     assert body["text_1"] is whole
-
-
-@pytest.mark.parametrize(
-    ("value", "count"),
-    [
-        ("ab", 2),
-        (["ab", {"c": ["d", 5, None]}], 3),
-        ({"type": "image_url", "image_url": "abc"}, 0),
-        ({"type": "image", "role": "user", "content": "abc"}, 12),
-        ({"type": ["a"], "b": "c"}, 2),
-        (None, 0),
-    ],
-)
-def test_characters_are_counted_at_any_depth(value: Any, count: int) -> None:
-    assert characters(value) == count
 
 
 @pytest.mark.parametrize(
