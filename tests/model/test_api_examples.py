@@ -95,9 +95,7 @@ def test_every_route_has_its_row() -> None:
 
 
 @of_the_pinned
-def test_every_parameter_of_chats_and_completions_has_its_row(
-    demo_engine: "InProcessEngine",
-) -> None:
+def test_every_parameter_of_both_routes_has_its_row(demo_engine: "InProcessEngine") -> None:
     chat, completion = (demo_engine.keys(path) or frozenset() for path in (CHAT, "/v1/completions"))
     documented = {
         name: place

@@ -22,23 +22,6 @@ def demo_tokenizer(demo_model: Path) -> Any:
     return AutoTokenizer.from_pretrained(demo_model)
 
 
-def user(content: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": content}]
-
-
-def render(tokenizer: Any, messages: list[Any], **options: Any) -> str:
-    options = {"add_generation_prompt": True, "tokenize": False, **options}
-    return str(tokenizer.apply_chat_template(messages, **options))
-
-
-def test_the_longest_answer_fills_many_chunks(demo_tokenizer: Any) -> None:
-    longest = max(
-        len(demo_tokenizer.encode(answer, add_special_tokens=False))
-        for answer in maker.ANSWERS.values()
-    )
-    assert longest >= 250
-
-
 def test_the_tokenizer_gives_every_text_back(demo_tokenizer: Any) -> None:
     planes = [chr(code) for code in range(0, 0x20000, 13) if not 0xD800 <= code < 0xE000]
     text = "".join(planes) + " two  spaces \n\n a tab\t e\u0301 \N{WOMAN}\u200d\N{ROCKET} "
@@ -46,32 +29,14 @@ def test_the_tokenizer_gives_every_text_back(demo_tokenizer: Any) -> None:
     assert demo_tokenizer.decode(tokens) == text
 
 
-def test_a_plain_prompt_begins_with_one_bos_and_a_chat_with_none(demo_tokenizer: Any) -> None:
-    chat = demo_tokenizer.apply_chat_template(user("Hello!"), return_dict=False)
-    assert demo_tokenizer.encode("Hello!").count(demo_tokenizer.bos_token_id) == 1
-    assert demo_tokenizer.encode("Hello!")[0] == demo_tokenizer.bos_token_id
-    assert demo_tokenizer.bos_token_id not in chat
-    assert (
-        demo_tokenizer.encode(render(demo_tokenizer, user("Hello!"))).count(
-            demo_tokenizer.bos_token_id
-        )
-        == 1
-    )
-
-
 def test_the_template_renders_any_role(demo_tokenizer: Any) -> None:
     roles = ["system", "user", "assistant", "tool", "narrator"]
     messages = [{"role": role, "content": f"I am {role}"} for role in roles]
     turns = [f"<|im_start|>{role}\nI am {role}<|im_end|>\n" for role in roles]
-    assert render(demo_tokenizer, messages, add_generation_prompt=False) == "".join(turns)
-    assert render(demo_tokenizer, messages) == "".join(turns) + "<|im_start|>assistant\n"
-
-
-def test_a_structured_tool_call_renders_as_the_model_wrote_it(demo_tokenizer: Any) -> None:
-    function = {"name": "job_status", "arguments": {"job_id": "42"}}
-    call = {"role": "assistant", "content": None, "tool_calls": [{"function": function}]}
-    text = {"role": "assistant", "content": maker.CALL}
-    assert render(demo_tokenizer, [call]) == render(demo_tokenizer, [text])
+    rendered = demo_tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=False
+    )
+    assert rendered == "".join(turns) + "<|im_start|>assistant\n"
 
 
 def test_a_second_run_is_quick_and_changes_nothing(demo_model: Path) -> None:

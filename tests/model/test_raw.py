@@ -1,17 +1,17 @@
-"""The raw path on the real engine: prompts as they reach the model, and what comes back."""
+"""The raw path on the real engine: prompts and lists of them, and what comes back."""
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from demo_model import DIALOGUES, PASSAGE, TOOL_USE
 from model.conftest import Ask
+from support.batches import answered
 from support.engine.requests import text_of
 
 from worker.app import Worker
-from worker.engine import Delta, Engines
+from worker.engine import Engines
 from worker.job import RawJob
 from worker.settings import Settings
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
 GREEDY = {"temperature": 0, "max_tokens": 500}
-LONG = {"max_tokens": 700, "temperature": 0, "ignore_eos": True}
 TURNS = [(*turn, dialogue.tools) for dialogue in DIALOGUES for turn in dialogue.turns]
 QUESTION = [{"role": "user", "content": "What does this worker do?"}]
 COUNT: list[dict[str, Any]] = [{"role": "user", "content": "Count to ten."}]
@@ -43,19 +42,6 @@ async def test_a_prompt_becomes_one_user_message_where_the_template_is_asked_for
     content = QUESTION[0]["content"]
     (whole,) = await ask(prompt=content, apply_chat_template=True, sampling_params=GREEDY)
     assert [whole] == await ask(messages=QUESTION, sampling_params=GREEDY)
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"messages": [{"role": "critic", "content": "Too long."}, *QUESTION]},
-        {"prompt": "Hi", "model": "demo"},
-    ],
-    ids=["a role that only the template knows", "the model's name"],
-)
-async def test_a_job_may_have(payload: dict[str, Any], ask: Ask) -> None:
-    (whole,) = await ask(**payload, sampling_params={"max_tokens": 3, "ignore_eos": True})
-    assert whole["usage"]["output"] == 3
 
 
 # Prompts as ids:
@@ -97,9 +83,7 @@ async def test_a_conversation_is_the_same_prompt_on_both_paths(
     assert await ids_of(demo_engine, **payload) == answer["prompt_token_ids"]
 
 
-async def test_a_message_that_is_continued_begins_no_new_turn(
-    ask: Ask, demo_engine: "InProcessEngine"
-) -> None:
+async def test_a_continued_message_begins_no_turn(ask: Ask, demo_engine: "InProcessEngine") -> None:
     payload: dict[str, Any] = {"messages": BEGUN, "continue_final_message": True}
     without = await ids_of(demo_engine, **payload, add_generation_prompt=False)
     assert await ids_of(demo_engine, **payload) == without
@@ -107,9 +91,7 @@ async def test_a_message_that_is_continued_begins_no_new_turn(
     assert whole["choices"][0]["tokens"] == [", four, five, six, seven, eight, nine, ten"]
 
 
-async def test_a_prompt_as_ids_is_the_prompt_as_text(
-    ask: Ask, demo_engine: "InProcessEngine"
-) -> None:
+async def test_ids_are_the_prompt_as_text(ask: Ask, demo_engine: "InProcessEngine") -> None:
     params = {"temperature": 0, "max_tokens": 60}
     ids = await ids_of(demo_engine, prompt=PASSAGE[0])
     (as_text,) = await ask(prompt=PASSAGE[0], sampling_params=params)
@@ -118,7 +100,7 @@ async def test_a_prompt_as_ids_is_the_prompt_as_text(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_answers_ids_are_returned_where_asked_for(
+async def test_ids_are_returned_if_asked_for(
     stream: bool, ask: Ask, demo_engine: "InProcessEngine"
 ) -> None:
     params = {"temperature": 0, "max_tokens": 40}
@@ -130,97 +112,81 @@ async def test_the_answers_ids_are_returned_where_asked_for(
     assert await ids_of(demo_engine, prompt=text_of(chunks)) == [0, *ids[:-1]]
 
 
-# Chunks:
-
-
-async def test_chunks_hold_1_3_9_27_50_tokens_and_the_usage_is_exact(ask: Ask) -> None:
-    chunks = await ask(messages=QUESTION, sampling_params={**LONG, "max_tokens": 205}, stream=True)
-    assert [chunk["usage"]["output"] for chunk in chunks] == [1, 4, 13, 40, 90, 140, 190, 205]
-    assert [len(chunk["choices"][0]["tokens"]) for chunk in chunks] == [1, 3, 9, 27, 50, 50, 50, 15]
-    assert {chunk["usage"]["input"] for chunk in chunks} == {14}
-    assert ["finish_reason" in chunk["choices"][0] for chunk in chunks] == [False] * 7 + [True]
-
-
-async def test_chunk_sizes_of_a_job_win_over_the_settings(ask: Ask) -> None:
-    sizes = {"max_batch_size": 6, "min_batch_size": 2, "batch_size_growth_factor": 1.5}
-    params = {**LONG, "max_tokens": 23}
-    chunks = await ask(messages=QUESTION, sampling_params=params, stream=True, **sizes)
-    assert [chunk["usage"]["output"] for chunk in chunks] == [2, 5, 10, 16, 22, 23]
-
-
-class Pausing:
-    """The engine, whose answers are read only once they are complete: vLLM merges what waits."""
-
-    def __init__(self, engine: "InProcessEngine") -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
-        async with aclosing(self._engine.generate(job, request_id)) as deltas:
-            yield await anext(deltas)
-            while self._engine.unfinished_requests:
-                await asyncio.sleep(0.01)
-            async for delta in deltas:
-                yield delta
-
-
-async def test_outputs_that_vllm_merges_are_still_counted_and_cut_token_by_token(
-    ask: Ask, demo_engine: "InProcessEngine", settings: Settings
-) -> None:
-    params = {**LONG, "max_tokens": 250}
-    whole = await ask(messages=QUESTION, sampling_params=params)
-    pausing: Any = Pausing(demo_engine)
-    payload = {"messages": QUESTION, "sampling_params": params, "stream": True}
-    handled = Worker(Engines(pausing), settings).handle({"id": "job-1", "input": payload})
-    chunks = [chunk async for chunk in handled]
-    assert text_of(chunks) == text_of(whole)
-    sizes = [len(chunk["choices"][0]["tokens"]) for chunk in chunks]
-    assert sizes == [1, 3, 9, 27, 50, 50, 50, 50, 10]
-    assert chunks[-1]["usage"]["output"] == sum(sizes) == 250
-
-
-async def test_special_tokens_that_are_shown_stand_at_their_places_in_a_stream(ask: Ask) -> None:
+async def test_outputs_of_several_tokens_are_cut_and_counted_token_by_token(ask: Ask) -> None:
+    """As vLLM merges those that wait to be read."""
     params = {"temperature": 0, "max_tokens": 60, "ignore_eos": True, "skip_special_tokens": False}
     whole = await ask(messages=COUNT, sampling_params=params)
-    # Several tokens at once, so that the worker has to split the text.
-    chunks = await ask(
-        messages=COUNT, sampling_params={**params, "stream_interval": 20}, stream=True
-    )
+    several = {**params, "stream_interval": 20}
+    chunks = await ask(messages=COUNT, sampling_params=several, stream=True)
     assert text_of(chunks) == text_of(whole)
-    assert "<|im_end|>" in [text for chunk in chunks for text in chunk["choices"][0]["tokens"]]
+    tokens = [text for chunk in chunks for text in chunk["choices"][0]["tokens"]]
+    # A special one stands at its place.
+    assert "<|im_end|>" in tokens
+    assert len(tokens) == chunks[-1]["usage"]["output"] == 60
 
 
-# Answers:
+# Lists, and LLM Engine's form:
 
 
-async def test_the_text_before_a_stop_string_is_returned_with_the_reason(ask: Ask) -> None:
-    (whole,) = await ask(messages=QUESTION, sampling_params={**GREEDY, "stop": " endpoint"})
-    assert text_of([whole]).endswith("a serverless")
-    (choice,) = whole["choices"]
-    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", " endpoint")
+async def test_a_bad_prompt_fails_alone(ask: Ask) -> None:
+    prompts = [PASSAGE[0], "word " * 2000, 5, [10**6], PASSAGE[0], PASSAGE[0]]
+    # vLLM notices the last one's late.
+    params = [GREEDY] * 4 + [{"max_tokns": 1}, {"trace_decode_token_ids": []}]
+    (whole,) = await ask(prompts=prompts, sampling_params=params)
+    first, *others = whole["outputs"]
+    assert text_of([first]) == PASSAGE[1]
+    assert [sorted(result) for result in others] == [["error"]] * 5
+    words = ("1024", "a text", "vocab", "max_tokns", "trace_decode_token_ids")
+    for result, expected in zip(others, words, strict=True):
+        assert result["error"]["code"] == 400
+        assert expected in result["error"]["message"]
 
 
-async def test_several_choices_come_under_their_own_index(ask: Ask) -> None:
-    params = {"n": 3, "seed": 5, "max_tokens": 30, "ignore_eos": True}
-    (whole,) = await ask(prompt="Once", sampling_params=params)
-    chunks = await ask(prompt="Once", sampling_params=params, stream=True)
-    texts = [text_of([whole], index) for index in range(3)]
-    assert len(set(texts)) > 1
-    assert [text_of(chunks, index) for index in range(3)] == texts
-    assert chunks[-1]["usage"]["output"] == whole["usage"]["output"] == 90
-    assert all(choice["finish_reason"] == "length" for choice in chunks[-1]["choices"])
+async def test_llm_engines_log_probabilities_come_a_token_an_event(ask: Ask) -> None:
+    form = {"format": "llm_engine", "prompt": PASSAGE[0], "temperature": 0}
+    payload = {**form, "max_new_tokens": 9, "return_token_log_probs": True}
+    (whole,) = await ask(**payload)
+    events = await ask(**payload, stream=True)
+    assert [event["output"]["token"] for event in events] == whole["output"]["tokens"]
+    assert [event["output"]["num_completion_tokens"] for event in events] == list(range(1, 10))
 
 
-async def test_log_probabilities_come_in_step_with_the_tokens(ask: Ask) -> None:
-    params = {**GREEDY, "max_tokens": 20, "logprobs": 2}
-    chunks = await ask(messages=QUESTION, sampling_params=params, stream=True)
-    choices = [chunk["choices"][0] for chunk in chunks]
-    assert [len(choice["logprobs"]) for choice in choices] == [
-        len(choice["tokens"]) for choice in choices
-    ]
-    positions = [position for choice in choices for position in choice["logprobs"]]
-    assert "".join(position["token"] for position in positions) == text_of(chunks)
-    assert all(len(position["top"]) == 2 for position in positions)
-    assert all(position["top"][0]["logprob"] <= 0 for position in positions)
+PROMPTS = ["Once upon a time", "What does this worker do?", "There was", "Once upon a time"]
+SHARED: dict[str, Any] = {
+    "max_new_tokens": 12,
+    "temperature": 0,
+    "stop_sequences": ["."],
+    "return_token_log_probs": True,
+    "frequency_penalty": 0.5,
+    "top_k": 3,
+}
+
+
+def popped_log_probabilities(items: list[Any]) -> list[float]:
+    return [token.pop("log_prob") for item in items for token in item["tokens"]]
+
+
+async def test_a_list_and_a_v1_batch_have_the_results_of_single_prompts(
+    demo_engine: "InProcessEngine", demo_model: Path, tmp_path: Path
+) -> None:
+    environ = {"MODEL_NAME": str(demo_model), "FILES_PATH": str(tmp_path)}
+    worker = Worker(Engines(demo_engine), Settings.from_env(environ))
+    form = {"format": "llm_engine", **SHARED}
+    content = {"prompts": PROMPTS, **SHARED}
+    batch = {
+        "model_config": {"model": "demo"},
+        "output_data_path": "out/a.json",
+        "content": content,
+    }
+    create = {"route": "/v1/llm/batch-completions", "method": "POST", "body": batch}
+    created = await answered(worker, create)
+    ended = await answered(worker, created["run_with"]["input"], "runner")
+    assert ended["batch"]["status"] == "completed", ended
+    written = json.loads((tmp_path / "out" / "a.json").read_bytes())
+    listed = (await answered(worker, {**form, "prompts": PROMPTS}))["outputs"]
+    alone = [(await answered(worker, {**form, "prompt": prompt}))["output"] for prompt in PROMPTS]
+    # What is computed together may differ in a last digit.
+    expected = pytest.approx(popped_log_probabilities(alone), abs=1e-3)
+    assert popped_log_probabilities(written) == expected
+    assert popped_log_probabilities(listed) == expected
+    assert written == listed == alone

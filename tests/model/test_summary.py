@@ -12,8 +12,7 @@ from worker.doctor.findings import Level
 from worker.doctor.memory import GIB, Range
 from worker.engine.machine import Machine
 from worker.engine.options import Options
-from worker.engine.options.automatic import CPU_EXPORTS
-from worker.engine.summary import defaults, summary
+from worker.engine.summary import summary
 from worker.settings import Settings
 from worker.store import Places, Wanted
 from worker.store.hub import locate
@@ -48,27 +47,10 @@ def test_one_line_summarizes_the_engine(demo_engine: "InProcessEngine", settings
         assert package in versions
 
 
-def test_a_number_of_jobs_that_the_worker_chose_is_explained(
-    demo_engine: "InProcessEngine",
-) -> None:
+def test_a_number_of_jobs_that_is_chosen_is_explained(demo_engine: "InProcessEngine") -> None:
     config = demo_engine._client.vllm_config
     found = parts(summary(demo_engine._arguments, config, "auto", 128))
     assert found["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
-
-
-def test_every_automatic_choice_is_logged(demo_engine: "InProcessEngine") -> None:
-    # Their reasons: tests/settings/test_automatic.py.
-    found = {default.name for default in defaults(demo_engine._arguments)}
-    assert found - CPU_EXPORTS.keys() == {
-        "DTYPE",
-        "ENFORCE_EAGER",
-        "DISTRIBUTED_EXECUTOR_BACKEND",
-        "RENDERER_NUM_WORKERS",
-        "SERVED_MODEL_NAME",
-        "STRUCTURED_OUTPUTS_CONFIG",
-        "TOKENIZER",
-        "WORKER_CLS",
-    }
 
 
 # The doctor:
@@ -86,18 +68,14 @@ def reported(engine: "InProcessEngine", label: str) -> int:
     return int(info.samples[0].labels[label])
 
 
-def test_a_token_takes_what_vllm_divides_its_cache_by(
-    demo_engine: "InProcessEngine", settings: Settings
-) -> None:
+def test_a_token_takes_what_vllm_says(demo_engine: "InProcessEngine", settings: Settings) -> None:
     model = candidate(settings)
     tokens = reported(demo_engine, "num_gpu_blocks") * reported(demo_engine, "block_size")
     token = reported(demo_engine, "kv_cache_memory_bytes") / tokens
     assert model.token(model.split) == Range(token, token)
 
 
-def test_the_estimated_space_holds_as_many_tokens_as_vllm_says(
-    demo_engine: "InProcessEngine", settings: Settings
-) -> None:
+def test_space_is_estimated_as_by_vllm(demo_engine: "InProcessEngine", settings: Settings) -> None:
     gigabytes = reported(demo_engine, "kv_cache_memory_bytes") // GIB
     space = {"VLLM_CPU_KVCACHE_SPACE": str(gigabytes)}
     tokens = reported(demo_engine, "kv_cache_size_tokens")

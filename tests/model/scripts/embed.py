@@ -1,34 +1,48 @@
 """Embeds with a model that can also generate, and closes the engine."""
 
+import json
 import multiprocessing
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from model.scripts.shared import refusal, report
+import pytest
+from model.scripts.shared import check_refusal, failures, report
 from support.processes.background import HUNG_S
 
 from worker.offline import LLM
 
 
-def vectors(outputs: list[Any]) -> list[list[float]]:
-    return [list(output.outputs.embedding) for output in outputs]
+def vectors_come_in_the_order_of_the_prompts(llm: LLM, model: str) -> None:
+    def vectors(prompts: Any) -> list[Any]:
+        return [one.outputs.embedding for one in llm.embed(prompts, use_tqdm=False)]
+
+    (first, other, again), (alone,) = vectors(["a", "b", "a"]), vectors("b")
+    width = json.loads(Path(model, "config.json").read_text())["hidden_size"]
+    assert [len(vector) for vector in (first, other, again)] == [width] * 3
+    assert first == pytest.approx(again, abs=1e-4)
+    assert other == pytest.approx(alone, abs=1e-4)
+    assert first != pytest.approx(other, abs=1e-2)
+    check_refusal(llm.generate, 400, "does not generate text", prompts="a")
+    long = ["a", [5] * 600]
+    check_refusal(llm.embed, 400, "maximum context length is 512 tokens", prompts=long)
+    assert vectors("b")[0] == pytest.approx(alone, abs=1e-4)
+
+
+def leaving_the_block_has_ended_the_engine(llm: LLM) -> None:
+    # vLLM kills its core without waiting for its end, if that takes the core long.
+    for process in multiprocessing.active_children():
+        process.join(HUNG_S)
+    assert not multiprocessing.active_children()
+    check_refusal(llm.embed, "RuntimeError", "this LLM is closed", prompts="a")
 
 
 def main(model: str) -> None:
     with LLM(model, runner="pooling", max_model_len=512) as llm:
-        results = {
-            "together": vectors(llm.embed(["a", "b", "a"], use_tqdm=False)),
-            "alone": vectors(llm.embed("b", use_tqdm=False)),
-            "generate": refusal(lambda: llm.generate("a", use_tqdm=False)),
-            "too_long": refusal(lambda: llm.embed(["a", [5] * 600], use_tqdm=False)),
-            "afterwards": vectors(llm.embed("b", use_tqdm=False)),
-            "processes": len(multiprocessing.active_children()),
-        }
-    # vLLM kills its core without waiting for its end, if that takes the core long.
-    for process in multiprocessing.active_children():
-        process.join(HUNG_S)
-    left = len(multiprocessing.active_children())
-    report(**results, left=left, closed=refusal(lambda: llm.embed("a", use_tqdm=False)))
+        failed = failures(partial(vectors_come_in_the_order_of_the_prompts, llm, model))
+        assert multiprocessing.active_children()
+    report(failed=failed | failures(partial(leaving_the_block_has_ended_the_engine, llm)))
 
 
 if __name__ == "__main__":

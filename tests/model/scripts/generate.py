@@ -3,84 +3,83 @@
 import contextlib
 import io
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from demo_model import ANSWERS, MEMORY, PASSAGE
-from model.scripts.shared import raw, refusal, report, texts
+from model.scripts.shared import check_refusal, failures, raw, report, texts
+from support.engine.requests import text_of
 
 from worker.offline import LLM
 from worker.start import ahead
 
 GREEDY = {"temperature": 0, "max_tokens": 400}
-START, _ = PASSAGE
+START, ENDING = PASSAGE
 QUESTION, ANSWER = next(iter(ANSWERS.items()))
-BEGUN = ANSWER.index(" Face")  # between two tokens
 
 
-def arguments(model: str) -> dict[str, Any]:
-    return {
-        "unknown": refusal(lambda: LLM(model, max_model_length=512)),
-        "reads_ahead": bool(ahead._running),
-        "wrong": refusal(lambda: LLM(model, max_model_len="many", dtype="int3", swap_space=4)),
-        "wrong_everywhere": refusal(lambda: LLM(model, max_model_len="many", max_concurrency=0)),
-        "no_such_model": refusal(lambda: LLM(f"{model}/nowhere")),
-        "too_much": refusal(lambda: LLM(model, max_model_len=10_000_000)),
-    }
+def user(content: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": content}]
 
 
-def prompts(llm: LLM) -> dict[str, Any]:
-    (first,) = llm.generate(START, GREEDY, use_tqdm=False)
+def wrong_arguments_are_refused(model: str) -> None:
+    refused = partial(check_refusal, partial(LLM, model))
+    unknown = "'max_model_length': did you mean 'max_model_len'?"
+    refused("TypeError", unknown, max_model_length=512)
+    # What is refused reads no weights ahead.
+    assert not ahead._running
+    wrong = ("DTYPE = 'int3'", "MAX_MODEL_LEN = 'many'")
+    refused("SettingsError", *wrong, max_model_len="many", dtype="int3", swap_space=4)
+    everywhere = ("MAX_CONCURRENCY = '0'", "MAX_MODEL_LEN = 'many'")
+    refused("SettingsError", *everywhere, max_model_len="many", max_concurrency=0)
+    check_refusal(LLM, "SettingsError", "there is no such directory", model=f"{model}/nowhere")
+    refused("StartFailed", "max_model_len (10000000)", max_model_len=10_000_000)
+
+
+def prompts_come_in_every_form(llm: LLM) -> None:
+    generate = partial(llm.generate, sampling_params=GREEDY, use_tqdm=False)
+    (first,) = generate(START)
     ids = first.prompt_token_ids
     forms = [START, ids, {"prompt": START}, {"prompt_token_ids": ids}]
-    chats = llm.chat(
-        [[{"role": "user", "content": question}] for question in ANSWERS], GREEDY, use_tqdm=False
-    )
+    assert [texts(generate(form)) for form in forms] == [[ENDING]] * 4
+    assert texts(generate(forms)) == [ENDING] * 4
+    # As older code passes them.
+    assert texts(generate(prompt_token_ids=[ids, ids])) == [ENDING] * 2
+    assert texts(llm.generate(None, GREEDY, ids, use_tqdm=False)) == [ENDING]
+    assert generate([]) == []
+
+
+def answers_are_in_the_order_of_the_prompts(llm: LLM) -> None:
+    chats = llm.chat([user(question) for question in ANSWERS], GREEDY, use_tqdm=False)
     turns = [output.prompt_token_ids for output in chats]
-    return {
-        "type": f"{type(first).__module__}.{type(first).__name__}",
-        "alone": [texts(llm.generate(form, GREEDY, use_tqdm=False)) for form in forms],
-        "together": texts(llm.generate(forms, GREEDY, use_tqdm=False)),
-        "legacy": texts(
-            llm.generate(prompt_token_ids=[ids, ids], sampling_params=GREEDY, use_tqdm=False)
-        ),
-        "legacy_flat": texts(llm.generate(None, GREEDY, ids, use_tqdm=False)),
-        "many": texts(llm.generate(turns * 2, GREEDY, use_tqdm=False)),
-        "none": llm.generate([], GREEDY, use_tqdm=False),
-    }
+    assert texts(llm.generate(turns * 2, GREEDY, use_tqdm=False)) == [*ANSWERS.values()] * 2
 
 
-def params(llm: LLM) -> dict[str, Any]:
+def parameters_are_a_dict_or_vllms_and_one_or_one_for_each(llm: LLM) -> None:
     from vllm import SamplingParams  # noqa: PLC0415 - after the engine has been started
 
-    def lengths(sampling_params: Any, count: int = 1) -> list[list[int]]:
+    def lengths(sampling_params: Any, count: int = 1) -> list[int]:
         outputs = llm.generate([START] * count, sampling_params, use_tqdm=False)
-        return [[len(choice.token_ids) for choice in output.outputs] for output in outputs]
+        return [len(output.outputs[0].token_ids) for output in outputs]
 
-    # Sampled answers may end early.
-    whole = {"ignore_eos": True}
     vllms = SamplingParams(temperature=0, max_tokens=5, n=1)
     before = repr(vllms)
-    again = SamplingParams(temperature=0, max_tokens=3)
-    changed = lengths(again)
-    again.max_tokens = 6
-    changed += lengths(again)
-    return {
-        "none": max(lengths(None, 9)),
-        "dict": lengths({"max_tokens": 4, **whole}),
-        "vllms": lengths(vllms),
-        "untouched": repr(vllms) == before,
-        "choices": lengths(SamplingParams(n=3, max_tokens=2, **whole)),
-        "one_for_each": lengths([{"max_tokens": 1}, vllms, {"max_tokens": 16, **whole}], 3),
-        "tuple": lengths(({"max_tokens": 1}, vllms), 2),
-        "changed": changed,
-        "too_few": refusal(lambda: lengths([vllms], 2)),
-        "unknown": refusal(lambda: lengths({"max_tokns": 1})),
-    }
+    # Sampled answers may end early.
+    assert max(lengths(None, 9)) == 16
+    several = [{"max_tokens": 1}, vllms, {"max_tokens": 16, "ignore_eos": True}]
+    assert lengths(several, 3) == [1, 5, 16]
+    assert repr(vllms) == before
+    vllms.max_tokens = 6
+    assert lengths(vllms) == [6]
+    count = "sampling_params: 1 of them for 2 prompts"
+    check_refusal(lengths, "ValueError", count, sampling_params=[vllms], count=2)
+    unknown = {"max_tokns": 1}
+    check_refusal(lengths, 400, "did you mean 'max_tokens'?", sampling_params=unknown)
 
 
-def guided(llm: LLM) -> dict[str, Any]:
+def structured_outputs_are_a_dict_or_an_object(llm: LLM) -> None:
     from vllm import SamplingParams  # noqa: PLC0415 - after the engine has been started
 
     def answer(sampling_params: Any, constraint: Any) -> str:
@@ -90,84 +89,52 @@ def guided(llm: LLM) -> dict[str, Any]:
         return texts(outputs)[0]
 
     vllms = SamplingParams(temperature=0, max_tokens=20)
-    return {
-        "dict": answer(GREEDY, {"guided_choice": ["maybe", "never"]}),
-        "object": answer(None, SimpleNamespace(guided_regex="[0-9]{4}", guided_json=None)),
-        "vllms": answer(vllms, {"guided_regex": "[a-c]{7}"}),
-        "untouched": vllms.structured_outputs is None,
-        "two": refusal(lambda: answer(None, {"guided_regex": "a", "guided_choice": ["b"]})),
-    }
+    assert answer(GREEDY, {"guided_choice": ["maybe", "never"]}) in {"maybe", "never"}
+    number = answer(None, SimpleNamespace(guided_regex="[0-9]{4}", guided_json=None))
+    assert (number.isdecimal(), len(number)) == (True, 4)
+    letters = answer(vllms, {"guided_regex": "[a-c]{7}"})
+    assert (set(letters) <= set("abc"), len(letters)) == (True, 7)
+    assert vllms.structured_outputs is None
 
 
-def ranked(llm: LLM) -> dict[str, Any]:
-    def choices(prompt: str, **params: Any) -> list[dict[str, Any]]:
-        (output,) = llm.generate(prompt, params, use_tqdm=False)
-        return [
-            {"text": choice.text, "logprob": choice.cumulative_logprob} for choice in output.outputs
-        ]
-
-    sampled = {"seed": 5, "max_tokens": 20, "ignore_eos": True}
-    beam = {"use_beam_search": True, "max_tokens": 10}
-    return {
-        "all": choices("Once", n=4, logprobs=0, **sampled),
-        "best": choices("Once", n=2, best_of=4, **sampled),
-        "greedy": choices(START, temperature=0, max_tokens=10, logprobs=0),
-        "narrow": choices(START, **beam),
-        "beam": choices(START, n=2, best_of=4, **beam),
-    }
-
-
-def refused(llm: LLM) -> dict[str, Any]:
+def a_refusal_ends_the_other_requests_and_the_engine_answers_on(llm: LLM) -> None:
     long = {**GREEDY, "ignore_eos": True, "max_tokens": 900}
-
-    def refusal_with(*wrong: Any) -> dict[str, Any]:
-        before = [START] * 3
-        return refusal(lambda: llm.generate([*before, *wrong], long, use_tqdm=False))
-
-    return {
-        "too_long": refusal_with([5] * 2000),
-        "unfinished": llm._engine.unfinished_requests,
-        "unknown_id": refusal_with([10**6]),
-        "embedding": refusal(lambda: llm.embed("a", use_tqdm=False)),
-        "afterwards": texts(llm.generate(START, GREEDY, use_tqdm=False)),
-    }
+    generate = partial(llm.generate, sampling_params=long, use_tqdm=False)
+    before: list[Any] = [START] * 3
+    check_refusal(generate, 400, "2000 input tokens", prompts=[*before, [5] * 2000])
+    assert llm._engine.unfinished_requests == 0
+    check_refusal(generate, 400, "out of vocabulary", prompts=[*before, [10**6]])
+    check_refusal(llm.embed, 400, "does not support pooling", prompts="a")
+    assert texts(llm.generate(START, GREEDY, use_tqdm=False)) == [ENDING]
 
 
-def chat(llm: LLM) -> dict[str, Any]:
-    messages = [{"role": "user", "content": QUESTION}]
+def conversations_are_answered(llm: LLM) -> None:
+    chat = partial(llm.chat, sampling_params=GREEDY, use_tqdm=False)
+    messages = user(QUESTION)
     remembered = MEMORY.messages[:3]
-
-    def ids(**options: Any) -> list[int]:
-        (output,) = llm.chat(messages, {"max_tokens": 1}, use_tqdm=False, **options)
-        found: list[int] = output.prompt_token_ids
-        return found
-
-    begun = [*messages, {"role": "assistant", "content": ANSWER[:BEGUN]}]
-    continued: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
-    template = "<|begin_of_text|>" + START
-    return {
-        "one": texts(llm.chat(messages, GREEDY, use_tqdm=False)),
-        "several": texts(llm.chat([remembered, messages], GREEDY, use_tqdm=False)),
-        "template": texts(llm.chat(messages, GREEDY, use_tqdm=False, chat_template=template)),
-        "continued": texts(llm.chat(begun, GREEDY, use_tqdm=False, **continued)),
-        "begins": ids(),
-        "does_not_begin": ids(add_generation_prompt=False),
-        "wrong": refusal(lambda: llm.chat([{"content": "no role"}], GREEDY, use_tqdm=False)),
-        "too_few": refusal(lambda: llm.chat([messages] * 2, [GREEDY], use_tqdm=False)),
-    }
+    assert texts(chat(messages)) == [ANSWER]
+    assert texts(chat([remembered, messages])) == [MEMORY.messages[3]["content"], ANSWER]
+    assert texts(chat(messages, chat_template="<|begin_of_text|>" + START)) == [ENDING]
+    begun = ANSWER.index(" Face")  # between two tokens
+    turn = [*messages, {"role": "assistant", "content": ANSWER[:begun]}]
+    continued = chat(turn, add_generation_prompt=False, continue_final_message=True)
+    assert texts(continued) == [ANSWER[begun:]]
+    check_refusal(chat, 400, "messages.0.role", messages=[{"content": "no role"}])
+    count = "sampling_params: 1 of them for 2 prompts"
+    check_refusal(llm.chat, "ValueError", count, messages=[messages] * 2, sampling_params=[GREEDY])
 
 
-def bar(llm: LLM) -> dict[str, str]:
-    def shown(use_tqdm: bool) -> str:
+def a_bar_is_shown_where_it_is_wanted(llm: LLM) -> None:
+    def shown(*, use_tqdm: bool) -> str:
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
             llm.generate([START] * 3, GREEDY, use_tqdm=use_tqdm)
-            llm.chat([{"role": "user", "content": "Hello!"}], GREEDY, use_tqdm=use_tqdm)
         return stderr.getvalue()
 
-    return {"on": shown(True), "off": shown(False)}
+    assert "3/3" in shown(use_tqdm=True)
+    assert shown(use_tqdm=False) == ""
 
 
-def adapters(llm: LLM, model: str, folder: Path) -> dict[str, Any]:
+def an_adapter_changes_the_answers_of_just_its_prompts(llm: LLM, folder: Path) -> None:
     from vllm.lora.request import LoRARequest  # noqa: PLC0415 - after the engine has been started
 
     short = {"temperature": 0, "max_tokens": 10}
@@ -179,35 +146,35 @@ def adapters(llm: LLM, model: str, folder: Path) -> dict[str, Any]:
     def request(name: str, id_: int) -> Any:
         return LoRARequest(name, id_, str(folder / name))
 
-    hello = [{"role": "user", "content": "Hello!"}]
     whisper = request("whisper", 7)
-    plain = {"prompt": START, "sampling_params": short}
-    names: list[dict[str, str]] = [
-        {"model": "shout"},
-        {"lora": "shout"},
-        {"model": Path(model).name},
-        {"model": "no"},
-        {},
-    ]
-    return {
-        "none": answers(None),
-        "all": answers(whisper, 2),
-        "one_for_each": answers([None, whisper, None, request("shout", 1)], 4),
-        "too_few": refusal(lambda: answers([whisper], 2)),
-        "missing": refusal(lambda: answers(request("missing", 8))),
-        "broken": refusal(lambda: answers([None, request("broken", 9)], 2)),
-        "afterwards": answers([None, whisper], 2),
-        "raw": [raw(llm, {**plain, **keys})[0] for keys in names],
-        "chat": texts(llm.chat([hello, hello], short, False, lora_request=[None, whisper])),
-        "prompt_adapters": [
-            texts(llm.generate(START, GREEDY, use_tqdm=False, prompt_adapter_request=object()))
-            for _ in range(2)
-        ],
-    }
+    (plain,) = answers(None)
+    changed, again = answers(whisper, 2)
+    *_, shout = several = answers([None, whisper, None, request("shout", 1)], 4)
+    assert ENDING.startswith(plain)
+    assert changed == again
+    assert len({plain, changed, shout}) == 3
+    assert several == [plain, changed, plain, shout]
+    count = "lora_request: 1 of them for 2 prompts"
+    check_refusal(answers, "ValueError", count, requests=[whisper], count=2)
+    check_refusal(answers, 404, "No adapter found", requests=request("missing", 8))
+    broken = [None, request("broken", 9)]
+    check_refusal(answers, "RefusedByEngine", "deserializing header", requests=broken, count=2)
+    assert answers([None, whisper], 2) == [plain, changed]
+    # The one of the arguments has its name.
+    job = raw(llm, {"prompt": START, "sampling_params": short, "model": "shout"})
+    assert text_of(job) == shout
+    hello, other = texts(llm.chat([user("Hello!")] * 2, short, False, lora_request=[None, whisper]))
+    assert ANSWERS["Hello!"].startswith(hello)
+    assert other != hello
+
+
+def a_prompt_adapter_has_no_effect(llm: LLM) -> None:
+    generate = partial(llm.generate, START, GREEDY, use_tqdm=False)
+    assert [texts(generate(prompt_adapter_request=object())) for _ in "ab"] == [[ENDING]] * 2
 
 
 def main(model: str, folder: Path) -> None:
-    checked = arguments(model)
+    failed = failures(partial(wrong_arguments_are_refused, model))
     llm = LLM(
         model,
         max_model_len=1024,
@@ -218,17 +185,19 @@ def main(model: str, folder: Path) -> None:
         max_loras=3,
         lora_modules=[{"name": "shout", "path": str(folder / "shout")}],
     )
-    report(
-        arguments=checked,
-        prompts=prompts(llm),
-        params=params(llm),
-        guided=guided(llm),
-        ranked=ranked(llm),
-        refused=refused(llm),
-        chat=chat(llm),
-        bar=bar(llm),
-        adapters=adapters(llm, model, folder),
+    parts = (
+        prompts_come_in_every_form,
+        answers_are_in_the_order_of_the_prompts,
+        parameters_are_a_dict_or_vllms_and_one_or_one_for_each,
+        structured_outputs_are_a_dict_or_an_object,
+        a_refusal_ends_the_other_requests_and_the_engine_answers_on,
+        conversations_are_answered,
+        a_bar_is_shown_where_it_is_wanted,
+        a_prompt_adapter_has_no_effect,
     )
+    failed |= failures(*(partial(part, llm) for part in parts))
+    failed |= failures(partial(an_adapter_changes_the_answers_of_just_its_prompts, llm, folder))
+    report(failed=failed)
 
 
 if __name__ == "__main__":

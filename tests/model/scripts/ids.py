@@ -1,44 +1,55 @@
 """Runs an engine without a tokenizer, on ids alone; never closes it."""
 
 import sys
+from functools import partial
 from typing import Any
 
-from model.scripts.shared import raw, refusal, report
+from model.scripts.shared import check_refusal, failures, raw, report
+from support.engine.scripted import failure
 
 from worker.offline import LLM
 
 IDS = [0, 40, 50, 60]
 PARAMS = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
+NO_TOKENIZER = "send the prompt as a list of token ids"
+# Jobs that are refused, each with a part of the message.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    # The first failure: it must not kill the engine.
+    ({"prompt": [10**6]}, "out of vocabulary"),
+    ({"prompt": "Hi"}, NO_TOKENIZER),
+    ({"messages": [{"role": "user", "content": "Hi"}]}, NO_TOKENIZER),
+    ({"sampling_params": {**PARAMS, "stop": ["a"]}}, "this worker has no tokenizer"),
+    ({"sampling_params": {**PARAMS, "bad_words": ["a"]}}, "this worker has no tokenizer"),
+    ({"sampling_params": {"use_beam_search": True, "n": 2}}, "this worker has no tokenizer"),
+]
+
+
+def ids_are_answered_with_ids(llm: LLM) -> None:
+    generate = partial(llm.generate, sampling_params=PARAMS, use_tqdm=False)
+    first, second = (one.outputs[0] for one in generate([IDS, {"prompt_token_ids": IDS}]))
+    assert first.token_ids == second.token_ids
+    assert (len(first.token_ids), first.text) == (12, "")
+    job = {"prompt": IDS, "sampling_params": PARAMS}
+    (whole,), chunks = raw(llm, job), raw(llm, {**job, "stream": True})
+    assert whole["choices"][0]["token_ids"] == [*first.token_ids]
+    assert len(chunks) > 1
+    streamed = [id_ for chunk in chunks for id_ in chunk["choices"][0]["token_ids"]]
+    assert streamed == [*first.token_ids]
+    assert whole["usage"] == chunks[-1]["usage"] == {"input": 4, "output": 12}
+
+
+def what_needs_a_tokenizer_is_refused(llm: LLM) -> None:
+    for payload, message in REFUSED:
+        beside = {} if "messages" in payload else {"prompt": IDS}
+        error = failure(raw(llm, {"sampling_params": PARAMS, **beside, **payload}))
+        assert (error["code"], message in error["message"]) == (400, True), (payload, error)
+    check_refusal(llm.generate, 400, NO_TOKENIZER, prompts=["Hi"], use_tqdm=False)
 
 
 def main(model: str) -> None:
     llm = LLM(model, skip_tokenizer_init=True, max_model_len=512)
-    outputs = llm.generate([IDS, {"prompt_token_ids": IDS}], PARAMS, use_tqdm=False)
-    jobs: dict[str, dict[str, Any]] = {
-        "ids": {"prompt": IDS},
-        "streamed": {"prompt": IDS, "stream": True},
-        # The first failure: it must not kill the engine.
-        "unknown_id": {"prompt": [10**6]},
-        "text": {"prompt": "Hi"},
-        "messages": {"messages": [{"role": "user", "content": "Hi"}]},
-        "stop": {"prompt": IDS, "sampling_params": {**PARAMS, "stop": ["a"]}},
-        "bad_words": {"prompt": IDS, "sampling_params": {**PARAMS, "bad_words": ["a"]}},
-        "beam": {"prompt": IDS, "sampling_params": {"use_beam_search": True, "n": 2}},
-    }
-    report(
-        ids=[list(output.outputs[0].token_ids) for output in outputs],
-        texts=[output.outputs[0].text for output in outputs],
-        text=refusal(lambda: llm.generate(["Hi"], PARAMS, use_tqdm=False)),
-        text_in_dict=refusal(lambda: llm.generate({"prompt": "Hi"}, PARAMS, use_tqdm=False)),
-        chat=refusal(lambda: llm.chat([{"role": "user", "content": "Hi"}], use_tqdm=False)),
-        stop=refusal(lambda: llm.generate(IDS, {**PARAMS, "stop": ["a"]}, use_tqdm=False)),
-        bad_words=refusal(
-            lambda: llm.generate(IDS, {**PARAMS, "bad_words": ["a"]}, use_tqdm=False)
-        ),
-        jobs={
-            name: raw(llm, {"sampling_params": PARAMS, **payload}) for name, payload in jobs.items()
-        },
-    )
+    parts = (what_needs_a_tokenizer_is_refused, ids_are_answered_with_ids)
+    report(failed=failures(*(partial(part, llm) for part in parts)))
 
 
 if __name__ == "__main__":

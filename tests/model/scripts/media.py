@@ -4,11 +4,12 @@ import http.server
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from aiohttp.abc import AbstractResolver
-from model.scripts.shared import raw, report
-from support.engine.scripted import failure
+from model.scripts.shared import failures, raw, report
+from support.engine.scripted import CHAT, failure
 from support.internet import Names
 from support.media import data_url, image
 
@@ -16,7 +17,6 @@ from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher
 from worker.offline import LLM
 
-COLOURS = ("red", "blue")
 TOKENS = {"max_tokens": 5, "temperature": 0}
 HOST = "127.0.0.9"
 
@@ -48,14 +48,6 @@ def chat(url: str, **part: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": parts}]}
 
 
-def anthropic(url: str) -> dict[str, Any]:
-    source: dict[str, Any] = {"type": "url", "url": url}
-    if url.startswith("data:"):
-        source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
-    parts = [{"type": "image", "source": source}]
-    return {"messages": [{"role": "user", "content": parts}], **TOKENS}
-
-
 def response(url: str) -> dict[str, Any]:
     parts = [{"type": "input_image", "image_url": url, "detail": "auto"}]
     return {
@@ -70,69 +62,69 @@ def route(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 # The jobs that show the image of a URL, and what in their answers depends on it.
-JOBS: dict[str, tuple[Callable[[str], dict[str, Any]], Callable[[Any], Any]]] = {
-    "raw": (
+JOBS: list[tuple[Callable[[str], dict[str, Any]], Callable[[Any], Any]]] = [
+    (
         lambda url: {**chat(url), "sampling_params": TOKENS},
         lambda answer: answer["choices"][0]["tokens"],
     ),
-    "chat": (
-        lambda url: route("/v1/chat/completions", {**chat(url), **TOKENS}),
+    (
+        lambda url: route(CHAT, {**chat(url), **TOKENS}),
         lambda answer: answer["choices"][0]["message"]["content"],
     ),
-    "responses": (
+    (
         lambda url: route("/v1/responses", response(url)),
         lambda answer: answer["output"][0]["content"][0]["text"],
     ),
-    "messages": (
-        lambda url: route("/v1/messages", anthropic(url)),
-        lambda answer: answer["content"][0]["text"],
-    ),
-    "tokenize": (lambda url: route("/tokenize", chat(url)), lambda answer: answer["count"]),
-}
+]
 
 
-def refusals(llm: Any, port: int) -> dict[str, Any]:
-    """Return the errors with which attacks are refused, on both paths."""
-    image_data = data_url()
-    attacks = {
-        "inside": chat(f"http://127.0.0.1:{port}/red"),
-        "file": chat("file:///etc/hostname"),
-        "uuid": chat(image_data, uuid="invoice-1"),
-        "uuid alone": chat(image_data, image_url=None, uuid="invoice-1"),
-        "tensor": chat(image_data, image_embeds="AAAA"),
-        "sound": chat(image_data, audio_url={"url": f"http://127.0.0.1:{port}/red"}),
-        "kwargs": {**chat(image_data), "chat_template_kwargs": {"mm_processor_kwargs": {}}},
-    }
-    errors = {}
-    for name, body in attacks.items():
-        errors[f"raw {name}"] = failure(raw(llm, body))
-        errors[f"chat {name}"] = failure(raw(llm, route("/v1/chat/completions", {**body})))
-    (whole,) = raw(llm, {"messages_list": [attacks["inside"]["messages"]]})
-    return {**errors, "list inside": whole["outputs"][0]["error"]}
+def attacks_are_the_callers_mistake(llm: LLM, port: int) -> None:
+    url = f"http://127.0.0.1:{port}/red"
+    inside, image_data = chat(url), data_url()
+    kwargs = {**chat(image_data), "chat_template_kwargs": {"mm_processor_kwargs": {}}}
+    no_address = "its host has no address on the public internet"
+    attacks: list[tuple[dict[str, Any], str]] = [
+        (inside, no_address),
+        (route(CHAT, {**inside}), no_address),
+        (route(CHAT, chat(image_data, uuid="invoice-1")), "uuid: not in a request"),
+        (route(CHAT, chat(image_data, audio_url={"url": url})), "this model takes text and image"),
+        (kwargs, "mm_processor_kwargs: not in a request"),
+    ]
+    errors = [(failure(raw(llm, attack)), message) for attack, message in attacks]
+    (listed,) = raw(llm, {"messages_list": [inside["messages"]]})
+    for error, message in (*errors, (listed["outputs"][0]["error"], no_address)):
+        assert (error["code"], message in error["message"]) == (400, True), error
 
 
-def main(model: str) -> None:
-    port, inside = listen(HOST), listen("127.0.0.1")
+def a_fetched_image_is_seen_like_the_same_image_as_data(llm: LLM, port: int) -> None:
+    server = llm._engine.generation._server
+    assert server.media._kinds == {"image"}
 
     def names() -> AbstractResolver:
         return Names({"host.example": [[HOST]]})
 
+    fetcher = Fetcher(resolver=names, allows=lambda address: address == HOST)
+    server.media = Media(Limits(), fetcher, server.media._kinds)
+    for job, part in JOBS:
+        seen = []
+        for colour in ("red", "blue"):
+            urls = data_url(colour=colour), f"http://host.example:{port}/{colour}"
+            as_data, fetched = (part(raw(llm, job(url))[0]) for url in urls)
+            assert as_data == fetched
+            seen.append(fetched)
+        red, blue = seen
+        assert red != blue
+    # Only images were asked for that were to be shown.
+    assert Images.asked == ["/red", "/blue"] * len(JOBS)
+
+
+def main(model: str) -> None:
     with LLM(model, max_model_len=512) as llm:
-        server = llm._engine.generation._server
-        refused = refusals(llm, inside)
-        fetcher = Fetcher(resolver=names, allows=lambda address: address == HOST)
-        server.media = Media(Limits(), fetcher, server.media._kinds)
-        answers: dict[str, Any] = {}
-        for name, (job, part) in JOBS.items():
-            for colour in COLOURS:
-                urls = data_url(colour=colour), f"http://host.example:{port}/{colour}"
-                whole = [raw(llm, job(url))[0] for url in urls]
-                answers[f"{name} {colour}"] = [
-                    part(one) if "error" not in one or one["error"] is None else one
-                    for one in whole
-                ]
-        kinds = sorted(server.media._kinds)
-    report(answers=answers, refused=refused, asked=Images.asked, kinds=kinds)
+        failed = failures(
+            partial(attacks_are_the_callers_mistake, llm, listen("127.0.0.1")),
+            partial(a_fetched_image_is_seen_like_the_same_image_as_data, llm, listen(HOST)),
+        )
+    report(failed=failed)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
-"""What the scripts share, which call `LLM` and end by printing their results."""
+"""What the scripts share, which call `LLM`, check it, and end by printing what failed."""
 
 import asyncio
 import json
+import re
 import sys
+import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+import pytest
 
 from worker.app import Worker
 from worker.engine import Engines
@@ -16,14 +21,25 @@ def texts(outputs: list[Any]) -> list[str]:
     return [output.outputs[0].text for output in outputs]
 
 
-def refusal(call: Callable[[], Any]) -> dict[str, Any]:
-    """Return how a call fails: with the status of a refused request, or an exception's name."""
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001 - the tests say which one it is
-        status = error.status if isinstance(error, WorkerError) else 500
-        return {"kind": status if status < 500 else type(error).__name__, "message": str(error)}
-    return {"kind": None}
+def failures(*parts: partial[None]) -> dict[str, str]:
+    """Call parts of a script; return the tracebacks of those that fail, by the parts' names."""
+    failed = {}
+    for part in parts:
+        try:
+            part()
+        except Exception:  # noqa: BLE001 - the test shows it
+            failed[part.func.__name__] = traceback.format_exc()
+    return failed
+
+
+def check_refusal(call: Callable[..., Any], kind: str | int, *words: str, **arguments: Any) -> None:
+    """Check how a call fails: with the status of a refused request, or an exception's name."""
+    with pytest.raises(Exception, match=re.escape(words[0])) as caught:
+        call(**arguments)
+    error = caught.value
+    status = error.status if isinstance(error, WorkerError) else 500
+    assert kind == (status if status < 500 else type(error).__name__), repr(error)
+    assert all(word in str(error) for word in words), str(error)
 
 
 def raw(llm: Any, payload: dict[str, Any]) -> list[Any]:
