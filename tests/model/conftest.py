@@ -35,7 +35,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def launched(settings: Settings, **options: str) -> "Iterator[InProcessEngine]":
-    """Start an engine in this process."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     # Imported here: it takes seconds, and tests of other folders do without it.
     from worker.engine import launch  # noqa: PLC0415 - see above
@@ -66,8 +65,6 @@ def worker(demo_engine: "InProcessEngine", settings: Settings) -> Worker:
 
 @pytest.fixture
 def ask(worker: Worker) -> Ask:
-    """Return all yields of one job."""
-
     async def ask(**payload: Any) -> list[Any]:
         return [chunk async for chunk in worker.handle({"id": "job-1", "input": payload})]
 

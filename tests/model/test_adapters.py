@@ -73,7 +73,6 @@ def make(volume: Path, demo_model: Path) -> Make:
 
 @pytest.fixture
 async def plain(ask: Ask) -> str:
-    """The answer without an adapter."""
     return await text(ask)
 
 
@@ -91,7 +90,6 @@ async def text(ask: Ask, **keys: str) -> str:
 
 
 async def loaded(engine: "InProcessEngine") -> list[str]:
-    """Return the names of the models and adapters that vLLM's server has."""
     parts = engine.call("/v1/models", None, "models")
     models = json.loads(b"".join([part async for part in parts if isinstance(part, bytes)]))
     return [model["id"] for model in models["data"]]

@@ -29,16 +29,6 @@ def test_the_tokenizer_gives_every_text_back(demo_tokenizer: Any) -> None:
     assert demo_tokenizer.decode(tokens) == text
 
 
-def test_the_template_renders_any_role(demo_tokenizer: Any) -> None:
-    roles = ["system", "user", "assistant", "tool", "narrator"]
-    messages = [{"role": role, "content": f"I am {role}"} for role in roles]
-    turns = [f"<|im_start|>{role}\nI am {role}<|im_end|>\n" for role in roles]
-    rendered = demo_tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False
-    )
-    assert rendered == "".join(turns) + "<|im_start|>assistant\n"
-
-
 def test_a_second_run_is_quick_and_changes_nothing(demo_model: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in [demo_model, *demo_model.iterdir()]}
     command = [sys.executable, "-X", "importtime", str(SCRIPT), str(demo_model)]

@@ -30,9 +30,6 @@ SHORT: dict[str, Any] = {
 }
 
 
-# Slots:
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["raw", "beam", "list", "openai"])
 async def test_a_cancelled_job_frees_its_slot(
@@ -95,16 +92,12 @@ async def test_a_request_beyond_the_queue_fails_its_job_as_retryable(
     assert "error" not in (await ask(**payload))[-1], "there is room again"
 
 
-# On a CPU:
-
 TOGETHER = range(5)
 # All together they are longer than a step, so that one is computed in two of them.
 PROMPT_TOKENS = 700
 
 
-async def test_a_seeded_answer_is_the_same_when_its_prompt_is_computed_in_parts(
-    ask: Ask, demo_engine: "InProcessEngine"
-) -> None:
+async def test_a_seed_holds_for_prompts_in_parts(ask: Ask, demo_engine: "InProcessEngine") -> None:
     config = demo_engine._client.vllm_config.scheduler_config
     assert config.enable_chunked_prefill
     assert PROMPT_TOKENS * len(TOGETHER) > config.max_num_batched_tokens > PROMPT_TOKENS
@@ -128,9 +121,6 @@ async def test_an_engine_compiles_nothing_for_log_probabilities(ask: Ask, compil
     (whole,) = await ask(prompt="Hello", sampling_params={"max_tokens": 1, "logprobs": 2})
     assert len(whole["choices"][0]["logprobs"]) == 1
     assert not list(compiled.rglob("*.so"))  # noqa: ASYNC240 - a small directory
-
-
-# Its log:
 
 
 @pytest.mark.usefixtures("demo_engine")

@@ -8,9 +8,7 @@ from support.processes.offline_scripts import Ended
 
 
 @pytest.mark.parametrize("script", ["generate", "ids", "embed"])
-def test_a_script_finds_no_mistake_ends_by_itself_and_leaves_no_process_behind(
-    request: pytest.FixtureRequest, script: str
-) -> None:
+def test_a_script_finds_no_mistake_and_ends(request: pytest.FixtureRequest, script: str) -> None:
     ended: Ended = request.getfixturevalue(script)
     assert not ended["failed"], "\n".join(ended["failed"].values())
     assert ended.status == 0, ended.stderr

@@ -56,9 +56,7 @@ SHORT_CHAT = {"messages": QUESTION, **SHORT}
         ("/v1/messages", {"messages": QUESTION, "max_tokens": 7, "temperature": 0}),
     ],
 )
-async def test_the_tokens_in_a_jobs_record_are_those_that_vllm_counts_streamed_or_not(
-    worker: Worker, route: str, body: dict[str, Any]
-) -> None:
+async def test_records_hold_vllms_tokens(worker: Worker, route: str, body: dict[str, Any]) -> None:
     async def recorded(*, stream: bool) -> tuple[Any, tuple[int | None, int | None]]:
         record = JobRecord("job-1")
         payload = {"openai_route": route, "openai_input": {**body, "stream": stream}}

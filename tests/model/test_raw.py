@@ -44,9 +44,6 @@ async def test_a_prompt_becomes_one_user_message_where_the_template_is_asked_for
     assert [whole] == await ask(messages=QUESTION, sampling_params=GREEDY)
 
 
-# Prompts as ids:
-
-
 async def ids_of(engine: "InProcessEngine", **payload: Any) -> list[int]:
     prompt = await engine.generation.prompts.render_job(RawJob.read(payload))
     ids: list[int] = prompt["prompt_token_ids"]
@@ -97,19 +94,6 @@ async def test_ids_are_the_prompt_as_text(ask: Ask, demo_engine: "InProcessEngin
     (as_text,) = await ask(prompt=PASSAGE[0], sampling_params=params)
     assert [as_text] == await ask(prompt=ids, sampling_params=params)
     assert as_text["choices"][0]["tokens"] == [PASSAGE[1]]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_ids_are_returned_if_asked_for(
-    stream: bool, ask: Ask, demo_engine: "InProcessEngine"
-) -> None:
-    params = {"temperature": 0, "max_tokens": 40}
-    asked = {"messages": COUNT, "sampling_params": params, "return_token_ids": True}
-    chunks = await ask(**asked, stream=stream)
-    ids = [id_ for chunk in chunks for id_ in chunk["choices"][0]["token_ids"]]
-    assert len(ids) == chunks[-1]["usage"]["output"]
-    # The last token ends the turn.
-    assert await ids_of(demo_engine, prompt=text_of(chunks)) == [0, *ids[:-1]]
 
 
 async def test_outputs_of_several_tokens_are_cut_and_counted_token_by_token(ask: Ask) -> None:

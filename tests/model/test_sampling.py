@@ -34,9 +34,6 @@ async def refusal(ask: Ask, **params: Any) -> dict[str, Any]:
     return failure(await ask(prompt="Once", sampling_params=params))
 
 
-# The table:
-
-
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.default is not None])
 async def test_the_documented_default_holds_without_it(name: str, answered: Answered) -> None:
     row = ROWS[name]
@@ -96,9 +93,6 @@ async def test_combinations_without_effect_are_refused(params: dict[str, Any], a
 async def test_with_stop_strings_the_text_ends_before_a_stop_token(answered: Answered) -> None:
     answer = await answered(COUNT, temperature=0, stop_token_ids=[FIVE], stop=["zzz"])
     assert (answer.text, answer.choices[0]["stop_reason"]) == ("one, two, three, four,", FIVE)
-
-
-# The best of several, and beam search:
 
 
 async def test_best_of_returns_the_likeliest_of_that_many(answered: Answered) -> None:

@@ -22,17 +22,13 @@ from worker.engine import Engines
 if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
-# Set aside:
-
 GREEDY = {"prompt": "Count:", "sampling_params": {"temperature": 0, "max_tokens": 20}}
 BODY = {"prompt": "Count:", "stream": True, **ENDLESS}
 
 
 # Of an engine that another test has closed: its process for grammars ends with this one.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_an_engine_that_is_set_aside_refuses_for_a_while_and_then_answers_as_before(
-    ask: Ask, demo_engine: "InProcessEngine"
-) -> None:
+async def test_one_set_aside_refuses_then_answers(ask: Ask, demo_engine: "InProcessEngine") -> None:
     before = await ask(**GREEDY)
     stream = asyncio.create_task(ask(openai_route="/v1/completions", openai_input=BODY))
     async with asyncio.timeout(HUNG_S):
@@ -63,10 +59,7 @@ TIMEOUT_S = 2 * HUNG_S
 
 
 def started(model: Path, home: Path, volume: Path) -> tuple[str, set[tuple[str, int]]]:
-    """Start an engine in a container of its own; return its log, and what it left compiled.
-
-    Nothing lies at home, as on any other worker.
-    """
+    """Start an engine with nothing at home; return its log, and what it left compiled."""
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
     paths = [str(ROOT / path) for path in ("src", "tests", "builder")]

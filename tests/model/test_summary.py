@@ -43,17 +43,10 @@ def test_one_line_summarizes_the_engine(demo_engine: "InProcessEngine", settings
         "KV cache": f"{tokens} tokens",
         "concurrency": f"300 jobs, {slots} in the engine",
     }
+    chosen = parts(summary(arguments, config, "auto", 128))
+    assert chosen["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
     for package in ("python 3.", "vllm", "torch 2.", "runpod 1."):
         assert package in versions
-
-
-def test_a_number_of_jobs_that_is_chosen_is_explained(demo_engine: "InProcessEngine") -> None:
-    config = demo_engine._client.vllm_config
-    found = parts(summary(demo_engine._arguments, config, "auto", 128))
-    assert found["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
-
-
-# The doctor:
 
 
 def candidate(settings: Settings, **options: str) -> Candidate:
@@ -63,7 +56,6 @@ def candidate(settings: Settings, **options: str) -> Candidate:
 
 
 def reported(engine: "InProcessEngine", label: str) -> int:
-    """Return what vLLM's metrics report of its cache."""
     (info,) = (one for one in engine.metrics.collect() if one.name == "vllm:cache_config_info")
     return int(info.samples[0].labels[label])
 

@@ -19,17 +19,13 @@ ONE = gpus(1)
 
 
 def chosen(result: Start) -> dict[str, str]:
-    """Return the worker's defaults and their reasons, as a start logs them."""
     choices = list(defaults(result.arguments))
     assert [str(one) for one in choices] == [f"{c.name}={c.value} ({c.reason})" for c in choices]
     return {choice.name: f"{choice.value}: {choice.reason}" for choice in choices}
 
 
 def not_vllms(arguments: Namespace) -> dict[str, Any]:
-    """Return the values that differ from the defaults of vLLM's own parser.
-
-    But for the backend of structured outputs, which is the same on every machine.
-    """
+    """Return what differs from vLLM's own defaults, but for the backend of structured outputs."""
     assert arguments.structured_outputs_config.backend == "xgrammar"
     parser = find("make_arg_parser")(find("FlexibleArgumentParser")())
     own = vars(parser.parse_args([]))
@@ -52,9 +48,7 @@ OF_A_CPU = {
 @pytest.mark.parametrize(
     ("on", "own"), [(ONE, {"gpu_memory_utilization": 0.95}), (CPU, OF_A_CPU)], ids=["gpu", "cpu"]
 )
-def test_all_but_what_the_model_and_the_machine_ask_for_is_vllms_own_default(
-    on: Machine, own: dict[str, Any], read: Read
-) -> None:
+def test_most_defaults_are_vllms_own(on: Machine, own: dict[str, Any], read: Read) -> None:
     named = {"model": "org/model", "served_model_name": ["org/model"], "max_model_len": -1}
     assert not_vllms(read(on).arguments.vllm) == {**named, **own}
 
@@ -79,53 +73,32 @@ def test_metrics_stay_whatever_is_logged(source: dict[str, str], read: Read) -> 
     ],
     ids=str,
 )
-def test_requests_are_logged_where_either_name_asks_for_it(
-    settings: dict[str, str], logged: bool, read: Read
-) -> None:
+def test_either_name_turns_logging_on(settings: dict[str, str], logged: bool, read: Read) -> None:
     assert read(**settings).arguments.vllm.enable_log_requests is logged
 
 
-# Defaults that depend on the machine:
-
-
 @pytest.mark.parametrize(
-    ("count", "settings", "size"),
+    ("on", "settings", "size", "chooses"),
     [
-        (2, {}, 2),
-        (4, {}, 4),
-        (4, {"PIPELINE_PARALLEL_SIZE": "4"}, 1),
-        (8, {"DATA_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}, 2),
-        (4, {"DATA_PARALLEL_SIZE": "3"}, 1),
-        (4, {"PREFILL_CONTEXT_PARALLEL_SIZE": "2"}, 2),
-        (4, {"VLLM_EXTRA_ARGS": "-pp 2"}, 2),
+        (gpus(2), {}, 2, True),
+        (gpus(4), {"PIPELINE_PARALLEL_SIZE": "4"}, 1, True),
+        (gpus(8), {"DATA_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}, 2, True),
+        (gpus(4), {"DATA_PARALLEL_SIZE": "3"}, 1, True),
+        (gpus(4), {"PREFILL_CONTEXT_PARALLEL_SIZE": "2"}, 2, True),
+        (gpus(4), {"VLLM_EXTRA_ARGS": "-pp 2"}, 2, True),
+        (gpus(4), {"TENSOR_PARALLEL_SIZE": "2"}, 2, False),
+        (gpus(4), {"VLLM_EXTRA_ARGS": "--tensor-parallel-size 2"}, 2, False),
+        *((on, {}, 1, False) for on in (CPU, gpus(0), ONE)),
     ],
-    ids=str,
+    ids=lambda value: f"{len(value.gpus)} GPUs" if isinstance(value, Machine) else str(value),
 )
-def test_the_model_is_divided_among_the_gpus_that_are_left(
-    count: int, settings: dict[str, str], size: int, read: Read
-) -> None:
-    result = read(gpus(count), **settings)
-    assert result.arguments.vllm.tensor_parallel_size == size
-    assert chosen(result)["TENSOR_PARALLEL_SIZE"] == f"{size}: {count} GPUs are there"
-
-
-@pytest.mark.parametrize(
-    ("on", "settings", "size"),
-    [
-        (gpus(4), {"TENSOR_PARALLEL_SIZE": "2"}, 2),
-        (gpus(4), {"VLLM_EXTRA_ARGS": "--tensor-parallel-size 2"}, 2),
-        (CPU, {}, 1),
-        (gpus(0), {}, 1),
-        (ONE, {}, 1),
-    ],
-    ids=["set", "in the extra arguments", "on a CPU", "on no GPU", "on one"],
-)
-def test_nothing_is_divided_by_itself_where_a_size_is_set_or_one_is_all(
-    on: Machine, settings: dict[str, str], size: int, read: Read
+def test_the_model_is_divided_among_the_gpus_that_are_left_unless_a_size_is_set(
+    on: Machine, settings: dict[str, str], size: int, chooses: bool, read: Read
 ) -> None:
     result = read(on, **settings)
     assert result.arguments.vllm.tensor_parallel_size == size
-    assert "TENSOR_PARALLEL_SIZE" not in chosen(result)
+    choice = f"{size}: {len(on.gpus)} GPUs are there" if chooses else None
+    assert chosen(result).get("TENSOR_PARALLEL_SIZE") == choice
 
 
 @pytest.mark.parametrize(
@@ -148,9 +121,7 @@ def test_an_embedder_shares_one_of_the_models_gpus(
     ("there", "heads", "size"),
     [(4, 32, 4), (4, 14, 2), (8, 12, 6), (3, 4, 2), (2, 9, 1), (4, 0, 4)],
 )
-def test_as_many_gpus_share_a_model_as_its_attention_heads_can_be_divided_among(
-    there: int, heads: int, size: int
-) -> None:
+def test_heads_are_divided_among_as_many_gpus_as_can_be(there: int, heads: int, size: int) -> None:
     assert fitting_tensor_parallel_size(there, heads) == size
 
 
@@ -173,9 +144,7 @@ def test_only_an_unset_size_is_made_to_fit_the_two_heads_of_the_model(
 
 
 @pytest.mark.parametrize("size", ["TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE"])
-def test_on_a_cpu_several_processes_have_the_executor_that_vllm_chooses(
-    size: str, read: Read
-) -> None:
+def test_several_processes_on_a_cpu_have_vllms_executor(size: str, read: Read) -> None:
     arguments = read(CPU, **{size: "2"}).arguments.vllm
     assert arguments.distributed_executor_backend is None
 
@@ -199,16 +168,8 @@ ON_A_GPU = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU for itself"}
 
 
 @pytest.mark.parametrize(("on", "own"), [(CPU, ON_A_CPU), (ONE, ON_A_GPU)], ids=["cpu", "gpu"])
-def test_every_default_of_the_worker_has_a_reason(
-    on: Machine, own: dict[str, str], read: Read
-) -> None:
+def test_every_default_has_a_reason(on: Machine, own: dict[str, str], read: Read) -> None:
     assert chosen(read(on)) == EVERYWHERE | own
-
-
-def test_variables_for_libraries_are_reported_only_where_the_worker_set_them(read: Read) -> None:
-    chosen(read(CPU))
-    # They are in the environment by now.
-    assert not {"RUNPOD_LOG_LEVEL", *CPU_EXPORTS} & chosen(read(CPU)).keys()
 
 
 @pytest.mark.parametrize(
@@ -221,18 +182,13 @@ def test_variables_for_libraries_are_reported_only_where_the_worker_set_them(rea
         (ONE, "GPU_MEMORY_UTILIZATION", "0.5", 0.5),
     ],
 )
-def test_a_default_does_not_replace_a_set_value(
-    on: Machine, name: str, value: str, effective: Any, read: Read
-) -> None:
+def test_a_set_value_stays(on: Machine, name: str, value: str, effective: Any, read: Read) -> None:
     result = read(on, **{name: value})
     assert name not in chosen(result)
     assert getattr(result.arguments.vllm, name.lower()) == effective
 
 
-# Defaults that depend on the model:
-
-
-def test_a_directory_is_served_by_its_name_and_never_by_its_path(
+def test_a_path_is_never_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
 ) -> None:
     (tmp_path / "version-2").mkdir()
@@ -259,7 +215,5 @@ def test_a_directory_is_served_by_its_name_and_never_by_its_path(
     ],
     ids=str,
 )
-def test_a_name_or_a_tokenizer_that_is_set_is_not_chosen(
-    settings: dict[str, str], unchosen: str, read: Read
-) -> None:
+def test_what_is_set_is_not_chosen(settings: dict[str, str], unchosen: str, read: Read) -> None:
     assert unchosen not in chosen(read(**settings))

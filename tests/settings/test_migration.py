@@ -10,6 +10,7 @@ import pytest
 import vllm.envs
 from support import ROOT
 from support.pages import hold, shortened
+from support.processes.commands import HOME
 from support.releases import of_the_pinned
 from support.settings import gpus, read_settings
 from support.tables.migration import Verdict
@@ -26,10 +27,8 @@ ARGUMENTS = ("build argument", "verdict", "what differs")
 
 
 def read(**settings: str) -> start.Start:
-    """Read settings from the process's environment, as a worker with four cards does."""
-    for name in os.environ.keys() - {"PATH", "HOME"}:
-        del os.environ[name]
-    os.environ.update({"MODEL_NAME": "org/model", **settings})
+    os.environ.clear()
+    os.environ.update({**HOME, "MODEL_NAME": "org/model", **settings})
     return read_settings(os.environ, gpus(4))
 
 

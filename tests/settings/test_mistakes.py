@@ -10,9 +10,6 @@ from support.settings import gpus
 from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, placed
 
 from worker.engine.variables import wrong
-from worker.settings.mistakes import Mistake, SettingsError
-
-# One at a time:
 
 
 @pytest.mark.parametrize(
@@ -88,49 +85,27 @@ def test_responses_can_not_be_stored(
     assert [mistake.advice.rpartition(": ")[2] for mistake in wrong({name: value})] == advice
 
 
-# Many at once:
-
-
-@pytest.fixture
-def all_single(refuse: Refuse) -> SettingsError:
-    """What is said of all wrong values of single settings at once."""
-    return refuse(**{name: value for name, value, _ in SINGLE})
-
-
-def by_name(error: SettingsError) -> dict[str, Mistake]:
-    return {mistake.name: mistake for mistake in error.mistakes}
-
-
-def test_every_wrong_value_is_reported_with_what_is_accepted(all_single: SettingsError) -> None:
-    found = by_name(all_single)
+def test_every_wrong_value_is_reported_with_what_is_right(read: Read, refuse: Refuse) -> None:
+    error = refuse(**{name: value for name, value, _ in SINGLE})
+    found = {mistake.name: mistake for mistake in error.mistakes}
     # Some need another setting, which is a mistake of its own.
     assert {name for name, _, words in SINGLE if words not in str(found.get(name))} == set()
-    assert len(found) == len(all_single.mistakes)
+    lines = error.message.split("\n")[1 : len(error.mistakes) + 1]
+    assert lines == sorted(lines) == [f"  {mistake}" for mistake in found.values()]
+    assert SECRET not in error.message
 
-
-def test_all_mistakes_are_reported_in_order_and_without_a_secret(all_single: SettingsError) -> None:
-    lines = all_single.message.split("\n")[1 : len(all_single.mistakes) + 1]
-    assert lines == sorted(lines) == [f"  {mistake}" for mistake in all_single.mistakes]
-    assert SECRET not in all_single.message
-
-
-def test_a_value_is_quoted_unless_it_may_hold_a_secret(all_single: SettingsError) -> None:
     def shown(name: str, value: str) -> str:
+        # It may hold a secret.
         hidden = {"{": "{...}", "[": "[...]"} if name != "CUSTOM_CHAT_TEMPLATE" else {}
         return hidden.get(value[0], value)
 
-    found = by_name(all_single)
     assert {name: found[name].value for name, *_ in SINGLE} == {
         name: shown(name, value) for name, value, _ in SINGLE
     }
-
-
-def test_the_examples_are_values_that_are_accepted(all_single: SettingsError, read: Read) -> None:
-    found = by_name(all_single)
-    examples = {name: found[name].example for name, *_ in SINGLE}
-    shown = {name: example for name, example in examples.items() if example is not None}
-    assert read(gpus(4), **{"ENABLE_LORA": "1", **shown}).settings.model_name == "org/model"
-    assert len(shown) > len(examples) / 2
+    # The examples are accepted.
+    examples = {name: found[name].example for name, *_ in SINGLE if found[name].example}
+    assert read(gpus(4), **{"ENABLE_LORA": "1", **examples}).settings.model_name == "org/model"
+    assert len(examples) > len(SINGLE) / 2
 
 
 def test_a_misspelled_name_warns_with_the_one_that_was_meant(read: Read) -> None:
@@ -139,9 +114,7 @@ def test_a_misspelled_name_warns_with_the_one_that_was_meant(read: Read) -> None
     )
 
 
-def test_mistakes_of_every_kind_and_engine_are_reported_at_once(
-    tmp_path: Path, refuse: Refuse
-) -> None:
+def test_mistakes_of_every_kind_are_reported_at_once(tmp_path: Path, refuse: Refuse) -> None:
     settings = {
         "MODEL_NAME": "<folder>/nothing",
         "HF_TOKEN": f"{SECRET}-1",
@@ -171,9 +144,7 @@ def test_mistakes_of_every_kind_and_engine_are_reported_at_once(
 
 
 @pytest.mark.usefixtures("demo_model")
-def test_a_variable_with_which_vllm_can_not_be_imported_is_reported_like_any_setting(
-    tmp_path: Path,
-) -> None:
+def test_a_variable_that_keeps_vllm_from_starting_is_reported_so(tmp_path: Path) -> None:
     # vLLM reads the last one when it is asked.
     settings = {"VLLM_CONFIGURE_LOGGING": "x", "MAX_CONCURRENCY": "0", "VLLM_USE_DEEP_GEMM": "x"}
     broken = {"VLLM_CONFIG_FILE": "<folder>/broken.yaml"}

@@ -54,7 +54,6 @@ def values(name: str) -> set[str]:
 
 @functools.cache
 def refused(name: str) -> str | None:
-    """Return a value that an option refuses, if there is one."""
     return CATALOGUE.refused(name)
 
 
@@ -87,9 +86,6 @@ def test_the_options_that_can_refuse_no_value_are_known() -> None:
     assert found == ANY_TEXT, (
         f"new: {sorted(found - ANY_TEXT)}, no more: {sorted(ANY_TEXT - found)}"
     )
-
-
-# The table of settings:
 
 
 @of_the_pinned

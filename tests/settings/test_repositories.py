@@ -19,25 +19,18 @@ DRAFT = {"model": "org/draft", "revision": "v3", "num_speculative_tokens": 2}
 CASES: list[dict[str, str]] = [
     {},
     {"MODEL_REVISION": "v1", "LOAD_FORMAT": "safetensors"},
-    {"TOKENIZER_NAME": "org/tokenizer"},
-    {"TOKENIZER_NAME": "org/tokenizer", "MODEL_REVISION": "v1"},
     {"TOKENIZER_NAME": "org/tokenizer", "TOKENIZER_REVISION": "v2", "MODEL_REVISION": "v1"},
-    {"TOKENIZER_NAME": "org/model"},
     {"TOKENIZER_REVISION": "v2"},
     {"TOKENIZER_NAME": "org/model", "TOKENIZER_REVISION": "v1", "MODEL_REVISION": "v1"},
     {"TOKENIZER_REVISION": "v2", "SKIP_TOKENIZER_INIT": "1"},
     {"DOWNLOAD_DIR": "/downloads"},
     {"TRUST_REMOTE_CODE": "true"},
-    {"TRUST_REMOTE_CODE": "0"},
     {"ENABLE_LORA": "1", "LORA_MODULES": json.dumps(ADAPTERS)},
-    {"ENABLE_LORA": "1", "LORA_MODULES": json.dumps(ADAPTERS[0])},
     {"ENABLE_LORA": "1", "LORA_MODULES": "a=org/a b=org/b"},
     {"ENABLE_LORA": "1", "LORA_MODULES": "a=/adapters/a"},
     {"SPECULATIVE_CONFIG": json.dumps(DRAFT), "MODEL_REVISION": "v1"},
     {"SPECULATIVE_CONFIG": '{"method": "ngram", "num_speculative_tokens": 2}'},
     {"SPECULATIVE_MODEL": "org/draft", "NUM_SPECULATIVE_TOKENS": "2"},
-    {"SPECULATIVE_MODEL": "[ngram]", "NUM_SPECULATIVE_TOKENS": "2"},
-    {"SPECULATIVE_MODEL": "org/model", "NUM_SPECULATIVE_TOKENS": "2"},
     {"VLLM_EXTRA_ARGS": "--model-impl transformers"},
     {"EMBEDDING_MODEL_NAME": "org/embedder", "EMBEDDING_MODEL_REVISION": "v4"},
     {"EMBEDDING_MODEL_NAME": "org/embedder", "EMBEDDING_TOKENIZER_NAME": "org/tokenizer"},
@@ -46,7 +39,6 @@ CASES: list[dict[str, str]] = [
 
 
 def both(environ: dict[str, str]) -> tuple[list[Wanted], list[Wanted]]:
-    """Return the repositories by the settings, and by vLLM's arguments."""
     result = read_settings({"MODEL_NAME": "org/model", **environ})
     of_vllm = [wanted for engine in result.engines for wanted in wanted_by_arguments(engine)]
     return wanted_by_settings(gather({"MODEL_NAME": "org/model", **environ}, NOTHING)), of_vllm

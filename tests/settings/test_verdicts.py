@@ -92,9 +92,7 @@ def test_the_doctor_says_whether_the_worker_would_start(pair: Pair, examine: Exa
 
 
 @pytest.mark.parametrize("pair", rows(NOWHERE))
-def test_what_depends_on_no_device_is_refused_for_gpus_that_are_not_here(
-    pair: Pair, examine: Examine
-) -> None:
+def test_what_no_device_takes_is_refused_for_gpus_elsewhere(pair: Pair, examine: Examine) -> None:
     refused, output = examine(for_gpus, pair, "A40x2")
     assert refused, output
     assert pair.words in output
@@ -109,26 +107,22 @@ def test_what_only_cpus_refuse_is_not_refused_for_gpus(pair: Pair, examine: Exam
     assert output.endswith("The worker would start, as far as is known: 1 unknown.")
 
 
-NAMED = {pair.name: pair for pair in PAIRS}
-
-
-def test_a_refusal_that_a_gpu_may_not_share_is_not_known(examine: Examine) -> None:
-    refused, output = examine(for_gpus, NAMED["a GPU that sleeps"], "A40")
-    assert not refused, output
-    assert "? settings not known without the GPU, where vLLM may not say: Sleep mode" in output
-    assert output.endswith("The worker would start, as far as is known: 2 unknown.")
-
-
-def test_no_table_holds_what_a_start_refuses(examine: Examine) -> None:
-    refused, output = examine(for_gpus, NAMED["a context that is too long"], "all")
-    assert refused
-    assert "AMPERE_16 fits 2048" in output
+@pytest.mark.parametrize(
+    ("name", "gpus", "refused", "table", "words", "counts"),
+    [
+        # A GPU may not share it.
+        ("a GPU that sleeps", "A40", False, False, "? settings not known", "2 unknown."),
+        # No table holds it, nor is there one for a model that no route serves.
+        ("a context that is too long", "all", True, True, "AMPERE_16 fits 2048", "1 unknown."),
+        ("a model of speech", "all", True, False, "no route of the worker", "start: 1 failure."),
+    ],
+)
+def test_no_table_holds_what_is_refused(
+    name: str, gpus: str, refused: bool, table: bool, words: str, counts: str, *, examine: Examine
+) -> None:
+    (pair,) = (pair for pair in PAIRS if pair.name == name)
+    found, output = examine(for_gpus, pair, gpus)
+    assert (found, "GPUs fit" in output) == (refused, table), output
+    assert words in output
+    assert output.endswith(counts)
     assert " 4096 " not in output.partition("GPUs fit")[2]
-    assert output.endswith("The worker would not start: 1 failure, 1 unknown.")
-
-
-def test_there_is_no_table_for_a_model_that_no_route_serves(examine: Examine) -> None:
-    refused, output = examine(for_gpus, NAMED["a model of speech"], "all")
-    assert refused
-    assert "fits" not in output
-    assert output.endswith("The worker would not start: 1 failure.")

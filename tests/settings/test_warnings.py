@@ -12,7 +12,6 @@ CHUNKS = {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"}
 @pytest.mark.parametrize(
     ("settings", "name", "reason"),
     [
-        ({"MAX_LORAS": "4"}, "MAX_LORAS", "it needs ENABLE_LORA"),
         ({"ENABLE_LORA": "Off", "MAX_CPU_LORAS": "4"}, "MAX_CPU_LORAS", "it needs ENABLE_LORA"),
         ({"TOOL_CALL_PARSER": "hermes"}, "TOOL_CALL_PARSER", "it needs ENABLE_AUTO_TOOL_CHOICE"),
         ({"NNODES": "2"}, "NNODES", "a worker is one machine"),
@@ -26,9 +25,7 @@ CHUNKS = {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"}
     ],
     ids=str,
 )
-def test_a_setting_without_effect_warns(
-    settings: dict[str, str], name: str, reason: str, read: Read
-) -> None:
+def test_idle_settings_warn(settings: dict[str, str], name: str, reason: str, read: Read) -> None:
     (warning,) = read(**settings).warnings
     assert warning.startswith(f"{name} has no effect: {reason}")
 
@@ -70,18 +67,14 @@ AROUND = """
     ],
     ids=str,
 )
-def test_what_has_an_effect_or_is_no_setting_does_not_warn(
-    settings: dict[str, str], read: Read
-) -> None:
+def test_what_has_an_effect_or_is_none_does_not_warn(settings: dict[str, str], read: Read) -> None:
     assert read(**settings).warnings == ()
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("DISABLE_LOG_REQUESTS", "0"), ("ENABLE_LOG_REQUESTS", "1")]
 )
-def test_a_setting_of_the_embedder_has_an_effect_or_a_warning_but_not_both(
-    name: str, value: str, read: Read
-) -> None:
+def test_a_setting_of_an_embedder_has_an_effect_or_warns(name: str, value: str, read: Read) -> None:
     result = read(**EMBEDDER, **{f"EMBEDDING_{name}": value})
     assert result.embedder is not None
     assert result.embedder.vllm.enable_log_requests is (result.warnings == ())
@@ -105,9 +98,7 @@ def test_what_has_no_effect_is_reported_with_the_mistakes(
     assert "\n  ".join(["Beside these:", *error.warnings]) in error.message
 
 
-def test_a_config_file_may_hold_what_vllms_documentation_has_and_what_vllm_dropped(
-    tmp_path: Path, read: Read
-) -> None:
+def test_a_config_file_may_hold_idle_and_dropped_options(tmp_path: Path, read: Read) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("host: 127.0.0.1\nport: 6379\nuvicorn-log-level: info\nswap-space: 4")
     warnings = read(VLLM_CONFIG_FILE=str(file)).warnings

@@ -44,10 +44,7 @@ async def ask(worker: Worker, payload: dict[str, Any]) -> Any:
 
 
 async def used_with(children: int) -> dict[str, int]:
-    """Return what this process holds once it has no more children than these.
-
-    A start begins some that end by themselves.
-    """
+    """Return what this process holds once so many children are left: some end by themselves."""
     until = time.monotonic() + HUNG_S
     while (found := used())["children"] > children and time.monotonic() < until:
         await asyncio.sleep(0.1)
@@ -56,13 +53,14 @@ async def used_with(children: int) -> dict[str, int]:
 
 async def absences(engines: Engines, settings: Settings) -> None:
     worker = Worker(engines, settings)
+    engine: Any = engines.main
     answer = await ask(worker, GREEDY)
     # The process that tries grammars begins meanwhile: this waits for it.
     assert "choices" in await ask(worker, GRAMMAR)
     before, after = used(), []
     for _ in range(3):
         running = asyncio.create_task(ask(worker, ENDLESS_STREAM))
-        while not engines.main.unfinished_requests:
+        while not engine.unfinished_requests:
             await asyncio.sleep(0.1)
         async with engines.aside(HUNG_S, drain_s=0.2):
             # Fewer where one had just ended that the start had begun.

@@ -49,12 +49,9 @@ def prompts_come_in_every_form(llm: LLM) -> None:
     assert texts(generate(prompt_token_ids=[ids, ids])) == [ENDING] * 2
     assert texts(llm.generate(None, GREEDY, ids, use_tqdm=False)) == [ENDING]
     assert generate([]) == []
-
-
-def answers_are_in_the_order_of_the_prompts(llm: LLM) -> None:
-    chats = llm.chat([user(question) for question in ANSWERS], GREEDY, use_tqdm=False)
-    turns = [output.prompt_token_ids for output in chats]
-    assert texts(llm.generate(turns * 2, GREEDY, use_tqdm=False)) == [*ANSWERS.values()] * 2
+    # Twice, with one warning.
+    assert texts(generate(START, prompt_adapter_request=object())) == [ENDING]
+    assert texts(generate(START, prompt_adapter_request=object())) == [ENDING]
 
 
 def parameters_are_a_dict_or_vllms_and_one_or_one_for_each(llm: LLM) -> None:
@@ -113,6 +110,8 @@ def conversations_are_answered(llm: LLM) -> None:
     messages = user(QUESTION)
     remembered = MEMORY.messages[:3]
     assert texts(chat(messages)) == [ANSWER]
+    # In the order of the prompts.
+    assert texts(chat([user(question) for question in ANSWERS] * 2)) == [*ANSWERS.values()] * 2
     assert texts(chat([remembered, messages])) == [MEMORY.messages[3]["content"], ANSWER]
     assert texts(chat(messages, chat_template="<|begin_of_text|>" + START)) == [ENDING]
     begun = ANSWER.index(" Face")  # between two tokens
@@ -168,11 +167,6 @@ def an_adapter_changes_the_answers_of_just_its_prompts(llm: LLM, folder: Path) -
     assert other != hello
 
 
-def a_prompt_adapter_has_no_effect(llm: LLM) -> None:
-    generate = partial(llm.generate, START, GREEDY, use_tqdm=False)
-    assert [texts(generate(prompt_adapter_request=object())) for _ in "ab"] == [[ENDING]] * 2
-
-
 def main(model: str, folder: Path) -> None:
     failed = failures(partial(wrong_arguments_are_refused, model))
     llm = LLM(
@@ -187,13 +181,11 @@ def main(model: str, folder: Path) -> None:
     )
     parts = (
         prompts_come_in_every_form,
-        answers_are_in_the_order_of_the_prompts,
         parameters_are_a_dict_or_vllms_and_one_or_one_for_each,
         structured_outputs_are_a_dict_or_an_object,
         a_refusal_ends_the_other_requests_and_the_engine_answers_on,
         conversations_are_answered,
         a_bar_is_shown_where_it_is_wanted,
-        a_prompt_adapter_has_no_effect,
     )
     failed |= failures(*(partial(part, llm) for part in parts))
     failed |= failures(partial(an_adapter_changes_the_answers_of_just_its_prompts, llm, folder))

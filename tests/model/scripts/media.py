@@ -22,8 +22,6 @@ HOST = "127.0.0.9"
 
 
 class Images(http.server.BaseHTTPRequestHandler):
-    """Answers /red with a red image."""
-
     asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:

@@ -95,9 +95,6 @@ def test_the_quantisation_of_a_checkpoint_is_looked_up(method: str, level: Level
     assert [*checks.quantization(candidate())] == []
 
 
-# Disk, start-up time, files
-
-
 def downloaded(size: int, place: Path) -> Snapshot:
     files = (File("model.safetensors", size),)
     changed = {"origin": Origin.DOWNLOAD, "weights": files, "missing": files, "place": place}
@@ -178,9 +175,6 @@ def test_a_format_whose_files_are_not_here_is_unknown() -> None:
     assert refused.level is UNKNOWN
 
 
-# Reports
-
-
 @pytest.mark.parametrize(
     ("levels", "on", "fails", "said"),
     [
@@ -193,9 +187,7 @@ def test_a_format_whose_files_are_not_here_is_unknown() -> None:
         ),
     ],
 )
-def test_only_a_failure_prevents_a_start(
-    levels: list[Level], on: str, fails: bool, said: str
-) -> None:
+def test_only_failures_end_a_start(levels: list[Level], on: str, fails: bool, said: str) -> None:
     findings = [Finding(level, "a", "b") for level in levels]
     assert (failed(findings), summary(findings, on)) == (fails, said)
 

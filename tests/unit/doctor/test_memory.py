@@ -41,12 +41,10 @@ FP8 = {"quant_method": "fp8", "kv_cache_scheme": {"num_bits": 8}}
     [
         (LLAMA, Split(), Range(TOKEN, TOKEN)),
         (LLAMA, Split(tensor=2), Range(TOKEN / 2, TOKEN / 2)),
-        (LLAMA, Split(pipeline=2), Range(TOKEN / 2, TOKEN / 2)),
         (LLAMA, Split(tensor=2, pipeline=4), Range(TOKEN / 8, TOKEN / 8)),
         # Each GPU has a head of its own, though there are fewer heads than GPUs.
         (LLAMA, Split(tensor=16), Range(TOKEN / 8, TOKEN / 8)),
         # A compressed cache is whole on every GPU of a layer.
-        (DEEPSEEK, Split(), Range(70272, 70272)),
         (DEEPSEEK, Split(tensor=8), Range(70272, 70272)),
         # Layers with a window make a range.
         (GPT_OSS, Split(), Range(24576, 49152)),
@@ -64,7 +62,6 @@ def test_a_token_takes_what_layers_keep(shape: ModelShape, split: Split, expecte
     [
         ("auto", 4, {}, Range(2 * TOKEN, 2 * TOKEN)),
         ("fp8", 2, {}, Range(TOKEN / 2, TOKEN / 2)),
-        ("fp8_e5m2", 4, {}, Range(TOKEN / 2, TOKEN / 2)),
         ("bfloat16", 4, {}, Range(TOKEN, TOKEN)),
         # The checkpoint brings the type of its cache.
         ("auto", 2, {"quantization_config": FP8}, Range(TOKEN / 2, TOKEN / 2)),
@@ -127,8 +124,6 @@ def test_the_longest_text_is_what_the_rest_of_the_memory_contains() -> None:
     assert Demand(Range(0, 0), Range(10, None)).longest(GIB) is None
 
 
-@pytest.mark.parametrize(
-    ("needed", "card"), [(10, 16), (15, 24), (21, 32), (40, 48), (70, 80), (500, None)]
-)
-def test_a_card_is_proposed_that_is_large_enough(needed: int, card: int | None) -> None:
-    assert memory.card_for(needed * GIB, 0.95) == card
+def test_a_card_is_proposed_that_is_large_enough() -> None:
+    cards = [memory.card_for(needed * GIB, 0.95) for needed in (10, 15, 70, 500)]
+    assert cards == [16, 24, 80, None]

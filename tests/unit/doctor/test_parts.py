@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -25,11 +24,6 @@ def checked(**settings: str) -> Finding:
         return check_part(part, Finding(Level.FAIL, "model", why.problem, why.remedy))
 
 
-def wanted(**settings: str) -> Wanted:
-    (part,) = parts_of(arguments(CPU, **settings))
-    return part.wanted
-
-
 def adapter(path: Path | str) -> dict[str, str]:
     return {"ENABLE_LORA": "1", "LORA_MODULES": f"sql={path}"}
 
@@ -37,11 +31,6 @@ def adapter(path: Path | str) -> dict[str, str]:
 def draft(model: Path) -> dict[str, str]:
     config = {"model": str(model), "num_speculative_tokens": 2}
     return {"SPECULATIVE_CONFIG": json.dumps(config)}
-
-
-@pytest.mark.parametrize("settings", [{}, {"TOKENIZER": "org/name"}, draft(Path("org/name"))])
-def test_nothing_is_loaded_beside_a_model_alone(settings: dict[str, Any]) -> None:
-    assert parts_of(arguments(**settings)) == []
 
 
 def test_an_adapter_needs_its_configuration_and_its_weights(tmp_path: Path) -> None:
@@ -57,9 +46,7 @@ def test_an_adapter_needs_its_configuration_and_its_weights(tmp_path: Path) -> N
     assert "no safetensors file" in checked(**adapter(tmp_path)).text
 
 
-def test_an_adapter_may_be_in_the_users_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_adapter_may_be_in_a_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "own").mkdir()
     assert checked(**adapter("~/own")).text == "sql: there is no adapter_config.json in ~/own"
@@ -93,12 +80,6 @@ def test_what_can_not_be_had_is_reported_with_the_settings_name() -> None:
     text = "org/none: no such repository"
     found = check_part(part, Finding(Level.FAIL, "model", text, "mend it"))
     assert found == Finding(Level.FAIL, "tokenizer", f"TOKENIZER_NAME: {text}", "mend it")
-
-
-def test_a_tokenizer_without_a_revision_has_the_models() -> None:
-    assert wanted(TOKENIZER="org/t", REVISION="v1").revision == "v1"
-    both = {"REVISION": "v1", "TOKENIZER_REVISION": "v2"}
-    assert wanted(TOKENIZER="org/t", **both).revision == "v2"
 
 
 @pytest.fixture

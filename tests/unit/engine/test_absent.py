@@ -38,9 +38,7 @@ def test_the_model_is_known_as_an_engine_would_serve_it(engines: Engines, demo_m
     assert not engines.died.done()
 
 
-async def test_adapters_are_checked_by_the_rules_that_an_engine_loads_them_by(
-    engines: Engines, demo_model: Path, tmp_path: Path
-) -> None:
+async def test_adapters_are_checked(engines: Engines, demo_model: Path, tmp_path: Path) -> None:
     good = tmp_path / "adapters" / "good"
     make_adapter(good, demo_model)
     await engines.main.check_adapter(good)

@@ -42,48 +42,43 @@ def config(context: int = 0, device: str = "cuda", sequences: int = 256) -> Any:
     )
 
 
-FIRST = {
-    "plain": Configured(engine(), config()),
-    "with a share": Configured(engine(SHARE), config()),
-    "with sequences": Configured(engine(SEQUENCES), config()),
-    "with both": Configured(engine(SHARE, SEQUENCES), config()),
-    "on a CPU": Configured(engine(), config(device="cpu")),
-    "with one sequence": Configured(engine(), config(device="cpu", sequences=1)),
-    "fast": Configured(engine().with_default(FAST, "instanttensor"), config()),
-    "fast, with both": Configured(
-        engine(SHARE, SEQUENCES).with_default(FAST, "instanttensor"), config()
-    ),
-}
+def first(
+    *given: str, device: str = "cuda", sequences: int = 256, fast: bool = False
+) -> Configured:
+    made = engine(*given)
+    chosen = made.with_default(FAST, "instanttensor") if fast else made
+    return Configured(chosen, config(device=device, sequences=sequences))
 
 
 @pytest.mark.parametrize(
-    ("first", "reason", "doing", "changed"),
+    ("before", "reason", "doing", "changed"),
     [
-        ("plain", FULL, SECOND_TRY, LESS | FEWER),
-        ("with sequences", FULL, SECOND_TRY, LESS),
-        ("with a share", FULL, SECOND_TRY, FEWER),
-        ("on a CPU", FULL, SECOND_TRY, FEWER),
-        ("fast", FULL, SECOND_TRY, OWN | LESS | FEWER),
-        ("fast", OTHER, OTHER_LOADER, OWN),
-        ("fast, with both", FULL, OTHER_LOADER, OWN),
+        (first(), FULL, SECOND_TRY, LESS | FEWER),
+        (first(SEQUENCES), FULL, SECOND_TRY, LESS),
+        (first(SHARE), FULL, SECOND_TRY, FEWER),
+        (first(device="cpu"), FULL, SECOND_TRY, FEWER),
+        (first(fast=True), FULL, SECOND_TRY, OWN | LESS | FEWER),
+        (first(fast=True), OTHER, OTHER_LOADER, OWN),
+        (first(SHARE, SEQUENCES, fast=True), FULL, OTHER_LOADER, OWN),
     ],
 )
 def test_a_second_try_does_without_what_it_says_and_the_operator_has_not_set(
-    first: str, reason: str, doing: str, changed: dict[str, str]
+    before: Configured, reason: str, doing: str, changed: dict[str, str]
 ) -> None:
-    second = second_try(FIRST[first], reason)
+    second = second_try(before, reason)
     assert second
     less, said = second
     assert (said, {default.name: default.value for default in less.defaults}) == (doing, changed)
     assert {name: str(getattr(less.vllm, name.lower())) for name in changed} == changed
-    assert FIRST[first].arguments.vllm.gpu_memory_utilization == 0.95
+    assert before.arguments.vllm.gpu_memory_utilization == 0.95
 
 
 @pytest.mark.parametrize(
-    ("first", "reason"), [("plain", OTHER), ("with both", FULL), ("with one sequence", FULL)]
+    ("before", "reason"),
+    [(first(), OTHER), (first(SHARE, SEQUENCES), FULL), (first(device="cpu", sequences=1), FULL)],
 )
-def test_there_is_no_second_try_that_would_be_the_same(first: str, reason: str) -> None:
-    assert second_try(FIRST[first], reason) is None
+def test_there_is_no_second_try_that_would_be_the_same(before: Configured, reason: str) -> None:
+    assert second_try(before, reason) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +88,6 @@ def test_there_is_no_second_try_that_would_be_the_same(first: str, reason: str) 
         ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory", True),
         ("ValueError: Free memory is less than desired GPU memory utilization (0.95)", True),
         ("ValueError: No available memory for the cache blocks.", False),
-        ("RuntimeError: unknown architecture", False),
     ],
 )
 def test_a_full_memory_differs_from_other_failures(reason: str, is_memory: bool) -> None:
@@ -118,9 +112,6 @@ def test_a_context_below_the_floor_fails_unless_it_is_an_embedders() -> None:
     assert "EMBEDDING_MAX_MODEL_LEN" in (fitting.told(embedder, config(512), 2048, 1024) or "")
 
 
-# Defaults
-
-
 @pytest.mark.parametrize(
     ("changed", "given", "threads"),
     [
@@ -132,9 +123,7 @@ def test_a_context_below_the_floor_fails_unless_it_is_an_embedders() -> None:
         ({}, (RENDERERS,), 1),
     ],
 )
-def test_one_of_two_threads_stays_free(
-    changed: dict[str, Any], given: tuple[str, ...], threads: int
-) -> None:
+def test_a_thread_stays_free(changed: dict[str, Any], given: tuple[str, ...], threads: int) -> None:
     known = {"runner_type": "generate", "multimodal_config": None, "skip_tokenizer_init": False}
     model: Any = SimpleNamespace(renderer_num_workers=1, **{**known, **changed})
     before = EngineArguments(Namespace(renderer_num_workers=1), "m", given=frozenset(given))
@@ -171,24 +160,19 @@ def test_two_engines_share_a_gpu(main: Any, embedder: Any, shares: tuple[float, 
     assert divided(main, embedder) == shares
 
 
-NO_ROOM = f"with {SHARE}={{}} for the model there is no room for it: at most 1 together"
-TOO_MUCH = "with 0.1 for the embedder there is not enough: at most 1 together"
-
-
 @pytest.mark.parametrize(
-    ("main", "embedder", "mistake"),
+    ("main", "embedder", "name"),
     [
-        (None, 0.95, f"EMBEDDING_{SHARE} = '0.95': {NO_ROOM.format(0)}"),
-        (None, 1, f"EMBEDDING_{SHARE} = '1': {NO_ROOM.format(-0.05)}"),
-        (0.8, 0.3, f"EMBEDDING_{SHARE} = '0.3': {NO_ROOM.format(0.8)}"),
-        (0, 0.3, f"EMBEDDING_{SHARE} = '0.3': {NO_ROOM.format(0)}"),
-        (0.95, None, f"{SHARE} = '0.95': {TOO_MUCH}, for example {SHARE}=0.9"),
+        (None, 0.95, f"EMBEDDING_{SHARE}"),
+        (0.8, 0.3, f"EMBEDDING_{SHARE}"),
+        (0, 0.3, f"EMBEDDING_{SHARE}"),
+        (0.95, None, SHARE),
     ],
 )
-def test_shares_that_no_gpu_can_give_are_refused(main: Any, embedder: Any, mistake: str) -> None:
+def test_shares_that_no_gpu_can_give_are_refused(main: Any, embedder: Any, name: str) -> None:
     with pytest.raises(SettingsError) as caught:
         divided(main, embedder)
-    assert [str(one) for one in caught.value.mistakes] == [mistake]
+    assert [one.name for one in caught.value.mistakes] == [name]
 
 
 @given(st.integers(1, 94))

@@ -20,9 +20,7 @@ from worker.engine.inprocess import InProcessEngine
         ({"max_num_seqs": 8, "max_num_active_seqs": 6}, 2, 12),
     ],
 )
-async def test_slots_are_those_of_all_ranks(
-    scheduler: dict[str, int], ranks: int, slots: int
-) -> None:
+async def test_slots_are_of_all_ranks(scheduler: dict[str, int], ranks: int, slots: int) -> None:
     config = SimpleNamespace(
         scheduler_config=SimpleNamespace(**scheduler),
         parallel_config=SimpleNamespace(data_parallel_size=ranks),

@@ -49,9 +49,6 @@ def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyP
         machine.this_machine()
 
 
-# Looks at a model's class in forks
-
-
 def refuse(_: Callable[[], Any]) -> None:
     pytest.fail("what can be answered in a fork is asked of vLLM")
 
@@ -66,7 +63,7 @@ def test_a_function_runs_in_a_fork_which_has_all_that_this_process_has() -> None
 @pytest.mark.parametrize(
     "look", [lambda: 1 // 0, lambda: os._exit(1), lambda: (_ for _ in ())], ids=str
 )
-def test_what_fails_in_a_fork_is_done_in_vllms_own_way_and_prints_nothing(
+def test_a_failed_fork_is_silent(
     look: Callable[[], Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert forked(look, lambda asked: asked is look) is True

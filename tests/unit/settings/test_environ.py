@@ -1,15 +1,25 @@
-"""What the worker writes into the environment, and reads from it."""
+"""What the worker writes into the environment, reads from it, and takes out of it."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
+from support import ROOT
 
 from worker.settings import Settings
-from worker.settings.environment import export, hub_cache, is_set, overwrite, platform_around
+from worker.settings.environment import (
+    SECRETS,
+    hub_cache,
+    is_set,
+    platform_around,
+)
+from worker.settings.names import canonical
 
 
 def exported(environ: dict[str, str], **settings: str) -> dict[str, str]:
-    """Return an environment after the export of settings."""
     Settings.from_env({"MODEL_NAME": "org/model", **settings}).export(environ)
     return environ
 
@@ -39,13 +49,6 @@ def test_a_variable_is_exported(
     assert exported({**environ}, **settings)[name] == value
 
 
-def test_the_choice_of_the_hubs_cache_is_reported_only_where_it_was_made(tmp_path: Path) -> None:
-    settings = Settings.from_env({"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path)})
-    choices = [str(choice) for choice in settings.export({"RUNPOD_LOG_LEVEL": "ERROR"})]
-    assert choices == [f"HF_HOME={tmp_path}/huggingface-cache (in BASE_PATH)"]
-    assert settings.export({"RUNPOD_LOG_LEVEL": "ERROR", "HF_HOME": "/mine"}) == []
-
-
 @pytest.mark.parametrize(
     ("environ", "cache"),
     [
@@ -67,14 +70,6 @@ def test_the_hubs_cache_may_name_variables(name: str, monkeypatch: pytest.Monkey
     assert hub_cache({name: "$SOMEWHERE/${SOMEWHERE}/e"}) == Path("/d/d/e") / below
 
 
-def test_export_keeps_and_overwrite_replaces() -> None:
-    environ = {"A": "operator's"}
-    export({"A": "ours", "B": "ours"}, environ)
-    assert environ == {"A": "operator's", "B": "ours"}
-    overwrite("A", "ours", environ)
-    assert environ["A"] == "ours"
-
-
 @pytest.mark.parametrize(
     ("environ", "around"),
     [
@@ -93,3 +88,71 @@ def test_a_platform_is_where_the_sdk_finds_jobs(environ: dict[str, str], around:
 )
 def test_a_variable_is_set_if_it_holds_anything(environ: dict[str, str], set_: bool) -> None:
     assert is_set("A", environ) is set_
+
+
+# Secrets: no child has them, however it is made
+
+
+PROGRAM = """
+import json, os, subprocess, sys
+from pathlib import Path
+from worker.settings import environment as e
+
+CHILD = "import pathlib, sys; sys.stdout.write(pathlib.Path('/proc/self/environ').read_text())"
+
+COMMAND = [sys.executable, "-c", CHILD]
+
+def look():
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.write(write, Path("/proc/self/environ").read_bytes())
+        os._exit(0)
+    os.wait()
+    return {
+        "own": Path("/proc/self/environ").read_text(),
+        "forked": os.read(read, 100_000).decode(),
+        "started": subprocess.run(COMMAND, capture_output=True).stdout.decode(),
+        "python": os.getenv("RUNPOD_AI_API_KEY", ""),
+    }
+
+values = e.take_secrets()
+taken = look()
+e.give_sdk_its_key()
+given = look()
+everything = dict(e.given_environ())
+print(json.dumps({"values": values, "taken": taken, "given": given, "all": everything}))
+"""
+
+GIVEN = {name: f"canary-{name}-ü" for name in SECRETS}
+
+
+def test_no_process_has_a_secret_in_its_environment_and_the_worker_and_the_sdk_have_theirs() -> (
+    None
+):
+    environ = {
+        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONUTF8": "1",
+        "FIRST": "1",
+        **GIVEN,
+        "LAST": "2",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, check=True
+    )
+    found = json.loads(ran.stdout)
+    assert sorted(found["values"]) == sorted(GIVEN.values())
+    for when in ("taken", "given"):
+        for process in ("own", "forked", "started"):
+            seen = found[when][process]
+            assert ("FIRST=1" in seen, "LAST=2" in seen, "canary" in seen) == (True, True, False)
+    assert GIVEN.items() <= found["all"].items()
+    key = GIVEN["RUNPOD_AI_API_KEY"]
+    assert (found["taken"]["python"], found["given"]["python"]) == ("", key)
+
+
+def test_every_secret_among_the_settings_is_taken() -> None:
+    fields = Settings.model_fields.items()
+    secret = {name.upper() for name, field in fields if field.annotation == SecretStr | None}
+    assert secret
+    assert secret <= {canonical(name) for name in SECRETS}
+    assert {"HF_TOKEN", "SERVE_API_KEY"} <= set(SECRETS)

@@ -1,11 +1,21 @@
-"""The worker's own settings."""
+"""The worker's own settings, and values as operators write them and messages show them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from worker.settings import Settings
 from worker.settings.mistakes import SettingsError
+from worker.settings.values import (
+    is_directory,
+    redact,
+    redact_line,
+    redact_setting,
+    same,
+    scalar,
+    unfit,
+)
 
 MODEL = {"MODEL_NAME": "org/model"}
 FALSE = ["0", "false", "no", "off", "False", "OFF", " no "]
@@ -22,13 +32,8 @@ ROUTES = "can't be turned off, only /chat, /metrics, /openapi.json, /version"
         ("MAX_CONCURRENCY", " Auto", "auto"),
         ("ALLOWED_XARGS", "alpha, beta,", ("alpha", "beta")),
         ("MAX_INPUT_MB", "0.5", 0.5),
-        ("DEFAULT_MIN_BATCH_SIZE", "2.5", 2.5),
-        ("DEFAULT_BATCH_MAX_DELAY_MS", "0", 0),
-        ("DEFAULT_MAX_TOKENS", "99", 99),
         ("LOG_FORMAT", "json", "json"),
         ("FINE_TUNE", "Beside", "beside"),
-        ("FINE_TUNE", "exclusive", "exclusive"),
-        ("FINE_TUNE_MAX_LENGTH", "512", 512),
         ("DISABLED_ROUTES", ' ["/chat", "/metrics"]', ("/chat", "/metrics")),
         ("DISABLED_ROUTES", "/chat, /metrics,", ("/chat", "/metrics")),
         *(("RAW_OPENAI_OUTPUT", text, False) for text in FALSE),
@@ -84,3 +89,85 @@ def test_a_secret_that_is_wrong_itself_is_masked() -> None:
     refusal: Any = {"loc": ("hf_token",), "type": "value_error", "msg": "Value error, too short"}
     mistake = Settings._mistake(refusal, {"hf_token": "hf_secret"})
     assert str(mistake) == "HF_TOKEN = '***': too short"
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("False", False), ("true", True), ("0.5", 0.5), ("null", None), ("1a", "1a")],
+)
+def test_a_scalar_is_read_as_what_it_looks_like(written: str, value: Any) -> None:
+    read = scalar(written)
+    assert (read, type(read)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("off", "0", True),
+        ("Yes", "1", True),
+        ("1", "1.0", True),
+        ("0", "1", False),
+        ("on", "maybe", False),
+    ],
+)
+def test_values_are_the_same_if_they_mean_the_same(one: str, other: str, alike: bool) -> None:
+    assert same(one, other) is same(other, one) is alike
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("https://huggingface.co/Qwen/x", "without address"),
+        ('"Qwen/x"', "without address, quotes"),
+        ("Qwen/x/", "written as owner/name"),
+        ("Qwen/x@main", "its revision has a setting of its own"),
+        ("~/x", "no such directory"),
+        (f"/{'x' * 300}", "no such directory"),
+        ("x" * 300, "written as owner/name"),
+        ("org/my model", "written as owner/name"),
+    ],
+)
+def test_a_name_that_is_no_models_is_refused_with_the_reason(model: str, reason: str) -> None:
+    assert reason in (unfit(model) or "")
+
+
+@pytest.mark.parametrize("model", ["gpt2", "Qwen/Qwen3-0.6B", "org/model:Q4_K_M", "s3://bucket/x"])
+def test_a_name_that_may_be_a_models_is_accepted(model: str) -> None:
+    assert unfit(model) is None
+
+
+def test_a_directory_is_a_model_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a model").mkdir()
+    assert unfit(f"{tmp_path}/a model") is None
+    assert is_directory(str(tmp_path))
+    assert not is_directory("x" * 5000)
+
+
+SECRETS = ["hf-token", "api-key", "aws-secret", "db-password"]
+
+
+@pytest.mark.parametrize(
+    ("line", "redacted"),
+    [
+        ("--api-key 'sk canary two' --seed 1", "--api-key *** --seed 1"),
+        ("--API-KEY canary", "--API-KEY ***"),
+        ("--api-key=canary", "--api-key=***"),
+        ("HF_TOKEN=canary", "HF_TOKEN=***"),
+        ('--hf-overrides \'{"a": "canary"}\'', "--hf-overrides {...}"),
+        ("--hf-overrides={canary}", "--hf-overrides={...}"),
+        ("--max-num-batched-tokens 5", "--max-num-batched-tokens 5"),
+        ("--api-key 'canary", "--api-key ***"),
+        *((f"--{end} canary --{end}=canary", f"--{end} *** --{end}=***") for end in SECRETS),
+    ],
+)
+def test_secrets_in_a_command_line_are_redacted(line: str, redacted: str) -> None:
+    assert redact_line(line) == redacted
+
+
+def test_secrets_are_not_repeated() -> None:
+    for end in SECRETS:
+        assert redact_setting(end.replace("-", "_").upper(), "canary") == "***"
+    assert redact_setting("DTYPE", "half") == "half"
+    assert redact_setting("MAX_TOKENS", "x") == "x"
+    assert redact("http://user:canary@host/x") == "http://***@host/x"
+    assert (redact('{"a": 1}'), redact("[1]"), redact("half")) == ("{...}", "[...]", "half")

@@ -83,9 +83,6 @@ def test_a_secret_shows_in_no_mistake_of_a_file(content: str, tmp_path: Path) ->
     assert "sk-canary" not in str(mistake)
 
 
-# Extra arguments, and speculative decoding:
-
-
 def test_extra_arguments_are_words_as_a_shell_reads_them() -> None:
     assert gather(VLLM_EXTRA_ARGS="--a 'b c' --d=\"e\"").extra == ("--a", "b c", "--d=e")
 

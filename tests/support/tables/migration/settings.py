@@ -26,8 +26,6 @@ REFUSED = [(name, value) for name, value in _DATA["refused"]]
 IDLE = sorted(
     [*((name, "1") for name in _DATA["no effect"]), *_DATA["no effect, with a value"].items()]
 )
-# Where its images keep the hub's cache, below BASE_PATH.
-WEIGHTS = "huggingface-cache/hub"
 # What the hub's form writes into each new endpoint, whether or not it was touched, and what of it
 # has no effect here.
 FORMS = {

@@ -13,7 +13,6 @@ HIDDEN, LAYERS = 128, 2
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The files of a model that its adapters are checked against."""
     folder = tmp_path / "model"
     folder.mkdir()
     config = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 64}

@@ -55,7 +55,6 @@ def size_of(folder: Path) -> int:
 
 @pytest.fixture
 def three(adapter: Path, model: Path) -> Path:
-    """The first of three adapters: a, b, c."""
     for name in ("b", "c"):
         make_adapter(adapter.parent / name, model)
     return adapter.rename(adapter.with_name("a"))
@@ -124,9 +123,7 @@ def test_a_link_that_leads_out_is_not_copied(adapter: Path, tmp_path: Path, link
         fill(copy, adapter.parent, "good")
 
 
-def test_copies_of_ended_processes_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_workers_copies_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     unused = 2**22 + 1  # above the largest id that Linux gives
     mine, left = tmp_path / f"{COPIES}{os.getpid()}-a", tmp_path / f"{COPIES}{unused}-a"

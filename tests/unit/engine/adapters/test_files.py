@@ -63,9 +63,7 @@ def test_a_broken_adapter_is_refused_but_not_by_path(adapter: Path, model: Path,
     ("rank", "remedy"),
     [(9, "set MAX_LORA_RANK=16"), (64, "set MAX_LORA_RANK=64"), (4096, "vLLM takes at most 512")],
 )
-def test_a_rank_that_is_too_high_is_refused(
-    adapter: Path, model: Path, rank: int, remedy: str
-) -> None:
+def test_too_high_a_rank_is_refused(adapter: Path, model: Path, rank: int, remedy: str) -> None:
     configured(r=rank)(adapter)
     message = f"LoRA rank {rank} is greater than max_lora_rank {MOST_RANK}: {remedy}"
     with pytest.raises(BrokenAdapter, match=message):
@@ -96,9 +94,6 @@ def test_modules_of_different_ranks_pass_if_both_parts_of_each_agree() -> None:
 @pytest.mark.parametrize("name", ["owner/never-downloaded", "s3://bucket/model", "a b c"])
 def test_a_model_that_is_neither_here_nor_on_the_hub_has_no_known_shapes(name: str) -> None:
     assert shapes_of(Path(name)) == {}
-
-
-# At the start
 
 
 def modules(**paths: Path | str) -> list[SimpleNamespace]:

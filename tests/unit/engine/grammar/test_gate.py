@@ -93,9 +93,7 @@ async def ask(client: Client, name: str = "a", **structured: Any) -> int:
     ],
     ids=repr,
 )
-async def test_only_what_may_be_slow_is_tried(
-    structured: dict[str, Any], tried: list[Grammar]
-) -> None:
+async def test_what_may_be_slow_is_tried(structured: dict[str, Any], tried: list[Grammar]) -> None:
     trial = Compiler()
     assert await ask(Client(trial), **structured) == 2
     assert trial.asked == tried

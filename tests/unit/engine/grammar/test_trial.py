@@ -54,7 +54,6 @@ async def xgrammars_trial() -> AsyncGenerator[Trial, None]:
 
 @pytest.fixture
 async def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Trial, None]:
-    """A trial whose process answers at once."""
     (tmp_path / "answering.py").write_text(ANSWERING)
     monkeypatch.setattr(module, "PROCESS", "answering")
     monkeypatch.setattr(module, "_SOURCES", tmp_path)
@@ -113,7 +112,7 @@ async def test_an_ended_process_fails_its_trials_and_is_started_again(trial: Tri
     assert pid_of(trial) != pid
 
 
-async def test_a_process_that_prints_anything_else_fails_what_it_had_at_once(
+async def test_junk_of_a_process_fails_what_it_had(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -123,9 +122,7 @@ async def test_a_process_that_prints_anything_else_fails_what_it_had_at_once(
     assert (await trial.of(FINE)).outcome == "fine"
 
 
-async def test_a_process_that_hangs_is_ended_when_the_time_is_over(
-    monkeypatch: pytest.MonkeyPatch, trial: Trial
-) -> None:
+async def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, trial: Trial) -> None:
     await trial.of(FINE)
     pid = pid_of(trial)
     os.kill(pid, signal.SIGSTOP)
@@ -149,9 +146,7 @@ async def test_callers_who_leave_block_nobody(trial: Trial) -> None:
     assert (await trial.of(FINE)).outcome == "fine"
 
 
-async def test_the_process_has_no_environment(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_process_has_no_environment(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_A_TEST", "hidden")
     await trial.of(FINE)
     names = psutil.Process(pid_of(trial)).environ().keys()

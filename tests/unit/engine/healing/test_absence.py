@@ -98,24 +98,20 @@ async def test_a_caller_who_leaves_before_the_requests_have_ended_leaves_the_cor
         assert (first.happened, healer.absence.lasts, healer.dead) == ([], False, False)
 
 
-async def test_a_caller_who_is_cancelled_in_the_block_leaves_when_the_engine_is_back() -> None:
-    second = FakeCore()
-    async with healing(FakeCore(), second) as (healer, used):
+async def test_a_caller_who_is_cancelled_even_twice_does_not_keep_the_engine_away() -> None:
+    second, third = FakeCore(), FakeCore()
+    async with healing(FakeCore(), second, third) as (healer, used):
         caller = Caller(healer)
         await caller.inside.wait()
         await caller.leave()
+        # It leaves when the engine is back.
         assert (used, healer.dead) == ([second], False)
-
-
-async def test_a_caller_who_is_cancelled_twice_does_not_keep_the_engine_away() -> None:
-    second = FakeCore()
-    async with healing(FakeCore(), second) as (healer, used):
         caller = Caller(healer)
         await caller.inside.wait()
         caller.task.cancel()
         await asyncio.sleep(0)
         await caller.leave()
-        await until(lambda: used == [second])
+        await until(lambda: used == [second, third])
 
 
 async def test_a_second_caller_waits_for_the_first() -> None:

@@ -1,4 +1,4 @@
-"""A core's requests, and how its processes end. The processes are real, but no engine's."""
+"""A core: its requests, how its processes end, and what its start changes in this process."""
 
 import asyncio
 import multiprocessing
@@ -11,10 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+import vllm.envs
+from prometheus_client import REGISTRY, CollectorRegistry, Counter
 from support.processes.background import wait_until
 
 from worker.engine.healing.core import LESS_MEMORY, Core
+from worker.engine.healing.starting import environ_may_change, take_metrics
 from worker.engine.healing.watchdog import Heartbeat
 from worker.errors import EngineDead
 
@@ -24,7 +26,6 @@ _context = multiprocessing.get_context("spawn")
 
 @pytest.fixture
 def started() -> Iterator[Started]:
-    """Start a process that calls a function; at the end none is left."""
     processes: list[BaseProcess] = []
 
     def start(target: Any, *args: Any) -> BaseProcess:
@@ -117,3 +118,40 @@ def test_a_stopped_core_is_seen_and_ended_and_builds_nothing(started: Started) -
     wait_until(lambda: stopped.stopped)
     stopped.kill()
     assert rank.exitcode == -signal.SIGKILL
+
+
+# What a start changes in this process: vLLM's variables, and its metrics
+
+
+NAME = "VLLM_CPU_KVCACHE_SPACE"
+
+
+@pytest.fixture(autouse=True)
+def _reading() -> Iterator[None]:
+    yield
+    vllm.envs.disable_envs_cache()
+
+
+def test_vllm_reads_its_variables_while_a_core_starts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with environ_may_change():
+        monkeypatch.setenv(NAME, "3")
+        assert vllm.envs.VLLM_CPU_KVCACHE_SPACE == 3
+    monkeypatch.setenv(NAME, "4")
+    assert vllm.envs.VLLM_CPU_KVCACHE_SPACE == 3
+    with environ_may_change():
+        assert vllm.envs.VLLM_CPU_KVCACHE_SPACE == 4
+
+
+def test_vllms_metrics_of_an_engine_have_a_registry_of_their_own() -> None:
+    take_metrics()  # metrics that importing vLLM may have registered
+    vllms, other = Counter("vllm:asked", "Requests."), Counter("vllm_test", "Another's.")
+    vllms.inc()
+    try:
+        assert REGISTRY.get_sample_value("vllm:asked_total") == 1
+        apart = take_metrics()
+        assert REGISTRY.get_sample_value("vllm:asked_total") is None
+        assert REGISTRY.get_sample_value("vllm_test_total") == 0
+        assert [family.name for family in apart.collect()] == ["vllm:asked"]
+    finally:
+        REGISTRY.unregister(other)
+    assert list(take_metrics().collect()) == []

@@ -1,4 +1,4 @@
-"""Deaths and hangs of cores, and what takes their place. The cores here are no processes."""
+"""Deaths and hangs of cores: who is to blame, and what takes their place. No core is a process."""
 
 import asyncio
 import logging
@@ -7,6 +7,8 @@ import pytest
 from support.engine.cores import CLOCK, LIMITS, FakeCore, healing, until
 
 from worker.engine.healing.healer import Limits
+from worker.engine.healing.suspects import Suspects, belongs
+from worker.engine.healing.watchdog import LATE_S, Silence, prefill_s
 from worker.errors import EngineDead, KilledEngine, StartFailed
 
 HANG_S = 2
@@ -92,16 +94,6 @@ async def test_several_newcomers_begin_again_one_after_the_other() -> None:
         await waits
 
 
-async def test_the_only_request_of_two_crashes_in_a_row_is_not_run_a_third_time() -> None:
-    first, second = FakeCore().add("job").add("other"), FakeCore().add("job").add("another")
-    async with healing(first, second, FakeCore()) as (healer, _):
-        first.die()
-        await healer.back("job")
-        second.die()
-        with pytest.raises(KilledEngine):
-            await healer.back("job")
-
-
 @pytest.mark.parametrize(
     "first",
     [
@@ -140,3 +132,77 @@ async def test_another_core_is_left_alone(core: FakeCore, limits: Limits) -> Non
         end = CLOCK.now + 3 * HANG_S
         await until(lambda: CLOCK.now > end or core.happened)
     assert core.happened == []
+
+
+# Which requests may have killed a core
+
+
+@pytest.mark.parametrize(
+    ("id_", "request_id", "belong"),
+    [
+        ("job", "job", True),
+        ("chatcmpl-job", "job", True),
+        ("cmpl-job-0", "job", True),
+        ("resp_job", "job", True),
+        ("job-12", "job-1", False),
+        ("job-1", "job-12", False),
+        ("ajob", "job", False),
+        ("other", "job", False),
+    ],
+)
+def test_an_id_of_vllms_contains_the_callers(id_: str, request_id: str, belong: bool) -> None:
+    assert belongs(id_, request_id) is belong
+
+
+# A letter is a request. A crash: its newcomers, and all others that ran.
+@pytest.mark.parametrize(
+    ("crashes", "killer", "suspects"),
+    [
+        pytest.param(["a/b"], "a", "a", id="the only newcomer"),
+        pytest.param(["ab/c"], "", "ab", id="several newcomers"),
+        pytest.param(["ab/", "bcd/"], "b", "b", id="the newcomer that was one before"),
+        pytest.param(["a/", "/b"], "", "", id="no newcomers: the one before is forgotten"),
+        pytest.param(["/ab"], "", "", id="no newcomers"),
+        pytest.param(["/ab", "/bc"], "b", "b", id="the only one of two crashes in a row"),
+        pytest.param(["ab/c", "/abd"], "", "ab", id="several of two crashes in a row"),
+        pytest.param(["aa/"], "a", "a", id="two choices of one request"),
+    ],
+)
+def test_one_kills_and_several_are_suspects(crashes: list[str], killer: str, suspects: str) -> None:
+    found = Suspects()
+    for newcomers, _, others in (crash.partition("/") for crash in crashes):
+        found.crashed(newcomers, others)
+    assert "".join(filter(found.is_killer, "abcd")) == killer
+    assert "".join(filter(found.is_suspect, "abcd")) == suspects
+
+
+# A core that hangs, told from one that computes
+
+
+@pytest.mark.parametrize(
+    ("beat_at", "idle_until", "silent_s"),
+    [
+        pytest.param(3, 0, 7, id="since the last sign of life"),
+        pytest.param(0, 6, 4, id="since the first request"),
+        pytest.param(0, 20, 0, id="not while it is idle"),
+    ],
+)
+def test_silence_counts(beat_at: float, idle_until: float, silent_s: float) -> None:
+    silence, found = Silence(0), 0.0
+    for now in range(1, 11):
+        beat = beat_at if now >= beat_at else 0
+        found = silence.look(now, beat, busy=now > idle_until)
+    assert found == silent_s
+
+
+def test_a_time_in_which_this_process_was_frozen_does_not_count() -> None:
+    silence = Silence(0)
+    assert silence.look(1, 0, busy=True) == 1
+    assert silence.look(1 + LATE_S + 60, 0, busy=True) == 0
+    assert silence.look(1 + LATE_S + 61, 0, busy=True) == 1
+
+
+def test_prompts_give_a_step_more_time_up_to_the_most_that_it_computes() -> None:
+    assert prefill_s([], 8192, "cuda") == 0
+    assert prefill_s([100, 50], 8192, "cpu") == 3
+    assert prefill_s([100_000], 2000, "cuda") == prefill_s([2000], 2000, "cuda") == 4

@@ -102,7 +102,6 @@ def test_weights_are_read_ahead_if_memory_has_room(weights: Path, room: int, ahe
     [
         {"safetensors_load_strategy": "lazy"},
         {"load_format": "runai_streamer"},
-        {"load_format": "fastsafetensors"},
         {"load_format": "dummy"},
         {"model_loader_extra_config": {"enable_multithread_load": True}},
     ],
@@ -134,7 +133,6 @@ def disk(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
 def weighed_model(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> EngineArguments:
-    """A model on a local disk, where all loaders are installed."""
     installs(monkeypatch, *ALL)
     disk(tmp_path, monkeypatch, "ext4")
     options = Namespace(model=str(weights), load_format="auto", pipeline_parallel_size=1)

@@ -36,9 +36,7 @@ def test_a_model_takes_what_vllm_says(limits: dict[str, int] | None, kinds: set[
 
 
 @pytest.mark.parametrize(("known", "pixels"), [(40_000_000, 40_000_000), (-1, 0)])
-def test_the_limits_are_those_of_the_settings_and_of_vllms_variable(
-    known: int, pixels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_are_set_or_vllms(known: int, pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm.envs, "VLLM_MAX_IMAGE_PIXELS", known)
     environ = {"ALLOW_REMOTE_MEDIA": "0", "MEDIA_MAX_MB": "3", "MEDIA_MAX_PARTS": "4"}
     limits = media_of(client(None), settings(**environ))._limits
@@ -80,9 +78,7 @@ def test_a_message_is_cut_before_it_is_read(fragment: str) -> None:
 
 
 @pytest.mark.parametrize("propagate", [False, True])
-def test_refusals_are_kept_out_of_vllms_logs(
-    propagate: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_are_not_in_vllms_logs(propagate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     own, above = logging.Handler(), logging.Handler()
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [own])
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", propagate)
