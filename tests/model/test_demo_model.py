@@ -1,4 +1,4 @@
-"""How the demo model is made, its tokenizer and its template; what it answers: test_raw.py."""
+"""How the demo model is made, its tokenizer and its template; what it answers: test_paths.py."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What the engine leaves, limits and computes: slots, its queue, seeds, its log and its keys."""
+"""What the engine leaves, limits and computes: slots, seeds, keys; and what is said of it."""
 
 import asyncio
 import json
@@ -7,19 +7,29 @@ import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import torch
 from model.conftest import Ask
 from support.engine.requests import ended_by_length, text_of, until_idle
 from support.engine.scripted import failure
+from transformers import AutoModelForCausalLM
 
 from worker.app import Worker
+from worker.doctor import fit
+from worker.doctor.candidate import Candidate
+from worker.doctor.findings import Level
+from worker.doctor.memory import GIB, Range
+from worker.engine import compile_key
+from worker.engine.inprocess import InProcessEngine
 from worker.engine.machine import Gpu, Machine
+from worker.engine.options import Options
+from worker.engine.summary import summary
 from worker.logs.reader import Lines
-
-if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+from worker.settings import Settings
+from worker.store import Places, Wanted
+from worker.store.hub import locate
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 LONG: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True}
@@ -33,7 +43,7 @@ SHORT: dict[str, Any] = {
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["raw", "beam", "list", "openai"])
 async def test_a_cancelled_job_frees_its_slot(
-    worker: Worker, demo_engine: "InProcessEngine", ask: Ask, path: str, stream: bool
+    worker: Worker, demo_engine: InProcessEngine, ask: Ask, path: str, stream: bool
 ) -> None:
     body = {"messages": MESSAGES, **LONG, "stream": stream}
     payload = {
@@ -77,7 +87,7 @@ CHAT = {"openai_route": "/v1/chat/completions"}
     ids=["raw", "chat, streamed"],
 )
 async def test_a_request_beyond_the_queue_fails_its_job_as_retryable(
-    demo_engine: "InProcessEngine",
+    demo_engine: InProcessEngine,
     ask: Ask,
     monkeypatch: pytest.MonkeyPatch,
     payload: dict[str, Any],
@@ -97,7 +107,7 @@ TOGETHER = range(5)
 PROMPT_TOKENS = 700
 
 
-async def test_a_seed_holds_for_prompts_in_parts(ask: Ask, demo_engine: "InProcessEngine") -> None:
+async def test_a_seed_holds_for_prompts_in_parts(ask: Ask, demo_engine: InProcessEngine) -> None:
     config = demo_engine._client.vllm_config.scheduler_config
     assert config.enable_chunked_prefill
     assert PROMPT_TOKENS * len(TOGETHER) > config.max_num_batched_tokens > PROMPT_TOKENS
@@ -149,8 +159,6 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 2**30)
 
 
 def key(*hashes: str, on: Machine = CPU) -> str:
-    from worker.engine import compile_key  # noqa: PLC0415 - imports vLLM, which takes seconds
-
     configurations = [SimpleNamespace(compute_hash=partial(str, one)) for one in hashes]
     return compile_key.key_of_engines(configurations, on)
 
@@ -161,8 +169,6 @@ def test_a_key_can_be_read_and_is_a_files_name() -> None:
 
 
 def test_what_changes_compiled_code_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    from worker.engine import compile_key  # noqa: PLC0415 - likewise
-
     one, two = (Machine(cpu=False, gpus=(H100,) * count) for count in (1, 2))
     keys = [key("a"), key("b"), key("a", "b"), key("b", "a"), key("a", on=one), key("a", on=two)]
     # The cache's place is not in it.
@@ -177,8 +183,6 @@ def test_what_changes_compiled_code_changes_the_key(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cpu_has_the_key_of_its_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from worker.engine import compile_key  # noqa: PLC0415 - likewise
-
     cpus = tmp_path / "cpuinfo"
     monkeypatch.setattr(compile_key, "CPUS", cpus)
     keys = []
@@ -188,3 +192,72 @@ def test_a_cpu_has_the_key_of_its_kind(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert len(set(keys)) == len(keys)
     cpus.write_text("processor\t: 0\ncpu MHz\t\t: 0\nflags\t\t: fpu avx2\n")
     assert key("a") == keys[0]
+
+
+# What a start logs of its engine, and what the doctor estimates
+
+
+def parts(line: str) -> dict[str, str]:
+    return dict(part.split(": ", 1) for part in line.split("; "))
+
+
+def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: Settings) -> None:
+    arguments, config = demo_engine._arguments, demo_engine._client.vllm_config
+    slots = config.scheduler_config.max_num_seqs
+    found = parts(summary(arguments, config, settings.max_concurrency, slots))
+    tokens = config.cache_config.num_gpu_blocks * config.cache_config.block_size
+    assert tokens > 100_000
+    versions = found.pop("versions")
+    assert found == {
+        "model": Path(settings.model_name).name,
+        "from": str(Path(settings.model_name).resolve()),
+        "revision": "none",
+        "dtype": "float32",
+        "quantization": "none",
+        "context": "1024 tokens",
+        "parallelism": "tensor 1, pipeline 1, data 1",
+        "KV cache": f"{tokens} tokens",
+        "concurrency": f"300 jobs, {slots} in the engine",
+    }
+    chosen = parts(summary(arguments, config, "auto", 128))
+    assert chosen["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
+    for package in ("python 3.", "vllm", "torch 2.", "runpod 1."):
+        assert package in versions
+
+
+def candidate(settings: Settings, **options: str) -> Candidate:
+    name = settings.model_name
+    snapshot = locate(Wanted(name), Places(Path("/nowhere")))
+    return Candidate.of(Options().parse({"MODEL": name, **options}), snapshot)
+
+
+def reported(engine: InProcessEngine, label: str) -> int:
+    (info,) = (one for one in engine.metrics.collect() if one.name == "vllm:cache_config_info")
+    return int(info.samples[0].labels[label])
+
+
+def test_a_token_takes_what_vllm_says(demo_engine: InProcessEngine, settings: Settings) -> None:
+    model = candidate(settings)
+    tokens = reported(demo_engine, "num_gpu_blocks") * reported(demo_engine, "block_size")
+    token = reported(demo_engine, "kv_cache_memory_bytes") / tokens
+    assert model.token(model.split) == Range(token, token)
+
+
+def test_space_is_estimated_as_by_vllm(demo_engine: InProcessEngine, settings: Settings) -> None:
+    gigabytes = reported(demo_engine, "kv_cache_memory_bytes") // GIB
+    space = {"VLLM_CPU_KVCACHE_SPACE": str(gigabytes)}
+    tokens = reported(demo_engine, "kv_cache_size_tokens")
+    for context, expected in ((int(tokens * 0.9), Level.OK), (int(tokens * 1.2), Level.FAIL)):
+        model = candidate(settings, MAX_MODEL_LEN=str(context))
+        findings = fit.fits(model, Machine(cpu=True), space, 64 * GIB)
+        assert {finding.topic: finding.level for finding in findings} == {
+            "memory": Level.OK,
+            "cache": expected,
+        }
+
+
+def test_weights_take_what_the_loaded_model_takes(demo_model: Path, settings: Settings) -> None:
+    for dtype in ("float32", "bfloat16"):
+        loaded = AutoModelForCausalLM.from_pretrained(demo_model, dtype=getattr(torch, dtype))
+        taken = sum(tensor.numel() * tensor.element_size() for tensor in loaded.parameters())
+        assert candidate(settings, DTYPE=dtype).weights == Range(taken, taken)

@@ -1,6 +1,8 @@
-"""What engines are started with: defaults, shares of a GPU, and less where the memory was full."""
+"""What engines are started with: defaults, shares of a GPU, slots; and less if it was too much."""
 
+import asyncio
 from argparse import Namespace
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.engine.arguments import arguments
+from support.engine.scripted import settings
 
 from worker.engine import fitting
 from worker.engine.arguments import EngineArguments
 from worker.engine.configuring import Configured
 from worker.engine.fitting import SECOND_TRY, SEQUENCES, SHARE
 from worker.engine.gpus import divide_memory
+from worker.engine.inprocess import InProcessEngine
 from worker.engine.launch import OTHER_LOADER, second_try
 from worker.engine.options.automatic import RENDERERS, with_renderer_workers
 from worker.engine.options.fast_loader import LOAD_FORMAT
@@ -181,3 +185,24 @@ def test_the_model_gets_what_the_embedder_leaves(percent: int) -> None:
     assert embedder == percent / 100
     # As written on a command line: no digits of floating-point rounding.
     assert float(f"{main:g}") == main == round((95 - percent) / 100, 2)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "ranks", "slots"),
+    [
+        ({"max_num_seqs": 8}, 1, 8),
+        ({"max_num_seqs": 8, "max_num_active_seqs": None}, 1, 8),
+        ({"max_num_seqs": 8, "max_num_active_seqs": 6}, 1, 6),
+        ({"max_num_seqs": 8, "max_num_active_seqs": 6}, 2, 12),
+    ],
+)
+async def test_slots_are_of_all_ranks(scheduler: dict[str, int], ranks: int, slots: int) -> None:
+    config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(**scheduler),
+        parallel_config=SimpleNamespace(data_parallel_size=ranks),
+    )
+    core: Any = SimpleNamespace(client=SimpleNamespace(vllm_config=config))
+    arguments: Any = SimpleNamespace(vllm=SimpleNamespace(served_model_name=["demo"]))
+    loop = asyncio.get_running_loop()
+    engine = InProcessEngine(core, arguments, settings(), loop, Future(), lambda: core)
+    assert engine.slots == slots
