@@ -9,7 +9,6 @@ from worker.job import ACCEPTED_INPUTS
 CHAT = "/v1/chat/completions"
 TURN = {"role": "user", "content": "Hi"}
 SECRET = "my secret prompt"
-FINE_TUNE = "ftjob-" + "a" * 24
 
 Payload = dict[str, Any]
 
@@ -146,15 +145,6 @@ PARAMS: list[tuple[Payload, str, str, list[Any]]] = [
     ({}, "length_penalty", BEAM_ONLY, [2]),
     ({}, "guided_decoding", "an object", ["json", [], True, 7]),
 ]
-# The same of fine-tunes.
-OF_FILE: Payload = {"training_file": "a"}
-TUNED: list[tuple[Payload, str, str, list[Any]]] = [
-    ({}, "rows", EMPTY, [[]]),
-    ({}, "training_file", EMPTY.replace("List", "Value"), [""]),
-    (OF_FILE, "max_runtime_sec", "Input should be greater than 0", [0]),
-    (OF_FILE, "seed", INTEGER, [1.5]),
-]
-
 # What vLLM has dropped: the forms, the key, what replaces it.
 BACKEND = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
 PROCESSORS = "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them"
@@ -210,8 +200,6 @@ NO_UNICODE = f"{TEXT}, unable to parse raw data as a unicode string"
 REPEATED = "200 times for as many sampling_params it has 1,004,000 characters, at most 1,000,000"
 EACH_OF_200: Payload = {"prompts": ["a"] * 200, "sampling_params": [{}] * 200}
 EITHER = "either a prompt or prompts"
-SOURCES = "one of id, training_file, training_path and rows"
-GOES_ON = "a fine-tune that is there goes on with its id alone"
 PLACES: list[tuple[str, str, Payload]] = [
     ("input", NO_UNICODE, {**RAW, "\ud83d": 1}),
     (
@@ -231,10 +219,6 @@ PLACES: list[tuple[str, str, Payload]] = [
     ("guided_choice.0", TEXT, {**LLM_ENGINE, "guided_choice": [1]}),
     ("input", EITHER, {**LLM_ENGINE, "prompt": None}),
     ("input", EITHER, {**LLM_ENGINE, "prompts": ["b"]}),
-    ("fine_tune", SOURCES, {"fine_tune": {}}),
-    ("fine_tune", SOURCES, {"fine_tune": {"id": FINE_TUNE, "training_file": "a"}}),
-    ("fine_tune", SOURCES, {"fine_tune": {"rows": [{}], "training_path": "rows.csv"}}),
-    ("fine_tune", GOES_ON, {"fine_tune": {"id": FINE_TUNE, "suffix": "other"}}),
 ]
 
 # Other messages: the parameter, the whole message, the input.
@@ -251,7 +235,6 @@ ONE_KIND = "an answer is held to one of guided_json, guided_regex, not more"
 OF_N = "sampling_params.best_of: at least n, which are chosen from that many"
 TWO_MISTAKES = f"sampling_params.n: {AT_LEAST(1)}; sampling_params.best_of: {INTEGER}"
 OUTSIDE = f"sampling_params.return_token_log_probs: {BOOLEAN}"
-NO_FILE = "unknown key 'fine_tune.trainingfile': did you mean 'fine_tune.training_file'?"
 MESSAGES: list[tuple[str | None, str, Any]] = [
     *((None, NO_SHAPE, payload) for payload in NO_SHAPES),
     ("z" * 65, f"unknown key {'z' * 64!r}...", {**RAW, "z" * 65: 1}),
@@ -262,7 +245,6 @@ MESSAGES: list[tuple[str | None, str, Any]] = [
     ("n", TWO_MISTAKES, sampled(best_of="2", n=0)),
     ("return_token_log_probs", OUTSIDE, {**RAW, "return_token_log_probs": "yes"}),
     (PATTERN, THE_SAME, TWO_PATTERNS),
-    ("fine_tune.trainingfile", NO_FILE, {"fine_tune": {"trainingfile": "a"}}),
     ("guided_json", ONE_KIND, {**LLM_ENGINE, "guided_json": {}, "guided_regex": "a"}),
 ]
 
@@ -276,10 +258,6 @@ def refused() -> Iterator[tuple[str | None, str, Any]]:
     for base, key, message, values in PARAMS:
         name = f"sampling_params.{key}"
         yield from ((key, f"{name}: {message}", sampled(**base, **{key: one})) for one in values)
-    for base, key, message, values in TUNED:
-        name = f"fine_tune.{key}"
-        tuned = ({"fine_tune": {**base, key: one}} for one in values)
-        yield from ((name, f"{name}: {message}", payload) for payload in tuned)
     for key, instead, payload in GONE:
         yield key, f"sampling_params: {key} is gone: {instead}", payload
     for keys, payload in SEVERAL:

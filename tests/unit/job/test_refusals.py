@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from support.tables.refused_jobs import RAW, refused
+from support.tables import refused_jobs, refused_work
+from support.tables.refused_jobs import RAW
 
 from worker.errors import InvalidInput
 from worker.job import ACCEPTED_INPUTS, SHAPES, parse_input
@@ -11,7 +12,10 @@ from worker.job import ACCEPTED_INPUTS, SHAPES, parse_input
 
 @pytest.mark.parametrize(
     ("param", "message", "payload"),
-    [pytest.param(*case, id=case[1][:60].replace("\n", " ")) for case in refused()],
+    [
+        pytest.param(*case, id=ascii(case[1])[1:60])
+        for case in (*refused_jobs.refused(), *refused_work.refused())
+    ],
 )
 def test_a_refusal_says_what_is_wrong_and_what_would_be_right(
     param: str | None, message: str, payload: Any

@@ -11,13 +11,12 @@ from support.batches import as_text, lines, results
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine, chat, replying, tokens
 
-from worker.files import Files
 from worker.job.long_work import LongWork
 
 
 @pytest.fixture
 def caller(engine: ScriptedEngine, tmp_path: Path) -> Caller:
-    """A caller whose volume has one file, and links that lead out of it or to what is private."""
+    """A caller whose volume has a file, and links that lead out of it or to what is private."""
     root = tmp_path / "volume"
     (root / "inbox").mkdir(parents=True)
     (root / "inbox" / "a.jsonl").write_bytes(as_text(lines(1)))
@@ -27,105 +26,27 @@ def caller(engine: ScriptedEngine, tmp_path: Path) -> Caller:
     return Caller(engine, root)
 
 
-def on_volume(caller: Caller) -> list[Path]:
-    return sorted(caller.root.rglob("*"))
-
-
-async def refusal(caller: Caller, spec: dict[str, Any]) -> dict[str, Any]:
-    """Return how a job fails; it leaves nothing, and its error has no path of the machine."""
-    before = on_volume(caller)
-    error = await caller.refused_job(batch=spec)
-    assert (caller.engine.asked, on_volume(caller)) == ([], before)
-    assert str(caller.root.parent) not in json.dumps(error)
-    return error
-
-
-# A source that is there; each refused job names one, unless it has another.
-PATH = {"input_path": "inbox/a.jsonl"}
-SOURCES = "one of id, input_file_id"
-
-
+# unit/job has what is no batch, unit/volume the other paths.
 @pytest.mark.parametrize(
     ("spec", "param", "says"),
     [
-        # One row of those that the route refuses, too.
-        (
-            {**PATH, "endpoint": CHAT, "completion_window": "15d"},
-            "batch.completion_window",
-            "14 days",
-        ),
-        ({"endpoint": CHAT}, "batch", SOURCES),
-        ({**PATH, "endpoint": CHAT, "input_file_id": "file-a"}, "batch", SOURCES),
-        ({**PATH, "endpoint": CHAT, "requests": lines(1)}, "batch", SOURCES),
-        ({**PATH, "endpoint": CHAT, "id": "batch_a"}, "batch", SOURCES),
-        ({"id": "batch_a", "endpoint": CHAT}, "batch", "with its id alone"),
-        (PATH, "batch", "endpoint"),
-        ({**PATH, "endpoint": ""}, "batch.endpoint", "one of"),
-        ({**PATH, "endpoint": "/score"}, "endpoint", "nothing that demo can do"),
-        ({"endpoint": CHAT, "requests": []}, "batch.requests", ""),
-        ({"endpoint": CHAT, "requests": [1]}, "batch.requests.0", "dictionary"),
-        ({"endpoint": CHAT, "requests": "{}"}, "batch.requests", ""),
-        (
-            {**PATH, "endpoint": CHAT, "max_runtime_sec": 0},
-            "batch.max_runtime_sec",
-            "greater than 0",
-        ),
-        ({**PATH, "endpoint": CHAT, "max_runtime_sec": float("inf")}, "batch.max_runtime_sec", ""),
-        ({**PATH, "endpoint": CHAT, "max_runtime_sec": "60"}, "batch.max_runtime_sec", ""),
+        ({"input_path": "inbox/a.jsonl", "endpoint": "/score"}, "endpoint", "that demo can do"),
+        ({"input_path": "inbox/leak"}, "input_path", "out of the volume"),
+        ({"input_path": "inbox/mine/batches"}, "input_path", "callers' paths are below"),
+        ({"input_path": "inbox/A.jsonl"}, "input_path", "no such file"),
+        ({"input_path": "\ud800.jsonl"}, "input_path", "leads to nothing"),
     ],
 )
-async def test_a_job_that_is_no_batch_is_refused_naming_the_field(
-    caller: Caller, spec: dict[str, Any], param: str, says: str
+async def test_a_job_that_is_refused_leaves_nothing_and_names_no_path_of_the_machine(
+    caller: Caller, spec: dict[str, Any], param: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    error = await refusal(caller, spec)
+    before = sorted(caller.root.rglob("*"))
+    error = await caller.refused_job(batch={"endpoint": CHAT, **spec})
     assert (error["code"], error["param"]) == (400, param)
     assert says in error["message"]
-
-
-# One path of each reason: unit/volume has the others.
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        ("s3://bucket", "names a file"),
-        ("\ud800.jsonl", "leads to nothing"),
-        ("inbox/leak", "out of the volume"),
-        ("inbox/mine/batches", "callers' paths are below"),
-        ("inbox/.env", "begins with a dot"),
-        ("s3://other/inbox/a.jsonl", "no other bucket"),
-        ("inbox/%2e%2e/secret", "no such file"),
-        ("inbox/A.jsonl", "no such file"),
-        ("inbox/a.jsonl/b", "no such file"),
-    ],
-)
-async def test_a_path_that_is_no_file_of_a_callers_is_refused(
-    caller: Caller, path: str, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    error = await refusal(caller, {"endpoint": CHAT, "input_path": path})
-    assert (error["code"], error["param"]) == (400, "input_path")
-    assert says in error["message"]
+    assert str(caller.root.parent) not in json.dumps(error)
+    assert (caller.engine.asked, sorted(caller.root.rglob("*"))) == ([], before)
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
-
-
-@pytest.mark.parametrize(
-    ("spec", "param"),
-    [
-        ({"id": "batch_../secret"}, "batch_id"),
-        ({"endpoint": CHAT, "input_file_id": "file-../secret"}, "input_file_id"),
-    ],
-)
-async def test_texts_that_are_no_ids_are_404(
-    caller: Caller, spec: dict[str, Any], param: str
-) -> None:
-    error = await refusal(caller, spec)
-    assert (error["code"], error["param"]) == (404, param)
-
-
-async def test_a_file_of_another_purpose_is_no_input(caller: Caller) -> None:
-    content = [as_text(lines(1))]
-    file = Files.of(caller.settings).receive(content, filename="a", purpose="fine-tune")
-    error = await refusal(caller, {"endpoint": CHAT, "input_file_id": file.id})
-    assert (error["code"], error["param"]) == (400, "input_file_id")
-    assert "'fine-tune', not 'batch'" in error["message"]
 
 
 async def batch_of(caller: Caller, **spec: Any) -> dict[str, Any]:
@@ -135,13 +56,11 @@ async def batch_of(caller: Caller, **spec: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("endpoint", ["/score", "/v1/score"])
 async def test_an_endpoint_without_v1_is_taken_with_it_too(caller: Caller, endpoint: str) -> None:
-    caller.engine.app, caller.engine.bodies = (
-        replying('{"data": []}'),
-        {"/score": frozenset({"text_1"})},
-    )
+    caller.engine.app = replying('{"data": []}')
+    caller.engine.bodies = {"/score": frozenset({"text_1"})}
     requests = lines(2, endpoint=endpoint, text_1="a")
     batch = await batch_of(caller, requests=requests, endpoint=endpoint)
-    assert batch["request_counts"]["completed"] == 2, batch
+    assert batch["request_counts"]["completed"] == 2
 
 
 async def test_an_answer_that_no_yield_could_hold_is_fine_in_a_batch(caller: Caller) -> None:

@@ -177,7 +177,3 @@ async def test_without_a_volume_for_the_adapter_nothing_is_trained(caller: Calle
     error = await without.refused_job(fine_tune={"id": ID})
     assert (error["code"], left.ended(), pids(left)) == (507, False, [])
     assert "BASE_PATH" in error["message"]
-
-
-async def test_an_unknown_one_is_refused(caller: Caller) -> None:
-    assert (await caller.refused_job(fine_tune={"id": ID}))["code"] == 404

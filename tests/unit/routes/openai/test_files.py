@@ -172,21 +172,6 @@ async def test_a_list_has_pages_an_order_and_a_purpose(caller: Caller) -> None:
     assert (await caller.get(f"{FILES}?purpose=batch"))["data"] == found[::-1]
 
 
-@pytest.mark.parametrize(
-    ("query", "code", "param"),
-    [
-        ("limit=0", 400, "limit"),
-        ("limit=10001", 400, "limit"),
-        ("limit=ten", 400, "limit"),
-        ("order=up", 400, "order"),
-        ("after=file-x", 404, "after"),
-    ],
-)
-async def test_a_wrong_query_is_refused(caller: Caller, query: str, code: int, param: str) -> None:
-    error = await caller.refused("GET", f"{FILES}?{query}")
-    assert (error["code"], error["param"]) == (code, param)
-
-
 @pytest.mark.parametrize("query", ["limit=&order=&after=&purpose=", "beta=true"])
 async def test_an_empty_value_or_unknown_name_changes_nothing(caller: Caller, query: str) -> None:
     assert (await caller.get(f"{FILES}?{query}"))["data"] == []
@@ -253,13 +238,6 @@ async def test_a_range_of_content_comes_as_base64(caller: Caller, query: str, pa
 async def test_a_range_that_is_none_is_refused_by_name(caller: Caller, query: str) -> None:
     error = await caller.refused("GET", f"{stored(caller, b'a')}?{query}")
     assert (error["code"], error["param"]) == (400, query.partition("=")[0])
-
-
-@pytest.mark.parametrize("end", ["", "/content", "/delete"])
-@pytest.mark.parametrize("id", ["file-" + "a" * 24, "%2e%2e", "a%00b"])
-async def test_what_is_no_file_is_not_found(caller: Caller, id: str, end: str) -> None:
-    method = "POST" if end == "/delete" else "GET"
-    assert (await caller.refused(method, f"{FILES}/{id}{end}"))["code"] == 404
 
 
 async def test_another_method_is_refused_with_those_that_are_taken(caller: Caller) -> None:

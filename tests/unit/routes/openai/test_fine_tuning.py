@@ -13,7 +13,7 @@ from support.engine.scripted import ScriptedEngine, replying
 from support.fine_tunes import created, eval_loss, loss, tell, uploaded
 
 from worker.fine_tunes.request import Checkpoint, Error, Result
-from worker.fine_tunes.store import PREFIX, FineTunes
+from worker.fine_tunes.store import FineTunes
 from worker.job.long_work import LongWork
 
 JOBS = "/v1/fine_tuning/jobs"
@@ -178,16 +178,3 @@ async def test_a_job_that_failed_says_why(caller: Caller, fine_tunes: FineTunes)
     fine_tune.end(Result(status="failed", at=300, error=error))
     job = FineTuningJob.model_validate(await caller.get(f"{JOBS}/{fine_tune.id}"))
     assert (job.status, job.error and job.error.model_dump()) == ("failed", error.model_dump())
-
-
-@pytest.mark.parametrize("id", [PREFIX + "a" * 24, PREFIX + "%2e%2e", "a\0b"])
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        *(("GET", path) for path in ("", "/events", "/checkpoints")),
-        *(("POST", path) for path in ("/cancel", "/pause", "/resume")),
-    ],
-)
-async def test_an_unknown_one_is_404(caller: Caller, method: str, path: str, id: str) -> None:
-    error = await caller.refused(method, f"{JOBS}/{id}{path}")
-    assert (error["code"], error["param"]) == (404, "fine_tuning_job_id")

@@ -121,11 +121,6 @@ async def test_one_is_cancelled_once(caller: Caller, fine_tunes: FineTunes) -> N
     assert await caller.job(**cancel) == {"success": False}
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("PUT", "/cancel"), ("GET", "/events")])
-async def test_one_that_is_not_there_is_404(caller: Caller, method: str, path: str) -> None:
-    assert (await caller.refused(method, f"{FINE_TUNES}/ft-none{path}"))["code"] == 404
-
-
 async def test_a_list_has_the_newest_first(caller: Caller, fine_tunes: FineTunes) -> None:
     ids = [created(fine_tunes, created_at=second).id for second in range(3)]
     jobs = (await caller.get(FINE_TUNES))["jobs"]

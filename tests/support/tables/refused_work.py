@@ -1,0 +1,82 @@
+"""Inputs of jobs that run batches and fine-tunes, refused with a message and the field it names."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from support.tables.refused_jobs import AT_LEAST, AT_MOST, CHAT, EMPTY, INTEGER, LIST, OBJECT, TEXT
+from worker.job.batch import ENDPOINTS
+
+Spec = dict[str, Any]
+
+ON_VOLUME: Spec = {"input_path": "inbox/a.jsonl", "endpoint": CHAT}
+OF_FILE: Spec = {"training_file": "a"}
+ABOVE_0 = "Input should be greater than 0"
+URLS = f"one of {', '.join(ENDPOINTS)}"
+WINDOW = "hours or days, at most 14 days: 24h, 7d"
+WINDOWS = ["", "90m", "0h", "-1d", "15d", "337h", "٢h", "24h\n"]
+HALF = "has half of a surrogate pair, which is no character"
+SIZES = "keys and values have at most 64 and 512 characters"
+EXPIRY, ANCHORED = "output_expires_after", {"anchor": "created_at"}
+
+# Wrong values: what else there is, the key, the field below it, what is said of it, the values.
+VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
+    "batch": [
+        (ON_VOLUME, "endpoint", "", URLS, ["/v1/audio", f"{CHAT}/../x", f"{CHAT}?a=1", ""]),
+        (ON_VOLUME, "endpoint", "", TEXT, [5]),
+        (ON_VOLUME, "completion_window", "", WINDOW, WINDOWS),
+        (ON_VOLUME, "completion_window", "", TEXT, [24]),
+        (ON_VOLUME, "metadata", "", "at most 16 pairs", [{f"{n}": "a" for n in range(17)}]),
+        (ON_VOLUME, "metadata", "", SIZES, [{"a" * 65: "a"}, {"a": "a" * 513}]),
+        (ON_VOLUME, "metadata", "", OBJECT, [["a"]]),
+        (ON_VOLUME, "metadata", ".a", TEXT, [{"a": 1}]),
+        (ON_VOLUME, "metadata", ".a", HALF, [{"a": "\ud800"}]),
+        (ON_VOLUME, "metadata", ".\ufffd\ufffd\ufffd.[key]", HALF, [{"\udfff": "a"}]),
+        (ON_VOLUME, EXPIRY, ".seconds", AT_LEAST(3600), [{**ANCHORED, "seconds": 3599}]),
+        (ON_VOLUME, EXPIRY, ".seconds", AT_MOST(2_592_000), [{**ANCHORED, "seconds": 2_592_001}]),
+        (ON_VOLUME, EXPIRY, ".anchor", "Field required", [{"seconds": 3600}]),
+        (ON_VOLUME, "data_parallelism", "", AT_LEAST(1), [0]),
+        (ON_VOLUME, "data_parallelism", "", AT_MOST(64), [65]),
+        (ON_VOLUME, "data_parallelism", "", INTEGER, [1.5]),
+        (ON_VOLUME, "max_runtime_sec", "", ABOVE_0, [0]),
+        (ON_VOLUME, "max_runtime_sec", "", "Input should be a finite number", [math.inf]),
+        (ON_VOLUME, "input_file_id", "", TEXT, [5]),
+        (ON_VOLUME, "requests", "", EMPTY, [[]]),
+        (ON_VOLUME, "requests", "", LIST, ["{}"]),
+        (ON_VOLUME, "requests", ".0", OBJECT, [[1]]),
+    ],
+    "fine_tune": [
+        ({}, "rows", "", EMPTY, [[]]),
+        ({}, "training_file", "", EMPTY.replace("List", "Value"), [""]),
+        (OF_FILE, "max_runtime_sec", "", ABOVE_0, [0]),
+        (OF_FILE, "seed", "", INTEGER, [1.5]),
+    ],
+}
+# Keys that do not go together, or lack one: the work, what is said of it, its specs.
+ONE_OF = "one of id, {}".format
+ALONE = "a {} that is there goes on with its id alone".format
+BATCHES = ONE_OF("input_file_id, requests and input_path")
+FINE_TUNES = ONE_OF("training_file, training_path and rows")
+TOGETHER: list[tuple[str, str, list[Spec]]] = [
+    ("batch", BATCHES, [{**ON_VOLUME, key: "a"} for key in ("input_file_id", "id")]),
+    ("batch", BATCHES, [{"endpoint": CHAT}, {**ON_VOLUME, "requests": [{}]}]),
+    ("batch", ALONE("batch"), [{"id": "batch_a", "endpoint": CHAT}]),
+    ("batch", "endpoint: the URL of the lines", [{"input_path": "a"}]),
+    ("fine_tune", FINE_TUNES, [{}, {"id": "a", **OF_FILE}, {"rows": [{}], "training_path": "a"}]),
+    ("fine_tune", ALONE("fine-tune"), [{"id": "a", "suffix": "other"}]),
+]
+# Unknown keys, with the one that is meant.
+UNKNOWN = [("batch", "endpont", "endpoint"), ("fine_tune", "trainingfile", "training_file")]
+
+
+def refused() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the parameter, the message and the input of every case."""
+    for work, rows in VALUES.items():
+        for base, key, below, message, values in rows:
+            name = f"{work}.{key}{below}"
+            yield from ((name, f"{name}: {message}", {work: {**base, key: it}}) for it in values)
+    for work, message, specs in TOGETHER:
+        yield from ((work, f"{work}: {message}", {work: spec}) for spec in specs)
+    for work, key, meant in UNKNOWN:
+        message = f"unknown key '{work}.{key}': did you mean '{work}.{meant}'?"
+        yield f"{work}.{key}", message, {work: {key: "a"}}
