@@ -1,6 +1,5 @@
 """LLM Engine's completions: the form of its jobs as a route, whole and by events."""
 
-import json
 from typing import Any
 
 import pytest
@@ -31,46 +30,51 @@ def outputs_of(yields: list[str]) -> list[dict[str, Any]]:
     return [event["output"] for text in yields for event in events_in(text)]
 
 
-async def job_of(engine: ScriptedEngine, route: str, **body: Any) -> RawJob:
-    """Return the raw job that the engine gets."""
+# unit/app has the same form as a job.
+
+
+@pytest.mark.parametrize("route", [SYNC, STREAM])
+async def test_the_model_is_in_the_query_and_nulls_are_none(
+    engine: ScriptedEngine, route: str
+) -> None:
     engine.script = tuple(tokens("a"))
+    nulls = dict.fromkeys(["stop_sequences", "top_k", "skip_special_tokens"])
+    # A null in a schema is the caller's.
+    schema = {"type": "object", "properties": {"a": {"const": None}}}
+    body = {"max_new_tokens": 7, "temperature": 0.0, "guided_json": schema, **nulls}
     await yields_of(engine, asking(route, **body))
     (job,) = engine.asked
     assert isinstance(job, RawJob)
-    return job
+    assert (job.model, job.prompt, job.stream) == ("org/tuned", "Hi", route == STREAM)
+    structured = {"structured_outputs": {"json": schema}}
+    assert job.sampling_params.vllm == {"max_tokens": 7, "temperature": 0.0, **structured}
 
 
 async def test_an_answer_is_whole_and_counts_its_tokens(engine: ScriptedEngine) -> None:
     engine.script = tuple(tokens("a", "b", "c"))
     output = {"text": "abc", "num_prompt_tokens": 3, "num_completion_tokens": 3}
-    answer = {"request_id": "job-1", "output": output}
-    assert await yields_of(engine, asking(SYNC)) == [answer]
+    assert await yields_of(engine, asking(SYNC)) == [{"request_id": "job-1", "output": output}]
 
 
 async def test_a_token_is_an_event_however_many_a_yield_holds(engine: ScriptedEngine) -> None:
-    engine.script = tuple(tokens(*"abcde"))
-    yields = await yields_of(engine, {**asking(STREAM), "max_batch_delay_ms": 0})
-    assert [text.count("data: ") for text in yields] == [1, 3, 1]
-    counts = [
-        {"text": text, "finished": False, "num_completion_tokens": number}
-        for number, text in enumerate("abcde", 1)
-    ]
-    counts[-1] |= {"finished": True, "num_prompt_tokens": 3}
-    assert outputs_of(yields) == counts
-
-
-async def test_each_event_has_the_log_probability_of_its_token(engine: ScriptedEngine) -> None:
     script = [
         Delta(0, text, 1, 3, logprobs=[{"token": text, "logprob": -number}])
-        for number, text in enumerate("abcd")
+        for number, text in enumerate("abcde", 1)
     ]
     engine.script = (*script, Delta(0, "", 0, 3, finish_reason="stop"))
-    payload = {**asking(STREAM, return_token_log_probs=True), "max_batch_size": 50}
+    payload = {**asking(STREAM, return_token_log_probs=True), "max_batch_delay_ms": 0}
     yields = await yields_of(engine, payload)
-    found = [output["token"] for output in outputs_of(yields)]
-    wanted = [{"token": text, "log_prob": -number} for number, text in enumerate("abcd")]
-    assert found == [*wanted, None]
-    assert len(yields) < len(found)
+    assert [text.count("data: ") for text in yields] == [1, 3, 2]
+    *outputs, last = outputs_of(yields)
+    assert outputs == [
+        {
+            **{"text": text, "finished": False, "num_completion_tokens": number},
+            "token": {"token": text, "log_prob": -number},
+        }
+        for number, text in enumerate("abcde", 1)
+    ]
+    end = {"text": "", "finished": True, "num_completion_tokens": 5, "num_prompt_tokens": 3}
+    assert last == {**end, "token": None}
 
 
 async def test_decoded_events_are_a_list_if_the_operator_wants_them(engine: ScriptedEngine) -> None:
@@ -99,27 +103,12 @@ async def test_a_stream_that_breaks_ends_with_an_event_that_says_so(engine: Scri
     assert (content["error"], content.keys()) == (error["message"], {"error", "timestamp"})
 
 
-@pytest.mark.parametrize("route", [SYNC, STREAM])
-async def test_the_model_is_in_the_query_nulls_are_none(engine: ScriptedEngine, route: str) -> None:
-    nulls = dict.fromkeys(["stop_sequences", "top_k", "guided_json", "skip_special_tokens"])
-    job = await job_of(engine, route, max_new_tokens=7, temperature=0.0, **nulls)
-    assert (job.model, job.prompt, job.stream) == ("org/tuned", "Hi", route == STREAM)
-    assert job.sampling_params.vllm == {"max_tokens": 7, "temperature": 0.0}
-
-
-async def test_a_null_in_a_schema_is_the_callers(engine: ScriptedEngine) -> None:
-    schema = {"type": "object", "properties": {"a": {"const": None}}}
-    job = await job_of(engine, SYNC, guided_json=schema)
-    assert json.loads(json.dumps(job.sampling_params.vllm))["structured_outputs"]["json"] == schema
-
-
 # One mistake of each kind: unit/job has the others of this form.
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ({"temperature": 1.5}, "temperature"),
         ({"max_new_token": 5}, "did you mean 'max_new_tokens'?"),
-        ({"prompt": None}, "either a prompt or prompts"),
         ({"prompt": None, "prompts": ["a"]}, "prompt"),
     ],
 )

@@ -36,19 +36,12 @@ def caller(engine: ScriptedEngine, tmp_path: Path, tuned: Path) -> Caller:
     return Caller(engine, tmp_path, BASE_PATH=str(tmp_path))
 
 
-@pytest.fixture
-def allowed(caller: Caller) -> Caller:
-    """A caller who may delete adapters."""
-    return Caller(caller.engine, caller.root, BASE_PATH=str(caller.root), **ALLOWED)
-
-
-async def delete(caller: Caller, name: str) -> Any:
-    return await caller.job(route=f"{ENDPOINTS}/{name}", method="DELETE")
+def configured(caller: Caller, environ: dict[str, str]) -> Caller:
+    return Caller(caller.engine, caller.root, BASE_PATH=str(caller.root), **environ)
 
 
 async def test_models_and_adapters_are_listed_with_their_base(caller: Caller) -> None:
-    model = replace(caller.engine.model, gpus=4, quantization="awq_marlin")
-    caller.engine.model = model
+    caller.engine.model = replace(caller.engine.model, gpus=4, quantization="awq_marlin")
     found = (await caller.get(ENDPOINTS))["model_endpoints"]
     names = [(one["name"], one["model_name"]) for one in found]
     assert names == [("org/demo", "org/demo"), ("given", "org/demo"), ("tuned", "org/demo")]
@@ -56,9 +49,7 @@ async def test_models_and_adapters_are_listed_with_their_base(caller: Caller) ->
         assert (one["quantize"], one["num_shards"]) == ("awq", 4)
         assert (one["source"], one["status"]) == ("hugging_face", "READY")
     assert await caller.get(f"{ENDPOINTS}/org/demo") == found[0]
-
-
-async def test_a_quantization_that_the_client_does_not_know_is_left_out(caller: Caller) -> None:
+    # The client does not know all of them.
     caller.engine.model = replace(caller.engine.model, quantization="fp8")
     assert (await caller.get(f"{ENDPOINTS}/org/demo"))["quantize"] is None
 
@@ -67,20 +58,20 @@ async def test_a_quantization_that_the_client_does_not_know_is_left_out(caller: 
 @pytest.mark.parametrize(
     ("method", "name"), [("GET", "a/b"), ("DELETE", "a/b"), ("DELETE", "download")]
 )
-async def test_a_name_that_is_not_served_is_404(allowed: Caller, method: str, name: str) -> None:
-    error = await allowed.refused(method, f"{ENDPOINTS}/{name}")
+async def test_a_name_that_is_not_served_is_404(caller: Caller, method: str, name: str) -> None:
+    error = await configured(caller, ALLOWED).refused(method, f"{ENDPOINTS}/{name}")
     assert (error["code"], f"'{name}'" in error["message"]) == (404, True)
 
 
-async def test_an_adapter_is_deleted_and_unloaded(allowed: Caller, tuned: Path) -> None:
-    assert await delete(allowed, "tuned") == {"deleted": True}
-    assert (list(tuned.parent.iterdir()), allowed.engine.adapters) == ([], [])
-
-
-async def test_an_adapter_of_a_fine_tune_needs_no_permission(caller: Caller, tuned: Path) -> None:
-    (tuned / MADE).write_text('{"id": "ftjob-a"}')
-    assert await delete(caller, "tuned") == {"deleted": True}
-    assert list(tuned.parent.iterdir()) == []
+@pytest.mark.parametrize("environ", [ALLOWED, {}], ids=["allowed", "of a fine-tune"])
+async def test_an_adapter_is_deleted_and_unloaded(
+    caller: Caller, tuned: Path, environ: dict[str, str]
+) -> None:
+    if not environ:
+        (tuned / MADE).write_text('{"id": "ftjob-a"}')
+    delete = {"route": f"{ENDPOINTS}/tuned", "method": "DELETE"}
+    assert await configured(caller, environ).job(**delete) == {"deleted": True}
+    assert (list(tuned.parent.iterdir()), caller.engine.adapters) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -94,8 +85,7 @@ async def test_an_adapter_of_a_fine_tune_needs_no_permission(caller: Caller, tun
 async def test_what_is_the_endpoints_own_is_not_deleted(
     caller: Caller, tuned: Path, name: str, environ: dict[str, str], message: str
 ) -> None:
-    caller = Caller(caller.engine, caller.root, BASE_PATH=str(caller.root), **environ)
-    error = await caller.refused("DELETE", f"{ENDPOINTS}/{name}")
+    error = await configured(caller, environ).refused("DELETE", f"{ENDPOINTS}/{name}")
     assert (error["code"], message in error["message"]) == (400, True)
     assert (tuned / WEIGHTS).is_file()
 
