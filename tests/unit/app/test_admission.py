@@ -62,23 +62,15 @@ async def is_refused(worker: Worker, payload: dict[str, Any]) -> bool:
     return (error["code"], error["retryable"]) == (503, True)
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        raw(stream=True),
-        raw(stream=False),
-        chat(stream=True),
-        chat(stream=False),
-        {"prompts": ["Hi", "Hello"]},
-        {"route": "/v1/messages", "body": {"messages": []}},
-    ],
-    ids=["raw-stream", "raw", "openai-stream", "openai", "list", "anthropic"],
-)
-async def test_a_job_beyond_the_most_is_refused_and_does_not_reach_the_engine(
-    engine: ScriptedEngine, small_worker: Worker, payload: dict[str, Any]
+async def test_jobs_beyond_the_most_are_refused_and_do_not_reach_the_engine(
+    engine: ScriptedEngine, small_worker: Worker
 ) -> None:
     async with running(engine, small_worker, MOST):
-        assert await is_refused(small_worker, payload)
+        for stream in (True, False):
+            assert await is_refused(small_worker, raw(stream=stream))
+            assert await is_refused(small_worker, chat(stream=stream))
+        assert await is_refused(small_worker, {"prompts": ["Hi", "Hello"]})
+        assert await is_refused(small_worker, {"route": "/v1/messages", "body": {"messages": []}})
         assert len(engine.asked) == MOST
 
 
@@ -93,11 +85,8 @@ async def test_what_the_worker_answers_by_itself_is_never_refused_and_takes_no_p
         assert "error" not in (await ask(small_worker, raw(stream=False)))[-1]
 
 
-async def test_what_is_no_job_takes_no_place(engine: ScriptedEngine, small_worker: Worker) -> None:
-    for _ in range(MOST + 1):
-        assert failure(await ask(small_worker, {"prompt": 1}))["code"] == 400
-    engine.script = SHORT
-    assert "error" not in (await ask(small_worker, raw(stream=False)))[-1]
+async def refuse(_: ScriptedEngine, worker: Worker, stream: bool) -> None:
+    assert failure(await ask(worker, {"prompt": 1, "stream": stream}))["code"] == 400
 
 
 async def finish(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
@@ -129,7 +118,7 @@ async def cancel(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
 
 
 @every_form
-@pytest.mark.parametrize("end", [finish, fail, close, cancel])
+@pytest.mark.parametrize("end", [refuse, finish, fail, close, cancel])
 async def test_a_job_that_ends_makes_room_for_one_more(
     engine: ScriptedEngine,
     small_worker: Worker,
@@ -143,16 +132,6 @@ async def test_a_job_that_ends_makes_room_for_one_more(
         engine.script = HANGING
         jobs.append(await begin(small_worker, "next", raw(stream=True)))
         assert await is_refused(small_worker, raw(stream=True))
-
-
-@pytest.mark.parametrize(("wanted", "most"), [("auto", 16), ("5", 16), ("20", 20)])
-async def test_the_most_follow_from_the_setting_and_the_engines_slots(
-    engine: ScriptedEngine, wanted: str, most: int
-) -> None:
-    engine.slots = 8
-    one = worker(engine, MAX_CONCURRENCY=wanted)
-    async with running(engine, one, most):
-        assert await is_refused(one, raw(stream=True))
 
 
 @pytest.mark.parametrize(

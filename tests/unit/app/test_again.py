@@ -53,13 +53,6 @@ async def test_a_job_of_which_nothing_was_answered_begins_again(
     assert scripted.waited
 
 
-async def test_an_openai_stream_that_begins_again_announces_its_answer_once() -> None:
-    with engine(*DIES) as scripted:
-        *events, _ = events_in("".join(await yields_of(scripted, chat(stream=True))))
-    roles = [event for event in events if "role" in event["choices"][0]["delta"]]
-    assert len(roles) <= 1
-
-
 @pytest.mark.parametrize("payload", STREAMS.values(), ids=list(STREAMS))
 async def test_a_stream_that_has_begun_fails_as_retryable_with_what_it_has(payload: Any) -> None:
     with engine(*BEGUN) as scripted:

@@ -15,15 +15,6 @@ every_job = pytest.mark.parametrize(
 )
 
 
-class Embedder(ScriptedEngine):
-    """Shares the loop of another engine."""
-
-    def __init__(self, main: ScriptedEngine) -> None:
-        super().__init__()
-        self.loop.close()
-        self.loop = main.loop
-
-
 class Knocked(ScriptedEngine):
     """Counts the requests that want to be admitted."""
 
@@ -73,25 +64,21 @@ async def test_the_items_of_a_list_that_has_begun_fail_with_it() -> None:
             assert failure(await asking)["retry_after"] == 60
 
 
-@pytest.mark.parametrize("route", ["/metrics", "/v1/models", "/openapi.json", "/chat"])
-async def test_what_the_worker_itself_answers_goes_on(
-    knocked_engine: ScriptedEngine, route: str
+async def test_the_model_is_not_healthy_and_what_needs_none_is_answered(
+    knocked_engine: ScriptedEngine,
 ) -> None:
-    async with knocked_engine.engines.aside():
-        (answered,) = await yields_of(knocked_engine, {"route": route})
-    assert "error" not in answered
-
-
-async def test_the_model_is_not_healthy_and_jobs_are_taken(knocked_engine: ScriptedEngine) -> None:
     async with knocked_engine.engines.aside():
         assert failure(await yields_of(knocked_engine, {"route": "/health"}))["retry_after"] == 60
         assert worker(knocked_engine).ready
+        for route in ("/metrics", "/v1/models", "/openapi.json", "/chat"):
+            assert "error" not in (await yields_of(knocked_engine, {"route": route}))[0]
     (answered,) = await yields_of(knocked_engine, {"route": "/health"})
     assert answered["status"] == "ok"
 
 
 async def test_both_engines_are_set_aside(knocked_engine: ScriptedEngine) -> None:
-    knocked_engine.embedder = embedder = Embedder(knocked_engine)
+    knocked_engine.embedder = embedder = ScriptedEngine()
+    embedder.loop.close()
     async with knocked_engine.engines.aside():
         assert (knocked_engine.is_aside, embedder.is_aside) == (True, True)
     assert (knocked_engine.is_aside, embedder.is_aside) == (False, False)
@@ -116,12 +103,3 @@ async def test_a_caller_who_is_cancelled_sets_the_engine_free(
     assert holding.cancelled()
     assert not knocked_engine.is_aside
     assert "Hello" in str(await yields_of(knocked_engine, raw(stream=False)))
-
-
-async def test_it_works_on_the_engines_own_loop(knocked_engine: ScriptedEngine) -> None:
-    async def hold() -> bool:
-        async with knocked_engine.engines.aside():
-            return knocked_engine.is_aside
-
-    assert await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(hold(), knocked_engine.loop))
-    assert not knocked_engine.is_aside

@@ -6,30 +6,27 @@ import pytest
 from support.engine.answers import Consumer, Scripts
 from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, until, worker
 
-STREAMS = [raw(stream=True), chat(stream=True)]
-every_path = pytest.mark.parametrize(
-    "payload",
-    [*STREAMS, raw(stream=False), chat(stream=False)],
-    ids=["raw-stream", "openai-stream", "raw", "openai"],
-)
-every_stream = pytest.mark.parametrize("payload", STREAMS, ids=["raw", "openai"])
+STREAMS = {"raw-stream": raw(stream=True), "openai-stream": chat(stream=True)}
+PATHS = {**STREAMS, "raw": raw(stream=False), "openai": chat(stream=False)}
+every_path = pytest.mark.parametrize("payload", PATHS.values(), ids=PATHS)
+every_stream = pytest.mark.parametrize("payload", STREAMS.values(), ids=STREAMS)
 
 
 @every_path
-async def test_a_job_cancelled_while_it_waits_for_the_engine_is_aborted(payload: Any) -> None:
+async def test_a_cancel_ends_a_job_that_waits_for_the_engine_and_no_other(payload: Any) -> None:
     with ScriptedEngine(HANG) as engine:
-        sdk = Consumer(worker(engine), payload)
-        assert await until(lambda: engine.generating == ["job-1"])
-        await sdk.cancel()
-        assert await until(lambda: engine.aborted == ["job-1"])
-        assert engine.generating == []
-        assert sdk.yields == []
+        stays, goes = (Consumer(worker(engine), payload, name) for name in ("stays", "goes"))
+        assert await until(lambda: sorted(engine.generating) == ["goes", "stays"])
+        await goes.cancel()
+        assert await until(lambda: engine.aborted == ["goes"])
+        assert (engine.generating, goes.yields) == (["stays"], [])
+        await stays.cancel()
 
 
 @pytest.mark.parametrize(
     ("payload", "aborted"),
     [
-        *((stream, "job-1") for stream in STREAMS),
+        *((stream, "job-1") for stream in STREAMS.values()),
         ({"prompts": ["fast", "slow"], "stream": True}, "job-1-1"),
     ],
     ids=["raw", "openai", "list"],
@@ -56,25 +53,6 @@ async def test_a_generator_closed_in_the_middle_aborts_its_request(payload: dict
         assert engine.generating == ["job-1"]
         await generator.aclose()
         assert await until(lambda: engine.aborted == ["job-1"])
-
-
-@every_path
-async def test_a_cancel_reaches_no_other_job(payload: dict[str, Any]) -> None:
-    with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
-        stays, goes = (Consumer(worker(engine), payload, name) for name in ("stays", "goes"))
-        assert await until(lambda: sorted(engine.generating) == ["goes", "stays"])
-        await goes.cancel()
-        assert await until(lambda: engine.aborted == ["goes"])
-        assert engine.generating == ["stays"]
-        await stays.cancel()
-
-
-@every_path
-async def test_a_job_that_ended_is_not_aborted(payload: dict[str, Any]) -> None:
-    with ScriptedEngine(*tokens("a", "b")) as engine:
-        assert await Consumer(worker(engine), payload).end()
-        assert await until(lambda: engine.generating == [])
-        assert engine.aborted == []
 
 
 @every_stream
