@@ -27,19 +27,14 @@ def positions(count: int) -> list[dict[str, Any]]:
 
 def streamed(count: int, index: int = 0) -> list[Delta]:
     """Return one delta a token with its details; the first also has the prompt's."""
-    return [
-        Delta(
-            index,
-            f"t{place}",
-            1,
-            3,
-            "stop" if place == count - 1 else None,
-            logprobs=[position(place)],
-            token_ids=[place],
-            prompt_logprobs=None if place or index else [None, position(7), position(8)],
-        )
+    deltas = [
+        Delta(index, f"t{place}", 1, 3, logprobs=[position(place)], token_ids=[place])
         for place in range(count)
     ]
+    of_prompt = None if index else [None, position(7), position(8)]
+    deltas[0] = replace(deltas[0], prompt_logprobs=of_prompt)
+    deltas[-1] = replace(deltas[-1], finish_reason="stop")
+    return deltas
 
 
 def gathered(yields: Iterable[dict[str, Any]], key: str, index: int = 0) -> list[Any]:
@@ -65,15 +60,10 @@ async def test_details_come_in_the_yield_of_their_tokens() -> None:
     assert [choice["logprobs"] for choice in choices] == [
         [position(place) for place in choice["token_ids"]] for choice in choices
     ]
-
-
-async def test_a_token_without_text_has_its_details_too() -> None:
-    script = [
-        replace(delta, text="" if place == 1 else "x") for place, delta in enumerate(streamed(4))
-    ]
-    yields = await detailed(STREAM, *script)
-    assert gathered(yields, "tokens") == ["x", "", "x", "x"]
-    assert gathered(yields, "token_ids") == [0, 1, 2, 3]
+    # Those of the prompt come first, and belong to no choice.
+    of_prompt = [None, position(7), position(8)]
+    assert [chunk.get("prompt_logprobs") for chunk in yields] == [of_prompt, None, None]
+    assert gathered(yields, "prompt_logprobs") == []
 
 
 async def test_each_choice_has_details_of_its_own() -> None:
@@ -87,24 +77,7 @@ async def test_each_choice_has_details_of_its_own() -> None:
             assert len(choice["tokens"]) == len(choice.get("token_ids", []))
 
 
-async def test_the_prompts_details_come_once_and_first_and_belong_to_no_choice() -> None:
-    yields = await detailed(STREAM, *streamed(6))
-    expected = [None, position(7), position(8)]
-    assert [chunk.get("prompt_logprobs") for chunk in yields] == [expected, None, None]
-    assert gathered(yields, "prompt_logprobs") == []
-
-
-WHOLE = Delta(
-    0,
-    "t0t1",
-    2,
-    3,
-    "stop",
-    "###",
-    logprobs=positions(2),
-    token_ids=[0, 1],
-    prompt_logprobs=[None, position(7)],
-)
+WHOLE = Delta(0, "t0t1", 2, 3, "stop", "###", positions(2), [0, 1], [None, position(7)])
 IN_FULL = {
     "choices": [
         {
@@ -120,13 +93,10 @@ IN_FULL = {
 }
 
 
-async def test_an_answer_that_is_not_streamed_holds_all_its_details() -> None:
+async def test_a_whole_answer_and_an_item_of_a_list_hold_all_their_details() -> None:
     assert await detailed(raw(stream=False), WHOLE) == [{**IN_FULL, "request_id": "job-1"}]
-
-
-async def test_an_item_of_a_list_holds_its_details_too() -> None:
-    (chunk,) = await detailed({"prompts": ["Hi"]}, WHOLE)
-    assert chunk == {"outputs": [{**IN_FULL, "request_id": "job-1-0"}]}
+    item = {**IN_FULL, "request_id": "job-1-0"}
+    assert await detailed({"prompts": ["Hi"]}, WHOLE) == [{"outputs": [item]}]
 
 
 @every_form
@@ -147,7 +117,7 @@ async def test_no_yield_of_a_stream_exceeds_what_the_platform_takes() -> None:
     assert gathered(yields, "tokens") == texts
 
 
-@pytest.mark.parametrize("unit", ["a", "é", '"', "😀", "\u2028"])
+@pytest.mark.parametrize("unit", ["a", '"', "😀"])
 async def test_a_text_that_exceeds_a_yield_goes_on_in_the_next(unit: str) -> None:
     share = len(json.dumps(unit, ensure_ascii=False).encode()) - 2
     text = "Hi " + unit * (3 * LIMIT // share) + " end"
@@ -161,8 +131,8 @@ async def test_a_text_that_exceeds_a_yield_goes_on_in_the_next(unit: str) -> Non
     assert ends(yields) == ends(yields[-1:]) == [("length", 7)]
 
 
-@pytest.mark.parametrize("count", [1001, 20_000])
-async def test_log_probabilities_that_exceed_a_yield_stay_in_step_with_the_ids(count: int) -> None:
+async def test_log_probabilities_that_exceed_a_yield_stay_in_step_with_the_ids() -> None:
+    count = 1001
     token = "é" * (1_500_000 // count)
     logprobs = [{"token": token, "id": place, "logprob": -0.5} for place in range(count)]
     delta = Delta(0, "x" * count, count, 3, "stop", None, logprobs, token_ids=list(range(count)))

@@ -1,12 +1,24 @@
-"""Lists of prompts through the worker, up to what the SDK gets."""
+"""Lists of prompts through the worker: their yields, how many run at once, items that fail."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
-from support.engine.answers import Scripts, answered, every_form, job, results_of, texts
-from support.engine.scripted import HANG, ScriptedEngine, tokens, until, worker, yields_of
+from support.engine.answers import (
+    LIMIT,
+    Scripts,
+    answered,
+    every_form,
+    job,
+    results_of,
+    sizes,
+    texts,
+)
+from support.engine.scripted import HANG, ScriptedEngine, Step, tokens, until, worker, yields_of
+from support.engine.yields import failure
 
+from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.job import ListJob, RawJob, parse_input
 
 # Not streaming:
@@ -38,15 +50,6 @@ async def test_the_outputs_stand_in_the_order_of_the_prompts_whichever_is_ready_
     assert texts(chunk["outputs"]) == list(scripts)
 
 
-async def test_conversations_are_answered_as_prompts_are() -> None:
-    turns = [[{"role": "user", "content": text}] for text in ("Hi", "Ho")]
-    with ScriptedEngine(*tokens("a", "b")) as engine:
-        (chunk,) = await yields_of(engine, {"messages_list": turns})
-    assert texts(chunk["outputs"]) == ["ab", "ab"]
-    asked = [job.conversation for job in engine.asked if isinstance(job, RawJob)]
-    assert sorted(asked, key=str) == sorted(turns, key=str)
-
-
 @every_form
 async def test_the_engine_gets_each_item(stream: bool) -> None:
     payload = {"prompts": ["Hi", "Ho"], "sampling_params": [{"n": 1}, {"seed": 1}]}
@@ -57,26 +60,7 @@ async def test_the_engine_gets_each_item(stream: bool) -> None:
     assert engine.asked == list(parsed.items)
 
 
-async def test_an_item_can_have_several_choices() -> None:
-    payload = {"prompts": ["Hi"], "sampling_params": {"n": 2}}
-    (chunk,) = await answered(payload, *tokens("a"), *tokens("x", "y", index=1))
-    (output,) = chunk["outputs"]
-    assert [choice["tokens"] for choice in output["choices"]] == [["a"], ["xy"]]
-    assert output["usage"]["output"] == 3
-
-
 # Streaming:
-
-
-async def test_each_result_is_a_yield_of_its_own_as_soon_as_it_is_ready() -> None:
-    with Scripts(slow=[HANG]) as engine:
-        generator = worker(engine).handle(job("slow", "fast", "slow", stream=True))
-        async with asyncio.timeout(60):
-            first = await anext(generator)
-        await generator.aclose()
-    assert list(first) == ["index", "result"]
-    assert first["index"] == 1
-    assert texts([first["result"]]) == ["fast"]
 
 
 async def test_results_come_in_the_order_in_which_they_are_ready() -> None:
@@ -144,3 +128,102 @@ async def test_a_long_list_leaves_the_engine_to_others(
         yields = await yields_of(engine, {"prompts": ["Hi"] * count, "sampling_params": params})
     assert texts(results_of(yields, stream=False)) == ["ab"] * count
     assert counted.most == most
+
+
+async def listed(*prompts: Any, stream: bool = False, **scripts: Any) -> list[Any]:
+    """Return the yields of a list whose prompts have scripts."""
+    with Scripts(**scripts) as engine:
+        yields = await yields_of(engine, {"prompts": list(prompts), "stream": stream})
+        assert await until(lambda: not engine.generating)
+    return yields
+
+
+# Larger than a yield:
+
+
+@pytest.mark.parametrize("unit", ["é", '"'])
+async def test_outputs_that_do_not_fit_one_yield_go_on_in_the_next(unit: str) -> None:
+    share = len(json.dumps(unit, ensure_ascii=False).encode()) - 2
+    long = unit * (300_000 // share)
+    yields = await listed(*["long"] * 8, "Hi", long=tokens(long))
+    assert [len(chunk["outputs"]) for chunk in yields] == [3, 3, 3]
+    assert [chunk.get("index") for chunk in yields] == [None, 3, 6]
+    assert max(sizes(yields)) < LIMIT
+    assert texts(results_of(yields, stream=False)) == [long] * 8 + ["Hi"]
+
+
+async def test_the_first_outputs_go_out_while_the_others_are_still_generated() -> None:
+    with Scripts(long=tokens("a" * 600_000), slow=[HANG]) as engine:
+        generator = worker(engine).handle(job("long", "long", "slow"))
+        async with asyncio.timeout(60):
+            first = await anext(generator)
+        await generator.aclose()
+    assert "index" not in first
+    assert texts(first["outputs"]) == ["a" * 600_000]
+
+
+@every_form
+async def test_a_result_that_just_fits_a_yield_has_one_of_its_own(stream: bool) -> None:
+    long = "a" * 940_000
+    yields = await listed("long", "long", stream=stream, long=tokens(long))
+    assert len(yields) == 2
+    assert texts(results_of(yields, stream=stream)) == [long] * 2
+    assert max(sizes(yields)) < LIMIT
+
+
+# Failures:
+
+
+@every_form
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (RefusedByEngine("too long", status=400, param="prompt"), ("too long", 400, False)),
+        (RefusedByEngine("no such model", status=404), ("no such model", 404, False)),
+        (EngineBusy("full"), ("full", 503, True)),
+        # As the SDK can send it.
+        (RefusedByEngine("no \ud83d", status=400, param="\ud83d"), ("no ?", 400, False)),
+        (tokens("a" * LIMIT)[0], ("This result has 1,000,", 413, False)),
+    ],
+    ids=["refused", "unknown", "busy", "half-a-character", "too-large"],
+)
+async def test_an_item_that_fails_has_an_error_in_its_place(
+    step: Step, error: tuple[str, int, bool], stream: bool
+) -> None:
+    yields = await listed("Hi", "wrong", "Ho", stream=stream, wrong=[step])
+    assert max(sizes(yields)) < LIMIT
+    one, wrong, other = results_of(yields, stream=stream)
+    assert texts([one, other]) == ["Hi", "Ho"]
+    assert list(wrong) == ["error"]
+    message, *rest = error
+    assert wrong["error"]["message"].startswith(message)
+    assert [wrong["error"]["code"], wrong["error"]["retryable"]] == rest
+
+
+@every_form
+async def test_what_is_wrong_with_an_item_never_reaches_the_engine(stream: bool) -> None:
+    payload = {"prompts": ["Hi", 7, "Ho"], "sampling_params": [{}, {}, {"n": 0}], "stream": stream}
+    with Scripts() as engine:
+        yields = await yields_of(engine, payload)
+    right, *wrong = results_of(yields, stream=stream)
+    assert texts([right]) == ["Hi"]
+    assert [(list(item), item["error"]["code"], item["error"]["param"]) for item in wrong] == [
+        (["error"], 400, "prompt"),
+        (["error"], 400, "n"),
+    ]
+    assert [asked.prompt for asked in engine.asked if isinstance(asked, RawJob)] == ["Hi"]
+
+
+@every_form
+@pytest.mark.parametrize("prompts", [("last", "slow", "slow"), ("slow", "slow", "last")])
+async def test_an_engine_that_dies_fails_the_job(prompts: tuple[str, ...], stream: bool) -> None:
+    yields = await listed(*prompts, stream=stream, slow=[HANG], last=[0.02, EngineDead()])
+    assert len(yields) == 1
+    error = failure(yields)
+    assert (error["code"], error["retryable"], error["request_id"]) == (503, True, "job-1")
+
+
+async def test_what_was_ready_before_the_engine_died_goes_out_before_the_error() -> None:
+    yields = await listed("last", "Hi", "Ho", stream=True, last=[0.1, EngineDead()])
+    assert sorted(chunk["index"] for chunk in yields[:-1]) == [1, 2]
+    assert failure(yields)["code"] == 503

@@ -19,10 +19,6 @@ def completion(**keys: Any) -> dict[str, Any]:
     return {"format": "llm_engine", "prompt": "Hi", **keys}
 
 
-def batch(*prompts: Any, **keys: Any) -> dict[str, Any]:
-    return {"format": "llm_engine", "prompts": list(prompts), **keys}
-
-
 LOGGED = completion(stream=True, return_token_log_probs=True, max_batch_size=50)
 
 
@@ -52,18 +48,23 @@ def outputs(yields: list[Any]) -> list[dict[str, Any]]:
 
 # Not streaming:
 
-
-async def test_an_answer_is_one_yield_with_the_output() -> None:
-    assert await answered(completion(), *tokens("a", "b")) == [
-        {"request_id": "job-1", "output": WHOLE}
-    ]
+BOTH = Delta(0, "ab", 2, 3, "length", None, [position("a"), position("b")])
 
 
-async def test_log_probabilities_come_with_the_text() -> None:
-    whole = Delta(0, "ab", 2, 3, "length", None, [position("a"), position("b")])
-    payload = completion(return_token_log_probs=True)
-    (output,) = outputs(await detailed(payload, whole))
-    assert output == {**WHOLE, "tokens": log_probs("a", "b")}
+@pytest.mark.parametrize(("logged", "more"), [(False, {}), (True, {"tokens": log_probs("a", "b")})])
+async def test_an_answer_and_each_of_a_list_have_log_probabilities_if_they_are_asked_for(
+    logged: bool, more: dict[str, Any]
+) -> None:
+    payload = completion(return_token_log_probs=logged)
+    output = {**WHOLE, **more}
+    assert await detailed(payload, BOTH) == [{"request_id": "job-1", "output": output}]
+    payload |= {"prompt": None, "prompts": ["Hi", 7, "Ho"]}
+    ((first, wrong, last),) = [chunk["outputs"] for chunk in await detailed(payload, BOTH)]
+    assert (first, last) == (output, output)
+    assert (wrong["error"]["code"], wrong["error"]["param"]) == (400, "prompt")
+    streamed = await detailed({**payload, "stream": True}, BOTH)
+    results = {chunk["index"]: chunk["result"] for chunk in streamed}
+    assert (results[0], results[2]) == (output, output)
 
 
 @every_form
@@ -108,58 +109,13 @@ async def test_with_log_probabilities_an_event_is_one_token() -> None:
     ]
 
 
-async def test_an_end_that_comes_alone_costs_no_token() -> None:
-    script = [*one_by_one(*TEXTS, finish=None), Delta(0, "", 0, 3, "stop")]
-    events = outputs(await detailed(LOGGED, *script))
-    assert [event["token"] for event in events if event["token"]] == log_probs(*TEXTS)
-    assert [event["finished"] for event in events] == [False] * (len(events) - 1) + [True]
-    last = (events[-1]["num_completion_tokens"], events[-1]["num_prompt_tokens"])
-    assert last == (6, 3)
-
-
-@every_form
-async def test_log_probabilities_are_absent_unless_asked_for(stream: bool) -> None:
-    payload = completion(stream=stream)
-    (output,) = outputs(await detailed(payload, *one_by_one("a")))
-    assert not {"token", "tokens"} & output.keys()
-
-
-# Batches:
-
-
-async def test_a_batch_is_one_yield_with_the_outputs() -> None:
-    yields = await answered(batch("Hi", "Ho"), *tokens("a", "b"))
-    assert yields == [{"outputs": [WHOLE, WHOLE]}]
-
-
-async def test_a_batch_has_the_log_probabilities_of_every_output() -> None:
-    whole = Delta(0, "ab", 2, 3, "stop", None, [position("a"), position("b")])
-    payload = batch("Hi", "Ho", return_token_log_probs=True)
-    (chunk,) = await detailed(payload, whole)
-    assert [output["tokens"] for output in chunk["outputs"]] == [log_probs("a", "b")] * 2
-
-
-async def test_a_batch_that_is_streamed_yields_each_output_when_it_is_whole() -> None:
-    yields = await answered(batch("Hi", "Ho", stream=True), *tokens("a", "b"))
-    assert sorted(chunk["index"] for chunk in yields) == [0, 1]
-    assert [chunk["result"] for chunk in yields] == [WHOLE, WHOLE]
-
-
-async def test_what_is_wrong_with_a_prompt_stands_in_its_place() -> None:
-    ((wrong, right),) = [
-        chunk["outputs"] for chunk in await answered(batch(7, "Hi"), *tokens("a", "b"))
-    ]
-    assert (wrong["error"]["code"], wrong["error"]["param"]) == (400, "prompt")
-    assert right == WHOLE
-
-
 # Failures:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(RefusedByEngine("no", status=400), 400), (EngineDead(), 503)]
+    ("error", "code", "logged"),
+    [(RefusedByEngine("no", status=400), 400, False), (EngineDead(), 503, True)],
 )
-@pytest.mark.parametrize("logged", [False, True])
 async def test_an_error_after_the_first_event_fails_the_job(
     error: Exception, code: int, logged: bool
 ) -> None:
