@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import turns
 from support.engine.answers import answered, refused
-from support.engine.scripted import CHAT, tokens
+from support.engine.scripted import tokens
 
 from worker.errors import InputTooLarge, InvalidInput
 from worker.job import Budget, parse_input
@@ -65,7 +65,6 @@ VALUES = "with its 20 items the input has more than 50 values (MAX_INPUT_VALUES)
         ({"a": {str(key): 0 for key in range(21)}}, "a", ITEMS),
         # One that is no number makes it a list of anything; so does true.
         ({"a": [0] * 20 + ["b"]}, "a", ITEMS),
-        ({"a": [0] * 20 + [{}]}, "a", ITEMS),
         ({"a": [True] * 21}, "a", ITEMS),
         ([["a"] * 21], "0", ITEMS),
         ({"a": [{"b": 1}] * 20, "c": [{"d": 1}] * 20}, "a", VALUES),
@@ -74,7 +73,6 @@ VALUES = "with its 20 items the input has more than 50 values (MAX_INPUT_VALUES)
         ({"a": {"seed": 2**64}}, "a.seed", BITS),
         ({"a": {"seed": -(2**63) - 1}}, "a.seed", BITS),
         ({"a": [1, 2**64]}, "a", BITS),
-        ({"a": [1, -(2**63) - 1]}, "a", BITS),
         ({"a": ["b", 10**4299]}, "a.1", BITS),
     ],
 )
@@ -99,15 +97,6 @@ def test_too_many_bytes_are_413(payload: Any) -> None:
     assert caught.value.status == 413
 
 
-def test_a_refusal_quotes_no_value_and_is_short() -> None:
-    deep: Any = "my secret"
-    for _ in range(1_000):
-        deep = {"k" * 256: deep}
-    error = refusal(deep, Budget())
-    assert "secret" not in error.message
-    assert len(error.message) < 1_000
-
-
 def test_token_ids_of_all_lists_are_counted_together() -> None:
     Budget().check({"prompts": [[0] * 100_000] * 15})
     assert "more than 1,500,000" in refusal({"prompts": [[0] * 100_000] * 16}, Budget()).message
@@ -125,13 +114,16 @@ def test_the_default_leaves_room_for_large_use() -> None:
         Budget().check(payload)
 
 
-def test_an_input_of_any_depth_is_refused_without_recursion() -> None:
-    deep: Any = []
+def test_an_input_of_any_depth_is_refused_without_recursion_shortly_and_quotes_no_value() -> None:
+    deep: Any = {"k" * 256: "my secret"}
     for _ in range(100_000):
-        deep = [deep, 0.5]
-    assert "64 levels" in refusal(deep, Budget()).message
+        deep = {"k" * 256: deep, "a": 0.5}
+    message = refusal(deep, Budget()).message
+    assert "64 levels" in message
+    assert "secret" not in message
+    assert len(message) < 1_000
     while deep:  # so deep that Python's own end of it would be recursive
-        deep = deep[0]
+        deep = deep["k" * 256] if isinstance(deep, dict) else None
 
 
 @pytest.mark.parametrize(
@@ -166,17 +158,9 @@ def test_any_json_is_accepted_or_refused_and_nothing_else_is_raised(payload: Any
             budget.check(payload)
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"prompt": "a", "tools": [{"a": nested(100)}]},
-        {"openai_route": CHAT, "openai_input": {"messages": nested(100)}},
-        {"none": "of the shapes", "but": nested(100)},
-    ],
-)
-def test_every_shape_is_counted_first(payload: Any) -> None:
+def test_every_shape_is_counted_first() -> None:
     with pytest.raises(InvalidInput, match="64 levels"):
-        parse_input(payload)
+        parse_input({"none": "of the shapes", "but": nested(100)})
 
 
 async def test_the_operator_sets_the_budget() -> None:
