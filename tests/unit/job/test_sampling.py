@@ -32,16 +32,11 @@ def sampling(params: Any = None, **outside: Any) -> Sampling:
 @pytest.mark.parametrize(
     ("params", "n", "width", "ranked"),
     [
-        ({}, 1, 1, False),
-        ({"n": 2}, 2, 2, False),
+        ({"use_beam_search": False}, 1, 1, False),
         ({"n": 256}, 256, 256, False),
-        ({"best_of": 1}, 1, 1, False),
         ({"best_of": 3}, 1, 3, True),
         ({"n": 2, "best_of": 2}, 2, 2, False),
-        ({"n": 2, "best_of": 256}, 2, 256, True),
-        ({"n": 2, "best_of": None}, 2, 2, False),
         ({"n": None, "best_of": None}, 1, 1, False),
-        ({"use_beam_search": False}, 1, 1, False),
         ({"use_beam_search": True}, 1, 1, True),
         ({"use_beam_search": True, "n": 2, "best_of": 2}, 2, 2, True),
     ],
@@ -59,7 +54,6 @@ def test_best_of_are_generated_and_what_is_compared_first_is_not_streamed(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"n": 0}, "n: Input should be greater than or equal to 1"),
         ({"guided_decoding": 5}, "guided_decoding: an object"),
         ({"guided_json": {}, "guided_regex": ""}, "an answer is held to one of guided_json"),
         ({"backend": "x"}, "backend is gone: "),
@@ -72,41 +66,29 @@ def test_no_object_is_named_for_the_parameters_of_a_body(params: Any, message: s
     assert caught.value.param in params
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("length_penalty", 0.5), ("length_penalty", 2), ("early_stopping", "never")]
-)
-def test_a_beam_search_has_parameters_of_its_own(name: str, value: Any) -> None:
-    assert getattr(sampling({"use_beam_search": True, name: value}), name) == value
-
-
 @pytest.mark.parametrize("beam", [True, False])
-@pytest.mark.parametrize(
-    ("name", "value"), [("length_penalty", 1.0), ("length_penalty", 1), ("early_stopping", False)]
-)
-def test_a_default_of_beam_search_may_be_written_out(name: str, value: Any, beam: bool) -> None:
-    assert sampling({"use_beam_search": beam, name: value}) == sampling({"use_beam_search": beam})
+def test_a_default_of_beam_search_may_be_written_out(beam: bool) -> None:
+    written = {"length_penalty": 1, "early_stopping": False}
+    assert sampling({"use_beam_search": beam, **written}) == sampling({"use_beam_search": beam})
 
 
 def test_vllm_gets_what_is_not_translated_as_it_was_sent() -> None:
     rest = {"temperature": 0.5, "stop": ["a"], "no_such_parameter": {"a": [None]}, "logprobs": "x"}
     ours: dict[str, Any] = {"n": 2, "best_of": 3, "use_beam_search": True, "length_penalty": 0.5}
     ours |= {"early_stopping": "never", "return_token_log_probs": False}
-    assert sampling({**rest, **ours}).vllm == rest
+    found = sampling({**rest, **ours})
+    assert found.vllm == rest
+    assert {name: getattr(found, name) for name in ours} == ours
 
 
-NAMES = (*Sampling.model_fields, "temperature", "logits_processors", "guided_json", HOLDERS[0])
+def test_null_counts_as_absent_inside_and_outside() -> None:
+    names = (*Sampling.model_fields, "temperature", "logits_processors", "guided_json", HOLDERS[0])
+    nulls = dict.fromkeys(names)
+    assert sampling(nulls) == sampling(**nulls) == sampling()
+    assert sampling({"guided_regex": None}, guided_regex="a") == sampling(guided_regex="a")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_null_counts_as_absent_inside_and_outside(name: str) -> None:
-    assert sampling({name: None}) == sampling(**{name: None}) == sampling()
-    assert sampling({name: None}).vllm == {}
-
-
-@pytest.mark.parametrize(
-    ("params", "logprobs"),
-    [({}, 0), ({"logprobs": 5}, 5), ({"logprobs": 0}, 0), ({"logprobs": None}, 0)],
-)
+@pytest.mark.parametrize(("params", "logprobs"), [({"logprobs": 5}, 5), ({"logprobs": None}, 0)])
 def test_log_probabilities_are_asked_for_in_other_words(params: Any, logprobs: int) -> None:
     asked = {"return_token_log_probs": True}
     assert sampling({**params, **asked}).vllm == {"logprobs": logprobs}
@@ -144,26 +126,13 @@ def test_a_whitespace_pattern_goes_with_the_constraint_in_every_spelling() -> No
         # A switch that is off leaves room for another constraint; nothing else can be off.
         ({"guided_json_object": False, "guided_regex": "a"}, {"regex": "a"}),
         *(({holder: {"json_object": False, "regex": "a"}}, {"regex": "a"}) for holder in HOLDERS),
-        *(
-            ({f"guided_{kind}": False}, {kind: False})
-            for kind in ("json", "regex", "choice", "grammar")
-        ),
+        ({"guided_json": False}, {"json": False}),
         # Empty objects and nulls constrain nothing.
-        *(({holder: {}, "guided_regex": "a"}, {"regex": "a"}) for holder in HOLDERS),
         *(({holder: {"json": None}, "guided_regex": "a"}, {"regex": "a"}) for holder in HOLDERS),
+        *(({holder: {}}, None) for holder in HOLDERS),
     ],
     ids=str,
 )
 def test_what_constrains_an_answer_becomes_vllms(params: Any, structured: Any) -> None:
-    vllm = {"structured_outputs": structured}
+    vllm = {"structured_outputs": structured} if structured else {}
     assert sampling(params).vllm == sampling(**params).vllm == vllm
-
-
-def test_without_a_constraint_vllm_gets_none() -> None:
-    for holder in HOLDERS:
-        assert sampling({holder: {}}).vllm == sampling({holder: {"json": None}}).vllm == {}
-
-
-def test_null_inside_leaves_room_for_a_value_outside() -> None:
-    found = sampling({"guided_regex": None}, guided_regex="a")
-    assert found.vllm == {"structured_outputs": {"regex": "a"}}

@@ -66,7 +66,6 @@ TOO_MUCH = [
     ({"json": {"x": [0] * 16_001}}, "at most 64,000 characters"),
     ({"choice": ["a"] * 1_001}, "at most 1,000 choices; it has 1,001"),
     ({"json": nested({}, 65)}, "nested too deeply: at most 64 levels"),
-    ({"json": nested({}, 70)}, "nested too deeply: at most 64 levels"),
     ({"json": json.dumps(nested({}, 70))}, "nested too deeply"),
     ({"json": "[" * 60_000}, "nested too deeply"),
     ({"json": {"description": "a" * 64_001}}, "at most 64,000 characters"),
@@ -102,7 +101,6 @@ TOO_MUCH = [
         {"structural_tag": nested({"type": "regex", "pattern": "a"}, 4, "content", type="star")},
         "at most 3 repetitions inside each other; it has 4",
     ),
-    ({"structural_tag": {"type": "repeat", "max": 200, "content": INNER}}, "it has 40,000"),
     (
         {"structural_tag": {"type": "repeat", "max": 200, "content": {"elements": [INNER]}}},
         "it has 40,000",
@@ -131,8 +129,6 @@ class Person(BaseModel):
     friends: "list[Person]" = Field(default_factory=list, max_length=10)
 
 
-UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-EMAIL = r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]{1,255}\.[a-z]{2,63}"
 STRICT = {**properties(100), "additionalProperties": False, "required": [f"p{n}" for n in range(9)]}
 JSON = """
 root ::= object
@@ -170,8 +166,8 @@ LEGITIMATE = [
     {"regex": "(a{0,100}){0,100}"},
     {"json": {"items": {"items": {"maxItems": 100, "maxLength": 500}, "maxItems": 100}}},
     {"regex": r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})"},
-    {"regex": UUID},
-    {"regex": EMAIL},
+    {"regex": "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
+    {"regex": r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]{1,255}\.[a-z]{2,63}"},
     {"regex": r"((25[0-5]|(2[0-4]|1\d|[1-9]|)\d)\.?\b){4}"},
     {"regex": r"([^\"\\\[\](){}]{1,99}, ){0,99}"},
     {"grammar": JSON},
