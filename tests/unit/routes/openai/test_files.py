@@ -238,8 +238,3 @@ async def test_a_range_of_content_comes_as_base64(caller: Caller, query: str, pa
 async def test_a_range_that_is_none_is_refused_by_name(caller: Caller, query: str) -> None:
     error = await caller.refused("GET", f"{stored(caller, b'a')}?{query}")
     assert (error["code"], error["param"]) == (400, query.partition("=")[0])
-
-
-async def test_another_method_is_refused_with_those_that_are_taken(caller: Caller) -> None:
-    error = await caller.refused("PUT", FILES)
-    assert (error["code"], error["message"]) == (405, "/v1/files takes POST and GET.")

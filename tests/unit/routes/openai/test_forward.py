@@ -46,42 +46,35 @@ async def streamed(engine: ScriptedEngine, route: str, *events: str, **environ: 
 # Which engine:
 
 
-async def test_a_route_finds_its_engine(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
-    assert await yields_of(engine, payload("/embeddings", input="Hi")) == [{"path": EMBEDDINGS}]
-    assert (engine.asked, embedder.asked) == ([], [{"input": "Hi", "model": "minilm"}])
-    assert await yields_of(engine, payload("/messages")) == [{"path": MESSAGES}]
-    assert engine.asked == [{"model": "demo"}]
-
-
-@pytest.mark.parametrize("name", ["minilm", "org/minilm"])
-async def test_the_engine_of_the_named_model_answers(
-    engine: ScriptedEngine, embedder: ScriptedEngine, name: str
-) -> None:
-    await yields_of(engine, payload("/tokenize", prompt="Hi", model=name))
-    assert (engine.asked, embedder.asked) == ([], [{"prompt": "Hi", "model": name}])
-
-
-@pytest.mark.parametrize("model", [{}, {"model": None}, {"model": "demo"}, {"model": "pirate"}])
-async def test_without_the_embedders_name_the_first_engine_answers(
-    engine: ScriptedEngine, embedder: ScriptedEngine, model: dict[str, Any]
+@pytest.mark.parametrize(
+    ("route", "body", "model"),
+    [
+        ("/embeddings", {"input": "Hi"}, "minilm"),
+        ("/tokenize", {"prompt": "Hi", "model": "org/minilm"}, "org/minilm"),
+        ("/messages", {}, "demo"),
+        # A null counts as absent, and an adapter is the first engine's.
+        ("/tokenize", {"model": None}, "demo"),
+        ("/tokenize", {"model": "pirate"}, "pirate"),
+        # vLLM refuses a name that is no string.
+        ("/tokenize", {"model": ["demo"]}, ["demo"]),
+    ],
+)
+async def test_the_engine_of_the_route_or_of_the_named_model_answers(
+    engine: ScriptedEngine, embedder: ScriptedEngine, route: str, body: dict[str, Any], model: Any
 ) -> None:
     engine.adapters = ["pirate"]
-    await yields_of(engine, payload("/tokenize", **model))
-    assert (len(engine.asked), embedder.asked) == (1, [])
+    await yields_of(engine, payload(route, **body))
+    expected: list[dict[str, Any]] = [{**body, "model": model}]
+    embeds = "minilm" in model
+    assert (engine.asked, embedder.asked) == (([], expected) if embeds else (expected, []))
 
 
-@pytest.mark.parametrize("route", ["/tokenize", "/embeddings"])
 async def test_an_unknown_adapter_is_refused_before_vllm_is_asked(
-    engine: ScriptedEngine, embedder: ScriptedEngine, route: str
+    engine: ScriptedEngine, embedder: ScriptedEngine
 ) -> None:
-    error = failure(await yields_of(engine, payload(route, model="unknown")))
+    error = failure(await yields_of(engine, payload("/embeddings", model="unknown")))
     assert (error["code"], error["param"]) == (404, "model")
     assert engine.asked == embedder.asked == []
-
-
-async def test_vllm_refuses_a_model_that_is_not_a_string(engine: ScriptedEngine) -> None:
-    await yields_of(engine, payload("/tokenize", model=["demo"]))
-    assert engine.asked == [{"model": ["demo"]}]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +82,11 @@ async def test_vllm_refuses_a_model_that_is_not_a_string(engine: ScriptedEngine)
     [
         ({"route": EMBEDDINGS, "method": "GET"}, "/v1/embeddings takes POST."),
         (payload("/version", a=1), "/version takes GET."),
+        (payload("/health"), "/health takes GET."),
+        ({"route": "/v1/files", "method": "PUT"}, "/v1/files takes POST and GET."),
     ],
 )
-async def test_a_route_has_a_method(
+async def test_a_route_has_methods(
     engine: ScriptedEngine, asked: dict[str, Any], message: str
 ) -> None:
     error = failure(await yields_of(engine, asked))
@@ -121,11 +116,8 @@ DONE = "data: [DONE]\n\n"
     ("event", "counts"),
     [
         (delta(role="assistant", content=""), 0),
-        (CREATED, 0),
-        (named("response.output_item.added"), 0),
-        (named("message_start"), 0),
-        (named("content_block_start"), 0),
-        (delta(content="a"), 1),
+        *((named(f"response.{name}"), 0) for name in ("created", "output_item.added")),
+        *((named(name), 0) for name in ("message_start", "content_block_start")),
         (delta(role="assistant", content="a"), 1),
         (DELTA, 1),
         (named("content_block_delta"), 1),
@@ -136,13 +128,10 @@ def test_only_what_is_no_announcement_counts_in_a_chunk(event: str, counts: int)
     assert weight(event) == counts
 
 
-@pytest.mark.parametrize("route", [CHAT, COMPLETIONS, RESPONSES, MESSAGES])
-async def test_these_routes_stream_in_whole_events(engine: ScriptedEngine, route: str) -> None:
+async def test_these_routes_stream_in_whole_events_and_no_others(engine: ScriptedEngine) -> None:
     parts = ("data: 1\n\nda", "ta: 2\n\n")
-    assert await streamed(engine, route, *parts) == ["data: 1\n\n", "data: 2\n\n"]
-
-
-async def test_other_routes_do_not_stream_whatever_is_asked(engine: ScriptedEngine) -> None:
+    for route in (CHAT, COMPLETIONS, RESPONSES, MESSAGES):
+        assert await streamed(engine, route, *parts) == ["data: 1\n\n", "data: 2\n\n"]
     app = replying('{"tokens": [1]}')
     assert await answered(engine, app, "/tokenize", stream=True) == [{"tokens": [1]}]
 
@@ -179,12 +168,12 @@ async def test_a_stream_that_is_refused_before_it_has_said_anything_fails_the_jo
     assert failure([only]) == ERROR
 
 
-@pytest.mark.parametrize("route", [CHAT, COMPLETIONS])
-async def test_a_chat_breaks_with_an_error_and_its_mark(engine: ScriptedEngine, route: str) -> None:
+async def test_a_chat_breaks_with_an_error_and_its_mark(engine: ScriptedEngine) -> None:
     last_events = f"data: {json.dumps({'error': ERROR})}\n\n{DONE}"
-    yields = await streamed(engine, route, SAID, BREAKS, DONE)
-    assert broken_stream(yields) == ([SAID, last_events], ERROR)
-    decoded = await streamed(engine, route, SAID, BREAKS, DONE, **DECODED)
+    for route in (CHAT, COMPLETIONS):
+        yields = await streamed(engine, route, SAID, BREAKS, DONE)
+        assert broken_stream(yields) == ([SAID, last_events], ERROR)
+    decoded = await streamed(engine, CHAT, SAID, BREAKS, DONE, **DECODED)
     assert broken_stream(decoded) == ([[{"choices": []}], [{"error": ERROR}]], ERROR)
 
 
@@ -219,35 +208,33 @@ async def test_a_streams_error_keeps_its_characters_and_no_value(engine: Scripte
 # How a job fails:
 
 
+async def test_errors_of_anthropics_routes_have_anthropics_shape(engine: ScriptedEngine) -> None:
+    app = replying(json.dumps(VLLMS), status=400)
+    anthropics = {"type": "error"}
+    for route, keys in {
+        MESSAGES: anthropics,
+        f"{MESSAGES}/count_tokens": anthropics,
+        CHAT: {},
+    }.items():
+        for stream in (False, True):
+            (chunk,) = await answered(engine, app, route, stream=stream)
+            assert json.loads(chunk["error"]) == {**keys, "error": ERROR}
+
+
 @pytest.mark.parametrize(
-    ("route", "keys"),
+    ("body", "status", "message", "retryable"),
     [
-        (MESSAGES, {"type": "error"}),
-        ("/v1/messages/count_tokens", {"type": "error"}),
-        (CHAT, {}),
-        (RESPONSES, {}),
+        ('{"error": {"message": "no", "code": 400}}', 404, "no", False),
+        ('{"error": {"message": "no", "code": 400}}', 429, "no", True),
+        # Of its web framework.
+        ('{"detail": "Method Not Allowed"}', 405, "Method Not Allowed", False),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-async def test_errors_of_anthropics_routes_have_anthropics_shape(
-    engine: ScriptedEngine, route: str, keys: dict[str, str], stream: bool
+async def test_vllms_statuses_and_messages_stay(
+    engine: ScriptedEngine, body: str, status: int, message: str, retryable: bool
 ) -> None:
-    app = replying(json.dumps(VLLMS), status=400)
-    (chunk,) = await answered(engine, app, route, stream=stream)
-    assert json.loads(chunk["error"]) == {**keys, "error": ERROR}
-
-
-async def test_a_refusal_of_vllms_web_framework_keeps_its_message(engine: ScriptedEngine) -> None:
-    app = replying('{"detail": "Method Not Allowed"}', status=405)
-    error = failure(await answered(engine, app, "/tokenize"))
-    assert (error["code"], error["message"]) == (405, "Method Not Allowed")
-
-
-@pytest.mark.parametrize(("status", "retryable"), [(404, False), (429, True), (503, True)])
-async def test_vllms_statuses_stay(engine: ScriptedEngine, status: int, retryable: bool) -> None:
-    app = replying('{"error": {"message": "no", "code": 400}}', status=status)
-    error = failure(await answered(engine, app))
-    assert (error["code"], error["message"], error["retryable"]) == (status, "no", retryable)
+    error = failure(await answered(engine, replying(body, status=status)))
+    assert (error["code"], error["message"], error["retryable"]) == (status, message, retryable)
 
 
 @pytest.mark.parametrize(

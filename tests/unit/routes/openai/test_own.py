@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY, Counter, Gauge
+from prometheus_client import Counter, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 from support.engine.scripted import CHAT, ScriptedEngine, failure, replying, yields_of
 
@@ -60,17 +60,13 @@ async def test_adapters_on_the_volume_are_listed_once_without_paths(engine: Scri
     engine.adapters = ["loaded", "demo", "waiting"]
     cards = [card("demo"), card("loaded", "demo"), card("waiting", "demo")]
     assert (await got(engine, "/v1/models"))["data"] == cards
+    assert await got(engine, "/v1/models/waiting") == card("waiting", "demo")
 
 
 @pytest.mark.usefixtures("embedder")
 @pytest.mark.parametrize("route", ["/v1/models/org/minilm", "/models/org/minilm/", "models/demo"])
 async def test_a_models_name_may_have_slashes(engine: ScriptedEngine, route: str) -> None:
     assert await got(engine, route) == card(route.strip("/").partition("models/")[2])
-
-
-async def test_an_adapter_that_waits_is_described_too(engine: ScriptedEngine) -> None:
-    engine.adapters = ["pirate"]
-    assert await got(engine, "/v1/models/pirate") == card("pirate", "demo")
 
 
 async def test_an_adapter_that_fails_is_described_and_not_listed(engine: ScriptedEngine) -> None:
@@ -80,7 +76,7 @@ async def test_an_adapter_that_fails_is_described_and_not_listed(engine: Scripte
 
 
 @pytest.mark.usefixtures("embedder")
-@pytest.mark.parametrize("name", ["minilm", "Demo", "models/demo"])
+@pytest.mark.parametrize("name", ["minilm", "models/demo"])
 async def test_a_refusal_lists_the_served_models(engine: ScriptedEngine, name: str) -> None:
     message = f"There is no model '{name}'; this worker serves demo, org/minilm."
     assert await refused(engine, f"/v1/models/{name}") == (404, message)
@@ -103,26 +99,20 @@ def unloading(body: Any, route: str = UNLOAD) -> dict[str, Any]:
     return {"route": route, "method": "POST", "body": body}
 
 
-@pytest.mark.parametrize("route", [UNLOAD, "/unload_lora_adapter"])
-async def test_an_adapter_is_forgotten(engine: ScriptedEngine, route: str) -> None:
+async def test_an_adapter_is_forgotten_if_it_is_named_and_the_operator_allows_it(
+    engine: ScriptedEngine,
+) -> None:
     engine.adapters = ["pirate", "poet"]
-    payload = unloading({"lora_name": "pirate"}, route)
+    error = failure(await yields_of(engine, unloading({"lora_name": "pirate"})))
+    assert (error["code"], "ALLOW_UNLOAD_LORA_ADAPTER=1" in error["message"]) == (404, True)
+    for body in ({"lora_name": 5}, None):
+        error = failure(await yields_of(engine, unloading(body), **ALLOWED))
+        assert (error["code"], error["param"]) == (400, "lora_name")
+        assert error["message"] == "lora_name: the name of an adapter"
+    assert engine.adapters == ["pirate", "poet"]
+    payload = unloading({"lora_name": "pirate"}, "/unload_lora_adapter")
     assert await yields_of(engine, payload, **ALLOWED) == [{"unloaded": "pirate"}]
     assert engine.adapters == ["poet"]
-
-
-async def test_an_adapter_stays_unless_the_operator_allows_it(engine: ScriptedEngine) -> None:
-    engine.adapters = ["pirate"]
-    error = failure(await yields_of(engine, unloading({"lora_name": "pirate"})))
-    assert (error["code"], engine.adapters) == (404, ["pirate"])
-    assert "ALLOW_UNLOAD_LORA_ADAPTER=1" in error["message"]
-
-
-@pytest.mark.parametrize("body", [{"lora_name": 5}, {"name": "pirate"}, None])
-async def test_an_adapter_to_forget_must_be_named(engine: ScriptedEngine, body: Any) -> None:
-    error = failure(await yields_of(engine, unloading(body), **ALLOWED))
-    message = "lora_name: the name of an adapter"
-    assert (error["code"], error["param"], error["message"]) == (400, "lora_name", message)
 
 
 # Routes that are turned off:
@@ -143,13 +133,6 @@ async def test_a_route_that_is_turned_off_is_not_described(engine: ScriptedEngin
     assert not {"/metrics", "/chat"} & set(paths)
 
 
-@pytest.mark.parametrize("route", ["/chat", "/health", "/models", "/models/demo", "/metrics"])
-async def test_read_only_routes_take_get(engine: ScriptedEngine, route: str) -> None:
-    assert await yields_of(engine, {"route": route, "method": "GET"})
-    error = failure(await yields_of(engine, {"route": route, "method": "POST"}))
-    assert (error["code"], error["message"].endswith(" takes GET.")) == (405, True)
-
-
 # Health and status:
 
 
@@ -165,6 +148,9 @@ async def test_health_has_every_engine(engine: ScriptedEngine, embedder: Scripte
 
 async def test_the_status_has_the_keys_of_the_model_serving_api(engine: ScriptedEngine) -> None:
     engine.model = Model(("demo", "d"), 1024, "cuda", frozenset({"generate"}), 0.2, 99)
+    local = {"RUNPOD_ENDPOINT_BASE_URL": "http://127.0.0.1:8000/v2", "RUNPOD_ENDPOINT_ID": "local"}
+    url = (await got(engine, "/chat", **local))["llm_serving_url"]
+    assert url == "http://127.0.0.1:8000/v2/local/openai/v1"
     environ = {"RUNPOD_ENDPOINT_ID": "abc123", "SYSTEM_PROMPT": "Be brief."}
     assert await got(engine, "/chat", **environ) == {
         "status": "running",
@@ -177,13 +163,7 @@ async def test_the_status_has_the_keys_of_the_model_serving_api(engine: Scripted
     }
 
 
-async def test_the_status_of_a_local_endpoint_has_its_own_address(engine: ScriptedEngine) -> None:
-    local = {"RUNPOD_ENDPOINT_BASE_URL": "http://127.0.0.1:8000/v2", "RUNPOD_ENDPOINT_ID": "local"}
-    url = (await got(engine, "/chat", **local))["llm_serving_url"]
-    assert url == "http://127.0.0.1:8000/v2/local/openai/v1"
-
-
-@pytest.mark.parametrize(("temperature", "samples"), [(None, True), (0.0, False), (1.0, True)])
+@pytest.mark.parametrize(("temperature", "samples"), [(None, True), (0.0, False)])
 async def test_the_status_has_values_for_what_is_not_set(
     engine: ScriptedEngine, temperature: float | None, samples: bool
 ) -> None:
@@ -202,7 +182,9 @@ async def test_the_status_of_a_dead_engine_is_not_started(engine: ScriptedEngine
 # Metrics:
 
 
-async def test_both_engines_metrics_merge(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
+async def test_the_metrics_of_the_process_and_of_both_engines_merge(
+    engine: ScriptedEngine, embedder: ScriptedEngine
+) -> None:
     for owner, count in ((engine, 3), (embedder, 4)):
         counter = Counter("vllm:asked", "Requests.", ["model"], registry=owner.metrics)
         counter.labels(model=owner.model.names[0]).inc(count)
@@ -217,14 +199,7 @@ async def test_both_engines_metrics_merge(engine: ScriptedEngine, embedder: Scri
     totals = {one.labels["model"]: one.value for one in samples if one.name == "vllm:asked_total"}
     assert totals == {"demo": 3, "org/minilm": 4}
     assert "vllm:alone 1.0" in metrics
-
-
-async def test_the_processs_own_metrics_are_included(engine: ScriptedEngine) -> None:
-    counter = Counter("worker_test", "Of the process.")
-    try:
-        assert "worker_test_total 0.0" in await got(engine, "/metrics")
-    finally:
-        REGISTRY.unregister(counter)
+    assert any(name.startswith("process_") for name in names)
 
 
 # The document:
@@ -257,18 +232,16 @@ async def test_the_document_describes_what_is_served_and_nothing_else(
     }
 
 
-async def test_vllms_words_for_a_route_of_the_workers_win(engine: ScriptedEngine) -> None:
-    engine.schema = described("/v1/models", "Models")
-    document = await got(engine, "/openapi.json")
-    assert document["paths"]["/v1/models"] == {"post": {"summary": "vLLM's"}}
-
-
 async def test_the_workers_own_routes_are_described_in_a_line(engine: ScriptedEngine) -> None:
     paths = (await got(engine, "/openapi.json"))["paths"]
     summary = "Tell whether the model answers, and how each engine is."
     success = {"200": {"description": "Successful Response"}}
     assert paths["/health"] == {"get": {"summary": summary, "responses": success}}
     assert list(paths[UNLOAD]) == ["post"]
+    # vLLM's words for a route win.
+    engine.schema = described("/v1/models", "Models")
+    found = (await got(engine, "/openapi.json"))["paths"]["/v1/models"]
+    assert found == {"post": {"summary": "vLLM's"}}
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     assert paths["/v1/models/{model}"]["get"]["parameters"] == [model]
     assert all(line["summary"] for path in paths.values() for line in path.values())
