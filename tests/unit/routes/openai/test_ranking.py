@@ -60,18 +60,13 @@ def test_each_prompt_keeps_its_likeliest_choices_the_likeliest_first(
     [
         (2, [completion_choice(index, -1.0, -1.0) for index in (2, 1, 0)], [0, 1]),
         (1, [completion_choice(0, None, -2.0), completion_choice(1, None, -1.0)], [1]),
+        (1, [completion_choice(0, -0.5), completion_choice(1)], [1]),
     ],
-    ids=["of equals the first", "the first token of an echoed prompt counts for nothing"],
+    ids=["of equals the first", "an echoed prompt counts for nothing", "no token is the likeliest"],
 )
 def test_the_likeliest_remain(n: int, choices: list[dict[str, Any]], kept: list[int]) -> None:
     found = best(n, len(choices), *choices)
     assert [choice["text"] for choice in found] == [f"text {index}" for index in kept]
-
-
-def test_an_answer_of_no_token_is_the_likeliest() -> None:
-    empty = chat_choice(1) | {"logprobs": {"content": None}}
-    (kept,) = best(1, 2, chat_choice(0, -0.5), empty)
-    assert kept["message"] == {"content": "text 1"}
 
 
 def test_beams_keep_the_order_that_they_come_in() -> None:
@@ -101,11 +96,9 @@ def test_the_rest_of_an_answer_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("body", "logprobs", "shows_logprobs"),
     [
-        ({"messages": []}, True, False),
         ({"messages": [], "logprobs": False}, True, False),
         ({"messages": [], "logprobs": True}, True, True),
         ({"prompt": ""}, 0, False),
-        ({"prompt": "", "logprobs": None}, 0, False),
         ({"prompt": "", "logprobs": 0}, 0, True),
         ({"prompt": "", "logprobs": 2}, 2, True),
     ],
