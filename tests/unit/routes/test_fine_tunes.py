@@ -67,20 +67,18 @@ async def test_the_trainer_gets_what_the_worker_serves(caller: Caller) -> None:
     assert (spec["max_length"], spec["training"]["form"]) == (99, "csv")
 
 
-async def test_a_job_that_creates_one_goes_on_with_it_when_it_comes_again(caller: Caller) -> None:
+async def test_a_job_that_comes_again_goes_on_with_what_it_created_and_names_the_next(
+    caller: Caller,
+) -> None:
     left = await caller.job("job-1", fine_tune=NEW)
     id = left["fine_tune"]["id"]
     assert left["run_with"] == {"input": {"fine_tune": {"id": id}}}
     assert await caller.job("job-1", fine_tune=NEW) == left
     assert [one.id for one in FineTunes.of(caller.settings).all()] == [id]
-
-
-@pytest.mark.parametrize("starts", [True, False])
-async def test_a_job_out_of_time_sends_the_next_or_names_it(caller: Caller, starts: bool) -> None:
-    caller = configured(caller, starts)
-    left = await caller.job(fine_tune=NEW)
-    assert caller.started == [LongWork("fine_tune", left["fine_tune"]["id"])]
-    assert ("run_with" in left) == (not starts)
+    # A worker that can, sends it.
+    starting = configured(caller, True)
+    assert "run_with" not in await starting.job("job-1", fine_tune=NEW)
+    assert starting.started == [LongWork("fine_tune", id)]
 
 
 async def test_a_jobs_time_begins_before_its_fine_tune_is_created(
@@ -121,12 +119,7 @@ async def test_exclusively_the_engine_is_set_aside_while_it_is_trained(caller: C
 
 @pytest.mark.parametrize(
     ("environ", "device", "serves"),
-    [
-        ({}, "cpu", True),
-        ({"FINE_TUNE": "beside"}, "cuda", True),
-        ({}, "cuda", False),
-        ({"FINE_TUNE": "off"}, "cuda", False),
-    ],
+    [({"FINE_TUNE": "beside"}, "cuda", True), ({"FINE_TUNE": "off"}, "cuda", False)],
 )
 async def test_a_worker_trains_where_its_operator_lets_it_or_it_serves_nothing(
     caller: Caller, environ: dict[str, str], device: str, serves: bool

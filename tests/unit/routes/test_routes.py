@@ -29,8 +29,10 @@ def answer_to(engine: ScriptedEngine) -> Iterator[AnswerTo]:
 
 
 # The second is nearly one of the worker's own, which does the opposite.
-@pytest.mark.parametrize("path", ["/v1/speech", "/v1/load_lora_adapter"])
-def test_a_route_that_is_not_served_is_refused(path: str, answer_to: AnswerTo) -> None:
+@pytest.mark.parametrize("path", ["/v1/speech", "/v1/load_lora_adapter", ""])
+def test_a_route_that_is_not_served_is_refused_with_those_that_are(
+    path: str, answer_to: AnswerTo
+) -> None:
     with pytest.raises(UnknownRoute) as caught:
         answer_to({"openai_route": path, "openai_input": {"input": "Hi"}})
     served = "this worker serves POST /v1/chat/completions, "
@@ -40,19 +42,19 @@ def test_a_route_that_is_not_served_is_refused(path: str, answer_to: AnswerTo) -
 
 @pytest.mark.parametrize(
     ("wrong", "meant"),
-    [
-        ("/v1/embedings", "POST /v1/embeddings"),
-        ("/chat/completion", "POST /v1/chat/completions"),
-        ("/v1/message", "POST /v1/messages"),
-    ],
+    [("/v1/embedings", "/v1/embeddings"), ("/chat/completion", "/v1/chat/completions")],
 )
 def test_the_nearest_route_is_suggested(wrong: str, meant: str, answer_to: AnswerTo) -> None:
     with pytest.raises(UnknownRoute) as caught:
         answer_to({"openai_route": wrong, "openai_input": {"input": "Hi"}})
-    assert caught.value.message == f"There is no route {wrong!r}: did you mean {meant}?"
+    assert caught.value.message == f"There is no route {wrong!r}: did you mean POST {meant}?"
 
 
 # Models that are asked for what they can't do:
+
+
+def post(route: str, **body: Any) -> dict[str, Any]:
+    return {"route": route, "method": "POST", "body": body}
 
 
 @pytest.mark.usefixtures("embedder")
@@ -61,10 +63,10 @@ def test_the_nearest_route_is_suggested(wrong: str, meant: str, answer_to: Answe
     [
         *(
             (
-                {"route": route, "method": "POST", "body": {"model": "org/minilm"}},
+                post(route, model="org/minilm"),
                 f"'minilm' embeds and can't answer {route}; demo can.",
             )
-            for route in (CHAT, "/v1/completions", "/v1/messages", "/v1/responses")
+            for route in (CHAT, "/v1/messages")
         ),
         *(
             (
@@ -74,7 +76,7 @@ def test_the_nearest_route_is_suggested(wrong: str, meant: str, answer_to: Answe
             for key, value in {"prompt": "Hi", "prompts": ["Hi"]}.items()
         ),
         (
-            {"route": EMBEDDINGS, "method": "POST", "body": {"model": "demo", "input": "Hi"}},
+            post(EMBEDDINGS, model="demo", input="Hi"),
             f"'demo' generates text and can't answer {EMBEDDINGS}; minilm can.",
         ),
     ],
@@ -87,19 +89,14 @@ async def test_a_model_that_can_not_do_it_is_refused_naming_one_that_can(
     assert (error["message"], engine.asked) == (message, [])
 
 
-def post(route: str) -> dict[str, Any]:
-    return {"route": route, "method": "POST", "body": {}}
-
-
-async def test_a_route_that_no_engine_has_is_refused_with_advice(engine: ScriptedEngine) -> None:
+async def test_a_route_that_no_engine_has_is_refused_with_advice(
+    engine: ScriptedEngine, request: pytest.FixtureRequest
+) -> None:
     error = failure(await yields_of(engine, post(EMBEDDINGS)))
     assert error["code"] == 404
     assert error["message"].startswith(f"No model of this worker answers {EMBEDDINGS}: 'demo' gen")
     assert "set EMBEDDING_MODEL_NAME" in error["message"]
-
-
-@pytest.mark.usefixtures("embedder")
-async def test_a_route_that_neither_has_is_refused_with_both_names(engine: ScriptedEngine) -> None:
+    request.getfixturevalue("embedder")
     error = failure(await yields_of(engine, post("/rerank")))
     assert error["message"].endswith(" answers /rerank: 'demo' generates text; 'minilm' embeds.")
 
@@ -131,21 +128,10 @@ async def test_a_token_counts_for_a_chunk_and_a_bare_end_does_not(engine: Script
     ]
 
 
-@pytest.mark.parametrize(
-    ("value", "size"),
-    [
-        ("a", 5),
-        ("é", 6),
-        ("😀", 8),
-        ('"', 6),
-        ("\n", 6),
-        ({"a": [1, 2]}, 15),
-        ([], 4),
-        ("\ud83d", 5),
-    ],
-)
-def test_sizes_are_those_of_the_post_and_its_comma(value: Any, size: int) -> None:
-    assert json_size(value) == size
+def test_sizes_are_those_of_the_post_and_its_comma() -> None:
+    values: dict[int, Any] = {5: "a", 6: "é", 8: "😀", 15: {"a": [1, 2]}, 4: []}
+    assert {json_size(value): value for value in values.values()} == values
+    assert [json_size(value) for value in ('"', "\n", "\ud83d")] == [6, 6, 5]
 
 
 # Room for the choices of a list's items:

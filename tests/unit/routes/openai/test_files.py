@@ -43,7 +43,8 @@ async def test_a_file_is_uploaded_described_read_and_deleted(caller: Caller) -> 
     assert await caller.get(path) == file
     assert await caller.get(f"{path}/content") == LINES
     gone = {"id": file["id"], "object": "file", "deleted": True}
-    assert await caller.job(route=path, method="DELETE") == gone
+    # The platform's gateway passes no method on.
+    assert await caller.job(route=f"{path}/delete") == gone
     assert (await caller.refused("GET", path))["code"] == 404
 
 
@@ -54,13 +55,6 @@ async def test_the_input_of_a_batch_that_has_not_ended_is_not_deleted(caller: Ca
     assert (error["code"], error["type"]) == (409, "ConflictError")
     await caller.post(f"/v1/batches/{batch['id']}/cancel")
     assert (await caller.job(route=f"{FILES}/{file['id']}", method="DELETE"))["deleted"]
-
-
-async def test_a_file_is_deleted_by_a_post_where_other_verbs_are_lost(caller: Caller) -> None:
-    file = await caller.post(FILES, content=LINES)
-    # The platform's gateway passes no method on.
-    assert (await caller.job(route=f"{FILES}/{file['id']}/delete"))["deleted"]
-    assert (await caller.refused("GET", f"{FILES}/{file['id']}"))["code"] == 404
 
 
 async def test_the_same_job_again_finds_the_file_of_its_first_attempt(caller: Caller) -> None:
@@ -76,11 +70,9 @@ async def test_the_same_job_again_finds_the_file_of_its_first_attempt(caller: Ca
 @pytest.mark.parametrize(
     ("body", "content"),
     [
-        ({"content": "text"}, b"text"),
         ({"content": ""}, b""),
         ({"content_base64": base64.b64encode(b"\xff\0").decode()}, b"\xff\0"),
         ({"content": "text", "path": None, "content_base64": None, "purpose": None}, b"text"),
-        ({"path": "inbox/a.jsonl"}, b"on the volume"),
         ({"path": "s3://bucket/inbox/a.jsonl"}, b"on the volume"),
     ],
 )
@@ -93,30 +85,20 @@ async def test_contents_have_any_form(caller: Caller, body: dict[str, Any], cont
     assert files.content(files.get(file["id"])).read_bytes() == content
 
 
-AFTER = "expires_after"
-
-
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
         ({}, "content", "exactly one"),
         ({"content": "a", "path": "b"}, "content", "exactly one"),
-        ({"content": "a", "content_base64": "YQ=="}, "content", "exactly one"),
         ({"content": 5}, "content", "valid string"),
         ({"content": "a\ud83d"}, "content", "surrogate"),
-        ({"content": "a", "filename": "\ud83d"}, "filename", "surrogate"),
-        ({"path": "a\ud83d"}, "path", "surrogate"),
         ({"path": "../out"}, "path", "leads out"),
         ({"path": "inbox/missing"}, "path", "no such file"),
         ({"content_base64": "not base64!"}, "content_base64", "no base64"),
-        ({"content_base64": "ä"}, "content_base64", "no base64"),
         ({"content": "a", "purpose": "batch_output"}, "purpose", "'assistants', 'batch'"),
-        ({"content": "a", "purpose": 5}, "purpose", "'assistants', 'batch'"),
-        ({"content": "a", "filename": ""}, "filename", "at least 1"),
         ({"content": "a", "filename": "a" * 256}, "filename", "at most 255"),
         ({"content": "a", "filname": "a"}, "filname", "did you mean 'filename'"),
-        ({"content": "a", AFTER: 3600}, AFTER, "dictionary"),
-        ({"content": "a", AFTER: {"anchor": "now", "seconds": 3600}}, f"{AFTER}.anchor", "created"),
+        ({"content": "a", "expires_after": 3600}, "expires_after", "dictionary"),
     ],
 )
 async def test_a_wrong_upload_is_refused_by_name_and_leaves_nothing(
@@ -163,18 +145,14 @@ async def test_a_list_has_pages_an_order_and_a_purpose(caller: Caller) -> None:
         await caller.post(FILES, content=LINES, filename=name, purpose="batch")
     await caller.post(FILES, content=LINES, purpose="evals")
     query = f"{FILES}?purpose=batch&limit=2&order=asc"
-    first = await caller.get(query)
+    # An empty value and an unknown name change nothing.
+    first = await caller.get(f"{query}&after=&beta=true")
     second = await caller.get(f"{query}&after={first['last_id']}")
     assert (len(first["data"]), first["has_more"]) == (2, True)
     assert (len(second["data"]), second["has_more"]) == (1, False)
     found = [*first["data"], *second["data"]]
     assert sorted(file["filename"] for file in found) == ["a", "b", "c"]
     assert (await caller.get(f"{FILES}?purpose=batch"))["data"] == found[::-1]
-
-
-@pytest.mark.parametrize("query", ["limit=&order=&after=&purpose=", "beta=true"])
-async def test_an_empty_value_or_unknown_name_changes_nothing(caller: Caller, query: str) -> None:
-    assert (await caller.get(f"{FILES}?{query}"))["data"] == []
 
 
 # Contents:
@@ -188,14 +166,11 @@ async def test_a_large_text_comes_in_parts_that_yields_hold(caller: Caller) -> N
     assert len(parts) > 3
 
 
-async def test_bytes_that_are_no_text_come_as_base64(caller: Caller) -> None:
+async def test_bytes_that_are_no_text_come_as_base64_and_nothing_as_a_text(caller: Caller) -> None:
     content = b"\xff\0\xfe" * 500_000 + b"end"
     parts = await parts_of(caller, stored(caller, content))
     assert joined(parts) == content
     assert len(parts) > 1
-
-
-async def test_an_empty_file_is_an_empty_text(caller: Caller) -> None:
     assert await caller.get(stored(caller, b"")) == ""
 
 
