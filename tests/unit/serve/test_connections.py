@@ -183,16 +183,6 @@ async def test_a_byte_now_and_then_makes_no_connection_wait_less(engine: Scripte
         assert (await silent.all()).startswith(b"HTTP/1.1 200")
 
 
-async def test_the_connections_of_one_port_take_none_of_the_others(engine: ScriptedEngine) -> None:
-    async with serving(engine, SERVE_MAX_CONNECTIONS="3") as port:
-        mains = [await port.connect() for _ in range(3)]
-        pings = [await port.health.connect() for _ in range(3)]
-        assert await until(lambda: len(port.server.server_state.connections) == 6)
-        for client in (*mains, *pings):
-            client.send(PING)
-            assert (await client.all()).startswith(b"HTTP/1.1 200")
-
-
 async def test_the_kernel_waits_no_longer_than_the_server(engine: ScriptedEngine) -> None:
     async with serving(engine, SERVE_TIMEOUT_S="7") as port:
         await port.connect()
@@ -228,10 +218,3 @@ async def test_what_is_no_request_is_refused(engine: ScriptedEngine, sent: bytes
         assert b"Traceback" not in answer
         assert await until_answered(port, PING)
     assert engine.asked == []
-
-
-async def test_requests_in_a_row_are_answered_one_after_the_other(engine: ScriptedEngine) -> None:
-    async with serving(engine) as port:
-        answers = await port.ask(request(BODY) * 4 + request(BODY, headers=CLOSE))
-    assert answers.count(b"HTTP/1.1 200") == 5
-    assert len(engine.asked) == 5

@@ -11,34 +11,14 @@ import httpx
 import pytest
 from starlette.requests import Request
 from support.disks import fill, mounted
-from support.engine.scripted import CHAT, HANG, ScriptedEngine, tokens, until
+from support.engine.scripted import CHAT, ScriptedEngine
 from support.served import HELLO, Served, error_of
 
-from worker.concurrency import most_inside
 from worker.errors import EngineBusy
 from worker.serve.bodies import MOST_HELD, Bodies
 
 LARGEST = 100
 ROOM = 4_000_000
-
-
-async def test_a_request_beyond_the_most_is_refused_until_one_ends(engine: ScriptedEngine) -> None:
-    engine.script, engine.slots = (HANG,), 1
-    most = most_inside(jobs=1, slots=1)
-    async with Served(engine, MAX_CONCURRENCY="1") as http_client, asyncio.TaskGroup() as group:
-        running = [group.create_task(http_client.post(CHAT, json=HELLO)) for _ in range(most)]
-        assert await until(lambda: len(engine.generating) == most)
-        engine.script = tuple(tokens("a"))
-        for stream in (False, True):
-            refused = await http_client.post(CHAT, json={**HELLO, "stream": stream})
-            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-            assert error_of(refused)["retryable"]
-        assert (await http_client.get("/health")).status_code == 200
-        running[0].cancel()
-        await asyncio.wait(running[:1])
-        assert (await http_client.post(CHAT, json=HELLO)).status_code == 200
-        for request in running:
-            request.cancel()
 
 
 async def test_while_it_is_aside_answers_say_when_to_try_again(http_client: Served) -> None:

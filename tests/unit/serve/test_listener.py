@@ -4,12 +4,10 @@ import asyncio
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
@@ -157,18 +155,6 @@ def test_a_client_that_sends_no_head_keeps_nobody_else_waiting(numbers: list[int
         for _ in range(20):
             stack.enter_context(socket.create_connection(address)).sendall(b"GET /p")
         assert ping(numbers[0]).status_code == 204
-
-
-def test_as_many_wait_as_with_the_worker(listener: Listener, numbers: list[int]) -> None:
-    # It listens by now.
-    assert ping(numbers[0]).status_code == 204
-    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
-    taken, health = listener.take()
-    with taken, health:
-        about = taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-    # Of a listening socket, tcpi_sacked is the backlog.
-    (backlog,) = struct.unpack_from("I", about, 28)
-    assert backlog == min(starting.BACKLOG, most)
 
 
 def test_whoever_is_accepted_in_the_last_moment_is_answered() -> None:
