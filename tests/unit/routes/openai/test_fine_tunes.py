@@ -1,4 +1,4 @@
-"""OpenAI's routes for fine-tuning jobs: created, listed, described, stopped, and what they tell."""
+"""Routes of fine-tunes, OpenAI's and LLM Engine's: created, listed, described and stopped."""
 
 import json
 from dataclasses import replace
@@ -16,8 +16,10 @@ from worker.fine_tunes.request import Checkpoint, Error, Result
 from worker.fine_tunes.store import FineTunes
 from worker.job.long_work import LongWork
 
-JOBS = "/v1/fine_tuning/jobs"
+JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"
 CARDS = [{"id": "demo", "parent": None}, {"id": "given", "parent": "demo", "root": "given"}]
+
+FAILED = Error(code="invalid_training_file", message="Line 3 is empty.", param="training_file")
 
 
 @pytest.fixture
@@ -64,26 +66,27 @@ async def test_one_that_can_not_be_started_says_what_to_send(caller: Caller) -> 
 
 
 # One field of each kind: unit/fine_tunes has the others.
+WITH_KEY = {"hyperparameters": {"report_to": "wandb"}, "wandb_config": {"api_key": "word"}}
+
+
 @pytest.mark.parametrize(
-    ("changes", "param", "status"),
+    ("route", "changes", "param", "status"),
     [
-        *(({"model": name}, "model", 400) for name in ("given", "tuned", None)),
-        ({"training_file": "file-" + "a" * 24}, "training_file", 404),
-        ({"validation_file": "nothing.csv"}, "validation_file", 400),
-        ({"sufix": "a"}, "sufix", 400),
+        *((JOBS, {"model": name}, "model", 400) for name in ("given", "tuned", None)),
+        (JOBS, {"training_file": "file-" + "a" * 24}, "training_file", 404),
+        (JOBS, {"validation_file": "nothing.csv"}, "validation_file", 400),
+        (JOBS, {"sufix": "a"}, "sufix", 400),
+        (FINE_TUNES, {"model": "other"}, "model", 400),
+        (FINE_TUNES, {"n_epochs": 1}, "n_epochs", 400),
+        (FINE_TUNES, WITH_KEY, "wandb_config.api_key", 400),
     ],
 )
 async def test_what_is_wrong_is_refused_naming_the_field(
-    caller: Caller, fine_tunes: FineTunes, changes: dict[str, Any], param: str, status: int
+    caller: Caller, fine_tunes: FineTunes, route: str, changes: Any, param: str, status: int
 ) -> None:
-    error = await caller.refused("POST", JOBS, **body_of(caller, **changes))
+    error = await caller.refused("POST", route, **body_of(caller, **changes))
     assert (error["param"], error["code"], fine_tunes.all()) == (param, status, [])
-
-
-async def test_jobs_are_created_and_described_while_the_engine_makes_room(caller: Caller) -> None:
-    caller.engine.mark_dead()
-    job = await posted(caller)
-    assert (await caller.get(JOBS))["data"] == [job]
+    assert "word" not in error["message"]
 
 
 async def test_jobs_are_listed_newest_first_in_pages_and_by_their_metadata(
@@ -111,7 +114,10 @@ async def test_a_job_is_cancelled_and_can_then_be_stopped_no_more(caller: Caller
 
 
 async def test_a_job_is_paused_and_started_again_when_it_is_resumed(caller: Caller) -> None:
+    # It is created and described while the engine makes room, too.
+    caller.engine.mark_dead()
     job = await posted(caller)
+    assert (await caller.get(JOBS))["data"] == [job]
     paused = await caller.post(f"{JOBS}/{job['id']}/pause")
     assert (paused["status"], len(caller.started)) == ("paused", 1)
     assert (await caller.post(f"{JOBS}/{job['id']}/resume"))["status"] == "queued"
@@ -162,7 +168,73 @@ async def test_a_success_has_an_adapter_and_files(caller: Caller, fine_tunes: Fi
 
 async def test_a_job_that_failed_says_why(caller: Caller, fine_tunes: FineTunes) -> None:
     fine_tune = created(fine_tunes)
-    error = Error(code="invalid_training_file", message="Line 3 is empty.", param="training_file")
-    fine_tune.end(Result(status="failed", at=300, error=error))
+    fine_tune.end(Result(status="failed", at=300, error=FAILED))
     job = FineTuningJob.model_validate(await caller.get(f"{JOBS}/{fine_tune.id}"))
-    assert (job.status, job.error and job.error.model_dump()) == ("failed", error.model_dump())
+    assert (job.status, job.error and job.error.model_dump()) == ("failed", FAILED.model_dump())
+
+
+# LLM Engine's:
+
+
+async def test_the_body_of_the_client_creates_one(caller: Caller, fine_tunes: FineTunes) -> None:
+    # The client writes numbers as texts. A key that is not needed is not written down.
+    numbers = {"epochs": "1", "lr": "0.0002", "peft_config": {"r": 8}}
+    more = {"wandb_config": {"api_key": "secret-word"}, "suffix": "my-experiment"}
+    body = body_of(caller, validation_file=None, hyperparameters=numbers, **more)
+    answer = await caller.post(FINE_TUNES, **body)
+    (fine_tune,) = fine_tunes.all()
+    assert answer == {"id": fine_tune.id, "fine_tune_id": fine_tune.id}
+    assert caller.started == [LongWork("fine_tune", fine_tune.id)]
+    spec = fine_tune.request.spec
+    assert (spec.epochs, spec.learning_rate, spec.lora.r) == (1, 2e-4, 8)
+    assert (fine_tune.request.suffix, fine_tune.request.wandb) == ("my-experiment", None)
+    written = [path.read_bytes() for path in caller.root.rglob("*") if path.is_file()]
+    assert b"secret-word" not in b"".join(written)
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "model"),
+    [
+        (None, "PENDING", None),
+        (Result(status="succeeded", at=300, adapter="demo.a"), "SUCCESS", "demo.a"),
+        (Result(status="failed", at=300, error=FAILED), "FAILURE", None),
+        (Result(status="cancelled", at=300), "CANCELLED", None),
+    ],
+)
+async def test_statuses_have_the_clients_words(
+    caller: Caller, fine_tunes: FineTunes, result: Result | None, status: str, model: str | None
+) -> None:
+    fine_tune = created(fine_tunes)
+    if result:
+        fine_tune.end(result)
+    ids = {"id": fine_tune.id, "fine_tune_id": fine_tune.id}
+    expected = {**ids, "fine_tuned_model": model, "status": status}
+    older = created(fine_tunes, created_at=1)
+    assert await caller.get(f"{FINE_TUNES}/{fine_tune.id}") == expected
+    newest, oldest = (await caller.get(FINE_TUNES))["jobs"]
+    assert (newest, oldest["id"]) == (expected, older.id)
+
+
+async def test_one_that_a_worker_is_at_runs(caller: Caller, fine_tunes: FineTunes) -> None:
+    fine_tune = created(fine_tunes)
+    fine_tune.leases().mkdir(parents=True)
+    (fine_tune.leases() / "lease-1").touch()
+    assert (await caller.get(f"{FINE_TUNES}/{fine_tune.id}"))["status"] == "RUNNING"
+
+
+async def test_events_are_as_the_trainer_wrote_them(caller: Caller, fine_tunes: FineTunes) -> None:
+    fine_tune = created(fine_tunes)
+    told = loss(5, 2.108, at=1689665099.67)
+    tell(fine_tune, [told])
+    first, second = (await caller.get(f"{FINE_TUNES}/{fine_tune.id}/events"))["events"]
+    assert first["message"] == "Created"
+    assert second == {"timestamp": 1689665099.67, "message": told.message, "level": "info"}
+    assert told.message.startswith("{'loss': 2.108, ")
+
+
+async def test_one_is_cancelled_once(caller: Caller, fine_tunes: FineTunes) -> None:
+    fine_tune = created(fine_tunes)
+    cancel = {"route": f"{FINE_TUNES}/{fine_tune.id}/cancel", "method": "PUT"}
+    assert await caller.job(**cancel) == {"success": True}
+    assert (await caller.get(f"{FINE_TUNES}/{fine_tune.id}"))["status"] == "CANCELLED"
+    assert await caller.job(**cancel) == {"success": False}

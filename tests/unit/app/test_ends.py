@@ -1,16 +1,68 @@
-"""A worker that is stopped ends its answers: with what they have, and a retryable error."""
+"""Jobs that end early: cancelled by their callers, or failed by a worker that is stopped."""
 
 import asyncio
 from typing import Any
 
 import pytest
 from starlette.types import Message
-from support.engine.answers import Consumer
+from support.engine.answers import Consumer, Scripts
 from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, until, worker
 from support.engine.server import event
 from support.engine.yields import broken_stream, events_in, failure, texts_in
 
 from worker.errors import ShuttingDown
+
+STREAMS = {"raw-stream": raw(stream=True), "openai-stream": chat(stream=True)}
+PATHS = {**STREAMS, "raw": raw(stream=False), "openai": chat(stream=False)}
+every_path = pytest.mark.parametrize("payload", PATHS.values(), ids=PATHS)
+every_stream = pytest.mark.parametrize("payload", STREAMS.values(), ids=STREAMS)
+
+
+@every_path
+async def test_a_cancel_ends_a_job_that_waits_for_the_engine_and_no_other(payload: Any) -> None:
+    with ScriptedEngine(HANG) as engine:
+        stays, goes = (Consumer(worker(engine), payload, name) for name in ("stays", "goes"))
+        assert await until(lambda: sorted(engine.generating) == ["goes", "stays"])
+        await goes.cancel()
+        assert await until(lambda: engine.aborted == ["goes"])
+        assert (engine.generating, goes.yields) == (["stays"], [])
+        await stays.cancel()
+
+
+@pytest.mark.parametrize(
+    ("payload", "aborted"),
+    [
+        *((stream, "job-1") for stream in STREAMS.values()),
+        ({"prompts": ["fast", "slow"], "stream": True}, "job-1-1"),
+    ],
+    ids=["raw", "openai", "list"],
+)
+async def test_a_job_cancelled_in_a_post_is_aborted_though_its_generator_is_never_closed(
+    payload: dict[str, Any], aborted: str
+) -> None:
+    script = [*tokens("a", "b", finish=None), HANG]
+    with Scripts(Hi=script, slow=script) as engine:
+        engine.script = tuple(script)  # for vLLM's server
+        sdk = Consumer(worker(engine), payload)
+        await sdk.posting.wait()
+        await sdk.cancel()
+        assert await until(lambda: engine.aborted == [aborted])
+        assert engine.generating == []
+        await sdk.generator.aclose()  # only now: so far it was suspended at its yield
+
+
+@every_stream
+async def test_a_job_cancelled_after_its_last_token_needs_no_abort(payload: dict[str, Any]) -> None:
+    with ScriptedEngine(*tokens("a", "b")) as engine:
+        sdk = Consumer(worker(engine), payload)
+        await sdk.posting.wait()
+        assert await until(lambda: engine.generating == [])
+        await sdk.cancel()
+        await sdk.generator.aclose()
+        assert engine.aborted == []
+
+
+# A worker that is stopped:
 
 
 async def test_a_raw_stream_has_what_was_computed_and_fails_as_retryable() -> None:
@@ -83,17 +135,19 @@ async def test_every_job_ends_and_jobs_that_come_later_are_answered() -> None:
         assert "fine" in str(await Consumer(one, raw(stream=True)).end())
 
 
-async def test_a_job_runs_until_its_generator_or_its_task_ends() -> None:
+@every_stream
+async def test_a_job_runs_until_its_generator_or_its_task_ends(payload: dict[str, Any]) -> None:
     with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
         one = worker(engine)
-        closed = one.handle({"id": "a", "input": raw(stream=True)})
+        closed = one.handle({"id": "a", "input": payload})
         assert one.running == 0
         await anext(closed)
-        sdk = Consumer(one, raw(stream=True), "b")
+        sdk = Consumer(one, payload, "b")
         await sdk.posting.wait()
-        assert one.running == 2
+        assert (one.running, engine.generating) == (2, ["a", "b"])
         await closed.aclose()
         assert one.running == 1
+        assert await until(lambda: engine.aborted == ["a"])
         await sdk.cancel()
         assert one.running == 0
         await sdk.generator.aclose()
