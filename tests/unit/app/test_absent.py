@@ -1,7 +1,7 @@
 """Jobs while the engine is dead or set aside: what has not begun begins again or later."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from support.engine.scripted import (
 from support.engine.yields import events_in, failure, texts_in
 
 from worker.errors import EngineDead, KilledEngine
-from worker.routes.again import unless_begun
 
 DIES: tuple[Step, ...] = (0.05, EngineDead())
 BEGUN = (*tokens("Begun", finish=None), *DIES)
@@ -84,22 +83,7 @@ async def test_a_request_that_killed_the_engine_fails_and_is_not_retryable() -> 
     assert "not run again" in error["message"]
 
 
-async def test_an_answer_whose_reader_leaves_is_closed_at_once() -> None:
-    closed: list[str] = []
-
-    async def answer() -> AsyncGenerator[str, None]:
-        try:
-            yield "Begun"
-            yield "more"
-        finally:
-            closed.append("answer")
-
-    with ScriptedEngine() as scripted:
-        pieces = unless_begun(scripted, "job-1", answer)
-        assert await anext(pieces) == "Begun"
-        await pieces.aclose()
-    assert closed == ["answer"]
-
+# An engine that is set aside:
 
 every_job = pytest.mark.parametrize(
     "payload",

@@ -56,9 +56,9 @@ def test_every_item_is_the_job_that_it_would_be_alone(
 def test_keys_of_the_whole_answer_stay_with_the_job() -> None:
     job = listed(prompts=["a"], stream=True, use_tqdm=False)
     assert (job.stream, job.use_tqdm) == (True, False)
-    assert job.items == (parse_input({"prompt": "a"}),)
     plain = listed(prompts=["a"], messages_list=None, prompt=None, use_tqdm=None)
     assert (plain.stream, plain.use_tqdm, plain.items) == (False, None, job.items)
+    assert len(listed(messages_list=[[TURN]] * 10_000).items) == 10_000
 
 
 def test_an_item_may_have_sampling_params_of_its_own_and_those_beside_them() -> None:
@@ -68,10 +68,6 @@ def test_an_item_may_have_sampling_params_of_its_own_and_those_beside_them() -> 
     regex = {"regex": "x"}
     structured = [item.sampling_params.vllm["structured_outputs"] for item in items]
     assert structured == [regex, {**regex, "whitespace_pattern": " "}, regex]
-
-
-def test_a_list_has_up_to_ten_thousand_items() -> None:
-    assert len(listed(messages_list=[[TURN]] * 10_000).items) == 10_000
 
 
 # Wrong for one item:
@@ -103,16 +99,17 @@ def test_its_own_sampling_params_fail_an_item_in_its_place() -> None:
 # What all items share is there once, however many they are:
 
 
-@pytest.mark.parametrize("form", [{"prompts": ["a", [1], "b"]}, {"messages_list": [[TURN]] * 3}])
 @pytest.mark.parametrize("params", [{"n": 2}, [{"n": 2}, {"n": 2}, None]], ids=["all", "each"])
-def test_items_share_what_is_not_their_own(form: dict[str, Any], params: Any) -> None:
+def test_items_share_what_is_not_their_own(params: Any) -> None:
     shared = {"tools": [{"type": "function"}], "chat_template_kwargs": {"a": 1}}
-    items = raw_items(**form, **shared, sampling_params=params)
+    items = raw_items(prompts=["a", [1], "b"], **shared, sampling_params=params)
     common = {id(item.tools) for item in items} | {id(item.chat_template_kwargs) for item in items}
     assert len(common) == 2
     if isinstance(params, dict):
         assert len({id(item.sampling_params) for item in items}) == 1
 
+
+# LLM Engine's form:
 
 DEFAULTS = {"max_tokens": 20, "temperature": 0.2}
 # Parameters that have vLLM's names, with values at the ends of their ranges.
@@ -136,12 +133,8 @@ def batch(**keys: Any) -> ListJob:
 
 
 def test_a_prompt_alone_has_the_defaults_of_that_form() -> None:
-    plain = parse_input({"prompt": "Hi", "sampling_params": DEFAULTS})
+    plain = parse_input({"prompt": "Hi", "format": "raw", "sampling_params": DEFAULTS})
     assert completion() == plain.model_copy(update={"format": "llm_engine"})
-
-
-def test_without_the_mark_the_form_is_the_workers_own() -> None:
-    assert parse_input({"prompt": "Hi", "format": "raw"}) == parse_input({"prompt": "Hi"})
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,8 @@ from worker.job.bounds import BOUNDS, INT32, INT64
 from worker.job.sampling import Sampling
 
 # Constraints of structured output, and the objects that can hold them.
-KINDS: dict[str, Any] = {
-    "json": {"type": "object"},
-    "regex": "a+",
-    "choice": ["a", "b"],
-    "grammar": 'root ::= "a"',
-    "json_object": True,
-}
+KINDS: dict[str, Any] = {"json": {"type": "object"}, "regex": "a+", "choice": ["a", "b"]}
+KINDS |= {"grammar": 'root ::= "a"', "json_object": True}
 HOLDERS = ("structured_outputs", "guided_decoding", "guided_options_request")
 
 
@@ -70,16 +65,12 @@ def test_no_object_is_named_for_the_parameters_of_a_body(params: Any, message: s
     assert caught.value.param in params
 
 
-@pytest.mark.parametrize("beam", [True, False])
-def test_a_default_of_beam_search_may_be_written_out(beam: bool) -> None:
-    written = {"length_penalty": 1, "early_stopping": False}
-    assert sampling({"use_beam_search": beam, **written}) == sampling({"use_beam_search": beam})
-
-
 def test_vllm_gets_what_is_not_translated_as_it_was_sent() -> None:
     rest = {"temperature": 0.5, "stop": ["a"], "no_such_parameter": {"a": [None]}, "logprobs": "x"}
     ours: dict[str, Any] = {"n": 2, "best_of": 3, "use_beam_search": True, "length_penalty": 0.5}
     ours |= {"early_stopping": "never", "return_token_log_probs": False}
+    # The defaults of beam search may be written out.
+    assert sampling({"length_penalty": 1, "early_stopping": False}) == sampling()
     found = sampling({**rest, **ours})
     assert found.vllm == rest
     assert {name: getattr(found, name) for name in ours} == ours
@@ -92,11 +83,12 @@ def test_null_counts_as_absent_inside_and_outside() -> None:
     assert sampling({"guided_regex": None}, guided_regex="a") == sampling(guided_regex="a")
 
 
-@pytest.mark.parametrize(("params", "logprobs"), [({"logprobs": 5}, 5), ({"logprobs": None}, 0)])
-def test_log_probabilities_are_asked_for_in_other_words(params: Any, logprobs: int) -> None:
+def test_log_probabilities_are_asked_for_in_other_words() -> None:
     asked = {"return_token_log_probs": True}
-    assert sampling({**params, **asked}).vllm == {"logprobs": logprobs}
-    assert sampling(params, **asked).vllm == {"logprobs": logprobs}
+    for logprobs, expected in ((5, 5), (None, 0)):
+        params = {"logprobs": logprobs}
+        assert sampling({**params, **asked}).vllm == {"logprobs": expected}
+        assert sampling(params, **asked).vllm == {"logprobs": expected}
 
 
 # Structured outputs, beside sampling_params or in them:
@@ -108,14 +100,12 @@ def written(kind: str, value: Any) -> list[dict[str, Any]]:
     return [{names[1]: value}, *({holder: {name: value}} for holder in HOLDERS for name in names)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_spelling_becomes_vllms_own(kind: str) -> None:
-    vllm = {"structured_outputs": {kind: KINDS[kind]}}
-    for params in written(kind, KINDS[kind]):
-        assert sampling(params).vllm == sampling(**params).vllm == vllm
-
-
-def test_a_whitespace_pattern_goes_with_the_constraint_in_every_spelling() -> None:
+def test_every_spelling_becomes_vllms_own() -> None:
+    for kind, value in KINDS.items():
+        for params in written(kind, value):
+            vllm = {"structured_outputs": {kind: value}}
+            assert sampling(params).vllm == sampling(**params).vllm == vllm
+    # A pattern for white space goes with a constraint.
     vllm = {"structured_outputs": {"json": {}, "whitespace_pattern": "[ ]?"}}
     for params in written("whitespace_pattern", "[ ]?"):
         assert sampling({"guided_json": {}, **params}).vllm == vllm
@@ -140,6 +130,9 @@ def test_a_whitespace_pattern_goes_with_the_constraint_in_every_spelling() -> No
 def test_what_constrains_an_answer_becomes_vllms(params: Any, structured: Any) -> None:
     vllm = {"structured_outputs": structured} if structured else {}
     assert sampling(params).vllm == sampling(**params).vllm == vllm
+
+
+# Bounds, on both paths:
 
 
 def names(count: int) -> list[str]:
@@ -228,15 +221,14 @@ async def test_repeated_items_count_once() -> None:
     (asked,) = engine.asked
     assert isinstance(asked, dict)
     assert {name: asked[name] for name in once} == once
-
-
-def test_more_max_tokens_than_the_engine_can_count_are_cut_in_raw_jobs() -> None:
+    # More tokens than the engine can count are cut.
     assert RawJob.read(raw(max_tokens=INT64)).sampling_params.vllm == {"max_tokens": INT32}
 
 
-@pytest.mark.parametrize("value", [None, True, {}, [], "five", [{}], {"a": {}}, [[1]]])
-def test_values_of_wrong_types_are_left_to_vllm(value: Any) -> None:
-    assert [bound.refusal(value) for bound in BOUNDS.values()] == [None] * len(BOUNDS)
+def test_values_of_wrong_types_are_left_to_vllm() -> None:
+    values: list[Any] = [None, True, {}, [], "five", [{}], {"a": {}}, [[1]]]
+    refused = [(bound, value) for bound in BOUNDS.values() for value in values]
+    assert [pair for pair in refused if pair[0].refusal(pair[1])] == []
 
 
 def test_the_documentation_has_every_bound() -> None:

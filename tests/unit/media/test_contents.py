@@ -21,18 +21,20 @@ WAVE = b"RIFF\x24\0\0\0WAVEfmt "
 TAG = b"ID3\x04\0\0\0\0\0\x05title"
 
 
-@pytest.mark.parametrize("remote", [True, False])
 @pytest.mark.parametrize(
     ("file", "pixels"),
     [(bomb(), "64,000,000"), (bomb(65_000, 65_000), "more than 178,956,970")],
     ids=["large", "huge"],
 )
 async def test_an_image_of_too_many_pixels_is_refused_by_its_head(
-    media_host: Any, file: bytes, pixels: str, remote: bool
+    media_host: Any, file: bytes, pixels: str
 ) -> None:
-    most = "at most 40,000,000 are taken (VLLM_MAX_IMAGE_PIXELS)"
-    message = await refusal(media(), body(media_host(file) if remote else as_url(file)))
-    assert message == f"{pixels} pixels, and {most}"
+    message = f"{pixels} pixels, and at most 40,000,000 are taken (VLLM_MAX_IMAGE_PIXELS)"
+    for url in (media_host(file), as_url(file)):
+        assert await refusal(media(), body(url)) == message
+    # An operator can take images of any size.
+    if pixels == "64,000,000":
+        assert await values(media(Limits(pixels=0)), body(as_url(file)))
 
 
 async def test_all_images_of_a_request_together_have_eight_times_the_pixels() -> None:
@@ -42,16 +44,11 @@ async def test_all_images_of_a_request_together_have_eight_times_the_pixels() ->
     assert "10,800 pixels in the media of the request so far, and at most 9,600" in message
 
 
-async def test_an_operator_can_take_images_of_any_size() -> None:
-    assert await values(media(Limits(pixels=0)), body(as_url(bomb())))
-
-
 @pytest.mark.parametrize(
     "url",
     [
-        *("data:", "data:,", "data:image/png", "data:image/png;base64", "data:image/png,abc"),
+        *("data:", "data:image/png", "data:image/png;base64", "data:image/png,abc"),
         *(f"data:image/png;base64,{text}" for text in ("", "AAAA", "A", "AA AA")),
-        "DATA:image/png;base64,AAAA",
         "data:image/png;base64;x," + as_url(FILE).partition(",")[2],
         as_url(FILE)[:60],
         as_url(b"%!PS-Adobe-3.0 EPSF-3.0"),
@@ -190,13 +187,7 @@ async def test_audio_in_base64_is_checked_likewise() -> None:
 
 
 BEGINNINGS = (
-    *(
-        b"xxxxxxxxAVI ",
-        b"RIFF\1\1\1\1AVI LIST",
-        b"xxxxftypmp42",
-        b"FLV\1",
-        b"FLV\1\5\0\0\0\t\0\0\0\0",
-    ),
+    *(b"xxxxxxxxAVI ", b"RIFF\1\1\1\1AVI LIST", b"xxxxftypmp42", b"FLV\1\5\0\0\0\t\0\0\0\0"),
     *(b"\x1a\x45\xdf\xa3", b"\x1a\x45\xdf\xa3\x87\x42\x82\x84webm", b"OggS", b"OggS\0\x02"),
     *(b"xxxxxxxxWAVE", WAVE, b"ID3", TAG, TAG + b"\xff\xfb\x90\x64", b"fLaC", b"FORM"),
     *(b"\xff\xfb\x90\x64", b"\xff\xf1\x50\x80"),
