@@ -19,7 +19,7 @@ from support.engine.scripted import HANG, ScriptedEngine, Step, tokens, until, w
 from support.engine.yields import failure
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
-from worker.job import ListJob, RawJob, parse_input
+from worker.job import RawJob
 
 # Not streaming:
 
@@ -48,16 +48,6 @@ async def test_the_outputs_stand_in_the_order_of_the_prompts_whichever_is_ready_
     with Scripts(**scripts) as engine:
         (chunk,) = await yields_of(engine, {"prompts": list(scripts)})
     assert texts(chunk["outputs"]) == list(scripts)
-
-
-@every_form
-async def test_the_engine_gets_each_item(stream: bool) -> None:
-    payload = {"prompts": ["Hi", "Ho"], "sampling_params": [{"n": 1}, {"seed": 1}]}
-    parsed = parse_input(payload)
-    assert isinstance(parsed, ListJob)
-    with Scripts() as engine:
-        await yields_of(engine, {**payload, "stream": stream})
-    assert engine.asked == list(parsed.items)
 
 
 # Streaming:

@@ -3,13 +3,12 @@
 from typing import Any
 
 import pytest
-from support.engine.answers import EXACT, answered, detailed, every_form
-from support.engine.scripted import ScriptedEngine, Step, tokens, yields_of
+from support.engine.answers import EXACT, answered, detailed
+from support.engine.scripted import Step, tokens
 from support.engine.yields import failure
 
 from worker.engine import Delta
 from worker.errors import EngineDead, RefusedByEngine
-from worker.job import RawJob
 
 TEXTS = [" a", " b", "", " ç", "😀", " end"]
 WHOLE = {"text": "ab", "num_prompt_tokens": 3, "num_completion_tokens": 2}
@@ -67,16 +66,6 @@ async def test_an_answer_and_each_of_a_list_have_log_probabilities_if_they_are_a
     assert (results[0], results[2]) == (output, output)
 
 
-@every_form
-async def test_the_engine_gets_the_parameters_by_vllms_names(stream: bool) -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        await yields_of(engine, completion(stop_sequences=["b"], stream=stream))
-    (asked,) = engine.asked
-    assert isinstance(asked, RawJob)
-    assert asked.streamed is stream
-    assert asked.sampling_params.vllm == {"max_tokens": 20, "temperature": 0.2, "stop": ["b"]}
-
-
 # Streaming:
 
 
@@ -86,15 +75,6 @@ async def test_each_yield_of_a_stream_is_one_event() -> None:
         {"text": " a", "num_completion_tokens": 1, "finished": False},
         {"text": " b ç", "num_completion_tokens": 4, "finished": False},
         last,
-    ]
-
-
-async def test_an_end_that_comes_alone_is_in_the_last_event() -> None:
-    script = [*tokens(*"abcd", finish=None), Delta(0, "", 0, 3, "stop", "###")]
-    assert outputs(await answered(completion(stream=True, **EXACT), *script)) == [
-        {"text": "a", "num_completion_tokens": 1, "finished": False},
-        {"text": "bcd", "num_completion_tokens": 4, "finished": False},
-        {"text": "", "num_completion_tokens": 4, "finished": True, "num_prompt_tokens": 3},
     ]
 
 

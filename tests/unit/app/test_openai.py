@@ -41,14 +41,6 @@ async def test_an_answer_that_is_not_streamed_is_the_response_body() -> None:
     ]
 
 
-async def test_vllms_server_gets_the_body_that_was_sent_and_the_models_name() -> None:
-    payload = chat(stream=True)
-    payload["openai_input"] |= {"ключ": ["é", None], "temperature": 0.1}
-    with ScriptedEngine(*tokens("a")) as engine:
-        await yields_of(engine, payload)
-    assert engine.asked == [payload["openai_input"] | {"model": "demo"}]
-
-
 @pytest.mark.parametrize(
     "payload",
     [

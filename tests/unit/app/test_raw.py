@@ -43,14 +43,6 @@ async def test_every_token_is_a_string_of_its_own() -> None:
     assert words(yields) == [["a"], [" b", "", "ç"], ["😀"]]
 
 
-@every_form
-async def test_the_engine_gets_the_job_that_was_sent(stream: bool) -> None:
-    payload = raw(stream=stream, sampling_params={"seed": 1})
-    with ScriptedEngine(*tokens("a")) as engine:
-        await yields_of(engine, payload)
-    assert engine.asked == [RawJob.read(payload)]
-
-
 JOBS_SIZES = {"max_batch_size": 9, "min_batch_size": 2, "batch_size_growth_factor": 2}
 LEFT_OPEN = {"max_batch_size": 0, "min_batch_size": None, "batch_size_growth_factor": 0}
 SETTINGS = {

@@ -85,6 +85,7 @@ async def test_the_time_to_the_end_is_what_was_asked_to_the_second(caller: Calle
         (V1, {**PROMPTS, "tool_config": {"name": "x"}}, "tool_config", 400),
         (V1, {"content": {"prompts": ["a", 1], **SHARED}}, "content.prompts.1", 400),
         (V1, {"input_data_path": "file-" + "a" * 24}, "id", 404),
+        (V1, {"input_data_path": "../x"}, "input_data_path", 400),
         (V2, {"content": [{"input": "a"}]}, "endpoint", 400),
         (V2, {**BODY, "output_data_path": "../x"}, "output_data_path", 400),
         (V2, {**BODY, "model_config": {"model": "other"}}, "model_config.model", 400),

@@ -50,12 +50,6 @@ async def test_the_model_is_in_the_query_and_nulls_are_none(
     assert job.sampling_params.vllm == {"max_tokens": 7, "temperature": 0.0, **structured}
 
 
-async def test_an_answer_is_whole_and_counts_its_tokens(engine: ScriptedEngine) -> None:
-    engine.script = tuple(tokens("a", "b", "c"))
-    output = {"text": "abc", "num_prompt_tokens": 3, "num_completion_tokens": 3}
-    assert await yields_of(engine, asking(SYNC)) == [{"request_id": "job-1", "output": output}]
-
-
 async def test_a_token_is_an_event_however_many_a_yield_holds(engine: ScriptedEngine) -> None:
     script = [
         Delta(0, text, 1, 3, logprobs=[{"token": text, "logprob": -number}])
