@@ -85,12 +85,6 @@ async def test_a_request_that_killed_the_engine_fails_and_is_not_retryable() -> 
 
 # An engine that is set aside:
 
-every_job = pytest.mark.parametrize(
-    "payload",
-    [raw(stream=False), raw(stream=True), chat(stream=False), {"prompts": ["Hi", "Hi"]}],
-    ids=["raw", "stream", "openai", "list"],
-)
-
 
 class Knocked(ScriptedEngine):
     """Counts the requests that want to be admitted."""
@@ -108,8 +102,12 @@ def knocked_engine() -> Iterator[Knocked]:
         yield engine
 
 
-@every_job
-async def test_a_job_that_comes_meanwhile_is_answered_after_it(
+@pytest.mark.parametrize(
+    "payload",
+    [raw(stream=False), raw(stream=True), chat(stream=False), {"prompts": ["Hi", "Hi"]}],
+    ids=["raw", "stream", "openai", "list"],
+)
+async def test_a_job_that_comes_meanwhile_is_answered_after_it_or_told_when_to_come_again(
     knocked_engine: Knocked, payload: dict[str, Any]
 ) -> None:
     async with knocked_engine.engines.aside():
@@ -117,12 +115,6 @@ async def test_a_job_that_comes_meanwhile_is_answered_after_it(
         assert await until(lambda: knocked_engine.knocks > 0)
         assert knocked_engine.asked == []
     assert "Hello" in str(await asking)
-
-
-@every_job
-async def test_a_job_that_waits_for_too_long_is_told_when_to_come_again(
-    knocked_engine: ScriptedEngine, payload: dict[str, Any]
-) -> None:
     async with knocked_engine.engines.aside(patience_s=0.1):
         error = failure(await yields_of(knocked_engine, payload))
     assert (error["code"], error["retryable"], error["retry_after"]) == (503, True, 60)
@@ -153,18 +145,12 @@ async def test_the_model_is_not_healthy_and_what_needs_none_is_answered(
     assert answered["status"] == "ok"
 
 
-async def test_both_engines_are_set_aside(knocked_engine: ScriptedEngine) -> None:
-    knocked_engine.embedder = embedder = ScriptedEngine()
-    embedder.loop.close()
-    async with knocked_engine.engines.aside():
-        assert (knocked_engine.is_aside, embedder.is_aside) == (True, True)
-    assert (knocked_engine.is_aside, embedder.is_aside) == (False, False)
-
-
-async def test_a_caller_who_is_cancelled_sets_the_engine_free(
+async def test_a_caller_who_is_cancelled_sets_both_engines_free(
     knocked_engine: ScriptedEngine,
 ) -> None:
     inside = asyncio.Event()
+    knocked_engine.embedder = embedder = ScriptedEngine()
+    embedder.loop.close()
 
     async def hold() -> None:
         async with knocked_engine.engines.aside():
@@ -173,10 +159,11 @@ async def test_a_caller_who_is_cancelled_sets_the_engine_free(
 
     holding, following = (asyncio.create_task(hold()) for _ in range(2))
     await inside.wait()
+    assert (knocked_engine.is_aside, embedder.is_aside) == (True, True)
     # One is in its block, the other waits for it.
     following.cancel()
     holding.cancel()
     await asyncio.wait([holding, following])
     assert holding.cancelled()
-    assert not knocked_engine.is_aside
+    assert (knocked_engine.is_aside, embedder.is_aside) == (False, False)
     assert "Hello" in str(await yields_of(knocked_engine, raw(stream=False)))

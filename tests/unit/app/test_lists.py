@@ -64,13 +64,12 @@ async def test_results_come_in_the_order_in_which_they_are_ready() -> None:
     assert indices == [1, 2, 0]
 
 
-@pytest.mark.parametrize("size", [1, 50])
-async def test_the_chunk_keys_do_not_change_how_a_list_is_cut(size: int) -> None:
-    keys = {"max_batch_size": size, "min_batch_size": 1, "batch_size_growth_factor": 3}
-    payload = {"prompts": list("abcde"), **keys}
-    whole = await answered(payload, *tokens("a"))
-    stream = await answered({**payload, "stream": True}, *tokens("a"))
-    assert (len(whole), len(stream)) == (1, 5)
+async def test_the_chunk_keys_do_not_change_how_a_list_is_cut() -> None:
+    for size in (1, 50):
+        payload = {"prompts": list("abcde"), "max_batch_size": size, "min_batch_size": 1}
+        whole = await answered(payload, *tokens("a"))
+        stream = await answered({**payload, "stream": True}, *tokens("a"))
+        assert (len(whole), len(stream)) == (1, 5)
 
 
 # Concurrently:

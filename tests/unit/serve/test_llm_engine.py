@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, replying, tokens
@@ -54,19 +55,12 @@ async def urls(http_client: Served) -> dict[str, str]:
     ],
 )
 async def test_an_error_has_a_status_and_a_text_that_the_client_knows(
-    http_client: Served,
-    method: str,
-    path: str,
-    content: bytes,
-    headers: dict[str, str],
-    status: int,
+    http_client: Served, method: str, path: str, content: bytes, headers: Any, status: int
 ) -> None:
     response = await http_client.request(method, path, content=content, headers=headers)
     assert response.status_code == status
     assert response.json()["detail"] == error_of(response)["message"]
-
-
-async def test_errors_of_other_clients_have_no_such_text(http_client: Served) -> None:
+    # Other clients know no such text.
     response = await http_client.delete(CHAT, headers=X_API_KEY)
     assert (response.status_code, response.json().keys()) == (405, {"error"})
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from support.engine.scripted import ScriptedEngine
-from support.served import KEY, Served, error_of, leaving_after, sent_to
+from support.served import Served, error_of, leaving_after, sent_to
 
 from worker.serve import bodies
 
@@ -211,14 +211,3 @@ async def test_transfers_are_logged(http_client: Served, caplog: pytest.LogCaptu
         (content, 404),
     ]
     assert "canary" not in json.dumps(fields)
-
-
-async def test_with_a_key_nobody_else_reads_or_writes(engine: ScriptedEngine, root: Path) -> None:
-    async with Served(engine, FILES_PATH=str(root), **KEY) as http_client:
-        refused = await http_client.post(FILES, files={"file": ("a", b"a")})
-        assert (refused.status_code, files_in(root)) == (401, [])
-        allowed = httpx.BasicAuth("sk-right", "")
-        uploaded = await http_client.post(FILES, files={"file": ("a", b"a")}, auth=allowed)
-        content = f"{FILES}/{uploaded.json()['id']}/content"
-        assert (await http_client.get(content)).status_code == 401
-        assert (await http_client.get(content, auth=allowed)).json()["content"] == "a"
