@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 from support.engine.answers import EXACT, answered, detailed
 from support.engine.scripted import Step, tokens
-from support.engine.yields import failure
 
 from worker.engine import Delta
-from worker.errors import EngineDead, RefusedByEngine
 
 TEXTS = [" a", " b", "", " ç", "😀", " end"]
 WHOLE = {"text": "ab", "num_prompt_tokens": 3, "num_completion_tokens": 2}
@@ -87,21 +85,3 @@ async def test_with_log_probabilities_an_event_is_one_token() -> None:
             zip(TEXTS, log_probs(*TEXTS), ends, strict=True), 1
         )
     ]
-
-
-# Failures:
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "logged"),
-    [(RefusedByEngine("no", status=400), 400, False), (EngineDead(), 503, True)],
-)
-async def test_an_error_after_the_first_event_fails_the_job(
-    error: Exception, code: int, logged: bool
-) -> None:
-    payload = completion(stream=True, return_token_log_probs=logged, **EXACT)
-    script = [*one_by_one("a", "b", "c", finish=None), error]
-    *begun, failed = await detailed(payload, *script)
-    assert failure([failed])["code"] == code
-    assert "".join(output["text"] for output in outputs(begun)) == "abc"
-    assert not any(output["finished"] for output in outputs(begun))

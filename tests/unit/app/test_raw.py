@@ -69,17 +69,12 @@ async def test_the_job_overrides_the_sizes_of_the_settings(
     assert lengths(yields) == sizes
 
 
-@pytest.mark.parametrize(
-    ("delay", "environ"),
-    [({}, {"DEFAULT_BATCH_MAX_DELAY_MS": "5"}), ({"max_batch_delay_ms": 5}, {})],
-    ids=["settings", "job"],
-)
-async def test_what_waits_goes_out_though_the_chunk_is_not_full_and_no_further_token_comes(
-    delay: dict[str, int], environ: dict[str, str]
-) -> None:
+async def test_what_waits_goes_out_though_the_chunk_is_not_full_and_no_further_token_comes() -> (
+    None
+):
     with ScriptedEngine(*tokens("a", "b", "c", finish=None), HANG) as engine:
-        job = {"id": "job-1", "input": raw(stream=True, **delay)}
-        generator = worker(engine, **environ).handle(job)
+        job = {"id": "job-1", "input": raw(stream=True)}
+        generator = worker(engine, DEFAULT_BATCH_MAX_DELAY_MS="5").handle(job)
         texts: list[str] = []
         async with asyncio.timeout(60):
             while len(texts) < 3:

@@ -137,22 +137,6 @@ def test_sizes_are_those_of_the_post_and_its_comma() -> None:
 # Room for the choices of a list's items:
 
 
-async def test_choices_take_room_and_give_it_back() -> None:
-    room, inside, most = Room(5), 0, 0
-
-    async def item(choices: int) -> None:
-        nonlocal inside, most
-        async with room.taken(choices):
-            inside += choices
-            most = max(most, inside)
-            await asyncio.sleep(0)
-            inside -= choices
-
-    async with asyncio.timeout(HUNG_S):
-        await asyncio.gather(*(item(choices) for choices in (2, 3, 1, 5, 4, 1, 2) * 5))
-    assert (inside, most) == (0, 5)
-
-
 async def test_an_item_that_needs_more_than_there_is_waits_for_all() -> None:
     room = Room(2)
     async with room.taken(1):

@@ -116,20 +116,14 @@ def test_the_refusal_names_the_limit_and_the_size(structured: dict[str, Any], me
     assert refused.value.message.startswith("sampling_params.structured_outputs.")
 
 
-class Address(BaseModel):
-    street: str = Field(min_length=1, max_length=200, description="Street, number")
-    codes: list[str] = Field(max_length=10)
-
-
 class Person(BaseModel):
     name: str = Field(pattern=r"^[A-Z][a-z]{1,30}( [A-Z][a-z]{1,30}){0,4}$")
     pattern: str = "any"
     properties: dict[str, int] = Field(default_factory=dict)
-    homes: list[Address] = Field(max_length=50)
+    codes: list[str] = Field(max_length=10)
     friends: "list[Person]" = Field(default_factory=list, max_length=10)
 
 
-STRICT = {**properties(100), "additionalProperties": False, "required": [f"p{n}" for n in range(9)]}
 JSON = """
 root ::= object
 value ::= object | array | string | number | "true" | "false" | "null"
@@ -154,8 +148,7 @@ LEGITIMATE = [
     # It never ends, and the compiler says so at once.
     {"grammar": "root ::= root"},
     {"json": Person.model_json_schema()},
-    {"json": STRICT},
-    {"json": {"enum": [f"value {n}" for n in range(300)]}},
+    {"json": {**properties(100), "additionalProperties": False, "required": ["p1", "p9"]}},
     {"json": {"properties": {"pattern": {"type": "string"}, "enum": {"type": "array"}}}},
     {"json": {"default": {"pattern": BOMB}, "examples": [{"pattern": BOMB}]}},
     {"json": {"default": {"maxItems": 10**9}, "enum": [{"pattern": BOMB}]}},
@@ -173,7 +166,6 @@ LEGITIMATE = [
     {"grammar": JSON},
     {"grammar": SQL},
     {"grammar": 'root ::= select_statement\nselect_statement ::= "SELECT " ("a" | "b")'},
-    {"choice": ["positive", "negative"]},
     {"json_object": True},
 ]
 

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -220,30 +219,18 @@ def test_keys_that_the_worker_adds_are_known(prepare: Prepare) -> None:
 
 # Anthropic's budget for reasoning, where the model's reasoning is not told from its answer:
 
-BUDGET = {"type": "enabled", "budget_tokens": 1024}
 
-
-@pytest.fixture
-def thinks(engine: ScriptedEngine) -> ScriptedEngine:
+def test_a_budget_is_dropped_and_logged_unless_the_model_reasons_or_requests_are_strict(
+    prepare: Prepare, engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     engine.bodies = {MESSAGES: frozenset({"model", "thinking"})}
-    return engine
-
-
-@pytest.mark.usefixtures("thinks")
-def test_a_budget_is_dropped_and_logged(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert "thinking" not in prepare(MESSAGES, {"thinking": BUDGET})
+    budget = {"type": "enabled", "budget_tokens": 1024}
+    assert "thinking" not in prepare(MESSAGES, {"thinking": budget})
+    no_effect = "'thinking' is no parameter of /v1/messages: no effect"
+    assert caplog.messages == [f"request job-1: {no_effect}"]
     # vLLM judges everything else.
     for other in ({"type": "adaptive"}, {"type": "disabled"}, "enabled", 5):
         assert prepare(MESSAGES, {"thinking": other})["thinking"] == other
-    no_effect = "'thinking' is no parameter of /v1/messages: no effect"
-    assert caplog.messages == [f"request job-1: {no_effect}"]
-
-
-@pytest.mark.parametrize(("reasons", "strict"), [(True, "0"), (False, "1")])
-def test_vllm_gets_a_budget_if_the_model_reasons_or_requests_are_strict(
-    prepare: Prepare, thinks: ScriptedEngine, reasons: bool, strict: str
-) -> None:
-    thinks.model = replace(thinks.model, reasons=reasons)
-    asked = prepare(MESSAGES, {"thinking": BUDGET}, STRICT_REQUESTS=strict)
-    assert asked["thinking"] == BUDGET
+    strictly = prepare(MESSAGES, {"thinking": budget}, STRICT_REQUESTS="1")
+    engine.model = replace(engine.model, reasons=True)
+    assert strictly["thinking"] == prepare(MESSAGES, {"thinking": budget})["thinking"] == budget

@@ -137,6 +137,9 @@ async def test_its_events_are_listed_newest_first(caller: Caller, fine_tunes: Fi
     assert page["has_more"]
     (first,) = (await caller.get(f"{place}?after={before.id}"))["data"]
     assert (first["message"], first["type"]) == ("Created", "message")
+    # LLM Engine's are the oldest first, and as the trainer wrote them.
+    _, told, _ = (await caller.get(f"{FINE_TUNES}/{fine_tune.id}/events"))["events"]
+    assert told == {"timestamp": 200, "message": loss(5, 3.25).message, "level": "info"}
 
 
 async def test_a_success_has_an_adapter_and_files(caller: Caller, fine_tunes: FineTunes) -> None:
@@ -215,25 +218,14 @@ async def test_statuses_have_the_clients_words(
     assert (newest, oldest["id"]) == (expected, older.id)
 
 
-async def test_one_that_a_worker_is_at_runs(caller: Caller, fine_tunes: FineTunes) -> None:
+async def test_one_that_a_worker_is_at_runs_and_is_cancelled_once(
+    caller: Caller, fine_tunes: FineTunes
+) -> None:
     fine_tune = created(fine_tunes)
     fine_tune.leases().mkdir(parents=True)
     (fine_tune.leases() / "lease-1").touch()
     assert (await caller.get(f"{FINE_TUNES}/{fine_tune.id}"))["status"] == "RUNNING"
-
-
-async def test_events_are_as_the_trainer_wrote_them(caller: Caller, fine_tunes: FineTunes) -> None:
-    fine_tune = created(fine_tunes)
-    told = loss(5, 2.108, at=1689665099.67)
-    tell(fine_tune, [told])
-    first, second = (await caller.get(f"{FINE_TUNES}/{fine_tune.id}/events"))["events"]
-    assert first["message"] == "Created"
-    assert second == {"timestamp": 1689665099.67, "message": told.message, "level": "info"}
-    assert told.message.startswith("{'loss': 2.108, ")
-
-
-async def test_one_is_cancelled_once(caller: Caller, fine_tunes: FineTunes) -> None:
-    fine_tune = created(fine_tunes)
+    (fine_tune.leases() / "lease-1").unlink()
     cancel = {"route": f"{FINE_TUNES}/{fine_tune.id}/cancel", "method": "PUT"}
     assert await caller.job(**cancel) == {"success": True}
     assert (await caller.get(f"{FINE_TUNES}/{fine_tune.id}"))["status"] == "CANCELLED"

@@ -41,30 +41,17 @@ def refusal(ask: Ask, path: str, **body: Any) -> tuple[str, str | None]:
 
 @pytest.mark.parametrize(
     ("default", "sent", "expected"),
-    [
-        (None, {}, 0.7),
-        (None, {"temperature": None}, 0.7),
-        (0.0, {}, 0.0),
-        (0.3, {"temperature": None}, 0.3),
-        (0.3, {"temperature": 0}, 0),
-    ],
+    [(None, None, 0.7), (0.0, None, 0.0), (0.3, None, 0.3), (0.3, 0, 0)],
 )
 def test_a_chat_is_as_warm_as_the_caller_or_the_model_or_else_the_worker_says(
     ask: Ask, engine: ScriptedEngine, default: float | None, sent: Any, expected: float
 ) -> None:
     engine.model = replace(engine.model, temperature=default)
-    assert (ask(CHAT, **sent).body or {})["temperature"] == expected
-
-
-@pytest.mark.parametrize(
-    ("path", "sent"),
-    [
-        *((path, {}) for path in (COMPLETIONS, "/v1/responses", "/v1/messages", "/tokenize")),
-        (CHAT, {"use_beam_search": True}),
-    ],
-)
-def test_only_chats_get_a_temperature_and_no_beam_does(ask: Ask, path: str, sent: Any) -> None:
-    assert "temperature" not in (ask(path, **sent).body or {})
+    assert (ask(CHAT, temperature=sent).body or {})["temperature"] == expected
+    # Only chats get one, and no beam does.
+    for path in (COMPLETIONS, "/v1/responses", "/v1/messages", "/tokenize"):
+        assert "temperature" not in (ask(path).body or {})
+    assert "temperature" not in (ask(CHAT, use_beam_search=True).body or {})
 
 
 # Translations:
@@ -76,11 +63,9 @@ def test_structured_output_keys_get_vllms_current_name(ask: Ask) -> None:
         assert asked.body == {"prompt": "", "model": "demo", "structured_outputs": {"regex": "a+"}}
 
 
-@pytest.mark.parametrize(
-    "sent", [{"guided_json_object": False}, {"guided_decoding": {}}, {"best_of": 1}, {"n": None}]
-)
-def test_keys_that_ask_for_nothing_are_left_out(ask: Ask, sent: dict[str, Any]) -> None:
-    assert ask(COMPLETIONS, **sent) == Prepared({"model": "demo"})
+def test_keys_that_ask_for_nothing_are_left_out(ask: Ask) -> None:
+    nothing = {"guided_json_object": False, "guided_decoding": {}, "best_of": 1, "n": None}
+    assert ask(COMPLETIONS, **nothing) == Prepared({"model": "demo"})
 
 
 def test_vllms_internal_keys_are_refused(ask: Ask) -> None:
