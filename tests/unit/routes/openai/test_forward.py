@@ -1,5 +1,6 @@
 """Requests to vLLM's server: which engine's, and how its answers and errors are passed on."""
 
+import itertools
 import json
 from typing import Any
 
@@ -108,7 +109,6 @@ def delta(**said: Any) -> str:
 
 CREATED, IN_PROGRESS = named("response.created"), named("response.in_progress")
 DELTA = named("response.output_text.delta", delta="a")
-BROKEN = named("error", message="too long", code=400, param="input")
 DONE = "data: [DONE]\n\n"
 
 
@@ -145,15 +145,14 @@ async def test_no_opening_event_is_lost(engine: ScriptedEngine, events: tuple[st
 
 # How a stream breaks, at its beginning or later:
 
+# Of vLLM's message the characters stay, and no value that it quotes.
+TOO_LONG = f"zu groß (parameter=x, value={SECRET})"
 ERROR = {
-    "message": "too long",
-    "type": "BadRequestError",
-    "param": "input",
-    "code": 400,
-    "retryable": False,
-    "request_id": "job-1",
+    **{"message": "zu groß", "type": "BadRequestError", "param": "input", "code": 400},
+    **{"retryable": False, "request_id": "job-1"},
 }
-VLLMS = {"error": {"message": "too long", "param": "input", "code": 400}}
+VLLMS = {"error": {"message": TOO_LONG, "param": "input", "code": 400}}
+BROKEN = named("error", **VLLMS["error"])
 BREAKS = f"data: {json.dumps(VLLMS)}\n\n"
 SAID = 'data: {"choices": []}\n\n'
 
@@ -169,7 +168,7 @@ async def test_a_stream_that_is_refused_before_it_has_said_anything_fails_the_jo
 
 
 async def test_a_chat_breaks_with_an_error_and_its_mark(engine: ScriptedEngine) -> None:
-    last_events = f"data: {json.dumps({'error': ERROR})}\n\n{DONE}"
+    last_events = f"data: {json.dumps({'error': ERROR}, ensure_ascii=False)}\n\n{DONE}"
     for route in (CHAT, COMPLETIONS):
         yields = await streamed(engine, route, SAID, BREAKS, DONE)
         assert broken_stream(yields) == ([SAID, last_events], ERROR)
@@ -179,11 +178,11 @@ async def test_a_chat_breaks_with_an_error_and_its_mark(engine: ScriptedEngine) 
 
 async def test_messages_break_with_an_event_of_anthropics(engine: ScriptedEngine) -> None:
     begun = named("content_block_delta")
-    error = {"message": "too long", "type": "invalid_request_error", "code": 400, "param": "input"}
+    error = VLLMS["error"] | {"type": "invalid_request_error"}
     events = (begun, named("error", error=error))
     event = {"type": "error", "error": ERROR}
     yields = await streamed(engine, MESSAGES, *events)
-    last_event = f"event: error\ndata: {json.dumps(event)}\n\n"
+    last_event = f"event: error\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
     assert broken_stream(yields) == ([begun, last_event], ERROR)
     assert json.loads(yields[-1]["error"]) == event
     decoded = await streamed(engine, MESSAGES, *events, **DECODED)
@@ -194,15 +193,8 @@ async def test_a_response_breaks_with_an_event_of_its_own_shape(engine: Scripted
     begun, error = broken_stream(await streamed(engine, RESPONSES, CREATED, DELTA, BROKEN))
     head, _, data = begun[-1].partition("data: ")
     assert (head, data[-2:], error) == ("event: error\n", "\n\n", ERROR)
-    own = {"code": 400, "message": "too long", "param": "input"}
+    own = {name: ERROR[name] for name in ("code", "message", "param")}
     assert json.loads(data) == {"type": "error", **own, "error": ERROR}
-
-
-async def test_a_streams_error_keeps_its_characters_and_no_value(engine: ScriptedEngine) -> None:
-    breaks = BREAKS.replace("too long", f"zu groß (parameter=x, value={SECRET})")
-    (_, last_events), error = broken_stream(await streamed(engine, CHAT, SAID, breaks))
-    assert '"message": "zu groß"' in last_events
-    assert error["message"] == "zu groß"
 
 
 # How a job fails:
@@ -210,15 +202,11 @@ async def test_a_streams_error_keeps_its_characters_and_no_value(engine: Scripte
 
 async def test_errors_of_anthropics_routes_have_anthropics_shape(engine: ScriptedEngine) -> None:
     app = replying(json.dumps(VLLMS), status=400)
-    anthropics = {"type": "error"}
-    for route, keys in {
-        MESSAGES: anthropics,
-        f"{MESSAGES}/count_tokens": anthropics,
-        CHAT: {},
-    }.items():
-        for stream in (False, True):
-            (chunk,) = await answered(engine, app, route, stream=stream)
-            assert json.loads(chunk["error"]) == {**keys, "error": ERROR}
+    for route, stream in itertools.product((MESSAGES, f"{MESSAGES}/count_tokens"), (False, True)):
+        (chunk,) = await answered(engine, app, route, stream=stream)
+        assert json.loads(chunk["error"]) == {"type": "error", "error": ERROR}
+    (chunk,) = await answered(engine, app, CHAT)
+    assert json.loads(chunk["error"]) == {"error": ERROR}
 
 
 @pytest.mark.parametrize(
