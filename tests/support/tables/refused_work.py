@@ -17,6 +17,7 @@ WINDOW = "hours or days, at most 14 days: 24h, 7d"
 WINDOWS = ["", "90m", "0h", "-1d", "15d", "337h", "٢h", "24h\n"]
 HALF = "has half of a surrogate pair, which is no character"
 SIZES = "keys and values have at most 64 and 512 characters"
+SUPERVISED_ONLY = '"supervised": this worker trains by no other method'
 EXPIRY, ANCHORED = "output_expires_after", {"anchor": "created_at"}
 
 # Wrong values: what else there is, the key, the field below it, what is said of it, the values.
@@ -50,6 +51,8 @@ VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
         ({}, "training_file", "", EMPTY.replace("List", "Value"), [""]),
         (OF_FILE, "max_runtime_sec", "", ABOVE_0, [0]),
         (OF_FILE, "seed", "", INTEGER, [1.5]),
+        (OF_FILE, "suffix", "", "Input should be letters, digits and dashes", ["../x"]),
+        (OF_FILE, "method", ".type", SUPERVISED_ONLY, [{"type": "dpo"}]),
     ],
 }
 # Keys that do not go together, or lack one: the work, what is said of it, its specs.

@@ -1,8 +1,9 @@
-"""LLM Engine's completions: the form of its jobs as a route, whole and by events."""
+"""LLM Engine's completions, as jobs and by its routes: whole, by events, and lists of them."""
 
 from typing import Any
 
 import pytest
+from support.engine.answers import answered, detailed
 from support.engine.scripted import (
     ScriptedEngine,
     broken_stream,
@@ -30,7 +31,64 @@ def outputs_of(yields: list[str]) -> list[dict[str, Any]]:
     return [event["output"] for text in yields for event in events_in(text)]
 
 
-# unit/app has the same form as a job.
+# As jobs:
+
+BOTH = Delta(0, "ab", 2, 3, "length", None, [{"token": text, "logprob": -1} for text in "ab"])
+
+
+@pytest.mark.parametrize("logged", [False, True])
+async def test_an_answer_and_each_of_a_list_have_log_probabilities_if_they_are_asked_for(
+    logged: bool,
+) -> None:
+    payload = {"format": "llm_engine", "prompt": "Hi", "return_token_log_probs": logged}
+    output: dict[str, Any] = {"text": "ab", "num_prompt_tokens": 3, "num_completion_tokens": 2}
+    if logged:
+        output["tokens"] = [{"token": text, "log_prob": -1} for text in "ab"]
+    assert await detailed(payload, BOTH) == [{"request_id": "job-1", "output": output}]
+    payload |= {"prompt": None, "prompts": ["Hi", 7, "Ho"]}
+    ((first, wrong, last),) = [chunk["outputs"] for chunk in await detailed(payload, BOTH)]
+    assert (first, last) == (output, output)
+    assert (wrong["error"]["code"], wrong["error"]["param"]) == (400, "prompt")
+    streamed = await detailed({**payload, "stream": True}, BOTH)
+    results = {chunk["index"]: chunk["result"] for chunk in streamed}
+    assert (results[0], results[2]) == (output, output)
+
+
+async def test_each_yield_of_a_stream_is_one_event() -> None:
+    payload = {"format": "llm_engine", "prompt": "Hi", "stream": True, "max_batch_delay_ms": 0}
+    yields = await answered(payload, *tokens(" a", " b", "", " ç", "😀", " end"))
+    end = {"finished": True, "num_prompt_tokens": 3}
+    assert [chunk["output"] for chunk in yields] == [
+        {"text": " a", "num_completion_tokens": 1, "finished": False},
+        {"text": " b ç", "num_completion_tokens": 4, "finished": False},
+        {"text": "😀 end", "num_completion_tokens": 6, **end},
+    ]
+
+
+# Tokens with their log probabilities, and an end that comes alone.
+LOGGED = [
+    Delta(0, text, 1, 3, logprobs=[{"token": text, "id": 7, "logprob": -number}])
+    for number, text in enumerate("abcde", 1)
+]
+LOGGED += [Delta(0, "", 0, 3, finish_reason="stop")]
+OUTPUTS = [
+    {
+        **{"text": text, "finished": False, "num_completion_tokens": number},
+        "token": {"token": text, "log_prob": -number},
+    }
+    for number, text in enumerate("abcde", 1)
+]
+OUTPUTS += [{"text": "", "finished": True, "num_completion_tokens": 5, "num_prompt_tokens": 3}]
+OUTPUTS[-1]["token"] = None
+
+
+async def test_with_log_probabilities_a_yield_is_one_token() -> None:
+    payload = {"format": "llm_engine", "prompt": "Hi", "stream": True, "max_batch_size": 50}
+    yields = await answered({**payload, "return_token_log_probs": True}, *LOGGED)
+    assert [chunk["output"] for chunk in yields] == OUTPUTS
+
+
+# By routes:
 
 
 @pytest.mark.parametrize("route", [SYNC, STREAM])
@@ -51,24 +109,11 @@ async def test_the_model_is_in_the_query_and_nulls_are_none(
 
 
 async def test_a_token_is_an_event_however_many_a_yield_holds(engine: ScriptedEngine) -> None:
-    script = [
-        Delta(0, text, 1, 3, logprobs=[{"token": text, "logprob": -number}])
-        for number, text in enumerate("abcde", 1)
-    ]
-    engine.script = (*script, Delta(0, "", 0, 3, finish_reason="stop"))
+    engine.script = tuple(LOGGED)
     payload = {**asking(STREAM, return_token_log_probs=True), "max_batch_delay_ms": 0}
     yields = await yields_of(engine, payload)
     assert [text.count("data: ") for text in yields] == [1, 3, 2]
-    *outputs, last = outputs_of(yields)
-    assert outputs == [
-        {
-            **{"text": text, "finished": False, "num_completion_tokens": number},
-            "token": {"token": text, "log_prob": -number},
-        }
-        for number, text in enumerate("abcde", 1)
-    ]
-    end = {"text": "", "finished": True, "num_completion_tokens": 5, "num_prompt_tokens": 3}
-    assert last == {**end, "token": None}
+    assert outputs_of(yields) == OUTPUTS
 
 
 async def test_decoded_events_are_a_list_if_the_operator_wants_them(engine: ScriptedEngine) -> None:
