@@ -205,8 +205,6 @@ async def test_a_yield_can_be_a_list_of_decoded_events(text: str, lengths: list[
 
 
 async def test_no_character_of_the_text_ends_an_event() -> None:
-    yields = await answered(STREAM, *tokens(ODD, ODD))
-    assert texts_in(item for chunk in yields for item in events_in(chunk)) == [ODD, ODD]
     yields = await answered(STREAM, *tokens(ODD, ODD), **DECODED)
     assert texts_in(item for chunk in yields for item in chunk) == [ODD, ODD]
 

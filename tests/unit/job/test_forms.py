@@ -30,27 +30,19 @@ def wrong_items(**keys: Any) -> dict[int, str | None]:
 
 
 @pytest.mark.parametrize(
-    ("form", "single"),
-    [
-        ({"prompts": ["a", [1, 2]]}, [{"prompt": "a"}, {"prompt": [1, 2]}]),
-        ({"messages_list": [[TURN], [TURN] * 2]}, [{"messages": [TURN]}, {"messages": [TURN] * 2}]),
-    ],
-    ids=["prompts", "messages"],
-)
-@pytest.mark.parametrize(
     "shared",
     [
-        {},
-        {"sampling_params": {"n": 2, "seed": 7}},
-        {"model": "demo", "return_token_ids": True},
+        {"model": "demo", "return_token_ids": True, "sampling_params": {"n": 2, "seed": 7}},
         {"guided_regex": "a", "return_token_log_probs": True, "sampling_params": {"seed": 7}},
     ],
 )
-def test_every_item_is_the_job_that_it_would_be_alone(
-    form: dict[str, Any], single: list[dict[str, Any]], shared: dict[str, Any]
-) -> None:
-    alone = [parse_input({**item, **shared}) for item in single]
-    assert list(listed(**form, **shared).items) == alone
+def test_every_item_is_the_job_that_it_would_be_alone(shared: dict[str, Any]) -> None:
+    prompts: list[Any] = ["a", [1, 2]]
+    alone = [parse_input({"prompt": prompt, **shared}) for prompt in prompts]
+    assert list(listed(prompts=prompts, **shared).items) == alone
+    turns = [[TURN], [TURN] * 2]
+    alone = [parse_input({"messages": messages, **shared}) for messages in turns]
+    assert list(listed(messages_list=turns, **shared).items) == alone
 
 
 def test_keys_of_the_whole_answer_stay_with_the_job() -> None:

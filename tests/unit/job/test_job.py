@@ -1,10 +1,13 @@
-"""The shapes that a job's input can have, and what the worker reads from them."""
+"""The shapes that a job's input can have, what is read from them, and what is refused."""
 
 from typing import Any
 
 import pytest
+from support.tables import refused_jobs, refused_work
+from support.tables.refused_jobs import RAW
 
-from worker.job import FineTuneJob, OpenAIJob, RawJob, parse_input
+from worker.errors import InvalidInput
+from worker.job import ACCEPTED_INPUTS, SHAPES, FineTuneJob, OpenAIJob, RawJob, parse_input
 
 CHAT = "/v1/chat/completions"
 TURN = {"role": "user", "content": "Hi"}
@@ -120,3 +123,31 @@ def test_a_fine_tune_has_one_source(spec: dict[str, Any]) -> None:
     job = parse_input({"fine_tune": spec})
     assert isinstance(job, FineTuneJob)
     assert {name: getattr(job.fine_tune, name) for name in spec} == spec
+
+
+# Refusals: the message and the parameter of each, and no value in them.
+
+
+@pytest.mark.parametrize(
+    ("param", "message", "payload"),
+    [
+        pytest.param(*case, id=ascii(case[1])[1:60])
+        for case in (*refused_jobs.refused(), *refused_work.refused())
+    ],
+)
+def test_a_refusal_says_what_is_wrong_and_what_would_be_right(
+    param: str | None, message: str, payload: Any
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_input(payload)
+    assert (caught.value.message, caught.value.param) == (message, param)
+
+
+def test_a_message_names_no_more_than_the_first_mistakes() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_input({**RAW, **{f"zzz{number}": 1 for number in range(99)}})
+    assert caught.value.message.count("unknown key") == 5
+
+
+def test_the_accepted_inputs_show_every_shape() -> None:
+    assert all(any(f'"{mark}"' in ACCEPTED_INPUTS for mark in shape.marks) for shape in SHAPES)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.engine.scripted import CHAT, ScriptedEngine, failure, raw, settings, tokens, yields_of
+from support.engine.scripted import CHAT, ScriptedEngine, failure, raw, settings, yields_of
 from support.processes.background import HUNG_S
 
 from worker.engine import Delta, Model
@@ -114,18 +114,6 @@ def test_the_most_choices_fit_one_yield_with_room_for_their_text(answer_to: Answ
     reply = answer_to(raw(stream=True, sampling_params={"n": 256}))
     ends = [Delta(index, "", 0, 3, "repetition", "x" * 30) for index in range(256)]
     assert json_size(reply.render(ends)) < 50_000
-
-
-async def test_a_token_counts_for_a_chunk_and_a_bare_end_does_not(engine: ScriptedEngine) -> None:
-    end = Delta(0, "", 0, 3, "stop")
-    engine.script = (*tokens("a", "b", finish=None), end, *tokens(*"xyz", index=1))
-    payload = raw(stream=True, sampling_params={"n": 2}, max_batch_delay_ms=0)
-    yields = await yields_of(engine, payload)
-    assert [[choice["tokens"] for choice in chunk["choices"]] for chunk in yields] == [
-        [["a"], []],
-        [["b", ""], ["x", "y"]],
-        [[], ["z"]],
-    ]
 
 
 def test_sizes_are_those_of_the_post_and_its_comma() -> None:
