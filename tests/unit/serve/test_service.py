@@ -103,10 +103,10 @@ async def test_what_json_and_utf8_have_not_is_not_sent(http_client: Served) -> N
     assert (response.status_code, response.json()) == (200, {"text": "a?"})
 
 
-@pytest.mark.parametrize("method", ["DELETE", "OPTIONS", "TRACE"])
-async def test_a_method_that_no_route_takes_is_refused(http_client: Served, method: str) -> None:
-    response = await http_client.request(method, "/v1/models")
-    assert (response.status_code, error_of(response)["type"]) == (405, "MethodNotAllowedError")
+async def test_a_method_that_no_route_takes_is_refused(http_client: Served) -> None:
+    for method in ("DELETE", "OPTIONS", "TRACE"):
+        response = await http_client.request(method, "/v1/models")
+        assert (response.status_code, error_of(response)["type"]) == (405, "MethodNotAllowedError")
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ async def test_an_embedders_endpoint_is_taken_beside_a_model(caller: Caller) -> 
 async def test_pages_have_20_and_the_newest_first_whatever_order_is_asked_for(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, ids = time.time(), []
+    now, ids = time.time(), list[str]()
     for number in range(23):
         monkeypatch.setattr(time, "time", lambda moment=now + number: moment)
         ids.insert(0, (await created(caller))["id"])
