@@ -107,7 +107,7 @@ def knocked_engine() -> Iterator[Knocked]:
     [raw(stream=False), raw(stream=True), chat(stream=False), {"prompts": ["Hi", "Hi"]}],
     ids=["raw", "stream", "openai", "list"],
 )
-async def test_a_job_that_comes_meanwhile_is_answered_after_it_or_told_when_to_come_again(
+async def test_a_job_that_comes_meanwhile_is_answered_after_it_or_refused_with_when_to_try_again(
     knocked_engine: Knocked, payload: dict[str, Any]
 ) -> None:
     async with knocked_engine.engines.aside():

@@ -214,17 +214,9 @@ def test_a_url_is_sent_as_it_was_written(text: str, host: str, target: str) -> N
     assert (url.raw_host, url.raw_path_qs) == (host, target)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *AMBIGUOUS.split(),
-        "http://exa mple.com/",
-        "\thttp://example.com/",
-        "ht\ntp://example.com/",
-        "https://example.com/" + "a" * LONGEST_URL,
-    ],
-)
-def test_a_url_that_could_be_read_in_two_ways_is_refused(text: str) -> None:
-    with pytest.raises(Unusable) as caught:
-        parsed(text)
-    assert not {"example", "hunter2"} & set(str(caught.value).split())
+def test_a_url_that_could_be_read_in_two_ways_is_refused() -> None:
+    odd = ["http://exa mple.com/", "\thttp://example.com/", "ht\ntp://example.com/"]
+    for text in (*AMBIGUOUS.split(), *odd, "https://example.com/" + "a" * LONGEST_URL):
+        with pytest.raises(Unusable) as caught:
+            parsed(text)
+        assert not {"example", "hunter2"} & set(str(caught.value).split())
