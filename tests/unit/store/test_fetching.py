@@ -17,7 +17,7 @@ from support.hub.server import MEMBER, blob, commit
 from support.processes.background import wait_until
 
 from worker.errors import StartFailed
-from worker.store import Found, Kind, NotFound, Origin, Places, Reason, Unavailable, Wanted, resolve
+from worker.store import Found, Kind, NotFound, Origin, Reason, Unavailable, Wanted, resolve
 from worker.store import fetching as module
 from worker.store.download.__main__ import warn_of_own_disk
 from worker.store.fetching import ORDER, Fetching, Order, end_all
@@ -66,16 +66,13 @@ def test_for_what_is_on_disk_no_process_is_started(on: On, monkeypatch: pytest.M
     monkeypatch.setattr(module, "_start_child", lambda *_: started.append(_))
     with begun(on, WANTED, Wanted(str(on.source))) as fetching:
         found = fetching.result()
-    assert [(model.place, model.origin) for model in found.values()] == [
-        (snapshot, Origin.VOLUME),
-        (on.source, Origin.DIRECTORY),
-    ]
+    assert [model.place for model in found.values()] == [snapshot, on.source]
     assert started == []
     with begun(on, Wanted("org/other")):
         assert len(started) == 1
 
 
-def test_another_process_says_where_all_of_it_is(on: On, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_process_says_where_all_of_it_is(on: On) -> None:
     here = Wanted(str(on.source))
     # It has the environment that it is given.
     on.hub.repositories[NAME].gated = True
@@ -91,17 +88,6 @@ def test_another_process_says_where_all_of_it_is(on: On, capfd: pytest.CaptureFi
     same(model, on.source)
     # The hub was not asked for its list of coding agents.
     assert all(NAME in path for _, path, _ in on.hub.requests)
-    is_own = on.places.volume.stat().st_dev == Path("/").stat().st_dev
-    warning = f"{on.places.volume} is no network volume: each worker downloads for itself"
-    assert (warning in capfd.readouterr().err) is is_own
-
-
-def test_an_order_reaches_the_other_process_whole() -> None:
-    wanted = Wanted("a/b", "v1", "pt", Path("/d"), Kind.ADAPTER, True, True, "LORA_MODULES")
-    order = Order([wanted], Places(Path("/v")), True)
-    read = ORDER.validate_json(ORDER.dump_json(order))
-    assert read == order
-    assert read.wanted[0].setting == "LORA_MODULES"
 
 
 def test_the_newest_is_asked_for_although_there_is_one(on: On) -> None:
@@ -119,7 +105,6 @@ def test_why_something_can_not_be_had_crosses_the_processes(on: On) -> None:
     why = raised.value
     assert why.reason is Reason.REVISION_MISSING
     assert (why.problem, why.remedy) == (expected.problem, expected.remedy)
-    assert why.message == expected.message
 
 
 @pytest.mark.parametrize(
@@ -177,7 +162,7 @@ def test_a_download_does_not_outlive_the_process_that_wanted_it(on: On) -> None:
 
 
 def test_a_cache_on_the_containers_own_disk_is_warned_of_and_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = tmp_path.stat().st_dev == Path("/").stat().st_dev
     warn_of_own_disk(tmp_path / "not" / "there" / "yet")
@@ -197,6 +182,4 @@ def test_looking_imports_nothing_of_the_hubs_and_none_of_the_engines() -> None:
     )
     environ = {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", program]
-    assert (
-        subprocess.run(command, env=environ, capture_output=True, check=True).stdout == b"set()\n"
-    )
+    assert subprocess.check_output(command, env=environ) == b"set()\n"

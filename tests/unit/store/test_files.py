@@ -1,14 +1,13 @@
 """Which files of a model are loaded, and how headers of safetensors files are read."""
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import save_file
 
-from worker.store import Kind, Origin, Places, Snapshot, Wanted
+from worker.store import File, Kind, Origin, Places, Snapshot, Wanted
 from worker.store.files import (
     files_in_index,
     inside,
@@ -25,41 +24,35 @@ from worker.store.hub import locate
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 CLUTTER = ["README.md", "onnx/model.onnx", "tf_model.h5", "flax_model.msgpack", "rust_model.ot"]
 INDEX = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[0]}})
-ALL_FORMATS = ["m.pt", "m.bin", "m.safetensors", "m.gguf"]
 PARTS = ["transformer/a.safetensors", "vae/b.safetensors", "text_encoder/c.safetensors"]
 
 
+ALL_FORMATS = ["m.pt", "m.bin", "m.safetensors", "m.gguf"]
+
+
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("names", "load_format", "expected"),
     [
         # In one format only.
-        (["model.safetensors", "pytorch_model.bin", *CLUTTER], ["model.safetensors"]),
-        (["pytorch_model.bin", "training_args.bin", "optimizer.pt"], ["pytorch_model.bin"]),
-        (["consolidated.safetensors", *SHARDS], ["consolidated.safetensors"]),
-        (["model.pt", "model.gguf"], ["model.pt"]),
-        (["original/consolidated.00.pth", "original/model.safetensors"], []),
-        (CLUTTER, []),
+        (["model.safetensors", "pytorch_model.bin", *CLUTTER], "auto", ["model.safetensors"]),
+        (["pytorch_model.bin", "training_args.bin", "optimizer.pt"], "auto", ["pytorch_model.bin"]),
+        (["consolidated.safetensors", *SHARDS], "auto", ["consolidated.safetensors"]),
+        (["model.pt", "model.gguf"], "auto", ["model.pt"]),
+        (["original/consolidated.00.pth", "original/model.safetensors"], "auto", []),
+        (CLUTTER, "auto", []),
         # Several parts of a model count where there are none at the root.
-        (PARTS, [PARTS[2], PARTS[0]]),
-        ([*PARTS, "model.safetensors"], ["model.safetensors"]),
+        (PARTS, "auto", [PARTS[2], PARTS[0]]),
+        ([*PARTS, "model.safetensors"], "auto", ["model.safetensors"]),
+        # The format that is asked for wins.
+        (ALL_FORMATS, "pt", ["m.pt"]),
+        (ALL_FORMATS, "npcache", ["m.bin"]),
+        (ALL_FORMATS, "safetensors", ["m.safetensors"]),
+        (ALL_FORMATS, "gguf", ["m.gguf"]),
+        (ALL_FORMATS, "dummy", []),
     ],
 )
-def test_these_weights_are_loaded(names: list[str], expected: list[str]) -> None:
-    assert weights(names) == expected
-
-
-@pytest.mark.parametrize(
-    ("load_format", "expected"),
-    [
-        ("pt", ["m.pt"]),
-        ("npcache", ["m.bin"]),
-        ("safetensors", ["m.safetensors"]),
-        ("gguf", ["m.gguf"]),
-        ("dummy", []),
-    ],
-)
-def test_a_format_that_is_asked_for_wins(load_format: str, expected: list[str]) -> None:
-    assert weights(ALL_FORMATS, load_format=load_format) == expected
+def test_these_weights_are_loaded(names: list[str], load_format: str, expected: list[str]) -> None:
+    assert weights(names, load_format=load_format) == expected
 
 
 @pytest.mark.parametrize("names", [[*SHARDS, "model.safetensors", "a.safetensors"], SHARDS[:1]])
@@ -96,21 +89,21 @@ def test_what_vllms_models_and_tokenizers_read_by_name_is_needed(name: str) -> N
     assert needed([BY_NAME[0]], (), Wanted("o/m", kind=Kind.TOKENIZER)) == []
 
 
-@pytest.mark.parametrize("code", [True, False])
-def test_code_counts_where_it_may_run(code: bool) -> None:
-    assert others(["modeling_own.py", "config.json"], code)[1:] == ["modeling_own.py"] * code
-
-
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("wanted", "expected"),
     [
-        *((kind, ["model.safetensors", "config.json"]) for kind in (Kind.MODEL, Kind.ADAPTER)),
-        (Kind.TOKENIZER, ["config.json"]),
+        ({}, ["model.safetensors", "config.json"]),
+        ({"kind": Kind.ADAPTER}, ["model.safetensors", "config.json"]),
+        ({"kind": Kind.TOKENIZER}, ["config.json"]),
+        # Code counts where it may run.
+        ({"code": True}, ["model.safetensors", "config.json", "own.py"]),
     ],
 )
-def test_what_is_needed_depends_on_what_is_loaded(kind: Kind, expected: list[str]) -> None:
+def test_what_is_needed_depends_on_what_is_loaded(
+    wanted: dict[str, Any], expected: list[str]
+) -> None:
     names = ["config.json", "model.safetensors", "model.pt", "own.py"]
-    assert needed(names, [], Wanted("a/b", kind=kind)) == expected
+    assert needed(names, [], Wanted("a/b", **wanted)) == expected
 
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt", "tekken.json", "spiece.model")
@@ -185,58 +178,51 @@ def safetensors_file(tmp_path: Path) -> Path:
     tensors = {
         "a": torch.zeros(3, 5, dtype=torch.bfloat16),
         "b": torch.zeros(7),
-        "c": torch.zeros(2, 2, dtype=torch.int32),
-        "d": torch.tensor(1.0),
+        "c": torch.tensor(1.0),
     }
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     return tmp_path / "model.safetensors"
 
 
-def test_elements_are_counted_by_type(safetensors_file: Path) -> None:
-    assert count_elements([safetensors_file, safetensors_file]) == Counter(
-        {"BF16": 30, "F32": 16, "I32": 8}
-    )
-
-
 def test_a_directory_is_described_as_it_is(safetensors_file: Path) -> None:
     (safetensors_file.parent / "config.json").write_text('{"model_type": "llama"}')
     found = described(safetensors_file.parent)
-    assert found.origin is Origin.DIRECTORY
-    assert [file.name for file in found.weights] == ["model.safetensors"]
-    assert found.weights_size == safetensors_file.stat().st_size
-    assert found.config == {"model_type": "llama"}
-    assert found.tensors == {"BF16": 15, "F32": 8, "I32": 4}
+    size = safetensors_file.stat().st_size
+    assert (found.origin, found.weights) == (Origin.DIRECTORY, (File("model.safetensors", size),))
+    assert (found.weights_size, found.config) == (size, {"model_type": "llama"})
+    assert found.tensors == {"BF16": 15, "F32": 8}
     assert (found.missing, found.lacking, found.damaged) == ((), (), None)
+    assert count_elements([safetensors_file] * 2) == {"BF16": 30, "F32": 16}
 
 
 def test_a_directory_shows_which_weights_it_lacks(safetensors_file: Path) -> None:
     safetensors_file.rename(safetensors_file.with_name(SHARDS[0]))
     (safetensors_file.parent / "model.safetensors.index.json").write_text(INDEX)
     found = described(safetensors_file.parent)
-    assert found.lacking == (SHARDS[1],)
-    assert [file.name for file in found.weights] == [SHARDS[0]]
-
-
-def test_a_file_that_is_cut_off_is_reported(safetensors_file: Path) -> None:
-    safetensors_file.write_bytes(safetensors_file.read_bytes()[:-1])
-    with pytest.raises(Unreadable, match=r"model.safetensors is cut off"):
-        count_elements([safetensors_file])
+    assert ([file.name for file in found.weights], found.lacking) == (SHARDS[:1], (SHARDS[1],))
 
 
 def with_offsets(offsets: object) -> bytes:
-    entry = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
-    header = json.dumps({"a": entry}).encode()
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": offsets}}).encode()
     return len(header).to_bytes(8, "little") + header
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "message"),
     [
-        *(b"", b"\1", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"<html>"),
-        *map(with_offsets, ([], [0], [0, "5"], [0, None], "ab", {}, None)),
+        *(
+            (content, "no safetensors file")
+            for content in (
+                *(b"", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"<html>"),
+                *map(with_offsets, ([0], [0, "5"], [0, None], {}, None)),
+            )
+        ),
+        (with_offsets([0, 4]) + b"123", "is cut off"),
     ],
 )
-def test_a_file_that_is_something_else_is_reported(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_something_else_or_cut_off_is_reported(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(Unreadable, match="no safetensors file"):
+    with pytest.raises(Unreadable, match=f"model.safetensors .*{message}"):
         count_elements([tmp_path / "model.safetensors"])

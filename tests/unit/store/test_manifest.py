@@ -113,38 +113,17 @@ def test_a_manifest_of_nothing_to_load_is_passed_over(places: Places, repository
     assert "there is no model in it" in passed(WANTED, places)
 
 
-def test_of_a_tokenizer_without_a_manifest_no_weights_are_wanted(
-    places: Places, repository: Path
-) -> None:
-    snapshot = cached(places.volume, repository)
-    (snapshot / WEIGHTS).unlink()
-    wanted = replace(WANTED, **TOKENIZER)
-    assert found(wanted, places).place == snapshot
-    (snapshot / "tokenizer.json").unlink()
-    assert "there is no tokenizer in it" in passed(wanted, places)
-
-
-def test_an_adapter_has_weights_and_no_configuration_of_a_model(
-    places: Places, tmp_path: Path
-) -> None:
-    repository = model(tmp_path / "adapter", ["adapter_model.safetensors"])
-    (repository / "config.json").rename(repository / "adapter_config.json")
+def test_without_a_manifest_each_kind_wants_its_own_files(places: Places, repository: Path) -> None:
     snapshot = cached(places.platform, repository)
-    wanted = replace(WANTED, kind=Kind.ADAPTER)
-    assert found(wanted, places).place == snapshot
+    tokenizer, adapter = replace(WANTED, **TOKENIZER), replace(WANTED, kind=Kind.ADAPTER)
+    (snapshot / "config.json").unlink()
     assert "config.json is missing" in passed(WANTED, places)
-    (snapshot / "adapter_model.safetensors").unlink()
-    assert "there is no model in it" in passed(wanted, places)
-
-
-def test_a_directory_for_downloads_takes_the_place_of_the_volume(
-    places: Places, repository: Path, tmp_path: Path
-) -> None:
-    cached(places.volume, repository, listed=True)
-    wanted = replace(WANTED, download_dir=tmp_path / "downloads")
-    assert f"volume: it does not have {NAME}" in passed(wanted, places)
-    snapshot = cached(tmp_path / "downloads", repository, listed=True)
-    assert found(wanted, places).place == snapshot
+    assert found(adapter, places).place == snapshot
+    (snapshot / WEIGHTS).unlink()
+    assert "there is no model in it" in passed(adapter, places)
+    assert found(tokenizer, places).place == snapshot
+    (snapshot / "tokenizer.json").unlink()
+    assert "there is no tokenizer in it" in passed(tokenizer, places)
 
 
 def test_a_manifest_is_written_whole_or_not_at_all(

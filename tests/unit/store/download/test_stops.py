@@ -4,9 +4,10 @@ That a process ends at once when it has to is tested in test_fetching.py.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -58,38 +59,29 @@ def send_the_rest(on: On, before: int) -> None:
     on.hub.clear()
 
 
-def wrong_checksum(on: On, _: pytest.MonkeyPatch) -> None:
-    on.hub.wrong = {FAILS}
-
-
-def not_found(on: On, _: pytest.MonkeyPatch) -> None:
-    on.hub.statuses[FAILS] = 404
-
-
-def full_disk(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+def full(_: int) -> None:
+    raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
-    ("fail", "reason"),
+    ("fault", "reason"),
     [
-        (wrong_checksum, Reason.WRONG_CHECKSUM),
-        (not_found, Reason.MISSING),
-        (full_disk, Reason.NO_SPACE),
+        ({"wrong": {FAILS}}, Reason.WRONG_CHECKSUM),
+        ({"statuses": {FAILS: 404}}, Reason.MISSING),
+        ({}, Reason.NO_SPACE),
     ],
 )
 def test_the_failure_of_a_file_ends_another_one_that_is_stalled(
     on: On,
     pool: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
-    fail: Callable[[On, pytest.MonkeyPatch], None],
+    fault: dict[str, Any],
     reason: Reason,
 ) -> None:
+    vars(on.hub).update(fault)
     with monkeypatch.context() as patched:
-        fail(on, patched)
+        if reason is Reason.NO_SPACE:
+            patched.setattr(os, "fsync", full)
         why = pool.submit(on.obtain).exception(HUNG_S)
     assert isinstance(why, Unavailable)
     assert why.reason is reason
