@@ -34,19 +34,8 @@ def test_an_adapter_is_found_by_its_name(adapter: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "",
-            ".",
-            "..",
-            ".good",
-            "-good",
-            "../adapters/good",
-            "./good",
-            "good/",
-            "good/.",
-            "/good",
-        ),
-        *("good\0", "good\n", "go od", "good\\", "góod", "\ud800", "*", "a" * 129, "{}/good"),
+        *("", ".", "..", ".good", "-good", "../adapters/good", "./good", "good/", "{}/good"),
+        *("good\0", "good\n", "go od", "good\\", "góod", "\ud800", "*", "a" * 129),
     ],
 )
 def test_a_name_with_more_than_letters_digits_and_dots_is_none(adapter: Path, name: str) -> None:
@@ -68,29 +57,22 @@ def test_a_link_to_another_adapter_is_one_and_in_a_circle_none(adapter: Path) ->
     assert found(adapter, "circle") == (False, ["good", "latest"])
 
 
-@pytest.mark.parametrize("missing", [CONFIG, WEIGHTS])
-def test_an_adapter_that_lacks_a_file_is_found_but_not_listed(adapter: Path, missing: str) -> None:
-    (adapter / missing).unlink()
-    assert None in (adapter_version(adapter.parent, "good") or ())
-    assert found(adapter) == (True, [])
-
-
-def test_without_a_directory_there_are_no_adapters(tmp_path: Path) -> None:
-    assert found(tmp_path / "adapters" / "good") == (False, [])
-
-
 @pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
-def test_a_changed_file_is_another_version(adapter: Path, file: str) -> None:
+def test_a_changed_file_is_another_version_and_without_it_an_adapter_is_not_listed(
+    adapter: Path, file: str
+) -> None:
     before = adapter_version(adapter.parent, "good")
     (adapter / file).write_bytes((adapter / file).read_bytes() + b" ")
     assert adapter_version(adapter.parent, "good") != before
+    (adapter / file).unlink()
+    assert None in (adapter_version(adapter.parent, "good") or ())
+    assert found(adapter) == (True, [])
 
 
 def test_the_files_of_an_adapter_are_all_that_lie_in_it(adapter: Path) -> None:
     (adapter / "README.md").write_text("hello")
     (adapter / ".hidden").write_text("no")
     (adapter / "checkpoint-1").mkdir()
-    # A link out of the directory.
     secret = adapter.parent.parent / "secret"
     secret.write_text("no")
     (adapter / "secret.txt").symlink_to(secret)
@@ -113,3 +95,4 @@ def test_what_is_no_adapter_has_no_files_and_is_not_removed(adapter: Path, name:
         with pytest.raises(NoSuchObject):
             act(adapter.parent, name)
     assert adapter.is_dir()
+    assert found(adapter / "no adapters") == (False, [])

@@ -213,13 +213,6 @@ def test_a_process_that_ends_hands_all_back(tmp_path: Path, take: Take) -> None:
 # Owners that were too slow:
 
 
-def go_on(monkeypatch: pytest.MonkeyPatch, *owners: Lease) -> None:
-    """Start the heartbeats of owners that had none."""
-    monkeypatch.setattr(lease, "BEAT_S", 0.02)
-    for owner in owners:
-        threading.Thread(target=owner.keep_alive, daemon=True).start()
-
-
 def beats_on(directory: Path, name: str) -> None:
     """Wait until an owner has beaten a few times more: one that has lost its lease would not."""
     content = (directory / name).read_bytes()
@@ -228,32 +221,23 @@ def beats_on(directory: Path, name: str) -> None:
 
 
 @still
+@pytest.mark.parametrize("attempt", [2, 1])
 def test_an_owner_that_was_too_slow_notices_and_leaves_its_successor_alone(
-    directory: Path, take: Take, monkeypatch: pytest.MonkeyPatch
+    directory: Path, take: Take, monkeypatch: pytest.MonkeyPatch, attempt: int
 ) -> None:
-    slow = take(Leases(directory))
-    fast = take(looked(directory))
-    go_on(monkeypatch, slow, fast)
+    slow, successor = take(Leases(directory)), take(looked(directory))
+    if attempt == slow.attempt:
+        # Numbers begin again.
+        successor.release()
+        successor = take(Leases(directory))
+    assert successor.attempt == attempt
+    monkeypatch.setattr(lease, "BEAT_S", 0.02)
+    for owner in (slow, successor):
+        threading.Thread(target=owner.keep_alive, daemon=True).start()
     assert slow.lost.wait(HUNG_S)
     slow.release()
-    beats_on(directory, "lease-2")
-    assert not fast.lost.is_set()
-    assert files(directory) == ["lease-2"]
-
-
-@still
-def test_an_owner_after_two_others_notices_though_numbers_have_begun_again(
-    directory: Path, take: Take, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = take(Leases(directory))
-    take(looked(directory)).release()
-    third = take(Leases(directory))
-    assert third.attempt == slow.attempt == 1
-    go_on(monkeypatch, slow, third)
-    assert slow.lost.wait(HUNG_S)
-    slow.release()
-    beats_on(directory, "lease-1")
-    assert not third.lost.is_set()
+    beats_on(directory, f"lease-{attempt}")
+    assert (successor.lost.is_set(), files(directory)) == (False, [f"lease-{attempt}"])
 
 
 @pytest.mark.parametrize("step", ["_is_mine", "_write"])

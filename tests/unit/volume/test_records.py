@@ -131,31 +131,30 @@ def test_there_is_none_with_any_other_id(record_store: Store, end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "days", "removed"),
-    [(True, 29.9, (0, 0)), (True, 30.1, (1, 1)), (False, 400, (1, 0))],
-    ids=["kept", "over", "not ended: a batch has a time"],
+    ("ended", "retention", "days", "removed"),
+    [
+        (True, 30, 29.9, (0, 0)),
+        (True, 30, 30.1, (1, 1)),
+        # A batch has a time.
+        (False, 30, 400, (1, 0)),
+        (True, 0, 4000, (0, 0)),
+    ],
+    ids=["kept", "over", "not ended", "for ever"],
 )
 def test_one_is_removed_when_it_was_over_as_long_ago_as_files_are_kept(
     record_store: Store,
     monkeypatch: pytest.MonkeyPatch,
     ended: bool,
+    retention: int,
     days: float,
     removed: tuple[int, int],
 ) -> None:
-    one = record_store.create(ended=ended)
-    monkeypatch.setattr(time, "time", lambda: NOW + record_store.kind.lasts_s + days * DAY_S)
-    expected = removed[record_store.kind is FINE_TUNE]
-    assert record_store.records.sweep() == expected
-    assert (len(record_store.records.all()), one.directory.exists()) == (1 - expected, not expected)
-
-
-def test_with_a_retention_of_0_nothing_is_ever_removed(
-    record_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record_store.create(ended=True)
-    for_ever = Store(record_store.kind, tmp_path, days=0).records
-    monkeypatch.setattr(time, "time", lambda: NOW + 10 * LATER_S)
-    assert (for_ever.sweep(), len(for_ever.all())) == (0, 1)
+    one, kind = record_store.create(ended=ended), record_store.kind
+    records = Store(kind, record_store.records.volume.root, retention).records
+    monkeypatch.setattr(time, "time", lambda: NOW + kind.lasts_s + days * DAY_S)
+    expected = removed[kind is FINE_TUNE]
+    assert records.sweep() == expected
+    assert (len(records.all()), one.directory.exists()) == (1 - expected, not expected)
 
 
 def test_one_that_a_worker_may_be_at_is_not_removed_until_its_lease_is_old(

@@ -18,22 +18,17 @@ IN_BOTH_WAYS = pytest.mark.parametrize("way", [write, write_once])
 
 
 @IN_BOTH_WAYS
-def test_a_file_is_written_into_a_new_directory_and_alone(tmp_path: Path, way: Write) -> None:
-    way(tmp_path / "a" / "b" / "file", b"content")
-    assert (tmp_path / "a" / "b" / "file").read_bytes() == b"content"
-    assert [place.name for place in (tmp_path / "a" / "b").iterdir()] == ["file"]
-
-
-@IN_BOTH_WAYS
-def test_the_workers_own_directory_is_for_no_other_user(tmp_path: Path, way: Write) -> None:
+def test_a_file_is_alone_in_its_new_directory_and_the_workers_own_is_for_no_other_user(
+    tmp_path: Path, way: Write
+) -> None:
     before = os.umask(0o022)
     for directory in ("new/worker/batches/b", "out/results"):
         way(tmp_path / directory / "file", b"content")
     os.umask(before)
-    directories = [place for place in tmp_path.rglob("*") if place.is_dir()]
-    modes = {
-        str(one.relative_to(tmp_path)): stat.S_IMODE(one.stat().st_mode) for one in directories
-    }
+    places = {str(one.relative_to(tmp_path)): one for one in tmp_path.rglob("*")}
+    files = {name: one.read_bytes() for name, one in places.items() if one.is_file()}
+    assert files == dict.fromkeys(("new/worker/batches/b/file", "out/results/file"), b"content")
+    modes = {name: stat.S_IMODE(places[name].stat().st_mode) for name in places.keys() - files}
     assert modes.pop("new/worker") == 0o700
     assert set(modes.values()) == {0o755}
 
@@ -122,13 +117,6 @@ def test_a_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
     write(tmp_path / "file", b"content")
     assert synced == [(tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino]
-
-
-def test_a_file_in_parts_replaces_the_one_before_it(tmp_path: Path) -> None:
-    place = tmp_path / "a" / "file"
-    write_parts(place, [b"old"])
-    write_parts(place, (b"%d" % number for number in range(3)))
-    assert place.read_bytes() == b"012"
 
 
 def test_parts_that_end_with_an_error_leave_nothing(tmp_path: Path) -> None:
