@@ -1,11 +1,33 @@
-"""Rows become steps of a fitting size, and tensors that hide what fills them up."""
+"""Rows as tokens: in files, in steps of a fitting size, and in tensors."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.trainer import TokenRow, tiny_model, token_rows
+from support.trainer import TokenRow
 
 from worker.trainer.batches import batch_size, collate, largest_divisor
+from worker.trainer.packed import Packed, Writer
+
+
+def test_rows_are_read_as_they_were_written_and_chosen(tmp_path: Path) -> None:
+    rows = [[1, 2, 3], [4], [5, 6]]
+    with Writer(tmp_path / "tokens") as writer:
+        for ids in rows:
+            writer.add(ids, np.asarray([token % 2 == 0 for token in ids]))
+    for name, chosen in (("all", [0, 1, 2]), ("some", [2, 0])):
+        writer.choose(name, chosen)
+        found = Packed.named(tmp_path / "tokens", name)
+        assert [row.ids.tolist() for row in found] == [rows[number] for number in chosen]
+        assert found.lengths.tolist() == [len(rows[number]) for number in chosen]
+    found = Packed.named(tmp_path / "tokens", "all")
+    assert [row.learned.tolist() for row in found] == [[False, True, False], [True], [False, True]]
+    # A slice is rows again.
+    assert [row.ids.tolist() for row in found[1:]] == rows[1:]
+    assert found[-1].ids.tolist() == rows[-1]
+    with pytest.raises(IndexError):
+        found[3]
 
 
 @pytest.mark.parametrize(
@@ -31,24 +53,3 @@ def test_rows_are_padded_to_the_longest_and_only_answers_are_learned() -> None:
     assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
     assert batch["labels"].tolist() == [[-100, 6, -100], [-100, 8, 9]]
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
-
-
-def test_what_fills_a_row_up_changes_no_answer() -> None:
-    model = tiny_model()
-    short, long = sorted(token_rows(20), key=lambda row: len(row.ids))[::19]
-    alone = model(**collate([short])).logits[0]
-    padded = model(**collate([short, long])).logits[0, : len(short.ids)]
-    torch.testing.assert_close(padded, alone)
-
-
-def test_the_prompts_tokens_carry_no_loss() -> None:
-    model = tiny_model()
-    row = token_rows(1)[0]
-    batch = collate([row])
-    output = model(**batch)
-    output.logits.retain_grad()
-    output.loss.backward()
-    # The logits of a position are of the token that follows it.
-    learned = [*row.learned[1:], False]
-    with_gradient = output.logits.grad[0].abs().sum(-1) > 0
-    assert with_gradient.tolist() == learned

@@ -26,7 +26,6 @@ OPENS = (
     f"{{% for m in messages %}}{TURN}{{% endfor %}}"
     "{% if add_generation_prompt %}assistant:\n<think>\n{% endif %}"
 )
-COUNTS = f"{{{{ messages | length }}}} messages\n{{% for m in messages %}}{TURN}{{% endfor %}}"
 REFUSES = (
     "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('No tools here') }}"
     "{% elif m.content[:3] == 'SEC' %}{{ raise_exception(m.content) }}{% endif %}"
@@ -39,7 +38,6 @@ PARTS = (
 
 
 def _wrapped(backend: Tokenizer, **tokens: str) -> TokenizersBackend:
-    # transformers gives its constructor no types.
     return TokenizersBackend(tokenizer_object=backend, **tokens)  # type: ignore[no-untyped-call]  # it has no types
 
 
@@ -100,18 +98,18 @@ def test_a_conversation_is_what_the_model_is_asked_with(tokenizer: TokenizersBac
     assert _learned(tokenizer, row) == [f"{ASSISTANT['content']}<|im_end|>"]
 
 
-def test_each_answer_is_learned_with_its_end(tokenizer: TokenizersBackend) -> None:
-    answers = [{**ASSISTANT, "content": text} for text in ("\nOne", "Two ", "Three")]
-    messages = [message for answer in answers for message in (USER, answer)]
-    [row] = _rows(Texts(tokenizer, None), {"role": "system", "content": "Be brief"}, *messages)
-    assert _learned(tokenizer, row) == ["\nOne<|im_end|>", "Two <|im_end|>", "Three<|im_end|>"]
-
-
-def test_a_row_ends_with_the_last_answer_that_is_learned(tokenizer: TokenizersBackend) -> None:
-    first, last = {**ASSISTANT, "weight": 0}, {**ASSISTANT, "content": "No.", "weight": 0}
-    [row] = _rows(Texts(tokenizer, None), USER, first, USER, ASSISTANT, USER, last)
-    assert _learned(tokenizer, row) == [f"{ASSISTANT['content']}<|im_end|>"]
-    assert _text(tokenizer, row).endswith("👩‍👩‍👧!<|im_end|>\n")
+def test_each_answer_that_is_learned_is_so_with_its_end_and_the_last_ends_the_row(
+    tokenizer: TokenizersBackend,
+) -> None:
+    answers = [("\nOne", 1), ("Two ", 0), ("Three", 1), ("Four", 0)]
+    turns = [
+        message
+        for text, weight in answers
+        for message in (USER, {**ASSISTANT, "content": text, "weight": weight})
+    ]
+    [row] = _rows(Texts(tokenizer, None), {"role": "system", "content": "Be brief"}, *turns)
+    assert _learned(tokenizer, row) == ["\nOne<|im_end|>", "Three<|im_end|>"]
+    assert _text(tokenizer, row).endswith("Three<|im_end|>\n")
 
 
 def test_calls_of_tools_are_learned(tokenizer: TokenizersBackend) -> None:
@@ -145,62 +143,58 @@ def test_answers_that_repeat_a_long_history_over_and_over_are_refused(
     tokenizer: TokenizersBackend,
 ) -> None:
     answer = {"role": "assistant", "content": "A" * 4_000, "reasoning": "why"}
-    texts = Texts(tokenizer, FORGETS)
-    conversation = {"messages": [USER, answer] * 128}
+    conversation = row_in({"messages": [USER, answer] * 128})
     with pytest.raises(WrongRowError, match="of all answers have over 8,388,608 characters"):
-        texts.rendered(row_in(conversation))
+        Texts(tokenizer, FORGETS).rendered(conversation)
     # A template that shows each answer once may show as many.
-    repeats_nothing = f"{{% for m in messages %}}{TURN}{{% endfor %}}"
-    assert len(Texts(tokenizer, repeats_nothing).rendered(row_in(conversation))) == 1
+    assert len(Texts(tokenizer, None).rendered(conversation)) == 1
 
 
-def test_an_answer_begins_where_the_prompt_and_the_row_part(tokenizer: TokenizersBackend) -> None:
-    texts = Texts(tokenizer, OPENS)
-    [row] = _rows(texts, USER, {"role": "assistant", "content": "A"})
-    assert _learned(tokenizer, row) == ["A<|im_end|>"]
-    assert _told(texts, "another beginning of an answer than it asks for, in 1 of")
-
-
-def test_a_template_that_hides_where_an_answer_begins_is_refused(
-    tokenizer: TokenizersBackend,
+@pytest.mark.parametrize(
+    ("template", "message", "why"),
+    [
+        (REFUSES, {"role": "tool", "content": "x"}, "refuses the messages: No tools here"),
+        (REFUSES, {**USER, "content": "SECRET"}, "refuses the messages"),
+        ("{{ messages[0].content.x.y }}", USER, "refuses the messages"),
+        # It hides where an answer begins.
+        (
+            "{{ messages | length }} messages" + OPENS,
+            USER,
+            "so that the answer can't be told from it",
+        ),
+    ],
+)
+def test_a_template_refuses_in_its_own_words_only(
+    tokenizer: TokenizersBackend, template: str, message: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(WrongRowError, match="changes what is before an answer"):
-        _rows(Texts(tokenizer, COUNTS), USER, ASSISTANT)
+    with pytest.raises(WrongRowError, match=f"{why}$"):
+        _rows(Texts(tokenizer, template), USER, message, ASSISTANT)
 
 
-def test_a_template_refuses_in_its_own_words_only(tokenizer: TokenizersBackend) -> None:
-    texts = Texts(tokenizer, REFUSES)
-    with pytest.raises(WrongRowError, match=r"refuses the messages: No tools here$"):
-        _rows(texts, USER, {"role": "tool", "content": "x"}, ASSISTANT)
-    with pytest.raises(WrongRowError, match=r"refuses the messages$"):
-        _rows(texts, {**USER, "content": "SECRET"}, ASSISTANT)
-    with pytest.raises(WrongRowError, match=r"refuses the messages$"):
-        _rows(Texts(tokenizer, "{{ messages[0].content.x.y }}"), USER, ASSISTANT)
-
-
-def test_a_model_without_template_learns_no_conversations(tokenizer: TokenizersBackend) -> None:
-    texts = Texts(_wrapped(tokenizer.backend_tokenizer), None)
+def test_what_a_model_lacks_or_shows_otherwise_is_warned_of(tokenizer: TokenizersBackend) -> None:
+    bare = Texts(_wrapped(tokenizer.backend_tokenizer), None)
     with pytest.raises(WrongRowError, match="no chat template"):
-        _rows(texts, USER, ASSISTANT)
-    assert _told(texts, "no end token")
+        _rows(bare, USER, ASSISTANT)
+    assert _told(bare, "no end token")
+    # An answer begins where the prompt and the row part.
+    opens = Texts(tokenizer, OPENS)
+    [row] = _rows(opens, USER, {"role": "assistant", "content": "A"})
+    assert _learned(tokenizer, row) == ["A<|im_end|>"]
+    assert _told(opens, "another beginning of an answer than it asks for, in 1 of")
 
 
 def test_developers_speak_as_the_system_where_the_template_knows_none(
     tokenizer: TokenizersBackend,
 ) -> None:
     system, developer = ({"role": role, "content": role} for role in ("system", "developer"))
-    [row] = _rows(Texts(tokenizer, None), system, USER, developer, ASSISTANT)
+    texts = Texts(tokenizer, None)
+    [row] = _rows(texts, system, USER, developer, ASSISTANT)
     begin = "<|im_start|>system\nsystem\n\ndeveloper<|im_end|>\n<|im_start|>user\n"
     assert _text(tokenizer, row).startswith(begin)
-    assert _learned(tokenizer, row) == [f"{ASSISTANT['content']}<|im_end|>"]
-    first, last = _rows(Texts(tokenizer, None), USER, ASSISTANT, developer, USER, ASSISTANT)
+    first, last = _rows(texts, USER, ASSISTANT, developer, USER, ASSISTANT)
     assert _text(tokenizer, first).startswith("<|im_start|>user\n")
     assert _text(tokenizer, last).startswith("<|im_start|>system\ndeveloper<|im_end|>\n")
-    assert _learned(tokenizer, first) == _learned(tokenizer, last)
-    [row] = _rows(Texts(tokenizer, None), developer, USER, ASSISTANT)
-    assert _text(tokenizer, row).startswith("<|im_start|>system\ndeveloper<|im_end|>\n")
-    knows = OPENS + "{# 'developer' #}"
-    [row] = _rows(Texts(tokenizer, knows), developer, USER, ASSISTANT)
+    [row] = _rows(Texts(tokenizer, OPENS + "{# 'developer' #}"), developer, USER, ASSISTANT)
     assert _text(tokenizer, row).startswith("developer:\ndeveloper<|im_end|>\n")
 
 

@@ -30,26 +30,21 @@ def mine(tmp_path: Path) -> Path:
     return place
 
 
-def test_the_newest_of_all_attempts_is_copied(tmp_path: Path, mine: Path) -> None:
+def test_the_newest_of_all_attempts_is_copied_unless_this_one_is_as_far(
+    tmp_path: Path, mine: Path
+) -> None:
+    # What is not whole is no checkpoint.
+    for name in (".checkpoint-700.0123", ".writing", "checkpoint-x"):
+        (tmp_path / "000001.a" / CHECKPOINTS / name).mkdir(parents=True)
+    assert checkpoints.adopt(tmp_path, mine) is None
     for attempt, step in (("000001.a", 90), ("000002.b", 100), ("000002.b", 20)):
         checkpoint(tmp_path / attempt, step, f"{attempt} {step}")
     adopted = checkpoints.adopt(tmp_path, mine)
     assert adopted == checkpoints.Checkpoint(mine / CHECKPOINTS / "checkpoint-100", 100)
-    assert (adopted.path / FILE).read_text() == "000002.b 100"
     assert names(mine / CHECKPOINTS) == ["checkpoint-100"]
-
-
-def test_nothing_is_copied_where_this_attempt_is_as_far(tmp_path: Path, mine: Path) -> None:
-    own = checkpoint(mine, 10, "own")
-    checkpoint(tmp_path / "000009.z", 10, "another's")
-    assert checkpoints.adopt(tmp_path, mine) == checkpoints.Checkpoint(own, 10)
-    assert (own / FILE).read_text() == "own"
-
-
-def test_what_is_not_whole_is_no_checkpoint(tmp_path: Path, mine: Path) -> None:
-    for name in (".checkpoint-70.0123", ".writing", "checkpoint-x"):
-        (tmp_path / "000001.a" / CHECKPOINTS / name).mkdir(parents=True)
-    assert checkpoints.adopt(tmp_path, mine) is None
+    checkpoint(tmp_path / "000009.z", 100, "another's")
+    assert checkpoints.adopt(tmp_path, mine) == adopted
+    assert (adopted.path / FILE).read_text() == "000002.b 100"
 
 
 def test_one_that_vanishes_while_it_is_copied_leaves_the_next(tmp_path: Path, mine: Path) -> None:
@@ -57,8 +52,7 @@ def test_one_that_vanishes_while_it_is_copied_leaves_the_next(tmp_path: Path, mi
     vanished = checkpoint(tmp_path / "000001.a", 20)
     (vanished / "optimizer.pt").symlink_to("gone")
     adopted = checkpoints.adopt(tmp_path, mine)
-    assert adopted
-    assert adopted.step == 10
+    assert adopted == checkpoints.Checkpoint(mine / CHECKPOINTS / "checkpoint-10", 10)
     assert names(mine / CHECKPOINTS) == ["checkpoint-10"]
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.trainer import spec, tiny_model
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaForCausalLM, dynamic_module_utils
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, dynamic_module_utils
 
 from worker.trainer.failures import Failure
-from worker.trainer.loading import base_name, layers, load, parameters, targets, with_adapter
+from worker.trainer.loading import base_name, load, parameters, targets, with_adapter
 from worker.trainer.spec import Lora
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -24,39 +24,36 @@ def test_a_llamas_attention_and_mlp_get_an_adapter_and_nothing_else_does() -> No
     trained = {name for name, each in model.named_parameters() if each.requires_grad}
     assert {name.split(".lora_")[0].rpartition(".")[2] for name in trained} == set(LLAMA)
     assert len(trained) == 2 * 2 * len(LLAMA)
-    assert parameters(model) == sum(tensor.numel() for tensor in adapted(0))
     assert model.peft_config["default"].to_dict()["target_modules"] == set(LLAMA)
-
-
-def test_other_architectures_names_are_known() -> None:
-    config = GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=16)
-    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]  # it has no types
-    assert targets(layers(model), None) == ["c_attn", "c_fc", "c_proj"]
-
-
-def test_the_layers_that_are_asked_for_are_taken() -> None:
-    assert targets(layers(tiny_model()), ["v_proj", "q_proj"]) == ["q_proj", "v_proj"]
-
-
-def test_a_layer_that_the_model_lacks_is_named() -> None:
-    with pytest.raises(Failure, match=r"no layer c_attn: it has down_proj, .*, v_proj"):
-        targets(layers(tiny_model()), ["q_proj", "c_attn"])
-
-
-def test_a_model_without_known_layers_is_refused() -> None:
-    with pytest.raises(Failure, match=r"no layers that are known .*: it has mixer"):
-        targets(["model.0.mixer"], None)
-
-
-def test_layers_that_see_get_no_adapter() -> None:
-    names = ["model.visual.blocks.0.fc1", "model.language_model.layers.0.q_proj"]
-    assert targets(names, None) == ["q_proj"]
-
-
-def test_the_same_seed_gives_the_same_adapter() -> None:
+    # It is the same for the same seed.
     first, again, other = adapted(1), adapted(1), adapted(2)
+    assert parameters(model) == sum(tensor.numel() for tensor in first)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+GPT2 = ["transformer.h.0.attn.c_attn", "transformer.h.0.mlp.c_fc", "transformer.h.0.mlp.c_proj"]
+SEES = ["model.visual.blocks.0.fc1", "model.language_model.layers.0.q_proj"]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "found"),
+    [
+        (LLAMA, ["v_proj", "q_proj"], ["q_proj", "v_proj"]),
+        (GPT2, None, ["c_attn", "c_fc", "c_proj"]),
+        (SEES, None, ["q_proj"]),
+        (LLAMA, ["q_proj", "c_attn"], r"no layer c_attn: it has down_proj, .*, v_proj"),
+        (["model.0.mixer"], None, r"no layers that are known .*: it has mixer"),
+    ],
+)
+def test_known_layers_or_those_that_are_asked_for_are_taken(
+    names: list[str], wanted: list[str] | None, found: list[str] | str
+) -> None:
+    if isinstance(found, list):
+        assert targets(names, wanted) == found
+    else:
+        with pytest.raises(Failure, match=found):
+            targets(names, wanted)
 
 
 @pytest.mark.parametrize(

@@ -27,18 +27,14 @@ def prepared(tokenizer: TokenizersBackend, demo_model: Path, tmp_path: Path) -> 
     """Return what prepares rows given as values; ``validation`` likewise."""
 
     def run(rows: Sequence[Any], validation: Sequence[Any] | None = None, **keys: Any) -> Checked:
-        files = []
-        for name, values in (("training", rows), ("validation", validation)):
+        files = {"training": rows, "validation": validation}
+        data = {}
+        for name, values in files.items():
             if values is not None:
-                files.append(Data(path=tmp_path / f"{name}.jsonl"))
-                files[-1].path.write_text("".join(f"{json.dumps(row)}\n" for row in values))
-        spec = Spec(
-            model=demo_model,
-            tokenizer=demo_model,
-            training=files[0],
-            validation=files[1] if len(files) > 1 else None,
-            **{"max_length": 64, **keys},
-        )
+                data[name] = Data(path=tmp_path / f"{name}.jsonl")
+                data[name].path.write_text("".join(f"{json.dumps(row)}\n" for row in values))
+        model = {"model": demo_model, "tokenizer": demo_model}
+        spec = Spec.model_validate({**model, "max_length": 64, **data, **keys})
         return prepare(spec, tokenizer, tmp_path / "tokens")
 
     return run
@@ -117,70 +113,63 @@ def test_long_rows_are_cut_at_their_end(
 
 def test_rows_without_an_answer_after_the_cut_are_left_out(prepared: Prepare) -> None:
     long = {"prompt": "a " * 500, "completion": "SECRET"}
-    checked = prepared([*_prompts(3), long, *_prompts(200), long], max_length=64)
-    assert (checked.rows + checked.validation_rows, checked.cut_rows) == (203, 2)
-    [warning] = checked.warnings
-    assert warning == (
+    checked = prepared([*_prompts(3), long, *_prompts(196), long], max_length=64)
+    assert (checked.rows + checked.validation_rows, checked.cut_rows) == (199, 2)
+    assert checked.warnings == (
+        "The training file has 199 rows; 200 or more are advised.",
         "training_file: left out are 2 of the rows, whose answers are behind the first 64 tokens "
-        "(lines 4, 205)."
+        "(lines 4, 201).",
     )
-
-
-def test_few_rows_are_warned_of(prepared: Prepare) -> None:
-    [warning] = prepared(_prompts(199)).warnings
-    assert warning == "The training file has 199 rows; 200 or more are advised."
     assert prepared(_prompts(200)).warnings == ()
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (_prompts(1), "there have to be two rows: one of them is for validation"),
-        (
-            [{"prompt": "a " * 500, "completion": "b"}] * 3,
-            "no row has any of its answer within 64 tokens",
-        ),
-    ],
+LONG, WRONG = {"prompt": "a " * 500, "completion": "b"}, {"prompt": "a", "completion": 1}
+GOOD = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+BAD = [{"role": "tool", "content": "a"}, GOOD[1]]
+TEMPLATE = (
+    "{% if messages[0].role == 'tool' %}{{ raise_exception('Ask first') }}{% endif %}x"
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
 )
-def test_too_little_to_train_on_is_a_mistake(
-    prepared: Prepare, rows: list[dict[str, str]], message: str
+
+
+@pytest.mark.parametrize(
+    ("files", "message", "lines"),
+    [
+        ([_prompts(1)], "there have to be two rows: one of them is for validation", [None]),
+        ([[LONG] * 3], "no row has any of its answer within 64 tokens", [None]),
+        (
+            [[{"messages": messages} for messages in (GOOD, BAD, GOOD, BAD, [])]],
+            "the chat template refuses the messages: Ask first",
+            [2, 4, 5],
+        ),
+        # Those of both files are told at once.
+        ([[*_prompts(2), WRONG], [WRONG]], "completion is a number, and has to be a text", [3, 1]),
+    ],
+    ids=["one row", "long rows", "template", "both files"],
+)
+def test_mistakes_are_told_with_their_lines(
+    prepared: Prepare, files: list[Any], message: str, lines: list[int | None]
 ) -> None:
-    [mistake] = prepared(rows).mistakes
-    assert (mistake.file, mistake.line, mistake.message) == ("training_file", None, message)
+    checked = prepared(*files, chat_template=TEMPLATE)
+    assert [mistake.line for mistake in checked.mistakes] == lines
+    assert checked.mistakes[0].message == message
+    assert {mistake.file for mistake in checked.mistakes[1:]} <= {
+        "training_file" if len(files) == 1 else "validation_file"
+    }
 
 
-def test_mistakes_of_both_files_are_told_at_once(prepared: Prepare) -> None:
-    wrong = {"prompt": "a", "completion": 1}
-    checked = prepared([*_prompts(2), wrong], [wrong])
-    told = [(mistake.file, mistake.line) for mistake in checked.mistakes]
-    assert told == [("training_file", 3), ("validation_file", 1)]
-    checked = prepared([wrong] * 80, [wrong] * 80)
-    assert (len(checked.mistakes), checked.more_mistakes) == (100, 60)
+def test_a_hundred_mistakes_are_listed_and_the_others_counted(prepared: Prepare) -> None:
+    checked = prepared([WRONG] * 80, [WRONG] * 180)
+    assert [mistake.line for mistake in checked.mistakes] == [*range(1, 81), *range(1, 21)]
+    assert checked.more_mistakes == 160
 
 
-def test_what_the_template_refuses_is_told_with_its_line(prepared: Prepare) -> None:
-    good = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    bad = [{"role": "tool", "content": "a"}, good[1]]
-    template = "{% if messages[0].role == 'tool' %}{{ raise_exception('Ask first') }}{% endif %}x"
-    rows = [{"messages": messages} for messages in (good, bad, good, bad)]
-    template += "{% for m in messages %}{{ m.content }}{% endfor %}"
-    checked = prepared([*rows, {"messages": []}], chat_template=template)
-    assert [mistake.line for mistake in checked.mistakes] == [2, 4, 5]
-    assert checked.mistakes[0].message == "the chat template refuses the messages: Ask first"
-
-
-@pytest.mark.parametrize("form", ["prompts", pytest.param("messages", marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_file(
-    demo_model: Path, tokenizer: TokenizersBackend, tmp_path: Path, form: str
+    demo_model: Path, tokenizer: TokenizersBackend, tmp_path: Path
 ) -> None:
-    text = "1 2 3 " * 60
-    row: dict[str, Any] = {"prompt": text, "completion": text}
-    if form == "messages":
-        roles = ("user", "assistant")
-        row = {"messages": [{"role": role, "content": text} for role in roles]}
-    path = tmp_path / "rows.jsonl"
-    data = Data(path=path)
-    spec = Spec(model=demo_model, tokenizer=demo_model, max_length=4096, training=data)
+    row, path = {"prompt": "1 2 3 " * 60, "completion": "1 2 3 " * 60}, tmp_path / "rows.jsonl"
+    model = {"model": demo_model, "tokenizer": demo_model}
+    spec = Spec(**model, max_length=4096, training=Data(path=path))
 
     def peak(count: int) -> int:
         path.write_text(f"{json.dumps(row)}\n" * count)

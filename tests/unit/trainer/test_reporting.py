@@ -1,9 +1,11 @@
-"""A training is reported to Weights & Biases where its operator can, and goes on where not."""
+"""What a training tells: in lines of JSON, and to Weights & Biases where its operator can."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.trainer import Attempts, events_of, spec, token_rows
@@ -54,22 +56,41 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("wandb", None)
 
 
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line, parse_constant=str.upper) for line in path.read_text().splitlines()]
+
+
+def test_numbers_are_told_once_and_those_that_json_does_not_have_in_the_message_only(
+    tmp_path: Path,
+) -> None:
+    logs = {"loss": math.nan, "grad_norm": math.inf, "epoch": 0.5}
+    with Events(tmp_path / "e", 7) as events:
+        events.tell("Two\nlines", 7, "warn")
+        # Steps are done again after a retreat.
+        for loss in (1.0, 1.5):
+            events.tell_metrics({"loss": loss}, 8)
+            events.tell_metrics({"eval_loss": loss}, 8)
+        events.tell_metrics(logs, 9)
+        # They are there while it trains.
+        first, *told = lines(tmp_path / "e")
+    assert first == {"resumed_at": 7}
+    assert [(one["message"], one["step"], one["level"], one["metrics"]) for one in told] == [
+        ("Two\nlines", 7, "warn", {}),
+        ("{'loss': 1.0}", 8, "info", {"loss": 1.0}),
+        ("{'eval_loss': 1.0}", 8, "info", {"eval_loss": 1.0}),
+        (str(logs), 9, "info", {"epoch": 0.5}),
+    ]
+
+
 def test_the_numbers_are_reported(tmp_path: Path, package: Path) -> None:
     wandb = {"project": "p", "tags": ["t"], "api_key": "unknown"}
     attempts = Attempts(tmp_path / "ftjob-a", token_rows(8))
     attempts.run("1", spec(tmp_path, epochs=1, wandb=wandb))
-    said = [json.loads(line) for line in package.read_text().splitlines()]
-    how = said[0][1]
-    assert said[0][0] == "init"
-    assert (how["project"], how["tags"], how["id"], how["resume"]) == (
-        *("p", ["t"]),
-        *("ftjob-a", "allow"),
-    )
-    assert "api_key" not in how
-    assert how["config"]["learning_rate"] == 1e-2
-    assert str(tmp_path) not in json.dumps(how)
-    steps = [call for call in said if call[0] == "log" and "loss" in call[1]]
-    assert [step for _, _, step in steps] == [1, 2]
+    (begun, how), *said = [json.loads(line) for line in package.read_text().splitlines()]
+    config = how.pop("config")
+    assert (begun, config["learning_rate"], "model" in config) == ("init", 1e-2, False)
+    assert how == {"project": "p", "tags": ["t"], "id": "ftjob-a", "resume": "allow"}
+    assert [call[2] for call in said if call[0] == "log" and "loss" in call[1]] == [1, 2]
     assert said[-1] == ["finish"]
 
 
