@@ -36,51 +36,40 @@ def test_a_file_that_comes_again_is_the_one_that_is_there(files: Files, volume: 
 
 
 @pytest.mark.parametrize("content", [b"", b"firs", b"first.", b"First"])
-def test_another_content_under_an_id_that_exists_is_refused(files: Files, content: bytes) -> None:
+def test_another_file_under_an_id_that_exists_is_refused(
+    files: Files, volume: Path, content: bytes
+) -> None:
     first = received(files, b"first")
-    with pytest.raises(Conflict, match="another file"):
-        received(files, content)
+    for name in ("a", "b"):
+        (volume / "inbox" / name).write_bytes(b"first")
+    files.refer("inbox/a", purpose="batch", id=OTHER)
+    for again in (
+        lambda: received(files, content),
+        lambda: received(files, b"first", OTHER),
+        *(lambda id=id: files.refer("inbox/b", purpose="batch", id=id) for id in (ID, OTHER)),
+    ):
+        with pytest.raises(Conflict, match="another file"):
+            again()
     assert files.content(first).read_bytes() == b"first"
 
 
-def test_another_place_under_an_id_that_exists_is_refused(files: Files, volume: Path) -> None:
-    for name in ("a", "b"):
-        (volume / "inbox" / name).write_bytes(b"same")
-    files.refer("inbox/a", purpose="batch", id=ID)
-    received(files, b"same", OTHER)
-    for again in (ID, OTHER):
-        with pytest.raises(Conflict, match="another file"):
-            files.refer("inbox/b", purpose="batch", id=again)
-    with pytest.raises(Conflict, match="another file"):
-        received(files, b"same")
-
-
-def test_an_attempt_that_broke_off_stops_no_other(files: Files, stored_files: Path) -> None:
+def test_an_attempt_that_is_given_up_leaves_the_file_of_another_one(
+    files: Files, stored_files: Path
+) -> None:
     (stored_files / ID).mkdir(parents=True)
-    (stored_files / ID / ".content.of-a-dead-one").write_bytes(b"ha")
-    (stored_files / ID / "content").write_bytes(b"half")
+    for name in (".content.of-a-dead-one", "content"):
+        (stored_files / ID / name).write_bytes(b"half")
     with pytest.raises(NoSuchObject):
         files.get(ID)
-    assert files.content(received(files, b"whole")).read_bytes() == b"whole"
 
-
-def test_an_attempt_that_is_given_up_leaves_the_file_of_another_one(files: Files) -> None:
     def write() -> Iterator[bytes]:
         yield b"half"
-        received(files, b"of the other")
+        received(files, b"whole")
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
         files.receive(write(), filename="late", id=ID)
-    assert files.content(files.get(ID)).read_bytes() == b"of the other"
-
-
-def test_an_attempt_that_comes_second_leaves_the_content_that_is_in_use(files: Files) -> None:
-    with files.writing(filename="a", purpose="batch", id=ID) as second:
-        second.write(b"same")
-        first = received(files, b"same")
-        before = written(files, first)
-    assert written(files, first) == before
+    assert files.content(files.get(ID)).read_bytes() == b"whole"
 
 
 def test_of_two_attempts_at_once_the_first_gives_it(

@@ -28,30 +28,41 @@ def test_a_file_is_received_and_found_again(files: Files, stored_files: Path) ->
     before = int(time.time())
     file = files.receive([b"ab", b"", b"c"], filename="../ä.jsonl", purpose="batch")
     assert ids.fits(PREFIX, file.id)
-    assert (file.bytes, file.filename, file.purpose) == (3, "../ä.jsonl", "batch")
     assert before <= file.created_at <= time.time()
-    assert file.expires_at == file.created_at + 30 * DAY_S
+    # Callers see no path.
+    assert file.shown() == {
+        **{"id": file.id, "object": "file", "bytes": 3, "size": 3, "status": "processed"},
+        **{"created_at": file.created_at, "expires_at": file.created_at + 30 * DAY_S},
+        **{"filename": "../ä.jsonl", "purpose": "batch"},
+    }
     assert files.get(file.id) == file
     assert files.content(file).read_bytes() == b"abc"
     assert contents(stored_files) == [file.id, f"{file.id}/content", f"{file.id}/meta.json"]
     # For no other user of the machine.
     assert stat.S_IMODE(stored_files.parent.stat().st_mode) == 0o700
-
-
-def test_an_empty_file_is_a_file_and_without_a_purpose_for_fine_tunes(files: Files) -> None:
+    # An empty file is a file, and without a purpose one for fine-tunes.
     file = files.receive([], filename="empty")
     assert (file.bytes, file.purpose) == (0, "fine-tune")
     assert files.content(file).read_bytes() == b""
 
 
-def test_callers_see_openais_object_and_no_path(files: Files, volume: Path) -> None:
-    (volume / "inbox" / "a.jsonl").write_bytes(b"12345")
-    file = files.refer("inbox/a.jsonl", purpose="batch")
-    assert file.shown() == {
-        **{"id": file.id, "object": "file", "bytes": 5, "size": 5, "status": "processed"},
-        **{"created_at": file.created_at, "expires_at": file.expires_at},
-        **{"filename": "a.jsonl", "purpose": "batch"},
-    }
+def broken() -> Iterator[bytes]:
+    yield b"half"
+    raise RuntimeError
+
+
+def test_a_file_that_is_written_exists_when_its_block_ends_and_none_if_that_fails(
+    files: Files, stored_files: Path
+) -> None:
+    with pytest.raises(RuntimeError):
+        files.receive(broken(), filename="broken")
+    assert contents(stored_files) == []
+    with files.writing(filename="out.jsonl", purpose="batch_output") as written:
+        written.write(b"line\n")
+        with pytest.raises(NoSuchObject):
+            files.get(written.id)
+    assert written.stored == files.get(written.id)
+    assert (written.stored.bytes, written.stored.purpose) == (5, "batch_output")
 
 
 def test_a_file_expires_when_its_caller_says_so(files: Files, volume: Path) -> None:
@@ -75,26 +86,6 @@ def test_the_largest_file_is_received_and_of_a_larger_one_nothing(
     # No more is read than is refused.
     assert len(list(parts)) == 97
     assert contents(stored_files) == before
-
-
-def broken() -> Iterator[bytes]:
-    yield b"half"
-    raise RuntimeError
-
-
-def test_what_breaks_off_leaves_nothing(files: Files, stored_files: Path) -> None:
-    with pytest.raises(RuntimeError):
-        files.receive(broken(), filename="broken")
-    assert contents(stored_files) == []
-
-
-def test_a_file_that_is_written_exists_when_its_block_ends(files: Files) -> None:
-    with files.writing(filename="out.jsonl", purpose="batch_output") as writing:
-        writing.write(b"line\n")
-        with pytest.raises(NoSuchObject):
-            files.get(writing.id)
-    assert writing.stored == files.get(writing.id)
-    assert (writing.stored.bytes, writing.stored.purpose) == (5, "batch_output")
 
 
 # What callers have put on the volume:
@@ -161,18 +152,13 @@ def test_a_file_that_expired_is_not_found(files: Files, monkeypatch: pytest.Monk
     assert files.get(file.id, expired=True) == file
 
 
-def test_a_broken_description_is_no_file(files: Files, stored_files: Path) -> None:
-    file = received(files)
-    (stored_files / file.id / "meta.json").write_text(json.dumps({"id": file.id}))
-    with pytest.raises(NoSuchObject):
-        files.get(file.id)
-    assert files.list().data == ()
-
-
 def test_files_are_listed_by_purpose_once_they_are_whole(files: Files, stored_files: Path) -> None:
-    assert files.list().shown()["data"] == []
-    batch, other = received(files, purpose="batch"), received(files)
+    assert files.list().data == ()
+    batch, other, broken = received(files, purpose="batch"), received(files), received(files)
     (stored_files / ids.new(PREFIX)).mkdir()
+    (stored_files / broken.id / "meta.json").write_text(json.dumps({"id": broken.id}))
+    with pytest.raises(NoSuchObject):
+        files.get(broken.id)
     assert {file.id for file in files.list().data} == {batch.id, other.id}
     assert files.list(purpose="batch").data == (batch,)
     assert files.list(purpose="vision").data == ()
@@ -190,12 +176,6 @@ def test_a_deleted_file_is_gone_and_one_in_use_stays(files: Files, stored_files:
 
 
 # Sweeping:
-
-
-def aged(place: Path, seconds: float) -> None:
-    """Let a directory and what is in it be so old."""
-    for one in (*place.iterdir(), place):
-        os.utime(one, (time.time() - seconds,) * 2)
 
 
 def test_expired_files_are_removed_unless_they_are_in_use(
@@ -223,13 +203,14 @@ def test_what_is_half_written_is_removed_after_a_day(
     left = stored_files / name
     left.mkdir(parents=True)
     (left / ".content.0123").write_bytes(b"half")
-    aged(left, DAY_S - 600)
-    assert files.sweep(set()) == 0
-    aged(left, DAY_S + 600)
-    # Its writer is alive.
-    os.utime(left / ".content.0123")
-    assert files.sweep(set()) == 0
-    aged(left, DAY_S + 600)
-    assert files.sweep({name}) == 0
-    assert files.sweep(set()) == 1
+    # The ages of the directory and of what is in it: if one is young, its writer is alive.
+    for ages, in_use, removed in (
+        ((DAY_S - 600, DAY_S - 600), set(), 0),
+        ((DAY_S + 600, 0), set(), 0),
+        ((DAY_S + 600, DAY_S + 600), {name}, 0),
+        ((DAY_S + 600, DAY_S + 600), set(), 1),
+    ):
+        for place, age in zip((left, left / ".content.0123"), ages, strict=True):
+            os.utime(place, (time.time() - age,) * 2)
+        assert files.sweep(in_use) == removed
     assert [*stored_files.iterdir()] == []
