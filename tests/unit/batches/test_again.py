@@ -24,41 +24,33 @@ def batching(batching: Batching) -> Batching:
     return batching
 
 
-@pytest.mark.parametrize("max_runtime_sec", [1, 3600], ids=["begun", "ended"])
 @pytest.mark.parametrize(
-    "other",
+    ("first", "max_runtime_sec", "other"),
     [
-        {**GIVEN, "metadata": {"a": "b"}},
-        *(of_lines(count) for count in (2, 4)),
-        {**GIVEN, "requests": lines(3)[::-1]},
-        ON_VOLUME,
+        (GIVEN, 1, {**GIVEN, "metadata": {"a": "b"}}),
+        *((GIVEN, seconds, of_lines(count)) for seconds in (1, 3600) for count in (2, 4)),
+        (GIVEN, 3600, {**GIVEN, "requests": lines(3)[::-1]}),
+        (GIVEN, 3600, ON_VOLUME),
+        (ON_VOLUME, 1, GIVEN),
+        (ON_VOLUME, 3600, {**ON_VOLUME, "input_path": "inbox/b.jsonl"}),
     ],
-    ids=["metadata", "fewer lines", "more lines", "another order", "a path"],
+    ids=lambda value: str(value)[-48:],
 )
 async def test_another_batch_by_the_same_job_is_refused_and_the_first_goes_on(
-    batching: Batching, max_runtime_sec: int, other: dict[str, Any]
+    batching: Batching, first: dict[str, Any], max_runtime_sec: int, other: dict[str, Any]
 ) -> None:
-    first = await batching.run(**GIVEN, max_runtime_sec=max_runtime_sec)
+    begun = await batching.run(**first, max_runtime_sec=max_runtime_sec)
     error = await batching.refused({"batch": other})
     assert (error["code"], error["retryable"]) == (409, False)
     assert "job with the same id" in error["message"]
-    batch = await batching.run(**GIVEN)
-    assert (batch["id"], batch["status"]) == (first["id"], "completed")
+    batch = await batching.run(**first)
+    assert (batch["id"], batch["status"]) == (begun["id"], "completed")
     assert list(batching.results(batch)[0]) == ["c0", "c1", "c2"]
-    assert await batching.run(**GIVEN) == batch
-    assert (await batching.run("job-2", **GIVEN))["id"] != batch["id"]
-    assert len(batching.engine.asked) == 6
-
-
-@pytest.mark.parametrize("other", [{**ON_VOLUME, "input_path": "inbox/b.jsonl"}, GIVEN], ids=str)
-async def test_another_input_by_the_same_job_is_refused(
-    batching: Batching, other: dict[str, Any]
-) -> None:
-    first = await batching.run(**ON_VOLUME)
-    assert (await batching.refused({"batch": other}))["code"] == 409
+    assert (await batching.run("job-2", **first))["id"] != batch["id"]
     # Its input counts no more when it has ended.
     (batching.root / "inbox" / "a.jsonl").unlink()
-    assert await batching.run(**ON_VOLUME) == first
+    assert await batching.run(**first) == batch
+    assert len(batching.engine.asked) == 6
 
 
 async def test_the_lines_that_a_dead_worker_left_without_a_batch_are_those_of_its_job(

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -187,26 +186,21 @@ async def test_answers_that_the_volume_has_lost_are_computed_again(batching: Bat
     assert (found["status"], len(output), errors) == ("completed", 60, {})
 
 
-def write(place: Path, found: Iterable[dict[str, Any]]) -> None:
-    place.write_bytes(as_text(found))
+def put(place: Path, content: bytes | None) -> None:
+    """Change a file in place, or remove it."""
+    if content is None:
+        place.unlink()
+    else:
+        place.write_bytes(content)
 
 
-def turn(place: Path) -> None:
-    write(place, reversed(lines(COUNT)))
-
-
-def remove(place: Path) -> None:
-    place.unlink()
-
-
-@pytest.mark.parametrize("change", [turn, remove])
+@pytest.mark.parametrize("content", [as_text(lines(COUNT)[::-1]), None], ids=["other", "none"])
 async def test_a_batch_whose_input_is_no_more_the_same_fails_and_keeps_its_answers(
-    batching: Batching, input_file: Path, change: Callable[[Path], None]
+    batching: Batching, input_file: Path, content: bytes | None
 ) -> None:
-    running = await batching.begun(20, **FROM_INBOX)
-    batch = await batching.abandoned(running)
+    batch = await batching.abandoned(await batching.begun(20, **FROM_INBOX))
     durable = batch.counts().completed
-    change(input_file)
+    put(input_file, content)
     found = await batching.run("job-2", id=batch.id)
     assert (found["status"], found["error_file_id"]) == ("failed", None)
     assert found["errors"]["data"][0]["code"] == "input_changed"
@@ -217,13 +211,12 @@ async def test_a_batch_whose_input_is_no_more_the_same_fails_and_keeps_its_answe
 async def test_an_input_that_changes_is_not_answered_further(
     batching: Batching, input_file: Path
 ) -> None:
-    write(input_file, lines(1000))
+    before = as_text(lines(1000))
+    put(input_file, before)
     worker = worker_at(batching.root, batching.engine, BATCH_CONCURRENCY="8")
     running = await batching.begun(20, worker, **FROM_INBOX)
-    # In place, with lines of the same lengths.
-    write(
-        input_file, [{**one, "custom_id": f"d{number}"} for number, one in enumerate(lines(1000))]
-    )
+    # Its lines have the same lengths.
+    put(input_file, before.replace(b'"custom_id": "c', b'"custom_id": "d'))
     found = (await running)["batch"]
     assert found["status"] == "failed"
     assert all(name.startswith("c") for name in batching.results(found)[0])
@@ -249,10 +242,9 @@ async def test_an_input_gone_before_its_check_fails_it(
     body = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
     made = {"route": "/v1/batches", "method": "POST", "body": body}
     batch = await batching.answered(made, "job-2")
-    remove(input_file)
+    put(input_file, None)
     found = (await batching.answered(batch["run_with"]["input"], "job-3"))["batch"]
-    assert found["status"] == "failed"
-    assert found["errors"]["data"][0]["code"] == "input_changed"
+    assert (found["status"], found["errors"]["data"][0]["code"]) == ("failed", "input_changed")
 
 
 async def test_retention_keeps_the_inputs_of_batches_that_go_on(batching: Batching) -> None:

@@ -1,7 +1,6 @@
 """The input of LLM Engine's batches, in the request and in files."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +45,14 @@ def v2(content: Any, place: Path | None = None, limits: Limits = LIMITS) -> tupl
 READ = {"v1": v1, "v2": v2}
 
 
-@pytest.mark.parametrize("prompts", [["a"], ["a", "b", "", "é\n"]])
-@pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
-def test_prompts_are_read_from_requests_and_files(
-    tmp_path: Path, prompts: list[str], *, first: bool
-) -> None:
-    content = {"prompts": prompts, **SHARED} if first else {**SHARED, "prompts": prompts}
-    assert v1(content) == prompts
-    assert v1(content, written(tmp_path, content)) == prompts
-
-
-def test_bodies_are_read_from_the_request_and_from_a_file(tmp_path: Path) -> None:
+def test_inputs_are_read_from_requests_and_files(tmp_path: Path) -> None:
+    prompts = ["a", "b", "", "é\n"]
+    for content in ({"prompts": prompts, **SHARED}, {**SHARED, "prompts": prompts}):
+        assert v1(content) == v1(content, written(tmp_path, content)) == prompts
     expected = ("/v1/chat/completions", [{**CHAT, "model": "demo"}] * 3)
-    assert v2([CHAT] * 3) == expected
-    assert v2([CHAT] * 3, written(tmp_path, [CHAT] * 3)) == expected
-    assert (
-        v2(None, written(tmp_path, b"\xef\xbb\xbf" + json.dumps([CHAT] * 3).encode())) == expected
-    )
+    assert v2([CHAT] * 3) == v2(None, written(tmp_path, [CHAT] * 3)) == expected
+    with_mark = b"\xef\xbb\xbf" + json.dumps([CHAT] * 3).encode()
+    assert v2(None, written(tmp_path, with_mark)) == expected
 
 
 PROMPTS = {**SHARED, "prompts": ["a"]}
@@ -80,25 +70,22 @@ WRONG: dict[str, list[Any]] = {
 )
 def test_wrong_input_is_refused_wherever_it_is(tmp_path: Path, version: str, content: Any) -> None:
     for place in (None, written(tmp_path, content)):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput) as caught:
             READ[version](content, place)
-
-
-BODY = json.dumps(CHAT).encode()
+        if (content, place) == (PROMPTS, None):
+            assert "/v1/llm/batch-completions" in caught.value.message
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        *(b"", b"[", b"{", b"\xff[]", b'["\xff"]', b"[]x", b"[1]x", b"[NaN]", b"[1e]"),
-        *(b"[%b,]" % BODY, b"[%b %b]" % (BODY, BODY), b"[%b" % BODY, b"[%b]]" % BODY),
-        b'[%b, {"messages": %b}]' % (BODY, b"9" * 5_000),
-        b'[%b, {"messages": [1e999]}]' % BODY,
+        *(b"", b"[", b"{", b'["\xff"]', b"[]x", b"[1]x", b"[NaN]", b"[1e]", b"[{},]", b"[{} {}]"),
+        *(b"[{}", b"[{}]]", b"[" + b"9" * 5_000 + b"]", b"[1e999]"),
     ],
     ids=lambda text: text.decode(errors="replace")[-9:],
 )
 def test_a_file_that_is_no_json_is_refused_without_its_place(tmp_path: Path, broken: bytes) -> None:
-    place = written(tmp_path, broken)
+    place = written(tmp_path, broken.replace(b"{}", json.dumps(CHAT).encode()))
     for read in (v1, v2):
         with pytest.raises(InvalidInput) as caught:
             read(None, place)
@@ -109,11 +96,6 @@ def test_a_file_that_is_not_there_is_refused_by_its_key(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "in.json"):
         with pytest.raises(InvalidInput, match=r"^input_data_path: there is no such file$"):
             v2(None, place)
-
-
-def test_who_sends_prompts_to_v2_is_told_where_they_go() -> None:
-    with pytest.raises(InvalidInput, match="/v1/llm/batch-completions"):
-        v2(PROMPTS)
 
 
 @pytest.mark.parametrize("length", [300, 500])
@@ -137,20 +119,14 @@ NO_TEXT = r"content\.prompts\.1: a prompt is a text"
         ("v1", b'{"prompts": ["a"], "prompts": ["b"]}', LIMITS, "'prompts' stands twice"),
         ("v1", LISTS_BESIDE, LIMITS, "a value in it has more than 400 bytes"),
         ("v1", LISTS_BESIDE, FEW_VALUES, "more than 1,000 values that are no numbers"),
-        *(
-            ("v1", b'{"prompts": ["a", ' + nested * 10_000, LIMITS, NO_TEXT)
-            for nested in (b"[[],", b'{"a": [', b"[" * 150)
-        ),
+        *(("v1", b'{"prompts": ["a", ' + it * 10_000, LIMITS, NO_TEXT) for it in (b"[[],", b"[")),
         ("v1", b'{"prompts": [' + b'"",' * 100_000, LIMITS, "more than 4 requests"),
         ("v2", b'["' + b"x" * 1_000_000, LIMITS, "a value in it has more than 400 bytes"),
-        *(
-            (
-                "v2",
-                b'[{"messages": ' + b"[" * depth + b"]" * depth + b"}]",
-                Limits(lines=1, bytes_of_a_line=1_000_000),
-                "nested too deeply",
-            )
-            for depth in (700, 100_000)
+        (
+            "v2",
+            b'[{"messages": ' + b"[" * 700 + b"]" * 700 + b"}]",
+            FEW_VALUES,
+            "nested too deeply",
         ),
         *(
             ("v2", b'[{"messages": [' + item * 1_600_000, FEW_VALUES, "more than 1,000 values")
@@ -165,13 +141,6 @@ def test_what_a_file_has_too_much_of_ends_the_reading(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         READ[version](None, written(tmp_path, content), limits)
-
-
-def test_a_value_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
-    place = written(tmp_path, b'["')
-    os.truncate(place, 10**12)
-    with pytest.raises(InvalidInput):
-        v2(None, place)
 
 
 def test_token_ids_are_no_values(tmp_path: Path) -> None:

@@ -1,0 +1,222 @@
+"""The requests of LLM Engine's batches: what is accepted, and the lines that they become."""
+
+import json
+from typing import Any
+
+import pytest
+
+from worker.batches.llm_engine.bodies import plain
+from worker.batches.llm_engine.lines import of_bodies, of_prompts, route_of
+from worker.batches.llm_engine.models import BatchRequest, Content
+from worker.errors import InvalidInput
+
+# As LLM Engine's client sends it: nulls wherever nothing was given.
+SENT: dict[str, Any] = {
+    **dict.fromkeys(("input_data_path", "priority", "tool_config", "cpus")),
+    "output_data_path": "out.json",
+    "labels": {},
+    "data_parallelism": 1,
+    "max_runtime_sec": 86_400,
+    "content": {"prompts": ["Hi"], "max_new_tokens": 3, "temperature": 0.0},
+    "model_config": {
+        **{"model": "demo", "checkpoint_path": None, "trust_remote_code": False},
+        **{"num_shards": 1, "labels": {"team": "a"}},
+    },
+}
+SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
+
+
+def read(**keys: Any) -> BatchRequest:
+    return BatchRequest.read({**SENT, **keys})
+
+
+def refusal(**keys: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        read(**keys)
+    return caught.value
+
+
+def test_what_the_client_sends_unasked_is_accepted_and_is_nothing() -> None:
+    asked = read()
+    assert (asked.config.model, asked.without_effect) == ("demo", [])
+    assert asked.metadata == {"team": "a"}
+    values = {"model_config": {"model": "m"}, "output_data_path": "o", "input_data_path": "i"}
+    asked = BatchRequest.read(values)
+    assert (asked.max_runtime_sec, asked.data_parallelism, asked.priority) == (86_400, 1, None)
+
+
+def many(count: int) -> dict[str, str]:
+    return {str(number): "" for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("param", "keys"),
+    [
+        ("model_config.model", {"model_config": {}}),
+        ("model_config.model", {"model_config": {"model": ""}}),
+        ("model_config.labels", {"model_config": {"model": "m", "labels": {"a" * 65: ""}}}),
+        ("output_data_path", {"output_data_path": None}),
+        ("output_data_path", {"output_data_path": "./" * 2_048 + "a"}),
+        *(("data_parallelism", {"data_parallelism": value}) for value in (0, 65)),
+        *(("max_runtime_sec", {"max_runtime_sec": value}) for value in (0, 172_801)),
+        *(("labels.a", {"labels": {"a": value}}) for value in (1, "\ud800")),
+        # With that of the model.
+        ("labels", {"labels": many(16)}),
+        *(("priority", {"priority": value}) for value in (3, "a" * 65, "\ud800")),
+        *(("content", keys) for keys in ({"content": None}, {"input_data_path": "in.json"})),
+        ("outptu", {"outptu": "x"}),
+        ("tool_config", {"tool_config": {"name": "code_evaluator"}}),
+    ],
+)
+def test_a_refusal_names_the_field(param: str, keys: dict[str, Any]) -> None:
+    assert read(data_parallelism=64, max_runtime_sec=172_800, labels=many(15))
+    error = refusal(**keys)
+    assert error.param == param
+    assert param in error.message
+
+
+def test_a_misspelt_key_is_refused_with_the_right_one() -> None:
+    assert "did you mean 'model_config'" in refusal(model_confg={}).message
+
+
+def test_resources_are_accepted_and_said_to_have_no_effect() -> None:
+    config = {"model": "demo", "num_shards": 2, "checkpoint_path": "s3://a/b", "revision": None}
+    labels = {"team": "b", "x": "y"}
+    model = {**config, "labels": {"team": "a"}}
+    asked = read(gpus=2, cpus="8", labels=labels, model_config=model)
+    names = "cpus, gpus, model_config.num_shards, model_config.checkpoint_path"
+    without_effect = f"{names}: the endpoint's settings decide"
+    assert asked.metadata == {**labels, "without_effect": without_effect}
+    # Of many and long ones, the first are named.
+    config |= {f"{number}{'a' * 10_000}": 1 for number in range(100)}
+    assert len(read(model_config=config).metadata["without_effect"]) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("priority", "rank"),
+    [(None, None), ("3", 3), (" -2 ", -2), ("high", None), ("1e3", None), ("9" * 40, None)],
+)
+def test_only_a_number_is_a_schedulers_priority(priority: str | None, rank: int | None) -> None:
+    asked = read(priority=priority)
+    assert (asked.priority, asked.rank) == (priority, rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("max_new_tokens", value) for value in (None, 0)),
+        *(("temperature", value) for value in (None, 1.1, -0.1)),
+        *(("presence_penalty", -0.1), ("frequency_penalty", 2.1), ("top_k", -2), ("top_p", 0)),
+        *(("stop_sequences", "x"), ("return_token_log_probs", 1), ("skip_special_tokens", "no")),
+        ("guided_json", {}),
+    ],
+)
+def test_what_all_prompts_share_is_checked_by_name(name: str, value: Any) -> None:
+    assert Content.read({**SHARED, "top_k": None, "stop_sequences": None}).top_k is None
+    with pytest.raises(InvalidInput) as caught:
+        Content.read({**SHARED, name: value})
+    assert (caught.value.param or "").startswith(f"content.{name}")
+
+
+# Lines:
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
+CHATS = "/v1/chat/completions"
+
+
+def prompts(*texts: str, priority: int | None = None, **shared: Any) -> list[dict[str, Any]]:
+    content = Content.read({**SHARED, **shared})
+    return [json.loads(line) for line in of_prompts(texts, content, "demo", priority)]
+
+
+def bodies(*items: Any, **keys: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in of_bodies(items, CHATS, "demo", **keys)]
+
+
+def test_prompts_are_completions_with_the_shared_parameters() -> None:
+    completion = {"method": "POST", "url": "/v1/completions"}
+    body = {"model": "demo", "max_tokens": 3, "temperature": 0}
+    assert prompts("a", "b\n") == [
+        {"custom_id": "0", **completion, "body": {**body, "prompt": "a"}},
+        {"custom_id": "1", **completion, "body": {**body, "prompt": "b\n"}},
+    ]
+    # Every parameter has its name in OpenAI's API.
+    same = {"temperature": 0.5, "top_k": 5, "top_p": 0.5, "skip_special_tokens": False}
+    same |= {"presence_penalty": 1, "frequency_penalty": 2}
+    renamed = {"max_new_tokens": 3, "stop_sequences": ["x"], "return_token_log_probs": True}
+    (line,) = prompts("a", priority=7, **same, **renamed)
+    ours = {"model": "demo", "max_tokens": 3, "stop": ["x"], "logprobs": 1}
+    assert line["body"] == {**same, **ours, "priority": 7, "prompt": "a"}
+
+
+def test_the_batch_decides_model_and_stream_of_a_body() -> None:
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
+    (line,) = bodies({**CHAT, **stream, "model": "other", "seed": None, "user": "ä\n\u2028"})
+    body = {**CHAT, "user": "ä\n\u2028", "model": "demo"}
+    assert line == {"custom_id": "0", "method": "POST", "url": CHATS, "body": body}
+
+
+def test_a_body_tells_its_route_which_all_others_have() -> None:
+    completion = {"prompt": "Hi", "messages": None}
+    routes = [CHATS, "/v1/completions", "/v1/responses"]
+    assert [route_of(item) for item in (CHAT, completion, {"input": "Hi"})] == routes
+    with pytest.raises(InvalidInput, match="for /v1/completions, but the first is for") as no:
+        bodies(CHAT, CHAT, completion, {"input": "Hi"})
+    assert no.value.param == "content.2"
+
+
+@pytest.mark.parametrize("item", [None, "Hi", [], {}, {"model": "demo"}, {**CHAT, "prompt": "Hi"}])
+def test_what_is_no_body_is_refused_by_its_place(item: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"content\.0: an object with one of messages"):
+        route_of(item)
+    with pytest.raises(InvalidInput, match=r"content\.2: an object with one of messages"):
+        bodies(CHAT, CHAT, item)
+
+
+def test_a_body_keeps_its_own_priority() -> None:
+    lines = bodies(CHAT, {**CHAT, "priority": 0}, {**CHAT, "priority": -1}, priority=5)
+    assert [line["body"]["priority"] for line in lines] == [5, 5, -1]
+
+
+@pytest.mark.parametrize("wrong", ["\ud800", float("nan"), float("inf")])
+def test_what_json_can_not_hold_is_refused_by_its_place(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"content\.1: a (text|number) in it"):
+        bodies(CHAT, {**CHAT, "user": wrong})
+
+
+# Nulls, which LLM Engine's client writes wherever nothing was given:
+
+SCHEMA: dict[str, Any] = {"enum": ["a", None], "default": None, "properties": {"b": None}}
+CALL = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
+PART = {"type": "text", "text": "Hi"}
+NAMED = {"name": "a", "strict": True}
+VALUES = {
+    "tools": [{"function": {"name": "f", "parameters": SCHEMA}}],
+    **{"guided_json": SCHEMA, "metadata": {"a": None}},
+}
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ({"seed": None, "n": 1}, {"n": 1}),
+        *(
+            ({"messages": [{"content": None, **message}]}, {"messages": [expected]})
+            for message, expected in [
+                ({"content": [{**PART, "x": None}], "name": None}, {"content": [PART]}),
+                ({"tool_calls": [{**CALL, "index": None}]}, {"tool_calls": [CALL]}),
+            ]
+        ),
+        ({"tools": [{**CALL, "strict": None}]}, {"tools": [CALL]}),
+        # A schema has its name in OpenAI's API.
+        (
+            {"response_format": {"json_schema": {**NAMED, "description": None, "schema_": SCHEMA}}},
+            {"response_format": {"json_schema": {**NAMED, "schema": SCHEMA}}},
+        ),
+        (VALUES, VALUES),
+    ],
+)
+def test_nulls_are_left_out_unless_they_are_values(
+    sent: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert plain(sent) == expected
