@@ -53,9 +53,7 @@ async def test_another_batch_by_the_same_job_is_refused_and_the_first_goes_on(
     assert len(batching.engine.asked) == 6
 
 
-async def test_the_lines_that_a_dead_worker_left_without_a_batch_are_those_of_its_job(
-    batching: Batching,
-) -> None:
+async def test_lines_that_a_dead_worker_left_are_those_of_its_job(batching: Batching) -> None:
     await batching.run(**GIVEN, max_runtime_sec=1)
     (batching.only().directory / "request.json").unlink()
     error = await batching.refused({"batch": of_lines(4)})

@@ -106,9 +106,7 @@ async def test_a_cancel_of_a_batch_that_is_being_ended_changes_nothing(batching:
         batch.cancel()
 
 
-async def test_a_batch_is_not_ended_by_others_while_a_worker_may_be_at_it(
-    batching: Batching,
-) -> None:
+async def test_others_end_no_batch_while_a_worker_may_be_at_it(batching: Batching) -> None:
     batch = await batching.in_the_middle()
     lease = died(batch, "shard-0")
     batch.cancel()
@@ -208,9 +206,7 @@ async def test_a_batch_whose_input_is_no_more_the_same_fails_and_keeps_its_answe
     assert found["failed_at"] is not None
 
 
-async def test_an_input_that_changes_is_not_answered_further(
-    batching: Batching, input_file: Path
-) -> None:
+async def test_a_changed_input_is_answered_no_more(batching: Batching, input_file: Path) -> None:
     before = as_text(lines(1000))
     put(input_file, before)
     worker = worker_at(batching.root, batching.engine, BATCH_CONCURRENCY="8")
@@ -222,9 +218,7 @@ async def test_an_input_that_changes_is_not_answered_further(
     assert all(name.startswith("c") for name in batching.results(found)[0])
 
 
-async def test_a_batch_without_its_input_still_ends_when_it_is_cancelled(
-    batching: Batching,
-) -> None:
+async def test_a_batch_without_its_input_ends_when_it_is_cancelled(batching: Batching) -> None:
     batch = await batching.in_the_middle()
     shutil.rmtree(batching.root / "worker" / "files" / batch.request.input_file_id)
     batch.cancel()
@@ -234,9 +228,7 @@ async def test_a_batch_without_its_input_still_ends_when_it_is_cancelled(
     assert len(content(batching.root, found["output_file_id"])) == batch.counts().completed
 
 
-async def test_an_input_gone_before_its_check_fails_it(
-    batching: Batching, input_file: Path
-) -> None:
+async def test_an_input_gone_before_its_check_fails(batching: Batching, input_file: Path) -> None:
     body = {"path": "inbox/in.jsonl", "purpose": "batch"}
     file = await batching.answered({"route": "/v1/files", "method": "POST", "body": body})
     body = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
@@ -259,9 +251,7 @@ async def test_retention_keeps_the_inputs_of_batches_that_go_on(batching: Batchi
     assert batches.files.sweep(batches.inputs_in_use()) == 1
 
 
-async def test_a_batch_that_is_removed_is_not_there(
-    batching: Batching, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_removed_batch_is_gone(batching: Batching, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = await batching.in_the_middle()
     counts = Batch.counts
 

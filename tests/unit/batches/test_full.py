@@ -51,9 +51,7 @@ async def test_a_batch_that_does_not_fit_goes_on_with_room(batching: Batching, p
     await expect_full(batching, await batching.refused(JOB))
 
 
-async def test_a_disk_that_becomes_full_while_lines_are_answered_keeps_them(
-    batching: Batching,
-) -> None:
+async def test_a_disk_that_fills_while_lines_are_answered_keeps_them(batching: Batching) -> None:
     batching.engine.script = tuple(tokens("a", "b", pause=0.05))
     running = asyncio.create_task(batching.refused(JOB))
     assert await until(lambda: any(one.counts().completed for one in batching.batches.all()))

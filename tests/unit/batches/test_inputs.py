@@ -47,9 +47,7 @@ async def test_a_wrong_input_fails_the_batch_and_its_mistake_has_a_line(
 
 
 @pytest.mark.parametrize("content", ODD.values(), ids=ODD)
-async def test_an_odd_input_is_accepted_and_a_mistake_after_it_has_the_right_line(
-    batching: Batching, content: bytes
-) -> None:
+async def test_odd_inputs_are_accepted_and_counted(batching: Batching, content: bytes) -> None:
     batch = await ran(batching, content)
     output, errors = batching.results(batch)
     assert (batch["status"], errors) == ("completed", {})
@@ -69,9 +67,7 @@ async def test_all_mistakes_are_told_up_to_a_hundred(batching: Batching) -> None
     ]
 
 
-async def test_the_longest_custom_id_and_characters_of_four_bytes_stay_as_they_are(
-    batching: Batching,
-) -> None:
+async def test_long_and_strange_custom_ids_stay_as_they_are(batching: Batching) -> None:
     names = ["x" * 512, "\U0001f600" * 512, "../../etc/passwd", "a\0b", " ", "\u2028", "c\n"]
     content = as_text(line(name) for name in names)
     batch = await ran(batching, BOM + content, BATCH_MAX_REQUESTS="100")

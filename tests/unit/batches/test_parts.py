@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.processes.background import HUNG_S
 
 from worker.batches import parts
-from worker.batches.parts import LINES, RECORDS, Finished, Part, Row, finished, sizes, text_of
+from worker.batches.parts import LINES, RECORDS, Finished, Part, Row, finished, text_of
 from worker.errors import VolumeError
 
 COUNT = 4
@@ -100,21 +100,6 @@ async def test_an_answer_counts_more_than_an_error_of_another_attempt(tmp_path: 
     assert (line.failed, line.part.stem) == (False, "0.b")
 
 
-async def test_what_a_zombie_writes_after_the_cut_does_not_count(tmp_path: Path) -> None:
-    zombie = Part(tmp_path, "0.a")
-    await zombie.add(row(1))
-    zombie._begin()
-    while not finished(tmp_path):
-        await asyncio.sleep(0.01)
-    await written(tmp_path, "0.b", row(2))
-    cut = sizes(tmp_path)
-    await zombie.add(row(3))
-    await zombie.close()
-    await written(tmp_path, "0.c", row(4))
-    assert sorted(finished(tmp_path, cut)) == [1, 2]
-    assert sorted(finished(tmp_path)) == [1, 2, 3, 4]
-
-
 async def test_a_line_is_durable_within_a_second_though_no_other_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,9 +115,7 @@ async def test_a_line_is_durable_within_a_second_though_no_other_comes(
     await part.close()
 
 
-async def test_a_record_comes_after_its_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_records_come_after_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records, fsync = tmp_path / f"0.a{RECORDS}", os.fsync
     synced: list[tuple[str, bool]] = []
 
@@ -147,9 +130,7 @@ async def test_a_record_comes_after_its_text(
     assert synced == [*zip(names, (False, False, True), strict=True)]
 
 
-async def test_groups_are_written_one_by_one_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_groups_are_written_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = threading.Lock()
     append = parts._append
 
@@ -177,9 +158,7 @@ async def test_groups_are_written_one_by_one_to_the_end(
     assert set(finished(tmp_path, texts=True)) == set(range(300)) - cancelled
 
 
-async def test_after_a_failed_group_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_group_is_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(opened: FileIO, content: bytearray) -> None:
         opened.write(bytes(content)[:5])
         raise OSError(28, "No space left on device")

@@ -29,9 +29,7 @@ def test_a_batch_has_what_fits_less_what_runs_and_little_while_others_ask(
     assert window.room == room
 
 
-def test_all_of_it_is_used_again_once_nobody_has_asked_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_all_of_it_is_used_again_when_others_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=1_000.0, others=0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     window = Window(FULL, lambda: clock.others)

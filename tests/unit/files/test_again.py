@@ -36,9 +36,7 @@ def test_a_file_that_comes_again_is_the_one_that_is_there(files: Files, volume: 
 
 
 @pytest.mark.parametrize("content", [b"", b"firs", b"first.", b"First"])
-def test_another_file_under_an_id_that_exists_is_refused(
-    files: Files, volume: Path, content: bytes
-) -> None:
+def test_another_file_under_an_id_is_refused(files: Files, volume: Path, content: bytes) -> None:
     first = received(files, b"first")
     for name in ("a", "b"):
         (volume / "inbox" / name).write_bytes(b"first")
@@ -53,9 +51,7 @@ def test_another_file_under_an_id_that_exists_is_refused(
     assert files.content(first).read_bytes() == b"first"
 
 
-def test_an_attempt_that_is_given_up_leaves_the_file_of_another_one(
-    files: Files, stored_files: Path
-) -> None:
+def test_an_attempt_given_up_leaves_the_file_of_another(files: Files, stored_files: Path) -> None:
     (stored_files / ID).mkdir(parents=True)
     for name in (".content.of-a-dead-one", "content"):
         (stored_files / ID / name).write_bytes(b"half")
@@ -72,9 +68,7 @@ def test_an_attempt_that_is_given_up_leaves_the_file_of_another_one(
     assert files.content(files.get(ID)).read_bytes() == b"whole"
 
 
-def test_of_two_attempts_at_once_the_first_gives_it(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_attempts_the_first_gives_it(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
     before: list[tuple[int, int]] = []
 

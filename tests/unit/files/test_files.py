@@ -75,9 +75,7 @@ def test_a_file_expires_when_its_caller_says_so(files: Files, volume: Path) -> N
     assert file.expires_at == file.created_at + DAY_S // 2
 
 
-def test_the_largest_file_is_received_and_of_a_larger_one_nothing(
-    files: Files, stored_files: Path
-) -> None:
+def test_the_largest_file_is_received_and_no_larger_one(files: Files, stored_files: Path) -> None:
     assert received(files, bytes(1_000_000)).bytes == 1_000_000
     before = contents(stored_files)
     parts = iter([bytes(400_000)] * 100)
@@ -195,9 +193,7 @@ def test_expired_files_are_removed_unless_they_are_in_use(
 
 
 @pytest.mark.parametrize("name", [ids.new(PREFIX), ".removed.0123"])
-def test_what_is_half_written_is_removed_after_a_day(
-    files: Files, stored_files: Path, name: str
-) -> None:
+def test_half_written_files_go_after_a_day(files: Files, stored_files: Path, name: str) -> None:
     assert files.sweep(set()) == 0
     assert not stored_files.exists()
     left = stored_files / name

@@ -54,9 +54,7 @@ def test_outputs_of_batches_count_too(limited_files: Files, volume: Path) -> Non
         list(limited_files.counted([bytes(HALF)]))
 
 
-def test_what_callers_have_put_on_the_volume_does_not_count(
-    limited_files: Files, volume: Path
-) -> None:
+def test_what_callers_have_put_there_does_not_count(limited_files: Files, volume: Path) -> None:
     (volume / "inbox" / "own").write_bytes(bytes(3 * HALF))
     assert limited_files.refer("inbox/own", purpose="batch").bytes == 3 * HALF
     assert receive(limited_files)
@@ -139,9 +137,7 @@ def test_a_twentieth_of_a_disk_stays_free(disk: Path) -> None:
     refuses_all(on(disk))
 
 
-def test_a_large_disk_keeps_what_small_files_need(
-    disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_disk_keeps_some_megabytes(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(disk, left=100_000)
     monkeypatch.setattr(volumes, "RESERVED", 50_000)
     check_space(disk / "not" / "there", 40_000)

@@ -50,10 +50,6 @@ def refused(by: Creator, **asked: Any) -> RequestError:
     return caught.value
 
 
-def rows_of(fine_tunes: FineTunes, fine_tune: FineTune) -> bytes:
-    return fine_tunes.data(fine_tune.request.training).path.read_bytes()
-
-
 @pytest.mark.parametrize("name", [None, "demo", "also", "tiny/demo"])
 def test_a_base_model_is_known_by_all_its_names(fine_tunes: FineTunes, name: str | None) -> None:
     assert create(creator(fine_tunes), model=name).request.base == "demo"
@@ -65,40 +61,27 @@ def test_what_was_asked_is_kept(fine_tunes: FineTunes) -> None:
     method = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2}}}
     values: dict[str, Any] = {"seed": 7, "suffix": "mine", "metadata": {"a": "b"}}
     request = create(creator(fine_tunes), method=method, **values).request
-    assert (request.spec.epochs, request.seed, request.suffix, request.metadata) == (
-        2,
-        7,
-        "mine",
-        {"a": "b"},
-    )
-    assert (request.method, request.wandb) == ("supervised", None)
+    assert {name: getattr(request, name) for name in values} == values
+    assert (request.spec.epochs, request.method, request.wandb) == (2, "supervised", None)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("changes", "name", "message"),
     [
-        ("mine", "'mine' is an adapter: a fine-tune begins with a base model, demo"),
-        ("other", "there is no base model 'other'; this worker has demo"),
+        ({"max_lora_rank": None}, None, "its operator sets ENABLE_LORA=1"),
+        ({"tasks": frozenset({"embed"})}, None, "it writes no text"),
+        ({"quantization": "awq"}, None, "it is quantised"),
+        ({"place": None}, None, "not read from a directory. MODEL_NAME has to"),
+        ({}, "mine", "model: 'mine' is an adapter: a fine-tune begins with a base model, demo"),
+        ({}, "other", "model: there is no base model 'other'; this worker has demo"),
     ],
 )
-def test_what_is_no_base_model_is_refused(fine_tunes: FineTunes, name: str, message: str) -> None:
-    error = refused(creator(fine_tunes), model=name, adapters=("mine",))
-    assert (error.param, error.status, error.message) == ("model", 400, f"model: {message}")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"max_lora_rank": None}, "its operator sets ENABLE_LORA=1"),
-        ({"tasks": frozenset({"embed"})}, "it writes no text"),
-        ({"quantization": "awq"}, "it is quantised"),
-        ({"place": None}, "not read from a directory. MODEL_NAME has to"),
-    ],
-)
-def test_a_worker_that_could_not_train_or_serve_it_refuses(
-    fine_tunes: FineTunes, changes: dict[str, Any], message: str
+def test_what_is_no_base_model_to_train_or_serve_is_refused(
+    fine_tunes: FineTunes, changes: dict[str, Any], name: str | None, message: str
 ) -> None:
-    assert message in refused(creator(fine_tunes, replace(MODEL, **changes))).message
+    error = refused(creator(fine_tunes, replace(MODEL, **changes)), model=name, adapters=("mine",))
+    assert (message in error.message, error.status) == (True, 400)
+    assert error.param == (name and "model")
 
 
 SUPERVISED = {"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 99}}}
@@ -137,12 +120,6 @@ def test_weights_and_biases_needs_its_package_and_a_key(fine_tunes: FineTunes) -
 # Rows:
 
 
-def test_the_rows_may_come_with_the_job(fine_tunes: FineTunes) -> None:
-    made = create(creator(fine_tunes), rows=[{"prompt": "ä", "response": "b"}])
-    assert rows_of(fine_tunes, made).decode() == '{"prompt":"ä","response":"b"}\n'
-    assert fine_tunes.data(made.request.training).form == "jsonl"
-
-
 @pytest.mark.parametrize(
     ("filename", "form"), [("a.CSV", "csv"), ("b.jsonl", "jsonl"), ("c.txt", None), ("d", None)]
 )
@@ -159,9 +136,7 @@ def test_the_name_of_a_file_says_how_its_rows_are_written(
     ("name", "error"),
     [
         ("file-nothing", NoSuchObject),
-        ("nothing.csv", InvalidInput),
-        ("../../etc/passwd", InvalidInput),
-        ("worker/files", InvalidInput),
+        *((path, InvalidInput) for path in ("nothing.csv", "../../etc/passwd", "worker/files")),
         ("https://example.com/rows.csv", InvalidInput),
         ("of another purpose", InvalidInput),
     ],
@@ -177,7 +152,7 @@ def test_a_file_that_is_not_to_be_had_is_refused_by_the_field(
 
 
 A: dict[str, Any] = {"training_file": "inbox/a.csv"}
-ROWS_OF_A: dict[str, Any] = {"rows": [{"prompt": "a"}]}
+ROWS_OF_A: dict[str, Any] = {"rows": [{"prompt": "ä"}]}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +172,9 @@ def test_a_request_that_comes_again_finds_what_it_has_made_and_another_is_refuse
     for name in ("inbox/a.csv", "inbox/b.csv"):
         (tmp_path / name).write_bytes(CSV)
     made = create(creator(fine_tunes), **first)
-    assert rows_of(fine_tunes, made) == (CSV if "rows" not in first else b'{"prompt":"a"}\n')
+    data = fine_tunes.data(made.request.training)
+    content = (CSV, "csv") if "rows" not in first else ('{"prompt":"ä"}\n'.encode(), "jsonl")
+    assert (data.path.read_bytes(), data.form) == content
     # What the path has now does not matter.
     (tmp_path / "inbox" / "a.csv").unlink()
     assert create(creator(fine_tunes), **first).request == made.request
@@ -241,7 +218,7 @@ async def test_a_file_may_be_fetched_once(fine_tunes: FineTunes, serve: Serve) -
     by, url = fetching(fine_tunes), serve("rows.csv", CSV, "application/octet-stream")
     made = await asyncio.to_thread(create, by, training_file=url)
     file = fine_tunes.files.get(made.request.training.file_id)
-    assert rows_of(fine_tunes, made) == CSV
+    assert fine_tunes.files.content(file).read_bytes() == CSV
     assert (file.filename, file.purpose) == ("rows.csv", "fine-tune")
     again = await asyncio.to_thread(create, by, training_file="http://host.example/gone")
     assert again.request == made.request
@@ -249,9 +226,7 @@ async def test_a_file_may_be_fetched_once(fine_tunes: FineTunes, serve: Serve) -
     assert b"secret" not in b"".join(path.read_bytes() for path in files)
 
 
-async def test_slow_hosts_hold_two_threads_of_their_own(
-    fine_tunes: FineTunes, serve: Serve
-) -> None:
+async def test_slow_hosts_hold_two_own_threads(fine_tunes: FineTunes, serve: Serve) -> None:
     arrived, release = asyncio.Queue[str](), asyncio.Event()
 
     async def slow(request: web.Request) -> web.Response:
@@ -273,9 +248,7 @@ async def test_slow_hosts_hold_two_threads_of_their_own(
     await asyncio.gather(*tasks)
 
 
-async def test_an_address_must_have_rows_and_not_too_many(
-    fine_tunes: FineTunes, serve: Serve
-) -> None:
+async def test_an_address_has_rows_and_not_too_many(fine_tunes: FineTunes, serve: Serve) -> None:
     page = serve("page", b"<html>", "text/html")
     error = await asyncio.to_thread(refused, fetching(fine_tunes), training_file=page)
     assert "does not say that it is CSV or JSONL" in error.message

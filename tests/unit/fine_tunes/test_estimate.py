@@ -1,6 +1,7 @@
 """Whether a training fits into the memory, by what a model's files say of it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -48,14 +49,13 @@ def spec_at(place: Path, config: object = LLAMA, **changes: object) -> Spec:
 def test_what_does_not_fit_is_refused_with_the_sizes_and_what_to_change(
     tmp_path: Path, device: str, free: int, total: int, error: type[InvalidInput], message: str
 ) -> None:
+    spec = spec_at(tmp_path, device=device)
     with pytest.raises(InvalidInput, match=message) as caught:
-        check_memory(spec_at(tmp_path, device=device), Memory(free * GIB, total * GIB))
+        check_memory(spec, Memory(free * GIB, total * GIB))
     assert type(caught.value) is error
-
-
-@pytest.mark.parametrize(("device", "total"), [("cpu", 64), ("cuda", 24)])
-def test_what_fits_is_not_refused(tmp_path: Path, device: str, total: int) -> None:
-    check_memory(spec_at(tmp_path, device=device), Memory(total * GIB, total * GIB))
+    # With enough of it, it is not.
+    enough = {"cpu": 64, "cuda": 24}[device] * GIB
+    check_memory(spec, Memory(enough, enough))
 
 
 def test_a_larger_rank_and_longer_rows_need_more(tmp_path: Path) -> None:
@@ -64,31 +64,19 @@ def test_a_larger_rank_and_longer_rows_need_more(tmp_path: Path) -> None:
     # 671 million numbers in place of 42, each with its gradient and two averages.
     assert 9 * GIB < ranked - plain < 11 * GIB
     assert 0 < short < plain
+    # Of a model that also sees, the text model counts.
+    assert needed_bytes(spec_at(tmp_path / "seeing", {"text_config": LLAMA})) == plain
 
 
 @pytest.mark.parametrize(
-    "config", [{}, [], {"text_config": 5}, {**LLAMA, "hidden_size": "wide"}], ids=str
+    "config", [{}, [], {"text_config": 5}, {**LLAMA, "hidden_size": "wide"}, "cut off"], ids=str
 )
 def test_a_model_that_says_too_little_is_not_refused(tmp_path: Path, config: object) -> None:
-    check_memory(spec_at(tmp_path, config), Memory(1, 1))
-
-
-def test_the_text_model_counts_of_one_that_also_sees(tmp_path: Path) -> None:
-    seeing = spec_at(tmp_path / "b", {"text_config": LLAMA})
-    assert needed_bytes(spec_at(tmp_path / "a")) == needed_bytes(seeing)
-
-
-def test_weights_that_are_cut_off_are_not_counted(tmp_path: Path) -> None:
-    spec = spec_at(tmp_path)
-    with (tmp_path / "model.safetensors").open("r+b") as opened:
-        opened.truncate(100)
+    spec = spec_at(tmp_path, LLAMA if config == "cut off" else config)
+    if config == "cut off":
+        os.truncate(tmp_path / "model.safetensors", 100)
     assert needed_bytes(spec) is None
-
-
-def test_the_memory_of_this_machine_is_known() -> None:
-    found = memory("cpu")
-    assert found is not None
-    assert GIB // 4 < found.free < found.total
+    check_memory(spec, Memory(1, 1))
 
 
 # As the driver's tool answers where the worker sees these GPUs; of several, the first counts.
@@ -119,7 +107,8 @@ def test_the_memory_of_a_gpu_is_asked_of_the_drivers_tool(
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert memory("cuda") == found
-
-
-def test_the_first_gpu_is_the_trainers_first_too() -> None:
+    # The first is the trainer's first, too.
     assert trainers_environ(wandb=False)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    here = memory("cpu")
+    assert here
+    assert GIB // 4 < here.free < here.total

@@ -1,51 +1,50 @@
-"""What a fine-tune tells over all attempts at it, and what both APIs make of that."""
+"""What a fine-tune tells: events, as both APIs show them, and the files that callers get of it."""
 
+import csv
 import time
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from openai.types.fine_tuning import FineTuningJob
 from support.fine_tunes import created, eval_loss, loss, tell
 
 from worker.errors import InvalidInput
+from worker.fine_tunes import plot, results
 from worker.fine_tunes.events import by_step, events
 from worker.fine_tunes.faces import llm_engine, openai
-from worker.fine_tunes.request import Error, Result
+from worker.fine_tunes.request import Error, Publishing, Result
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
 from worker.trainer.spec import ATTEMPTS, CHECKED, Checked, Event
+from worker.volume.adapters import FILES
 
-
-def test_it_begins_with_its_creation_and_the_trainers_words_stay_as_they_are(
-    fine_tune: FineTune,
-) -> None:
-    warning = Event(at=150, level="warn", message="2 rows were cut", step=0)
-    tell(fine_tune, [warning, loss(10, 2.1)])
-    first, *others = events(fine_tune)
-    assert (first.at, first.message, first.level, first.metrics) == (100, "Created", "info", {})
-    assert [(one.level, one.message) for one in others] == [
-        ("warn", "2 rows were cut"),
-        ("info", loss(10, 2.1).message),
-    ]
-
-
-SUCCEEDED = "Succeeded: the adapter is called by its name, demo.a"
 CRASHED = Error(code="crashed", message="No memory.")
 
 
 @pytest.mark.parametrize(
     ("result", "level", "message"),
     [
-        (Result(status="succeeded", at=300, adapter="demo.a"), "info", SUCCEEDED),
-        (Result(status="failed", at=300, error=CRASHED), "error", "No memory."),
-        (Result(status="cancelled", at=300), "info", "Cancelled"),
+        ({"status": "succeeded", "adapter": "a"}, "info", "Succeeded: the adapter is called by"),
+        ({"status": "failed", "error": CRASHED}, "error", "No memory."),
+        ({"status": "cancelled"}, "info", "Cancelled"),
     ],
     ids=["succeeded", "failed", "cancelled"],
 )
-def test_its_end_is_its_last(fine_tune: FineTune, result: Result, level: str, message: str) -> None:
-    tell(fine_tune, [loss(10, 2.1)])
-    fine_tune.end(result)
-    last = events(fine_tune)[-1]
-    assert (last.at, last.level, last.message) == (300, level, message)
+def test_it_begins_with_its_creation_and_ends_with_its_end_and_words_stay_as_they_are(
+    fine_tune: FineTune, result: dict[str, Any], level: str, message: str
+) -> None:
+    tell(fine_tune, [Event(at=150, level="warn", message="2 rows were cut"), loss(10, 2.1)])
+    tell(fine_tune, [Event(at=160, message="b", step=5)], "000002.bb", resumed_at=5)
+    fine_tune.end(Result(at=300, **result))
+    first, *others, last = events(fine_tune)
+    assert (first.at, first.message, first.level, first.metrics) == (100, "Created", "info", {})
+    # The messages of all attempts are there.
+    assert [(one.level, one.message) for one in others] == [
+        ("warn", "2 rows were cut"),
+        ("info", "b"),
+    ]
+    assert (last.at, last.level, last.message.startswith(message)) == (300, level, True)
 
 
 FIRST = [loss(10, 3), loss(20, 2), loss(30, 1)]
@@ -74,16 +73,8 @@ def test_metrics_of_steps_that_a_later_attempt_does_again_are_left_out(
     assert len([one for one in events(fine_tune) if one.metrics]) == len(losses)
 
 
-def test_messages_of_all_attempts_are_told(fine_tune: FineTune) -> None:
-    tell(fine_tune, [Event(at=1, message="a", step=30)])
-    tell(fine_tune, [Event(at=2, message="b", step=20)], "000002.bb", resumed_at=10)
-    assert [one.message for one in events(fine_tune)] == ["Created", "a", "b"]
-
-
 @pytest.mark.parametrize("torn", ['{"at": 3, "mess', '{"at": 3, "message": "whole?"}', "\x00\x00"])
-def test_an_unended_line_is_none_and_a_broken_one_costs_itself(
-    fine_tune: FineTune, torn: str
-) -> None:
+def test_an_unended_line_is_none_and_broken_ones_are_lost(fine_tune: FineTune, torn: str) -> None:
     path = tell(fine_tune, [loss(10, 3), loss(20, 2)])
     lines = path.read_text().splitlines()
     lines[1] = lines[1][:20]
@@ -114,12 +105,6 @@ def test_ids_and_times_follow_the_order_though_clocks_do_not(fine_tune: FineTune
 # As both APIs show it, and what they ask:
 
 
-def run(fine_tune: FineTune) -> None:
-    """Let a worker be at it."""
-    (fine_tune.leases() / "lease-1").mkdir(parents=True)
-    fine_tune.write(f"{ATTEMPTS}/000001.aa/{CHECKED}", Checked(rows=3))
-
-
 def test_an_integration_is_shown_as_openais_client_reads_it(fine_tunes: FineTunes) -> None:
     wandb = {"project": "p", "tags": ["a"]}
     job = FineTuningJob.model_validate(openai.job(created(fine_tunes, wandb=wandb)))
@@ -128,23 +113,27 @@ def test_an_integration_is_shown_as_openais_client_reads_it(fine_tunes: FineTune
     assert integration.wandb.tags == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("found", "seconds"),
+    [
+        ([], None),
+        ([loss(10, 3)], None),
+        ([loss(10, 3), loss(10, 2, at=300)], None),
+        # Five epochs; each takes a hundred seconds.
+        ([loss(10, 3, at=1000), loss(20, 2, at=1100)], 3 * 100),
+    ],
+)
 def test_an_end_is_estimated_from_the_pace(
-    fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch
+    fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch, found: list[Event], seconds: int | None
 ) -> None:
-    # Five epochs; each takes a hundred seconds.
-    tell(fine_tune, [loss(10, 3, at=1000), loss(20, 2, at=1100)])
-    assert openai.job(fine_tune)["estimated_finish"] is None
-    run(fine_tune)
-    monkeypatch.setattr(time, "time", lambda: 1150.0)
-    assert openai.job(fine_tune)["estimated_finish"] == 1150 + 3 * 100
-    fine_tune.end(Result(status="cancelled", at=1200))
-    assert openai.job(fine_tune)["estimated_finish"] is None
-
-
-@pytest.mark.parametrize("found", [[], [loss(10, 3)], [loss(10, 3), loss(10, 2, at=300)]])
-def test_an_end_that_nobody_knows_is_not_estimated(fine_tune: FineTune, found: list[Event]) -> None:
     tell(fine_tune, found)
-    run(fine_tune)
+    assert openai.job(fine_tune)["estimated_finish"] is None
+    # A worker is at it.
+    (fine_tune.leases() / "lease-1").mkdir(parents=True)
+    fine_tune.write(f"{ATTEMPTS}/000001.aa/{CHECKED}", Checked(rows=3))
+    monkeypatch.setattr(time, "time", lambda: 1150.0)
+    assert openai.job(fine_tune)["estimated_finish"] == (seconds and 1150 + seconds)
+    fine_tune.end(Result(status="cancelled", at=1200))
     assert openai.job(fine_tune)["estimated_finish"] is None
 
 
@@ -174,3 +163,67 @@ def test_neither_a_callers_key_nor_a_callers_server_is_taken(key: str) -> None:
         _ = llm_engine.Create.of_body({**body, "wandb_config": {key: "secret-word"}}).as_openais
     assert caught.value.param == f"wandb_config.{key}"
     assert "secret-word" not in caught.value.message
+
+
+# Files: a table and a plot of the metrics, and the adapter.
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+# One of more than a file may have is left out.
+@pytest.mark.parametrize(("size", "names"), [(700_000, FILES), (1_000_001, ())])
+def test_the_table_the_plot_and_the_adapter_are_written_once(
+    fine_tunes: FineTunes, fine_tune: FineTune, size: int, names: tuple[str, ...]
+) -> None:
+    contents = dict(zip(FILES, (b"{}", bytes(size)), strict=True))
+    place = fine_tune.directory / ATTEMPTS / "000001.aa" / "result"
+    tell(fine_tune, [loss(5, 3), loss(10, 2), eval_loss(10, 2.5)])
+    place.mkdir()
+    for name, content in contents.items():
+        (place / name).write_bytes(content)
+    fine_tune.decide(Publishing(name="demo.new", attempt="000001.aa"))
+    first = results.write(fine_tunes.files, fine_tune)
+    files = [fine_tunes.files.get(id) for id in first]
+    assert [file.filename for file in files] == ["step_metrics.csv", "losses.svg", *names]
+    assert {file.purpose for file in files} == {"fine-tune-results"}
+    table, picture, *others = (fine_tunes.files.content(file).read_bytes() for file in files)
+    assert table.startswith(b"step,train_loss,valid_loss,")
+    assert ElementTree.fromstring(picture).tag == f"{SVG}svg"
+    assert others == [contents[name] for name in names]
+    tell(fine_tune, [loss(20, 1)], "000002.bb", resumed_at=15)
+    assert results.write(fine_tunes.files, fine_tune) == first
+
+
+def test_the_table_has_a_row_for_each_step_and_nothing_where_nothing_was_told() -> None:
+    steps = {
+        5: {"train_loss": 3.0, "learning_rate": 2e-3},
+        10: {"valid_loss": 2.5, "eval_runtime": 1.0},
+    }
+    assert list(csv.reader(results.table(steps).splitlines())) == [
+        ["step", "train_loss", "valid_loss", "learning_rate"],
+        ["5", "3.0", "", "0.002"],
+        ["10", "", "2.5", ""],
+    ]
+    assert results.table({}) == "step,train_loss,valid_loss\n"
+
+
+@pytest.mark.parametrize(
+    ("points", "ticks"),
+    [
+        ({1: 30, 2: 60}, ["1", "2", "30", "60"]),
+        ({}, ["0", "1"]),
+        ({7: 2.5}, ["6", "8"]),
+        ({1: 1e12, 2: -1e12}, ["1e+12", "-1e+12"]),
+        ({step: 1.0 / step for step in range(1, 5000)}, ["0", "1", "5000"]),
+    ],
+)
+def test_plots_have_round_ticks_and_titles(points: dict[int, float], ticks: list[str]) -> None:
+    title = '</text><script>alert("&")</script>'
+    root = ElementTree.fromstring(plot.svg(title, {"train": points}))
+    found = [one.text or "" for one in root.iter(f"{SVG}text")]
+    assert {title, "step", "loss", "train", *ticks} <= {*found}
+    assert len(found) < 40
+    # A line of one point is none, and no tick stands between two steps.
+    assert len([*root.iter(f"{SVG}polyline")]) == (len(points) > 1)
+    assert not {"nan", "1.5"} & {*found}

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.disks import fill, mounted
@@ -21,8 +22,7 @@ from support.fine_tunes import (
     workshop_at,
 )
 
-from worker.errors import EngineBusy, VolumeError
-from worker.fine_tunes.state import FineTune
+from worker.errors import EngineBusy, VolumeError, WorkerError
 
 EXITS = ["exit", 1]
 KILLED = ["kill", signal.SIGKILL]
@@ -65,21 +65,22 @@ async def test_one_that_crashes_at_the_same_step_fails_with_what_it_said(tmp_pat
     assert len(fine_tune.attempts()) == 1
 
 
-async def test_where_no_process_can_be_started_the_job_is_sent_elsewhere(tmp_path: Path) -> None:
-    fine_tune = fine_tune_at(tmp_path, DONE)
-    # Longer than an argument may be.
-    unstartable = workshop_at(tmp_path, command=("a" * (1 << 20),))
-    with pytest.raises(EngineBusy, match="no room for a further process"):
-        await run(fine_tune, unstartable)
-    assert (fine_tune.status, fine_tune.held()) == ("queued", False)
-    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
-    assert result_of(fine_tune).status == "succeeded"
-
-
-async def test_a_full_volume_ends_nothing_and_another_job_goes_on(tmp_path: Path) -> None:
-    fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["exit", 74]], DONE)
-    with pytest.raises(VolumeError):
-        await run(fine_tune, workshop_at(tmp_path))
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        # The trainer's status for a full volume.
+        ({}, VolumeError("The volume is full")),
+        # A command that is longer than an argument may be.
+        ({"command": ("a" * (1 << 20),)}, EngineBusy("no room for a further process")),
+    ],
+    ids=["full volume", "no process"],
+)
+async def test_what_another_worker_may_not_lack_ends_nothing_and_another_job_goes_on(
+    tmp_path: Path, changes: dict[str, Any], error: WorkerError
+) -> None:
+    fine_tune = fine_tune_at(tmp_path, *([[*CHECKED, ["exit", 74]]] if not changes else []), DONE)
+    with pytest.raises(type(error), match=error.message):
+        await run(fine_tune, workshop_at(tmp_path, **changes))
     assert (fine_tune.status, fine_tune.held()) == ("queued", False)
     assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
     assert result_of(fine_tune).status == "succeeded"
@@ -98,20 +99,6 @@ async def test_a_disk_that_is_full_when_it_is_published_is_gone_on_from(tmp_path
         assert len(fine_tune.attempts()) == 1
         names = sorted(str(one.name) for one in result_of(fine_tune).checkpoints)
         assert [path.name for path in adapters(disk)] == names
-
-
-async def test_the_mark_of_a_name_is_gone_before_the_end_after_which_nobody_removes_it(
-    tmp_path: Path,
-) -> None:
-    there: list[str] = []
-
-    def results(_: FineTune) -> tuple[str, ...]:
-        there.extend(path.name for path in adapters(tmp_path))
-        return ()
-
-    fine_tune = fine_tune_at(tmp_path, DONE)
-    await run(fine_tune, workshop_at(tmp_path, results=results))
-    assert there == sorted(str(one.name) for one in result_of(fine_tune).checkpoints)
 
 
 async def test_a_training_that_had_ended_is_not_begun_again(tmp_path: Path) -> None:

@@ -42,33 +42,28 @@ def test_both_apis_names_are_read_as_numbers_and_as_texts(
     assert read(**written) == Hyperparameters(**ours)
 
 
-def test_an_adapter_has_what_its_config_says() -> None:
-    config = {
-        **{"r": "8", "lora_alpha": 24, "lora_dropout": 0.1, "use_rslora": "True"},
-        "target_modules": ["q_proj", "v_proj", "q_proj"],
-        **{"bias": "none", "task_type": "CAUSAL_LM", "peft_type": "LORA"},
-    }
-    values: dict[str, Any] = {"r": 8, "lora_alpha": 24, "lora_dropout": 0.1, "use_rslora": True}
-    modules = ("q_proj", "v_proj")
-    assert read(peft_config=config).lora == Lora(**values, target_modules=modules)
-
-
+NAMED = {"target_modules": ["q_proj", "v_proj", "q_proj"], "peft_type": "LORA"}
+MODULES = {"target_modules": ("q_proj", "v_proj")}
 EMPTY = {"rank_pattern": {}, "modules_to_save": [], "use_dora": False, "target_modules": None}
 
 
 @pytest.mark.parametrize(
     ("config", "lora"),
     [
+        (
+            {**{"r": "8", "lora_alpha": 24, "lora_dropout": 0.1, "use_rslora": "True"}, **NAMED},
+            {"r": 8, "lora_alpha": 24, "lora_dropout": 0.1, "use_rslora": True, **MODULES},
+        ),
         # As PEFT writes one.
         ({**dict.fromkeys(NOT_SERVED), **EMPTY, "inference_mode": False}, {}),
-        ({"init_lora_weights": True, "fan_in_fan_out": False}, {}),
+        ({"init_lora_weights": True, "fan_in_fan_out": False, "bias": "none"}, {}),
         ({"target_modules": "all-linear"}, {"target_modules": None}),
         ({"r": 4}, {"r": 4, "lora_alpha": 8}),
         ({"r": 4, "lora_alpha": 4}, {"r": 4, "lora_alpha": 4}),
     ],
-    ids=["of PEFT", "the only values", "all layers", "scale of twice the rank", "its own scale"],
+    ids=["all", "of PEFT", "the only values", "all layers", "scale of twice the rank", "own scale"],
 )
-def test_a_config_of_nothing_special_is_taken(config: dict[str, Any], lora: dict[str, Any]) -> None:
+def test_an_adapter_has_what_its_config_says(config: dict[str, Any], lora: dict[str, Any]) -> None:
     assert read(peft_config=config).lora == Lora(**lora)
 
 
@@ -93,6 +88,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(values: dict[str, Any],
     error = refused(**values)
     assert f"unknown key {error.param!r}" in error.message
     assert end in error.message
+    # So are two names for one thing.
+    expected = "hyperparameters.n_epochs: hyperparameters.epochs says the same: give one of them"
+    assert refused(epochs=1, n_epochs=2).message == expected
 
 
 WRONG: dict[str, list[Any]] = {
@@ -131,14 +129,7 @@ WRONG_IN_CONFIG: dict[str, list[Any]] = {
     ],
     ids=str,
 )
-def test_a_wrong_value_is_refused_by_the_name_as_written(
-    field: str, values: dict[str, Any]
-) -> None:
+def test_a_wrong_value_is_refused_by_its_written_name(field: str, values: dict[str, Any]) -> None:
     error = refused(**values)
     assert error.param == f"hyperparameters.{field}"
     assert error.message.startswith(f"hyperparameters.{field}: ")
-
-
-def test_two_names_for_one_thing_are_refused() -> None:
-    expected = "hyperparameters.n_epochs: hyperparameters.epochs says the same: give one of them"
-    assert refused(epochs=1, n_epochs=2).message == expected

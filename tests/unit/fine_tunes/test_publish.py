@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,9 +55,7 @@ def test_a_name_says_model_suffix_and_time(base: str, suffix: str | None, name: 
     assert NAME.fullmatch(checkpoint_name(f"{name}-99", 10**9))
 
 
-def test_an_adapter_has_its_files_its_model_and_its_maker_once(
-    root: Path, trained_adapter: Path
-) -> None:
+def test_an_adapter_has_its_files_its_model_and_maker(root: Path, trained_adapter: Path) -> None:
     publish(root, "a", trained_adapter, "org/demo", ID)
     assert (names_in(root), names_in(root / "a")) == (["a"], sorted((CONFIG, WEIGHTS, MADE)))
     config = json.loads((root / "a" / CONFIG).read_text())
@@ -69,30 +66,23 @@ def test_an_adapter_has_its_files_its_model_and_its_maker_once(
     assert (root / "a").stat().st_ino == before
 
 
-def test_a_name_is_given_once(root: Path, trained_adapter: Path) -> None:
-    assert reserve(root, "a", ID) == "a"
+def test_a_name_is_given_once_and_no_place_taken_twice(root: Path, trained_adapter: Path) -> None:
     # Again: the worker that had reserved it died.
-    assert reserve(root, "a", ID) == "a"
+    assert reserve(root, "a", ID) == reserve(root, "a", ID) == "a"
     assert reserve(root, "a", OTHER) == "a-2"
     publish(root, "a", trained_adapter, "demo", ID)
     release(root, "a")
+    assert not (root / ".a").exists()
     assert reserve(root, "a", "ftjob-c") == "a-3"
+    with pytest.raises(VolumeError):
+        publish(root, "a", trained_adapter, "demo", OTHER)
+    assert maker(root, "a") == ID
+    assert names_in(root) == [".a-2", ".a-3", "a"]
     assert reserve(root, "a", ID) == "a"
 
 
-def test_the_place_of_another_adapter_is_not_taken(root: Path, trained_adapter: Path) -> None:
-    publish(root, "a", trained_adapter, "demo", OTHER)
-    with pytest.raises(VolumeError):
-        publish(root, "a", trained_adapter, "demo", ID)
-    assert (maker(root, "a"), names_in(root)) == (OTHER, ["a"])
-    assert reserve(root, "a", ID) == "a-2"
-    assert not (root / ".a").exists()
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"id": 5}', "\udcff"])
-def test_a_mark_of_somebody_else_makes_no_maker(
-    root: Path, trained_adapter: Path, content: str
-) -> None:
+@pytest.mark.parametrize("content", ["", "[]", '{"id": 5}', "\udcff"])
+def test_a_broken_mark_makes_no_maker(root: Path, trained_adapter: Path, content: str) -> None:
     publish(root, "a", trained_adapter, "demo", ID)
     (root / "a" / MADE).write_text(content, errors="surrogateescape")
     assert maker(root, "a") is None
@@ -118,24 +108,24 @@ def killed_after(steps: int, work: Callable[[], None]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
 
 
-def reserve_and_publish(root: Path, trained: Path) -> None:
-    name = reserve(root, "a", ID)
-    publish(root, name, trained, "demo", ID)
-    release(root, name)
-
-
 def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, trained_adapter: Path) -> None:
     for steps in range(MOST_STEPS):
         root = tmp_path / str(steps)
-        work = partial(reserve_and_publish, root, trained_adapter)
+
+        def work(root: Path = root) -> None:
+            name = reserve(root, "a", ID)
+            publish(root, name, trained_adapter, "demo", ID)
+            release(root, name)
+
         was_killed = killed_after(steps, work)
         # It is not there, or whole.
         if (root / "a").exists():
             assert len(names_in(root / "a")) == 3
             assert (root / "a" / WEIGHTS).stat().st_size == 100_000
         work()
-        assert adapter_names(root) == ["a"]
-        assert maker(root, "a") == ID
+        assert (adapter_names(root), maker(root, "a")) == (["a"], ID)
+        # What was left half made is gone.
+        assert not [*root.glob(".a*")]
         if not was_killed:
             break
     else:
@@ -143,18 +133,7 @@ def test_it_may_be_interrupted_between_any_two_steps(tmp_path: Path, trained_ada
     assert steps > 10
 
 
-def test_what_was_left_half_made_is_removed_by_whoever_goes_on(
-    root: Path, trained_adapter: Path
-) -> None:
-    (root / ".a.0123").mkdir(parents=True)
-    (root / ".a.0123" / WEIGHTS).write_text("half")
-    publish(root, "a", trained_adapter, "demo", ID)
-    assert names_in(root) == ["a"]
-
-
-def test_on_a_full_volume_nothing_appears_and_none_is_left(
-    tmp_path: Path, trained_adapter: Path
-) -> None:
+def test_on_a_full_volume_nothing_appears_or_stays(tmp_path: Path, trained_adapter: Path) -> None:
     with mounted(tmp_path / "disk", 1 << 18) as disk:
         root = disk / "adapters"
         root.mkdir()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -48,9 +49,7 @@ class Memory:
             self._back()
 
 
-async def test_an_adapter_is_trained_in_the_room_that_is_made_and_published_beside(
-    tmp_path: Path,
-) -> None:
+async def test_an_adapter_is_trained_in_the_room_and_published_beside(tmp_path: Path) -> None:
     memory = Memory()
 
     async def check(_: Path) -> None:
@@ -118,9 +117,7 @@ async def test_for_rows_that_are_wrong_no_room_is_made(tmp_path: Path) -> None:
     assert (failure_of(fine_tune)[0], memory.log) == ("invalid_training_file", [])
 
 
-async def test_rows_that_were_checked_are_not_looked_at_before_there_is_room_again(
-    tmp_path: Path,
-) -> None:
+async def test_checked_rows_are_not_looked_at_before_there_is_room(tmp_path: Path) -> None:
     fine_tune = fine_tune_at(tmp_path, DONE)
     for _ in range(2):
         memory = Memory(free=False)
@@ -145,57 +142,51 @@ async def test_while_rows_are_checked_requests_come_first(
     assert begun == [(True, True), (False, False)]
 
 
-class Taken:
-    """Memory that others have for so many looks."""
-
-    def __init__(self, looks: float) -> None:
-        self.looks = looks
-
-    def fits(self, _: Spec) -> None:
-        self.looks -= 1
-        if self.looks >= 0:
-            raise MemoryTaken("it needs 8.0 GiB")
-
-
 def refuse(_: Spec) -> None:
     raise InvalidInput("it needs 8.0 GiB")
 
 
+def taken(looks: float) -> Callable[[Spec], None]:
+    """Return the memory that others have for so many looks."""
+    left = [looks]
+
+    def fits(_: Spec) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise MemoryTaken("it needs 8.0 GiB")
+
+    return fits
+
+
 async def test_memory_that_others_have_for_the_moment_is_waited_for(tmp_path: Path) -> None:
-    fine_tune, taken = fine_tune_at(tmp_path, DONE), Taken(3)
-    await run(fine_tune, workshop_at(tmp_path, fits=taken.fits))
-    assert (fine_tune.status, taken.looks) == ("succeeded", -1)
+    fine_tune = fine_tune_at(tmp_path, DONE)
+    await run(fine_tune, workshop_at(tmp_path, fits=taken(3)))
+    assert fine_tune.status == "succeeded"
 
 
-@pytest.mark.parametrize("fits", [refuse, Taken(float("inf")).fits], ids=["never", "not now"])
+@pytest.mark.parametrize(
+    ("fits", "asked"),
+    [(refuse, []), (taken(math.inf), ["asked", "free", "back"])],
+    ids=["never", "not now"],
+)
 async def test_memory_that_does_not_suffice_is_the_failure_and_disturbs_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: Callable[[Spec], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: Callable[[Spec], None], asked: list[str]
 ) -> None:
     monkeypatch.setattr("worker.fine_tunes.room.MEMORY_S", 0.1)
-    fine_tune = fine_tune_at(tmp_path, DONE)
-    await run(fine_tune, workshop_at(tmp_path, fits=fits))
+    fine_tune, memory = fine_tune_at(tmp_path, DONE), Memory()
+    await run(fine_tune, workshop_at(tmp_path, room=memory.room, fits=fits))
     assert failure_of(fine_tune) == ("not_trainable", "it needs 8.0 GiB", None)
-    assert pids(fine_tune) == []
-
-
-async def test_what_never_fits_makes_no_room(tmp_path: Path) -> None:
-    memory = Memory()
-    fine_tune = fine_tune_at(tmp_path, DONE)
-    await run(fine_tune, workshop_at(tmp_path, room=memory.room, fits=refuse))
-    assert (fine_tune.status, memory.log, fine_tune.attempts()) == ("failed", [], [])
+    assert (memory.log, pids(fine_tune)) == (asked, [])
 
 
 async def test_one_that_waits_for_memory_is_cancelled(tmp_path: Path) -> None:
-    fine_tune, taken = fine_tune_at(tmp_path, DONE), Taken(float("inf"))
-    looked = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    fine_tune = fine_tune_at(tmp_path, DONE)
 
-    def fits(spec: Spec) -> None:
-        loop.call_soon_threadsafe(looked.set)
-        taken.fits(spec)
+    def fits(_: Spec) -> None:
+        if fine_tune.stopping() is None:
+            fine_tune.cancel()
+        raise MemoryTaken("it needs 8.0 GiB")
 
-    task = running(fine_tune, workshop_at(tmp_path, fits=fits))
-    await looked.wait()
-    fine_tune.cancel()
-    assert await asyncio.wait_for(task, HUNG_S) == "ended"
+    job = run(fine_tune, workshop_at(tmp_path, fits=fits))
+    assert await asyncio.wait_for(job, HUNG_S) == "ended"
     assert fine_tune.status == "cancelled"

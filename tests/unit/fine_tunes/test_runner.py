@@ -123,9 +123,7 @@ async def test_what_can_not_be_trained_or_served_fails_and_publishes_nothing(
 
 
 @pytest.mark.parametrize("script", [WAITS, DEAF], ids=["listens", "deaf"])
-async def test_a_cancel_ends_it_at_once_and_leaves_no_adapter(
-    tmp_path: Path, script: Script
-) -> None:
+async def test_a_cancel_ends_it_and_leaves_no_adapter(tmp_path: Path, script: Script) -> None:
     fine_tune, task, _ = await begin(tmp_path, script)
     fine_tune.cancel()
     assert await asyncio.wait_for(task, HUNG_S) == "ended"
@@ -165,13 +163,6 @@ async def test_a_trainer_that_writes_no_checkpoint_in_its_time_is_killed(
     fine_tune.resume()
     assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
     assert fine_tune.status == "succeeded"
-
-
-async def test_one_that_was_cancelled_before_it_began_is_ended(tmp_path: Path) -> None:
-    fine_tune = fine_tune_at(tmp_path, DONE)
-    fine_tune.cancel()
-    assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
-    assert (fine_tune.status, pids(fine_tune)) == ("cancelled", [])
 
 
 async def test_a_pause_writes_a_checkpoint_from_which_another_job_goes_on(tmp_path: Path) -> None:

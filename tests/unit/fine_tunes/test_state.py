@@ -69,54 +69,30 @@ def test_it_can_be_paused_and_resumed_again_and_again(fine_tune: FineTune) -> No
             fine_tune.resume()
 
 
-def test_one_that_was_cancelled_can_not_be_stopped_again(fine_tune: FineTune) -> None:
+def test_one_that_was_cancelled_can_not_be_stopped_and_does_not_fail(fine_tune: FineTune) -> None:
     fine_tune.cancel()
-    assert fine_tune.stopping() == "cancelled"
+    assert (fine_tune.stopping(), fine_tune.decide(PUBLISHING)) == ("cancelled", None)
     with pytest.raises(Conflict, match="is cancelled already"):
         fine_tune.pause()
-    fine_tune.settle()
+    assert fine_tune.end(FAILED).status == "cancelled"
     refuses_all(fine_tune, "has been cancelled")
 
 
-def test_once_its_adapter_is_published_nothing_stops_it(fine_tune: FineTune) -> None:
+def test_once_its_adapter_is_published_nothing_stops_it_and_it_ends(fine_tune: FineTune) -> None:
     assert fine_tune.decide(PUBLISHING) == PUBLISHING
     assert fine_tune.decide(PUBLISHING.model_copy(update={"name": "demo.b"})) == PUBLISHING
     refuses_all(fine_tune, "is being published")
+    assert not fine_tune.over_at
+    assert fine_tune.end(SUCCEEDED) == fine_tune.end(FAILED) == SUCCEEDED
+    assert (fine_tune.status, FineTune(fine_tune.directory).over_at) == ("succeeded", 9)
 
 
-def test_what_is_decided_before_a_cancel_counts(fine_tune: FineTune) -> None:
-    fine_tune.cancel()
-    assert fine_tune.decide(PUBLISHING) is None
-    assert fine_tune.end(FAILED).status == "cancelled"
-
-
-@pytest.mark.parametrize(
-    ("decide", "message"),
-    [
-        (lambda fine_tune: fine_tune.decide(PUBLISHING), "is being published"),
-        (lambda fine_tune: fine_tune.end(FAILED), "has failed"),
-    ],
-    ids=["published", "failed"],
-)
-def test_a_cancel_that_is_decided_later_is_refused(
-    fine_tune: FineTune,
-    monkeypatch: pytest.MonkeyPatch,
-    decide: Callable[[FineTune], object],
-    message: str,
-) -> None:
+def test_a_late_cancel_is_refused(fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch) -> None:
     # The other one decides after the cancel has looked.
-    monkeypatch.setattr(fine_tune, "_check_open", lambda _: decide(fine_tune))
-    with pytest.raises(Conflict, match=message):
+    monkeypatch.setattr(fine_tune, "_check_open", lambda _: fine_tune.end(FAILED))
+    with pytest.raises(Conflict, match="has failed"):
         fine_tune.cancel()
     assert fine_tune.stopping() is None
-
-
-def test_it_ends_once(fine_tune: FineTune) -> None:
-    assert not fine_tune.over_at
-    assert fine_tune.end(SUCCEEDED) == SUCCEEDED
-    assert fine_tune.end(FAILED) == SUCCEEDED
-    assert fine_tune.status == "succeeded"
-    assert FineTune(fine_tune.directory).over_at == 9
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT])
@@ -141,9 +117,7 @@ def test_at_its_end_only_the_events_of_the_attempts_stay(fine_tune: FineTune) ->
     assert [path.name for path in place.iterdir()] == ["events.jsonl"]
 
 
-def test_attempts_are_in_the_order_of_their_names_and_the_newest_check_counts(
-    fine_tune: FineTune,
-) -> None:
+def test_attempts_are_in_order_and_the_newest_check_counts(fine_tune: FineTune) -> None:
     assert fine_tune.attempts() == []
     for name in ("000010.bb", "000002.cc", ".new", "000001.dd"):
         (fine_tune.directory / ATTEMPTS / name).mkdir(parents=True)

@@ -99,9 +99,7 @@ def test_what_vllms_models_and_tokenizers_read_by_name_is_needed(name: str) -> N
         ({"code": True}, ["model.safetensors", "config.json", "own.py"]),
     ],
 )
-def test_what_is_needed_depends_on_what_is_loaded(
-    wanted: dict[str, Any], expected: list[str]
-) -> None:
+def test_what_is_needed_depends_on_the_kind(wanted: dict[str, Any], expected: list[str]) -> None:
     names = ["config.json", "model.safetensors", "model.pt", "own.py"]
     assert needed(names, [], Wanted("a/b", **wanted)) == expected
 
@@ -220,9 +218,7 @@ def with_offsets(offsets: object) -> bytes:
         (with_offsets([0, 4]) + b"123", "is cut off"),
     ],
 )
-def test_a_file_that_is_something_else_or_cut_off_is_reported(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
+def test_a_file_that_is_none_is_reported(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(Unreadable, match=f"model.safetensors .*{message}"):
         count_elements([tmp_path / "model.safetensors"])

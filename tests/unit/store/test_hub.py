@@ -29,9 +29,7 @@ def names_of(files: Iterable[File]) -> list[str]:
     return [file.name for file in files]
 
 
-def test_a_model_on_the_hub_is_described_by_its_listing_and_the_beginning_of_its_weights(
-    on: On,
-) -> None:
+def test_a_model_on_the_hub_is_described_by_its_listing_and_headers(on: On) -> None:
     on.add(["pytorch_model.bin", "onnx/model.onnx", "own.py"])
     found = find(on)
     assert (found.origin, found.commit) == (Origin.DOWNLOAD, commit(on.source))

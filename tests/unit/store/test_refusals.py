@@ -79,9 +79,7 @@ def test_a_guarded_repository_says_what_is_missing(
     same(on.obtain(), on.source)
 
 
-def test_a_token_that_no_header_carries_is_the_reason_that_a_hub_fails(
-    on: On, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_odd_token_is_why_a_hub_fails(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_a b")
     on.hub.status = 503
     assert on.refused().reason is Reason.ODD_TOKEN
@@ -196,9 +194,7 @@ def test_what_is_there_already_needs_no_room(on: On, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_fills_up_is_reported(
-    on: On, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported(on: On, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -227,9 +223,7 @@ def test_a_place_that_can_not_be_written_to_is_reported(on: On, name: str) -> No
     same(on.obtain(), on.source)
 
 
-def test_what_another_has_completed_is_not_asked_for(
-    on: On, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_completed_is_not_asked_for(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(Leases):
         """Taken when another worker has just completed the download."""
 

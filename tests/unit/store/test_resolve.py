@@ -39,9 +39,7 @@ def test_what_can_be_no_name_is_nowhere(places: Places, name: str) -> None:
     assert "volume: " in passed(Wanted(name), places)
 
 
-def test_where_the_platforms_cache_is_the_volume_it_is_looked_at_once(
-    places: Places, repository: Path
-) -> None:
+def test_one_cache_for_both_is_the_volume(places: Places, repository: Path) -> None:
     one = Places(places.volume, places.volume)
     assert len(passed(WANTED, one).split("; ")) == 1
     cached(places.volume, repository)
@@ -81,9 +79,7 @@ def test_a_revision_is_found_by_its_ref_and_by_its_commit(
         assert (result.place, result.commit) == (snapshot, snapshot.name)
 
 
-def test_without_a_revision_it_is_main_and_never_the_last_one(
-    places: Places, revisions: dict[str, Path]
-) -> None:
+def test_without_a_revision_it_is_main(places: Places, revisions: dict[str, Path]) -> None:
     assert found(WANTED, places).place == revisions["main"]
     (repository_folder(places.platform, NAME) / "refs" / "main").unlink()
     assert "it does not have revision main" in passed(WANTED, places)
@@ -138,9 +134,7 @@ def test_a_platforms_cache_that_lacks_something_is_passed_over(
     assert f"platform's cache: {lacking} is missing" in passed(WANTED, places)
 
 
-def test_a_platforms_cache_whose_weights_are_cut_off_or_gone_is_passed_over(
-    places: Places, repository: Path
-) -> None:
+def test_a_cache_without_whole_weights_is_passed_over(places: Places, repository: Path) -> None:
     blob = (cached(places.platform, repository) / WEIGHTS).resolve()
     blob.write_bytes(blob.read_bytes()[:-1])
     assert f"platform's cache: {WEIGHTS} is cut off" in passed(WANTED, places)
@@ -233,9 +227,7 @@ def test_a_directory_comes_first(
     assert found(AT_V1, with_image) == Found(AT_V1, Path(NAME), Origin.DIRECTORY)
 
 
-def test_an_image_that_is_not_whole_or_hidden_by_a_mount_is_passed_over(
-    with_image: Places, baked: BakedModel
-) -> None:
+def test_a_broken_or_hidden_image_is_passed_over(with_image: Places, baked: BakedModel) -> None:
     (baked.place / WEIGHTS).unlink()
     result = found(AT_V1, with_image)
     assert (result.origin, result.passed[0]) == (Origin.VOLUME, f"image: {WEIGHTS} is missing")

@@ -98,9 +98,7 @@ def test_a_conversation_is_what_the_model_is_asked_with(tokenizer: TokenizersBac
     assert _learned(tokenizer, row) == [f"{ASSISTANT['content']}<|im_end|>"]
 
 
-def test_each_answer_that_is_learned_is_so_with_its_end_and_the_last_ends_the_row(
-    tokenizer: TokenizersBackend,
-) -> None:
+def test_answers_are_learned_with_their_ends(tokenizer: TokenizersBackend) -> None:
     answers = [("\nOne", 1), ("Two ", 0), ("Three", 1), ("Four", 0)]
     turns = [
         message
@@ -125,9 +123,7 @@ def test_calls_of_tools_are_learned(tokenizer: TokenizersBackend) -> None:
     ]
 
 
-def test_an_answer_that_history_shows_otherwise_is_a_row_of_its_own(
-    tokenizer: TokenizersBackend,
-) -> None:
+def test_an_answer_that_history_hides_is_a_row_of_its_own(tokenizer: TokenizersBackend) -> None:
     texts = Texts(tokenizer, FORGETS)
     answer = {"role": "assistant", "content": "A", "reasoning": "why"}
     one, two = _rows(texts, USER, answer, USER, answer)
@@ -139,9 +135,7 @@ def test_an_answer_that_history_shows_otherwise_is_a_row_of_its_own(
     assert _told(texts, "1 of the conversations are several rows")
 
 
-def test_answers_that_repeat_a_long_history_over_and_over_are_refused(
-    tokenizer: TokenizersBackend,
-) -> None:
+def test_answers_that_repeat_a_long_history_are_refused(tokenizer: TokenizersBackend) -> None:
     answer = {"role": "assistant", "content": "A" * 4_000, "reasoning": "why"}
     conversation = row_in({"messages": [USER, answer] * 128})
     with pytest.raises(WrongRowError, match="of all answers have over 8,388,608 characters"):
@@ -183,9 +177,7 @@ def test_what_a_model_lacks_or_shows_otherwise_is_warned_of(tokenizer: Tokenizer
     assert _told(opens, "another beginning of an answer than it asks for, in 1 of")
 
 
-def test_developers_speak_as_the_system_where_the_template_knows_none(
-    tokenizer: TokenizersBackend,
-) -> None:
+def test_developers_speak_as_the_system_if_unknown(tokenizer: TokenizersBackend) -> None:
     system, developer = ({"role": role, "content": role} for role in ("system", "developer"))
     texts = Texts(tokenizer, None)
     [row] = _rows(texts, system, USER, developer, ASSISTANT)

@@ -30,9 +30,7 @@ def mine(tmp_path: Path) -> Path:
     return place
 
 
-def test_the_newest_of_all_attempts_is_copied_unless_this_one_is_as_far(
-    tmp_path: Path, mine: Path
-) -> None:
+def test_the_newest_of_all_attempts_is_copied_if_need_be(tmp_path: Path, mine: Path) -> None:
     # What is not whole is no checkpoint.
     for name in (".checkpoint-700.0123", ".writing", "checkpoint-x"):
         (tmp_path / "000001.a" / CHECKPOINTS / name).mkdir(parents=True)

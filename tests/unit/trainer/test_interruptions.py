@@ -1,14 +1,19 @@
-"""SIGTERM and the end of the parent end a training, at once or after its step."""
+"""What ends a training from outside: SIGTERM, its parent's end, and a volume that fails."""
 
+import errno
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import torch
 from support import ROOT
 
+from worker.errors import VolumeError
+from worker.trainer.failures import volume_failure
 from worker.trainer.spec import Exit
 
 LIMIT_S = 60
@@ -75,3 +80,48 @@ def test_the_end_of_the_parent_ends_at_once(then: str) -> None:
         process.stdin.write("anything")
         process.stdin.close()
         assert process.wait(LIMIT_S) == Exit.STOPPED
+
+
+# Volumes that fail, whoever has noticed it:
+
+
+# Each write to it finds no space left.
+
+
+def failed(fail: Callable[[], object]) -> Exception:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each has its own
+        fail()
+    return raised.value
+
+
+def in_the_background() -> None:
+    try:
+        FULL.write_bytes(b"x")
+    except OSError:
+        raise RuntimeError("something else") from None
+
+
+# Each write to it finds no space left.
+FULL = Path("/dev/full")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_volumes"),
+    [
+        (failed(lambda: FULL.write_bytes(b"x")), True),
+        (failed(lambda: torch.save({"a": torch.zeros(1000)}, FULL)), True),
+        (failed(in_the_background), True),
+        # safetensors keeps no number.
+        (RuntimeError("Error while serializing: I/O error: No space (os error 28)"), True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
+        (VolumeError("the volume is full"), True),
+        (RuntimeError("mat1 and mat2"), False),
+        (FileNotFoundError(errno.ENOENT, "No such file"), False),
+        (KeyError("a"), False),
+    ],
+    ids=str,
+)
+def test_a_volume_that_fails_is_seen_in_every_error(error: Exception, is_volumes: bool) -> None:
+    reason = volume_failure(error)
+    assert (reason is not None) is is_volumes
+    assert reason is None or ("volume" in reason and "\n" not in reason)

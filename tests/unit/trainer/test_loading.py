@@ -71,9 +71,7 @@ def test_a_base_is_named_without_its_place(place: str, name: str) -> None:
 @pytest.mark.parametrize(
     "config", ['{"model_type": "none"}', '{"model_type": "llama", "num_hidden_layers": 1}']
 )
-def test_a_model_that_cannot_be_loaded_is_named_without_its_place(
-    tmp_path: Path, config: str
-) -> None:
+def test_a_model_that_is_none_is_named_without_its_place(tmp_path: Path, config: str) -> None:
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "config.json").write_text(config)
     with pytest.raises(Failure, match="can't be loaded") as raised:
@@ -95,9 +93,7 @@ def test_code_of_a_model_that_cannot_be_imported_is_told_without_paths(
         load(spec(tmp_path).model_copy(update={"trust_remote_code": True}))
 
 
-def test_on_several_gpus_it_is_one_that_is_trained_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_gpus_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
     def from_pretrained(*_: object, **how: object) -> LlamaForCausalLM:

@@ -1,6 +1,8 @@
-"""The process that trains: what it leaves, and how it ends."""
+"""The processes that check rows and train: what they leave, and how they end."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from support.processes.background import wait_until
 from support.trainer import begun, events_of, written
 
 from worker.engine.adapters.files import base_shapes, check_adapter
+from worker.trainer.check import SOURCE, Prepared, check
+from worker.trainer.mistakes import BadData
 from worker.trainer.spec import (
     ATTEMPTS,
     CHECKED,
@@ -20,8 +24,10 @@ from worker.trainer.spec import (
     RESULT,
     SPEC,
     Checked,
+    Data,
     Exit,
     Outcome,
+    Spec,
 )
 from worker.volume.adapters import CONFIG, FILES, WEIGHTS
 
@@ -72,9 +78,7 @@ def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_
     assert {"Epoch 1 saved", "Epoch 2 saved"} <= {*told}
 
 
-def test_mistakes_in_the_data_end_it_before_the_model_is_read(
-    demo_model: Path, tmp_path: Path
-) -> None:
+def test_mistakes_end_it_before_the_model_is_read(demo_model: Path, tmp_path: Path) -> None:
     spec = written(tmp_path, demo_model, ROWS)
     with spec.training.path.open("a") as rows:
         rows.write('{"prompt": 1}\n')
@@ -123,3 +127,56 @@ def test_a_full_volume_is_told_apart_and_the_next_attempt_goes_on(
         filler.unlink()
         assert ended(disk, "000002.b") == (Exit.OVER, "")
         assert outcome_of(disk / ATTEMPTS / "000002.b").error is None
+
+
+# The check of the rows, in a process of its own:
+
+
+def spec_of(model: Path, tmp_path: Path, rows: str) -> Spec:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"prompt,response\n{rows}")
+    return Spec(model=model, tokenizer=model, max_length=64, training=Data(path=path))
+
+
+def checked(model: Path, tmp_path: Path, rows: str, place: str = "tokens") -> Prepared:
+    return check(spec_of(model, tmp_path, rows), tmp_path / place)
+
+
+def test_right_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> None:
+    prepared = checked(demo_model, tmp_path, "1 + 1 =, 2\n" * 20)
+    assert (len(prepared.training), len(prepared.validation)) == (18, 2)
+    assert (prepared.checked.rows, prepared.checked.validation_rows) == (18, 2)
+    assert prepared.checked.tokens == prepared.training.lengths.sum()
+
+
+def test_mistakes_are_told_with_their_lines(demo_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadData) as caught:
+        checked(demo_model, tmp_path, "a,b\nc,\n")
+    [mistake] = caught.value.checked.mistakes
+    expected = ("training_file", 3, "response is empty")
+    assert (mistake.file, mistake.line, mistake.message) == expected
+
+
+@pytest.mark.slow
+def test_a_volume_that_fails_and_a_tokenizer_that_is_not_there_are_told_apart(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OSError, match="written"):
+        checked(demo_model, tmp_path, "a,b\nc,d\n", place="rows.csv/tokens")
+    with pytest.raises(RuntimeError, match=r"crashed: .*tokenizer"):
+        checked(tmp_path, tmp_path, "a,b\nc,d\n")
+
+
+@pytest.mark.slow
+def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path) -> None:
+    check_it = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from worker.trainer.check import check\n"
+        "from worker.trainer.spec import Spec\n"
+        "check(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+    )
+    spec = spec_of(demo_model, tmp_path, "a,b\n" * 2_000).model_dump_json()
+    command = [sys.executable, "-c", check_it, spec, str(tmp_path / "tokens")]
+    assert int(subprocess.check_output(command, cwd=SOURCE)) < 200 * 1024

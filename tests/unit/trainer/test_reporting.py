@@ -60,9 +60,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=str.upper) for line in path.read_text().splitlines()]
 
 
-def test_numbers_are_told_once_and_those_that_json_does_not_have_in_the_message_only(
-    tmp_path: Path,
-) -> None:
+def test_numbers_are_told_once_and_as_json_has_them(tmp_path: Path) -> None:
     logs = {"loss": math.nan, "grad_norm": math.inf, "epoch": 0.5}
     with Events(tmp_path / "e", 7) as events:
         events.tell("Two\nlines", 7, "warn")

@@ -209,9 +209,7 @@ def test_the_epoch_with_the_least_loss_on_the_rows_held_out_is_the_best(tmp_path
     assert losses[trained.steps] > trained.best_loss + 0.1
 
 
-def test_the_last_step_is_not_stopped_and_a_finished_training_is_not_trained_again(
-    tmp_path: Path,
-) -> None:
+def test_the_last_step_is_not_stopped_and_no_finished_training(tmp_path: Path) -> None:
     attempts = Attempts(tmp_path, ROWS)
     trained = attempts.run("1", spec(tmp_path), *asking(STEPS))
     # Without rows held out the last epoch is the best.

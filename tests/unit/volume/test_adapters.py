@@ -58,9 +58,7 @@ def test_a_link_to_another_adapter_is_one_and_in_a_circle_none(adapter: Path) ->
 
 
 @pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
-def test_a_changed_file_is_another_version_and_without_it_an_adapter_is_not_listed(
-    adapter: Path, file: str
-) -> None:
+def test_a_changed_file_is_another_version_a_missing_one_hides_it(adapter: Path, file: str) -> None:
     before = adapter_version(adapter.parent, "good")
     (adapter / file).write_bytes((adapter / file).read_bytes() + b" ")
     assert adapter_version(adapter.parent, "good") != before

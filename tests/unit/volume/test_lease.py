@@ -161,9 +161,7 @@ def test_a_worker_that_has_taken_over_is_waited_for_anew(directory: Path, take: 
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"owner": "x"', b"\xff\0", b"[]"])
-def test_what_an_owner_wrote_when_it_died_is_free(
-    directory: Path, take: Take, content: bytes
-) -> None:
+def test_what_a_dying_owner_wrote_is_free(directory: Path, take: Take, content: bytes) -> None:
     left_behind(directory, content=content)
     assert Leases(directory).look() is None
     assert take(looked(directory)).attempt == 2
@@ -270,9 +268,7 @@ def test_what_can_not_be_written_to_is_reported(tmp_path: Path, place: str) -> N
         is_free(Leases(tmp_path / place))
 
 
-def test_a_directory_tidied_away_is_made_again(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_directory_is_made_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leases = Leases(directory)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", lambda *_, **__: None)

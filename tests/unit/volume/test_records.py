@@ -93,9 +93,7 @@ def test_what_somebody_has_to_work_on_and_its_inputs_are_known(record_store: Sto
     assert record_store.records.inputs_in_use() == {file_id}
 
 
-def test_a_file_of_another_purpose_and_one_that_is_not_there_are_refused_by_the_field(
-    record_store: Store,
-) -> None:
+def test_wrong_and_missing_files_are_refused_by_the_field(record_store: Store) -> None:
     with pytest.raises(InvalidInput) as refused:
         record_store.records.create(record_store.ask(record_store.upload("vision")))
     purposes = f"the file has the purpose 'vision', not {record_store.kind.purpose!r}"
@@ -106,9 +104,7 @@ def test_a_file_of_another_purpose_and_one_that_is_not_there_are_refused_by_the_
     assert record_store.records.all() == []
 
 
-def test_the_same_request_finds_the_same_object_and_another_one_is_refused(
-    record_store: Store,
-) -> None:
+def test_the_same_request_finds_the_same_object_and_another_is_refused(record_store: Store) -> None:
     first = record_store.ask()
     record_store.records.create(first)
     again = record_store.records.create(first.model_copy(update={"created_at": NOW + 7}))

@@ -17,9 +17,7 @@ def turns_in(root: Path) -> Turns:
     return Turns(lambda name: root / name, lambda: (1, 2))
 
 
-async def test_one_of_two_workers_has_a_lease_and_the_next_one_after_its_end(
-    tmp_path: Path,
-) -> None:
+async def test_one_of_two_workers_has_a_lease_and_then_the_next_one(tmp_path: Path) -> None:
     one, other = turns_in(tmp_path), turns_in(tmp_path)
     async with one.taken("plan") as first:
         assert first is not None

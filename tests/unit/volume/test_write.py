@@ -18,9 +18,7 @@ IN_BOTH_WAYS = pytest.mark.parametrize("way", [write, write_once])
 
 
 @IN_BOTH_WAYS
-def test_a_file_is_alone_in_its_new_directory_and_the_workers_own_is_for_no_other_user(
-    tmp_path: Path, way: Write
-) -> None:
+def test_files_lie_alone_in_new_directories_of_their_modes(tmp_path: Path, way: Write) -> None:
     before = os.umask(0o022)
     for directory in ("new/worker/batches/b", "out/results"):
         way(tmp_path / directory / "file", b"content")
@@ -64,9 +62,7 @@ def test_of_many_that_write_once_at_once_one_has_written(tmp_path: Path) -> None
     assert [*tmp_path.iterdir()] == [place]
 
 
-def test_on_a_disk_without_links_it_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_links_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOTSUP, "no links")
 

@@ -45,9 +45,7 @@ def test_an_input_is_a_file_or_lies_on_the_volume(root: Path, files: Files) -> N
         ("output_data_path", reserve, "s3://<volume id>/key"),
     ],
 )
-def test_a_place_of_nobodys_is_refused_by_its_key(
-    files: Files, key: str, use: Any, instead: str
-) -> None:
+def test_wrong_places_are_refused_by_key(files: Files, key: str, use: Any, instead: str) -> None:
     addresses = [f"{scheme}://example.com/in.json" for scheme in ("http", "https")]
     for path in (*addresses, "../x", "/etc/passwd", "s3://other/x", "worker/files/x", ""):
         with pytest.raises(InvalidInput) as refused:

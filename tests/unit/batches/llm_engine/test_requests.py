@@ -216,7 +216,5 @@ VALUES = {
         (VALUES, VALUES),
     ],
 )
-def test_nulls_are_left_out_unless_they_are_values(
-    sent: dict[str, Any], expected: dict[str, Any]
-) -> None:
+def test_only_nulls_that_are_values_stay(sent: dict[str, Any], expected: dict[str, Any]) -> None:
     assert plain(sent) == expected

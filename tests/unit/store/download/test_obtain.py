@@ -26,7 +26,7 @@ from support.hub.caches import (
 from support.hub.server import Repository, commit, paths
 from support.processes.background import HUNG_S
 
-from worker.store import Found, Kind, Origin, Reason, Wanted, download, manifest, resolve
+from worker.store import Found, Kind, Origin, Reason, Wanted, download, manifest
 from worker.store.places import repository_folder
 from worker.volume.lease import Claim, Leases
 
@@ -43,9 +43,7 @@ def sent(on: On) -> list[str]:
     return sorted(part.path for part in on.hub.sent)
 
 
-def test_what_was_not_there_is_downloaded_and_found_without_the_hub(
-    on: On, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_missing_is_downloaded_and_found(on: On, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     result = on.obtain()
     place = on.folder / "snapshots" / commit(on.source)
@@ -125,15 +123,6 @@ def test_a_revision_is_remembered_by_its_name(on: On, tmp_path: Path) -> None:
     assert on.obtain(replace(WANTED, revision="v2")).place == result.place
 
 
-def test_a_commit_is_a_revision_and_needs_no_name(on: On) -> None:
-    wanted = replace(WANTED, revision=commit(on.source))
-    result = on.obtain(wanted)
-    assert result.commit == commit(on.source)
-    assert not (on.folder / "refs").exists()
-    again = replace(result, origin=Origin.VOLUME, passed=result.passed[:1])
-    assert resolve(wanted, on.places) == again
-
-
 def test_downloads_go_to_the_directory_that_is_named(on: On, tmp_path: Path) -> None:
     result = on.obtain(replace(WANTED, download_dir=tmp_path / "downloads"))
     assert result.place.is_relative_to(tmp_path / "downloads")
@@ -141,9 +130,7 @@ def test_downloads_go_to_the_directory_that_is_named(on: On, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("weights", [[WEIGHTS], SHARDS])
-def test_what_is_missing_or_cut_is_repaired_alone(
-    on: On, tmp_path: Path, weights: list[str]
-) -> None:
+def test_what_is_gone_or_cut_is_repaired_alone(on: On, tmp_path: Path, weights: list[str]) -> None:
     source = model(tmp_path / "again", weights)
     on.hub.add(NAME, source)
     result = on.obtain()
@@ -161,9 +148,7 @@ def test_what_is_missing_or_cut_is_repaired_alone(
         same(on.obtain(), source)
 
 
-def test_what_looks_whole_is_not_while_it_is_downloaded(
-    on: On, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_being_downloaded_is_not_trusted(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     # The smallest file comes last, after all others.
     monkeypatch.setattr(download, "PARALLEL", 1)
     on.hub.wrong = {"tokenizer.json"}
@@ -196,9 +181,7 @@ def test_two_commits_share_what_did_not_change(on: On, tmp_path: Path) -> None:
     assert on.obtain().commit == commit(later)
 
 
-def test_a_branch_leads_to_no_commit_that_is_incomplete(
-    on: On, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_leads_to_complete_commits_only(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     before = on.obtain()
     (on.source / "config.json").write_text('{"model_type": "llama", "new": 1}')
 
