@@ -84,10 +84,8 @@ async def test_an_answer_that_is_lost_before_the_end_is_computed_again(batching:
 @pytest.mark.parametrize(
     ("version", "first", "other"),
     [
-        (1, {"content": V1}, {"content": {**V1, "prompts": ["Ho"]}}),
         (1, {"content": V1}, {"content": {**V1, "max_new_tokens": 4}}),
         (2, {"content": V2}, {"content": [*V2, *V2]}),
-        (2, {"content": V2}, {"content": V2, "priority": "high"}),
         (2, {"content": V2}, {"content": V2, "output_data_path": "out/other.json"}),
         (2, {"content": V2}, {"input_data_path": "inbox/in.json"}),
         (2, {"input_data_path": "inbox/in.json"}, {"input_data_path": "inbox/a.jsonl"}),

@@ -21,10 +21,7 @@ JOB = {"batch": of_lines(COUNT)}
 def batching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Batching]:
     """A worker whose volume is a disk, of which nothing is reserved."""
     monkeypatch.setattr(volume, "RESERVED", 0)
-    with (
-        mounted(tmp_path / "disk", ROOM) as disk,
-        ScriptedEngine(*tokens("a")) as engine,
-    ):
+    with mounted(tmp_path / "disk", ROOM) as disk, ScriptedEngine(*tokens("a")) as engine:
         yield Batching(disk, engine)
 
 

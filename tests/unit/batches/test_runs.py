@@ -104,9 +104,6 @@ async def test_an_answer_is_noticed_at_once(
     assert (await batching.run(**of_lines(20)))["request_counts"] == completed(20)
 
 
-# Several jobs:
-
-
 async def test_a_job_that_ends_in_the_middle_is_gone_on_with(batching: Batching) -> None:
     running = await batching.begun(100, **of_lines(200))
     durable = (await batching.abandoned(running)).counts().completed
@@ -165,9 +162,6 @@ async def test_a_job_that_creates_a_shared_batch_sends_the_others_once(batching:
     for _ in range(2):
         batch = await batching.run(**of_lines(3, data_parallelism=3))
     assert sent == [batch["id"]] * 2
-
-
-# Stops:
 
 
 async def over_once_begun(batching: Batching, monkeypatch: pytest.MonkeyPatch, count: int) -> Any:
@@ -245,6 +239,5 @@ def expect_cut(batching: Batching, batch: dict[str, Any], status: str) -> None:
     assert batch["status"] == status
     output, errors = batching.results(batch)
     assert len(output) + len(errors) == 300
-    # All but what was in the engine.
-    assert len(output) > 40 - 4
+    assert len(output) == batch["request_counts"]["completed"] > 0
     assert {one["error"]["code"] for one in errors.values()} == {f"batch_{status}"}

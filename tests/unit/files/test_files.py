@@ -86,9 +86,6 @@ def test_the_largest_file_is_received_and_no_larger_one(files: Files, stored_fil
     assert contents(stored_files) == before
 
 
-# What callers have put on the volume:
-
-
 @pytest.mark.parametrize("path", ["inbox/a.jsonl", "s3://bucket/inbox/a.jsonl"])
 def test_a_file_on_the_volume_is_named_and_stays(files: Files, volume: Path, path: str) -> None:
     own = volume / "inbox" / "a.jsonl"
@@ -122,9 +119,6 @@ def test_a_link_laid_later_is_not_followed_out_of_the_volume(files: Files, volum
     own.symlink_to("/etc/passwd")
     with pytest.raises(InvalidInput):
         files.content(file)
-
-
-# Finding and deleting:
 
 
 @pytest.mark.parametrize(
@@ -171,9 +165,6 @@ def test_a_deleted_file_is_gone_and_one_in_use_stays(files: Files, stored_files:
     with pytest.raises(NoSuchObject):
         files.delete(file.id)
     assert contents(stored_files) == []
-
-
-# Sweeping:
 
 
 def test_expired_files_are_removed_unless_they_are_in_use(

@@ -82,9 +82,6 @@ def test_an_old_measurement_is_made_again(volume: Path, monkeypatch: pytest.Monk
         quota.take(HALF)
 
 
-# Disks:
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     with mounted(tmp_path / "disk", 4_000_000) as place:

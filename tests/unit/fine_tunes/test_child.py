@@ -156,9 +156,6 @@ async def test_a_worker_that_is_cancelled_while_it_starts_one_leaves_none() -> N
     assert await until(lambda: not is_running(SLEEPS))
 
 
-# What callers are told of a crash: a reason, and no more.
-
-
 TRACE = 'Traceback (most recent call last):\n  File "/opt/worker/a.py", line 5, in run\n    run()\n'
 CRASHED = "The process that trains has crashed: "
 ENDED = "The process that trains was ended by "

@@ -117,9 +117,6 @@ def test_weights_and_biases_needs_its_package_and_a_key(fine_tunes: FineTunes) -
     assert ("WANDB_API_KEY" if there else "no package wandb") in error.message
 
 
-# Rows:
-
-
 @pytest.mark.parametrize(
     ("filename", "form"), [("a.CSV", "csv"), ("b.jsonl", "jsonl"), ("c.txt", None), ("d", None)]
 )
@@ -180,9 +177,6 @@ def test_a_request_that_comes_again_finds_what_it_has_made_and_another_is_refuse
     assert create(creator(fine_tunes), **first).request == made.request
     with pytest.raises(Conflict):
         create(creator(fine_tunes), **other)
-
-
-# Rows that are fetched, of which hosts on loopback stand for the internet:
 
 
 @pytest.fixture

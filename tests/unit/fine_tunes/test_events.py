@@ -102,9 +102,6 @@ def test_ids_and_times_follow_the_order_though_clocks_do_not(fine_tune: FineTune
     assert len({id for _, id in places}) == 3
 
 
-# As both APIs show it, and what they ask:
-
-
 def test_an_integration_is_shown_as_openais_client_reads_it(fine_tunes: FineTunes) -> None:
     wandb = {"project": "p", "tags": ["a"]}
     job = FineTuningJob.model_validate(openai.job(created(fine_tunes, wandb=wandb)))
@@ -163,9 +160,6 @@ def test_neither_a_callers_key_nor_a_callers_server_is_taken(key: str) -> None:
         _ = llm_engine.Create.of_body({**body, "wandb_config": {key: "secret-word"}}).as_openais
     assert caught.value.param == f"wandb_config.{key}"
     assert "secret-word" not in caught.value.message
-
-
-# Files: a table and a plot of the metrics, and the adapter.
 
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -119,9 +119,6 @@ async def test_what_can_not_be_trained_or_served_fails_and_publishes_nothing(
     assert len(pids(fine_tune)) == trained
 
 
-# Stops:
-
-
 @pytest.mark.parametrize("script", [WAITS, DEAF], ids=["listens", "deaf"])
 async def test_a_cancel_ends_it_and_leaves_no_adapter(tmp_path: Path, script: Script) -> None:
     fine_tune, task, _ = await begin(tmp_path, script)
@@ -200,9 +197,6 @@ async def test_a_job_whose_time_is_over_or_whose_worker_leaves_hands_over_at_a_c
     assert len(fine_tune.attempts()) == 2
 
 
-# Several jobs:
-
-
 async def test_a_job_that_is_cancelled_leaves_no_process_and_no_lease(tmp_path: Path) -> None:
     fine_tune, task, _ = await begin(tmp_path, DEAF, DONE)
     task.cancel()
@@ -247,14 +241,18 @@ async def test_a_worker_that_has_lost_its_lease_ends_its_process_and_waits(
 
 async def test_a_worker_trains_one_adapter_at_a_time_the_oldest_first(tmp_path: Path) -> None:
     shared = workshop_at(tmp_path)
-    first, younger, older = (
-        fine_tune_at(tmp_path, script, id=f"ftjob-{letter * 24}", created_at=created_at)
-        for letter, script, created_at in (("a", WAITS, 3), ("b", DONE, 2), ("c", DONE, 1))
+    first, younger, older, unwanted = (
+        fine_tune_at(tmp_path, script, id=f"ftjob-{str(age) * 24}", created_at=10 - age)
+        for age, script in enumerate((WAITS, DONE, DONE, DONE))
     )
     tasks = [running(first, shared)]
     await begun(first)
-    tasks += [running(younger, shared), running(older, shared)]
+    tasks += [running(one, shared) for one in (younger, older, unwanted)]
     assert await until(lambda: len(shared.bench._waiting) == len(tasks))
+    # One that waits is cancelled at once.
+    unwanted.cancel()
+    assert await asyncio.wait_for(tasks.pop(), HUNG_S) == "ended"
+    assert (unwanted.status, unwanted.attempts(), tasks[0].done()) == ("cancelled", [], False)
     first.cancel()
     assert [await task for task in tasks] == ["ended"] * 3
     events = [one.attempts()[0] / "events.jsonl" for one in (older, younger)]
@@ -262,18 +260,3 @@ async def test_a_worker_trains_one_adapter_at_a_time_the_oldest_first(tmp_path: 
     ended = [(one.directory / "result.json").stat().st_mtime_ns for one in (first, older)]
     # A disk's times are some milliseconds apart.
     assert ended[0] <= began[0] <= ended[1] <= began[1]
-
-
-async def test_one_that_waits_for_another_is_cancelled_at_once(tmp_path: Path) -> None:
-    shared = workshop_at(tmp_path)
-    trained = fine_tune_at(tmp_path, WAITS)
-    waiting = fine_tune_at(tmp_path, DONE, id="ftjob-" + "b" * 24)
-    first = running(trained, shared)
-    await begun(trained)
-    second = running(waiting, shared)
-    assert await until(lambda: len(shared.bench._waiting) == 2)
-    waiting.cancel()
-    assert await asyncio.wait_for(second, HUNG_S) == "ended"
-    assert waiting.status == "cancelled"
-    trained.cancel()
-    assert await first == "ended"

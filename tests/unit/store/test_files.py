@@ -148,9 +148,6 @@ def test_parts_that_are_not_there_are_named() -> None:
     assert shards_lacking(names) == lacking
 
 
-# Directories, and headers:
-
-
 def described(folder: Path) -> Snapshot:
     return locate(Wanted(str(folder)), Places(Path("/no volume"), Path("/no cache")))
 

@@ -172,9 +172,6 @@ def test_a_hub_that_hangs_is_given_up(on: On, monkeypatch: pytest.MonkeyPatch) -
     assert on.refused().reason is Reason.UNREACHABLE
 
 
-# Disks:
-
-
 def test_room_is_looked_for_before_much_is_sent(on: On, monkeypatch: pytest.MonkeyPatch) -> None:
     small = shutil.disk_usage("/")._replace(total=40_000, free=40_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: small)

@@ -55,9 +55,6 @@ def test_the_platform_may_use_lower_case_and_the_exact_name_comes_first(
     assert found(Wanted("Org/Name"), places).place == exact
 
 
-# Revisions:
-
-
 @pytest.fixture
 def revisions(places: Places, tmp_path: Path) -> dict[str, Path]:
     """Snapshots of three revisions; main is not the newest."""
@@ -109,9 +106,6 @@ def test_a_ref_that_leads_nowhere_is_passed_over(
     assert found(WANTED, places).place == revisions["v1"]
 
 
-# Snapshots that are not whole:
-
-
 @pytest.mark.parametrize(
     ("names", "has_index", "lacking"),
     [
@@ -160,8 +154,6 @@ def test_a_volume_that_is_no_directory_is_passed_over(places: Places) -> None:
     places.volume.symlink_to(places.volume)
     assert "volume: it does not have" in passed(WANTED, places)
 
-
-# A model in the image:
 
 AT_V1 = replace(WANTED, revision="v1")
 

@@ -58,9 +58,6 @@ def test_rows_are_padded_to_the_longest_and_only_answers_are_learned() -> None:
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
-# Rows at once, as far as the memory is estimated to suffice:
-
-
 SIZES = Sizes(layers=10, hidden=100, inner=400, words=1000)
 TOKEN = SIZES.token_bytes(recompute=False)
 RECOMPUTED = SIZES.token_bytes(recompute=True)

@@ -82,12 +82,6 @@ def test_the_end_of_the_parent_ends_at_once(then: str) -> None:
         assert process.wait(LIMIT_S) == Exit.STOPPED
 
 
-# Volumes that fail, whoever has noticed it:
-
-
-# Each write to it finds no space left.
-
-
 def failed(fail: Callable[[], object]) -> Exception:
     with pytest.raises(Exception) as raised:  # noqa: PT011 - each has its own
         fail()

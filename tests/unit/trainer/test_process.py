@@ -129,9 +129,6 @@ def test_a_full_volume_is_told_apart_and_the_next_attempt_goes_on(
         assert outcome_of(disk / ATTEMPTS / "000002.b").error is None
 
 
-# The check of the rows, in a process of its own:
-
-
 def spec_of(model: Path, tmp_path: Path, rows: str) -> Spec:
     path = tmp_path / "rows.csv"
     path.write_text(f"prompt,response\n{rows}")

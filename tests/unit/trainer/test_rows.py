@@ -63,8 +63,6 @@ def test_the_text_of_a_row_is_kept_as_it_is(tmp_path: Path) -> None:
         assert [value for _, value in read(tmp_path / name, content.encode())] == expected
 
 
-# Conversations:
-
 PARTS = [{"type": "text", "text": text} for text in "ab"]
 SYSTEM = {"role": "system", "content": "be"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}

@@ -208,9 +208,6 @@ def test_a_process_that_ends_hands_all_back(tmp_path: Path, take: Take) -> None:
     assert [files(directory) for directory in directories] == [[], []]
 
 
-# Owners that were too slow:
-
-
 def beats_on(directory: Path, name: str) -> None:
     """Wait until an owner has beaten a few times more: one that has lost its lease would not."""
     content = (directory / name).read_bytes()
@@ -255,9 +252,6 @@ def test_a_beat_that_fails_is_made_up_for(
             assert tries.acquire(timeout=HUNG_S)
     beats_on(directory, "lease-1")
     assert not mine.lost.is_set()
-
-
-# Directories that can't be written to:
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "loop"])

@@ -14,8 +14,6 @@ from worker.volume import Volume, ids
 from worker.volume.links import VALID_S, Links
 from worker.volume.pages import LARGEST, LARGEST_BYTES, page
 
-# Ids that nobody can guess, that follow from a job, and that are safe as names of files:
-
 
 def test_every_new_id_is_another_one_of_24_letters_and_digits() -> None:
     made = {ids.new("file-") for _ in range(1000)}
@@ -44,9 +42,6 @@ A = "a" * 24
 )
 def test_a_text_of_another_form_is_no_id(text: str) -> None:
     assert not ids.fits("file-", text)
-
-
-# Pages:
 
 
 @dataclass(frozen=True)
@@ -109,8 +104,6 @@ def test_a_wrong_bound_is_refused_by_name(param: str, value: Any, status: int) -
         page(ALL, **{param: value})
     assert (refused.value.param, refused.value.status) == (param, status)
 
-
-# Signed addresses: what they open, for how long, and at which workers.
 
 PATH = "/v1/llm/model-files/tuned/a b.json"
 

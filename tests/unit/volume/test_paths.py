@@ -165,9 +165,7 @@ def test_a_linked_directory_for_callers_stays_in_the_volume(root: Path, target: 
 
 @BOTH_WAYS
 @search(
-    max_examples=300,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(path=PATHS)
 def test_whatever_a_path_holds_it_is_refused_or_leads_to_a_directory_for_callers(

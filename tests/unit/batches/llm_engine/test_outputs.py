@@ -91,8 +91,6 @@ def test_an_output_that_can_be_no_file_is_refused_at_once(root: Path, files: Fil
         assert str(root) not in caught.value.message
 
 
-# Arrays:
-
 USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 LOG_PROBS = {"tokens": [" a", "b"], "token_logprobs": [-0.5, -1]}
 COMPLETION: dict[str, Any] = {"choices": [{"text": " ab", "logprobs": None}], "usage": USAGE}
@@ -138,8 +136,6 @@ def test_the_array_has_one_item_for_each_request_in_their_order(bodies: list[Any
     # It can be written while it is made.
     assert len(parts) == len(bodies) + 1
 
-
-# Jobs:
 
 ASKED = {
     "output_data_path": "out.json",

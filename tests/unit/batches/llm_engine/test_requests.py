@@ -118,8 +118,6 @@ def test_what_all_prompts_share_is_checked_by_name(name: str, value: Any) -> Non
     assert (caught.value.param or "").startswith(f"content.{name}")
 
 
-# Lines:
-
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 CHATS = "/v1/chat/completions"
 
@@ -183,8 +181,6 @@ def test_what_json_can_not_hold_is_refused_by_its_place(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match=r"content\.1: a (text|number) in it"):
         bodies(CHAT, {**CHAT, "user": wrong})
 
-
-# Nulls, which LLM Engine's client writes wherever nothing was given:
 
 SCHEMA: dict[str, Any] = {"enum": ["a", None], "default": None, "properties": {"b": None}}
 CALL = {"id": "1", "function": {"name": "f", "arguments": "{}"}}

@@ -158,9 +158,6 @@ def test_what_is_being_downloaded_is_not_trusted(on: On, monkeypatch: pytest.Mon
     assert "has not been completed" in passed(wanted, on.places)
 
 
-# The newest:
-
-
 def test_two_commits_share_what_did_not_change(on: On, tmp_path: Path) -> None:
     old = on.obtain()
     on.hub.clear()
@@ -215,9 +212,6 @@ def test_offline_nothing_is_asked(on: On, monkeypatch: pytest.MonkeyPatch) -> No
     assert refused.reason is Reason.OFFLINE
     assert "volume: it does not have revision v2" in refused.problem
     assert on.hub.requests == []
-
-
-# Several workers:
 
 
 @pytest.fixture

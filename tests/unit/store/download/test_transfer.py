@@ -141,9 +141,6 @@ def test_another_host_learns_no_token(on: On, monkeypatch: pytest.MonkeyPatch) -
     assert set(on.hub.tokens_elsewhere) == {None}
 
 
-# Links:
-
-
 @pytest.fixture
 def _no_links(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, _: object) -> None:
@@ -166,9 +163,6 @@ def test_where_there_are_no_links_files_are_known_by_their_content(on: On, conte
     on.hub.clear()
     same(on.obtain(), on.source)
     assert {part.path for part in on.hub.sent} == {WEIGHTS, "config.json"}
-
-
-# Workers that another one has overtaken:
 
 
 def test_who_was_overtaken_writes_makes_and_removes_nothing(tmp_path: Path) -> None:
