@@ -176,6 +176,7 @@ def test_the_table_the_plot_and_the_adapter_are_written_once(
     place.mkdir()
     for name, content in contents.items():
         (place / name).write_bytes(content)
+    assert len(results.write(fine_tunes.files, fine_tune)) == 2
     fine_tune.decide(Publishing(name="demo.new", attempt="000001.aa"))
     first = results.write(fine_tunes.files, fine_tune)
     files = [fine_tunes.files.get(id) for id in first]

@@ -34,19 +34,12 @@ def test_every_reason_is_reported_with_what_can_be_done(reason: Reason) -> None:
     assert "{" not in error.message
 
 
-@pytest.mark.parametrize(
-    ("setting", "revision"),
-    [
-        ("MODEL_NAME", "MODEL_REVISION"),
-        ("TOKENIZER_NAME", "TOKENIZER_REVISION"),
-        ("EMBEDDING_MODEL_NAME", "EMBEDDING_MODEL_REVISION"),
-    ],
-)
-def test_the_setting_of_a_missing_revision_is_named(on: On, setting: str, revision: str) -> None:
-    refused = on.refused(Wanted(NAME, "v9", setting=setting))
+@pytest.mark.parametrize("kind", ["MODEL", "TOKENIZER", "EMBEDDING_MODEL"])
+def test_the_setting_of_a_missing_revision_is_named(on: On, kind: str) -> None:
+    refused = on.refused(Wanted(NAME, "v9", setting=f"{kind}_NAME"))
     assert refused.reason is Reason.REVISION_MISSING
     assert refused.message.startswith(f"{NAME}@v9: ")
-    assert f"set {revision} to" in refused.remedy
+    assert f"set {kind}_REVISION to" in refused.remedy
     assert not on.places.volume.exists()
 
 
