@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,9 @@ def test_another_file_under_an_id_is_refused(files: Files, volume: Path, content
         (volume / "inbox" / name).write_bytes(b"first")
     files.refer("inbox/a", purpose="batch", id=OTHER)
     for again in (
-        lambda: received(files, content),
-        lambda: received(files, b"first", OTHER),
-        *(lambda id=id: files.refer("inbox/b", purpose="batch", id=id) for id in (ID, OTHER)),
+        partial(received, files, content),
+        partial(received, files, b"first", OTHER),
+        *(partial(files.refer, "inbox/b", purpose="batch", id=id) for id in (ID, OTHER)),
     ):
         with pytest.raises(Conflict, match="another file"):
             again()

@@ -196,12 +196,13 @@ VALUES = {
     ("sent", "expected"),
     [
         ({"seed": None, "n": 1}, {"n": 1}),
-        *(
-            ({"messages": [{"content": None, **message}]}, {"messages": [expected]})
-            for message, expected in [
-                ({"content": [{**PART, "x": None}], "name": None}, {"content": [PART]}),
-                ({"tool_calls": [{**CALL, "index": None}]}, {"tool_calls": [CALL]}),
-            ]
+        (
+            {"messages": [{"content": [{**PART, "x": None}], "name": None}]},
+            {"messages": [{"content": [PART]}]},
+        ),
+        (
+            {"messages": [{"content": None, "tool_calls": [{**CALL, "index": None}]}]},
+            {"messages": [{"tool_calls": [CALL]}]},
         ),
         ({"tools": [{**CALL, "strict": None}]}, {"tools": [CALL]}),
         # A schema has its name in OpenAI's API.
