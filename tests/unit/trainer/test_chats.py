@@ -183,6 +183,8 @@ def test_developers_speak_as_the_system_if_unknown(tokenizer: TokenizersBackend)
     [row] = _rows(texts, system, USER, developer, ASSISTANT)
     begin = "<|im_start|>system\nsystem\n\ndeveloper<|im_end|>\n<|im_start|>user\n"
     assert _text(tokenizer, row).startswith(begin)
+    [row] = _rows(texts, developer, USER, ASSISTANT)
+    assert _text(tokenizer, row).startswith("<|im_start|>system\ndeveloper<|im_end|>\n")
     first, last = _rows(texts, USER, ASSISTANT, developer, USER, ASSISTANT)
     assert _text(tokenizer, first).startswith("<|im_start|>user\n")
     assert _text(tokenizer, last).startswith("<|im_start|>system\ndeveloper<|im_end|>\n")

@@ -168,8 +168,8 @@ def test_memory_does_not_grow_with_the_file(
     demo_model: Path, tokenizer: TokenizersBackend, tmp_path: Path
 ) -> None:
     row, path = {"prompt": "1 2 3 " * 60, "completion": "1 2 3 " * 60}, tmp_path / "rows.jsonl"
-    model = {"model": demo_model, "tokenizer": demo_model}
-    spec = Spec(**model, max_length=4096, training=Data(path=path))
+    data = Data(path=path)
+    spec = Spec(model=demo_model, tokenizer=demo_model, max_length=4096, training=data)
 
     def peak(count: int) -> int:
         path.write_text(f"{json.dumps(row)}\n" * count)

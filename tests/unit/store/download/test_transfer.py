@@ -173,9 +173,10 @@ def test_who_was_overtaken_writes_makes_and_removes_nothing(tmp_path: Path) -> N
         with pytest.raises(WrongChecksumError, match="longer than announced"):
             opened.write(b"678901")
         stop.set()
-        for act in (lambda: opened.write(b"67890"), lambda: opened.truncate(0)):
-            with pytest.raises(Stopped):
-                act()
+        with pytest.raises(Stopped):
+            opened.write(b"67890")
+        with pytest.raises(Stopped):
+            opened.truncate(0)
     with pytest.raises(Stopped):
         Partial(tmp_path / "other", file, stop)
     Transfer(HfApi(), NAME, "0" * 40, tmp_path, stop).tidy()
