@@ -7,8 +7,6 @@ import pytest
 from support.batches import Batching, as_text, batch_of, lines, of_lines, worker_at
 from support.engine.scripted import CHAT
 
-from worker.batches.state import FINALIZING, RESULT
-
 GIVEN = of_lines(3)
 ON_VOLUME: dict[str, Any] = {"input_path": "inbox/a.jsonl", "endpoint": CHAT}
 # LLM Engine's, of either version.
@@ -66,19 +64,6 @@ async def test_a_job_that_comes_twice_at_once_has_one_batch(batching: Batching) 
     batches = await asyncio.gather(*(batch_of(one, **GIVEN) for one in workers))
     assert all(batch == batches[0] for batch in batches)
     assert len(batching.engine.asked) == 3
-
-
-async def test_an_answer_that_is_lost_before_the_end_is_computed_again(batching: Batching) -> None:
-    await batching.run(**GIVEN)
-    batch = batching.only()
-    # All shards are done, the end is not.
-    for name in (FINALIZING, RESULT):
-        (batch.directory / name).unlink()
-    (texts,) = batch.parts.glob("*.jsonl")
-    texts.write_bytes(texts.read_bytes().replace(b'"c1"', b'"c9"'))
-    again = await batching.run(**GIVEN)
-    assert len(batching.engine.asked) == 4
-    assert list(batching.results(again)[0]) == ["c0", "c1", "c2"]
 
 
 @pytest.mark.parametrize(

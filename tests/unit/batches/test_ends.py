@@ -153,21 +153,6 @@ async def test_a_runner_waits_for_the_lines_of_another_before_it_ends_a_batch(
     assert "late" in batching.results(found)[0]
 
 
-async def test_short_shards_make_no_worker_dead(batching: Batching, looks: list[Leases]) -> None:
-    batch = await batching.in_the_middle(200, data_parallelism=8)
-    plan = batch.plan
-    assert plan is not None
-    first, *_ = batch.shards_left(plan)
-    with Leases(batch.leases(f"shard-{first}")).taken(lambda: (0, 0)) as lease:
-        looks.clear()
-        began = time.monotonic()
-        running = asyncio.create_task(batching.run("job-2", id=batch.id))
-        assert await until(lambda: batch.shards_left(plan) == [first])
-        assert lease is not None
-        assert len(looks) <= time.monotonic() - began + 1
-    assert (await running)["status"] == "completed"
-
-
 async def test_answers_that_the_volume_has_lost_are_computed_again(batching: Batching) -> None:
     batch = await batching.in_the_middle(60)
     asked, durable = len(batching.engine.asked), batch.counts().completed
