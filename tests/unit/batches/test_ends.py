@@ -117,9 +117,10 @@ async def test_others_end_no_batch_while_a_worker_may_be_at_it(batching: Batchin
     assert status_of(batch) == "cancelled"
 
 
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Leases]:
-    """Return a list of the looks at leases that others have."""
+async def test_a_runner_waits_for_the_lines_of_another_before_it_ends_a_batch(
+    batching: Batching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.volume.turns.LOOK_S", 0.01)
     looks: list[Leases] = []
     look = Leases.look
 
@@ -127,20 +128,12 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Leases]:
         looks.append(leases)
         return look(leases)
 
-    monkeypatch.setattr(Leases, "look", noted)
-    return looks
-
-
-async def test_a_runner_waits_for_the_lines_of_another_before_it_ends_a_batch(
-    batching: Batching, looks: list[Leases], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worker.volume.turns.LOOK_S", 0.01)
     batch = await batching.in_the_middle(data_parallelism=2)
     plan = batch.plan
     assert plan is not None
     index = batch.shards_left(plan)[-1]
     with Leases(batch.leases(f"shard-{index}")).taken(lambda: (0, 0)):
-        looks.clear()
+        monkeypatch.setattr(Leases, "look", noted)
         batch.cancel()
         running = asyncio.create_task(batching.run("job-2", id=batch.id))
         assert await until(lambda: len(looks) > 1 or batch.ended())
