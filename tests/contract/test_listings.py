@@ -1,113 +1,26 @@
-"""The generated files: up to date, in the platform's formats, and accepted by the worker."""
+"""The generated files, and the hub's trial: in the platform's formats, accepted by the worker."""
 
 import json
+import re
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
 import listings
 import pytest
 from forms import ASKED_ELSEWHERE, PROPOSED
 from listed import WORKERS, Catalogue
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from support import ROOT
 from support.settings import read_settings
 
+from worker.doctor.gpus.pools import POOLS
+from worker.job import OpenAIJob, RawJob, parse_input
+from worker.routes.openai import ROUTES
 from worker.settings import Settings
 from worker.settings.names import ALIASES
 from worker.settings.values import text
 
-Name = Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$")]
-Text = Annotated[str, Field(min_length=1)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Choice(Strict):
-    value: str
-    label: Text
-
-
-class Category(Strict):
-    title: Text
-    settings: list[Name]
-
-
-class Version(Strict):
-    image_name: Text = Field(alias="imageName")
-    minimum_cuda_version: str = Field(alias="minimumCudaVersion", pattern=r"^\d+\.\d+$")
-    categories: list[Category]
-
-
-class Asked(Strict):
-    env_var_name: Name
-    value: str | bool
-    title: Text
-    description: Text
-    required: bool
-    type: Literal["text", "number", "select", "toggle"]
-    options: list[Choice] | None = None
-
-    @model_validator(mode="after")
-    def fits(self) -> Self:
-        assert (self.type == "toggle") == isinstance(self.value, bool)
-        assert (self.type == "select") == (self.options is not None)
-        assert self.type != "number" or self.value == "" or float(self.value) >= 0
-        assert not self.options or self.value in {option.value for option in self.options}
-        return self
-
-
-class Console(Strict):
-    versions: dict[str, Version]
-    asked: dict[Name, Asked] = Field(alias="schema")
-
-
-class Input(Strict):
-    name: Text
-    type: Literal["string", "number", "boolean", "huggingface"]
-    description: Text
-    default: str | int | float | bool | None = None
-    required: bool = False
-    advanced: bool = False
-    options: list[Choice] | None = None
-    true_value: str | None = Field(None, alias="trueValue")
-    false_value: str | None = Field(None, alias="falseValue")
-
-    @model_validator(mode="after")
-    def fits(self) -> Self:
-        assert (self.type == "boolean") == isinstance(self.default, bool)
-        assert (self.type == "boolean") == (self.true_value is not None)
-        assert (self.true_value is None) == (self.false_value is None)
-        assert self.type == "string" or self.options is None
-        return self
-
-
-class Variable(Strict):
-    key: Name
-    input: Input
-
-
-class Preset(Strict):
-    name: Text
-    defaults: dict[Name, str | int | float | bool]
-
-
-class Listing(Strict):
-    runs_on: Literal["GPU"] = Field(alias="runsOn")
-    disk: int = Field(alias="containerDiskInGb", ge=1)
-    gpus: int = Field(alias="gpuCount", ge=1)
-    gpu_ids: Text = Field(alias="gpuIds")
-    cuda: list[Annotated[str, Field(pattern=r"^\d+\.\d+$")]] = Field(alias="allowedCudaVersions")
-    presets: list[Preset]
-    env: list[Variable]
-
-
-class Hub(Strict):
-    title: Text
-    description: Text
-    type: Literal["serverless"]
-    category: Literal["audio", "embedding", "language", "video", "image"]
-    config: Listing
+Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +29,15 @@ def made() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def console(made: dict[str, str]) -> Console:
-    return Console.model_validate_json(made["worker-config.json"])
+def console(made: dict[str, str]) -> Json:
+    form: Json = json.loads(made["worker-config.json"])
+    return form
 
 
 @pytest.fixture(scope="module")
-def hub(made: dict[str, str]) -> Hub:
-    return Hub.model_validate_json(made[".runpod/hub.json"])
+def hub_listing(made: dict[str, str]) -> Json:
+    config: Json = json.loads(made[".runpod/hub.json"])["config"]
+    return config
 
 
 def test_the_committed_files_are_up_to_date(made: dict[str, str]) -> None:
@@ -139,14 +54,36 @@ def test_a_check_names_the_files_that_are_missing_or_differ_and_writes_none(
     listings.main(["--check"])
     (tmp_path / "worker-config.json").write_text("{}")
     (tmp_path / ".runpod" / "hub.json").unlink()
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit, match=r": worker-config.json, .runpod/hub.json; run: make lis"):
         listings.main(["--check"])
-    message = "not as the code has it: worker-config.json, .runpod/hub.json; run: make listings"
-    assert ended.value.code == message
     assert (tmp_path / "worker-config.json").read_text() == "{}"
 
 
 # The platform's forms:
+
+
+def test_the_consoles_fields_are_those_of_its_categories_and_fit_their_controls(
+    console: Json,
+) -> None:
+    (version,) = console["versions"].values()
+    assert re.fullmatch(r"\d+\.\d+", version["minimumCudaVersion"])
+    named = [*chain.from_iterable(category["settings"] for category in version["categories"])]
+    assert sorted(named) == sorted(console["schema"])
+    for name, field in console["schema"].items():
+        kind, value, choices = field["type"], field["value"], field.get("options", ())
+        assert field["env_var_name"] == name
+        assert kind in {"text", "number", "select", "toggle"}
+        assert (kind == "toggle", kind == "select") == (isinstance(value, bool), bool(choices))
+        assert kind != "number" or value == "" or float(value) >= 0
+        assert not choices or value in {choice["value"] for choice in choices}
+
+
+def test_the_hubs_fields_fit_their_types(hub_listing: Json) -> None:
+    for field in (variable["input"] for variable in hub_listing["env"]):
+        assert field["type"] in {"string", "number", "boolean", "huggingface"}
+        is_switch = field["type"] == "boolean"
+        assert is_switch == isinstance(field.get("default"), bool) == ("trueValue" in field)
+        assert field["type"] == "string" or "options" not in field
 
 
 def test_the_listing_for_load_balancing_differs_by_its_type_only(made: dict[str, str]) -> None:
@@ -157,67 +94,60 @@ def test_the_listing_for_load_balancing_differs_by_its_type_only(made: dict[str,
     assert balanced == queue
 
 
-def test_the_consoles_form_asks_for_exactly_the_settings_of_its_categories(
-    console: Console,
-) -> None:
-    (version,) = console.versions.values()
-    named = [name for category in version.categories for name in category.settings]
-    assert len(named) == len(set(named))
-    assert set(named) == console.asked.keys()
-    assert all(name == asked.env_var_name for name, asked in console.asked.items())
-    assert not ASKED_ELSEWHERE & console.asked.keys()
-
-
-def test_both_forms_ask_for_the_same_settings(console: Console, hub: Hub) -> None:
-    asked = [variable.key for variable in hub.config.env]
-    assert len(asked) == len(set(asked))
-    assert set(asked) - ASKED_ELSEWHERE == console.asked.keys()
-    assert 30 <= len(asked) <= 45
-
-
-def test_every_name_in_the_forms_is_a_setting(hub: Hub) -> None:
-    names = {variable.key for variable in hub.config.env}
-    names |= {name for preset in hub.config.presets for name in preset.defaults}
+def test_both_forms_ask_for_the_same_settings_which_exist(console: Json, hub_listing: Json) -> None:
+    asked = [variable["key"] for variable in hub_listing["env"]]
+    assert sorted({*asked} - ASKED_ELSEWHERE) == sorted(console["schema"])
+    assert 30 <= len(asked) == len({*asked}) <= 45
+    names = {*asked}.union(*(preset["defaults"] for preset in hub_listing["presets"]))
     own = {name.upper() for name in Settings.model_fields}
     assert names - own - ALIASES.keys() - Catalogue().options.names == set()
 
 
-def test_an_unchanged_form_changes_no_more_than_it_proposes(console: Console, hub: Hub) -> None:
+def test_an_unchanged_form_changes_no_more_than_it_proposes(
+    console: Json, hub_listing: Json
+) -> None:
     model = {"MODEL_NAME": "org/model"}
     bare = read_settings(model | PROPOSED, WORKERS)
-    shown: dict[str, Any] = {name: asked.value for name, asked in console.asked.items()}
-    asked_by_hub = {field.key: field.input.default for field in hub.config.env}
-    for form in (shown, asked_by_hub):
-        filled = {name: text(value) for name, value in form.items()} | model
-        sent = read_settings(filled, WORKERS)
+    shown: Json = {name: field["value"] for name, field in console["schema"].items()}
+    asked = {field["key"]: field["input"].get("default") for field in hub_listing["env"]}
+    for form in (shown, asked):
+        filled = {name: text(value) for name, value in form.items()}
+        sent = read_settings(filled | model, WORKERS)
         assert sent.settings.model_dump() == bare.settings.model_dump()
         assert sent.arguments.vllm == bare.arguments.vllm
         assert sent.warnings == ()
+        # It leaves an embedding model its share.
+        both = filled | model | {"EMBEDDING_MODEL_NAME": "org/embedder"}
+        assert read_settings(both, WORKERS).arguments.vllm.gpu_memory_utilization == 0.85
 
 
-def test_forms_and_presets_leave_jobs_to_other_workers(console: Console, hub: Hub) -> None:
-    asked_by_hub = {field.key: field.input for field in hub.config.env}
-    for field in (console.asked["MAX_CONCURRENCY"], asked_by_hub["MAX_CONCURRENCY"]):
-        assert field.description.endswith("Default: 300.")
-    assert console.asked["MAX_CONCURRENCY"].value == "auto"
-    assert asked_by_hub["MAX_CONCURRENCY"].default == "auto"
-    assert {preset.defaults["MAX_CONCURRENCY"] for preset in hub.config.presets} == {"auto"}
-
-
-def test_a_form_leaves_an_embedding_model_its_share(console: Console) -> None:
-    shown = {name: text(asked.value) for name, asked in console.asked.items()}
-    models = {"MODEL_NAME": "org/model", "EMBEDDING_MODEL_NAME": "org/embedder"}
-    assert read_settings(shown | models, WORKERS).arguments.vllm.gpu_memory_utilization == 0.85
-
-
-def test_every_choice_of_a_form_is_accepted(console: Console) -> None:
+def test_every_choice_of_a_form_is_accepted(console: Json) -> None:
     catalogue = Catalogue()
-    for name, asked in console.asked.items():
-        for option in asked.options or ():
-            assert not option.value or catalogue.mistakes(name, option.value) == []
+    for name, field in console["schema"].items():
+        for option in field.get("options", ()):
+            assert not option["value"] or catalogue.mistakes(name, option["value"]) == []
 
 
-def test_every_preset_starts_without_a_warning(hub: Hub) -> None:
-    for preset in hub.config.presets:
-        environ = {name: text(value) for name, value in preset.defaults.items()}
-        assert read_settings(environ, WORKERS).warnings == (), preset.name
+def test_every_preset_starts_without_a_warning_and_leaves_jobs_to_others(hub_listing: Json) -> None:
+    for preset in hub_listing["presets"]:
+        environ = {name: text(value) for name, value in preset["defaults"].items()}
+        assert read_settings(environ, WORKERS).warnings == (), preset["name"]
+        assert environ["MAX_CONCURRENCY"] == "auto"
+
+
+def test_the_hub_tries_both_forms_of_a_job_on_what_the_listing_proposes(hub_listing: Json) -> None:
+    trial = json.loads((ROOT / ".runpod" / "tests.json").read_bytes())
+    jobs = [parse_input(test["input"]) for test in trial["tests"]]
+    paths = {job.path for job in jobs if isinstance(job, OpenAIJob)}
+    assert "/chat/completions" in paths
+    assert all(any(route.match(path) is not None for route in ROUTES) for path in paths)
+    assert any(isinstance(job, RawJob) for job in jobs)
+    config = trial["config"]
+    environ = {variable["key"]: variable["value"] for variable in config["env"]}
+    assert read_settings(environ, WORKERS).warnings == ()
+    proposed = {preset["defaults"]["MODEL_NAME"] for preset in hub_listing["presets"]}
+    assert environ["MODEL_NAME"] in proposed
+    types = {pool.id: {kind.id for kind in pool.types} for pool in POOLS}
+    assert config["gpuTypeId"] in set().union(*map(types.get, hub_listing["gpuIds"].split(",")))
+    same = ("gpuCount", "allowedCudaVersions")
+    assert [config[name] for name in same] == [hub_listing[name] for name in same]

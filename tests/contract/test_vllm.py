@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 import vllm
-from support.releases import of_the_pinned
+from support.releases import of_the_pinned, since
 from vllm.exceptions import VLLMValidationError
 
 from worker.engine import options, translation
 from worker.engine.generation import sampling
 from worker.engine.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
 from worker.engine.options.excluded import DENIED
+from worker.engine.options.families import FAMILIES
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine, WorkerError
-from worker.settings.mistakes import SettingsError
 
 ALIVE = SimpleNamespace(errored=False)
 
@@ -30,18 +30,12 @@ def test_every_name_that_the_worker_uses_is_where_a_known_release_has_it(name: s
     assert find(name) is not None
 
 
-def test_a_name_that_moved_is_reported_with_the_file_to_change(
+def test_a_name_that_moved_is_reported_and_one_that_a_release_lacks_is_none_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(LOCATIONS, "Gone", ("vllm.not_there", "vllm.config"))
     with pytest.raises(MovedName, match=r"vllm.not_there, vllm.config: mend .*locations.py"):
         find("Gone")
-
-
-def test_a_name_that_a_release_lacks_is_none_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(LOCATIONS, "Gone", ("vllm.config",))
     monkeypatch.setitem(LOCATIONS, "VllmConfig", ("vllm.config",))
     assert (optional("Gone"), optional("VllmConfig")) == ((), (vllm.config.VllmConfig,))
 
@@ -70,16 +64,10 @@ def test_every_error_of_vllms_has_a_translation_or_is_a_defect_on_purpose() -> N
 
 
 def test_an_error_keeps_its_message_without_the_refused_value() -> None:
-    error = VLLMValidationError("too long", parameter="prompt", value="a secret")
-    translated = translation.translate(error)
-    assert isinstance(translated, RefusedByEngine)
-    assert (translated.status, translated.param, translated.message) == (400, "prompt", "too long")
-
-
-def test_a_dead_engine_is_worth_a_retry() -> None:
-    translated = translation.translate(find("EngineDeadError")())
-    assert isinstance(translated, EngineDead)
-    assert (translated.status, translated.retryable) == (503, True)
+    error = translation.translate(VLLMValidationError("too long", parameter="prompt", value="s3"))
+    assert isinstance(error, RefusedByEngine)
+    assert (error.status, error.param, error.message) == (400, "prompt", "too long")
+    assert isinstance(translation.translate(find("EngineDeadError")()), EngineDead)
 
 
 def test_a_defect_is_not_taken_for_a_refusal() -> None:
@@ -103,71 +91,12 @@ def test_every_name_kept_from_callers_and_operators_is_one_of_vllms() -> None:
     assert DENIED - dests == {"port_health"}
 
 
-class TestOptions:
-    """Variables in, vLLM's own arguments out."""
-
-    def test_values_get_the_types_that_vllm_gives_them(self) -> None:
-        environ = {
-            "MODEL": "org/name",
-            "MAX_MODEL_LEN": "1k",
-            "MAX_NUM_BATCHED_TOKENS": "2K",
-            "ENABLE_PREFIX_CACHING": "0",
-            "DISABLE_SLIDING_WINDOW": "yes",
-            "SERVED_MODEL_NAME": "first,second",
-            "HF_OVERRIDES": '{"rope_theta": 1.0}',
-            "CUDAGRAPH_CAPTURE_SIZES": "[1, 2]",
-            "ENABLE_LORA": "1",
-            "LORA_MODULES": '[{"name": "adapter", "path": "org/adapter"}]',
-            "PATH": "/usr/bin",
-        }
-        arguments = options.Options().parse(environ).vllm
-        assert arguments.model == "org/name"
-        assert arguments.max_model_len == 1000
-        assert arguments.max_num_batched_tokens == 2048
-        assert arguments.enable_prefix_caching is False
-        assert arguments.disable_sliding_window is True
-        assert arguments.served_model_name == ["first", "second", "org/name"]
-        assert arguments.hf_overrides == {"rope_theta": 1.0}
-        assert arguments.cudagraph_capture_sizes == [1, 2]
-        assert [(lora.name, lora.path) for lora in arguments.lora_modules] == [
-            ("adapter", "org/adapter")
-        ]
-
-    @pytest.mark.parametrize(
-        ("name", "value", "advice"),
-        [
-            ("MAX_MODEL_LEN", "abc", "a whole number, or one such as 16k"),
-            ("GPU_MEMORY_UTILIZATION", "2", "a number, above 0, at most 1"),
-            ("DTYPE", "float8", "One of auto, bfloat16"),
-            ("ENFORCE_EAGER", "maybe", "0/1, true/false, yes/no, on/off"),
-            ("HF_OVERRIDES", "{bad", "broken JSON"),
-            ("BLOCK_SIZE", "-1", "a whole number, above 0"),
-        ],
-    )
-    def test_a_wrong_value_is_refused_with_what_is_accepted(
-        self, name: str, value: str, advice: str
-    ) -> None:
-        with pytest.raises(SettingsError) as refused:
-            options.Options().parse({name: value})
-        (mistake,) = refused.value.mistakes
-        # JSON can hold keys to other services: its value is not repeated.
-        assert (mistake.name, mistake.value) == (name, "{...}" if value[0] == "{" else value)
-        assert advice in mistake.advice
-
-    def test_all_mistakes_are_reported_at_once(self) -> None:
-        with pytest.raises(SettingsError) as refused:
-            options.Options().parse({"MAX_NUM_SEQS": "0", "SEED": "x", "MAX_MODEL_LEN": "8"})
-        assert [mistake.name for mistake in refused.value.mistakes] == ["MAX_NUM_SEQS", "SEED"]
-
-    def test_options_that_would_open_a_port_are_ignored(self) -> None:
-        assert options.Options().parse({"PORT": "nonsense", "HOST": "x"}).vllm.port == 8000
-
-    def test_a_machine_without_a_gpu_gets_defaults_that_run_anywhere(self) -> None:
-        arguments = options.Options().parse({"MODEL": "org/name"}).vllm
-        assert (arguments.dtype, arguments.enforce_eager) == ("float32", True)
-        assert arguments.distributed_executor_backend == "uni"
-
-    def test_the_operator_wins_over_the_defaults(self) -> None:
-        arguments = options.Options().parse({"DTYPE": "float16", "TENSOR_PARALLEL_SIZE": "2"}).vllm
-        assert arguments.dtype == "float16"
-        assert arguments.distributed_executor_backend is None
+# An older release may lack the newest ones, which are then neither chosen nor hinted at.
+@since("0.32", "the families are those of vLLM 0.32")
+def test_every_parser_and_architecture_of_the_families_is_one_of_vllms() -> None:
+    for name in {family.tools for family in FAMILIES} - {None}:
+        find("ToolParserManager").get_tool_parser(name)
+    for name in {family.reasoning for family in FAMILIES} - {None}:
+        find("ReasoningParserManager").get_reasoning_parser(name)
+    named = {name for family in FAMILIES for name in family.architectures}
+    assert named <= {*find("ModelRegistry").get_supported_archs()}

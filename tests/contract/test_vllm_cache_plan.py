@@ -1,15 +1,19 @@
 """What vLLM keeps of texts, by layers that are built without weights: equal in all releases."""
 
+import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import ROOT
 from support.doctor import options
-from support.tables.models import RECORDED, Recorded
+from support.processes.commands import HOME, run
+from support.tables.models import RECORDED
 
-from worker.engine.arguments import EngineArguments
-from worker.engine.cache_plan import CachePlan, plan_cache
+from worker.engine.cache_plan import CachePlan, Fitted, plan_cache
 from worker.engine.machine import Gpu, Machine
 from worker.errors import StartFailed
 
@@ -18,16 +22,15 @@ GIB = 2**30
 A40 = Gpu("NVIDIA A40", 44 * GIB, 86)
 # Elements that vLLM adds to two matrices: it makes 128320 words of 128259, a multiple of 64.
 PADDING = {"vision": 2 * 61 * 4096}
+# The processor of images needs a tokenizer of its own.
+TEXTUAL = [name for name in RECORDED if name != "vision"]
 
 
-def engine(model: Recorded, folder: Path) -> EngineArguments:
-    return options(ONE).parse({"MODEL": str(folder), "TOKENIZER": str(folder), **model.settings})
-
-
-def plan(name: str, folder: Path, tensor: int = 1, gpu: Gpu = A40) -> CachePlan:
+def plan(name: str, folder: Path, tensor: int = 1, gpu: Gpu = A40, **settings: str) -> CachePlan:
     model = RECORDED[name]
-    place = model.write(folder / name)
-    return plan_cache(engine(model, place), model.config["architectures"], tensor, gpu)
+    place = str(model.write(folder / name))
+    engine = options(ONE).parse({"MODEL": place, "TOKENIZER": place, **model.settings, **settings})
+    return plan_cache(engine, model.config["architectures"], tensor, gpu)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -47,26 +50,25 @@ def test_gpus_share_the_heads_that_there_are(name: str, shared: int, tmp_path: P
     assert made.token_bytes == model.token / shared
 
 
-def test_a_cache_holds_as_many_texts_as_its_blocks(tmp_path: Path) -> None:
+def test_a_cache_holds_as_many_texts_as_its_blocks_and_a_batch_do(tmp_path: Path) -> None:
     made = plan("GQA", tmp_path)
+    assert made.text_bytes(8192) == GIB
+    assert made.fitted(4 * GIB, 8192) == Fitted(8192, 4.0)
+    # No more are computed at once than a batch holds.
+    assert made.fitted(1024 * GIB, 8192).texts == 256
     # One block is the core's own.
-    whole = made.fitted(4 * GIB, 8192)
-    assert (whole.context, whole.texts) == (8192, 4.0)
     assert made.fitted(GIB, 131072).context == 8192 - 16
     assert made.fitted(16 * 131072, 131072).context == 0
-    assert made.text_bytes(8192) == GIB
+    assert plan("embedder", tmp_path).fitted(0, 512) == Fitted(512, math.inf)
 
 
-def test_a_window_bounds_what_a_text_takes(tmp_path: Path) -> None:
-    made = plan("sliding window", tmp_path)
-    assert made.text_bytes(32768) - made.text_bytes(16384) == 16384 * made.token_bytes
-
-
-def test_a_state_is_the_same_for_short_and_long_texts(tmp_path: Path) -> None:
-    made = plan("hybrid", tmp_path)
-    first, second, third = (made.text_bytes(made.length // part) for part in (4, 2, 1))
+def test_a_window_or_a_state_bounds_what_a_text_takes(tmp_path: Path) -> None:
+    window = plan("sliding window", tmp_path)
+    assert window.text_bytes(32768) - window.text_bytes(16384) == 16384 * window.token_bytes
+    state = plan("hybrid", tmp_path)
+    first, second, third = (state.text_bytes(state.length // part) for part in (4, 2, 1))
     assert second - first == pytest.approx((third - second) / 2, rel=0.01)
-    assert first > made.length // 4 * made.token_bytes
+    assert first > state.length // 4 * state.token_bytes
 
 
 def test_blocks_have_the_sizes_that_they_have_on_gpus(tmp_path: Path) -> None:
@@ -83,7 +85,6 @@ def test_blocks_have_the_sizes_that_they_have_on_gpus(tmp_path: Path) -> None:
     ("gpu", "batch"),
     [
         (A40, (2048, 256)),
-        (Gpu("NVIDIA A100-SXM4-80GB", 79 * GIB, 80), (2048, 256)),
         (Gpu("NVIDIA H100 80GB HBM3", 79 * GIB, 90), (8192, 1024)),
         (Gpu("NVIDIA B200", 178 * GIB, 100), (16384, 1024)),
     ],
@@ -97,28 +98,35 @@ def test_a_batch_is_as_large_as_a_gpu_makes_it(
     assert scheduler.async_scheduling
 
 
-def test_no_more_texts_are_computed_at_once_than_a_batch_holds(tmp_path: Path) -> None:
-    made = plan("GQA", tmp_path)
-    assert made.fitted(1024 * GIB, 8192).texts == 256
-
-
-def test_what_embeds_keeps_nothing(tmp_path: Path) -> None:
-    made = plan("embedder", tmp_path)
-    assert made.fitted(0, 512).context == 512
-    assert math.isinf(made.fitted(0, 512).texts)
-
-
 def test_a_model_that_vllm_can_not_build_is_refused_in_its_words(tmp_path: Path) -> None:
     with pytest.raises(StartFailed, match="3"):
         plan("GQA", tmp_path, tensor=3)
 
 
 def test_what_a_tokenizer_is_needed_for_is_left_out(tmp_path: Path) -> None:
-    model = RECORDED["GQA"]
-    place = model.write(tmp_path / "model")
-    thinking = options(ONE).parse(
-        {"MODEL": str(place), "REASONING_PARSER": "qwen3", "ENABLE_AUTO_TOOL_CHOICE": "1"}
-        | {"TOOL_CALL_PARSER": "hermes"}
-    )
-    made = plan_cache(thinking, model.config["architectures"], 1, A40)
-    assert made.token_bytes == model.token
+    thinking = {"REASONING_PARSER": "qwen3", "ENABLE_AUTO_TOOL_CHOICE": "1"}
+    made = plan("GQA", tmp_path, **thinking, TOOL_CALL_PARSER="hermes")
+    assert made.token_bytes == RECORDED["GQA"].token
+
+
+@pytest.fixture(scope="module")
+def compared() -> dict[str, Any]:
+    """Make all executors, in a process that they may change."""
+    environ = {
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
+    ran = run({**HOME, **environ}, sys.executable, "-m", "support.engine.layers", *TEXTUAL)
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEXTUAL)
+def test_a_start_keeps_of_texts_what_was_planned(name: str, compared: dict[str, Any]) -> None:
+    found = compared[name]
+    assert found["made"] == found["planned"]
+    assert bool(found["made"]) is (RECORDED[name].token > 0)

@@ -39,14 +39,12 @@ def test_every_type_of_part_that_vllm_reads_is_known() -> None:
 def test_vllm_may_fetch_from_nowhere_by_itself() -> None:
     closed = without_fetcher(arguments(allowed_local_media_path="/")).vllm
     assert (closed.allowed_media_domains, closed.allowed_local_media_path) == ([NOWHERE], "")
+    # The hosts that the operator names stay.
+    named = without_fetcher(arguments(allowed_media_domains=["example.com"])).vllm
+    assert named.allowed_media_domains == ["example.com"]
     assert process_environ()["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
     assert process_environ()["VLLM_MAX_IMAGE_PIXELS"] == "40000000"
     assert process_environ()["OPENCV_FFMPEG_CAPTURE_OPTIONS"].startswith("format_whitelist;mov,")
-
-
-def test_the_hosts_that_the_operator_names_stay() -> None:
-    closed = without_fetcher(arguments(allowed_media_domains=["example.com"])).vllm
-    assert closed.allowed_media_domains == ["example.com"]
 
 
 def test_a_closed_fetcher_asks_nobody() -> None:

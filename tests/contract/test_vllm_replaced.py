@@ -17,9 +17,11 @@ from vllm.engine import arg_utils
 from vllm.entrypoints.openai.chat_completion import serving as chats
 from vllm.entrypoints.openai.completion import serving as completions
 from vllm.entrypoints.openai.responses import serving as responses
+from vllm.entrypoints.pooling.base.io_processor import PoolingIOProcessor
 from vllm.model_executor.layers.attention import attention
 from vllm.model_executor.models import registry
 from vllm.renderers import base
+from vllm.renderers.hf import HfRenderer
 from vllm.utils.async_utils import make_async
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.input_processor import InputProcessor
@@ -35,11 +37,6 @@ def parameters(function: Any, count: int) -> list[str]:
 # What generates, which worker/engine/grammar/gate.py replaces:
 
 
-def test_generate_has_the_parameters_that_the_gate_reads() -> None:
-    assert parameters(AsyncLLM.generate, 3) == ["self", "prompt", "sampling_params"]
-    assert inspect.isasyncgenfunction(AsyncLLM.generate)
-
-
 @pytest.mark.parametrize(
     "part", [completions.OpenAIServingCompletion.beam_search, chats, completions, responses]
 )
@@ -50,7 +47,9 @@ def test_vllms_server_generates_through_the_client(part: Any) -> None:
     assert not re.findall(r"engine_client\.(?!generate\()\w*generate\w*\(", source)
 
 
-def test_methods_of_a_client_can_be_replaced_on_it() -> None:
+def test_methods_of_a_client_can_be_replaced_on_it_and_have_their_parameters() -> None:
+    assert parameters(AsyncLLM.generate, 3) == ["self", "prompt", "sampling_params"]
+    assert inspect.isasyncgenfunction(AsyncLLM.generate)
     client: Any = object.__new__(AsyncLLM)
     try:
         client.generate = client.add_request = None
@@ -81,10 +80,15 @@ def test_add_request_begins_with_the_callers_id() -> None:
 # What runs in threads, which worker/engine/requests/texts.py replaces:
 
 
-def test_the_threads_that_render_are_as_many_as_the_worker_reads() -> None:
+def test_vllm_renders_in_a_shared_executor_of_as_many_threads_as_the_worker_reads() -> None:
+    """Else long texts hold up others."""
     source = inspect.getsource(base.BaseRenderer.__init__)
     assert "pool_workers = config.model_config.renderer_num_workers" in source
     assert "renderer_num_workers" in ModelConfig.__dataclass_fields__
+    assert "self._executor = " in source
+    assert re.search(r"make_async\(\s*self\._tokenize_prompt, executor=self\._executor", source)
+    assert "executor=self._executor" in inspect.getsource(HfRenderer.__init__)
+    assert "renderer._executor" in inspect.getsource(PoolingIOProcessor.__init__)
 
 
 async def test_vllm_submits_what_it_renders_to_the_executor_whose_method_is_replaced() -> None:

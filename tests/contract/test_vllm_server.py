@@ -1,6 +1,9 @@
-"""vLLM's server as the worker builds and calls it, without an engine."""
+"""vLLM's server as the worker builds and calls it, without an engine; its messages and its log."""
 
+import asyncio
 import json
+import logging
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +14,17 @@ from pydantic import BaseModel, Field
 from starlette.types import Message
 from support.engine.scripted import replying
 from support.media import data_url
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import Head
 from worker.engine import server as module
 from worker.engine.generation.sampling import KNOWN, VLLMS
+from worker.engine.locations import find
 from worker.engine.options import Options
+from worker.engine.requests import refusals
 from worker.engine.server import Server
+from worker.engine.translation import translate
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job import parse_input
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, OUTSIDE
@@ -84,17 +91,14 @@ def test_the_worker_knows_for_every_sampling_parameter_whether_beam_search_uses_
     assert not BEAM_SEARCH_USES & BEAM_SEARCH_IGNORES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN - OUTSIDE))
-def test_every_sampling_parameter_beside_the_others_is_refused_with_its_place(name: str) -> None:
-    with pytest.raises(InvalidInput, match=f'"sampling_params": {{"{name}": ...}}'):
-        parse_input({"prompt": "Hi", name: 1})
+def test_every_sampling_parameter_beside_the_others_is_refused_with_its_place() -> None:
+    for name in sorted(KNOWN - OUTSIDE):
+        with pytest.raises(InvalidInput, match=f'"sampling_params": {{"{name}": ...}}'):
+            parse_input({"prompt": "Hi", name: 1})
 
 
-def test_a_route_that_takes_several_shapes_has_the_keys_of_all(built: Server) -> None:
+def test_routes_may_take_several_shapes_none_or_be_absent(built: Server) -> None:
     assert {"prompt", "messages", "model"} <= (built.keys("/tokenize") or set())
-
-
-def test_a_route_without_a_body_has_no_keys_and_no_route_has_nothing(built: Server) -> None:
     assert built.keys("/version") == frozenset()
     assert built.keys("/v1/embeddings") is None
 
@@ -108,7 +112,6 @@ def test_a_key_may_have_two_names() -> None:
         c: int
 
     assert set(module._keys(Annotated[First | Second, Field()])) == {"a", "b", "bee", "c"}
-    assert set(module._keys(None)) == set()
 
 
 def test_the_document_describes_the_routes_whose_keys_are_known(built: Server) -> None:
@@ -158,10 +161,6 @@ async def test_values_that_json_or_the_core_can_not_hold_are_refused(
     assert caught.value.message.startswith(message)
 
 
-def test_characters_are_sent_as_they_are() -> None:
-    assert module._encoded({"prompt": "é😀"}) == '{"prompt": "é😀"}'.encode()
-
-
 @pytest.mark.parametrize(
     "app",
     [
@@ -180,17 +179,10 @@ async def test_every_answer_of_a_dead_engine_is_engine_dead(vllm_server: Server,
 async def test_an_engine_can_die_in_the_middle_of_a_stream(vllm_server: Server) -> None:
     vllm_server._app = replying("data: 1\n\n", "data: 2\n\n", media_type="text/event-stream")
     parts = vllm_server.call("/v1/completions", {}, "job-1")
-    assert [await anext(parts), await anext(parts)] == [
-        Head(200, "text/event-stream"),
-        b"data: 1\n\n",
-    ]
+    assert [await anext(parts), await anext(parts)][1] == b"data: 1\n\n"
     CLIENT.errored = True
     with pytest.raises(EngineDead):
         await anext(parts)
-
-
-PIXEL = {"type": "image_url", "image_url": {"url": data_url(1, 1)}}
-IMAGE = {"messages": [{"role": "user", "content": [PIXEL]}]}
 
 
 async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(vllm_server: Server) -> None:
@@ -198,14 +190,17 @@ async def test_an_image_that_can_not_be_loaded_is_the_callers_mistake(vllm_serve
         raise OSError("no image " + "x" * 500)
 
     vllm_server._app = app
+    pixel = {"type": "image_url", "image_url": {"url": data_url(1, 1)}}
     with pytest.raises(InvalidInput) as caught:
-        await answer(vllm_server, CHAT, IMAGE)
+        await answer(vllm_server, CHAT, {"messages": [{"role": "user", "content": [pixel]}]})
     message = "A part of the messages could not be loaded: no image "
     assert caught.value.message == message + "x" * (200 - len("no image "))
-    with pytest.raises(OSError, match="no image"):
-        await answer(vllm_server, CHAT, {"messages": [{"role": "user", "content": "Hi"}]})
-    with pytest.raises(OSError, match="no image"):
-        await answer(vllm_server, "/version", None)
+    for path, body in [
+        (CHAT, {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("/version", None),
+    ]:
+        with pytest.raises(OSError, match="no image"):
+            await answer(vllm_server, path, body)
 
 
 # A prompt that is too long:
@@ -238,19 +233,17 @@ async def refused(server: Server, app: Any, path: str, body: Any) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("param", ["input_tokens", "input_text"])
 @pytest.mark.parametrize(
-    ("body", "counted"),
+    ("param", "body", "counted"),
     [
-        ({"prompt": "a", "n": 2}, {"prompt": "a"}),
-        ({"input": "a", "messages": None}, {"prompt": "a"}),
-        ({"messages": [1], "tools": [2], "model": "m"}, {"messages": [1], "tools": [2]}),
-        ({"messages": [1], "tools": None}, {"messages": [1]}),
+        ("input_tokens", {"prompt": "a", "n": 2}, {"prompt": "a"}),
+        ("input_text", {"input": "a", "messages": None}, {"prompt": "a"}),
+        ("input_text", {"messages": [1], "tools": [2]}, {"messages": [1], "tools": [2]}),
+        ("input_tokens", {"messages": [1], "tools": None, "model": "m"}, {"messages": [1]}),
     ],
-    ids=repr,
 )
 async def test_a_refusal_of_a_prompt_that_is_too_long_has_its_length(
-    vllm_server: Server, body: Any, counted: Any, param: str
+    vllm_server: Server, param: str, body: Any, counted: Any
 ) -> None:
     app = Long(param)
     assert await refused(vllm_server, app, "/v1/completions", body) == (
@@ -276,3 +269,59 @@ async def test_other_refusals_count_no_tokens(
 ) -> None:
     app = Long(param)
     assert (await refused(vllm_server, app, path, body), app.counted) == ("too long", [])
+
+
+# What the worker replaces in its messages and its log:
+
+
+def test_an_empty_prompt_is_refused_without_offering_what_callers_may_not_send() -> None:
+    with pytest.raises(VLLMValidationError) as refused:
+        CompletionRequest(prompt="")
+    error = translate(refused.value)
+    assert error is not None
+    assert (error.status, error.param) == (400, "prompt")
+    assert error.message == (
+        "prompt: a text that is not empty, a list of token ids, or a list of either"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "defect"),
+    [
+        (KeyError("x"), True),
+        (asyncio.CancelledError(), True),
+        (VLLMValidationError("x"), False),
+        (ValueError("x"), False),
+    ],
+    ids=repr,
+)
+def test_a_refusal_is_not_logged_with_a_traceback(error: BaseException, defect: bool) -> None:
+    log = logging.getLogger("vllm.entrypoints.anthropic.api_router")
+    with_traceback = (type(error), error, None)
+    for arguments, exc_info in [((), with_traceback), (("a", error), None)]:
+        record = log.makeRecord(log.name, logging.ERROR, "", 0, "x", arguments, exc_info)
+        assert refusals.is_no_refusal(record) is defect
+
+
+def test_other_lines_are_logged_but_not_those_that_quote_messages(built: Server) -> None:
+    assert built is not None
+    answer = find("ErrorResponse")(error={"message": "a", "type": "b", "code": 400})
+    rows = [
+        ("vllm.a", ({"a": ValueError("b")},), True),
+        ("other", (ValueError("a"),), True),
+        ("vllm.a", (answer,), False),
+    ]
+    for name, arguments, logged in rows:
+        record = logging.LogRecord(name, logging.ERROR, "", 0, "x %s", arguments, None)
+        assert refusals.is_no_refusal(record) is logged
+    assert not logging.getLogger("vllm.renderers.chat_utils").isEnabledFor(logging.WARNING)
+
+
+def test_vllms_function_for_messages_is_replaced_wherever_it_is_used(built: Server) -> None:
+    """It needs minutes for a name of 40 KB. If this fails: worker/engine/locations.py."""
+    assert built is not None
+    assert find(refusals.NAME) is refusals.sanitized
+    modules = [module for name, module in sys.modules.items() if name.startswith("vllm.")]
+    used = [vars(module)[refusals.NAME] for module in modules if refusals.NAME in vars(module)]
+    assert len(used) > 1
+    assert set(used) == {refusals.sanitized}

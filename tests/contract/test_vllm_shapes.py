@@ -1,4 +1,4 @@
-"""Refusals of bodies of the wrong shape: they name fields, never their values."""
+"""Bodies and answers of the wrong shape: refusals name fields, and what a model wrote is kept."""
 
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from support.effort import turns
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 
+from worker.engine.requests.shapes import check_items
+from worker.engine.requests.tool_calls import keep_what_was_written
 from worker.engine.translation import translated, wrong_shape
 from worker.errors import InvalidInput
 
@@ -17,18 +22,17 @@ class Part(BaseModel):
     text: str
 
 
+class Short(BaseModel):
+    kind: str
+
+
 class Shape(BaseModel):
-    one: int
+    one: int = 1
     many: list[str] | list[Part]
     either: Part | str | None = None
-    held: dict[str, int] = {}
+    alike: Part | Short | None = None
+    inner: dict[str, int] = {}
     more: tuple[int, int, int, int, int, int] = (1, 2, 3, 4, 5, 6)
-
-
-def refusal_of(value: Any, of: Any = Shape) -> InvalidInput:
-    with pytest.raises(ValidationError) as caught:
-        TypeAdapter(of).validate_python(value)
-    return wrong_shape(caught.value)
 
 
 SECRET = "s3cret!"
@@ -57,55 +61,112 @@ def test_a_refusal_names_fields_and_no_values(value: Any) -> None:
         assert SECRET not in refusal.message
 
 
+NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
+        ({"one": "x", "many": []}, f"one: {NO_INTEGER}"),
+        ({}, "many: Field required"),
+        ({"many": 5}, "many: Input should be a valid list"),
+        ({"many": [], "inner": {"k": "x"}}, f"inner.k: {NO_INTEGER}"),
         (
-            {"one": "x", "many": []},
-            "one: Input should be a valid integer, unable to parse string as an integer",
-        ),
-        ({"many": []}, "one: Field required"),
-        ({"one": 1, "many": 5}, "many: Input should be a valid list"),
-        (
-            {"one": 1, "many": [], "held": {"k": "x"}},
-            "held.k: Input should be a valid integer, unable to parse string as an integer",
-        ),
-        (
-            {"one": 1, "many": [], "either": {"kind": "c", "text": ""}},
+            {"many": [], "either": {"kind": "c", "text": ""}},
             "either.kind: Input should be 'a' or 'b'; either: Input should be a valid string",
+        ),
+        # The most frequent one of the alternatives of a type.
+        ({"many": [], "alike": {}}, "alike.kind: Field required"),
+        (
+            {"many": [], "more": ["x"] * 6},
+            "; ".join(f"more.{place}: {NO_INTEGER}" for place in range(5)),
         ),
     ],
 )
-def test_a_field_is_named_once(value: Any, message: str) -> None:
-    assert refusal_of(value).message == message
-
-
-def test_the_most_frequent_mistake_of_a_types_alternatives_is_reported() -> None:
-    class First(BaseModel):
-        kind: str
-        text: str
-
-    class Second(BaseModel):
-        kind: str
-
-    class Holder(BaseModel):
-        held: First | Second
-
-    assert refusal_of({"held": {}}, Holder).message == "held.kind: Field required"
-
-
-def test_no_more_than_five_mistakes_are_reported() -> None:
-    messages = refusal_of({"one": 1, "many": [], "more": ["x"] * 6}).message.split("; ")
-    assert [line.split(":")[0] for line in messages] == [f"more.{place}" for place in range(5)]
-
-
-def test_the_location_of_the_body_is_not_part_of_a_message() -> None:
+def test_a_field_is_named_once_and_no_more_than_five_are(value: Any, message: str) -> None:
     class Request(BaseModel):
         body: Shape
 
-    assert refusal_of({"body": {"many": []}}, Request).param == "one"
-    with (
-        pytest.raises(InvalidInput, match=r"^one: Field required$"),
-        translated(SimpleNamespace(errored=False)),
-    ):
-        Request.model_validate({"body": {"many": []}})
+    for type_, sent in [(Shape, value), (Request, {"body": value})]:
+        with (
+            pytest.raises(InvalidInput) as caught,
+            translated(SimpleNamespace(errored=False)),
+        ):
+            TypeAdapter(type_).validate_python(sent)
+        assert caught.value.message == message
+
+
+# Long lists are checked item by item, as vLLM's server checks them:
+
+PATH = "/v1/responses"
+RIGHT: list[dict[str, Any]] = [
+    {"role": "user", "content": "Hi"},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+    {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": "5"},
+    # What these lack vLLM completes.
+    {"type": "reasoning", "summary": []},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]},
+]
+
+
+@pytest.mark.parametrize("wrong", [0, {}, {"type": "message"}, "a", None])
+def test_the_first_wrong_item_is_named_and_the_others_are_not_looked_at(wrong: Any) -> None:
+    def check() -> InvalidInput:
+        with pytest.raises(InvalidInput) as caught:
+            check_items(PATH, {"input": [*RIGHT, *[wrong] * 400]})
+        return caught.value
+
+    refusal = check()
+    assert refusal.param == "input.6"
+    assert "input.6" in refusal.message or wrong is None
+    # All of them take millions of turns, these seven a tenth of a million.
+    assert turns(check) < 2_000_000
+
+
+@pytest.mark.parametrize("items", [RIGHT * 100, "a", 5, None, [], [{}] * 16])
+def test_right_items_pass_and_what_is_short_is_left_to_vllm(items: Any) -> None:
+    check_items(PATH, {"input": items})
+    check_items("/v1/embeddings", {"input": ["a"] * 2_000})
+
+
+# A tool's input that a model wrote wrong, in answers of Anthropic's API:
+
+
+def converted(finish_reason: str, *arguments: str, content: str | None = None) -> dict[str, Any]:
+    messages: Any = object.__new__(AnthropicServingMessages)
+    keep_what_was_written(messages)
+    calls = [{"function": {"name": "describe", "arguments": text}} for text in arguments]
+    message = {"role": "assistant", "content": content, "tool_calls": calls}
+    answer = ChatCompletionResponse.model_validate(
+        {
+            "model": "demo",
+            "choices": [{"index": 0, "message": message, "finish_reason": finish_reason}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        }
+    )
+    found: dict[str, Any] = messages.messages_full_converter(answer).model_dump()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "finish_reason", "stop_reason"),
+    [
+        ("[1, 2]", "stop", "end_turn"),
+        ("5", "tool_calls", "end_turn"),
+        ('{"name": "wor', "length", "max_tokens"),
+        ("", "length", "max_tokens"),
+    ],
+)
+def test_what_is_no_object_comes_as_text(wrong: str, finish_reason: str, stop_reason: str) -> None:
+    answer = converted(finish_reason, wrong)
+    assert [(part["type"], part["text"]) for part in answer["content"]] == [("text", wrong)]
+    assert answer["stop_reason"] == stop_reason
+
+
+def test_the_other_calls_and_the_text_before_stay() -> None:
+    answer = converted("tool_calls", '{"name": "worker"}', "[1]", content="Look:")
+    text, call = answer["content"]
+    assert text["text"] == "Look:\n[1]"
+    assert (call["type"], call["input"]) == ("tool_use", {"name": "worker"})
+    assert answer["stop_reason"] == "tool_use"

@@ -37,24 +37,18 @@ def test_every_change_is_checked_and_tested_as_before_a_landing() -> None:
     assert landing <= {command[command.index("make ") :] for command in checks}
 
 
-def test_what_a_step_sets_is_a_variable_of_the_makefile_or_of_github() -> None:
-    variables = set(re.findall(r"^([A-Z_]+) \?=", MAKEFILE, re.MULTILINE)) | {"GH_TOKEN"}
-    of_the_issue = {"TITLE", "BODY"}
-    assert {name for _, _, env in COMMANDS for name in env} - variables == of_the_issue
-
-
 def test_a_step_that_opens_an_issue_or_a_release_has_the_token_and_the_right_to() -> None:
     with_token = {job for job, _, env in COMMANDS if "GH_TOKEN" in env}
     rights = {
         f"{workflow}/{name}": {
-            right for right, given in job["permissions"].items() if given != "read"
+            right for right, level in job["permissions"].items() if level != "read"
         }
         for workflow, content in WORKFLOWS.items()
         for name, job in content["jobs"].items()
     }
-    assert {job for job, given in rights.items() if given & {"issues", "contents"}} == with_token
+    assert {job for job, found in rights.items() if found & {"issues", "contents"}} == with_token
     assert rights["release/image"] == {"packages"}
-    assert all(len(given) <= 1 for given in rights.values())
+    assert all(len(found) <= 1 for found in rights.values())
 
 
 def test_actions_are_pinned_by_a_commit_with_its_version_and_one_for_each_name() -> None:
@@ -81,10 +75,3 @@ def test_the_image_of_a_release_has_an_sbom_its_provenance_and_a_base_by_digest(
     assert build["with"]["build-args"] == "BASE_IMAGE=${{ steps.release.outputs.base-image }}"
     jobs = WORKFLOWS["release"]["jobs"]
     assert (jobs["image"]["needs"], jobs["publish"]["needs"]) == ("check", "image")
-
-
-def test_a_commits_hooks_are_make_targets() -> None:
-    configured = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
-    entries = [hook["entry"] for repo in configured["repos"] for hook in repo["hooks"]]
-    assert entries
-    assert {entry.removeprefix("make ") for entry in entries} <= TARGETS

@@ -1,0 +1,103 @@
+"""Recipes of well-known models, and the page of pools: as the check finds them.
+
+``WRITE_PAGES=1 .venv/bin/python -m pytest tests/contract/release/test_recipes.py`` writes the
+page's table.
+"""
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from listed import WORKERS
+from presets import candidate
+from recipes import FOLDER, RECIPES, Recipe, known
+from support import ROOT
+from support.doctor import options
+from support.pages import hold
+from support.settings import read_settings
+from support.tables.models import RECORDED
+
+from worker.doctor.candidate import Candidate
+from worker.doctor.gpus import asked
+from worker.doctor.gpus.judge import Judge
+from worker.doctor.gpus.verdicts import Fit, Verdict
+from worker.engine.machine import Gpu, Machine
+from worker.store import Wanted
+from worker.store.hub import locate
+from worker.store.places import Places
+
+POOLS = (
+    *("AMPERE_16", "AMPERE_24", "ADA_24", "AMPERE_48", "ADA_48_PRO"),
+    *("AMPERE_80", "ADA_80_PRO", "HOPPER_141"),
+)
+
+
+def test_there_is_a_file_for_each_recipe_and_none_besides() -> None:
+    names = [recipe.name for recipe in RECIPES]
+    assert sorted(path.stem for path in (ROOT / FOLDER).iterdir()) == sorted(names)
+    assert len(names) >= 30
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_has_no_warning_and_its_gpus_hold_all_of_its_context(recipe: Recipe) -> None:
+    file = ROOT / FOLDER / f"{recipe.name}.yaml"
+    read = read_settings({"VLLM_CONFIG_FILE": str(file)}, WORKERS)
+    assert read.warnings == ()
+    choice = asked.choice(recipe.gpus)
+    settings = yaml.safe_load(file.read_text())
+    verdict = Judge([candidate(settings, options(choice.machine))]).verdict(choice)
+    assert verdict.fit is Fit.FITS, verdict.why
+    if not recipe.pooling:
+        assert read.settings.default_max_tokens > 16
+        assert verdict.context >= 16384
+
+
+@pytest.mark.slow
+def test_the_figures_of_weights_are_those_of_the_models_classes() -> None:
+    # In a process of its own: vLLM changes what transformers builds.
+    command = [sys.executable, "-W", "ignore", str(ROOT / "builder" / "elements.py")]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    printed = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE).stdout
+    counted = json.loads(printed.splitlines()[-1])
+    for name, model in known().items():
+        stored = dict(model["tensors"])
+        # The matrix that is both the first and the last is in the file twice.
+        twice = 151936 * 1024 if name == "Qwen/Qwen3-0.6B" else 0
+        stored["BF16" if "BF16" in stored else "F32"] -= twice
+        assert counted[name] == stored, name
+
+
+def cell(verdict: Verdict) -> str:
+    """Return what a GPU holds of a model: its context, and so long texts at once."""
+    if verdict.fit not in (Fit.FITS, Fit.SHORTER):
+        return "no" if verdict.fit is Fit.NO else verdict.fit.value
+    texts = "any" if math.isinf(verdict.texts) else str(math.floor(verdict.texts))
+    shorter = ", shorter" if verdict.fit is Fit.SHORTER else ""
+    return f"{verdict.context} x {texts}{shorter}"
+
+
+@pytest.mark.parametrize(("machine", "able"), [("x86_64", True), ("aarch64", False)])
+def test_the_page_of_pools_says_what_the_check_finds_on_any_processor(
+    machine: str, able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    for name in dir(torch.cpu):
+        if name.startswith("_is_"):
+            monkeypatch.setattr(torch.cpu, name, lambda: able)
+    rows = []
+    for name, model in RECORDED.items():
+        place = model.write(tmp_path / name)
+        engine = options(Machine(cpu=False, gpus=(Gpu("", 0),))).parse(
+            {"MODEL": str(place), **model.settings}
+        )
+        judge = Judge([Candidate.of(engine, locate(Wanted(str(place)), Places(place)))])
+        cells = (cell(judge.verdict(asked.choice(pool))) for pool in POOLS)
+        rows.append([f"`{model.name}`", name, *cells])
+    hold(ROOT / "docs" / "gpus.md", ("model", "kind", *POOLS), rows)
