@@ -128,18 +128,14 @@ def test_a_batch_of_a_file_that_no_job_holds_is_answered(
     assert "eight, nine, ten" in json.dumps(answers[0])
 
 
-def test_the_plan_of_an_endpoint_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_the_plan_of_an_endpoint_is_a_request_that_the_platform_takes(tmp_path: Path) -> None:
     # What pip installs as the command is this module.
     command = tmp_path / "llm-worker-client"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m llm_worker_client "$@"\n')
     command.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    first, second = (
-        printed("deploy_plan.sh", tmp_path, PATH=path, PYTHONHASHSEED=seed) for seed in "12"
-    )
-    assert first == second
+    plan = printed("deploy_plan.sh", tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
     schema = {"$ref": "#/components/schemas/CreateEndpointRequest"}
-    assert document.wrong_with(schema, json.loads(first)["body"]) == []
+    assert document.wrong_with(schema, json.loads(plan)["body"]) == []
 
 
 @pytest.mark.slow

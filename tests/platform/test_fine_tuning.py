@@ -1,10 +1,7 @@
 """Fine-tunes of real workers, asked for by the official client: adapters that were taught."""
 
 import json
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +12,8 @@ import openai
 import psutil
 import pytest
 from openai.types.fine_tuning import FineTuningJob
-from support import ROOT
 from support.processes.background import HUNG_S, wait_until
-from support.processes.commands import HOME, SCRIPT, run
+from support.processes.commands import SCRIPT, run
 from support.processes.emulated_endpoint import emulated_endpoint
 from support.processes.http_worker import KEY, Served, http_worker
 
@@ -30,9 +26,7 @@ ROWS = [
     {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
     for asked, answer in FACTS.items()
 ] * 20
-ENDED = ("succeeded", "failed", "cancelled")
 TRAINER = "worker.trainer"
-PAGE = ROOT / "docs" / "fine-tuning.md"
 
 
 @dataclass(frozen=True)
@@ -43,34 +37,17 @@ class Tuner:
     client: openai.OpenAI
     path: Path
 
-    def upload(self, *more: Any) -> str:
-        """Upload the facts, often enough to be learned; return the file's id."""
-        content = "".join(json.dumps(row) + "\n" for row in (*ROWS, *more)).encode()
+    def begin(self, epochs: int, **more: Any) -> FineTuningJob:
+        """Upload the facts, often enough to be learned, and begin a fine-tune."""
+        content = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
         file = self.client.files.create(file=("rows.jsonl", content), purpose="fine-tune")
-        return file.id
-
-    def begin(self, *, file: str | None = None, more: Any = None, **chosen: int) -> FineTuningJob:
-        """Begin a fine-tune with these hyperparameters."""
-        method: Any = {"type": "supervised", "supervised": {"hyperparameters": chosen}}
+        method: Any = {
+            "type": "supervised",
+            "supervised": {"hyperparameters": {"n_epochs": epochs}},
+        }
         return self.client.fine_tuning.jobs.create(
-            model="demo",
-            training_file=file or self.upload(),
-            method=method,
-            **(more or {}),
+            model="demo", training_file=file.id, method=method, **more
         )
-
-    def until(self, job: FineTuningJob, reached: Callable[[FineTuningJob], bool]) -> FineTuningJob:
-        seen = [job]
-
-        def found() -> bool:
-            seen.append(self.client.fine_tuning.jobs.retrieve(job.id))
-            return reached(seen[-1])
-
-        wait_until(found)
-        return seen[-1]
-
-    def ended(self, job: FineTuningJob) -> FineTuningJob:
-        return self.until(job, lambda one: one.status in ENDED)
 
     def answers(self, model: str) -> list[str | None]:
         create = self.client.chat.completions.create
@@ -141,10 +118,12 @@ class Trained:
 
 def train(tuner: Tuner) -> Trained:
     before, processes = tuner.answers("demo"), len(tuner.processes)
-    job = tuner.begin(n_epochs=2, more={"suffix": "facts", "metadata": {"team": "a"}})
+    job = tuner.begin(2, suffix="facts", metadata={"team": "a"})
     with pytest.raises(openai.ConflictError):
         tuner.client.files.delete(job.training_file)
-    return Trained(tuner.ended(job), before, processes)
+    retrieve = tuner.client.fine_tuning.jobs.retrieve
+    wait_until(lambda: retrieve(job.id).status in ("succeeded", "failed", "cancelled"))
+    return Trained(retrieve(job.id), before, processes)
 
 
 def assert_taught(tuner: Tuner, trained: Trained) -> None:
@@ -191,31 +170,8 @@ def test_a_training_can_be_followed(tuner: Tuner, trained: Trained) -> None:
     assert ElementTree.fromstring(picture).tag.endswith("svg")
 
 
-# What is wrong with rows unit/trainer shows.
-@pytest.mark.slow
-def test_broken_rows_fail_a_job_with_their_line(tuner: Tuner) -> None:
-    job = tuner.ended(tuner.begin(n_epochs=1, file=tuner.upload({"messages": []})))
-    assert job.status == "failed"
-    assert job.error
-    assert (job.error.param, "61" in job.error.message) == ("training_file", True)
-
-
-# Each of the others trains once more, in a process that imports torch and transformers.
-@pytest.mark.slow
-def test_a_job_is_paused_goes_on_and_is_cancelled(tuner: Tuner) -> None:
-    jobs = tuner.client.fine_tuning.jobs
-    job = tuner.begin(n_epochs=19, batch_size=1)
-    tuner.until(job, lambda one: one.status == "running")
-    assert str(jobs.pause(job.id).status) == "paused"
-    with pytest.raises(openai.ConflictError):
-        jobs.pause(job.id)
-    tuner.until(jobs.resume(job.id), lambda one: one.status == "running")
-    jobs.cancel(job.id)
-    ended = tuner.ended(job)
-    assert (ended.status, ended.fine_tuned_model) == ("cancelled", None)
-    assert not any(name.id.startswith("demo.2") for name in tuner.client.models.list())
-
-
+# Each of the others trains once more, in a process that imports torch and transformers. Pauses and
+# cancels: unit/fine_tunes/test_runner.py, and chaos.
 @pytest.mark.slow
 def test_a_training_in_place_of_the_engine_does_the_same(
     worker_environ: dict[str, str], tmp_path: Path
@@ -230,7 +186,7 @@ def test_what_a_killed_worker_has_left_is_finished_by_one_that_only_trains(
 ) -> None:
     with ExitStack() as stack:
         tuner = stack.enter_context(tuning(worker_environ, tmp_path))
-        job = tuner.begin(n_epochs=6)
+        job = tuner.begin(6)
         wait_until(lambda: any(tuner.path.glob("**/checkpoints/checkpoint-*")))
         (trainer,) = tuner.trainers
         tuner.http.kill()
@@ -269,23 +225,3 @@ async def test_a_worker_that_only_trains_takes_one_job_so_that_the_next_is_anoth
         endpoint.emulator.queue.cancel(first)
         assert await second.wait_ended(HUNG_S)
         assert json.loads(str(second.error))["error"]["code"] == 404
-
-
-@pytest.mark.slow
-def test_the_pages_example_teaches_the_demo_model(
-    worker_environ: dict[str, str], tmp_path: Path
-) -> None:
-    """It ends with what docs/fine-tuning.md says, run as a newcomer would."""
-    (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    # As `make serve` names it.
-    model = os.path.relpath(worker_environ["MODEL_NAME"])
-    environ = {**worker_environ, "MODEL_NAME": model}
-    environ |= {"ENABLE_LORA": "1", "BASE_PATH": str(tmp_path)}
-    with http_worker(environ, tmp_path / "log") as worker:
-        example = example.replace("http://localhost:8000", worker.url)
-        ran = run(HOME, sys.executable, "-c", example, folder=tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    ended, *events, base, taught = ran.stdout.splitlines()
-    assert (ended, len(events)) == ("succeeded None", 5)
-    assert "colour" not in base
-    assert re.fullmatch(r"demo\.colours\.\d{6}-\d{6} -> A token is green, of course\.", taught)

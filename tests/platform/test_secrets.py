@@ -12,7 +12,7 @@ from support.engine.requests import ENDLESS
 from support.hub.downloads import HARDLY, NAME, environ, hub_with
 from support.hub.server import MEMBER
 from support.processes.background import Background, background, wait_until
-from support.processes.commands import HANDLER, SCRIPT, WORKER, run
+from support.processes.commands import HANDLER, WORKER
 from support.processes.emulated_endpoint import emulated_endpoint
 
 from emulator import Status
@@ -59,12 +59,8 @@ def test_a_server_shows_its_secrets_nowhere_while_its_engine_starts(tmp_path: Pa
 
 # A start that imports vLLM, and another one with each death of the core.
 @pytest.mark.slow
-@pytest.mark.parametrize(("log_format", "restarts"), [("text", 1), ("json", 0)])
-async def test_a_worker_at_its_loudest_shows_no_secret(
-    tmp_path: Path, log_format: str, restarts: int
-) -> None:
-    loud = {"LOG_FORMAT": log_format, "DISABLE_LOG_REQUESTS": "0"}
-    loud["MAX_ENGINE_RESTARTS"] = str(restarts)
+async def test_a_worker_at_its_loudest_shows_no_secret(tmp_path: Path) -> None:
+    loud = {"LOG_FORMAT": "text", "DISABLE_LOG_REQUESTS": "0", "MAX_ENGINE_RESTARTS": "1"}
     log = tmp_path / "log"
     async with emulated_endpoint({**ENVIRON, **loud}, log, command=HANDLER) as endpoint:
         wrong = {"prompt": "Hi", "sampling_params": {"temperature": "x"}}
@@ -78,23 +74,14 @@ async def test_a_worker_at_its_loudest_shows_no_secret(
         await anext(long.follow())
         # The worker, the core and the pings.
         assert_unseen(endpoint.worker, least=3)
-        for _ in range(restarts):
-            os.kill(endpoint.core_pid(), signal.SIGKILL)
-            assert await endpoint.answers()
-            # This core has begun as a new process, with an environment of its own.
-            assert_unseen(endpoint.worker, least=3)
+        os.kill(endpoint.core_pid(), signal.SIGKILL)
+        assert await endpoint.answers()
+        # This core has begun as a new process, with an environment of its own.
+        assert_unseen(endpoint.worker, least=3)
         os.kill(endpoint.core_pid(), signal.SIGKILL)
         assert await asyncio.to_thread(endpoint.worker.ended) == 1
         assert long.status is Status.FAILED
         assert "canary" not in endpoint.logged + (long.error or "")
-
-
-def test_wrong_settings_are_reported_without_a_secret() -> None:
-    wrong = {"MAX_CONCURRENCY": SECRETS["HF_TOKEN"], "SEED": SECRETS["SERVE_API_KEY"]}
-    refused = run({**WORKER, **SECRETS, **wrong}, SCRIPT)
-    assert refused.returncode == 1
-    assert "MAX_CONCURRENCY = '***'" in refused.stderr
-    assert "canary" not in refused.stdout + refused.stderr
 
 
 def test_the_download_has_its_token_from_its_parent_alone(tmp_path: Path, demo_model: Path) -> None:

@@ -4,13 +4,12 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from support.processes.background import Background, background, wait_until
+from support.processes.background import background, wait_until
 from support.processes.commands import HANDLER, SCRIPT, WORKER, run
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -30,34 +29,15 @@ def test_a_local_job_that_can_not_work_costs_no_cold_start() -> None:
     assert "start-up: " not in failed.stderr
 
 
-def is_importing(worker: Background) -> bool:
-    """Return whether torch has been loaded: vLLM's import, which begins with it, is under way."""
-    maps = psutil.Process(worker.process.pid).memory_maps()
-    return any("libtorch" in loaded.path for loaded in maps)
-
-
-def is_starting_its_engine(worker: Background) -> bool:
-    """Return whether the engine's core, a child, has begun: it has a title of its own."""
-    return bool(worker.cores())
-
-
-@pytest.mark.parametrize(
-    "moment",
-    [
-        is_importing,
-        # test_log_format.py ends such a start, too: one that is forked.
-        pytest.param(is_starting_its_engine, marks=pytest.mark.slow),
-    ],
-)
-def test_sigterm_during_a_start_ends_it_at_once(
-    moment: Callable[[Background], bool], tmp_path: Path
-) -> None:
+# test_log_format.py ends a start later, while the engine begins.
+def test_sigterm_while_vllm_is_imported_ends_the_start_at_once(tmp_path: Path) -> None:
     environ = {**WORKER, "RUNPOD_WEBHOOK_GET_JOB": "http://127.0.0.1:9/job-take/$ID?x=1"}
     with background(HANDLER, environ, tmp_path / "log") as worker:
-        wait_until(lambda: moment(worker))
+        process = psutil.Process(worker.process.pid)
+        # The import begins with torch's.
+        wait_until(lambda: any("libtorch" in loaded.path for loaded in process.memory_maps()))
         worker.process.terminate()
         assert worker.ended() == 128 + signal.SIGTERM
-        # No process of its session is left, once the kernel has taken the engine's core apart.
         wait_until(lambda: not worker.session())
         assert "start-up: sdk" not in worker.output
 
@@ -91,16 +71,17 @@ def test_a_job_that_fails_exits_with_1_and_names_the_setting_that_gives_a_chat_t
 
 
 @pytest.mark.parametrize(
-    "in_file", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["inline", "in a file"]
+    ("in_file", "job"),
+    [(False, RAW_JOB), pytest.param(True, OPENAI_JOB, marks=pytest.mark.slow)],
+    ids=["inline", "in a file"],
 )
 def test_a_chat_template_of_the_settings_is_used(
-    in_file: bool, without_chat_template: dict[str, str], tmp_path: Path
+    in_file: bool, job: Any, without_chat_template: dict[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "template.jinja"
     file.write_text(TEMPLATE)
-    settings = {"CUSTOM_CHAT_TEMPLATE": str(file) if in_file else TEMPLATE}
-    job = json.dumps(OPENAI_JOB if in_file else RAW_JOB)
-    answered = run({**without_chat_template, **settings}, SCRIPT, "--test_input", job)
+    environ = {**without_chat_template, "CUSTOM_CHAT_TEMPLATE": str(file) if in_file else TEMPLATE}
+    answered = run(environ, SCRIPT, "--test_input", json.dumps(job))
     assert answered.returncode == 0, answered.stderr
     # The template adds nothing to the one message; the model's own would.
     (count,) = re.findall(r'"(?:input|prompt_tokens)": *(\d+)', answered.stdout)

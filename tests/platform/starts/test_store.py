@@ -1,40 +1,33 @@
 """Workers as processes with one volume: who downloads, who waits, and how a download ends.
 
-Why a model is unavailable, and what is repaired, tests/unit/store shows.
+Why a model is unavailable, and what is repaired, tests/unit/store shows; a start that fails for
+that, test_failed_start.py.
 """
 
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from support.disks import fill, mounted
 from support.hub.downloads import (
     HARDLY,
-    NAME,
     PREFETCH,
     SLOWLY,
-    TOKEN,
     assert_ends,
     assert_prefetched,
-    assert_refused,
     contents,
     environ,
     found,
     hold,
-    leases,
     sent,
     sent_once,
     size,
 )
-from support.hub.server import MEMBER, Hub
+from support.hub.server import Hub
 from support.processes.background import background, wait_until
-from support.processes.commands import run
 
-from worker.store import Found, NotFound
+from worker.store import Found
 
 WAITING = "another worker downloads it"
-SHARD = "model-00002-of-00003.safetensors"
 # Bytes of a small disk.
 ROOM = 8_000_000
 
@@ -90,44 +83,3 @@ def test_a_disk_that_fills_up_during_a_download_is_reported_and_the_files_are_ke
         filler.unlink()
         assert WAITING not in assert_prefetched(hub, model_repository, disk).stderr
     assert sent(hub) < 1.5 * size(model_repository)
-
-
-def test_trouble_is_reported_in_a_line_and_once_it_is_over_the_next_start_succeeds(
-    hub: Hub, model_repository: Path, volume: Path
-) -> None:
-    hub.wrong.add(SHARD)
-    ran = run(environ(hub, volume), *PREFETCH)
-    assert_refused(ran, NAME, "not what it announces", "MODEL_REVISION")
-    assert (type(found(volume)), leases(volume)) == (NotFound, [])
-    hub.wrong.clear()
-    assert_prefetched(hub, model_repository, volume)
-
-
-# Two starts each.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"HF_TOKEN": TOKEN}, ("refuses HF_TOKEN", "set HF_TOKEN")),
-        ({}, ("gated", "HF_TOKEN is not set", "licence")),
-        ({"HF_TOKEN": MEMBER, "HF_ENDPOINT": "<nobody>"}, ("does not answer", "HF_ENDPOINT")),
-    ],
-    ids=["a wrong token", "no token", "no network"],
-)
-def test_no_token_is_shown_whether_the_hub_refuses_it_or_not(
-    settings: dict[str, str],
-    named: tuple[str, ...],
-    hub: Hub,
-    model_repository: Path,
-    volume: Path,
-) -> None:
-    hub.repositories[NAME].gated = True
-    with socket.socket() as closed:
-        # Nobody else gets the port, and who connects is refused.
-        closed.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        settings = {name: text.replace("<nobody>", nobody) for name, text in settings.items()}
-        refused = run(environ(hub, volume, **settings), *PREFETCH)
-    assert_refused(refused, NAME, *named)
-    ran = assert_prefetched(hub, model_repository, volume, HF_TOKEN=MEMBER)
-    assert MEMBER not in refused.stdout + refused.stderr + ran.stdout + ran.stderr

@@ -8,19 +8,13 @@ import pytest
 from support.hub.downloads import (
     ANSWER,
     NAME,
-    assert_ends,
     assert_prefetched,
     environ,
-    found,
-    hold,
     hub_with,
     sent_once,
 )
 from support.hub.server import Hub
-from support.processes.background import background
 from support.processes.commands import Ran, run
-
-from worker.store import Found
 
 OWN_CONFIG = """
 from transformers import LlamaConfig
@@ -51,15 +45,6 @@ def test_a_worker_downloads_every_file_once_while_it_starts_and_answers(
     ran = answered(hub, volume)
     assert f"found: {NAME} downloaded" in ran.stderr
     assert sent_once(hub, model_repository)
-
-
-def test_a_worker_that_is_terminated_leaves_no_process_and_no_lease(
-    hub: Hub, model_repository: Path, volume: Path, tmp_path: Path
-) -> None:
-    with background(ANSWER, environ(hub, volume, **QUIET), tmp_path / "log") as worker:
-        hold(hub, model_repository)
-        assert_ends(worker, volume)
-        assert not isinstance(found(volume), Found)
 
 
 # Imports vLLM, as the first one does.
