@@ -8,8 +8,9 @@ from pathlib import Path
 
 from support.processes.background import HUNG_S
 
+from chaos.crew import add_takeovers, empty
 from chaos.lane import Lane, lane
-from chaos.report import Report, percentile, print_line
+from chaos.report import Report, percentile
 from emulator.faults import Action, Call, Fault
 from emulator.payload import Policy
 from worker.batches.parts import GROUP_LINES, GROUP_S
@@ -27,7 +28,7 @@ Scenario = Callable[[Lane, random.Random, int], Awaitable[str]]
 
 async def killed(made: Lane, rng: random.Random, deaths: int) -> str:
     """Kill workers one after the other: the platform's retry, or another worker goes on."""
-    job = made.submit(made.write_input())
+    job = made.send(made.write_input())
     name = made.start()
     for number in range(deaths):
         await made.progress()
@@ -47,13 +48,13 @@ async def killed(made: Lane, rng: random.Random, deaths: int) -> str:
 async def zombie(made: Lane, rng: random.Random, _: int) -> str:
     """Stop a worker until another one has taken over, and let it go on in the middle of that."""
     await made.two()
-    first = made.submit(made.write_input())
+    first = made.send(made.write_input())
     await made.progress(50)
     stopped = first.worker or ""
     async with made.takeover():
         made.emulator.freeze(stopped, HUNG_S)
         job = made.go_on()
-    made.report.check(holds=job.worker not in (None, stopped), otherwise="zombie: no other worker")
+    made.check(job.worker not in (None, stopped), "no other worker")
     # The time begins anew: until the thaw.
     made.emulator.freeze(stopped, rng.uniform(0, 2))
     await job.wait_ended(HUNG_S)
@@ -65,13 +66,14 @@ async def doubled(made: Lane, _: random.Random, __: int) -> str:
     """Deliver one job to two workers at once, which share its shards."""
     names = await made.two()
     made.emulator.faults.add(Fault(on=Call.TAKE, do=Action.DUPLICATE, calls=1))
-    job = made.submit(made.write_input(jobs=2))
+    job = made.send(made.write_input(jobs=2))
     await job.wait_ended(HUNG_S)
-    await made.ended()
+    # Of two workers one may say so before.
+    await made.until(made.batch.ended, "it does not end")
     taken = [made.emulator.queue.worker(name).jobs for name in names]
-    answered = {pid for _, pid, what, _ in made.noted() if what == "ended"}
+    answered = {pid for _, pid, _ in made.answered()}
     both = taken == [1, 1] and len(answered) == len(names)
-    made.report.check(holds=both, otherwise=f"doubled: {taken} jobs, {len(answered)} answered")
+    made.check(both, f"{taken} jobs, {len(answered)} answered")
     return "completed"
 
 
@@ -90,7 +92,7 @@ async def timed_out(made: Lane, _: random.Random, __: int) -> str:
 async def stopped(made: Lane, _: random.Random, __: int) -> str:
     """Stop the worker as the platform does, with SIGTERM, while another one waits."""
     await made.two()
-    job = made.submit(made.write_input())
+    job = made.send(made.write_input())
     await made.progress(50)
     name = job.worker or ""
     again = made.go_on()
@@ -106,16 +108,15 @@ async def stopped(made: Lane, _: random.Random, __: int) -> str:
 async def cancelled(made: Lane, _: random.Random, __: int) -> str:
     """Cancel in the middle, and after the end."""
     await made.two()
-    job = made.submit(made.write_input())
+    job = made.send(made.write_input())
     await made.progress(50)
     cancel = {"route": f"/v1/batches/{made.batch.id}/cancel", "method": "POST"}
-    asked = made.submit(cancel)
+    asked = made.send(cancel)
     await asked.wait_ended(HUNG_S)
     await job.wait_ended(HUNG_S)
-    late = made.submit(cancel)
+    late = made.send(cancel)
     await late.wait_ended(HUNG_S)
-    refused = "can't be cancelled" in (late.error or "")
-    made.report.check(holds=refused, otherwise=f"a cancel after the end: {late.status}")
+    made.check("can't be cancelled" in str(late.error), f"a cancel after the end: {late.status}")
     return "cancelled"
 
 
@@ -125,70 +126,28 @@ OTHERS: tuple[Scenario, ...] = (zombie, doubled, timed_out, stopped, cancelled)
 async def run(deaths: int, real: int, seed: int, folder: Path) -> Report:
     """Kill so many workers of scripted engines and of real ones, and disturb others otherwise."""
     report = Report(f"batches, {deaths} and {real} deaths, seed {seed}")
-    place = folder / "batches"
-    shutil.rmtree(place, ignore_errors=True)
+    place = empty(folder / "batches")
+
+    async def ran(name: str, scenario: Scenario, share: int = 1, *, real: bool = False) -> Lane:
+        count = share * (REAL_LINES_A_DEATH if real else LINES_A_DEATH) + 200
+        async with lane(place / name, report, count, real=real) as made:
+            status = await scenario(made, random.Random(f"{seed}/{name}"), share)
+            made.check_end(status)
+        return made
+
     shares = [deaths // LANES + (index < deaths % LANES) for index in range(LANES)]
-    lanes = [(killed, share, False) for share in shares if share]
-    if real:
-        lanes.append((killed, real, True))
-    ran = await asyncio.gather(
-        *(
-            _lane(
-                "real" if is_real else f"kills {index}",
-                scenario,
-                share,
-                is_real,
-                (seed, place, report),
-            )
-            for index, (scenario, share, is_real) in enumerate(lanes)
-        )
-    )
-    ran += await asyncio.gather(
-        *(_lane(one.__name__, one, 1, False, (seed, place, report)) for one in OTHERS)
-    )
-    _add_figures(report, ran)
+    kills = [ran(f"kills-{index}", killed, share) for index, share in enumerate(shares) if share]
+    kills += [ran("real", killed, real, real=True)] if real else []
+    lanes = [*await asyncio.gather(*kills)]
+    lanes += await asyncio.gather(*(ran(one.__name__, one) for one in OTHERS))
+    lost = [pair for made in lanes for pair in zip(made.lost, made.oldest_s, strict=True)]
+    for number, age in lost:
+        holds = number <= GROUP_LINES or age <= GROUP_S + COMMIT_S
+        report.check(holds, f"a death: {number} lines lost, {age:.1f} s")
+    numbers = [number for number, _ in lost]
+    middle, most = percentile(numbers, 0.5), max(numbers, default=0)
+    report.figures.append(f"lines lost a death p50 {middle:g}, max {most}")
+    for is_real, what in ((False, "scripted takeovers"), (True, "real takeovers")):
+        add_takeovers(report, what, [made for made in lanes if made.real is is_real])
     shutil.rmtree(place, ignore_errors=True)
     return report
-
-
-async def _lane(
-    name: str, scenario: Scenario, deaths: int, real: bool, shared: tuple[int, Path, Report]
-) -> Lane:
-    seed, place, report = shared
-    count = deaths * (REAL_LINES_A_DEATH if real else LINES_A_DEATH) + 200
-    async with lane(place / name.replace(" ", "-"), report, name, count, real=real) as made:
-        status = await scenario(made, random.Random(f"{seed}/{name}"), deaths)
-        made.check_end(status)
-    return made
-
-
-def _add_figures(report: Report, ran: list[Lane]) -> None:
-    """Print a row for each batch.
-
-    Its lines; the times until another attempt had durable ones; lines that were begun again,
-    answered again (of the scripted engine's, which notes it), and durable in two parts; what was
-    answered and not durable when a worker was killed (likewise); how often the batch was looked at.
-    """
-    row = "  {:10} {:>5} {:>9} {:>8} {:>11} {:>14} {:>13} {:>13} {:>12} {:>5}  {}"
-    heads = ("lines", "takeovers", "longest", "begun again", "answered again", "durable again")
-    print_line(row.format("", *heads, "lost, a death", "oldest of it", "looks", ""))
-    for made in ran:
-        for number, age in zip(made.lost, made.oldest_s, strict=True):
-            holds = number <= GROUP_LINES or age <= GROUP_S + COMMIT_S
-            report.check(holds=holds, otherwise=f"{made.name}: {number} lines lost, {age:.1f} s")
-        took = f"{max(made.takeovers_s):.1f} s" if made.takeovers_s else "-"
-        answered = made.answered_again()
-        again = (made.begun_again(), "-" if answered is None else answered, made.durable_again())
-        lost = f"{max(made.lost)} lines" if made.lost else "-"
-        oldest = f"{max(made.oldest_s):.2f} s" if made.oldest_s else "-"
-        figures = (made.count, len(made.takeovers_s), took, *again, lost, oldest, made.reads)
-        bad = any(one.startswith(f"{made.name}:") for one in report.broken)
-        print_line(row.format(made.name, *map(str, figures), "bad" if bad else "good"))
-    all_lost = [one for made in ran for one in made.lost]
-    for real, what in ((False, "scripted"), (True, "real")):
-        took_s = [one for made in ran if made.real is real for one in made.takeovers_s]
-        if took_s:
-            middle, longest = percentile(took_s, 0.5), max(took_s)
-            report.figures.append(f"{what} takeovers p50 {middle:.1f} s, max {longest:.1f}")
-    middle, most = percentile(all_lost, 0.5), max(all_lost, default=0)
-    report.figures.append(f"lines lost a death p50 {middle:g}, max {most}")

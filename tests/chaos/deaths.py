@@ -24,7 +24,7 @@ from chaos.watch import lasting_endpoint
 from chaos.workload import Ending, counts, details, ending_of, is_stream, known_job
 from emulator import Job
 
-SCRIPT = Path(__file__).with_name("raising.py")
+SCRIPT = Path(__file__).parent / "workers" / "raising.py"
 CALLERS = 16
 LONGEST_PAUSE_S = 3.0  # between service that is back and the next death
 # Rounds after which the worker's size is the one that all others are compared with.
@@ -46,6 +46,13 @@ class Cause(StrEnum):
     STOPPED = "stopped"
     RAISED = "raised"
     BOMB = "kept busy"
+
+
+SIGNALS = {
+    Cause.KILLED: signal.SIGKILL,
+    Cause.STOPPED: signal.SIGSTOP,
+    Cause.RAISED: signal.SIGUSR1,
+}
 
 
 @dataclass
@@ -76,40 +83,27 @@ class Run:
         kind = "begun" if begun else "not begun"
         self.endings[f"{kind}, {ending}"] += 1
         allowed = {Ending.WHOLE, Ending.RETRYABLE} if begun else {Ending.WHOLE, Ending.REFUSED}
-        self.report.check(
-            holds=ending in allowed, otherwise=f"a job, {kind}, is {ending}: {details(job)}"
-        )
+        self.report.check(ending in allowed, f"a job, {kind}, is {ending}: {details(job)}")
 
     async def strike(self, name: str, cause: Cause) -> None:
         """End a core, and wait until a job that is handed in now is answered."""
         before, began = set(self.endpoint.worker.cores()), time.monotonic()
         bomb = self._strike(cause)
         async with asyncio.timeout(HUNG_S):
-            while set(await asyncio.to_thread(self._cores)) & before:
+            while before & {*await asyncio.to_thread(self.endpoint.worker.cores)}:
                 await asyncio.sleep(0.05)
-        holds = await self.endpoint.answers()
-        self.report.check(holds=holds, otherwise=f"{name}: no service")
+        self.report.check(await self.endpoint.answers(), f"{name}: no service")
         self.back_s.setdefault(cause, []).append(time.monotonic() - began)
         if bomb is not None:
             assert await bomb.wait_ended(HUNG_S), self.endpoint.logged
         self.sizes.append(self._size())
 
     def _strike(self, cause: Cause) -> Job | None:
-        signals = {
-            Cause.KILLED: signal.SIGKILL,
-            Cause.STOPPED: signal.SIGSTOP,
-            Cause.RAISED: signal.SIGUSR1,
-        }
-        if cause in signals:
-            os.kill(self.endpoint.core_pid(), signals[cause])
+        if cause in SIGNALS:
+            os.kill(self.endpoint.core_pid(), SIGNALS[cause])
             return None
         params = {"guided_regex": BOMB, "min_tokens": 40, "max_tokens": 40}
         return self.endpoint.submit({"prompt": "Hi", "sampling_params": params, "stream": True})
-
-    def _cores(self) -> list[int]:
-        worker = psutil.Process(self.endpoint.worker.process.pid)
-        children = worker.children(recursive=True)
-        return [child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
     def _size(self) -> tuple[int, int, int]:
         worker = psutil.Process(self.endpoint.worker.process.pid)
@@ -144,7 +138,6 @@ def _add_figures(run_: Run) -> None:
         report.figures.append(f"{len(seconds)} {cause}: back after p50 {p50:.1f} s, max {most:.1f}")
     report.figures.append(counts(run_.endings))
     first, last = run_.sizes[min(WARM, len(run_.sizes)) - 1], run_.sizes[-1]
-    for what, before, after in zip(("memory", "files", "processes"), first, last, strict=True):
-        report.figures.append(f"{what} {before} -> {after}")
-        if after > MOST_GROWTH * before:
-            report.missed.append(f"{what}: {after}, not {MOST_GROWTH} x {before}")
+    report.figures.append(f"memory, files and processes {first} -> {last}")
+    if any(after > MOST_GROWTH * before for before, after in zip(first, last, strict=True)):
+        report.missed.append(f"growth to {last}: more than {MOST_GROWTH} x {first}")

@@ -3,10 +3,9 @@
 import asyncio
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from support.processes.emulated_endpoint import EmulatedEndpoint
 from chaos.report import Report
 from chaos.watch import lasting_endpoint
 from chaos.workload import Ending, counts, details, ending_of, job_input, long_job, runs, text_of
-from emulator import Action, Call, Fault, Job, Status
+from emulator import Action, Call, Fault
 
 CLIENTS = 128  # jobs at once, and slots
 # All prompts in one step: vLLM's engine for CPUs dies of a prompt that has a seed and is computed
@@ -56,34 +55,16 @@ class Question:
         return job_input(self.text, params, raw=self.raw, stream=stream)
 
 
-@dataclass
-class Outage:
-    """When it was (time.monotonic), and what it did to the worker."""
-
-    began: float = 0.0
-    ended: float = 0.0
-    bytes_before: int = 0
-    bytes_at_end: int = 0
-    held: list[Job] = field(default_factory=list)  # jobs that it met, without the long streams
-
-    @property
-    def last_done_s(self) -> float:
-        """How long after it the last of its jobs was answered; none is if its take was lost."""
-        answered = [job for job in self.held if job.status is not Status.TIMED_OUT]
-        return max((job.ended_at or 0.0 for job in answered), default=self.ended) - self.ended
-
-
 class Run:
     """All questions of a run, asked by clients that send a job again when it failed."""
 
     def __init__(self, endpoint: EmulatedEndpoint, jobs: int, seed: int, outage_s: float) -> None:
         self.report = Report(f"faults, {jobs} jobs, {outage_s:.0f} s of outage, seed {seed}")
         self.attempts = Counter[str]()
-        self.outage = Outage()
+        self.bytes_before = self.bytes_at_end = 0  # of the outage
         self._endpoint = endpoint
         self._questions = [Question.draw(seed, number) for number in range(jobs // 2)]
         self._texts: dict[tuple[int, bool], str] = {}
-        self._open: set[Job] = set()
         self._timed_out: list[str] = []
         self._outage_s = outage_s
 
@@ -109,9 +90,7 @@ class Run:
         name = f"question {question.number}, {'stream' if stream else 'whole'}"
         for _ in range(MOST_ATTEMPTS):
             job = self._endpoint.submit(question.job_input(stream=stream))
-            self._open.add(job)
             await job.wait_ended()
-            self._open.discard(job)
             ending = ending_of(job)
             self.attempts[ending] += 1
             if ending is Ending.WHOLE:
@@ -126,42 +105,36 @@ class Run:
 
     async def _cut_off(self) -> None:
         """Answer with 503 for one half of the outage, and refuse connections for the other."""
-        outage, faults = self.outage, self._endpoint.emulator.faults
+        faults = self._endpoint.emulator.faults
         streams = [long_job(random.Random(number), stream=True) for number in range(LONG_STREAMS)]
         streaming = [self._endpoint.submit(stream) for stream in streams]
         await asyncio.gather(*(runs(job, chunks=1) for job in streaming))
-        outage.bytes_before = self._resident_bytes()
-        outage.held = list(self._open)
-        outage.began = time.monotonic()
+        self.bytes_before = self._resident_bytes()
         half_s = self._outage_s / 2
         for call in Call:
             faults.add(Fault(on=call, do=Action.STATUS, status=503, seconds=half_s))
         await asyncio.sleep(half_s)
         await self._endpoint.emulator.refuse(half_s)
         await asyncio.sleep(half_s)
-        outage.ended = time.monotonic()
-        outage.bytes_at_end = self._resident_bytes()
+        self.bytes_at_end = self._resident_bytes()
         for job in streaming:
             await job.wait_ended()
             ending = ending_of(job)
             self.attempts[ending] += 1
             self.report.check(
-                holds=ending in (Ending.WHOLE, Ending.RETRYABLE, Ending.TIMED_OUT),
-                otherwise=f"a stream of the outage: {ending}: {details(job)}",
+                ending in (Ending.WHOLE, Ending.RETRYABLE, Ending.TIMED_OUT),
+                f"a stream of the outage: {ending}: {details(job)}",
             )
 
     def _resident_bytes(self) -> int:
         """Return the resident memory of the worker, without its engine's core."""
-        rss: int = psutil.Process(self._endpoint.worker.process.pid).memory_info().rss
-        return rss
+        return int(psutil.Process(self._endpoint.worker.process.pid).memory_info().rss)
 
     def check_timed_out(self) -> None:
         """Check that jobs have timed out only if the worker never got them: their take was lost."""
         logged = self._endpoint.logged
         for job_id in self._timed_out:
-            self.report.check(
-                holds=job_id not in logged, otherwise=f"{job_id} timed out in the worker's hands"
-            )
+            self.report.check(job_id not in logged, f"{job_id} timed out in the worker's hands")
 
     def compare_twins(self) -> None:
         for question in self._questions:
@@ -169,26 +142,23 @@ class Run:
                 self._texts.get((question.number, stream)) for stream in (False, True)
             )
             self.report.check(
-                holds=whole == streamed or whole is None or streamed is None,
-                otherwise=f"question {question.number}: {streamed!r} streamed, {whole!r} whole",
+                whole == streamed or whole is None or streamed is None,
+                f"question {question.number}: {streamed!r} streamed, {whole!r} whole",
             )
 
     def add_figures(self, requests: Iterable[str]) -> None:
-        report, outage = self.report, self.outage
+        report = self.report
         lost = 2 * len(self._questions) - len(self._texts)
         report.figures.append(f"{lost} lost, {counts(self.attempts)}")
         met = Counter(json.loads(line).get("fault") for line in requests)
         del met[None]
         report.figures.append("faults met: " + counts(met))
-        growth = outage.bytes_at_end / outage.bytes_before
+        growth = self.bytes_at_end / self.bytes_before
         report.figures.append(
-            f"memory at the end of the outage {growth:.3f} x of {outage.bytes_before / 1e6:.0f} MB"
+            f"memory at the end of the outage {growth:.3f} x of {self.bytes_before / 1e6:.0f} MB"
         )
         if growth > GROWTH_GOAL:
             report.missed.append(f"memory: {growth:.2f} x, not {GROWTH_GOAL}")
-        report.figures.append(
-            f"the last of its jobs was answered {outage.last_done_s:.1f} s after it"
-        )
 
 
 async def run(jobs: int, seed: int, outage_s: float, folder: Path) -> Report:

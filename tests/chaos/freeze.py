@@ -67,8 +67,8 @@ class Run:
         ending = ending_of(job, ANSWERS[LONGEST])
         self.endings[ending] += 1
         self.report.check(
-            holds=ending in (Ending.WHOLE, Ending.RETRYABLE),
-            otherwise=f"{name}: the frozen stream is {ending}: {details(job)}",
+            ending in (Ending.WHOLE, Ending.RETRYABLE),
+            f"{name}: the frozen stream is {ending}: {details(job)}",
         )
 
     def _freeze(self) -> None:
@@ -87,13 +87,11 @@ class Run:
         if job.chunks:
             self.first_tokens_s.append(job.chunks[0].at - thawed)
         ending = ending_of(job, ANSWERS[FIRST])
-        self.report.check(
-            holds=ending is Ending.WHOLE, otherwise=f"{name}: the first job is {ending}"
-        )
+        self.report.check(ending is Ending.WHOLE, f"{name}: the first job is {ending}")
         lines = self._thawed()[self._thaws :]
         self.report.check(
-            holds=len(lines) == 1 and abs(lines[0] - self._seconds) <= 2,
-            otherwise=f"{name}: the log says a thaw after {lines} s",
+            len(lines) == 1 and abs(lines[0] - self._seconds) <= 2,
+            f"{name}: the log says a thaw after {lines} s",
         )
 
     def _thawed(self) -> list[int]:
@@ -112,9 +110,7 @@ async def run(freezes: tuple[int, int], seconds: float, seed: int, folder: Path)
                 await run_.idle(f"freeze {number} (idle)", rng)
             else:
                 await run_.streaming(f"freeze {number} (streaming)", rng)
-        report.check(
-            holds="engine died" not in endpoint.logged, otherwise="the engine was declared dead"
-        )
+        report.check("engine died" not in endpoint.logged, "the engine was declared dead")
     report.goal("from the thaw to the first token", run_.first_tokens_s, 1, GOAL_S)
     if run_.endings:
         report.figures.append(f"frozen streams: {counts(run_.endings)}")

@@ -33,7 +33,7 @@ class Report:
     broken: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
 
-    def check(self, *, holds: bool, otherwise: str) -> None:
+    def check(self, holds: object, otherwise: str) -> None:
         if not holds:
             self.broken.append(otherwise)
 

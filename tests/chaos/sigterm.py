@@ -138,19 +138,13 @@ def _next_job(kind: Kind, rng: random.Random) -> tuple[dict[str, Any], str | Non
 
 def _check(round_: Round, report: Report, endings: Counter[str]) -> None:
     report.check(
-        holds=round_.left == [],
-        otherwise=f"{round_.name} ({round_.kind}): {len(round_.left)} processes are left",
+        round_.left == [], f"{round_.name} ({round_.kind}): {len(round_.left)} processes are left"
     )
     if round_.kind is Kind.TWICE:
         # What ran is lost, as when a container is taken away.
-        report.check(
-            holds=round_.status is not None, otherwise=f"{round_.name}: two signals don't end it"
-        )
+        report.check(round_.status is not None, f"{round_.name}: two signals don't end it")
         return
-    report.check(
-        holds=round_.status == 0,
-        otherwise=f"{round_.name} ({round_.kind}): exit status {round_.status}",
-    )
+    report.check(round_.status == 0, f"{round_.name} ({round_.kind}): exit status {round_.status}")
     for job, text in round_.jobs:
         ending = ending_of(job, text)
         endings[ending] += 1

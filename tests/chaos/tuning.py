@@ -3,113 +3,127 @@
 import asyncio
 import json
 import math
-import os
-import signal
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from support.engine.scripted import settings
-from support.processes.background import HUNG_S, Background, background
+from support.processes.background import HUNG_S
 from support.processes.commands import SCRIPT, WORKER
-from support.processes.emulated_endpoint import BackgroundWorker
 from support.processes.http_worker import Served
 
+from chaos.crew import Crew, crew
 from chaos.report import Report
-from chaos.trainings import TRAINER, Numbers, trainers
-from emulator import Emulator, Job, LostAs, Options
+from emulator import Job
 from worker.fine_tunes.attempt import durable_step
 from worker.fine_tunes.events import by_step, events
 from worker.fine_tunes.request import Result
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
+from worker.trainer.spec import CHECKED, CHECKPOINTS, EVENTS, WRITING
 from worker.volume.adapters import FILES, MADE, WEIGHTS
 from worker.volume.lease import Leases
 
+TRAINER = "worker.trainer"
 ROWS, EPOCHS, BATCH = 400, 5, 4
 # The part of the rows that is not held out.
 TRAINED = 0.9
 INPUT = "inbox/rows.jsonl"
-# Between two looks at the volume: some moments are short.
-LOOK_S = 0.001
 # What losses may differ by from those of a run that nobody disturbed.
 NEAR = 1e-3
 LOSSES = ("train_loss", "valid_loss")
-# Seconds; longer than a worker counts as alive, and trains, on a busy machine.
-STUCK_S = 150.0
 
 
-class Stuck(Exception):
-    """What a scenario waits for does not come."""
+@dataclass(frozen=True)
+class Numbers:
+    """What a training came to.
+
+    ``losses`` are by step and name, ``seconds`` from its request to its end.
+    """
+
+    steps: int
+    losses: dict[tuple[int, str], float]
+    weights: bytes
+    seconds: float
+
+    def distance(self, other: "Numbers") -> float:
+        """Return the most that a loss differs by; infinite if one lacks steps."""
+        if self.losses.keys() != other.losses.keys():
+            return math.inf
+        return max(abs(loss - other.losses[key]) for key, loss in self.losses.items())
+
+
+def trainers(place: Path) -> list[psutil.Process]:
+    """Return the processes that train, or check rows, below a directory."""
+    found = []
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = one.cmdline()
+            ours = any(part.startswith(TRAINER) for part in command)
+            if ours and any(part.startswith(str(place)) for part in command):
+                found.append(one)
+    return found
+
+
+def lives(process: psutil.Process) -> bool:
+    """Return whether a process has not ended; a zombie has."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def own_memory(process: psutil.Process) -> int:
+    """Return the bytes that are in memory, but for what files are mapped, as libraries are."""
+    memory = process.memory_info()
+    return int(memory.rss - memory.shared)
+
+
+def moments(fine_tune: FineTune, before: int) -> dict[str, Callable[[], bool]]:
+    """Return how it is seen that an attempt after so many others is in the middle of something."""
+
+    def newest(*names: str) -> bool:
+        attempts = fine_tune.attempts()
+        return len(attempts) > before and any((attempts[-1] / name).exists() for name in names)
+
+    def writing() -> bool:
+        attempts = fine_tune.attempts()[before:]
+        hidden = f"{CHECKPOINTS}/.*"
+        return any(any(one.glob(f"{WRITING}/*")) or any(one.glob(hidden)) for one in attempts)
+
+    return {
+        "begun": lambda: newest(EVENTS),
+        "checking": lambda: newest(EVENTS) and not newest(CHECKED),
+        "writing": writing,
+        "publishing": lambda: fine_tune.publishing is not None,
+    }
 
 
 @dataclass
-class Tuning:
-    """A volume and its workers.
+class Tuning(Crew):
+    """A volume, its fine-tunes and its workers."""
 
-    Args:
-        root: of the volume.
-        emulator: whose jobs run its fine-tunes.
-        report: what it adds to.
-    """
-
-    root: Path
-    emulator: Emulator
-    report: Report
-    workers: dict[str, Background] = field(default_factory=dict)
-    # For the table.
+    # Some moments are short.
+    look_s: float = 0.001
     count: int = 0
-    disturbances: int = 0
     attempts: int = 0
+    # The most that a loss differs by from that of a run that nobody disturbed.
     apart: float = 0.0
-    same: str = "-"
-    cancels_s: list[float] = field(default_factory=list)
-    takeovers_s: list[float] = field(default_factory=list)
-    _exits: ExitStack = field(default_factory=ExitStack)
-    _started: int = 0
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return self.root.name
 
     def start(self, *options: str) -> str:
         """Start a further worker, and return its id; with options one that is no endpoint's."""
-        self._started += 1
-        name = f"worker-{self._started}"
         environ = {**WORKER, "BASE_PATH": str(self.root), "ENABLE_LORA": "1"}
-        if not options:
-            environ |= self.emulator.worker_environ(name)
-        command = [SCRIPT, *(options or ["--train"])]
-        log = self.root.with_name(f"{self.name}-{name}.log")
-        running = self._exits.enter_context(background(command, environ, log))
-        self.workers[name] = running
-        if not options:
-            self.emulator.queue.worker(name).process = BackgroundWorker(running)
-        return name
-
-    async def ready(self, name: str) -> None:
-        """Wait until a worker has asked for jobs."""
-        worker = self.emulator.queue.worker(name)
-        ready = await worker.changed.wait_for(lambda: worker.ready, HUNG_S)
-        self.check(holds=ready, otherwise=f"{name} never asked for a job")
-
-    async def two(self) -> tuple[str, str]:
-        names = self.start(), self.start()
-        for name in names:
-            await self.ready(name)
-        return names
+        return self.begin_worker([SCRIPT, *(options or ["--train"])], environ, asks=not options)
 
     def submit(self, **spec: Any) -> Job:
         """Submit a job that creates a fine-tune, or runs the one that is named."""
         hyperparameters = {"epochs": EPOCHS, "batch_size": BATCH}
         created = {"training_path": INPUT, "hyperparameters": hyperparameters}
-        return self.emulator.queue.submit({"input": {"fine_tune": spec or created}})
+        return self.send({"fine_tune": spec or created})
 
     async def served(self, name: str) -> FineTune:
         """Wait until a worker serves HTTP, and create a fine-tune there."""
@@ -137,26 +151,11 @@ class Tuning:
     def all(self) -> list[FineTune]:
         return FineTunes.of(settings(BASE_PATH=str(self.root))).all()
 
-    def check(self, *, holds: bool, otherwise: str) -> None:
-        self.report.check(holds=holds, otherwise=f"{self.name}: {otherwise}")
-
-    async def until(self, condition: Callable[[], object], otherwise: str) -> None:
-        """Wait for what is on the volume.
-
-        Raises:
-            Stuck: it does not come.
-        """
-        deadline = time.monotonic() + STUCK_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise Stuck(otherwise)
-            await asyncio.sleep(LOOK_S)
-
     async def ended(self, *jobs: Job) -> None:
         """Wait until jobs have ended well."""
         for job in jobs:
             await job.wait_ended(HUNG_S)
-            self.check(holds=job.error is None, otherwise=f"a job failed: {job.error}")
+            self.check(job.error is None, f"a job failed: {job.error}")
 
     def trainers(self, fine_tune: FineTune | None = None) -> list[psutil.Process]:
         """Return the processes that train, and check rows, of all or one on this volume."""
@@ -172,7 +171,7 @@ class Tuning:
         """Wait for so long, but not until its adapter is being published."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and fine_tune.publishing is None:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self.look_s)
 
     async def further(self, fine_tune: FineTune, epochs: int) -> None:
         """Wait for a checkpoint so many epochs after the newest, but not for the last but one.
@@ -203,13 +202,6 @@ class Tuning:
                 if TRAINER in one.cmdline():
                     one.kill()
 
-    async def kill(self, name: str) -> None:
-        """Kill a worker, and give its jobs back to the queue."""
-        running = self.workers.pop(name)
-        os.killpg(running.process.pid, signal.SIGKILL)
-        await asyncio.to_thread(running.kill)
-        self.emulator.queue.lose(self.emulator.queue.worker(name))
-
     def numbers(self, fine_tune: FineTune) -> Numbers:
         result = fine_tune.result
         assert result, fine_tune.id
@@ -226,17 +218,14 @@ class Tuning:
     def _check_succeeded(self, fine_tune: FineTune, result: Result, reference: Numbers) -> None:
         """Check that it has ended as one that nobody has disturbed."""
         found = self.numbers(fine_tune)
-        same = found.steps == reference.steps
-        self.check(holds=same, otherwise=f"{found.steps} steps, not {reference.steps}")
+        self.check(found.steps == reference.steps, f"{found.steps} steps, not {reference.steps}")
         self.apart = max(self.apart, found.distance(reference))
-        self.check(holds=self.apart < NEAR, otherwise=f"losses differ by {self.apart:g}")
-        same = found.weights == reference.weights and self.same != "no"
-        self.same = "yes" if same else "no"
+        self.check(self.apart < NEAR, f"losses differ by {self.apart:g}")
         for name in (result.adapter, *(one.name for one in result.checkpoints)):
             place = self.root / "adapters" / (name or "-")
             files = {file.name for file in place.iterdir()} if place.is_dir() else set()
             whole = files == {*FILES, MADE} and len(found.weights) == _size(place / WEIGHTS)
-            self.check(holds=whole, otherwise=f"the adapter {name} has {sorted(files)}")
+            self.check(whole, f"the adapter {name} has {sorted(files)}")
 
     def check_end(self, reference: Numbers) -> None:
         """Check that all have ended, as one that nobody has disturbed, or been cancelled.
@@ -251,21 +240,16 @@ class Tuning:
                 self._check_succeeded(one, result, reference)
             else:
                 holds = result is not None and result.status == "cancelled"
-                self.check(holds=holds, otherwise=f"{one.status}: {result and result.error}")
+                self.check(holds, f"{one.status}: {result and result.error}")
         left = [one.pid for one in self.trainers()]
-        self.check(holds=not left, otherwise=f"processes are left: {left}")
+        self.check(not left, f"processes are left: {left}")
         results = [result for one in self.all() if (result := one.result)]
         expected = {one.name for result in results for one in result.checkpoints}
         expected |= {result.adapter for result in results}
         adapters = self.root / "adapters"
         there = {path.name for path in adapters.iterdir()} if adapters.is_dir() else set()
         wrong = there ^ {name for name in expected if name}
-        self.check(holds=not wrong, otherwise=f"adapters too many or missing: {sorted(wrong)}")
-
-    def close(self) -> None:
-        for running in self.workers.values():
-            running.kill()
-        self._exits.close()
+        self.check(not wrong, f"adapters too many or missing: {sorted(wrong)}")
 
 
 def _size(path: Path) -> int:
@@ -275,13 +259,8 @@ def _size(path: Path) -> int:
 @asynccontextmanager
 async def tuning(root: Path, report: Report) -> AsyncIterator[Tuning]:
     """Make a volume with rows, and an emulator; leaving ends the workers."""
-    await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
-    pairs = ({"prompt": f"Say {n % 7}.", "response": f"It is {n % 7}."} for n in range(ROWS))
-    (root / "inbox").mkdir(exist_ok=True)
-    (root / INPUT).write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
-    async with Emulator(Options(take_poll_s=1, lost_as=LostAs.REQUEUED)) as emulator:
-        made = Tuning(root, emulator, report)
-        try:
-            yield made
-        finally:
-            await asyncio.to_thread(made.close)
+    async with crew(Tuning, root, report) as made:
+        pairs = ({"prompt": f"Say {n % 7}.", "response": f"It is {n % 7}."} for n in range(ROWS))
+        (root / "inbox").mkdir(exist_ok=True)
+        (root / INPUT).write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
+        yield made

@@ -2,8 +2,8 @@
 
     python answering.py <volume> <notes>
 
-A note is a line of four words: when (by the machine's monotonic clock), the process, "begun" or
-"ended", and the text that was asked.
+A note is a line of three words: when a text was answered (by the machine's monotonic clock), by
+which process, and the text that was asked.
 """
 
 import sys
@@ -25,7 +25,7 @@ LINE_S = 0.08
 
 
 class Noting(ScriptedEngine):
-    """Notes each line where a process that is killed has it written already."""
+    """Notes what it answered where a process that is killed has it written already."""
 
     slots = SLOTS
 
@@ -40,14 +40,10 @@ class Noting(ScriptedEngine):
         request_id: str,
         usage: Usage | None = None,
     ) -> AsyncGenerator[asgi.Head | bytes, None]:
-        name = body["messages"][-1]["content"] if body else "-"
-        self._note("begun", name)
         async for part in super().call(path, body, request_id, usage):
             yield part
-        self._note("ended", name)
-
-    def _note(self, what: str, name: str) -> None:
-        self._notes.write(f"{time.monotonic():.6f} {getpid()} {what} {name}\n".encode())
+        name = body["messages"][-1]["content"] if body else "-"
+        self._notes.write(f"{time.monotonic():.6f} {getpid()} {name}\n".encode())
 
 
 if __name__ == "__main__":
