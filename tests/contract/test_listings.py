@@ -3,7 +3,6 @@
 import json
 import re
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import listings
@@ -44,21 +43,6 @@ def test_the_committed_files_are_up_to_date(made: dict[str, str]) -> None:
     assert listings.differing(made) == [], "run: make listings"
 
 
-@pytest.mark.slow
-def test_a_check_names_the_files_that_are_missing_or_differ_and_writes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listings, "ROOT", tmp_path)
-    (tmp_path / "docs").mkdir()
-    listings.main([])
-    listings.main(["--check"])
-    (tmp_path / "worker-config.json").write_text("{}")
-    (tmp_path / ".runpod" / "hub.json").unlink()
-    with pytest.raises(SystemExit, match=r": worker-config.json, .runpod/hub.json; run: make lis"):
-        listings.main(["--check"])
-    assert (tmp_path / "worker-config.json").read_text() == "{}"
-
-
 # The platform's forms:
 
 
@@ -86,14 +70,6 @@ def test_the_hubs_fields_fit_their_types(hub_listing: Json) -> None:
         assert field["type"] == "string" or "options" not in field
 
 
-def test_the_listing_for_load_balancing_differs_by_its_type_only(made: dict[str, str]) -> None:
-    queue, balanced = (
-        json.loads(made[name]) for name in (".runpod/hub.json", ".runpod/load-balancing/hub.json")
-    )
-    assert balanced["config"].pop("endpointType") == "LB"
-    assert balanced == queue
-
-
 def test_both_forms_ask_for_the_same_settings_which_exist(console: Json, hub_listing: Json) -> None:
     asked = [variable["key"] for variable in hub_listing["env"]]
     assert sorted({*asked} - ASKED_ELSEWHERE) == sorted(console["schema"])
@@ -119,13 +95,6 @@ def test_an_unchanged_form_changes_no_more_than_it_proposes(
         # It leaves an embedding model its share.
         both = filled | model | {"EMBEDDING_MODEL_NAME": "org/embedder"}
         assert read_settings(both, WORKERS).arguments.vllm.gpu_memory_utilization == 0.85
-
-
-def test_every_choice_of_a_form_is_accepted(console: Json) -> None:
-    catalogue = Catalogue()
-    for name, field in console["schema"].items():
-        for option in field.get("options", ()):
-            assert not option["value"] or catalogue.mistakes(name, option["value"]) == []
 
 
 def test_every_preset_starts_without_a_warning_and_leaves_jobs_to_others(hub_listing: Json) -> None:

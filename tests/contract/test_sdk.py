@@ -1,24 +1,20 @@
 """Names of the installed SDK that the job loop replaces or uses, beyond its documented interface.
 
 If one of them has moved, mend ``job_loop/sdk.py``. Until then the SDK's own loop runs the jobs.
+How the job loop uses them: platform/test_sdk_protocol.py.
 """
 
-import asyncio
 import inspect
 import re
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from aiohttp import TraceConfig
 from runpod import serverless
-from runpod.serverless import worker as sdk_worker
-from runpod.serverless.modules import rp_http, rp_job, rp_scale, worker_state
+from runpod.serverless.modules import rp_job, worker_state
 from runpod.serverless.modules.rp_handler import is_generator
 from runpod.serverless.utils import rp_debugger
-from support.job_loops import ScriptedAnswers
 
-from job_loop import JobLoop, Limits, Wire, sdk
+from job_loop import sdk
 from worker.app import Worker
 from worker.command_line import SDK_FLAGS
 
@@ -46,23 +42,6 @@ def test_without_one_of_the_names_the_sdks_own_loop_runs_and_the_log_says_so(
     assert "known to work" in caplog.text
 
 
-async def test_the_sdk_starts_the_loop_that_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rp_scale, "JobScaler", rp_scale.JobScaler)
-    wire = Wire(sdk.urls(), sdk.session)
-    loop = JobLoop(ScriptedAnswers(), wire, Limits(1, 0), Future(), sdk.in_progress())
-    started: list[JobLoop] = []
-
-    def start(loop: JobLoop) -> None:
-        started.append(loop)
-
-    monkeypatch.setattr(JobLoop, "start", start)
-    sdk.install(loop)
-    # The SDK looks its scaler up in the module, makes one of its configuration, and starts it.
-    monkeypatch.setattr(sdk_worker, "run_fitness_checks", lambda: asyncio.sleep(0))
-    await asyncio.to_thread(sdk_worker.run_worker, {"handler": None})
-    assert started == [loop]
-
-
 def test_the_sdk_names_the_jobs_in_progress_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     worker_state.JobsProgress().add("of-a-killed-worker")
     jobs: Any = sdk.in_progress()
@@ -74,20 +53,6 @@ def test_the_sdk_names_the_jobs_in_progress_by_their_ids(monkeypatch: pytest.Mon
     # Without its set of jobs it counts as busy.
     monkeypatch.delattr(worker_state, "JobsProgress")
     assert sdk.jobs_in_progress() == 1
-
-
-def test_addresses_are_complete_but_for_the_jobs_id() -> None:
-    assert sdk.urls().take == rp_job.JOB_GET_URL
-    assert sdk.urls().chunk("id") == f"{rp_http.JOB_STREAM_URL}&isStream=false"
-    assert sdk.urls().result("id") == f"{rp_http.JOB_DONE_URL}&isStream=true"
-
-
-async def test_the_sdks_session_has_the_platforms_key_and_takes_a_trace(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("RUNPOD_AI_API_KEY", "canary")
-    async with sdk.session(TraceConfig()) as session:
-        assert session.headers["Authorization"] == "canary"
 
 
 def test_the_sdk_asks_for_the_processors_name_alone_when_it_is_imported() -> None:

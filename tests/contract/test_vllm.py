@@ -17,8 +17,6 @@ from worker.engine.options.excluded import DENIED
 from worker.engine.options.families import FAMILIES
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine, WorkerError
 
-ALIVE = SimpleNamespace(errored=False)
-
 
 def test_the_installed_vllm_is_the_environments_own() -> None:
     # The environment of `make test-vllm` finds .venv's packages, too, after its own.
@@ -70,16 +68,20 @@ def test_an_error_keeps_its_message_without_the_refused_value() -> None:
     assert isinstance(translation.translate(find("EngineDeadError")()), EngineDead)
 
 
-def test_a_defect_is_not_taken_for_a_refusal() -> None:
-    with pytest.raises(KeyError), translation.translated(ALIVE):
-        raise KeyError("defect")
-    with pytest.raises(WorkerError), translation.translated(ALIVE):
-        raise ValueError("refused")
-
-
-@pytest.mark.parametrize("error", [KeyError("defect"), ValueError("refused"), EngineBusy("full")])
-def test_every_failure_of_a_dead_engine_is_engine_dead(error: Exception) -> None:
-    with pytest.raises(EngineDead), translation.translated(SimpleNamespace(errored=True)):
+@pytest.mark.parametrize(
+    ("error", "is_dead", "raised"),
+    [
+        (KeyError("defect"), False, KeyError),
+        (ValueError("refused"), False, WorkerError),
+        (KeyError("defect"), True, EngineDead),
+        (ValueError("refused"), True, EngineDead),
+        (EngineBusy("full"), True, EngineDead),
+    ],
+)
+def test_a_defect_is_no_refusal_and_every_failure_of_a_dead_engine_is_its_death(
+    error: Exception, is_dead: bool, raised: type[Exception]
+) -> None:
+    with pytest.raises(raised), translation.translated(SimpleNamespace(errored=is_dead)):
         raise error
 
 
@@ -91,7 +93,6 @@ def test_every_name_kept_from_callers_and_operators_is_one_of_vllms() -> None:
     assert DENIED - dests == {"port_health"}
 
 
-# An older release may lack the newest ones, which are then neither chosen nor hinted at.
 @since("0.32", "the families are those of vLLM 0.32")
 def test_every_parser_and_architecture_of_the_families_is_one_of_vllms() -> None:
     for name in {family.tools for family in FAMILIES} - {None}:

@@ -1,10 +1,6 @@
 """What releases of vLLM moved: the record, checked against the installed one, and the news."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from typing import get_args
 
 import pytest
@@ -72,18 +68,6 @@ def test_what_a_release_removed_or_added_is_recorded_until_it_is_back() -> None:
 
 
 # The news:
-
-
-@pytest.mark.slow
-def test_every_kind_of_name_is_read_from_the_installed_vllm() -> None:
-    command = [sys.executable, vllm_news.__file__]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    ran = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
-    installed = json.loads(ran.stdout.splitlines()[-1])
-    # A text says that a kind can't be read.
-    assert all(installed[kind] and isinstance(installed[kind], dict) for kind in vllm_news._KINDS)
-    assert installed["options, with their defaults"]["SEED"] == "0"
-    assert "POST" in installed["routes"]["/v1/chat/completions"]
 
 
 def test_what_came_went_differs_or_can_not_be_read_is_a_line_each() -> None:

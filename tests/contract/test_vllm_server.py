@@ -7,10 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
 from starlette.types import Message
 from support.engine.scripted import replying
 from support.media import data_url
@@ -101,17 +100,6 @@ def test_routes_may_take_several_shapes_none_or_be_absent(built: Server) -> None
     assert {"prompt", "messages", "model"} <= (built.keys("/tokenize") or set())
     assert built.keys("/version") == frozenset()
     assert built.keys("/v1/embeddings") is None
-
-
-def test_a_key_may_have_two_names() -> None:
-    class First(BaseModel):
-        a: int
-        b: int = Field(alias="bee")
-
-    class Second(BaseModel):
-        c: int
-
-    assert set(module._keys(Annotated[First | Second, Field()])) == {"a", "b", "bee", "c"}
 
 
 def test_the_document_describes_the_routes_whose_keys_are_known(built: Server) -> None:
