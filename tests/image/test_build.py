@@ -26,19 +26,6 @@ ARGUMENTS = {
 # A text that only the models' files have.
 MARK = "NotToBeOverlooked"
 LABELS = ("title", "description", "licenses", "version")
-# What a worker does at its start, without a hub.
-RESOLVE = """
-import pathlib, sys
-sys.path.insert(0, "/src")
-from worker.settings.sources import BAKED, gather
-from worker.store import Kind, Places, Wanted, resolve
-from worker.store.places import baked_models
-given = gather({}).values
-places = Places(pathlib.Path("/none"), baked=baked_models(BAKED))
-model = Wanted(given["MODEL_NAME"], given["MODEL_REVISION"])
-tokenizer = Wanted(given["TOKENIZER_NAME"], kind=Kind.TOKENIZER)
-print(resolve(model, places).origin, resolve(tokenizer, places).origin, given["QUANTIZATION"])
-"""
 
 Build = Callable[..., Ran]
 
@@ -108,14 +95,6 @@ def test_a_baked_image_holds_the_weights_and_describes_them_to_the_worker(
     read = f"print(open('{model['place']}/model.safetensors', 'rb').read().hex())"
     weights = (build_models / "whole" / "model.safetensors").read_bytes()
     assert bytes.fromhex(python(buildah, read)) == weights
-
-
-def test_a_worker_finds_what_is_baked_without_asking_the_hub(
-    baked_image: Image, buildah: Buildah, loopback_hub: Hub
-) -> None:
-    before = len(loopback_hub.requests)
-    assert python(buildah, RESOLVE).split() == ["image", "image", "awq"]
-    assert len(loopback_hub.requests) == before
 
 
 def test_the_token_is_nowhere_in_the_image(baked_image: Image) -> None:

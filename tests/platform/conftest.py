@@ -1,13 +1,11 @@
 """Fixtures that start workers as in production, and official clients of running ones."""
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 
-import httpx
 import openai
 import pytest
-from support.processes.background import HUNG_S, background, wait_until
+from support.processes.background import background
 from support.processes.client_proxy import ClientProxy, client_proxy
 from support.processes.commands import SCRIPT
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
@@ -32,27 +30,14 @@ def started_endpoint(
 
 
 @pytest.fixture(scope="session")
-def pings() -> list[int]:
-    """Statuses of ``/ping`` while the server started, one after the other, each once."""
-    return []
-
-
-@pytest.fixture(scope="session")
 def server(
-    worker_environ: dict[str, str], pings: list[int], tmp_path_factory: pytest.TempPathFactory
+    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     """Start `src/handler.py --serve`, once a run; test_serve.py, the last to use it, ends it."""
     folder = tmp_path_factory.mktemp("serve")
     environ = {**worker_environ, "SERVE_API_KEY": KEY}
     environ["FILES_PATH"] = used_before(folder / "volume")
     with background([SCRIPT, "--serve", "--port", "0"], environ, folder / "log") as running:
-        wait_until(running.port)
-        url = f"http://127.0.0.1:{running.port()}/ping"
-        while pings[-1:] != [200]:
-            status = httpx.get(url, timeout=HUNG_S).status_code
-            if pings[-1:] != [status]:
-                pings.append(status)
-            time.sleep(0.01)
         running.wait_for_output("Uvicorn running on ")
         yield Served(running.process, running.log)
 

@@ -15,7 +15,6 @@ from support.processes.scripted_worker import COMMAND, ENVIRON
 
 # Seconds; longer than the test waits.
 GRACE_S = 10 * HUNG_S
-WORKERS = 3
 
 
 @contextmanager
@@ -43,13 +42,13 @@ def test_several_workers_share_the_queue_and_a_dead_one_is_replaced(tmp_path: Pa
     workers = set[str]()
 
     def have_all_served() -> bool:
-        with concurrent.futures.ThreadPoolExecutor(8 * WORKERS) as pool:
+        with concurrent.futures.ThreadPoolExecutor(24) as pool:
             reports = list(pool.map(run, range(100)))
         assert [report["output"] for report in reports] == [[number] for number in range(100)]
         workers.update(report["workerId"] for report in reports)
         return workers == {"worker-1", "worker-2", "worker-3"}
 
-    with serving_scripted(tmp_path, WORKERS) as endpoint:
+    with serving_scripted(tmp_path, workers=3) as endpoint:
         wait_until(have_all_served)
         endpoint.control("workers/worker-2/signal", {"signal": "SIGKILL"})
         endpoint.wait_for_output("worker-2 exited by SIGKILL")

@@ -24,7 +24,6 @@ SCRIPTS = sorted(
     for file in EXAMPLES.rglob("*")
     if file.suffix in (".py", ".sh", ".mjs")
 )
-LONGEST = 40
 COUNT = re.escape(ANSWERS["Count to ten."])
 # Run on each change; the others, whose routes and clients clients/ covers, are slow tests.
 ALWAYS = ("gateway/openai_chat.py", "gateway/raw_job.sh", "llm_engine.py", "openai_proxy.py")
@@ -154,9 +153,7 @@ def test_a_fine_tune_teaches_the_colours(worker_environ: dict[str, str], tmp_pat
     assert re.fullmatch(r"demo\.colours\..+: A token is green\.", theirs[-1])
 
 
-def test_every_example_is_short_listed_and_run_here() -> None:
+def test_every_example_is_listed_and_run_here() -> None:
     assert set(SCRIPTS) == PRINTED.keys() | APART | IN_CLIENTS
     listed = re.findall(r"^\| \[(\S+)\]\(\1\) \|", (EXAMPLES / "README.md").read_text(), re.M)
     assert sorted(listed) == SCRIPTS
-    for script in SCRIPTS:
-        assert len((EXAMPLES / script).read_text().splitlines()) <= LONGEST, script

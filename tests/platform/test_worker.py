@@ -181,7 +181,6 @@ async def until_generating(endpoint: EmulatedEndpoint) -> None:
 OPENAI = {"messages": [{"role": "user", "content": "Hi"}], **ENDLESS}
 
 
-# The other two, a raw job at once and a stream of OpenAI's, end by the same code.
 @pytest.mark.parametrize(
     "payload",
     [

@@ -51,13 +51,7 @@ def test_the_demo_model_would_start() -> None:
     assert report.stdout.endswith("\nThe worker would start.\n")
 
 
-# The others import vLLM.
-@pytest.mark.slow
-def test_make_doctor_is_its_command() -> None:
-    report = run(HOME, "make", "-s", "doctor")
-    assert (report.returncode, set(levels(report).values())) == (0, {"ok"})
-
-
+# It imports vLLM.
 @pytest.mark.slow
 def test_without_a_gpu_a_vllm_for_gpus_is_reported() -> None:
     report = run(WORKER, sys.executable, "-c", WITHOUT_DEVICE)

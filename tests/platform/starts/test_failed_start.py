@@ -123,14 +123,3 @@ async def test_a_machines_fault_takes_no_job(
     write([row.done, queue.taken, queue.left, queue.status], FAULTS_COLUMNS)
     assert (queue.taken, queue.left, queue.errors) == (0, len(WAYS), {}), queue.log
     assert (queue.status, http[0]) == (1, None)
-
-
-def test_the_page_has_every_row() -> None:
-    page = PAGE.read_text()
-    assert all(f"| {row.done} |" in page for row in (*MISTAKES, *FAULTS))
-
-
-async def test_turned_off_a_failed_start_takes_no_job(tmp_path: Path) -> None:
-    failed = await failed_start({"ANSWER_FAILED_START": "no"}, tmp_path / "log")
-    assert (failed.errors, failed.taken, failed.left) == ({}, 0, len(WAYS))
-    assert failed.status == 1

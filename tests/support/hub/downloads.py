@@ -97,17 +97,6 @@ def size(source: Path) -> int:
     return sum((source / name).stat().st_size for name in contents(source))
 
 
-def assert_refused(ran: Ran, *named: str) -> None:
-    """Check that a start ended with one line besides the log, which has all these words."""
-    printed = ran.stdout + ran.stderr
-    assert ran.returncode == 1, printed
-    assert "Traceback" not in printed
-    assert TOKEN not in printed
-    lines = [line for line in printed.splitlines() if not line.startswith("20")]
-    assert len(lines) == 1, printed
-    assert [word for word in named if word not in lines[0]] == [], lines[0]
-
-
 def assert_prefetched(served: Hub, source: Path, base: Path, **settings: str) -> Ran:
     """Check that a prefetch downloads the repository, and leaves no lease."""
     ran = run(environ(served, base, **settings), *PREFETCH)
