@@ -23,15 +23,13 @@ from chaos.report import Report, machine, print_line
 from chaos.watch import WorkerExited
 
 SCENARIOS: dict[str, Callable[[Namespace], Coroutine[Any, Any, Report]]] = {
-    "faults": lambda args: faults.run(args.jobs, args.seed, args.outage, args.logs),
-    "sigterm": lambda args: sigterm.run(args.signals, args.seed, args.logs),
-    "cancel": lambda args: cancel.run(args.cancels, args.seed, args.logs),
-    "freeze": lambda args: freeze.run(
-        (args.freezes, args.stream_freezes), args.seconds, args.seed, args.logs
-    ),
-    "deaths": lambda args: deaths.run(args.deaths, args.seed, args.logs),
-    "batches": lambda args: batches.run(args.kills, args.real_kills, args.seed, args.logs),
-    "fine-tunes": lambda args: fine_tunes.run(args.seed, args.logs),
+    "faults": faults.run,
+    "sigterm": sigterm.run,
+    "cancel": cancel.run,
+    "freeze": freeze.run,
+    "deaths": deaths.run,
+    "batches": batches.run,
+    "fine-tunes": fine_tunes.run,
 }
 
 

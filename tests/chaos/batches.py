@@ -3,8 +3,8 @@
 import asyncio
 import random
 import shutil
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from support.processes.background import HUNG_S
 
@@ -123,10 +123,11 @@ async def cancelled(made: Lane, _: random.Random, __: int) -> str:
 OTHERS: tuple[Scenario, ...] = (zombie, doubled, timed_out, stopped, cancelled)
 
 
-async def run(deaths: int, real: int, seed: int, folder: Path) -> Report:
+async def run(args: Namespace) -> Report:
     """Kill so many workers of scripted engines and of real ones, and disturb others otherwise."""
-    report = Report(f"batches, {deaths} and {real} deaths, seed {seed}")
-    place = empty(folder / "batches")
+    deaths, seed = args.kills, args.seed
+    report = Report(f"batches, {deaths} and {args.real_kills} deaths, seed {seed}")
+    place = empty(args.logs / "batches")
 
     async def ran(name: str, scenario: Scenario, share: int = 1, *, real: bool = False) -> Lane:
         count = share * (REAL_LINES_A_DEATH if real else LINES_A_DEATH) + 200
@@ -137,7 +138,7 @@ async def run(deaths: int, real: int, seed: int, folder: Path) -> Report:
 
     shares = [deaths // LANES + (index < deaths % LANES) for index in range(LANES)]
     kills = [ran(f"kills-{index}", killed, share) for index, share in enumerate(shares) if share]
-    kills += [ran("real", killed, real, real=True)] if real else []
+    kills += [ran("real", killed, args.real_kills, real=True)] if args.real_kills else []
     lanes = [*await asyncio.gather(*kills)]
     lanes += await asyncio.gather(*(ran(one.__name__, one) for one in OTHERS))
     lost = [pair for made in lanes for pair in zip(made.lost, made.oldest_s, strict=True)]

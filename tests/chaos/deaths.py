@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -110,11 +111,12 @@ class Run:
         return worker.memory_info().rss, worker.num_fds(), len(worker.children(recursive=True))
 
 
-async def run(deaths: int, seed: int, folder: Path) -> Report:
+async def run(args: Namespace) -> Report:
     """End so many cores of one worker, while 16 callers always wait for answers."""
+    deaths, seed = args.deaths, args.seed
     report = Report(f"deaths, {deaths} deaths, seed {seed}")
     environ = {**WORKER, **UNBOUND, "MAX_ENGINE_RESTARTS": "1000000"}
-    async with lasting_endpoint(environ, folder / "deaths.log", command=[SCRIPT]) as endpoint:
+    async with lasting_endpoint(environ, args.logs / "deaths.log", command=[SCRIPT]) as endpoint:
         run_ = Run(endpoint, report)
         callers = [
             asyncio.create_task(run_.caller(random.Random(f"{seed}/caller {number}")))

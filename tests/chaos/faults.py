@@ -3,10 +3,9 @@
 import asyncio
 import json
 import random
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -32,27 +31,19 @@ GROWTH_GOAL = 1.2  # of resident memory during the outage
 WORDS = "a small green worker counts bright tokens near the old river at night".split()
 
 
-@dataclass(frozen=True)
 class Question:
     """What a streamed job and its unstreamed twin ask."""
 
-    number: int
-    text: str
-    tokens: int
-    raw: bool
-
-    @staticmethod
-    def draw(seed: int, number: int) -> "Question":
+    def __init__(self, seed: int, number: int) -> None:
         rng = random.Random(f"{seed}/{number}")
-        long = number % LONG_EVERY == 0
-        text = " ".join(rng.choices(WORDS, k=8))
-        return Question(
-            number, text, LONG_TOKENS if long else rng.randint(8, 80), raw=rng.random() < 0.5
-        )
+        self.number = number
+        self._text = " ".join(rng.choices(WORDS, k=8))
+        self._tokens = rng.randint(8, 80) if number % LONG_EVERY else LONG_TOKENS
+        self._raw = rng.random() < 0.5
 
     def job_input(self, *, stream: bool) -> dict[str, Any]:
-        params = {"seed": self.number, "max_tokens": self.tokens, "ignore_eos": True}
-        return job_input(self.text, params, raw=self.raw, stream=stream)
+        params = {"seed": self.number, "max_tokens": self._tokens, "ignore_eos": True}
+        return job_input(self._text, params, raw=self._raw, stream=stream)
 
 
 class Run:
@@ -63,7 +54,7 @@ class Run:
         self.attempts = Counter[str]()
         self.bytes_before = self.bytes_at_end = 0  # of the outage
         self._endpoint = endpoint
-        self._questions = [Question.draw(seed, number) for number in range(jobs // 2)]
+        self._questions = [Question(seed, number) for number in range(jobs // 2)]
         self._texts: dict[tuple[int, bool], str] = {}
         self._timed_out: list[str] = []
         self._outage_s = outage_s
@@ -161,21 +152,18 @@ class Run:
             report.missed.append(f"memory: {growth:.2f} x, not {GROWTH_GOAL}")
 
 
-async def run(jobs: int, seed: int, outage_s: float, folder: Path) -> Report:
+async def run(args: Namespace) -> Report:
     """Run so many jobs, one half the streamed twins of the other."""
-    requests = folder / "faults-requests.jsonl"
+    requests, log = args.logs / "faults-requests.jsonl", args.logs / "faults.log"
     slots = str(CLIENTS + LONG_STREAMS)
     environ = {**WORKER, "MAX_CONCURRENCY": slots, "MAX_NUM_BATCHED_TOKENS": BATCHED_TOKENS}
+    limit_s = args.outage + EXECUTION_EXTRA_S
     async with lasting_endpoint(
-        environ,
-        folder / "faults.log",
-        seed=seed,
-        request_log=requests,
-        execution_timeout_s=outage_s + EXECUTION_EXTRA_S,
+        environ, log, seed=args.seed, request_log=requests, execution_timeout_s=limit_s
     ) as endpoint:
         for fault in _faults():
             endpoint.emulator.faults.add(fault)
-        run_ = Run(endpoint, jobs, seed, outage_s)
+        run_ = Run(endpoint, args.jobs, args.seed, args.outage)
         await run_.ask_all()
     run_.check_timed_out()
     run_.compare_twins()

@@ -8,9 +8,9 @@ import random
 import shutil
 import signal
 import time
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
@@ -190,17 +190,17 @@ STAGES: tuple[tuple[Scenario, ...], ...] = (
 )
 
 
-async def run(seed: int, folder: Path) -> Report:
+async def run(args: Namespace) -> Report:
     """Run one undisturbed, and disturb others, whose results have to be the same."""
-    report = Report(f"fine-tunes, seed {seed}")
-    place = empty(folder / "fine-tunes")
+    report = Report(f"fine-tunes, seed {args.seed}")
+    place = empty(args.logs / "fine-tunes")
     async with tuning(place / "undisturbed", report) as made:
         reference, memory = await undisturbed(made)
         made.check_end(reference)
 
     async def ran(scenario: Scenario) -> Tuning:
         async with tuning(place / scenario.__name__, report) as made:
-            await scenario(made, random.Random(f"{seed}/{made.root.name}"), reference)
+            await scenario(made, random.Random(f"{args.seed}/{made.root.name}"), reference)
             made.check_end(reference)
         return made
 

@@ -4,8 +4,8 @@ import asyncio
 import random
 import re
 import time
+from argparse import Namespace
 from collections import Counter
-from pathlib import Path
 
 from demo_model import ANSWERS
 from support.processes.background import HUNG_S
@@ -98,11 +98,11 @@ class Run:
         return [int(seconds) for seconds in THAWED.findall(self._endpoint.logged)]
 
 
-async def run(freezes: tuple[int, int], seconds: float, seed: int, folder: Path) -> Report:
+async def run(args: Namespace) -> Report:
     """Freeze one worker, so many times while it is idle and while it streams."""
-    idle, streaming = freezes
+    idle, streaming, seconds, seed = args.freezes, args.stream_freezes, args.seconds, args.seed
     report = Report(f"freeze, {idle} idle, {streaming} streaming, {seconds:g} s, seed {seed}")
-    async with lasting_endpoint(WORKER, folder / "freeze.log") as endpoint:
+    async with lasting_endpoint(WORKER, args.logs / "freeze.log") as endpoint:
         run_ = Run(endpoint, report, seconds)
         for number in range(idle + streaming):
             rng = random.Random(f"{seed}/{number}")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from argparse import Namespace
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -64,19 +65,19 @@ class Round:
         return max([self.signalled, *ended])
 
 
-async def run(rounds: int, seed: int, folder: Path) -> Report:
+async def run(args: Namespace) -> Report:
     """End so many workers, every tenth of them idle, and every tenth by two signals."""
-    report, endings = Report(f"sigterm, {rounds} rounds, seed {seed}"), Counter[str]()
+    report = Report(f"sigterm, {args.signals} rounds, seed {args.seed}")
+    endings = Counter[str]()
     ended = []
     kinds = cycle([Kind.CUT, Kind.FITS] * 4 + [Kind.IDLE, Kind.TWICE])
-    for number in range(rounds):
-        rng = random.Random(f"{seed}/{number}")
+    for number in range(args.signals):
+        rng = random.Random(f"{args.seed}/{number}")
         round_ = Round(f"round {number}", next(kinds))
-        await _run_round(round_, rng, folder / "sigterm.log")
+        await _run_round(round_, rng, args.logs / "sigterm.log")
         _check(round_, report, endings)
         ended.append(round_)
-    lost = endings[Ending.OPEN]
-    report.figures.append(f"{lost} lost of {endings.total()}, " + counts(endings))
+    report.figures.append(f"{endings[Ending.OPEN]} lost of {endings.total()}, {counts(endings)}")
     _add_times(report, ended)
     return report
 
@@ -97,14 +98,11 @@ async def _run_round(round_: Round, rng: random.Random, log: Path) -> None:
             round_.signalled = time.monotonic()
             endpoint.worker.process.terminate()
         with suppress(TimeoutError):
-            round_.status = await asyncio.to_thread(_exit_status, endpoint)
+            ended = asyncio.to_thread(endpoint.worker.process.wait, HUNG_S / 2)
+            round_.status = await ended
         round_.exited = time.monotonic()
         load.cancel()
         round_.left = await _left(endpoint)
-
-
-def _exit_status(endpoint: EmulatedEndpoint) -> int:
-    return endpoint.worker.process.wait(HUNG_S / 2)
 
 
 async def _left(endpoint: EmulatedEndpoint) -> list[int]:
@@ -117,39 +115,36 @@ async def _left(endpoint: EmulatedEndpoint) -> list[int]:
 
 async def _load(round_: Round, rng: random.Random, endpoint: EmulatedEndpoint) -> None:
     """Keep jobs waiting until a while after the signal."""
-    jobs = round_.jobs
-    while round_.kind is not Kind.IDLE and not _is_over(round_):
+    jobs, kind = round_.jobs, round_.kind
+
+    def next_job() -> tuple[dict[str, Any], str | None]:
+        if kind is Kind.TWICE or (kind is Kind.CUT and rng.random() < 0.25):
+            return long_job(rng, stream=rng.random() < 0.5), None
+        return known_job(rng)
+
+    while kind is not Kind.IDLE:
+        if round_.signalled and time.monotonic() > round_.signalled + ARRIVING_S:
+            return
         waiting = sum(job.status is Status.IN_QUEUE for job, _ in jobs[-2 * WAITING :])
         for _ in range(WAITING - waiting):
-            job_input, text = _next_job(round_.kind, rng)
+            job_input, text = next_job()
             jobs.append((endpoint.submit(job_input), text))
         await asyncio.sleep(0.005)
 
 
-def _is_over(round_: Round) -> bool:
-    return bool(round_.signalled) and time.monotonic() > round_.signalled + ARRIVING_S
-
-
-def _next_job(kind: Kind, rng: random.Random) -> tuple[dict[str, Any], str | None]:
-    if kind is Kind.TWICE or (kind is Kind.CUT and rng.random() < 0.25):
-        return long_job(rng, stream=rng.random() < 0.5), None
-    return known_job(rng)
-
-
 def _check(round_: Round, report: Report, endings: Counter[str]) -> None:
-    report.check(
-        round_.left == [], f"{round_.name} ({round_.kind}): {len(round_.left)} processes are left"
-    )
+    name = f"{round_.name} ({round_.kind})"
+    report.check(not round_.left, f"{name}: {len(round_.left)} processes are left")
     if round_.kind is Kind.TWICE:
         # What ran is lost, as when a container is taken away.
-        report.check(round_.status is not None, f"{round_.name}: two signals don't end it")
+        report.check(round_.status is not None, f"{name}: two signals don't end it")
         return
-    report.check(round_.status == 0, f"{round_.name} ({round_.kind}): exit status {round_.status}")
+    report.check(round_.status == 0, f"{name}: exit status {round_.status}")
     for job, text in round_.jobs:
         ending = ending_of(job, text)
         endings[ending] += 1
         if wrong := _what_is_wrong(round_, job, ending):
-            report.broken.append(f"{round_.name} ({round_.kind}): {job.id} {wrong}")
+            report.broken.append(f"{name}: {job.id} {wrong}")
 
 
 def _what_is_wrong(round_: Round, job: Job, ending: Ending) -> str | None:
@@ -177,5 +172,3 @@ def _add_times(report: Report, rounds: list[Round]) -> None:
         ("exit after a second signal", [r.exited - r.signalled for r in ended[Kind.TWICE]]),
     ):
         report.goal(what, since, share=1, most=GOAL_S)
-    slowest = max((r.exited - r.signalled for r in loaded), default=0)
-    report.figures.append(f"slowest exit after the signal {slowest:.1f} s")

@@ -90,12 +90,9 @@ def details(job: Job) -> str:
     if job.error is not None:
         return repr(job.error[:300])
     try:
-        texts = [text_of(job.output or [])]
-        if is_stream(job):
-            texts.append(text_of([chunk.output for chunk in job.chunks]))
+        return f"{_texts(job)!r:.1000}"
     except Broken as error:
         return str(error)
-    return f"{texts!r:.1000}"
 
 
 def counts(counter: Counter[str]) -> str:
@@ -135,17 +132,25 @@ def _text_of_events(sent: str) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-def _ending_of_completed(job: Job, text: str | None) -> Ending:
-    views = [job.output]
+def _texts(job: Job) -> list[str]:
+    """Return the text of a job's output, and of a stream's chunks.
+
+    Raises:
+        Broken: one is not a whole answer.
+    """
+    views = [job.output or []]
     if is_stream(job):
         views.append([chunk.output for chunk in job.chunks])
+    return [text_of(view) for view in views]
+
+
+def _ending_of_completed(job: Job, text: str | None) -> Ending:
     try:
-        texts = [text_of(view) for view in views]
+        texts = _texts(job)
     except Broken:
         return Ending.WRONG
-    if text is None:
-        text = texts[0]
-    return Ending.WHOLE if all(found == text for found in texts) else Ending.WRONG
+    expected = texts[0] if text is None else text
+    return Ending.WHOLE if {*texts} == {expected} else Ending.WRONG
 
 
 def _is_retryable(error: str | None) -> bool:

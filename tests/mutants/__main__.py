@@ -21,8 +21,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import cosmic_ray.commands
 from cosmic_ray.modules import find_modules
@@ -58,23 +58,17 @@ CREATE = WorkDB.Mode.create
 PATIENCE = 10
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A defect that can be planted.
+class Mutant(NamedTuple):
+    """A defect that can be planted, and the tests that must notice it."""
 
-    Args:
-        name: where and what it is, by the code alone: the same in a file that has moved lines.
-        spec: for cosmic-ray.
-        tests: the paths of the tests that must notice it.
-    """
-
+    # Where and what it is, by the code alone: the same in a file that has moved lines.
     name: str
     spec: MutationSpec
     tests: str
 
-    @property
-    def rank(self) -> str:
-        return hashlib.sha256(self.name.encode()).hexdigest()
+
+def rank(mutant: Mutant) -> str:
+    return hashlib.sha256(mutant.name.encode()).hexdigest()
 
 
 def mutants() -> Iterator[Mutant]:
@@ -110,11 +104,7 @@ def enter_copy(folder: str) -> None:
 
 
 def seconds_without_defect(tests: str) -> float:
-    """Run tests without a defect.
-
-    Raises:
-        CalledProcessError: one of them fails.
-    """
+    """Run tests without a defect; raise CalledProcessError if one of them fails."""
     begun = time.monotonic()
     subprocess.run(shlex.split(command(tests)), check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - begun
@@ -141,7 +131,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose name has it")
     args = parser.parse_args()
     os.chdir(ROOT)
-    chosen = sorted(mutants(), key=lambda mutant: mutant.rank)[: args.count]
+    chosen = sorted(mutants(), key=rank)[: args.count]
     chosen = [mutant for mutant in chosen if args.only in mutant.name]
     listed = read_survivors() & {mutant.name for mutant in chosen}
     with (
