@@ -46,8 +46,9 @@ class Image:
         index = json.loads((self.layout / "index.json").read_text())
         return self._json(index["manifests"][0]["digest"])
 
-    def _json(self, digest: str) -> Any:
-        return json.loads(self._blob(digest).read_text())
+    def _json(self, digest: str) -> dict[str, Any]:
+        read: dict[str, Any] = json.loads(self._blob(digest).read_text())
+        return read
 
     def _blob(self, digest: str) -> Path:
         return self.layout / "blobs" / digest.replace(":", "/")
