@@ -104,8 +104,7 @@ def test_a_model_that_vllm_can_not_build_is_refused_in_its_words(tmp_path: Path)
 
 
 def test_what_a_tokenizer_is_needed_for_is_left_out(tmp_path: Path) -> None:
-    thinking = {"REASONING_PARSER": "qwen3", "ENABLE_AUTO_TOOL_CHOICE": "1"}
-    made = plan("GQA", tmp_path, **thinking, TOOL_CALL_PARSER="hermes")
+    made = plan("GQA", tmp_path, REASONING_PARSER="qwen3")
     assert made.token_bytes == RECORDED["GQA"].token
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from support.effort import turns
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
@@ -87,12 +87,10 @@ def test_a_field_is_named_once_and_no_more_than_five_are(value: Any, message: st
     class Request(BaseModel):
         body: Shape
 
-    for type_, sent in [(Shape, value), (Request, {"body": value})]:
-        with (
-            pytest.raises(InvalidInput) as caught,
-            translated(SimpleNamespace(errored=False)),
-        ):
-            TypeAdapter(type_).validate_python(sent)
+    shapes: list[tuple[type[BaseModel], Any]] = [(Shape, value), (Request, {"body": value})]
+    for shape, sent in shapes:
+        with pytest.raises(InvalidInput) as caught, translated(SimpleNamespace(errored=False)):
+            shape.model_validate(sent)
         assert caught.value.message == message
 
 

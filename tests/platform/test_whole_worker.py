@@ -95,12 +95,13 @@ async def test_when_the_engine_dies_for_good_jobs_fail_retryably_and_the_worker_
 ) -> None:
     raw = {"prompt": "Hi", "sampling_params": ENDLESS}
     body = {"messages": MESSAGES, **ENDLESS}
+    worker = endpoint.emulator.queue.worker("worker-1")
+    before = worker.jobs
     jobs = [endpoint.submit({**raw, "stream": stream}) for stream in (False, True)]
     for stream in (False, True):
         asked = {"openai_route": "/chat/completions", "openai_input": {**body, "stream": stream}}
         jobs.append(endpoint.submit(asked))
-    for job in jobs:
-        assert await job.changed.wait_for(lambda job=job: job.started_at is not None, HUNG_S)
+    assert await worker.changed.wait_for(lambda: worker.jobs == before + len(jobs), HUNG_S)
     await anext(jobs[1].follow())
     os.kill(endpoint.core_pid(), signal.SIGKILL)
     assert await asyncio.to_thread(endpoint.worker.ended) == 1
