@@ -23,7 +23,6 @@ async def test_the_sdks_own_loop_runs_the_jobs_until_the_engine_dies(
     environ = {**worker_environ, "MAX_ENGINE_RESTARTS": "0"}
     async with emulated_endpoint(environ, tmp_path / "log", command=[SCRIPT]) as endpoint:
         assert "no runpod.http_client:AsyncClientSession, so its own loop" in endpoint.logged
-        # The SDK's own loop says so.
         assert "Jobs in queue: 1" in endpoint.logged
         assert await endpoint.answers()
         job = endpoint.submit({"prompt": "Hi", "sampling_params": ENDLESS, "stream": True})
