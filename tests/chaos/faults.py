@@ -145,9 +145,7 @@ class Run:
         del met[None]
         report.figures.append("faults met: " + counts(met))
         growth = self.bytes_at_end / self.bytes_before
-        report.figures.append(
-            f"memory at the end of the outage {growth:.3f} x of {self.bytes_before / 1e6:.0f} MB"
-        )
+        report.figures.append(f"memory {growth:.3f} x at the end of the outage")
         if growth > GROWTH_GOAL:
             report.missed.append(f"memory: {growth:.2f} x, not {GROWTH_GOAL}")
 
