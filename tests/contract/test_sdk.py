@@ -19,12 +19,9 @@ from worker.app import Worker
 from worker.command_line import SDK_FLAGS
 
 
-def test_the_sdk_takes_the_workers_handle_for_a_generator() -> None:
-    assert is_generator(Worker.handle)
-
-
-def test_the_sdk_has_all_names() -> None:
+def test_the_sdk_has_all_names_and_takes_the_workers_handle_for_a_generator() -> None:
     assert sdk.fits()
+    assert is_generator(Worker.handle)
 
 
 def test_the_sdks_flags_are_known_to_the_worker() -> None:

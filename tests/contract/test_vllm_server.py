@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import Field, create_model
 from starlette.types import Message
 from support.engine.scripted import replying
 from support.media import data_url
@@ -100,6 +101,9 @@ def test_routes_may_take_several_shapes_none_or_be_absent(built: Server) -> None
     assert {"prompt", "messages", "model"} <= (built.keys("/tokenize") or set())
     assert built.keys("/version") == frozenset()
     assert built.keys("/v1/embeddings") is None
+    # A key may have two names.
+    renamed = create_model("Renamed", b=(int, Field(alias="bee")))
+    assert {*module._keys(renamed)} == {"b", "bee"}
 
 
 def test_the_document_describes_the_routes_whose_keys_are_known(built: Server) -> None:
