@@ -19,7 +19,7 @@ import bench
 
 sys.path.insert(0, str(bench.ROOT / "tests"))
 
-from support.cutting import Cutting, cutting
+from support.network import Cutting, cutting
 from support.processes.s3_server import VOLUME_ID, S3Server, s3_server
 
 from llm_worker_client.volume.contents import PART

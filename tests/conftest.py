@@ -13,7 +13,7 @@ from support import ROOT
 from support.models.minilm import MODEL
 from support.processes.commands import HOME
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
-from support.volumes import used_before
+from support.volume.used import used_before
 
 # On a busy machine an example may take long, and so may its making.
 hypothesis.settings.register_profile(

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from support.clients.llm_engine import SERVING
 from support.models.lora import make_adapter
-from support.processes.llm_engine import SERVING
 
 
 @pytest.fixture(scope="session")

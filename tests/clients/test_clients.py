@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from demo_model import ANSWERS
 from support import ROOT
+from support.clients.scripts import CLIENT_S, answers_of, require_installed
 from support.models.minilm import DIMENSIONS
-from support.processes.clients import CLIENT_S, answers_of, require_installed
 from support.processes.local_endpoint import LocalEndpoint
 
 ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from support.clients.scripts import CLIENT_S, require_installed
 from support.processes.background import wait_until
-from support.processes.clients import CLIENT_S, require_installed
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 
 INSTALLED = ROOT / ".clients" / "coding-agents"

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from support import ROOT
-from support.processes.clients import require_installed
-from support.processes.llm_engine import (
+from support.clients.llm_engine import (
     CLASSES,
     CLIENT,
     PROXY,
@@ -25,6 +24,7 @@ from support.processes.llm_engine import (
     reached,
     served,
 )
+from support.clients.scripts import require_installed
 from support.processes.local_endpoint import READY, local_endpoint
 from support.tables.api_examples import matches
 

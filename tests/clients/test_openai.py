@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from demo_model import ANSWERS
+from support.clients.openai import NEWEST, PROXY, TRANSPORT, Host, reached
 from support.models.minilm import DIMENSIONS
 from support.processes.local_endpoint import LocalEndpoint
-from support.processes.openai_clients import NEWEST, PROXY, TRANSPORT, Host, reached
 
 BEGINS = "This worker turns a Hugging Face model"
 COUNTED = ANSWERS["Count to ten."]

@@ -5,13 +5,13 @@ from contextlib import AbstractAsyncContextManager
 
 import openai
 import pytest
+from support.clients.proxy import ClientProxy, client_proxy
 from support.processes.background import background
-from support.processes.client_proxy import ClientProxy, client_proxy
 from support.processes.commands import SCRIPT
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
 from support.processes.http_worker import KEY, Served
 from support.processes.local_endpoint import LocalEndpoint
-from support.volumes import used_before
+from support.volume.used import used_before
 
 
 @pytest.fixture(scope="session")

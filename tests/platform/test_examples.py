@@ -11,7 +11,7 @@ import pytest
 from demo_model import ANSWERS
 from support import ROOT
 from support.batches import as_text, line
-from support.processes.client_proxy import ACCOUNT, ClientProxy, client_proxy
+from support.clients.proxy import ACCOUNT, ClientProxy, client_proxy
 from support.processes.commands import run
 from support.processes.http_worker import KEY
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from support.internet import Names
+from support.network import Names
 from worker.errors import InvalidInput
 from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher

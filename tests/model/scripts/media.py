@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from aiohttp.abc import AbstractResolver
 from model.scripts.shared import failures, raw, report
 from support.engine.scripted import CHAT, failure
-from support.internet import Names
 from support.media import data_url, image
+from support.network import Names
 
 from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher

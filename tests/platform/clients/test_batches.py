@@ -15,7 +15,7 @@ from support.engine.requests import ENDLESS
 from support.processes.background import wait_until
 from support.processes.http_worker import Served
 from support.processes.local_endpoint import LocalEndpoint
-from support.volumes import expired
+from support.volume.used import expired
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")

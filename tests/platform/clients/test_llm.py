@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from demo_model import ANSWERS, PASSAGE
 from support import ROOT
+from support.clients.proxy import ACCOUNT
 from support.processes.background import background, wait_until
-from support.processes.client_proxy import ACCOUNT
 from support.processes.commands import run
 from support.processes.local_endpoint import LocalEndpoint
 

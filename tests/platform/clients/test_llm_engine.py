@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from support.clients.proxy import ClientProxy
 from support.processes.background import HUNG_S, wait_until
-from support.processes.client_proxy import ClientProxy
 from support.processes.http_worker import KEY
 from support.processes.local_endpoint import LocalEndpoint
 

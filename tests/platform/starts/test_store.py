@@ -7,7 +7,6 @@ that, test_failed_start.py.
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.disks import fill, mounted
 from support.hub.downloads import (
     HARDLY,
     PREFETCH,
@@ -24,6 +23,7 @@ from support.hub.downloads import (
 )
 from support.hub.server import Hub
 from support.processes.background import background, wait_until
+from support.volume.disks import fill, mounted
 
 from worker.store import Found
 

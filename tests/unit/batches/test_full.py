@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from support.batches import Batching, of_lines
-from support.disks import fill, mounted, remount
 from support.engine.scripted import ScriptedEngine, tokens, until
+from support.volume.disks import fill, mounted, remount
 
 from worker import volume
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.disks import mounted
+from support.volume.disks import mounted
 
 from llm_worker_client.mapping import (
     Dialect,

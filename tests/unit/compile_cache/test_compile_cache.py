@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.compile_caches import (
+from support.volume.compile_caches import (
     GRAPH,
     INDUCTOR,
     KERNEL,

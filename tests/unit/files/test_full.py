@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.disks import fill, mounted, remount
 from support.engine.scripted import settings
+from support.volume.disks import fill, mounted, remount
 
 from worker import volume as volumes
 from worker.errors import VolumeError

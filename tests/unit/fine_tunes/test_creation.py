@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.engine.scripted import settings
 from support.fine_tunes import CSV, uploaded
-from support.internet import Names
+from support.network import Names
 
 from worker.engine import Model
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject, RequestError

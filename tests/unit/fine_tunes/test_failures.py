@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.disks import fill, mounted
 from support.engine.scripted import until
 from support.fine_tunes import (
     CHECKED,
@@ -21,6 +20,7 @@ from support.fine_tunes import (
     running,
     workshop_at,
 )
+from support.volume.disks import fill, mounted
 
 from worker.errors import EngineBusy, VolumeError, WorkerError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.disks import fill, mounted, remount
+from support.volume.disks import fill, mounted, remount
 
 from worker.errors import VolumeError
 from worker.fine_tunes.publish import checkpoint_name, name_of, publish, release, reserve

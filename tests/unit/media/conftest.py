@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from support.internet import Canary
 from support.media import FILE
+from support.network import Canary
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

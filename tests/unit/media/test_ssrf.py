@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.internet import Canary, Names
 from support.media import CHAT, KINDS, as_url, body, image
+from support.network import Canary, Names
 from support.tables.hostile_urls import DRAWING, HOSTS, NAMES, PLAYLIST, SCRIPT, URLS
 
 from worker.errors import InvalidInput

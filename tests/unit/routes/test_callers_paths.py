@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as search
 from support.caller import Caller
-from support.callers_paths import PATHS, lay_links
 from support.engine.scripted import CHAT, ScriptedEngine
+from support.volume.callers_paths import PATHS, lay_links
 
 V2 = "/v2/batch-completions"
 TURNS: dict[str, Any] = {"messages": []}

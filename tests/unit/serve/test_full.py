@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from starlette.requests import Request
-from support.disks import fill, mounted
 from support.engine.scripted import CHAT, ScriptedEngine
 from support.served import HELLO, Served, error_of
+from support.volume.disks import fill, mounted
 
 from worker.errors import EngineBusy
 from worker.serve.bodies import MOST_HELD, Bodies

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.trainer import TokenRow, tiny_model, token_rows
+from support.trainers.real import TokenRow, tiny_model, token_rows
 
 from worker.trainer.batches import batch_size, collate, largest_divisor
 from worker.trainer.loading import with_adapter

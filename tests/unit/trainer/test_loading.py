@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.trainer import spec, tiny_model
+from support.trainers.real import spec, tiny_model
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, dynamic_module_utils
 
 from worker.trainer.failures import Failure

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.disks import fill, mounted
 from support.models.lora import LORA_CONFIG, client
 from support.processes.background import wait_until
-from support.trainer import begun, events_of, written
+from support.trainers.real import begun, events_of, written
+from support.volume.disks import fill, mounted
 
 from worker.engine.adapters.files import base_shapes, check_adapter
 from worker.trainer.check import SOURCE, Prepared, check

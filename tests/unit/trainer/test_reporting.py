@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.trainer import Attempts, events_of, spec, token_rows
+from support.trainers.real import Attempts, events_of, spec, token_rows
 
 from worker import masking
 from worker.trainer.events import Events

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from support.trainer import Attempts, TokenRow, events_of, noise, spec, tiny_model, token_rows
+from support.trainers.real import Attempts, TokenRow, events_of, noise, spec, tiny_model, token_rows
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 from worker.trainer.failures import Failure, Stopped

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as search
-from support.callers_paths import PATHS, lay_links
+from support.volume.callers_paths import PATHS, lay_links
 
 from worker.errors import InvalidInput, VolumeError
 from worker.settings import Settings

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.disks import mounted, remount
+from support.volume.disks import mounted, remount
 
 from worker.errors import VolumeError
 from worker.volume.lease import BEAT_S, LOOK_S, PATIENCE, Leases

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.disks import fill, mounted, remount
+from support.volume.disks import fill, mounted, remount
 
 from worker.errors import VolumeError
 from worker.volume import failures, write, write_once, write_parts

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.cutting import cutting
-from support.disks import fill, mounted
+from support.network import cutting
 from support.processes.background import HUNG_S
 from support.processes.s3_server import S3Server, s3_server
+from support.volume.disks import fill, mounted
 from unit.client.volume.conftest import PART, Mount, random_file
 
 from llm_worker_client.volume import NoSpace, NotSet, NotThere, Volume, VolumeError

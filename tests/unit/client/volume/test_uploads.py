@@ -11,7 +11,7 @@ import httpx
 import httpx2
 import openai
 import pytest
-from support.cutting import cutting
+from support.network import cutting
 from support.processes.background import HUNG_S
 from support.scripted_endpoint import Answer, proxied
 from unit.client.volume.conftest import Mount

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from support import ROOT
+from support.clients.proxy import ACCOUNT, client_proxy
+from support.clients.scripts import answers_of
 from support.models.lora import MOST_RANK, make_adapter
-from support.processes.client_proxy import ACCOUNT, client_proxy
-from support.processes.clients import answers_of
 from support.processes.http_worker import KEY, http_worker
 from support.processes.local_endpoint import LocalEndpoint
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from support import ROOT
-from support.processes.client_proxy import ACCOUNT, client_proxy
-from support.processes.clients import answers_of, require_installed
+from support.clients.proxy import ACCOUNT, client_proxy
+from support.clients.scripts import answers_of, require_installed
 from support.processes.http_worker import KEY
 from support.processes.local_endpoint import LocalEndpoint
 

@@ -1,19 +1,60 @@
-"""A network in between that counts bytes, and cuts connections off after so many of them."""
+"""Networks: names that a table resolves, addresses that must not be asked, connections cut off."""
 
 import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 _BLOCK = 16 * 1024
 # Closes with a reset: nothing that is on its way arrives.
 _RESET = struct.pack("ii", 1, 0)
 
 
+class Names(AbstractResolver):
+    """Looks names up in a table; a name with several answers gives the next one every time."""
+
+    def __init__(self, table: Mapping[str, list[list[str]]]) -> None:
+        self.table = {name: list(answers) for name, answers in table.items()}
+        self.asked: list[str] = []
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        self.asked.append(host)
+        answers = self.table.get(host.lower().removesuffix("."))
+        if not answers:
+            raise OSError("no such name")
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in answer
+        ]
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class Canary:
+    """A server on the loopback interface that counts what reaches it."""
+
+    def __init__(self, port: int, hits: list[str]) -> None:
+        self.port = port
+        self.hits = hits
+
+
 class Cutting:
-    """Passes connections on to a port of this machine.
+    """Passes connections on to a port of this machine, counts bytes, and cuts connections off.
 
     Args:
         port: of the server.

@@ -1,0 +1,1 @@
+"""Directories and disks that stand for a network volume."""
