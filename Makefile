@@ -109,7 +109,7 @@ image-check: ## Run the image's doctor, which needs no GPU (IMAGE=llm-worker, TA
 	@$(BUILDER) run --rm --env MODEL_NAME=$(MODEL_NAME) --env BASE_PATH=/tmp $(IMAGE):$(TAG) \
 		python -u src/handler.py --check --gpu $(or $(GPU),L40S)
 
-test: $(INSTALLED) demo ## Run the tests, in four parts at once (five minutes)
+test: $(INSTALLED) demo ## Run the tests, in five parts at once (five minutes)
 	@$(MAKE) --no-print-directory tested MARKED="not slow"
 
 test-all: $(INSTALLED) demo ## Run them, and those marked slow: killed downloads, compiled code, trainings (20 minutes)
@@ -119,18 +119,19 @@ test-all: $(INSTALLED) demo ## Run them, and those marked slow: killed downloads
 # the tests (pytest -m).
 TESTS_1 := tests/settings tests/model tests/unit/doctor tests/unit/engine tests/unit/media tests/unit/trainer
 TESTS_2 := tests/platform --ignore=tests/platform/starts
-TESTS_3 := tests/unit --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/media --ignore=tests/unit/trainer
+TESTS_3 := tests/unit --ignore=tests/unit/client --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/media --ignore=tests/unit/trainer
 TESTS_4 := tests/contract tests/platform/starts
-.PHONY: tested test-1 test-2 test-3 test-4
+TESTS_5 := tests/unit/client
+.PHONY: tested test-1 test-2 test-3 test-4 test-5
 tested:
-	@echo "==> Four parts at once: $(TESTS_1) here; the output of the others follows"
-	@$(MAKE) --no-print-directory --jobs=4 --keep-going test-1 test-2 test-3 test-4
+	@echo "==> Five parts at once: $(TESTS_1) here; the output of the others follows"
+	@$(MAKE) --no-print-directory --jobs=5 --keep-going test-1 test-2 test-3 test-4 test-5
 
 test-1:
 	@$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_1)
 
 # Shows what a part printed once it has ended.
-test-2 test-3 test-4: test-%:
+test-2 test-3 test-4 test-5: test-%:
 	@output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
 	$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
 	printf '\n==> %s\n' '$(TESTS_$*)'; cat $$output; exit $$status

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from worker.engine.inprocess import InProcessEngine
 
 
-# Parameters of a request that takes minutes unless it is aborted: many long choices.
+# Parameters of a request that takes ten seconds or more unless it is aborted: 90,000 tokens.
 ENDLESS: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "n": 100}
 
 

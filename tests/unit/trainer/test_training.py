@@ -97,6 +97,7 @@ def test_it_is_the_plain_trainer_to_the_number(tmp_path: Path) -> None:
     assert found[STEPS, "loss"] < found[1, "loss"] - 0.1
 
 
+@pytest.mark.slow
 def test_fewer_rows_at_once_are_the_same_training(tmp_path: Path) -> None:
     wanted = spec(tmp_path, lora=Lora(r=4, lora_dropout=0))
     whole = Attempts(tmp_path / "whole", ROWS)
