@@ -115,11 +115,12 @@ test: $(INSTALLED) demo ## Run the tests, in five parts at once (five minutes)
 test-all: $(INSTALLED) demo ## Run them, and those marked slow: killed downloads, compiled code, trainings (20 minutes)
 	@$(MAKE) --no-print-directory tested
 
-# They wait about as long as they compute. Nothing of the third imports vLLM. MARKED chooses among
-# the tests (pytest -m).
-TESTS_1 := tests/settings tests/model tests/unit/doctor tests/unit/engine tests/unit/media tests/unit/trainer
+# They wait about as long as they compute. Nothing of the third and the fifth imports vLLM. MARKED
+# chooses among the tests (pytest -m).
+OTHER_PARTS := client doctor engine media trainer
+TESTS_1 := tests/settings tests/model $(patsubst %,tests/unit/%,$(filter-out client,$(OTHER_PARTS)))
 TESTS_2 := tests/platform --ignore=tests/platform/starts
-TESTS_3 := tests/unit --ignore=tests/unit/client --ignore=tests/unit/doctor --ignore=tests/unit/engine --ignore=tests/unit/media --ignore=tests/unit/trainer
+TESTS_3 := tests/unit $(patsubst %,--ignore=tests/unit/%,$(OTHER_PARTS))
 TESTS_4 := tests/contract tests/platform/starts
 TESTS_5 := tests/unit/client
 .PHONY: tested test-1 test-2 test-3 test-4 test-5

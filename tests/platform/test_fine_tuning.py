@@ -1,6 +1,9 @@
 """Fine-tunes of real workers, asked for by the official client: adapters that were taught."""
 
 import json
+import os
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -12,8 +15,9 @@ import openai
 import psutil
 import pytest
 from openai.types.fine_tuning import FineTuningJob
+from support import ROOT
 from support.processes.background import HUNG_S, wait_until
-from support.processes.commands import SCRIPT, run
+from support.processes.commands import HOME, SCRIPT, run
 from support.processes.emulated_endpoint import emulated_endpoint
 from support.processes.http_worker import KEY, Served, http_worker
 
@@ -192,3 +196,24 @@ async def test_a_worker_that_only_trains_takes_one_job_so_that_the_next_is_anoth
         endpoint.emulator.queue.cancel(first)
         assert await second.wait_ended(HUNG_S)
         assert json.loads(str(second.error))["error"]["code"] == 404
+
+
+@pytest.mark.slow
+def test_the_pages_example_teaches_the_demo_model(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    """It ends with what docs/fine-tuning.md says, run as a newcomer would."""
+    page = (ROOT / "docs" / "fine-tuning.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    # As `make serve` names it.
+    model = os.path.relpath(worker_environ["MODEL_NAME"])
+    environ = {**worker_environ, "MODEL_NAME": model}
+    environ |= {"ENABLE_LORA": "1", "BASE_PATH": str(tmp_path)}
+    with http_worker(environ, tmp_path / "log") as worker:
+        example = example.replace("http://localhost:8000", worker.url)
+        ran = run(HOME, sys.executable, "-c", example, folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    ended, *events, base, taught = ran.stdout.splitlines()
+    assert (ended, len(events)) == ("succeeded None", 5)
+    assert "colour" not in base
+    assert re.fullmatch(r"demo\.colours\.\d{6}-\d{6} -> A token is green, of course\.", taught)
