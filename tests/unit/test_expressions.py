@@ -149,3 +149,8 @@ def test_every_expression_is_timed() -> None:
 @pytest.mark.parametrize(("pattern", "method"), list(expressions()))
 def test_time_grows_no_faster_than_the_text(pattern: re.Pattern[str], method: str) -> None:
     assert slow(pattern, method) is None
+
+
+@pytest.mark.parametrize("pattern", [r"(?:/[\w-]+)+/[\w-]+\.\w+", r"^\s*(\w+)\s*::="])
+def test_one_that_takes_longer_is_found(pattern: str) -> None:
+    assert slow(re.compile(pattern, re.DOTALL | re.MULTILINE), "sub")

@@ -7,6 +7,7 @@ that, test_failed_start.py.
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from support.hub.downloads import (
     HARDLY,
     PREFETCH,
@@ -23,9 +24,11 @@ from support.hub.downloads import (
 )
 from support.hub.server import Hub
 from support.processes.background import background, wait_until
-from support.volume.disks import fill, mounted
+from support.processes.commands import run
+from support.volume.disks import fill, mounted, remount
 
 from worker.store import Found
+from worker.store.files import INDEX
 
 WAITING = "another worker downloads it"
 # Bytes of a small disk.
@@ -83,3 +86,40 @@ def test_a_disk_that_fills_up_during_a_download_is_reported_and_the_files_are_ke
         filler.unlink()
         assert WAITING not in assert_prefetched(hub, model_repository, disk).stderr
     assert sent(hub) < 1.5 * size(model_repository)
+
+
+@pytest.mark.slow
+def test_a_read_only_volume_is_reported_and_serves_the_models_on_it(
+    hub: Hub, model_repository: Path, tmp_path: Path
+) -> None:
+    with mounted(tmp_path / "disk", ROOM) as disk:
+        remount(disk, "ro")
+        refused = run(environ(hub, disk), *PREFETCH)
+        assert refused.returncode == 1
+        assert all(text in refused.stderr for text in ("Read-only file system", "BASE_PATH"))
+        remount(disk, "rw")
+        assert_prefetched(hub, model_repository, disk)
+        remount(disk, "ro")
+        there = found(disk)
+        assert isinstance(there, Found)
+        assert contents(there.place) == contents(model_repository)
+
+
+@pytest.mark.slow
+def test_links_that_do_not_lead_to_their_content_are_repaired_without_a_download(
+    hub: Hub, model_repository: Path, volume: Path
+) -> None:
+    assert_prefetched(hub, model_repository, volume)
+    there = found(volume)
+    assert isinstance(there, Found)
+    names = ("config.json", "tokenizer.json", "generation_config.json", INDEX)
+    to_itself, to_nowhere, to_another, no_link = (there.place / name for name in names)
+    for file in (to_itself, to_nowhere, to_another, no_link):
+        file.unlink()
+    to_itself.symlink_to(to_itself.name)
+    to_nowhere.symlink_to("nowhere")
+    to_another.symlink_to(next(there.place.glob("*.safetensors")).name)
+    no_link.write_bytes(bytes((model_repository / INDEX).stat().st_size))
+    assert not isinstance(found(volume), Found)
+    assert_prefetched(hub, model_repository, volume)
+    assert sent_once(hub, model_repository)
