@@ -151,6 +151,5 @@ def test_time_grows_no_faster_than_the_text(pattern: re.Pattern[str], method: st
     assert slow(pattern, method) is None
 
 
-@pytest.mark.parametrize("pattern", [r"(?:/[\w-]+)+/[\w-]+\.\w+", r"^\s*(\w+)\s*::="])
-def test_one_that_takes_longer_is_found(pattern: str) -> None:
-    assert slow(re.compile(pattern, re.DOTALL | re.MULTILINE), "sub")
+def test_one_that_takes_longer_is_found() -> None:
+    assert slow(re.compile(r"(?:/[\w-]+)+/[\w-]+\.\w+"), "sub")
