@@ -72,4 +72,7 @@ def _keep_sweeping(settings: Settings) -> None:
                 log.info("%d files, batches and fine-tunes had expired and were removed", removed)
         except VolumeError as error:
             log.warning("%s: %s", FAILED, error)
+        except Exception:
+            # A defect: if the thread ended with it, the volume would fill.
+            log.exception(FAILED)
         time.sleep(PERIOD_S)

@@ -108,6 +108,8 @@ def test_what_can_not_be_read_stays(swept_settings: Settings, tmp_path: Path) ->
     sick = created(fine_tunes, rows.id)
     held, over = (created(fine_tunes, rows.id, ended=1) for _ in range(2))
     make_sick(sick.directory / REQUEST)
+    damaged = created(fine_tunes, rows.id)
+    (damaged.directory / REQUEST).write_text("{")
     lease = held.leases() / "lease-1"
     lease.parent.mkdir(parents=True)
     lease.symlink_to(lease)
@@ -116,7 +118,7 @@ def test_what_can_not_be_read_stays(swept_settings: Settings, tmp_path: Path) ->
     file = Files.of(swept_settings).list().data[0]
     make_sick(tmp_path / "worker" / "files" / file.id / "meta.json")
     assert sweep.sweep(swept_settings) == 1
-    assert (sick.directory.exists(), held.directory.exists()) == (True, True)
+    assert all(one.directory.exists() for one in (sick, damaged, held))
     assert not over.directory.exists()
 
 
@@ -145,10 +147,10 @@ def test_fine_tunes_that_ended_long_ago_go_and_rows_that_others_need_stay(
     assert fine_tunes.files.get(rows.id, expired=True).filename == "rows.csv"
 
 
-def test_it_goes_on_every_hour_though_the_volume_failed(
+def test_it_goes_on_every_hour_whatever_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outcomes: list[Any] = [VolumeError("sick"), 2, 0]
+    outcomes: list[Any] = [VolumeError("sick"), KeyError("a defect"), 2, 0]
     pauses: list[float] = []
     over = threading.Event()
 
@@ -156,7 +158,7 @@ def test_it_goes_on_every_hour_though_the_volume_failed(
         if not outcomes:
             over.set()
             threading.Event().wait()  # for ever: the thread ends with the process
-        if isinstance(outcome := outcomes.pop(0), VolumeError):
+        if isinstance(outcome := outcomes.pop(0), Exception):
             raise outcome
         return int(outcome)
 
@@ -165,8 +167,9 @@ def test_it_goes_on_every_hour_though_the_volume_failed(
     caplog.set_level("INFO", "worker.sweep")
     sweep.begin(settings())
     assert over.wait(HUNG_S)
-    assert pauses == [3600.0] * 3
+    assert pauses == [3600.0] * 4
     assert [record.getMessage() for record in caplog.records] == [
         "what has expired could not be removed: sick",
+        "what has expired could not be removed",
         "2 files, batches and fine-tunes had expired and were removed",
     ]

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from worker.errors import Conflict, NoSuchObject, VolumeError
 from worker.volume import Volume, check_space, failures, ids, write_once
@@ -76,13 +76,20 @@ class Record(ABC):
         """When it is over, in seconds since 1970: then it is kept for a while; None: it is not."""
 
     def read(self, name: str, model: type[Model]) -> Model | None:
-        """Return what a file holds; None: it is not there."""
+        """Return the content of a file; None if there is no such file.
+
+        Raises:
+            VolumeError: the file can't be read, or its content is not that of the model.
+        """
         with failures():
             try:
                 content = (self.directory / name).read_bytes()
             except FileNotFoundError:
                 return None
-        return model.model_validate_json(content)
+        try:
+            return model.model_validate_json(content)
+        except ValidationError as error:
+            raise VolumeError(f"the volume has a damaged {name} of {self.id}") from error
 
     def asked(self, model: type[Model]) -> Model:
         """Return what was asked; see ``request``."""
