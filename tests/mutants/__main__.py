@@ -36,7 +36,7 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 # Modules, and the tests that must notice their defects.
 TESTED_BY = {
     "src/job_loop": "tests/unit/job_loop",
-    "src/worker/bridge.py": "tests/unit/test_bridge.py tests/unit/test_bridge_end.py",
+    "src/worker/bridge.py": "tests/unit/test_bridge.py",
     "src/worker/chunking.py": "tests/unit/test_chunking.py",
     "src/worker/batches": "tests/unit/batches",
     "src/worker/fine_tunes": "tests/unit/fine_tunes",
