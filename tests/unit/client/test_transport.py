@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -136,7 +138,7 @@ async def test_a_stream_that_is_closed_without_asyncio_is_cancelled(
 async def test_the_clients_timeout_holds_and_cancels(
     async_openai_client: openai.AsyncOpenAI, openai_client: openai.OpenAI, emulator: Emulator
 ) -> None:
-    impatient = {**HANGING, "timeout": 0.2}
+    impatient = {**HANGING, "timeout": 1}
     with pytest.raises(openai.APITimeoutError):
         await async_openai_client.chat.completions.create(**impatient)
     create: Any = openai_client.chat.completions.create
@@ -157,29 +159,42 @@ STREAM: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("asked", "error", "says"),
     [
-        (STREAM | {"extensions": {"timeout": {"read": 0.1}}}, "ReadTimeout", "took too long"),
+        (STREAM | {"extensions": {"timeout": {"read": HUNG_S}}}, "ReadTimeout", "took too long"),
         ({"method": "GET", "url": f"{URL}files/f/content"}, "ReadError", "lost"),
     ],
     ids=["nothing more comes", "the second part of a file fails"],
 )
 async def test_a_stream_that_has_begun_ends_with_an_error_of_the_clients_package(
-    deployed: dict[str, Any], httpx_package: Any, asked: dict[str, Any], error: str, says: str
+    deployed: dict[str, Any],
+    httpx_package: Any,
+    asked: dict[str, Any],
+    error: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     request = httpx_package.Request(**asked)
     raises: Any = getattr(httpx_package, error)
+
+    def let_time_pass() -> None:
+        begun = time.monotonic()
+        later = SimpleNamespace(monotonic=lambda: begun + HUNG_S)
+        monkeypatch.setattr("llm_worker_client.jobs.time", later)
 
     def read() -> Any:
         with RunpodTransport(**deployed) as transport:
             parts = iter(transport.handle_request(request).stream)
             assert next(parts)
+            let_time_pass()
             with pytest.raises(raises, match=says) as raised:
                 next(parts)
         return raised.value.request
 
     assert await asyncio.to_thread(read) is request
+    monkeypatch.undo()
     async with AsyncRunpodTransport(**deployed) as transport:
         parts = aiter((await transport.handle_async_request(request)).stream)
         assert await anext(parts)
+        let_time_pass()
         with pytest.raises(raises, match=says) as raised:
             await anext(parts)
     assert raised.value.request is request
