@@ -100,6 +100,7 @@ def test_every_option_that_the_documentation_names_is_there(
     [
         ("--workers 0", "a whole number from 1 to 100, not '0'"),
         ("--post-delay nan", "a number of seconds, not 'nan'"),
+        ("--grace=-1", "a number of seconds, not '-1'"),
         ("--endpoint a/b", "letters, digits, - and _"),
         ("""--fault '{"on": "stream"}'""", "do: Field required"),
         ("--fault nonsense", "Invalid JSON"),
