@@ -1,9 +1,10 @@
 """Hostile requests, by kind: each did harm once, or an attacker may hope that it will."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from support.tables.attacks.row import Attack
-from support.tables.attacks.tables import ROWS, read
+from support.tables.attacks.tables import read
 
 __all__ = ["KINDS", "Attack", "early"]
 
@@ -21,6 +22,8 @@ def early() -> Iterator[str]:
 
     A line of ``early.txt`` may stand for several rows: ``numbers: n -1 (params|chat)``.
     """
-    for line in (ROWS / "early.txt").read_text().splitlines():
+    for line in Path(__file__).with_name("early.txt").read_text().splitlines():
+        if line.startswith("#"):
+            continue
         name, places = line.removesuffix(")").rsplit(" (", 1)
         yield from (f"{name} ({place})" for place in places.split("|"))

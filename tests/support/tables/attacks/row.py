@@ -33,7 +33,7 @@ class Attack:
     harmful: bool = False
     # How often it is sent at once.
     times: int = 1
-    # How much of the slow ones is enough on a busy machine: seconds after which it has failed.
+    # Seconds until it must be answered; more for rows that are slow by nature.
     limit_s: float = 60.0
 
 

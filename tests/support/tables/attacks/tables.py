@@ -3,9 +3,24 @@
     body:
       a refused stream (chat|completions) either, harmful, x100: {stream: true, …}
 
-These are two rows, one for each place (``*``: all of the section). The words behind the places say
-what is expected (refused, if nothing else), that it did harm once, how often it is sent at once,
-and another time limit (``180s``). What is large is written as a tag, and made when it is sent.
+These are two rows, one for each place. A place is a name of ``places.yaml``, in the part ``within``
+under the section's name; for ``body`` an input or a route there, ``params`` (keys of
+``sampling_params``), ``job`` (a whole input) or ``json`` (its text). A group's name stands for its
+places, ``*`` for all of the section. ``content`` among a value's keys becomes a user's message. A
+section whose name starts with a dot only holds anchors (``&``) for the others.
+
+The words behind the places say what is expected (refused, if nothing else), that it did harm once,
+how often it is sent at once, and another time limit (``180s``). What is large is written as a tag,
+and made when it is sent:
+
+    !times [3, ab]                      "ababab"; also of a list
+    !many [3, {a: "@", b: x@+1}]        a list of 3; @ is the item's number from 0, @+1 the next one
+    !keys [2, k@, v]                    {k0: v, k1: v}; without a value, the key's number
+    !join [[0], [1], [2]]               [0, 1, 2]; also of texts or objects
+    !separated [", ", [a, b]]           "a, b"
+    !session [video/mp4, "AVI "]        a data URL: a session description behind a format's mark
+    !unicode d800                       the character with this code, in hexadecimal
+    !deep 60                            the schema of 60 objects within each other
 """
 
 import functools
@@ -42,7 +57,7 @@ class _Values(SafeConstructor):
 
 
 def read(kind: str) -> Iterator[Attack]:
-    """Yield the rows of a table; what starts with a dot has only what its rows share."""
+    """Yield the rows of a table."""
     root: Any = yaml.compose((ROWS / f"{kind}.yaml").read_text(), _Loader)
     for section, table in root.value:
         if section.value.startswith("."):
@@ -83,38 +98,35 @@ def _build(place: Callable[[Any], Any], node: yaml.Node) -> Any:
     return place(_Values().construct_document(node))
 
 
-def _many(count: int, each: Any) -> list[Any]:
-    """Return a list of so many; ``@`` stands for the number of each, ``@+1`` for the next one."""
-    if "@" not in repr(each):
-        return [each] * count
-    return [_numbered(each, number) for number in range(count)]
+def _many(count: int, item: Any) -> list[Any]:
+    if "@" not in repr(item):
+        return [item] * count
+    return [_numbered(item, number) for number in range(count)]
 
 
-def _numbered(each: Any, number: int) -> Any:
-    match each:
+def _numbered(item: Any, number: int) -> Any:
+    match item:
         case "@":
             return number
         case str():
-            return each.replace("@+1", str(number + 1)).replace("@", str(number))
+            return item.replace("@+1", str(number + 1)).replace("@", str(number))
         case dict():
-            return {_numbered(k, number): _numbered(v, number) for k, v in each.items()}
+            return {_numbered(k, number): _numbered(v, number) for k, v in item.items()}
         case list():
-            return [_numbered(value, number) for value in each]
-    return each
+            return [_numbered(value, number) for value in item]
+    return item
 
 
-def _keys(count: int, key: str, each: Any = "@") -> dict[str, Any]:
-    return {key.replace("@", str(number)): value for number, value in enumerate(_many(count, each))}
+def _keys(count: int, key: str, value: Any = "@") -> dict[str, Any]:
+    return {key.replace("@", str(number)): each for number, each in enumerate(_many(count, value))}
 
 
 def _join(first: Any, *others: Any) -> Any:
-    """Join texts, lists or objects."""
     add = operator.or_ if isinstance(first, dict) else operator.add
     return functools.reduce(add, others, first)
 
 
 def _deep(depth: int) -> dict[str, Any]:
-    """Return the schema of objects within objects."""
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}

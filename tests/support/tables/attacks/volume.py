@@ -8,7 +8,7 @@ LISTS = "inbox/lists.json"
 
 
 def lay_out(root: Path) -> None:
-    """Make it."""
+    """Write the volume's files."""
     for name in (*OWN, LISTS):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
     for name in OWN:
