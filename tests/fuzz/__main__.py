@@ -14,6 +14,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from support import ROOT
+from support.tables.attacks import KINDS
 
 from fuzz import attacks, jobs, routes
 
@@ -26,7 +27,8 @@ def read_command_line() -> Namespace:
     )
     add = parser.add_argument
     add("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; default: all")
-    add("--only", action="append", metavar="TEXT", help="rows with it, or routes: /tokenize")
+    only = f"of attacks: a kind ({', '.join(KINDS)}) or a text in a row's name; of routes: a path"
+    add("--only", action="append", default=[], metavar="TEXT", help=only)
     add("--harmful", action="store_true", help="of attacks: only rows that did harm once")
     add("--jobs", type=int, default=2_000, help="of jobs: how many")
     add("--seed", type=int, default=7, help="of jobs")

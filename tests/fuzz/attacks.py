@@ -1,9 +1,9 @@
 """Sends the rows of ``support.tables.attacks`` one after the other, beside a well-behaved caller.
 
-A row is violated by an answer that is not the expected one, by none in time, by a 5xx that is no
-full worker's, by a process that ends, by a traceback or the caller's text in the log, by memory,
-by an address that was fetched, and if the other caller waits. Of his wait, which a busy machine
-lengthens too, the shortest of a few tries counts; of everything else the first.
+A row is violated by an answer that is not the expected one, by none in time, by a process that
+ends, by a traceback or the caller's text in the log, by memory, by an address that was fetched, and
+if the other caller waits. Of his wait, which a busy machine lengthens too, the shortest of a few
+tries counts; of everything else the first.
 """
 
 import json
@@ -15,16 +15,16 @@ from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from support.processes.memory import MB, forget_peaks, peak, resident
 from support.tables.attacks import KINDS
 from support.tables.attacks.places import put
 from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http
 from support.tables.attacks.volume import lay_out
 
-from fuzz.memory import MB, forget_peaks, peak, resident
 from fuzz.neighbour import LIMIT_S, Neighbour, longest_s, neighbour
 from fuzz.target import Endpoint, Outcome, Server, Target
 
@@ -36,6 +36,8 @@ MOST_GROWTH_MB = 200
 TRIES = 5
 # Tokens of an answer that fills the demo model's context.
 LONGEST = 2_000
+# The first digits of a status.
+CLASSES = {Expected.REFUSED: (4,), Expected.ANSWERED: (2,), Expected.EITHER: (2, 4)}
 TRACEBACK = "Traceback (most recent call last)"
 COLUMNS = "{:<58} {:<10} {:<9} {:>7} {:>7} {:>7} {:>7}  {}"
 
@@ -70,6 +72,9 @@ def run(args: Namespace) -> int:
     chosen = [
         (kind, row) for kind, rows in KINDS.items() for row in rows if _asked(kind, row, args)
     ]
+    if not chosen:
+        print_line(f"attacks: no row has what --only says: {', '.join(args.only)}")
+        return 1
     over_http = [(kind, row) for kind, row in chosen if kind == "http"]
     behind_queue = [(kind, row) for kind, row in chosen if kind != "http"]
     print_line(
@@ -98,10 +103,10 @@ def print_line(text: str) -> None:
 
 
 def _asked(kind: str, row: Attack, args: Namespace) -> bool:
-    wanted = not args.only or any(
-        word == kind if word in KINDS else word in row.name for word in args.only
-    )
-    return wanted and (row.harmful or not args.harmful)
+    kinds = [word for word in args.only if word in KINDS]
+    texts = [word for word in args.only if word not in KINDS]
+    named = not texts or any(text in row.name for text in texts)
+    return named and kind in (kinds or KINDS) and (row.harmful or not args.harmful)
 
 
 class Bait:
@@ -196,7 +201,7 @@ def _once(target: Target, kind: str, row: Attack, beside: Neighbour, bait: Bait)
         kept_mb=round((resident(pids) - before) / MB),
         said=outcomes[0].text.replace(word, CANARY)[:300],
     )
-    measured.violations += _wrong_answers(outcomes, row.expected)
+    measured.violations += _wrong_answers(outcomes, row)
     if target.pids != pids:
         measured.violations.append("a process ended")
     if not all(call.good for call in calls):
@@ -223,24 +228,26 @@ def _send(target: Target, payload: Any, times: int, limit_s: float) -> list[Outc
 
 def _marked(payload: Any, word: str, bait: Bait) -> Any:
     """Return a payload as it is sent, with its canary and the bait's port."""
+
+    def marked(text: str) -> str:
+        return text.replace(CANARY, word).replace(PORT, str(bait.port))
+
     if isinstance(payload, Http):
-        body = payload.body.replace(CANARY.encode(), word.encode())
-        return Http(payload.method, payload.path, body, payload.headers, payload.patience_s)
-    text = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    return text.replace(CANARY.encode(), word.encode()).replace(PORT.encode(), b"%d" % bait.port)
+        body = marked(payload.body.decode("latin-1")).encode("latin-1")
+        headers = {marked(name): marked(value) for name, value in payload.headers.items()}
+        return replace(payload, path=marked(payload.path), body=body, headers=headers)
+    return marked(payload.decode() if isinstance(payload, bytes) else json.dumps(payload)).encode()
 
 
-def _wrong_answers(outcomes: list[Outcome], expected: Expected) -> list[str]:
+def _wrong_answers(outcomes: list[Outcome], row: Attack) -> list[str]:
     wrong = set()
     for outcome in outcomes:
+        # Several requests at once may fill a worker.
+        full = outcome.full and row.times > 1
         if outcome.status is None:
-            wrong.add("no answer in time")
-        elif not outcome.honest:
-            wrong.add(f"status {outcome.status}")
-        elif expected is Expected.REFUSED and outcome.status < 400:
-            wrong.add("answered, not refused")
-        elif expected is Expected.ANSWERED and 400 <= outcome.status < 500:
-            wrong.add(f"refused with {outcome.status}")
+            wrong.add("no answer")
+        elif outcome.status // 100 not in CLASSES[row.expected] and not full:
+            wrong.add(f"status {outcome.status}, expected: {row.expected}")
     return sorted(wrong)
 
 

@@ -179,7 +179,8 @@ def run(args: Namespace) -> int:
         print_line(f"  {kind}: {files}")
     if state.failures:
         print_line(
-            f"Repeat one with: make endpoint, and then\n  curl -s localhost:8000/v2/local/runsync "
-            f"-H 'Content-Type: application/json' -d @{args.logs}/failing-0.json"
+            f"Repeat one with: {' '.join(map('='.join, SETTINGS.items()))} make endpoint, and then"
+            "\n  curl -s localhost:8000/v2/local/runsync -H 'Content-Type: application/json' "
+            f"-d @{args.logs}/failing-0.json"
         )
     return len(state.failures)

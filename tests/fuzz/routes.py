@@ -50,6 +50,7 @@ def run(args: Namespace) -> int:
         calls = beside.during(began)
         wrong = {
             "a request was answered with a 5xx": status != 0,
+            "no request was sent": not counts,
             "a process ended": target.pids != pids,
             "the neighbour was failed": not all(call.good for call in calls),
             "the neighbour waited": longest_s(calls) > beside.alone_s + MOST_WAIT_S,
@@ -63,7 +64,7 @@ def run(args: Namespace) -> int:
 def fuzz(url: str, args: Namespace) -> tuple[int, dict[str, Any]]:
     """Run schemathesis in a temporary folder; return its status, and what its hooks counted."""
     hooks = Path(__file__).with_name("hooks.py")
-    only = [f"--include-path={path}" for path in args.only or ()]
+    only = [f"--include-path={path}" for path in args.only]
     with tempfile.TemporaryDirectory() as folder:
         counts = Path(folder, "counts.json")
         status = subprocess.run(

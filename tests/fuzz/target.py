@@ -18,9 +18,8 @@ import psutil
 from support import ROOT
 from support.processes.background import Background, background
 from support.processes.http_worker import ADDRESS
+from support.processes.memory import family, lasting
 from support.tables.attacks.row import Http
-
-from fuzz.memory import family, lasting
 
 HELLO = {"prompt": "Hi", "sampling_params": {"max_tokens": 4, "ignore_eos": True}}
 # In an error's object; within a text the quotation marks are escaped.
@@ -31,17 +30,21 @@ QUIET = {"USE_TQDM_ON_LOAD": "0", "PYTHONWARNINGS": "ignore", "TORCH_LOGS": "-to
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request ended: its status, None without an answer in time, and what was said."""
+    """How a request ended: its status, None without an answer, and what was said."""
 
     status: int | None
     text: str
 
     @property
-    def honest(self) -> bool:
-        """Whether it is no failure of the worker: a full one says so, and that a retry can help."""
+    def full(self) -> bool:
+        """Whether the worker says that it is full, and that a retry can help."""
         said = self.text.replace('\\"', '"').replace(" ", "")
-        full = self.status == 503 and '"retryable":true' in said
-        return self.status is not None and (self.status < 500 or full)
+        return self.status == 503 and '"retryable":true' in said
+
+    @property
+    def honest(self) -> bool:
+        """Whether it is no failure of the worker."""
+        return self.status is not None and (self.status < 500 or self.full)
 
 
 class Target(ABC):
@@ -171,18 +174,21 @@ class Server(Target):
     def send(self, payload: Http, limit_s: float) -> Outcome:
         limit_s = payload.patience_s or limit_s
         connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=limit_s)
+        sent = False
         try:
             bare = {"skip_host": True, "skip_accept_encoding": True}
             connection.putrequest(payload.method, payload.path, **bare)
             for name, value in payload.all_headers.items():
                 connection.putheader(name, value)
             connection.endheaders(payload.body)
+            sent = True
             answer = connection.getresponse()
             return Outcome(answer.status, answer.read().decode(errors="replace"))
         except (OSError, http.client.HTTPException) as error:
-            # A server may refuse while the body is on its way, or the client hang up as planned.
-            planned = payload.patience_s or isinstance(error, BrokenPipeError | ConnectionError)
-            return Outcome(499 if planned else None, repr(error))
+            # A server may refuse while the body is on its way, and the caller leave as planned.
+            refused = not sent and isinstance(error, BrokenPipeError | ConnectionResetError)
+            left = payload.patience_s > 0 and isinstance(error, TimeoutError)
+            return Outcome(499 if refused or left else None, repr(error))
         finally:
             connection.close()
 

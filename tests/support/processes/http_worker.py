@@ -8,6 +8,7 @@ from pathlib import Path
 
 from support.processes.background import Background, background
 from support.processes.commands import SCRIPT
+from support.processes.memory import forget_peaks, peak
 
 # What the tests' server asks for.
 KEY = "sk-served"
@@ -26,12 +27,9 @@ class Served(Background):
 
     def peak(self, *, begin: bool = False) -> int:
         """Return the most bytes of memory that it has had; begin to measure anew."""
-        process = Path("/proc") / str(self.process.pid)
         if begin:
-            (process / "clear_refs").write_text("5")
-        found = re.search(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
-        assert found
-        return int(found[1]) * 1024
+            forget_peaks([self.process.pid])
+        return peak([self.process.pid])
 
 
 @contextmanager
