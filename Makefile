@@ -158,7 +158,7 @@ test-sdk: $(OTHER_SDK)/installed demo ## Run the tests that touch the SDK with a
 test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in for vLLM's (needs buildah; two minutes)
 	@$(BIN)/python -m pytest tests/image
 
-fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs and requests (.fuzz, 100 MB; ten minutes)
+fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs, requests and settings (.fuzz, 100 MB; ten minutes)
 	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
 
 mutants: $(INSTALLED) demo $(MUTANTS) ## Plant defects in the critical modules, and name those that no unit test notices (an hour)

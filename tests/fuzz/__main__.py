@@ -1,10 +1,11 @@
-"""Sends hostile requests: attacks, jobs, routes (``make fuzz``).
+"""Sends hostile requests, and starts workers with drawn settings (``make fuzz``).
 
-    python -m fuzz [attacks jobs routes] [--jobs 20000] [--cases 20000] ...
+    python -m fuzz [attacks jobs routes starts] [--jobs 20000] [--cases 20000] ...
 
 attacks: a table of requests that did harm once, or might. jobs: raw jobs that hypothesis
 generates. routes: requests that schemathesis generates from the server's OpenAPI description.
-The status is 1 if any of them did harm.
+starts: settings of which the doctor must say what a start does. The status is 1 if any of them did
+harm.
 """
 
 import argparse
@@ -16,9 +17,9 @@ from pathlib import Path
 from support import ROOT
 from support.tables.attacks import KINDS
 
-from fuzz import attacks, jobs, routes
+from fuzz import attacks, jobs, routes, starts
 
-PARTS = {"attacks": attacks.run, "jobs": jobs.run, "routes": routes.run}
+PARTS = {"attacks": attacks.run, "jobs": jobs.run, "routes": routes.run, "starts": starts.run}
 
 
 def read_command_line() -> Namespace:
@@ -31,10 +32,11 @@ def read_command_line() -> Namespace:
     add("--only", action="append", default=[], metavar="TEXT", help=only)
     add("--harmful", action="store_true", help="of attacks: only rows that did harm once")
     add("--jobs", type=int, default=2_000, help="of jobs: how many")
-    add("--seed", type=int, default=7, help="of jobs")
+    add("--seed", type=int, default=7, help="of jobs and starts")
     add("--cases", type=int, default=2_000, help="of routes: about how many")
     add("--coverage", action="store_true", help="of routes: 15,000 more, fields at their bounds")
-    add("--checkout", type=Path, default=ROOT, metavar="DIR", help="another one's worker")
+    add("--starts", type=int, default=20, help="of starts: how many")
+    add("--checkout", type=Path, default=ROOT, metavar="DIR", help="another one; not of starts")
     add("--logs", type=Path, default=ROOT / ".fuzz", metavar="DIR", help="for results and logs")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(PARTS):

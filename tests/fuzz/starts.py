@@ -1,21 +1,21 @@
 """Draws settings, and compares what the doctor says of them with what a start does.
 
-    PYTHONPATH=src:tests .venv/bin/python -m fuzz.starts [--cases 150] [--seed 7]
-
-One or two settings a case, with values that operators set, on the demo model. The status is 1 if
-the doctor and a start disagree: about whether it comes up, or about which of the settings is wrong.
+One or two settings a case, with values that operators set, on the demo model. The doctor and a
+start may disagree about whether it comes up, or about which of the settings is wrong.
 """
 
-import argparse
 import random
-import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import yaml
-from support.processes.commands import SCRIPT, WORKER, run
+from support.processes import commands
+from support.processes.commands import SCRIPT, WORKER
 from support.processes.side_by_side import side_by_side
+
+from fuzz.attacks import print_line
 
 # A job that every engine answers, whatever it can do.
 MODELS = '{"input": {"route": "/v1/models"}}'
@@ -39,8 +39,8 @@ def draw(cases: int, seed: int) -> Iterator[Case]:
 
 def disagreement(case: Case) -> str:
     """Start a worker, and ask the doctor; return how they differ, empty if they don't."""
-    started = run({**WORKER, **case}, SCRIPT, "--test_input", MODELS)
-    checked = run({**WORKER, **case}, SCRIPT, "--check")
+    started = commands.run({**WORKER, **case}, SCRIPT, "--test_input", MODELS)
+    checked = commands.run({**WORKER, **case}, SCRIPT, "--check")
     if "Traceback" in checked.stderr:
         return f"the doctor: {checked.stderr[-1_000:]}"
     end = (started.stderr.splitlines() or [""])[-1]
@@ -53,22 +53,14 @@ def disagreement(case: Case) -> str:
     return ""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="fuzz.starts", description=__doc__)
-    parser.add_argument("--cases", type=int, default=150)
-    parser.add_argument("--seed", type=int, default=7)
-    args = parser.parse_args()
-    cases = {str(case): case for case in draw(args.cases, args.seed)}
+def run(args: Namespace) -> int:
+    """Try as many cases as were asked for; return with how many the doctor disagrees."""
+    cases = {str(case): case for case in draw(args.starts, args.seed)}
     wrong = 0
     with side_by_side({name: partial(disagreement, case) for name, case in cases.items()}) as ended:
         for name in cases:
             if differs := ended(name):
                 wrong += 1
-                sys.stdout.write(f"{name}\n    {differs}\n")
-                sys.stdout.flush()
-    sys.stdout.write(f"{len(cases)} starts, the doctor disagrees with {wrong}\n")
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                print_line(f"{name}\n    {differs}")
+    print_line(f"\nstarts: {len(cases)}, the doctor disagrees with {wrong}")
+    return wrong
