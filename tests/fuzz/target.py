@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import time
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
@@ -174,7 +175,7 @@ class Server(Target):
     def send(self, payload: Http, limit_s: float) -> Outcome:
         limit_s = payload.patience_s or limit_s
         connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=limit_s)
-        sent = False
+        until, sent = time.monotonic() + limit_s, False
         try:
             bare = {"skip_host": True, "skip_accept_encoding": True}
             connection.putrequest(payload.method, payload.path, **bare)
@@ -182,8 +183,12 @@ class Server(Target):
                 connection.putheader(name, value)
             connection.endheaders(payload.body)
             sent = True
-            answer = connection.getresponse()
-            return Outcome(answer.status, answer.read().decode(errors="replace"))
+            answer, said = connection.getresponse(), b""
+            while piece := answer.read1():
+                said += piece
+                if time.monotonic() > until:
+                    raise TimeoutError
+            return Outcome(answer.status, said.decode(errors="replace"))
         except (OSError, http.client.HTTPException) as error:
             # A server may refuse while the body is on its way, and the caller leave as planned.
             refused = not sent and isinstance(error, BrokenPipeError | ConnectionResetError)

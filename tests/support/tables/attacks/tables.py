@@ -118,7 +118,7 @@ def _numbered(item: Any, number: int) -> Any:
 
 
 def _keys(count: int, key: str, value: Any = "@") -> dict[str, Any]:
-    return {key.replace("@", str(number)): each for number, each in enumerate(_many(count, value))}
+    return {key.replace("@", str(number)): item for number, item in enumerate(_many(count, value))}
 
 
 def _join(first: Any, *others: Any) -> Any:
