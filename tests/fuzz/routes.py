@@ -49,7 +49,7 @@ def run(args: Namespace) -> int:
         status, counts = fuzz(target.url, args)
         calls = beside.during(began)
         wrong = {
-            "a request was answered with a 5xx": status != 0,
+            "a request was answered with a 5xx": status != 0 and bool(counts),
             "no request was sent": not counts,
             "a process ended": target.pids != pids,
             "the neighbour was failed": not all(call.good for call in calls),
