@@ -182,7 +182,8 @@ def _prompts(body: dict[str, Any]) -> list[Any]:
 
 
 def _log_unknown(name: str, path: str, request_id: str) -> None:
-    name = name[:LONGEST_KEY]
+    # What can't be a parameter's name is a caller's text, which no log may show.
+    name = repr(name[:LONGEST_KEY]) if name.isidentifier() else "a key"
     if name not in _logged and len(_logged) < MOST_LOGGED:
         _logged.add(name)
-        log.warning("request %s: %r is no parameter of %s: no effect", request_id, name, path)
+        log.warning("request %s: %s is no parameter of %s: no effect", request_id, name, path)

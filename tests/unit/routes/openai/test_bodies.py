@@ -198,8 +198,9 @@ def test_a_response_is_numbered_for_its_job(prepare: Prepare) -> None:
 
 def test_unknown_keys_are_logged_once(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        assert prepare(COMPLETIONS, {"nonsense": 1, "x" * 1000: 1})["nonsense"] == 1
-    unknown = [f"{name!r} is no parameter of {COMPLETIONS}" for name in ("nonsense", "x" * 64)]
+        assert prepare(COMPLETIONS, {"nonsense": 1, "x" * 1000: 1, "my text": 1})["nonsense"] == 1
+    names = ("a key", "'nonsense'", repr("x" * 64))
+    unknown = [f"{name} is no parameter of {COMPLETIONS}" for name in names]
     assert caplog.messages == [f"request job-1: {message}: no effect" for message in unknown]
     # Callers can invent any number.
     prepare(COMPLETIONS, {f"name{number}": 1 for number in range(120)})
