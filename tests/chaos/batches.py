@@ -41,7 +41,7 @@ async def killed(made: Lane, rng: random.Random, deaths: int) -> str:
         async with made.takeover():
             await made.kill(name)
             name = waiting or made.start()
-    await job.wait_ended(HUNG_S)
+    await made.ended(job)
     return "completed"
 
 
@@ -57,8 +57,7 @@ async def zombie(made: Lane, rng: random.Random, _: int) -> str:
     made.check(job.worker not in (None, stopped), "no other worker")
     # The time begins anew: until the thaw.
     made.emulator.freeze(stopped, rng.uniform(0, 2))
-    await job.wait_ended(HUNG_S)
-    await first.wait_ended(HUNG_S)
+    await made.ended(job, first)
     return "completed"
 
 
@@ -67,7 +66,7 @@ async def doubled(made: Lane, _: random.Random, __: int) -> str:
     names = await made.two()
     made.emulator.faults.add(Fault(on=Call.TAKE, do=Action.DUPLICATE, calls=1))
     job = made.send(made.write_input(jobs=2))
-    await job.wait_ended(HUNG_S)
+    await made.ended(job)
     # Of two workers one may say so before.
     await made.until(made.batch.ended, "it does not end")
     taken = [made.emulator.queue.worker(name).jobs for name in names]
@@ -82,10 +81,10 @@ async def timed_out(made: Lane, _: random.Random, __: int) -> str:
     await made.ready(made.start())
     policy = Policy.model_validate({"executionTimeout": TIMEOUT_MS})
     job = made.emulator.queue.submit({"input": made.write_input()}, policy)
-    await job.wait_ended(HUNG_S)
+    await made.ended(job)
     async with made.takeover():
         again = made.go_on()
-    await again.wait_ended(HUNG_S)
+    await made.ended(again)
     return "completed"
 
 
@@ -101,7 +100,7 @@ async def stopped(made: Lane, _: random.Random, __: int) -> str:
         running.process.terminate()
     await asyncio.to_thread(running.ended)
     made.emulator.queue.lose(made.emulator.queue.worker(name))
-    await again.wait_ended(HUNG_S)
+    await made.ended(again)
     return "completed"
 
 
@@ -112,10 +111,9 @@ async def cancelled(made: Lane, _: random.Random, __: int) -> str:
     await made.progress(50)
     cancel = {"route": f"/v1/batches/{made.batch.id}/cancel", "method": "POST"}
     asked = made.send(cancel)
-    await asked.wait_ended(HUNG_S)
-    await job.wait_ended(HUNG_S)
+    await made.ended(asked, job)
     late = made.send(cancel)
-    await late.wait_ended(HUNG_S)
+    await made.ended(late)
     made.check("can't be cancelled" in str(late.error), f"a cancel after the end: {late.status}")
     return "cancelled"
 

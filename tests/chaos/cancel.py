@@ -80,11 +80,11 @@ async def _cancel_one(
     await following.wait_ended(HUNG_S)
     # Not before: a hanging post would be reset.
     faults.clear()
-    if job.status is not Status.CANCELLED:
-        return  # it had ended before
     name = f"{name} ({moment}, {1000 * delay_s:.0f} ms a POST)"
     ending = ending_of(following)
     state.report.check(ending is Ending.WHOLE, f"{name}: the next job is {ending}")
+    if job.status is not Status.CANCELLED:
+        return  # it had ended before
     if following.started_at is not None:
         free_s = following.started_at - cancelled_at
         state.report.check(free_s >= 0, f"{name}: two jobs are in one slot")

@@ -82,6 +82,16 @@ class Crew(ABC):
     def send(self, payload: dict[str, Any]) -> Job:
         return self.emulator.queue.submit({"input": payload})
 
+    async def ended(self, *jobs: Job) -> None:
+        """Wait until jobs have ended.
+
+        Raises:
+            Stuck: one does not end.
+        """
+        for job in jobs:
+            if not await job.wait_ended(HUNG_S):
+                raise Stuck(f"a job is {job.status} for ever")
+
     def check(self, holds: object, otherwise: str) -> None:
         self.report.check(holds, f"{self.root.name}: {otherwise}")
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 from support.engine.scripted import settings
-from support.processes.background import HUNG_S
 from support.processes.commands import SCRIPT, WORKER
 from support.processes.http_worker import Served
 
@@ -152,9 +151,9 @@ class Tuning(Crew):
         return FineTunes.of(settings(BASE_PATH=str(self.root))).all()
 
     async def ended(self, *jobs: Job) -> None:
-        """Wait until jobs have ended well."""
+        """Wait until jobs have ended, and check that they have not failed."""
+        await super().ended(*jobs)
         for job in jobs:
-            await job.wait_ended(HUNG_S)
             self.check(job.error is None, f"a job failed: {job.error}")
 
     def trainers(self, fine_tune: FineTune | None = None) -> list[psutil.Process]:
@@ -219,8 +218,9 @@ class Tuning(Crew):
         """Check that it has ended as one that nobody has disturbed."""
         found = self.numbers(fine_tune)
         self.check(found.steps == reference.steps, f"{found.steps} steps, not {reference.steps}")
-        self.apart = max(self.apart, found.distance(reference))
-        self.check(self.apart < NEAR, f"losses differ by {self.apart:g}")
+        apart = found.distance(reference)
+        self.apart = max(self.apart, apart)
+        self.check(apart < NEAR, f"losses differ by {apart:g}")
         for name in (result.adapter, *(one.name for one in result.checkpoints)):
             place = self.root / "adapters" / (name or "-")
             files = {file.name for file in place.iterdir()} if place.is_dir() else set()
