@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -11,9 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 from support import ROOT
+from support.processes.commands import run
 
-# Seconds, that end what hangs: an installation takes ten.
-HUNG_S = 500
 # Bytes: twice what it has.
 LARGEST_WHEEL = 300_000
 FLAGS = ("--name", "chat", "--image", "me/llm-worker:1", "--gpu-pools", "ADA_24", "--offline")
@@ -28,19 +26,11 @@ texts = [answer.outputs[0].text for answer in LLM().generate(["Hi"])]
 """
 
 
-def run(folder: Path, *command: str | Path) -> str:
+def printed_in(folder: Path, *command: str | Path) -> str:
     """Run a command outside of the repository; return what it printed."""
-    # Of the tests' own environment only what pip needs to find packages.
+    # Without what would show it the repository's own modules.
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-        check=False,
-    )
+    done = run(environ, *command, folder=folder)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -48,15 +38,17 @@ def run(folder: Path, *command: str | Path) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    run(folder, sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT)
+    printed_in(
+        folder, sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", folder, ROOT
+    )
     (built,) = folder.glob("*.whl")
     return built
 
 
 def installed(folder: Path, *packages: str | Path) -> Path:
     """Make an environment with packages and what they require; return its commands' folder."""
-    run(folder, sys.executable, "-m", "venv", "env")
-    run(folder, "env/bin/python", "-m", "pip", "install", *packages)
+    printed_in(folder, sys.executable, "-m", "venv", "env")
+    printed_in(folder, "env/bin/python", "-m", "pip", "install", *packages)
     return folder / "env" / "bin"
 
 
@@ -79,7 +71,7 @@ def test_the_wheel_is_small_and_holds_the_client_alone(wheel: Path) -> None:
 
 
 def test_what_is_installed_with_it_is_what_the_page_lists(commands: Path) -> None:
-    listed = json.loads(run(commands, "./python", "-m", "pip", "list", "--format", "json"))
+    listed = json.loads(printed_in(commands, "./python", "-m", "pip", "list", "--format", "json"))
     found = {canonicalize_name(one["name"]) for one in listed} - {"pip", "setuptools"}
     page = (ROOT / "docs" / "client.md").read_text()
     section = page.split("## Install it")[1].split("## The proxy")[0]
@@ -91,32 +83,32 @@ def test_what_is_installed_with_it_is_what_the_page_lists(commands: Path) -> Non
 
 
 def test_its_command_is_the_module(commands: Path) -> None:
-    shown = run(commands, "./llm-worker-client", "--help")
-    assert shown == run(commands, "./python", "-m", "llm_worker_client", "--help")
+    shown = printed_in(commands, "./llm-worker-client", "--help")
+    assert shown == printed_in(commands, "./python", "-m", "llm_worker_client", "--help")
     assert "proxy" in shown
 
 
 def test_a_dry_run_of_deploy_works_and_knows_the_settings(commands: Path) -> None:
     plan = ("deploy", "plan", *FLAGS, "--settings", "MODEL_NAME=org/model")
-    content = json.loads(run(commands, "./llm-worker-client", *plan))
+    content = json.loads(printed_in(commands, "./llm-worker-client", *plan))
     assert content["body"]["env"]["MODEL_NAME"] == "org/model"
     with pytest.raises(AssertionError, match="did you mean MAX_MODEL_LEN"):
-        run(commands, "./llm-worker-client", *plan, "MAX_MODEL_LENGTH=1")
+        printed_in(commands, "./llm-worker-client", *plan, "MAX_MODEL_LENGTH=1")
 
 
 def test_files_of_the_volume_need_its_extra(commands: Path, commands_with_all: Path) -> None:
     code = "from llm_worker_client.volume import open_volume; open_volume()"
     with pytest.raises(AssertionError, match=r"boto3 is missing: pip install .+\[volume\]"):
-        run(commands, "./python", "-c", code)
+        printed_in(commands, "./python", "-c", code)
     with pytest.raises(AssertionError, match="Set RUNPOD_VOLUME_ID"):
-        run(commands_with_all, "./python", "-c", code)
+        printed_in(commands_with_all, "./python", "-c", code)
 
 
 def checked(commands: Path, script: str) -> str:
     """Return what mypy says of a script that uses what is installed."""
     (commands / "script.py").write_text(script)
     words = ["--strict", "--config-file=", "--python-executable", "./python", "script.py"]
-    return run(commands, sys.executable, "-m", "mypy", "--cache-dir=cache", *words)
+    return printed_in(commands, sys.executable, "-m", "mypy", "--cache-dir=cache", *words)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +121,6 @@ def test_a_script_is_typed_and_runs(
     commands: Path = request.getfixturevalue(environment)
     script = SCRIPT.format(package=package)
     assert checked(commands, script).startswith("Success")
-    run(commands, "./python", "-c", script.partition("text = ")[0])
+    printed_in(commands, "./python", "-c", script.partition("text = ")[0])
     with pytest.raises(AssertionError, match=r"incompatible type .int."):
         checked(commands, script.replace('Transport("id", "key")', "Transport(1)"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-# Seconds: a client's process takes two to seven on an idle machine.
+# Seconds; ends what hangs: a client's process takes two to seven on an idle machine.
 CLIENT_S = 300
 
 
@@ -18,13 +18,13 @@ def require_installed(folder: Path) -> None:
         pytest.skip(f"{folder} is missing: `make test-clients` installs it, Node's with npm")
 
 
-def answers_of(
+def printed_by(
     command: Sequence[str | Path],
     environ: Mapping[str, str],
     folder: Path | None = None,
     program: str | None = None,
-) -> dict[str, Any]:
-    """Run a client; return the answers that it printed as JSON.
+) -> str:
+    """Run a client; return what it printed.
 
     Args:
         command: its interpreter, with arguments.
@@ -43,5 +43,10 @@ def answers_of(
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    answers: dict[str, Any] = json.loads(ran.stdout)
+    return ran.stdout
+
+
+def answers_of(*client: Any) -> dict[str, Any]:
+    """Return the answers that a client printed as JSON; its arguments are those of `printed_by`."""
+    answers: dict[str, Any] = json.loads(printed_by(*client))
     return answers
