@@ -12,7 +12,6 @@ def test_a_script_finds_no_mistake_and_ends(request: pytest.FixtureRequest, scri
     ended: Ended = request.getfixturevalue(script)
     assert not ended["failed"], "\n".join(ended["failed"].values())
     assert ended.status == 0, ended.stderr
-    assert ended.left == []
 
 
 @pytest.mark.parametrize("argument", ["swap_space", "prompt_adapter_request"])

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, tokens, until
+from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, tokens
+from support.processes.background import eventually
 from worker.app import Worker
 from worker.batches.state import Batch
 from worker.batches.store import Batches
@@ -98,7 +99,7 @@ class Batching:
         """Begin to run a batch, slowly; return its job when more lines than so many were asked."""
         self.engine.script = tuple(tokens("a", "b", pause=0.05))
         running = asyncio.create_task(answered(worker or self.worker, {"batch": spec}))
-        assert await until(lambda: len(self.engine.asked) > most)
+        await eventually(lambda: len(self.engine.asked) > most)
         return running
 
     async def in_the_middle(self, count: int = 300, **keys: Any) -> Batch:
@@ -109,7 +110,7 @@ class Batching:
         """Cancel the job of the one batch that there is; return it when no worker is at it."""
         running.cancel()
         batch = self.only()
-        assert await until(lambda: not self.engine.generating and not batch.held())
+        await eventually(lambda: not self.engine.generating and not batch.held())
         self.engine.script = tuple(tokens("a"))
         return batch
 

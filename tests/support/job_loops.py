@@ -16,8 +16,7 @@ from aiohttp import ClientSession, TraceConfig, web
 from emulator import Emulator, Job
 from job_loop import JobLoop, Limits, Wire
 from job_loop.wire import Urls
-from support.processes.background import HUNG_S
-from support.processes.emulator_peer import eventually
+from support.processes.background import HUNG_S, eventually
 from worker.errors import WorkerError
 from worker.record import JobRecord
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from starlette.types import Message
-from support.engine.scripted import until
+from support.processes.background import eventually
 
 from worker.asgi import Head, Request, call
 
@@ -143,7 +143,7 @@ async def test_leaving_sends_the_app_a_disconnect_and_does_not_cancel_it(cancell
     app = App(start(), linger=1)
     await leave(app, cancelled=cancelled)
     gc.collect(1)  # nothing else refers to the app's task
-    assert await until(lambda: app.ended is not None)
+    await eventually(lambda: app.ended is not None)
     assert (app.ended, app.received[1:]) == ("returned", [DISCONNECT])
 
 
@@ -154,7 +154,7 @@ async def test_a_disconnect_comes_once_the_client_leaves_as_often_as_it_is_asked
     await asyncio.sleep(0)
     assert len(app.received) == 1
     await parts.aclose()
-    assert await until(lambda: app.ended is not None)
+    await eventually(lambda: app.ended is not None)
     assert app.received[1:] == [DISCONNECT] * 2
 
 
@@ -170,12 +170,12 @@ async def test_an_app_that_cleans_up_after_its_client_left_is_kept_alive() -> No
         cleaned.set()
 
     await leave(app)
-    assert await until(lambda: bool(cleaning))
+    await eventually(lambda: cleaning)
     gc.collect(1)
     event = cleaning[0]()
     assert event is not None
     event.set()
-    assert await until(cleaned.is_set)
+    await eventually(cleaned.is_set)
 
 
 async def test_a_failure_of_the_app_comes_after_what_it_sent() -> None:
@@ -190,6 +190,6 @@ async def test_a_failure_after_the_client_left_is_dropped() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     app = App(start(), linger=1, fail=True)
     await leave(app)
-    assert await until(lambda: app.ended is not None and len(asyncio.all_tasks()) == 1)
+    await eventually(lambda: app.ended is not None and len(asyncio.all_tasks()) == 1)
     gc.collect(1)  # asyncio logs a failure that was not retrieved when its task is collected
     assert reported == []

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import pytest
-from support.engine.scripted import ScriptedEngine, until
-from support.processes.background import HUNG_S
+from support.engine.scripted import ScriptedEngine
+from support.processes.background import HUNG_S, eventually
 
 from worker.bridge import Stream
 from worker.errors import EngineDead, ShuttingDown
@@ -167,7 +167,7 @@ async def test_a_cancel_closes_the_source_on_its_loop(engine_loop: Loop, from_th
         await asyncio.to_thread(stream.cancel)
     else:
         stream.cancel()
-    assert await until(lambda: source.closed_on == [engine_loop])
+    await eventually(lambda: source.closed_on == [engine_loop])
     assert await stream.read() is None
 
 
@@ -187,7 +187,7 @@ async def test_cancelling_twice_lets_the_source_finish_its_cleaning(engine_loop:
     stream = Stream(source, engine_loop)
     await stream.read()
     stream.cancel()
-    assert await until(lambda: steps == ["begun"])
+    await eventually(lambda: steps == ["begun"])
     stream.cancel()
     engine_loop.call_soon_threadsafe(cancelled_again.set)
     assert await read_all(stream) == []
@@ -211,7 +211,7 @@ async def test_what_has_arrived_is_read_and_then_the_first_error(engine_loop: Lo
     await taken(source)
     stream.end(ShuttingDown())
     stream.end(EngineDead())
-    assert await until(lambda: bool(source.closed_on))
+    await eventually(lambda: source.closed_on)
     assert await stream.read() == list(range(100))
     for _ in range(2):
         with pytest.raises(ShuttingDown):

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from support.engine.answers import Consumer, Scripts, every_form
-from support.engine.scripted import HANG, ScriptedEngine, settings, tokens, until
+from support.engine.scripted import HANG, ScriptedEngine, settings, tokens
+from support.processes.background import eventually
 
 from worker import progress
 from worker.app import Worker
@@ -46,8 +47,8 @@ class Listener:
             raise
         self.arrived += 1
 
-    async def has_updates(self, count: int = 2) -> bool:
-        return await until(lambda: len(self.updates) >= count)
+    async def has_updates(self, count: int = 2) -> None:
+        await eventually(lambda: len(self.updates) >= count)
 
     @property
     def is_left(self) -> bool:
@@ -94,9 +95,9 @@ async def test_the_first_update_is_sent_at_once_and_an_unchanged_state_not_again
         return dict(now)
 
     async with reporting(JOB, state, listener.report):
-        assert await until(lambda: looks == 5)
+        await eventually(lambda: looks == 5)
         now["done"] = 1
-        assert await until(lambda: looks == 10)
+        await eventually(lambda: looks == 10)
     assert listener.updates == [{"done": 0}, {"done": 1}]
 
 
@@ -108,7 +109,7 @@ async def test_updates_keep_their_distance(monkeypatch: pytest.MonkeyPatch) -> N
         times.append(asyncio.get_running_loop().time())
 
     async with reporting(JOB, itertools.count().__next__, report):
-        assert await until(lambda: len(times) == 3)
+        await eventually(lambda: len(times) == 3)
     assert min(after - before for before, after in itertools.pairwise(times)) > 0.045
 
 
@@ -121,7 +122,7 @@ async def test_the_end_does_not_wait_for_the_next_update(monkeypatch: pytest.Mon
 async def test_an_update_on_its_way_is_waited_for() -> None:
     listener = Listener(hangs=True)
     async with block(listener):
-        assert await listener.has_updates(1)
+        await listener.has_updates(1)
         asyncio.get_running_loop().call_later(0.02, listener.lets_go.set)
     assert listener.arrived == 1
     assert listener.is_left
@@ -150,9 +151,9 @@ async def test_a_cancelled_task_ends_the_updates_though_its_generator_is_kept(ha
     listener = Listener(hangs=hangs)
     generator = job(listener)
     task = suspended(generator)
-    assert await listener.has_updates(1 if hangs else 2)
+    await listener.has_updates(1 if hangs else 2)
     assert await is_cancelled(task)
-    assert await until(lambda: listener.is_left)
+    await eventually(lambda: listener.is_left)
     assert listener.cancelled == hangs
     await generator.aclose()
 
@@ -162,13 +163,13 @@ async def test_a_generator_that_is_closed_or_dropped_ends_the_updates(closed: bo
     listener = Listener(hangs=closed)
     generator = job(listener)
     await anext(generator)
-    assert await listener.has_updates(1 if closed else 2)
+    await listener.has_updates(1 if closed else 2)
     if closed:
         await generator.aclose()
         assert listener.is_left
     del generator
     gc.collect(1)
-    assert await until(lambda: listener.is_left)
+    await eventually(lambda: listener.is_left)
 
 
 async def test_a_job_that_is_cancelled_while_its_end_waits_for_the_update() -> None:
@@ -177,7 +178,7 @@ async def test_a_job_that_is_cancelled_while_its_end_waits_for_the_update() -> N
 
     async def run() -> None:
         async with block(listener):
-            assert await listener.has_updates(1)
+            await listener.has_updates(1)
             ending.set()
 
     task = asyncio.create_task(run())
@@ -185,7 +186,7 @@ async def test_a_job_that_is_cancelled_while_its_end_waits_for_the_update() -> N
     await asyncio.sleep(0)
     assert not task.done(), "a normal end waits"
     assert await is_cancelled(task)
-    assert await until(lambda: listener.is_left)
+    await eventually(lambda: listener.is_left)
 
 
 # Through the worker:
@@ -217,7 +218,7 @@ async def test_progress_is_reported_for_long_lists_and_where_it_is_asked_for(
     begin = asyncio.Event()
     with ScriptedEngine(begin, *tokens("a")) as engine:
         consumer = Consumer(reporting_worker(engine, listener), {**payload, "stream": stream})
-        assert await until(lambda: bool(engine.generating and (listener.updates or not reports)))
+        await eventually(lambda: engine.generating and (listener.updates or not reports))
         engine.loop.call_soon_threadsafe(begin.set)
         assert await consumer.end()
     total = len(payload.get("prompts", ()))
@@ -231,7 +232,7 @@ async def test_progress_counts_items_that_failed_too(stream: bool) -> None:
     with Scripts(slow=[HANG]) as engine:
         consumer = Consumer(reporting_worker(engine, listener), {**LIST, "stream": stream})
         consumer.posted.set()
-        assert await until(lambda: listener.updates[-1:] == [{"done": 3, "total": 5}])
+        await eventually(lambda: listener.updates[-1:] == [{"done": 3, "total": 5}])
         await consumer.cancel()
     done = [update["done"] for update in listener.updates]
     assert done == sorted(set(done))

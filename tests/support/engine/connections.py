@@ -9,8 +9,8 @@ from typing import Any
 
 import uvicorn
 
-from support.engine.scripted import CHAT, ScriptedEngine, settings, until
-from support.processes.background import HUNG_S
+from support.engine.scripted import CHAT, ScriptedEngine, settings
+from support.processes.background import HUNG_S, eventually
 from worker.serve.running import server
 
 
@@ -79,7 +79,7 @@ async def serving(
     numbers = [one.getsockname()[1] for one in listening]
     running = server(engine.engines, settings(**environ), host, *numbers)
     task = asyncio.create_task(running.serve(sockets=listening))
-    assert await until(lambda: running.started)
+    await eventually(lambda: running.started)
     health = Port(running, numbers[1])
     port = Port(running, numbers[0], health)
     try:

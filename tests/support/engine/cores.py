@@ -1,13 +1,13 @@
 """Cores that are no processes, a clock, and a healer that runs on them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, eventually
 from worker.engine.healing.healer import Healer, Limits
 
 # Without a look for hangs.
@@ -26,7 +26,7 @@ class Clock:
     async def pass_by(self, seconds: float) -> None:
         """Wait until somebody has looked at it so often."""
         end = self.now + seconds
-        await until(lambda: self.now > end)
+        await eventually(lambda: self.now > end)
 
 
 CLOCK = Clock()
@@ -138,11 +138,6 @@ async def healing(
         yield healer, used
     running.cancel()
     await asyncio.wait([running])
-
-
-async def until(holds: Callable[[], object]) -> None:
-    while not holds():
-        await asyncio.sleep(0.001)
 
 
 async def settle() -> None:

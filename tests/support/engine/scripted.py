@@ -5,8 +5,7 @@ import contextlib
 import json
 import math
 import threading
-import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
@@ -265,11 +264,3 @@ async def yields_of(engine: ScriptedEngine, payload: Any, **environ: str) -> lis
     """Return all yields of a job."""
     job = {"id": "job-1", "input": payload}
     return [chunk async for chunk in worker(engine, **environ).handle(job)]
-
-
-async def until(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition on what other threads do holds; return False if it never does."""
-    deadline = time.monotonic() + HUNG_S
-    while not condition() and time.monotonic() < deadline:
-        await asyncio.sleep(0.001)
-    return condition()

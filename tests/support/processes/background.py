@@ -1,5 +1,6 @@
 """Commands in the background: every one in a session of its own, its output in a file."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -32,6 +33,17 @@ def wait_until(condition: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError
         time.sleep(0.01)
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait likewise, while the event loop's other tasks go on.
+
+    Raises:
+        TimeoutError: it never holds.
+    """
+    async with asyncio.timeout(HUNG_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def with_variable(name: str, value: str) -> list[int]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from emulator import Emulator, Options
 from emulator.state.worker import Worker
-from support.processes.background import HUNG_S
+from support.processes.background import eventually
 
 SHORT_POLLS: dict[str, Any] = {"take_poll_s": 0.02, "stream_poll_s": 0.02}
 
@@ -157,10 +157,3 @@ async def emulator_peer(**options: Any) -> AsyncIterator[Peer]:
 def with_options(**options: Any) -> pytest.MarkDecorator:
     """Give the fixture ``peer`` an emulator with these options."""
     return pytest.mark.parametrize("peer", [options], indirect=True)
-
-
-async def eventually(condition: Callable[[], object]) -> None:
-    """Wait until the condition holds, for as long as nothing takes that does not hang."""
-    async with asyncio.timeout(HUNG_S):
-        while not condition():
-            await asyncio.sleep(0.002)

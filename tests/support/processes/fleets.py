@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from emulator.fleet import Fleet
-from support.processes.background import HUNG_S
-from support.processes.emulator_peer import Peer, emulator_peer, eventually
+from support.processes.background import HUNG_S, eventually
+from support.processes.emulator_peer import Peer, emulator_peer
 
 # The beginning of every program; `take` asks for a job, as the SDK does.
 _WORKER = """

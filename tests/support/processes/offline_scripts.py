@@ -1,7 +1,6 @@
 """Runs the scripts of tests/model/scripts, which have engines of their own, to their end."""
 
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,23 +11,19 @@ import pytest
 
 from support import ROOT
 from support.models.lora import make_adapter
-from support.processes.background import background
+from support.processes.background import background, wait_until
 from support.processes.commands import HOME
 
 SCRIPTS = ROOT / "tests" / "model" / "scripts"
 
-# Seconds after a script in which its processes end, too.
-SOON_S = 60
-
 
 @dataclass(frozen=True)
 class Ended:
-    """A script that has ended, with the results that it printed."""
+    """A script that has ended with all its processes, and the results that it printed."""
 
     results: dict[str, Any]
     stderr: str
     status: int
-    left: list[int]  # processes of its that still run
 
     def __getitem__(self, part: str) -> Any:
         return self.results[part]
@@ -38,12 +33,11 @@ def run_script(name: str, folder: Path, model: Path, *arguments: Path) -> Ended:
     output = folder / f"{name}.stdout"
     command = [SCRIPTS / f"{name}.py", model, *arguments]
     with background(command, HOME, folder / f"{name}.stderr", output) as script:
-        status, until = script.ended(), time.monotonic() + SOON_S
-        # Some of them end when they notice that the script has.
-        while (left := script.session()) and time.monotonic() < until:
-            time.sleep(0.1)
+        status = script.ended()
+        # Its processes end, too, some of them when they notice that it has.
+        wait_until(lambda: not script.session())
     assert output.read_bytes(), script.output
-    return Ended(json.loads(output.read_text().splitlines()[-1]), script.output, status, left)
+    return Ended(json.loads(output.read_text().splitlines()[-1]), script.output, status)
 
 
 @pytest.fixture(scope="session")

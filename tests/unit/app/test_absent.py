@@ -5,17 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.engine.scripted import (
-    ScriptedEngine,
-    Step,
-    chat,
-    raw,
-    tokens,
-    until,
-    worker,
-    yields_of,
-)
+from support.engine.scripted import ScriptedEngine, Step, chat, raw, tokens, worker, yields_of
 from support.engine.yields import events_in, failure, texts_in
+from support.processes.background import eventually
 
 from worker.errors import EngineDead, KilledEngine
 
@@ -112,7 +104,7 @@ async def test_a_job_that_comes_meanwhile_is_answered_after_it_or_refused_with_w
 ) -> None:
     async with knocked_engine.engines.aside():
         asking = asyncio.create_task(yields_of(knocked_engine, payload))
-        assert await until(lambda: knocked_engine.knocks > 0)
+        await eventually(lambda: knocked_engine.knocks > 0)
         assert knocked_engine.asked == []
     assert "Hello" in str(await asking)
     async with knocked_engine.engines.aside(patience_s=0.1):
@@ -127,7 +119,7 @@ async def test_the_items_of_a_list_that_has_begun_fail_with_it() -> None:
     with ScriptedEngine(go_on, *tokens("Hello")) as engine:
         engine.slots = 1
         asking = asyncio.create_task(yields_of(engine, {"prompts": ["Hi"] * 9}))
-        assert await until(lambda: bool(engine.asked))
+        await eventually(lambda: engine.asked)
         async with engine.engines.aside(patience_s=0.1):
             engine.loop.call_soon_threadsafe(go_on.set)
             assert failure(await asking)["retry_after"] == 60

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from support.engine.answers import Consumer, every_form
-from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, until, worker
+from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, worker
 from support.engine.yields import failure
+from support.processes.background import eventually
 
 from worker.app import Worker
 from worker.concurrency import jobs_at_once, most_inside
@@ -109,7 +110,7 @@ async def cancel(engine: ScriptedEngine, worker: Worker, stream: bool) -> None:
     """Cancel a job's task in its post, or before it; the generator is kept and not closed."""
     engine.script = HANGING
     sdk = Consumer(worker, raw(stream=stream), "ends")
-    assert await until(lambda: "ends" in engine.generating and (not stream or bool(sdk.yields)))
+    await eventually(lambda: "ends" in engine.generating and (not stream or bool(sdk.yields)))
     assert await is_refused(worker, raw(stream=False))
     await sdk.cancel()
     await finish(engine, worker, stream)

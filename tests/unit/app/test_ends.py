@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 from support.engine.answers import Consumer, Scripts
-from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, until, worker
+from support.engine.scripted import HANG, ScriptedEngine, chat, raw, tokens, worker
 from support.engine.server import event
 from support.engine.yields import broken_stream, events_in, failure, texts_in
+from support.processes.background import eventually
 
 from worker.errors import ShuttingDown
 
@@ -22,9 +23,9 @@ every_stream = pytest.mark.parametrize("payload", STREAMS.values(), ids=STREAMS)
 async def test_a_cancel_ends_a_job_that_waits_for_the_engine_and_no_other(payload: Any) -> None:
     with ScriptedEngine(HANG) as engine:
         stays, goes = (Consumer(worker(engine), payload, name) for name in ("stays", "goes"))
-        assert await until(lambda: sorted(engine.generating) == ["goes", "stays"])
+        await eventually(lambda: sorted(engine.generating) == ["goes", "stays"])
         await goes.cancel()
-        assert await until(lambda: engine.aborted == ["goes"])
+        await eventually(lambda: engine.aborted == ["goes"])
         assert (engine.generating, goes.yields) == (["stays"], [])
         await stays.cancel()
 
@@ -46,7 +47,7 @@ async def test_a_job_cancelled_in_a_post_is_aborted_though_its_generator_is_neve
         sdk = Consumer(worker(engine), payload)
         await sdk.posting.wait()
         await sdk.cancel()
-        assert await until(lambda: engine.aborted == [aborted])
+        await eventually(lambda: engine.aborted == [aborted])
         assert engine.generating == []
         await sdk.generator.aclose()  # only now: so far it was suspended at its yield
 
@@ -56,7 +57,7 @@ async def test_a_job_cancelled_after_its_last_token_needs_no_abort(payload: dict
     with ScriptedEngine(*tokens("a", "b")) as engine:
         sdk = Consumer(worker(engine), payload)
         await sdk.posting.wait()
-        assert await until(lambda: engine.generating == [])
+        await eventually(lambda: engine.generating == [])
         await sdk.cancel()
         await sdk.generator.aclose()
         assert engine.aborted == []
@@ -71,7 +72,7 @@ async def test_a_raw_stream_has_what_was_computed_and_fails_as_retryable() -> No
         consumer = Consumer(one, raw(stream=True))
         await consumer.posting.wait()
         one.end_all(ShuttingDown())
-        assert await until(lambda: engine.aborted == ["job-1"])
+        await eventually(lambda: engine.aborted == ["job-1"])
         yields = await consumer.end()
     error = failure(yields)
     assert (error["code"], error["retryable"]) == (503, True)
@@ -101,7 +102,7 @@ async def test_an_openai_stream_ends_with_an_error_event() -> None:
         await consumer.posting.wait()
         one.end_all(ShuttingDown())
         begun, error = broken_stream(await consumer.end())
-        assert await until(disconnected.is_set)
+        await eventually(disconnected.is_set)
     assert len(begun) == 4
     *events, last, done = events_in("".join(begun))
     assert "".join(texts_in(events)) == "Hello"
@@ -114,10 +115,10 @@ async def test_an_answer_that_has_not_begun_fails(payload: dict[str, Any]) -> No
     with ScriptedEngine(HANG) as engine:
         one = worker(engine)
         consumer = Consumer(one, payload)
-        assert await until(lambda: engine.generating == ["job-1"])
+        await eventually(lambda: engine.generating == ["job-1"])
         one.end_all(ShuttingDown())
         yields = await consumer.end()
-        assert await until(lambda: engine.aborted == ["job-1"])
+        await eventually(lambda: engine.aborted == ["job-1"])
     assert len(yields) == 1
     assert failure(yields)["retryable"]
 
@@ -126,7 +127,7 @@ async def test_every_job_ends_and_jobs_that_come_later_are_answered() -> None:
     with ScriptedEngine(HANG) as engine:
         one = worker(engine)
         jobs = [Consumer(one, raw(stream=True), str(number)) for number in range(30)]
-        assert await until(lambda: len(engine.generating) == 30)
+        await eventually(lambda: len(engine.generating) == 30)
         one.end_all(ShuttingDown())
         for job in jobs:
             assert failure(await job.end())["code"] == 503
@@ -147,7 +148,7 @@ async def test_a_job_runs_until_its_generator_or_its_task_ends(payload: dict[str
         assert (one.running, engine.generating) == (2, ["a", "b"])
         await closed.aclose()
         assert one.running == 1
-        assert await until(lambda: engine.aborted == ["a"])
+        await eventually(lambda: engine.aborted == ["a"])
         await sdk.cancel()
         assert one.running == 0
         await sdk.generator.aclose()

@@ -15,8 +15,9 @@ from support.engine.answers import (
     sizes,
     texts,
 )
-from support.engine.scripted import HANG, ScriptedEngine, Step, tokens, until, worker, yields_of
+from support.engine.scripted import HANG, ScriptedEngine, Step, tokens, worker, yields_of
 from support.engine.yields import failure
+from support.processes.background import eventually
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
 from worker.job import RawJob
@@ -80,13 +81,13 @@ async def test_all_items_are_in_the_engine_at_once_and_a_cancel_ends_them(stream
     with ScriptedEngine(HANG) as engine:
         generator = worker(engine).handle(job(*["Hi"] * 300, stream=stream))
         waiting = asyncio.ensure_future(anext(generator))
-        assert await until(lambda: len(engine.generating) == 300)
+        await eventually(lambda: len(engine.generating) == 300)
         begun = set(engine.generating)
         assert len(begun) == 300
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert await until(lambda: not engine.generating)
+        await eventually(lambda: not engine.generating)
         assert sorted(engine.aborted) == sorted(begun)
 
 
@@ -123,7 +124,7 @@ async def listed(*prompts: Any, stream: bool = False, **scripts: Any) -> list[An
     """Return the yields of a list whose prompts have scripts."""
     with Scripts(**scripts) as engine:
         yields = await yields_of(engine, {"prompts": list(prompts), "stream": stream})
-        assert await until(lambda: not engine.generating)
+        await eventually(lambda: not engine.generating)
     return yields
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from support.batches import Batching, as_text, content, lines, of_lines, worker_at
-from support.engine.scripted import CHAT, settings, until
+from support.engine.scripted import CHAT, settings
+from support.processes.background import eventually
 
 from worker.batches.finish import finish, settle
 from worker.batches.parts import Part, Row
@@ -136,7 +137,7 @@ async def test_a_runner_waits_for_the_lines_of_another_before_it_ends_a_batch(
         monkeypatch.setattr(Leases, "look", noted)
         batch.cancel()
         running = asyncio.create_task(batching.run("job-2", id=batch.id))
-        assert await until(lambda: len(looks) > 1 or batch.ended())
+        await eventually(lambda: len(looks) > 1 or batch.ended())
         assert not batch.ended()
         part = Part(batch.parts, f"{index}.other")
         await part.add(Row(plan.shards[index].first, False, 1, 1, b'{"custom_id": "late"}'))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from support.batches import Batching, of_lines
-from support.engine.scripted import ScriptedEngine, tokens, until
+from support.engine.scripted import ScriptedEngine, tokens
+from support.processes.background import eventually
 from support.volume.disks import fill, mounted, remount
 
 from worker import volume
@@ -51,7 +52,7 @@ async def test_a_batch_that_does_not_fit_goes_on_with_room(batching: Batching, p
 async def test_a_disk_that_fills_while_lines_are_answered_keeps_them(batching: Batching) -> None:
     batching.engine.script = tuple(tokens("a", "b", pause=0.05))
     running = asyncio.create_task(batching.refused(JOB))
-    assert await until(lambda: any(one.counts().completed for one in batching.batches.all()))
+    await eventually(lambda: any(one.counts().completed for one in batching.batches.all()))
     fill(batching.root)
     error = await running
     durable = batching.only().counts().completed

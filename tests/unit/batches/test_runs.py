@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from support.batches import Batching, batch_of, line, lines, of_lines, refused, worker_at
-from support.engine.scripted import CHAT, ScriptedEngine, replying, settings, tokens, until
+from support.engine.scripted import CHAT, ScriptedEngine, replying, settings, tokens
+from support.processes.background import eventually
 
 from worker.app import Worker
 from worker.batches.runner import SPARE_S
@@ -60,7 +61,7 @@ async def test_an_answer_that_is_no_text_fails_its_line_alone(batching: Batching
 async def test_a_line_may_be_tried_again(batching: Batching, times: int, failed: int) -> None:
     batching.engine.script = (RefusedByEngine("full", status=503),)
     running = asyncio.create_task(batching.run(**of_lines(1)))
-    assert await until(lambda: len(batching.engine.asked) >= times)
+    await eventually(lambda: len(batching.engine.asked) >= times)
     batching.engine.script = tuple(tokens("a"))
     assert (await running)["request_counts"] == completed(1 - failed, failed)
 
@@ -132,12 +133,12 @@ async def test_lines_give_others_room(batching: Batching, monkeypatch: pytest.Mo
     batching.engine.script = tuple(tokens("a", "b", pause=1.0))
     batching.worker = worker_at(batching.root, batching.engine, BATCH_CONCURRENCY="64")
     running = asyncio.create_task(batching.run(**of_lines(128)))
-    assert await until(lambda: len(batching.engine.generating) == 64)
+    await eventually(lambda: len(batching.engine.generating) == 64)
     other = asyncio.create_task(batching.answered({"prompt": "Hi"}, "other"))
     # Two lines, and the other request.
-    assert await until(lambda: len(batching.engine.generating) == 3)
+    await eventually(lambda: len(batching.engine.generating) == 3)
     assert (await other)["choices"]
-    assert await until(lambda: len(batching.engine.generating) == 64)
+    await eventually(lambda: len(batching.engine.generating) == 64)
     output, _ = batching.results(await running)
     assert list(output) == [f"c{index}" for index in range(128)]
     asked = [
@@ -172,7 +173,7 @@ async def over_once_begun(batching: Batching, monkeypatch: pytest.MonkeyPatch, c
         monkeypatch.setattr(f"worker.batches.{module}.time", clock)
     job = {"batch": of_lines(count, max_runtime_sec=3600)}
     running = asyncio.create_task(batching.answered(job))
-    assert await until(lambda: bool(batching.engine.generating))
+    await eventually(lambda: batching.engine.generating)
     passed_s = 3600 - SPARE_S
     return await running
 
@@ -199,7 +200,7 @@ async def test_lines_that_run_for_too_long_are_given_up(
     monkeypatch.setattr("worker.batches.shard.PATIENCE_S", 0.5)
     batching.engine.script = tuple(tokens("a", "b", pause=600.0))
     found = await over_once_begun(batching, monkeypatch, count=5)
-    assert await until(lambda: len(batching.engine.aborted) == len(batching.engine.asked) > 0)
+    await eventually(lambda: len(batching.engine.aborted) == len(batching.engine.asked) > 0)
     assert found["batch"]["status"] == "in_progress"
     assert found["run_with"]["input"] == {"batch": {"id": found["batch"]["id"]}}
 

@@ -4,7 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.processes.emulator_peer import Peer, eventually
+from support.processes.background import eventually
+from support.processes.emulator_peer import Peer
 
 from emulator import Action, Call, Emulator, Fault, Options
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes.emulator_peer import eventually
+from support.processes.background import eventually
 from support.processes.fleets import (
     SERVES,
     STAYS,

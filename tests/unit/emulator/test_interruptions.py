@@ -7,7 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from support.processes.emulator_peer import Peer, eventually, with_options
+from support.processes.background import eventually
+from support.processes.emulator_peer import Peer, with_options
 from support.processes.fleets import WITH_CHILD, running_fleet, states
 
 # Goes on after a broken connection; a job runs until the file that is its input exists.

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.engine.scripted import until
-from support.processes.background import HUNG_S, wait_until
+from support.processes.background import HUNG_S, eventually, wait_until
 
 from worker import masking
 from worker.fine_tunes import child as module
@@ -67,11 +66,11 @@ async def test_a_wait_that_is_too_short_ends_nothing() -> None:
 
 async def test_a_process_that_does_not_listen_is_killed_with_all_that_it_started() -> None:
     async with started(f"import signal; signal.signal(15, signal.SIG_IGN); {PARENT}") as child:
-        assert await until(lambda: is_running(SLEEPS))
+        await eventually(lambda: is_running(SLEEPS))
         child.terminate()
         assert await child.ended(0.2) is None
         assert await child.kill() == -signal.SIGKILL
-        assert await until(lambda: not is_running(SLEEPS))
+        await eventually(lambda: not is_running(SLEEPS))
 
 
 async def test_what_it_leaves_running_when_it_ends_is_killed() -> None:
@@ -79,7 +78,7 @@ async def test_what_it_leaves_running_when_it_ends_is_killed() -> None:
     script = f"import subprocess, sys; sys.stderr.write(str(subprocess.Popen({starts}).pid))"
     async with started(script) as child:
         assert await child.ended() == 0
-        assert await until(lambda: not psutil.pid_exists(int(child.said)))
+        await eventually(lambda: not psutil.pid_exists(int(child.said)))
 
 
 @pytest.mark.parametrize("wandb", [False, True])
@@ -153,7 +152,7 @@ async def test_a_worker_that_is_cancelled_while_it_starts_one_leaves_none() -> N
             await starting.result().kill()
         starting.cancel()
         await asyncio.wait({starting})
-    assert await until(lambda: not is_running(SLEEPS))
+    await eventually(lambda: not is_running(SLEEPS))
 
 
 TRACE = 'Traceback (most recent call last):\n  File "/opt/worker/a.py", line 5, in run\n    run()\n'

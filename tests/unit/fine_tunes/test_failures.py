@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine.scripted import until
 from support.fine_tunes import (
     CHECKED,
     DONE,
@@ -20,6 +19,7 @@ from support.fine_tunes import (
     running,
     workshop_at,
 )
+from support.processes.background import eventually
 from support.volume.disks import fill, mounted
 
 from worker.errors import EngineBusy, VolumeError, WorkerError
@@ -110,7 +110,7 @@ async def test_a_training_that_had_ended_is_not_begun_again(tmp_path: Path) -> N
 
     task = running(fine_tune, workshop_at(tmp_path, check=never))
     outcomes = fine_tune.directory / "attempts"
-    assert await until(lambda: any(outcomes.glob("*/outcome.json")))
+    await eventually(lambda: any(outcomes.glob("*/outcome.json")))
     task.cancel()
     await asyncio.wait({task})
     assert await run(fine_tune, workshop_at(tmp_path)) == "ended"

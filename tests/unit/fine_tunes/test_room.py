@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from support.engine.scripted import until
 from support.fine_tunes import (
     CHECKED,
     DONE,
@@ -18,7 +17,7 @@ from support.fine_tunes import (
     running,
     workshop_at,
 )
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, eventually
 
 from worker.errors import EngineDead, InvalidInput
 from worker.fine_tunes.child import Child
@@ -64,7 +63,7 @@ async def test_what_is_cancelled_while_room_is_made_is_not_trained(tmp_path: Pat
     memory = Memory(free=False)
     fine_tune = fine_tune_at(tmp_path, DONE)
     task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
-    assert await until(lambda: bool(memory.log))
+    await eventually(lambda: memory.log)
     fine_tune.cancel()
     assert await asyncio.wait_for(task, HUNG_S) == "ended"
     assert memory.log == ["asked", "back"]
@@ -76,7 +75,7 @@ async def test_what_is_cancelled_has_ended_before_the_engine_is_back(tmp_path: P
     memory = Memory(back=lambda: statuses.append(fine_tune.status))
     fine_tune = fine_tune_at(tmp_path, [*CHECKED, ["wait"]])
     task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
-    assert await until(lambda: pids(fine_tune) != [])
+    await eventually(lambda: pids(fine_tune) != [])
     fine_tune.cancel()
     assert await task == "ended"
     assert statuses == ["cancelled"]
@@ -122,7 +121,7 @@ async def test_checked_rows_are_not_looked_at_before_there_is_room(tmp_path: Pat
     for _ in range(2):
         memory = Memory(free=False)
         task = running(fine_tune, workshop_at(tmp_path, room=memory.room))
-        assert await until(lambda log=memory.log: bool(log))  # type: ignore[misc]  # its default
+        await eventually(lambda log=memory.log: bool(log))  # type: ignore[misc]  # its default
         task.cancel()
         await asyncio.wait({task})
     assert len(fine_tune.attempts()) == 1

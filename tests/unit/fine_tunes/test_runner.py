@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.engine.scripted import until
 from support.fine_tunes import (
     CHECKED,
     DONE,
@@ -23,7 +22,7 @@ from support.fine_tunes import (
     running,
     workshop_at,
 )
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, eventually
 
 from worker.errors import InvalidInput
 from worker.fine_tunes.attempt import Progress
@@ -44,7 +43,7 @@ async def begun(fine_tune: FineTune, count: int = 1) -> Path:
         events = attempts[-1] / "events.jsonl" if len(attempts) == count else None
         return bool(events and events.is_file() and '"step": 5' in events.read_text())
 
-    assert await until(is_begun)
+    await eventually(is_begun)
     return fine_tune.attempts()[-1]
 
 
@@ -140,7 +139,7 @@ async def test_a_cancel_while_the_adapter_is_checked_leaves_none(tmp_path: Path)
 async def test_a_cancel_does_not_wait_for_the_checkpoint_of_a_pause(tmp_path: Path) -> None:
     fine_tune, task, attempt = await begin(tmp_path, DEAF)
     fine_tune.pause()
-    assert await until((attempt / "heard").exists)
+    await eventually((attempt / "heard").exists)
     assert not task.done()
     fine_tune.cancel()
     assert await asyncio.wait_for(task, HUNG_S) == "ended"
@@ -233,7 +232,7 @@ async def test_a_worker_that_has_lost_its_lease_ends_its_process_and_waits(
     other.look()
     with other.taken(lambda: (0, 0)) as taken:
         assert taken
-        assert await until(lambda: not alive(fine_tune))
+        await eventually(lambda: not alive(fine_tune))
         assert not task.done()
     assert await task == "ended"
     assert len(pids(fine_tune)) == 2
@@ -248,7 +247,7 @@ async def test_a_worker_trains_one_adapter_at_a_time_the_oldest_first(tmp_path: 
     tasks = [running(first, shared)]
     await begun(first)
     tasks += [running(one, shared) for one in (younger, older, unwanted)]
-    assert await until(lambda: len(shared.bench._waiting) == len(tasks))
+    await eventually(lambda: len(shared.bench._waiting) == len(tasks))
     # One that waits is cancelled at once.
     unwanted.cancel()
     assert await asyncio.wait_for(tasks.pop(), HUNG_S) == "ended"

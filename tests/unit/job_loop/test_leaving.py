@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 from support.job_loops import HANG, Platform, ScriptedAnswers, looping, session, urls
-from support.processes.background import HUNG_S
-from support.processes.emulator_peer import eventually
+from support.processes.background import HUNG_S, eventually
 
 from emulator import Action, Call, Emulator, Fault, Options, Status
 from job_loop import JobLoop, Limits, Wire

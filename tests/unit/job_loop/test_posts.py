@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.job_loops import HANG, UNPOSTABLE, Platform, serving
-from support.processes.background import HUNG_S
-from support.processes.emulator_peer import Clock, eventually
+from support.processes.background import HUNG_S, eventually
+from support.processes.emulator_peer import Clock
 
 from emulator import Action, Call, Fault, Job, Status
 from job_loop import delivery, wire

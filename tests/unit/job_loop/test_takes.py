@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.job_loops import HANG, Platform, looping, serving, session, urls
-from support.processes.background import HUNG_S
-from support.processes.emulator_peer import eventually
+from support.processes.background import HUNG_S, eventually
 
 from emulator import Action, Call, Emulator, Fault, Job, Options, Status
 from job_loop import Wire, polls

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 from aiohttp import ClientSession
 from support.job_loops import HANG, Platform, looping
-from support.processes.background import HUNG_S
-from support.processes.emulator_peer import eventually
+from support.processes.background import HUNG_S, eventually
 
 from emulator import Action, Call, Emulator, Fault, Options, Status
 from job_loop import polls, wire

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from PIL import Image
-from support.engine.scripted import until
 from support.media import CHAT, FILE, as_url, body, data_url, image, media, refusal, values
+from support.processes.background import eventually
 
 from worker.media import Limits
 from worker.media.loader import REQUESTS_AT_ONCE
@@ -146,7 +146,7 @@ async def test_many_requests_take_turns(media_host: Any) -> None:
 async def test_a_cancelled_request_lets_go_of_its_turn(media_host: Any) -> None:
     own, url = media(), media_host.silent()
     waiting = [asyncio.create_task(own.inlined(body(url), CHAT)) for _ in range(20)]
-    assert await until(lambda: media_host.unanswered == REQUESTS_AT_ONCE)
+    await eventually(lambda: media_host.unanswered == REQUESTS_AT_ONCE)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)

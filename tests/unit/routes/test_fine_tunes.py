@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from support.caller import Caller
-from support.engine.scripted import ScriptedEngine, until
+from support.engine.scripted import ScriptedEngine
 from support.fine_tunes import COMMAND, DONE, ID, ROWS, Script, fine_tune_at, pids
+from support.processes.background import eventually
 
 from worker.app import Worker
 from worker.fine_tunes.state import FineTune
@@ -100,7 +101,7 @@ async def test_progress_is_reported_while_it_trains(caller: Caller) -> None:
     caller.worker = Worker(caller.engine.engines, caller.settings, report)
     running = fine_tune(caller, STOPPED)
     answering = asyncio.create_task(run(caller))
-    assert await until(lambda: any(one["step"] == 5 for one in reported))
+    await eventually(lambda: any(one["step"] == 5 for one in reported))
     running.cancel()
     await answering
     assert {"step": 5, "epochs": 2, "epoch": 0.5, "loss": 0.2} in reported
@@ -110,7 +111,7 @@ async def test_progress_is_reported_while_it_trains(caller: Caller) -> None:
 async def test_exclusively_the_engine_is_set_aside_while_it_is_trained(caller: Caller) -> None:
     running = fine_tune(caller, STOPPED)
     answering = asyncio.create_task(run(configured(caller, FINE_TUNE="exclusive")))
-    assert await until(lambda: pids(running) != [])
+    await eventually(lambda: pids(running) != [])
     assert caller.engine.is_aside
     running.cancel()
     await answering

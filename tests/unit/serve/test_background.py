@@ -13,7 +13,8 @@ import httpx
 import pytest
 from support.batches import as_text, line, lines, results
 from support.caller import Caller
-from support.engine.scripted import CHAT, ScriptedEngine, settings, until
+from support.engine.scripted import CHAT, ScriptedEngine, settings
+from support.processes.background import eventually
 from support.served import HELLO, client_of
 
 from worker.batches.state import Batch
@@ -63,7 +64,7 @@ async def test_a_batch_created_over_http_runs(tmp_path: Path, engine: ScriptedEn
         body = {"input_file_id": uploaded.json()["id"], "endpoint": CHAT}
         batch = (await http_client.post("/v1/batches", json=body)).json()
         assert "run_with" not in batch
-        assert await until(Batch(tmp_path / "worker" / "batches" / batch["id"]).ended)
+        await eventually(Batch(tmp_path / "worker" / "batches" / batch["id"]).ended)
         batch = (await http_client.get(f"/v1/batches/{batch['id']}")).json()
     assert batch["request_counts"] == {"total": 21, "completed": 20, "failed": 1}
     output, errors = results(tmp_path, batch)
@@ -76,7 +77,7 @@ async def test_batches_that_were_left_go_on(tmp_path: Path, engine: ScriptedEngi
     left = [await created(caller) for _ in range(2)]
     async with serving(engine, FILES_PATH=str(tmp_path)):
         for batch in left:
-            assert await until(batch.ended)
+            await eventually(batch.ended)
     assert [len(results(tmp_path, batch.shown())[0]) for batch in left] == [3, 3]
     # The one which had ended was not touched.
     assert len(engine.asked) == 2 + 3 + 3
@@ -98,11 +99,11 @@ async def test_a_batch_that_stops_is_logged_and_can_be_started_again(
     with ScriptedEngine(EngineDead()) as broken:
         batch = await created(Caller(broken, tmp_path))
         async with serving(broken, FILES_PATH=str(tmp_path)):
-            assert await until(lambda: f"batch {batch.id} stops" in caplog.text)
+            await eventually(lambda: f"batch {batch.id} stops" in caplog.text)
     assert not batch.ended()
     assert [one.levelno for one in caplog.records if "stops" in one.getMessage()] == [logging.ERROR]
     async with serving(engine, FILES_PATH=str(tmp_path)):
-        assert await until(batch.ended)
+        await eventually(batch.ended)
     assert batch.shown()["request_counts"]["completed"] == 3
 
 
@@ -124,8 +125,8 @@ class Jobs:
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:
         await self.background.live(receive, send)
 
-    async def idle(self) -> bool:
-        return await until(lambda: not self.background._running)
+    async def idle(self) -> None:
+        await eventually(lambda: not self.background._running)
 
 
 @pytest.fixture
@@ -141,13 +142,13 @@ async def test_work_that_is_started_while_it_runs_is_run_once_more(jobs: Jobs) -
         for _ in range(3):
             assert await jobs.background.start(A)
         assert await jobs.background.start(B)
-        assert await until(lambda: len(jobs.taken) == 2)
+        await eventually(lambda: len(jobs.taken) == 2)
         jobs.go.set()
         # It may have been about to end because of a pause that is over now.
-        assert await until(lambda: len(jobs.taken) == 3)
-        assert await jobs.idle()
+        await eventually(lambda: len(jobs.taken) == 3)
+        await jobs.idle()
         assert await jobs.background.start(A)
-        assert await until(lambda: len(jobs.taken) == 4)
+        await eventually(lambda: len(jobs.taken) == 4)
     asked = [job["input"] for job in jobs.taken]
     assert asked == [{"batch": {"id": f"batch_{letter}"}} for letter in "abaa"]
     assert len({job["id"] for job in jobs.taken}) == 4
@@ -160,7 +161,7 @@ async def test_a_batch_is_started_from_any_loop(jobs: Jobs) -> None:
         start = jobs.background.start
         thread = threading.Thread(target=lambda: begun.append(asyncio.run(start(A))))
         thread.start()
-        assert await until(lambda: len(jobs.taken) == 1)
+        await eventually(lambda: len(jobs.taken) == 1)
         thread.join()
     assert begun == [True]
 
@@ -176,8 +177,8 @@ async def test_a_batch_goes_on_after_what_may_pass_and_after_nothing_else(
     jobs.go.set()
     async with living(jobs):
         await jobs.background.start(A)
-        assert await until(lambda: len(jobs.taken) > 2 * goes_on)
+        await eventually(lambda: len(jobs.taken) > 2 * goes_on)
         if goes_on:
             jobs.answer = {"batch": {}}
-        assert await jobs.idle()
+        await jobs.idle()
     assert (len(jobs.taken) > 1) == goes_on

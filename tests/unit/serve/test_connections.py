@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from support.engine.connections import Client, Port, request, serving
-from support.engine.scripted import CHAT, HANG, ScriptedEngine, tokens, until
-from support.processes.background import HUNG_S
+from support.engine.scripted import CHAT, HANG, ScriptedEngine, tokens
+from support.processes.background import HUNG_S, eventually
 from support.served import HELLO, KEY
 
 BODY = json.dumps(HELLO).encode()
@@ -97,7 +97,7 @@ async def test_a_client_that_does_not_read_its_stream_in_time_is_given_up(
         client = await port.connect(limit=1024)
         client.send(request(STREAM))
         reading = asyncio.create_task(reads(client))
-        assert await until(lambda: len(engine.aborted) == 1)
+        await eventually(lambda: len(engine.aborted) == 1)
         reading.cancel()
     assert engine.generating == []
 
@@ -174,9 +174,9 @@ async def test_a_byte_now_and_then_makes_no_connection_wait_less(engine: Scripte
     async with serving(engine, SERVE_MAX_CONNECTIONS="2") as port:
         connections: set[Any] = port.server.server_state.connections
         dripping, silent = await port.connect(), await port.connect()
-        assert await until(lambda: len(connections) == 2)
+        await eventually(lambda: len(connections) == 2)
         dripping.send(b"G")
-        assert await until(lambda: any(one.conn.trailing_data[0] == b"G" for one in connections))
+        await eventually(lambda: any(one.conn.trailing_data[0] == b"G" for one in connections))
         assert (await port.ask(PING)).startswith(b"HTTP/1.1 200")
         assert await dripping.all() == b""
         silent.send(PING)
@@ -186,7 +186,7 @@ async def test_a_byte_now_and_then_makes_no_connection_wait_less(engine: Scripte
 async def test_the_kernel_waits_no_longer_than_the_server(engine: ScriptedEngine) -> None:
     async with serving(engine, SERVE_TIMEOUT_S="7") as port:
         await port.connect()
-        assert await until(lambda: len(port.server.server_state.connections) == 1)
+        await eventually(lambda: len(port.server.server_state.connections) == 1)
         (connection,) = port.server.server_state.connections
         accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7_000

@@ -14,9 +14,8 @@ from support.engine.scripted import (
     settings,
     texts_in,
     tokens,
-    until,
 )
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, eventually
 from support.served import HELLO, Served, error_of, leaving_after, sent_to
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine
@@ -190,14 +189,14 @@ async def test_a_client_that_leaves_and_a_request_that_is_given_up_free_their_pl
 ) -> None:
     engine.script = (*tokens("a"), HANG)
     call = Call(engine, body)
-    assert await until(lambda: len(engine.generating) == 1)
+    await eventually(lambda: len(engine.generating) == 1)
     if given_up:
         call.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call.task
     else:
         await call.leave()
-    assert await until(lambda: len(engine.aborted) == 1)
+    await eventually(lambda: len(engine.aborted) == 1)
     assert engine.generating == []
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import json
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import ClientResponse
+from support.processes.background import eventually
 from support.scripted_endpoint import (
     HANGS,
     Act,
@@ -128,9 +130,11 @@ async def test_a_job_that_the_platform_ends_is_an_error_with_its_reason(
     ("cancel", "status"), [(True, Status.CANCELLED), (False, Status.COMPLETED)]
 )
 async def test_a_client_that_hangs_up_cancels_its_job_unless_configured_otherwise(
-    session: aiohttp.ClientSession, stream: bool, cancel: bool, status: Status
+    session: aiohttp.ClientSession, tmp_path: Path, stream: bool, cancel: bool, status: Status
 ) -> None:
-    async with scripted_endpoint(hang, Options(cancel_on_disconnect=cancel)) as emulator:
+    log = tmp_path / "requests"
+    options = Options(cancel_on_disconnect=cancel, request_log=log)
+    async with scripted_endpoint(hang, options) as emulator:
         asking = asyncio.create_task(
             session.post(f"{emulator.openai_url}/completions", json={"stream": stream})
         )
@@ -140,7 +144,7 @@ async def test_a_client_that_hangs_up_cancels_its_job_unless_configured_otherwis
             (await asking).close()
         asking.cancel()
         await asyncio.wait([asking])
-        await job.wait_ended(60 if cancel else 0.05)
+        await eventually(lambda: '"status": 499' in log.read_text())
         emulator.queue.complete(job, None)
         assert job.status is status
         assert emulator.queue.worker("w").take_stops() == ([job.id] if cancel else [])

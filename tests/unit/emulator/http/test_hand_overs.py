@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from support.processes.emulator_peer import Peer, eventually, with_options
+from support.processes.background import eventually
+from support.processes.emulator_peer import Peer, with_options
 
 LARGE = "x" * 10_000_000  # more than the buffers of a connection hold
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes.emulator_peer import Peer, emulator_peer, eventually
+from support.processes.background import eventually
+from support.processes.emulator_peer import Peer, emulator_peer
 
 from emulator import Emulator, Options
 

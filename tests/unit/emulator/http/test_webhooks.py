@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.job_loops import serving
-from support.processes.emulator_peer import Peer, emulator_peer, eventually, with_options
+from support.processes.background import eventually
+from support.processes.emulator_peer import Peer, emulator_peer, with_options
 
 LONG_S = 60.0
 UNACKNOWLEDGED = "the webhook of job {} was not acknowledged: {}"

@@ -1,6 +1,7 @@
 """The counts of /health."""
 
-from support.processes.emulator_peer import Peer, eventually, with_options
+from support.processes.background import eventually
+from support.processes.emulator_peer import Peer, with_options
 
 from emulator import LostAs
 

@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from support.processes.emulator_peer import Peer, emulator_peer, eventually, with_options
+from support.processes.background import eventually
+from support.processes.emulator_peer import Peer, emulator_peer, with_options
 
 from emulator import ExpiredAs
 

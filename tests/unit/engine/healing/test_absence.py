@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 
 import pytest
-from support.engine.cores import CLOCK, FakeCore, healing, settle, until
-from support.processes.background import HUNG_S
+from support.engine.cores import CLOCK, FakeCore, healing, settle
+from support.processes.background import HUNG_S, eventually
 
 from worker.engine.healing.healer import Healer, Limits
 from worker.errors import EngineAside, EngineDead, KilledEngine
@@ -93,7 +93,7 @@ async def test_a_caller_who_leaves_before_the_requests_have_ended_leaves_the_cor
     first = FakeCore().add("job")
     async with healing(first) as (healer, _):
         caller = Caller(healer)
-        await until(lambda: healer.absence.lasts)
+        await eventually(lambda: healer.absence.lasts)
         await caller.leave()
         assert (first.happened, healer.absence.lasts, healer.dead) == ([], False, False)
 
@@ -111,7 +111,7 @@ async def test_a_caller_who_is_cancelled_even_twice_does_not_keep_the_engine_awa
         caller.task.cancel()
         await asyncio.sleep(0)
         await caller.leave()
-        await until(lambda: used == [second, third])
+        await eventually(lambda: used == [second, third])
 
 
 async def test_a_second_caller_waits_for_the_first() -> None:

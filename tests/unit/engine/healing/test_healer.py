@@ -4,7 +4,8 @@ import asyncio
 import logging
 
 import pytest
-from support.engine.cores import CLOCK, LIMITS, FakeCore, healing, until
+from support.engine.cores import CLOCK, LIMITS, FakeCore, healing
+from support.processes.background import eventually
 
 from worker.engine.healing.healer import Limits
 from worker.engine.healing.suspects import Suspects, belongs
@@ -21,7 +22,7 @@ async def test_a_core_that_died_is_replaced_and_what_is_left_of_it_removed() -> 
     first, second = FakeCore(), FakeCore()
     async with healing(first, second) as (healer, used):
         first.die()
-        await until(lambda: not healer.dead)
+        await eventually(lambda: not healer.dead)
     assert used == [second]
     assert healer.core is second  # type: ignore[comparison-overlap]  # a fake
     assert first.happened == REMOVED
@@ -36,7 +37,7 @@ async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None
     async with healing(first, FakeCore()) as (healer, _):
         first.die()
         asyncio.get_running_loop().call_later(0.05, passed_on.set)
-        await until(lambda: not healer.dead)
+        await eventually(lambda: not healer.dead)
     assert first.happened == ["failed", *REMOVED]
 
 
@@ -108,7 +109,7 @@ async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
     first.add("job")
     begun = CLOCK.now
     async with healing(first, FakeCore(), limits=WATCHED) as (_, used):
-        await until(lambda: used)
+        await eventually(lambda: used)
     assert first.happened == ["killed", *REMOVED]
     assert HANG_S <= first.killed_at - begun < 2 * HANG_S
 
@@ -130,7 +131,7 @@ async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
 async def test_another_core_is_left_alone(core: FakeCore, limits: Limits) -> None:
     async with healing(core, limits=limits):
         end = CLOCK.now + 3 * HANG_S
-        await until(lambda: CLOCK.now > end or core.happened)
+        await eventually(lambda: CLOCK.now > end or core.happened)
     assert core.happened == []
 
 
