@@ -66,11 +66,17 @@ def test_a_closed_fetcher_asks_nobody() -> None:
     assert not asked
 
 
+def is_open(port: int) -> bool:
+    """Return whether a UDP port of this machine is bound."""
+    return f":{port:04X} " in Path("/proc/net/udp").read_text()
+
+
 def test_text_that_vllm_gets_as_a_video_opens_no_port() -> None:
     without_fetcher(arguments())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+        assert is_open(port)
     text = b"\x1a\x45\xdf\xa3" + SESSION.replace(b"%d" % SESSION_PORT, b"%d" % port)
     video, failures = VideoMediaIO(ImageMediaIO()), list[Exception]()
 
@@ -82,8 +88,8 @@ def test_text_that_vllm_gets_as_a_video_opens_no_port() -> None:
 
     loading = threading.Thread(target=load)
     loading.start()
-    is_open = False
+    was_open = is_open(port)
     while loading.is_alive():
-        is_open |= f":{port:04X} " in Path("/proc/net/udp").read_text()
+        was_open |= is_open(port)
     assert failures
-    assert not is_open
+    assert not was_open
