@@ -118,6 +118,5 @@ class Buildah:
             env=self.environ,
             capture_output=True,
             text=True,
-            timeout=170,
             check=False,
         )

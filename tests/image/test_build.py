@@ -156,7 +156,7 @@ def test_make_image_passes_the_set_variables_and_prints_the_version(
     environ = {**buildah.environ, "BUILDER": "buildah", "HF_TOKEN": MEMBER, **given}
     command = ["make", "-s", "image", "IMAGE=localhost/made", "TAG=1.2.3"]
     made = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=170, check=False
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
     )
     assert made.returncode == 0, made.stdout + made.stderr
     image = buildah.image("localhost/made:1.2.3")
