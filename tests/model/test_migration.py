@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import ROOT
-from support.pages import hold, shortened
+from support.pages import check_table, shortened
 from support.releases import of_the_pinned
 from support.tables.migration import Verdict
 from support.tables.migration.jobs import TABLES, Row, refused
@@ -58,4 +58,4 @@ async def test_the_pages_table_is_what_callers_learn(head: str, send_job: Send) 
         return row.form, row.verdict, shortened(refused(first) or "")
 
     columns = (head, "verdict", "what differs, or the message")
-    hold(PAGE, columns, [await cells(row) for row in TABLES[head]])
+    check_table(PAGE, columns, [await cells(row) for row in TABLES[head]])

@@ -138,7 +138,7 @@ async def test_the_start_logs_its_phases_a_summary_and_the_automatic_choices(
     assert Counter(phases) == Counter(expected)
     # The SDK's own checks give way to a generated token.
     assert "Running 1 fitness check(s)" in endpoint.logged
-    # What they say: model/test_summary.py.
+    # What they say: model/test_engine.py.
     assert re.search(r"model: demo; from: .*; KV cache: \d+ tokens; ", endpoint.logged)
     assert "RUNPOD_LOG_LEVEL=INFO (the SDK's own DEBUG prints every answer)" in endpoint.logged
 

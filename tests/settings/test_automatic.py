@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from settings.conftest import Read
-from support.settings import CPU, gpus
+from support.doctor import CPU
+from support.settings import gpus
 
 from worker.engine.configuring import with_fitting_tensor_parallel_size
 from worker.engine.locations import find

@@ -1,14 +1,13 @@
 """The doctor's findings about an environment, in this process: settings, hub, models together."""
 
-import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 from support.hub.server import STRANGER, Hub, hub
+from support.models.configs import copied
 from support.models.minilm import MODEL
 from support.processes.commands import HOME
 
@@ -53,18 +52,11 @@ def examine(tmp_path: Path, doctors_hub: Hub, monkeypatch: pytest.MonkeyPatch) -
     return examine
 
 
-def changed(model: Path, folder: Path, **config: object) -> Path:
-    shutil.copytree(model, folder)
-    before = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**before, **config}))
-    return folder
-
-
 def test_all_mistakes_are_reported(examine: Examine, demo_model: Path, tmp_path: Path) -> None:
-    cut_off = changed(demo_model, tmp_path / "cut off")
+    cut_off = copied(demo_model, tmp_path / "cut off")
     weights = cut_off / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    dropped = changed(demo_model, tmp_path / "dropped", architectures=["XverseForCausalLM"])
+    dropped = copied(demo_model, tmp_path / "dropped", architectures=["XverseForCausalLM"])
     found = examine(
         MODEL_NAME=str(cut_off),
         MAX_MODEL_LEN="4096",

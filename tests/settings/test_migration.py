@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import vllm.envs
 from support import ROOT
-from support.pages import hold, shortened
+from support.pages import check_table, shortened
 from support.processes.commands import HOME
 from support.releases import of_the_pinned
 from support.settings import gpus, read_settings
@@ -129,7 +129,7 @@ def test_the_pages_table_is_what_a_start_says() -> None:
     cells.append((listed(table.OF_LIBRARIES), Verdict.WORKS, "Libraries read them"))
     passed = "Nobody reads them, as in the release of August 2026"
     cells.append((listed(table.PASSED_OVER), Verdict.IDLE, passed))
-    hold(PAGE, COLUMNS, cells)
+    check_table(PAGE, COLUMNS, cells)
 
 
 def test_arguments_of_the_build_are_as_the_page_says() -> None:
@@ -139,7 +139,9 @@ def test_arguments_of_the_build_are_as_the_page_says() -> None:
     for row in table.BUILD:
         assert (row.name in defaults) == (row.verdict is not Verdict.IDLE), row.name
         assert row.default is None or defaults[row.name] == row.default
-    hold(PAGE, ARGUMENTS, [(f"`{row.name}`", row.verdict, row.differs) for row in table.BUILD])
+    check_table(
+        PAGE, ARGUMENTS, [(f"`{row.name}`", row.verdict, row.differs) for row in table.BUILD]
+    )
 
 
 def listed(written: Any) -> str:

@@ -25,7 +25,7 @@ COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED))
 ID, ROWS = "ftjob-" + "a" * 24, "file-" + "a" * 24
 CSV = b"prompt,response\na,b\n"
 
-# What a training tells and does, one thing after the other.
+# What a training writes and does, one thing after the other.
 Script = Sequence[Sequence[Any]]
 CHECKED: Script = [["checked", {"rows": 3}], ["step", 5]]
 DONE: Script = [
@@ -58,7 +58,7 @@ def eval_loss(step: int, value: float, at: float = 200) -> Event:
     return Event(at=at, message=str(metrics), step=step, metrics=metrics)
 
 
-def tell(
+def write_events(
     fine_tune: FineTune, events: Iterable[Event], attempt: str = "000001.aa", resumed_at: int = 0
 ) -> Path:
     """Write the events of an attempt; return their file."""

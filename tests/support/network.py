@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -45,12 +46,12 @@ class Names(AbstractResolver):
         """Do nothing."""
 
 
-class Canary:
-    """A server on the loopback interface that counts what reaches it."""
+@dataclass(frozen=True)
+class LocalServer:
+    """A server on the loopback interface that no request may reach: it notes the URLs of all."""
 
-    def __init__(self, port: int, hits: list[str]) -> None:
-        self.port = port
-        self.hits = hits
+    port: int
+    hits: list[str]
 
 
 class Cutting:

@@ -22,8 +22,8 @@ def shortened(text: str, most: int = 180) -> str:
     return f"{first} …" if more else first
 
 
-def hold(page: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Check that a page's table is as it was seen, or write it; its columns tell which one."""
+def check_table(page: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Check that a page's table is as it was seen, or write it; it is found by its columns."""
     head = line(columns) + line("---" for _ in columns)
     seen = "".join(map(line, rows))
     above, found, below = page.read_text().partition(head)

@@ -17,5 +17,5 @@ def since(release: str, reason: str) -> pytest.MarkDecorator:
 
 of_the_pinned = pytest.mark.skipif(
     _INSTALLED.release[:2] != PINNED.release,
-    reason=f"what it holds to the code is of vLLM {PINNED}",
+    reason=f"compares the repository with vLLM {PINNED}",
 )

@@ -7,8 +7,6 @@ from worker.engine.machine import Gpu, Machine
 from worker.settings.sources import gather
 from worker.start.bootstrap import Bootstrap
 
-CPU = Machine(cpu=True)
-
 
 def gpus(count: int) -> Machine:
     return Machine(cpu=False, gpus=(Gpu("card", 80 << 30),) * count)

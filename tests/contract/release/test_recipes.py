@@ -16,7 +16,7 @@ from presets import candidate
 from recipes import FOLDER, RECIPES, Recipe
 from support import ROOT
 from support.doctor import options
-from support.pages import hold
+from support.pages import check_table
 from support.settings import read_settings
 from support.tables.models import RECORDED
 
@@ -84,4 +84,4 @@ def test_the_page_of_pools_says_what_the_check_finds_on_any_processor(
         judge = Judge([Candidate.of(engine, locate(Wanted(str(place)), Places(place)))])
         cells = (cell(judge.verdict(asked.choice(pool))) for pool in POOLS)
         rows.append([f"`{model.name}`", name, *cells])
-    hold(ROOT / "docs" / "gpus.md", ("model", "kind", *POOLS), rows)
+    check_table(ROOT / "docs" / "gpus.md", ("model", "kind", *POOLS), rows)

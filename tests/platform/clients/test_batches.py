@@ -15,7 +15,7 @@ from support.engine.requests import ENDLESS
 from support.processes.background import wait_until
 from support.processes.http_worker import Served
 from support.processes.local_endpoint import LocalEndpoint
-from support.volume.used import expired
+from support.volume.used import has_expired_file
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -177,7 +177,7 @@ def test_what_has_expired_is_removed_when_a_worker_has_started(
     server: Served, make_endpoint: LocalEndpoint
 ) -> None:
     volumes = [running.log.parent / "volume" for running in (server, make_endpoint)]
-    wait_until(lambda: not any(map(expired, volumes)))
+    wait_until(lambda: not any(map(has_expired_file, volumes)))
 
 
 # What it takes of memory depends on the machine's allocator.

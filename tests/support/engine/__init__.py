@@ -1,1 +1,1 @@
-"""An engine, and vLLM's server, that play a script."""
+"""Scripted engines and servers, cores that hang or are none, and requests of real engines."""

@@ -57,7 +57,7 @@ class Files:
     _free: float = 0.0
 
     def transferred(self, repository: str, path: str) -> int:
-        """Count the bytes sent of a file, each as often as it was sent."""
+        """Count the bytes sent of a file; those sent again count again."""
         return sum(sent.end - sent.start for sent in self._of(repository, path))
 
     def most_often(self, repository: str, path: str) -> int:

@@ -1,6 +1,7 @@
 """config.json of well-known models, as far as memory and context length depend on it."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,14 @@ def complete(config: Mapping[str, Any]) -> Config:
         key: complete(value) if isinstance(value, dict) else value for key, value in config.items()
     }
     return complete(_CONFIGS[str(own.pop("base"))]) | own if "base" in own else own
+
+
+def copied(model: Path, folder: Path, **config: object) -> Path:
+    """Copy a model, with changes to its configuration; return the copy's directory."""
+    shutil.copytree(model, folder)
+    before = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**before, **config}))
+    return folder
 
 
 LLAMA_3_1_8B = _CONFIGS["LLAMA_3_1_8B"]

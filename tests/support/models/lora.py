@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from worker.volume.adapters import CONFIG, WEIGHTS
+
 RANK = 4
 MOST_RANK = 8  # the rank that the engines of the tests allow
 SCALE = 0.5  # of a weight: large enough that a greedy answer changes
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 Tensors = dict[str, torch.Tensor]
 Change = Callable[[Path], object]

@@ -92,7 +92,7 @@ class Background:
         return [process.pid for process in self._running()]
 
     def cores(self) -> list[int]:
-        """Find those of its engines' cores, by their titles."""
+        """Find its processes that are cores of engines, by their titles."""
         return [one.pid for one in self._running() if "EngineCore" in str(one.info["cmdline"])]
 
     def port(self) -> int | None:

@@ -110,19 +110,19 @@ async def failed_serve(
         The error, None if it has ended without one, and the seconds that it took.
     """
     key = {"x-api-key": environ.get("SERVE_API_KEY", "")}
-    begun, told = time.monotonic(), None
+    begun, refusal = time.monotonic(), None
     command = [SCRIPT, "--serve", "--port", "0"]
     with background(command, {**HOME, **environ}, log) as worker:
         async with aiohttp.ClientSession(headers=key) as session:
-            while told is None and worker.process.poll() is None:
+            while refusal is None and worker.process.poll() is None:
                 await asyncio.sleep(LOOK_S)
                 url = f"http://127.0.0.1:{worker.port() or 0}/v1/chat/completions"
                 # It does not listen yet, or has ended.
                 with suppress(aiohttp.ClientConnectionError):
                     async with session.post(url, json=CHAT) as answer:
                         error = (await answer.json())["error"]
-                        told = None if error["retryable"] else error
+                        refusal = None if error["retryable"] else error
         seconds = time.monotonic() - begun
         worker.process.terminate()
         await asyncio.to_thread(worker.ended)
-    return told, seconds
+    return refusal, seconds

@@ -4,12 +4,12 @@ They are in failed_starts.yaml. ``<folder>`` in a value stands for a directory t
 ``place`` writes.
 """
 
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
+from support.models.configs import copied
 from support.processes.commands import DEMO
 from support.tables.planted_mistakes import FILES
 
@@ -45,20 +45,10 @@ def place(folder: Path) -> None:
     """Write the models and files that the rows name."""
     for name, held in FILES.items():
         (folder / name).write_text(held)
-    _copy(folder / "demo", {})
-    _copy(folder / "architecture", {"architectures": ["FooForCausalLM"]})
+    copied(DEMO, folder / "demo")
+    copied(DEMO, folder / "architecture", architectures=["FooForCausalLM"])
     for kind, (_, raised) in _DATA["faults"].items():
         code = {"AutoConfig": "configuration_foo.FooConfig"}
-        _copy(folder / kind, {"auto_map": code, "model_type": "foo"})
+        copied(DEMO, folder / kind, auto_map=code, model_type="foo")
         raising = f"import transformers\nraise RuntimeError({raised!r})\nclass FooConfig: ...\n"
         (folder / kind / "configuration_foo.py").write_text(raising)
-
-
-def _copy(directory: Path, changes: dict[str, Any]) -> None:
-    """Make a model of the demo model's files, with changes to its configuration."""
-    directory.mkdir()
-    for file in DEMO.iterdir():
-        (directory / file.name).symlink_to(file)
-    config = json.loads((DEMO / "config.json").read_text())
-    (directory / "config.json").unlink()
-    (directory / "config.json").write_text(json.dumps({**config, **changes}))

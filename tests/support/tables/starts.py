@@ -5,14 +5,14 @@ words of a row are what both the doctor and the start say about it.
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 from support import ROOT
-from support.models.configs import WHISPER
-from support.models.lora import CONFIG, configured, make_adapter
+from support.models.configs import WHISPER, copied
+from support.models.lora import configured, make_adapter
 from support.models.minilm import MODEL as MINILM
+from worker.volume.adapters import CONFIG
 
 
 class Pair(NamedTuple):
@@ -55,25 +55,18 @@ def places(demo: Path, directory: Path) -> None:
     (directory / "demo").symlink_to(demo)
     (directory / "minilm").symlink_to(MINILM)
     (directory / "plugins").symlink_to(ROOT / "tests" / "plugins")
-    _copy(demo, directory / "xverse", architectures=["XverseForCausalLM"])
-    _copy(demo, directory / "foreign", model_type="own", auto_map={"AutoConfig": "own.Own"})
+    copied(demo, directory / "xverse", architectures=["XverseForCausalLM"])
+    copied(demo, directory / "foreign", model_type="own", auto_map={"AutoConfig": "own.Own"})
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
-    _copy(demo, directory / "gptq", quantization_config=gptq)
-    _copy(demo, directory / "odd heads", num_attention_heads=3)
-    _copy(demo, directory / "speech", **WHISPER)
-    cut = _copy(demo, directory / "cut") / "model.safetensors"
+    copied(demo, directory / "gptq", quantization_config=gptq)
+    copied(demo, directory / "odd heads", num_attention_heads=3)
+    copied(demo, directory / "speech", **WHISPER)
+    cut = copied(demo, directory / "cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:-1])
-    (_copy(demo, directory / "weightless") / "model.safetensors").unlink()
-    (_copy(demo, directory / "shapeless") / "config.json").write_text("{")
+    (copied(demo, directory / "weightless") / "model.safetensors").unlink()
+    (copied(demo, directory / "shapeless") / "config.json").write_text("{")
     make_adapter(directory / "adapter", demo)
     make_adapter(directory / "rank64", demo)
     configured(r=64)(directory / "rank64")
     make_adapter(directory / "broken", demo)
     (directory / "broken" / CONFIG).unlink()
-
-
-def _copy(model: Path, folder: Path, **config: object) -> Path:
-    shutil.copytree(model, folder)
-    before = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**before, **config}))
-    return folder

@@ -109,7 +109,7 @@ class Attempts:
             return training.run(base or tiny_model())
 
     def logs(self, *names: str) -> dict[int, dict[str, float]]:
-        """Return the numbers of each step that were told in these attempts, later ones first."""
+        """Return the numbers of each step that these attempts have written, later ones first."""
         found: dict[int, dict[str, float]] = {}
         for name in names:
             for event in events_of(self.directory / name):

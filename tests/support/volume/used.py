@@ -15,6 +15,6 @@ def used_before(root: Path) -> str:
     return str(root)
 
 
-def expired(root: Path) -> bool:
-    """Return whether the file is still there that has expired."""
+def has_expired_file(root: Path) -> bool:
+    """Return whether the file that has expired is still there."""
     return (root / "worker" / "files" / EXPIRED).exists()

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from openai.types.fine_tuning import FineTuningJob
-from support.fine_tunes import created, eval_loss, loss, tell
+from support.fine_tunes import created, eval_loss, loss, write_events
 
 from worker.errors import InvalidInput
 from worker.fine_tunes import plot, results
@@ -34,8 +34,8 @@ CRASHED = Error(code="crashed", message="No memory.")
 def test_it_begins_with_its_creation_and_ends_with_its_end_and_words_stay_as_they_are(
     fine_tune: FineTune, result: dict[str, Any], level: str, message: str
 ) -> None:
-    tell(fine_tune, [Event(at=150, level="warn", message="2 rows were cut"), loss(10, 2.1)])
-    tell(fine_tune, [Event(at=160, message="b", step=5)], "000002.bb", resumed_at=5)
+    write_events(fine_tune, [Event(at=150, level="warn", message="2 rows were cut"), loss(10, 2.1)])
+    write_events(fine_tune, [Event(at=160, message="b", step=5)], "000002.bb", resumed_at=5)
     fine_tune.end(Result(at=300, **result))
     first, *others, last = events(fine_tune)
     assert (first.at, first.message, first.level, first.metrics) == (100, "Created", "info", {})
@@ -63,10 +63,10 @@ FIRST = [loss(10, 3), loss(20, 2), loss(30, 1)]
 def test_metrics_of_steps_that_a_later_attempt_does_again_are_left_out(
     fine_tune: FineTune, later: list[tuple[int, list[Event]]], losses: dict[int, float]
 ) -> None:
-    tell(fine_tune, FIRST)
+    write_events(fine_tune, FIRST)
     for number, (step, lines) in enumerate(later, 2):
-        tell(fine_tune, lines, f"00000{number}.aa", resumed_at=step)
-    tell(fine_tune, [], "000009.aa").write_text("")
+        write_events(fine_tune, lines, f"00000{number}.aa", resumed_at=step)
+    write_events(fine_tune, [], "000009.aa").write_text("")
     (fine_tune.directory / ATTEMPTS / "000010.aa").mkdir()
     found = by_step(events(fine_tune))
     assert {step: row["train_loss"] for step, row in found.items()} == losses
@@ -75,7 +75,7 @@ def test_metrics_of_steps_that_a_later_attempt_does_again_are_left_out(
 
 @pytest.mark.parametrize("torn", ['{"at": 3, "mess', '{"at": 3, "message": "whole?"}', "\x00\x00"])
 def test_an_unended_line_is_none_and_broken_ones_are_lost(fine_tune: FineTune, torn: str) -> None:
-    path = tell(fine_tune, [loss(10, 3), loss(20, 2)])
+    path = write_events(fine_tune, [loss(10, 3), loss(20, 2)])
     lines = path.read_text().splitlines()
     lines[1] = lines[1][:20]
     path.write_text("\n".join([*lines, torn]))
@@ -87,15 +87,15 @@ def test_metrics_have_openais_names_and_none_that_is_no_number(fine_tune: FineTu
     # The mean of all steps is none of them.
     odd = {"train_loss": 9.0, "grad_norm": float("nan")}
     last = Event(at=1, message="m", step=10, metrics=odd)
-    tell(fine_tune, [loss(10, 3), eval_loss(10, 2), last])
+    write_events(fine_tune, [loss(10, 3), eval_loss(10, 2), last])
     row = by_step(events(fine_tune))[10]
     names = ("train_loss", "valid_loss", "full_valid_loss", "grad_norm")
     assert [row[name] for name in names] == [3, 2, 2, 0.5]
 
 
 def test_ids_and_times_follow_the_order_though_clocks_do_not(fine_tune: FineTune) -> None:
-    tell(fine_tune, [loss(10, 3, at=500.5)])
-    tell(fine_tune, [loss(20, 2, at=400)], "000002.bb", resumed_at=10)
+    write_events(fine_tune, [loss(10, 3, at=500.5)])
+    write_events(fine_tune, [loss(20, 2, at=400)], "000002.bb", resumed_at=10)
     places = [(one.created_at, one.id) for one in events(fine_tune)]
     assert places == sorted(places)
     assert [created_at for created_at, _ in places] == [100, 500, 500]
@@ -123,7 +123,7 @@ def test_an_integration_is_shown_as_openais_client_reads_it(fine_tunes: FineTune
 def test_an_end_is_estimated_from_the_pace(
     fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch, found: list[Event], seconds: int | None
 ) -> None:
-    tell(fine_tune, found)
+    write_events(fine_tune, found)
     assert openai.job(fine_tune)["estimated_finish"] is None
     # A worker is at it.
     (fine_tune.leases() / "lease-1").mkdir(parents=True)
@@ -172,7 +172,7 @@ def test_the_table_the_plot_and_the_adapter_are_written_once(
 ) -> None:
     contents = dict(zip(FILES, (b"{}", bytes(size)), strict=True))
     place = fine_tune.directory / ATTEMPTS / "000001.aa" / "result"
-    tell(fine_tune, [loss(5, 3), loss(10, 2), eval_loss(10, 2.5)])
+    write_events(fine_tune, [loss(5, 3), loss(10, 2), eval_loss(10, 2.5)])
     place.mkdir()
     for name, content in contents.items():
         (place / name).write_bytes(content)
@@ -186,7 +186,7 @@ def test_the_table_the_plot_and_the_adapter_are_written_once(
     assert table.startswith(b"step,train_loss,valid_loss,")
     assert ElementTree.fromstring(picture).tag == f"{SVG}svg"
     assert others == [contents[name] for name in names]
-    tell(fine_tune, [loss(20, 1)], "000002.bb", resumed_at=15)
+    write_events(fine_tune, [loss(20, 1)], "000002.bb", resumed_at=15)
     assert results.write(fine_tunes.files, fine_tune) == first
 
 

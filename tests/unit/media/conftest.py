@@ -8,13 +8,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.media import FILE
-from support.network import Canary
+from support.network import LocalServer
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @pytest.fixture
-async def canary() -> AsyncGenerator[Canary, None]:
+async def local() -> AsyncGenerator[LocalServer, None]:
     hits: list[str] = []
 
     async def hit(request: web.Request) -> web.Response:
@@ -25,7 +25,7 @@ async def canary() -> AsyncGenerator[Canary, None]:
     app.router.add_route("*", "/{tail:.*}", hit)
     async with TestServer(app, host="127.0.0.1") as server:
         assert server.port is not None
-        yield Canary(server.port, hits)
+        yield LocalServer(server.port, hits)
 
 
 class Host:

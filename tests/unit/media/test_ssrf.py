@@ -1,6 +1,6 @@
 """Attempts to make the worker fetch from places that only it can reach.
 
-A canary listens on the loopback interface, and a file lies on the disk: nothing may ask the one, or
+A server listens on the loopback interface, and a file lies on the disk: nothing may ask the one, or
 read the other, whatever a request's URLs are. 127.0.0.9 plays the internet.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.media import CHAT, KINDS, as_url, body, image
-from support.network import Canary, Names
+from support.network import LocalServer, Names
 from support.tables.hostile_urls import DRAWING, HOSTS, NAMES, PLAYLIST, SCRIPT, URLS
 
 from worker.errors import InvalidInput
@@ -37,15 +37,15 @@ def plays_the_internet(address: str) -> bool:
     return address == "127.0.0.9"
 
 
-def filled(url: str, canary: Canary, secret: Path) -> str:
+def filled(url: str, local: LocalServer, secret: Path) -> str:
     def encoded(text: str) -> str:
-        text = text.replace("{port}", str(canary.port)).replace("{file}", str(secret))
+        text = text.replace("{port}", str(local.port)).replace("{file}", str(secret))
         return base64.b64encode(text.encode()).decode()
 
     for name, text in (("playlist", PLAYLIST), ("drawing", DRAWING), ("script", SCRIPT)):
         url = url.replace("{" + name + "}", encoded(text))
     url = url.replace("{link}", encoded("http://127.0.0.1:{port}/"))
-    return url.replace("{port}", str(canary.port)).replace("{file}", str(secret))
+    return url.replace("{port}", str(local.port)).replace("{file}", str(secret))
 
 
 async def refused(own: Media, url: str) -> None:
@@ -63,27 +63,31 @@ async def refused(own: Media, url: str) -> None:
     ("scheme", "host"),
     [*(("http", host) for host in HOSTS), ("https", "127.0.0.1"), ("https", "inside.example")],
 )
-async def test_no_host_reaches_this_machine(host: str, scheme: str, canary: Canary) -> None:
-    await refused(media(Names(NAMES)), f"{scheme}://{host}:{canary.port}/a.png")
-    assert not canary.hits
+async def test_no_host_reaches_this_machine(host: str, scheme: str, local: LocalServer) -> None:
+    await refused(media(Names(NAMES)), f"{scheme}://{host}:{local.port}/a.png")
+    assert not local.hits
 
 
 @pytest.mark.parametrize("url", URLS, ids=repr)
-async def test_no_other_url_reaches_this_machine(url: str, canary: Canary, secret: Path) -> None:
-    await refused(media(Names(NAMES)), filled(url, canary, secret))
-    assert not canary.hits
+async def test_no_other_url_reaches_this_machine(
+    url: str, local: LocalServer, secret: Path
+) -> None:
+    await refused(media(Names(NAMES)), filled(url, local, secret))
+    assert not local.hits
 
 
-async def test_a_name_that_changes_its_address_is_looked_up_once(canary: Canary) -> None:
+async def test_a_name_that_changes_its_address_is_looked_up_once(local: LocalServer) -> None:
     # At the first of its addresses nobody listens.
     names = Names({"rebinding.example": [["127.0.0.9"], ["127.0.0.1"]]})
-    await refused(media(names, plays_the_internet), f"http://rebinding.example:{canary.port}/")
-    assert not canary.hits
+    await refused(media(names, plays_the_internet), f"http://rebinding.example:{local.port}/")
+    assert not local.hits
     # Each of three requests looked once; the second and third got what is refused.
     assert names.asked == ["rebinding.example"] * 3
 
 
-async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(canary: Canary) -> None:
+async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(
+    local: LocalServer,
+) -> None:
     seen: list[str] = []
 
     def allows(address: str) -> bool:
@@ -93,9 +97,9 @@ async def test_the_address_of_the_socket_is_checked_even_if_a_resolver_lies(cana
 
     own = media(Names(NAMES), allows)
     with pytest.raises(InvalidInput, match="no address on the public internet"):
-        await own.inlined(body(f"http://inside.example:{canary.port}/"), CHAT)
+        await own.inlined(body(f"http://inside.example:{local.port}/"), CHAT)
     assert seen == ["127.0.0.1", "127.0.0.1"]
-    assert not canary.hits
+    assert not local.hits
 
 
 async def test_a_name_with_one_address_inside_is_refused_whole(media_host: Any) -> None:
@@ -105,16 +109,16 @@ async def test_a_name_with_one_address_inside_is_refused_whole(media_host: Any) 
 
 
 async def test_neither_a_proxy_nor_stored_passwords_of_the_environment_are_used(
-    canary: Canary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    local: LocalServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine public.example login user password word\n")
     monkeypatch.setenv("NETRC", str(netrc))
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, f"http://proxy.example:{canary.port}")
+        monkeypatch.setenv(name, f"http://proxy.example:{local.port}")
     names = Names({"public.example": [["127.0.0.9"]], "proxy.example": [["127.0.0.1"]]})
     await refused(media(names, plays_the_internet), "http://public.example/a")
-    assert not canary.hits
+    assert not local.hits
     assert set(names.asked) == {"public.example"}
 
 
@@ -137,10 +141,10 @@ LOCATIONS = """
     ],
 )
 async def test_a_redirect_leads_nowhere_that_a_url_may_not(
-    location: str, status: int, canary: Canary, secret: Path, media_host: Any
+    location: str, status: int, local: LocalServer, secret: Path, media_host: Any
 ) -> None:
     pixel = as_url(image(1, 1)).rpartition(",")[2]
-    location = filled(location, canary, secret).replace("{pixel}", urllib.parse.quote(pixel))
+    location = filled(location, local, secret).replace("{pixel}", urllib.parse.quote(pixel))
     names = Names({**NAMES, "host.example": [["127.0.0.9"]]})
     await refused(media(names, plays_the_internet), media_host.redirect(location, status))
-    assert not canary.hits
+    assert not local.hits

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, replying, tokens
-from support.models.lora import CONFIG, WEIGHTS
 from support.served import KEY, Served, error_of
+
+from worker.volume.adapters import CONFIG, WEIGHTS
 
 ENDPOINTS = "/v1/llm/model-endpoints"
 COMPLETIONS = "/v1/llm/completions-sync?model_endpoint_name=demo"

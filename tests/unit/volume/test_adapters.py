@@ -3,10 +3,16 @@
 from pathlib import Path
 
 import pytest
-from support.models.lora import CONFIG, WEIGHTS
 
 from worker.errors import NoSuchObject
-from worker.volume.adapters import adapter_files, adapter_names, adapter_version, remove
+from worker.volume.adapters import (
+    CONFIG,
+    WEIGHTS,
+    adapter_files,
+    adapter_names,
+    adapter_version,
+    remove,
+)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.models.lora import CONFIG, WEIGHTS, client, make_adapter
+from support.models.lora import client, make_adapter
 
 from worker.engine.adapters import Adapters
 from worker.engine.adapters.copies import (
@@ -21,6 +21,7 @@ from worker.engine.adapters.copies import (
 )
 from worker.engine.adapters.files import BrokenAdapter
 from worker.errors import RefusedByEngine
+from worker.volume.adapters import CONFIG, WEIGHTS
 
 
 class Served:

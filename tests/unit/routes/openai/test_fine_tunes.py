@@ -10,7 +10,7 @@ from openai.types.fine_tuning import FineTuningJob, FineTuningJobEvent
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 from support.caller import Caller
 from support.engine.scripted import ScriptedEngine, replying
-from support.fine_tunes import created, eval_loss, loss, tell, uploaded
+from support.fine_tunes import created, eval_loss, loss, uploaded, write_events
 
 from worker.fine_tunes.request import Checkpoint, Error, Result
 from worker.fine_tunes.store import FineTunes
@@ -126,7 +126,7 @@ async def test_a_job_is_paused_and_started_again_when_it_is_resumed(caller: Call
 
 async def test_its_events_are_listed_newest_first(caller: Caller, fine_tunes: FineTunes) -> None:
     fine_tune = created(fine_tunes)
-    tell(fine_tune, [loss(5, 3.25), eval_loss(5, 2.5)])
+    write_events(fine_tune, [loss(5, 3.25), eval_loss(5, 2.5)])
     place = f"{JOBS}/{fine_tune.id}/events"
     page = await caller.get(f"{place}?limit=2")
     newest, before = map(FineTuningJobEvent.model_validate, page["data"])
@@ -144,7 +144,7 @@ async def test_its_events_are_listed_newest_first(caller: Caller, fine_tunes: Fi
 
 async def test_a_success_has_an_adapter_and_files(caller: Caller, fine_tunes: FineTunes) -> None:
     fine_tune = created(fine_tunes)
-    tell(fine_tune, [loss(5, 3), eval_loss(5, 2.5), loss(10, 1), eval_loss(10, 2)])
+    write_events(fine_tune, [loss(5, 3), eval_loss(5, 2.5), loss(10, 1), eval_loss(10, 2)])
     place = f"{JOBS}/{fine_tune.id}"
     assert (await caller.get(f"{place}/checkpoints"))["data"] == []
     names = {5: "demo.a.ckpt-5", 10: "demo.a", 15: None}

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from support.caller import Caller
 from support.engine.scripted import ScriptedEngine, replying
-from support.models.lora import CONFIG, WEIGHTS
 
-from worker.volume.adapters import MADE
+from worker.volume.adapters import CONFIG, MADE, WEIGHTS
 
 ENDPOINTS = "/v1/llm/model-endpoints"
 DOWNLOAD = f"{ENDPOINTS}/download"
