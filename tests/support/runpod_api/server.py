@@ -26,7 +26,7 @@ class Fault:
     Attributes:
         verb: of the calls.
         end: of their path.
-        status: that they are answered with; 0 leaves them without an answer.
+        status: that they are answered with; without an answer 0 leaves them open, -1 closes them.
         times: how many calls.
         headers: of the answer.
         detail: of the answer.
@@ -130,8 +130,8 @@ class Handler(BaseHTTPRequestHandler):
         return status, content
 
     def _fail(self, fault: Fault) -> None:
-        if not fault.status:
-            self.api.ended.wait(60)
+        if fault.status <= 0:
+            self.api.ended.wait(0 if fault.status else 60)
             self.close_connection = True
             return
         content = problem(fault.status, fault.detail, fault.errors)

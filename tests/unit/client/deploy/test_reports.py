@@ -5,9 +5,13 @@ import json
 import os
 import subprocess
 import sys
+import time
+from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 from support import ROOT
+from support.processes.background import HUNG_S
 from support.runpod_api.endpoints import worker
 from support.runpod_api.server import Fault, Runpod
 from unit.client.deploy.conftest import Run, addresses
@@ -83,9 +87,15 @@ def test_a_log_is_not_followed_on_demand(run: Run, runpod: Runpod, words: str, c
     assert out.splitlines() == [f"line {n}" for n in range(count)]
 
 
-def test_comments_do_not_keep_a_silent_log_open(api: Api, runpod: Runpod) -> None:
+def test_comments_do_not_keep_a_silent_log_open(
+    api: Api, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runpod.log, runpod.pings = lines(2), True
-    assert len([*Log(api, "ep1", "w1", {}).read(0.1)]) == 2
+    log = Log(api, "ep1", "w1", {}).read(HUNG_S)
+    assert [line.text for line in islice(log, 2)] == ["line 0", "line 1"]
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * HUNG_S)
+    monkeypatch.setattr("llm_worker_client.deploy.calls.time", later)
+    assert [*log] == []
 
 
 def test_of_several_workers_one_has_to_be_named(run: Run, runpod: Runpod) -> None:

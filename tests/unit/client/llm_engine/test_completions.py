@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import time
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from support.processes.background import HUNG_S
 from support.scripted_endpoint import ACCOUNT, HANGS, Failed, Script, only_job
 
 from emulator import Emulator, Status
@@ -124,11 +127,16 @@ async def test_whoever_leaves_a_stream_cancels_its_job(script: Script, emulator:
     await check_cancelled(emulator)
 
 
-async def test_a_completion_that_times_out_is_cancelled(script: Script, emulator: Emulator) -> None:
+async def test_a_completion_that_times_out_is_cancelled(
+    script: Script, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script.outputs = [HANGS]
-    too_short: Any = 0.2
+    asking = asyncio.create_task(Completion.acreate(**ASKED, timeout=int(HUNG_S)))
+    await only_job(emulator)
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + HUNG_S)
+    monkeypatch.setattr("llm_worker_client.jobs.time", later)
     with pytest.raises(TimeoutError):
-        await Completion.acreate(**ASKED, timeout=too_short)
+        await asking
     await check_cancelled(emulator)
 
 
