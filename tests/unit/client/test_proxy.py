@@ -3,8 +3,9 @@
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -175,11 +176,21 @@ async def test_a_connection_without_a_request_ends(
     assert emulator.queue.jobs == {}
 
 
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Return the looks at connections, in place of timers: the last is the one that is due."""
+    made = list[Callable[[], None]]()
+
+    def look_again(self: connections.Connection) -> None:
+        made.append(partial(self._look, self._waits(), self.cycle))
+
+    monkeypatch.setattr(connections.Connection, "_look_again", look_again)
+    return made
+
+
 async def test_a_request_that_takes_longer_than_the_looks_is_answered(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator, looks: list[Callable[[], None]]
 ) -> None:
-    # In this time a request has to begin, on however slow a machine.
-    monkeypatch.setattr(connections, "LOOK_S", 1.0)
     body = {"prompt": HANGS, "stream": True}
     async with (
         client_of(emulator) as client,
@@ -187,8 +198,8 @@ async def test_a_request_that_takes_longer_than_the_looks_is_answered(
     ):
         parts = answer.aiter_bytes()
         assert await anext(parts) == b"data: 1\n\n"
-        monkeypatch.setattr(connections, "LOOK_S", 0.01)
-        await asyncio.sleep(1.1)
+        for _ in range(3):
+            looks[-1]()
         job = await only_job(emulator)
         emulator.queue.add_chunk(job, "data: 2\n\n")
         emulator.queue.complete(job, [])
@@ -196,16 +207,15 @@ async def test_a_request_that_takes_longer_than_the_looks_is_answered(
 
 
 async def test_a_connection_with_short_requests_stays(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+    emulator: Emulator, looks: list[Callable[[], None]]
 ) -> None:
-    monkeypatch.setattr(connections, "LOOK_S", 0.5)
     places = set[Any]()
     async with client_of(emulator) as client:
         for _ in range(5):
             # No other request is answered sooner.
             answer = await client.get("/", headers={"Host": "evil.example"})
             places.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
-            await asyncio.sleep(0.3)
+            looks[-1]()
     assert len(places) == 1
 
 
