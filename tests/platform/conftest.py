@@ -33,7 +33,7 @@ def started_endpoint(
 def server(
     worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """Start `src/handler.py --serve`, once a run; test_serve.py, the last to use it, ends it."""
+    """Start `src/handler.py --serve`, once a run; test_serve.py ends it: it must be the last."""
     folder = tmp_path_factory.mktemp("serve")
     environ = {**worker_environ, "SERVE_API_KEY": KEY}
     environ["FILES_PATH"] = used_before(folder / "volume")
