@@ -52,17 +52,6 @@ async def test_a_job_cancelled_in_a_post_is_aborted_though_its_generator_is_neve
         await sdk.generator.aclose()  # only now: so far it was suspended at its yield
 
 
-@every_stream
-async def test_a_job_cancelled_after_its_last_token_needs_no_abort(payload: dict[str, Any]) -> None:
-    with ScriptedEngine(*tokens("a", "b")) as engine:
-        sdk = Consumer(worker(engine), payload)
-        await sdk.posting.wait()
-        await eventually(lambda: engine.generating == [])
-        await sdk.cancel()
-        await sdk.generator.aclose()
-        assert engine.aborted == []
-
-
 # A worker that is stopped:
 
 

@@ -112,10 +112,15 @@ class Counted(list[str]):
 async def test_a_long_list_leaves_the_engine_to_others(
     slots: int, count: int, params: dict[str, Any], most: int
 ) -> None:
-    with ScriptedEngine(*tokens("a", "b", pause=0.005)) as engine:
+    go_on = asyncio.Event()
+    with ScriptedEngine(go_on, *tokens("a", "b", pause=0.005)) as engine:
         engine.slots = slots
         engine.generating = counted = Counted()
-        yields = await yields_of(engine, {"prompts": ["Hi"] * count, "sampling_params": params})
+        payload = {"prompts": ["Hi"] * count, "sampling_params": params}
+        asking = asyncio.create_task(yields_of(engine, payload))
+        await eventually(lambda: len(counted) >= most)
+        engine.loop.call_soon_threadsafe(go_on.set)
+        yields = await asking
     assert texts(results_of(yields, stream=False)) == ["ab"] * count
     assert counted.most == most
 

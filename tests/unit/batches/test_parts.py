@@ -99,7 +99,6 @@ async def test_a_line_is_durable_within_a_second_though_no_other_comes(
     monkeypatch.setattr(parts, "GROUP_S", 0.05)
     part = Part(tmp_path, "0.a")
     await part.add(row(1))
-    await asyncio.sleep(0)
     assert finished(tmp_path) == {}
     async with asyncio.timeout(HUNG_S):
         while not finished(tmp_path):

@@ -130,15 +130,19 @@ async def test_jobs_share_the_shards_of_a_batch(batching: Batching) -> None:
 
 async def test_lines_give_others_room(batching: Batching, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.batches.window.CALM_S", 0.2)
-    batching.engine.script = tuple(tokens("a", "b", pause=1.0))
+    made_room, all_again = asyncio.Event(), asyncio.Event()
+    batching.engine.script = (made_room, *tokens("a"))
     batching.worker = worker_at(batching.root, batching.engine, BATCH_CONCURRENCY="64")
     running = asyncio.create_task(batching.run(**of_lines(128)))
     await eventually(lambda: len(batching.engine.generating) == 64)
     other = asyncio.create_task(batching.answered({"prompt": "Hi"}, "other"))
     # Two lines, and the other request.
     await eventually(lambda: len(batching.engine.generating) == 3)
+    batching.engine.script = (all_again, *tokens("a"))
+    batching.engine.loop.call_soon_threadsafe(made_room.set)
     assert (await other)["choices"]
     await eventually(lambda: len(batching.engine.generating) == 64)
+    batching.engine.loop.call_soon_threadsafe(all_again.set)
     output, _ = batching.results(await running)
     assert list(output) == [f"c{index}" for index in range(128)]
     asked = [
