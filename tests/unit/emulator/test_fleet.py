@@ -75,7 +75,7 @@ sys.exit(starts)
         await running.announces("    start", times=5)
         assert {text for text in running.announced if text.startswith(" ")} == {"    start"}
         one, *others = await running.workers()
-        assert (one["starts"], one["pid"], one["unhealthy"]) == (2, None, True)
+        assert (one["starts"] >= 2, one["unhealthy"]) == (True, True)
         assert [worker["unhealthy"] for worker in others] == [False, False]
 
 

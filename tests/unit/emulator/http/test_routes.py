@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.processes.emulator_peer import Peer, with_options
+from support.processes.emulator_peer import Peer, eventually, with_options
 
 WAIT = "wait must be a whole number from 1000 to 300000"
 SYNC = '{"input": 1}'
@@ -143,7 +143,7 @@ async def test_what_cannot_be_served_is_refused_as_json_that_says_why(
 @holding_polls
 async def test_stopping_does_not_wait_for_long_polls(peer: Peer) -> None:
     polling = asyncio.create_task(peer.raw("GET", "/job-take/w"))
-    await peer.poll("/job-take/other")
+    await eventually(lambda: "w" in peer.queue.workers)
     async with asyncio.timeout(300):
         await peer.emulator.stop()
         assert await polling == b""
