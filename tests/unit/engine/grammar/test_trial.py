@@ -113,12 +113,13 @@ async def test_an_ended_process_fails_its_trials_and_is_started_again(trial: Tri
 
 
 async def test_junk_of_a_process_fails_what_it_had(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(module, "PROCESS", "this")  # a module that prints a text
         with pytest.raises(EngineBusy):
             await trial.of(FINE)
+    assert "has printed something else" in caplog.text
     assert (await trial.of(FINE)).outcome == "fine"
 
 

@@ -83,12 +83,15 @@ def test_output_is_passed_on_and_its_last_error_kept(capfd: pytest.CaptureFixtur
 
 
 def test_a_reader_ends_although_another_process_has_its_pipes(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DRAIN_S", 0.1)
-    sleeps = "import time; time.sleep(30)"
-    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeps!r}])"
-    assert printed_by(code, capfd) == ("", None)
+    note, sleeper = tmp_path / "pid", [sys.executable, "-c", "import time; time.sleep(600)"]
+    begin = f"import subprocess; pid = subprocess.Popen({sleeper}).pid; "
+    assert printed_by(f"{begin}open({str(note)!r}, 'w').write(str(pid))", capfd) == ("", None)
+    sleeping = psutil.Process(int(note.read_text()))
+    assert sleeping.status() != psutil.STATUS_ZOMBIE
+    sleeping.kill()
 
 
 def test_the_output_of_this_process_is_its_own_again(capfd: pytest.CaptureFixture[str]) -> None:
