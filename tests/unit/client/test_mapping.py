@@ -100,7 +100,7 @@ def test_the_platforms_own_api_is_passed_on(path: str) -> None:
     [
         (b"{", "application/json", 400, "broken JSON"),
         (b"[" * 100_000, "application/json", 400, "broken JSON"),
-        (b"[1]", "application/json", 400, "no"),
+        (b"[1]", "application/json", 400, "not a JSON object"),
         (b"a,b", "text/csv", 415, "text/csv"),
     ],
     ids=range(4),
@@ -175,8 +175,8 @@ def test_an_upload_that_no_job_holds_is_put_on_the_volume_first() -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b"no form", "form"),
-        (form(b"a")[:-9], "form"),
+        (b"no form", "form is broken"),
+        (form(b"a")[:-9], "breaks off before its end"),
         (form(b"a", name="data"), "no file of this name"),
         (form(b"a", ("a", "1"), ("a[b]", "2")), "a value and an object"),
         (form(b"a", ("a[b]", "2"), ("a", "1")), "a value and an object"),

@@ -3,9 +3,7 @@
 import asyncio
 import base64
 import json
-import time
-from collections.abc import AsyncIterator
-from types import SimpleNamespace
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -136,15 +134,23 @@ async def test_a_stream_that_is_closed_without_asyncio_is_cancelled(
 
 
 async def test_the_clients_timeout_holds_and_cancels(
-    async_openai_client: openai.AsyncOpenAI, openai_client: openai.OpenAI, emulator: Emulator
+    async_openai_client: openai.AsyncOpenAI,
+    openai_client: openai.OpenAI,
+    emulator: Emulator,
+    let_time_pass: Callable[[], None],
 ) -> None:
-    impatient = {**HANGING, "timeout": 1}
+    queue, impatient = emulator.queue, {**HANGING, "timeout": HUNG_S}
+    asking = asyncio.create_task(async_openai_client.chat.completions.create(**impatient))
+    await only_job(emulator)
+    let_time_pass()
     with pytest.raises(openai.APITimeoutError):
-        await async_openai_client.chat.completions.create(**impatient)
+        await asking
     create: Any = openai_client.chat.completions.create
+    asking = asyncio.create_task(asyncio.to_thread(create, **impatient))
+    await queue.arrived.wait_for(lambda: len(queue.jobs) == 2, HUNG_S)
+    let_time_pass()
     with openai_client, pytest.raises(openai.APITimeoutError):
-        await asyncio.to_thread(create, **impatient)
-    assert len(emulator.queue.jobs) == 2
+        await asking
     await check_cancelled(emulator)
 
 
@@ -170,15 +176,10 @@ async def test_a_stream_that_has_begun_ends_with_an_error_of_the_clients_package
     asked: dict[str, Any],
     error: str,
     says: str,
-    monkeypatch: pytest.MonkeyPatch,
+    let_time_pass: Callable[[], None],
 ) -> None:
     request = httpx_package.Request(**asked)
     raises: Any = getattr(httpx_package, error)
-
-    def let_time_pass() -> None:
-        begun = time.monotonic()
-        later = SimpleNamespace(monotonic=lambda: begun + HUNG_S)
-        monkeypatch.setattr("llm_worker_client.jobs.time", later)
 
     def read() -> Any:
         with RunpodTransport(**deployed) as transport:
@@ -190,7 +191,6 @@ async def test_a_stream_that_has_begun_ends_with_an_error_of_the_clients_package
         return raised.value.request
 
     assert await asyncio.to_thread(read) is request
-    monkeypatch.undo()
     async with AsyncRunpodTransport(**deployed) as transport:
         parts = aiter((await transport.handle_async_request(request)).stream)
         assert await anext(parts)

@@ -39,7 +39,7 @@ def open_api(runpod: Runpod, pauses: list[float]) -> Iterator[Callable[..., Api]
     """Open the API with a time-out in seconds."""
     opened = list[Calls]()
 
-    def open_(timeout_s: float = 5.0) -> Api:
+    def open_(timeout_s: float = 60.0) -> Api:
         opened.append(Calls(KEY, pauses.append, httpx.Timeout(timeout_s)))
         return Api(opened[-1], Addresses(f"{runpod.url}/v2", f"{runpod.url}/queue"))
 

@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import time
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from support.processes.background import HUNG_S
 from support.scripted_endpoint import ACCOUNT, HANGS, Failed, Script, only_job
 
 from emulator import Emulator, Status
@@ -128,13 +126,12 @@ async def test_whoever_leaves_a_stream_cancels_its_job(script: Script, emulator:
 
 
 async def test_a_completion_that_times_out_is_cancelled(
-    script: Script, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+    script: Script, emulator: Emulator, let_time_pass: Callable[[], None]
 ) -> None:
     script.outputs = [HANGS]
-    asking = asyncio.create_task(Completion.acreate(**ASKED, timeout=int(HUNG_S)))
+    asking = asyncio.create_task(Completion.acreate(**ASKED, timeout=60))
     await only_job(emulator)
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + HUNG_S)
-    monkeypatch.setattr("llm_worker_client.jobs.time", later)
+    let_time_pass()
     with pytest.raises(TimeoutError):
         await asking
     await check_cancelled(emulator)
