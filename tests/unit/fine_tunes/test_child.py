@@ -37,13 +37,13 @@ async def started(script: str, **options: bool) -> AsyncIterator[Child]:
 
 
 def is_running(command: str) -> bool:
-    """Return whether one descendant of this process has a command with a text."""
-    found = []
+    """Return whether a descendant of this process has a command with a text."""
     for one in psutil.Process().children(recursive=True):
         # It may have just ended.
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.append(one.status() != psutil.STATUS_ZOMBIE and command in one.cmdline())
-    return found.count(True) == 1
+            if one.status() != psutil.STATUS_ZOMBIE and command in one.cmdline():
+                return True
+    return False
 
 
 async def test_its_status_and_what_it_said_last_are_kept() -> None:

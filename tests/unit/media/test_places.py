@@ -219,4 +219,4 @@ def test_a_url_that_could_be_read_in_two_ways_is_refused() -> None:
     for text in (*AMBIGUOUS.split(), *odd, "https://example.com/" + "a" * LONGEST_URL):
         with pytest.raises(Unusable) as caught:
             parsed(text)
-        assert not {"example", "hunter2"} & set(str(caught.value).split())
+        assert not any(word in str(caught.value) for word in ("example", "hunter2"))

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from support.media import CHAT, KINDS, as_url, body, image
 from support.network import LocalServer, Names
+from support.processes.background import HUNG_S
 from support.tables.hostile_urls import DRAWING, HOSTS, NAMES, PLAYLIST, SCRIPT, URLS
 
 from worker.errors import InvalidInput
@@ -30,7 +32,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def media(names: Names, allows: Any = is_public) -> Media:
-    return Media(Limits(seconds=5), Fetcher(resolver=lambda: names, allows=allows), KINDS)
+    return Media(Limits(seconds=HUNG_S), Fetcher(resolver=lambda: names, allows=allows), KINDS)
 
 
 def plays_the_internet(address: str) -> bool:
@@ -109,17 +111,23 @@ async def test_a_name_with_one_address_inside_is_refused_whole(media_host: Any) 
 
 
 async def test_neither_a_proxy_nor_stored_passwords_of_the_environment_are_used(
-    local: LocalServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    local: LocalServer, media_host: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    sent: list[str | None] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        sent.append(request.headers.get("Authorization"))
+        return web.Response(status=404)
+
     netrc = tmp_path / "netrc"
     netrc.write_text("machine public.example login user password word\n")
     monkeypatch.setenv("NETRC", str(netrc))
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, f"http://proxy.example:{local.port}")
     names = Names({"public.example": [["127.0.0.9"]], "proxy.example": [["127.0.0.1"]]})
-    await refused(media(names, plays_the_internet), "http://public.example/a")
-    assert not local.hits
-    assert set(names.asked) == {"public.example"}
+    url = media_host.handled_by(answer).replace("host.example", "public.example")
+    await refused(media(names, plays_the_internet), url)
+    assert (local.hits, set(names.asked), set(sent)) == ([], {"public.example"}, {None})
 
 
 LOCATIONS = """
