@@ -44,7 +44,7 @@ time.sleep(600)
 KILLED = """
 import os, signal, time
 from worker.stalls import Watch
-Watch(2.0)
+Watch(60.0)
 if os.fork():
     time.sleep(1)
     os.kill(os.getpid(), signal.SIGKILL)
