@@ -15,7 +15,7 @@ from worker.engine.generation import sampling
 from worker.engine.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
 from worker.engine.options.excluded import DENIED
 from worker.engine.options.families import FAMILIES
-from worker.errors import EngineBusy, EngineDead, RefusedByEngine, WorkerError
+from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
 
 
 def test_the_installed_vllm_is_the_environments_own() -> None:
@@ -72,7 +72,7 @@ def test_an_error_keeps_its_message_without_the_refused_value() -> None:
     ("error", "is_dead", "raised"),
     [
         (KeyError("defect"), False, KeyError),
-        (ValueError("refused"), False, WorkerError),
+        (ValueError("refused"), False, InvalidInput),
         (KeyError("defect"), True, EngineDead),
         (ValueError("refused"), True, EngineDead),
         (EngineBusy("full"), True, EngineDead),

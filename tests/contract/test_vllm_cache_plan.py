@@ -99,7 +99,7 @@ def test_a_batch_is_as_large_as_a_gpu_makes_it(
 
 
 def test_a_model_that_vllm_can_not_build_is_refused_in_its_words(tmp_path: Path) -> None:
-    with pytest.raises(StartFailed, match="3"):
+    with pytest.raises(StartFailed, match=r"heads \(32\).* \(3\)"):
         plan("GQA", tmp_path, tensor=3)
 
 

@@ -1,4 +1,4 @@
-"""Recorded models on GPUs; which pools hold them, with which context: contract/test_pools_page."""
+"""Recorded models on GPUs; which pools hold them, with which context: contract/release."""
 
 import functools
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_weights_are_those_of_the_headers_to_the_byte(name: str, of_recorded: Ca
         # Of GPUs that can't share 28 heads as many are used as can.
         ("AWQ", 1, {}, "ADA_24x3", FITS, "28672 bytes a token"),
         # A size that was set is not changed.
-        ("AWQ", 4, {"TENSOR_PARALLEL_SIZE": "3"}, "ADA_24x3", NO, "28"),
+        ("AWQ", 4, {"TENSOR_PARALLEL_SIZE": "3"}, "ADA_24x3", NO, "heads (28)"),
         ("GQA", 4, {"DATA_PARALLEL_SIZE": "2"}, "ADA_24", NO, "divide it among 2 GPUs"),
         ("GQA", 1, {}, "AMPERE_16", NO, "weights 15.0 GiB"),
         # Weights that are quantized while they are loaded may fit.
