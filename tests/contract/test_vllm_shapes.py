@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 from support.effort import turns
@@ -47,7 +47,6 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*Shape.model_fields]), VALUES))
-@settings(deadline=None, database=None)
 def test_a_refusal_names_fields_and_no_values(value: Any) -> None:
     try:
         Shape.model_validate(value)

@@ -32,7 +32,6 @@ def read(path: Path, content: bytes) -> Read:
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("rows.csv", CSV, 2),
         ("rows.csv", b"Prompt , Response\na,b", 2),
         ("rows.csv", b"input,output\na,b", 2),
         ("rows.csv", b"id,completion,note,prompt\n1,b,,a", 2),
