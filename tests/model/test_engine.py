@@ -33,6 +33,7 @@ from worker.store.hub import locate
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 LONG: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True}
+BEAM = {**LONG, "use_beam_search": True, "n": 4}
 # Its answer ends by itself, before its length.
 SHORT: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Hello!"}],
@@ -48,7 +49,7 @@ async def test_a_cancelled_job_frees_its_slot(
     body = {"messages": MESSAGES, **LONG, "stream": stream}
     payload = {
         "raw": {"messages": MESSAGES, "sampling_params": LONG, "stream": stream},
-        "beam": {"prompt": "Hi", "sampling_params": {**LONG, "use_beam_search": True, "n": 4}},
+        "beam": {"prompt": "Hi", "sampling_params": BEAM, "stream": stream},
         "list": {"prompts": ["Hi"] * 20, "sampling_params": LONG, "stream": stream},
         "openai": {"openai_route": "/v1/chat/completions", "openai_input": body},
     }[path]
