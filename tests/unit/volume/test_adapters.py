@@ -1,5 +1,6 @@
 """Adapters on the volume: which names lead to them, their files, and how they are removed."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,11 @@ def test_an_adapter_is_found_by_its_name(adapter: Path, name: str) -> None:
     ],
 )
 def test_a_name_with_more_than_letters_digits_and_dots_is_none(adapter: Path, name: str) -> None:
-    assert adapter_version(adapter.parent, name.format(adapter.parent)) is None
+    name = name.format(adapter.parent)
+    # It is there, where a directory can be called so.
+    with suppress(OSError, ValueError):
+        adapter.rename(adapter.with_name(name))
+    assert adapter_version(adapter.parent, name) is None
 
 
 @pytest.mark.parametrize("linked", [".", CONFIG, WEIGHTS])
