@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from pydantic import SecretStr
-from support.engine.scripted import settings
+from support.engine.scripted import settings, until
 from support.job_loops import serving
 
 from worker.job.long_work import LongWork
@@ -95,10 +95,10 @@ async def test_a_platform_that_stays_broken_is_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     if status == HANG:
-        monkeypatch.setattr("worker.sending.PATIENCE", aiohttp.ClientTimeout(total=0.05))
+        monkeypatch.setattr("worker.sending.PATIENCE", aiohttp.ClientTimeout(sock_read=0.05))
     own_endpoint.statuses = [status]
     assert not await own_endpoint.start()
-    assert len(own_endpoint.posts) == posts
+    assert await until(lambda: len(own_endpoint.posts) == posts)
     (record,) = [one for one in caplog.records if one.name == "worker.sending"]
     assert record.getMessage().startswith(f"{BATCH}: ")
     assert logged in record.getMessage()

@@ -146,15 +146,24 @@ async def test_a_cancel_does_not_wait_for_the_checkpoint_of_a_pause(tmp_path: Pa
     assert outcome(fine_tune, tmp_path) == ("cancelled", [], [])
 
 
+@pytest.fixture
+def passed_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return seconds, of which the last are those that a runner's clock is ahead."""
+    passed_s = [0.0]
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed_s[-1])
+    monkeypatch.setattr("worker.fine_tunes.runner.time", clock)
+    return passed_s
+
+
 async def test_a_trainer_that_writes_no_checkpoint_in_its_time_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, passed_s: list[float]
 ) -> None:
-    monkeypatch.setattr("worker.fine_tunes.runner.CHECKPOINT_S", 0.5)
     fine_tune, task, attempt = await begin(tmp_path, DEAF, DONE)
     fine_tune.pause()
+    # It is asked before, and that it has to be killed is no crash.
+    assert await until((attempt / "heard").exists)
+    passed_s.append(10 * HUNG_S)
     assert await asyncio.wait_for(task, HUNG_S) == "paused"
-    # It was asked before, and that it had to be killed is no crash.
-    assert (attempt / "heard").exists()
     assert outcome(fine_tune, tmp_path) == ("paused", [], [])
     fine_tune.resume()
     assert await run(fine_tune, workshop_at(tmp_path)) == "ended"
@@ -182,11 +191,9 @@ async def test_a_pause_writes_a_checkpoint_from_which_another_job_goes_on(tmp_pa
     ("closes", "passes_s"), [(True, 0), (False, 3600 - SPARE_S)], ids=["worker leaves", "time over"]
 )
 async def test_a_job_whose_time_is_over_or_whose_worker_leaves_hands_over_at_a_checkpoint(
-    tmp_path: Path, closes: bool, passes_s: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, closes: bool, passes_s: float, passed_s: list[float]
 ) -> None:
-    closed, passed_s = [False], [0.0]
-    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed_s[-1])
-    monkeypatch.setattr("worker.fine_tunes.runner.time", clock)
+    closed = [False]
     fine_tune, task, _ = await begin(tmp_path, WAITS, DONE, closed=lambda: closed[-1])
     closed.append(closes)
     passed_s.append(passes_s)
