@@ -41,7 +41,8 @@ def test_the_log_has_a_line_a_request_and_neither_a_body_nor_a_key(
     serve_client: OpenAI, server: Served
 ) -> None:
     serve_client.chat.completions.create(model="demo", messages=asked("a canary"), max_tokens=1)
-    assert httpx.get(f"{server.url}/v1/models?key={KEY}").status_code == 401
+    url = f"{server.url}/v1/models?key={KEY}"
+    assert httpx.get(url, timeout=HUNG_S).status_code == 401
     assert '"POST /v1/chat/completions HTTP/1.1" 200' in server.output
     assert "/v1/models?key=***" in server.output
     assert "a canary" not in server.output

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from support import ROOT
-from support.processes.background import wait_until
+from support.processes.background import HUNG_S, wait_until
 
 from worker.errors import MachineUnfit, StartFailed
 from worker.serve import listener as module
@@ -49,7 +49,7 @@ def is_free(port: int) -> bool:
 def ping(
     port: int, path: str = "/ping", method: str = "GET", content: bytes = b""
 ) -> httpx.Response:
-    return httpx.request(method, f"http://127.0.0.1:{port}{path}", content=content)
+    return httpx.request(method, f"http://127.0.0.1:{port}{path}", content=content, timeout=HUNG_S)
 
 
 @pytest.fixture

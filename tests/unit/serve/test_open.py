@@ -7,6 +7,7 @@ import pytest
 from pydantic import SecretStr
 from support.engine.connections import serving
 from support.engine.scripted import CHAT, ScriptedEngine, settings
+from support.processes.background import HUNG_S
 from support.served import HELLO, KEY, Served, client_of, error_of
 from support.tables.web_pages import ANSWERED, HERE, status
 
@@ -160,7 +161,7 @@ def below(root: Path) -> list[Path]:
 async def test_a_page_writes_and_reads_no_file(engine: ScriptedEngine, tmp_path: Path) -> None:
     async with (
         serving(engine, FILES_PATH=str(tmp_path)) as port,
-        httpx.AsyncClient(base_url=port.url) as http_client,
+        httpx.AsyncClient(base_url=port.url, timeout=HUNG_S) as http_client,
     ):
         file = {"file": ("a.jsonl", b"mine")}
         mine = f"{FILES}/{(await http_client.post(FILES, files=file)).json()['id']}"
@@ -188,7 +189,7 @@ async def test_a_page_does_not_read_why_the_worker_does_not_start(host: str, rea
 async def test_pages_of_an_allowed_origin_alone_are_answered(engine: ScriptedEngine) -> None:
     async with (
         serving(engine, ALLOWED_ORIGINS=PAGE) as port,
-        httpx.AsyncClient(base_url=f"{port.url}/v1") as http_client,
+        httpx.AsyncClient(base_url=f"{port.url}/v1", timeout=HUNG_S) as http_client,
     ):
         for origin, allowed, statuses in ((PAGE, PAGE, (200, 200)), (OTHER, None, (400, 403))):
             sent = CROSS | {"Origin": origin}
