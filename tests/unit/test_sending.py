@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 from pydantic import SecretStr
-from support.engine.scripted import settings, until
+from support.engine.scripted import settings
 from support.job_loops import serving
+from support.processes.background import eventually
 
 from worker.job.long_work import LongWork
 from worker.sending import TRIES, Sending
@@ -98,7 +99,7 @@ async def test_a_platform_that_stays_broken_is_left(
         monkeypatch.setattr("worker.sending.PATIENCE", aiohttp.ClientTimeout(sock_read=0.05))
     own_endpoint.statuses = [status]
     assert not await own_endpoint.start()
-    assert await until(lambda: len(own_endpoint.posts) == posts)
+    await eventually(lambda: len(own_endpoint.posts) == posts)
     (record,) = [one for one in caplog.records if one.name == "worker.sending"]
     assert record.getMessage().startswith(f"{BATCH}: ")
     assert logged in record.getMessage()

@@ -161,7 +161,7 @@ async def test_a_trainer_that_writes_no_checkpoint_in_its_time_is_killed(
     fine_tune, task, attempt = await begin(tmp_path, DEAF, DONE)
     fine_tune.pause()
     # It is asked before, and that it has to be killed is no crash.
-    assert await until((attempt / "heard").exists)
+    await eventually((attempt / "heard").exists)
     passed_s.append(10 * HUNG_S)
     assert await asyncio.wait_for(task, HUNG_S) == "paused"
     assert outcome(fine_tune, tmp_path) == ("paused", [], [])

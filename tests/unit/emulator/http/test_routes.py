@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from support.processes.emulator_peer import Peer, eventually, with_options
+from support.processes.background import eventually
+from support.processes.emulator_peer import Peer, with_options
 
 WAIT = "wait must be a whole number from 1000 to 300000"
 SYNC = '{"input": 1}'
