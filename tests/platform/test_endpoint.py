@@ -32,6 +32,7 @@ def serving_scripted(folder: Path, workers: int) -> Iterator[LocalEndpoint]:
         yield endpoint
 
 
+@pytest.mark.slow
 def test_several_workers_share_the_queue_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
     def run(number: int) -> dict[str, Any]:
         client = runpod.Endpoint("local", api_key="any").rp_client

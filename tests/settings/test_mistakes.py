@@ -143,6 +143,7 @@ def test_mistakes_of_every_kind_are_reported_at_once(tmp_path: Path, refuse: Ref
 # By the worker's command; more of them are in tests/platform:
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("demo_model")
 def test_a_variable_that_keeps_vllm_from_starting_is_reported_so(tmp_path: Path) -> None:
     # vLLM reads the last one when it is asked.

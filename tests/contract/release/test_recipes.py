@@ -64,10 +64,8 @@ def cell(verdict: Verdict) -> str:
     return f"{verdict.context} x {texts}{shorter}"
 
 
-@pytest.mark.parametrize(
-    ("machine", "able"),
-    [("x86_64", True), pytest.param("aarch64", False, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("machine", "able"), [("x86_64", True), ("aarch64", False)])
 def test_the_page_of_pools_says_what_the_check_finds_on_any_processor(
     machine: str, able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def outcome_of(attempt: Path) -> Outcome:
     return Outcome.model_validate_json((attempt / OUTCOME).read_bytes())
 
 
+@pytest.mark.slow
 def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_path: Path) -> None:
     written(tmp_path, demo_model, ROWS, epochs=2)
     assert ended(tmp_path) == (Exit.OVER, "")
@@ -139,6 +140,7 @@ def checked(model: Path, tmp_path: Path, rows: str, place: str = "tokens") -> Pr
     return check(spec_of(model, tmp_path, rows), tmp_path / place)
 
 
+@pytest.mark.slow
 def test_right_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> None:
     prepared = checked(demo_model, tmp_path, "1 + 1 =, 2\n" * 20)
     assert (len(prepared.training), len(prepared.validation)) == (18, 2)
