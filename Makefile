@@ -161,7 +161,7 @@ test-image: $(INSTALLED) ## Run the tests that build the image, on a stand-in fo
 fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs, requests and settings (.fuzz, 100 MB; ten minutes)
 	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
 
-mutants: $(INSTALLED) demo $(MUTANTS) ## Plant defects in the critical modules, and name those that no unit test notices (an hour)
+mutants: $(INSTALLED) demo $(MUTANTS) ## Plant defects in the critical modules, and name those that no unit test notices (half an hour)
 	@PYTHONPATH=tests .mutants/bin/python -m mutants $(OPTIONS)
 
 chaos: $(INSTALLED) demo ## Run jobs under faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches and fine-tunes under kills (an hour)

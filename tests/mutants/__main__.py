@@ -1,6 +1,6 @@
 """Plants defects in the critical modules, and counts those that their unit tests miss.
 
-    python -m mutants [--count 300] [--jobs 2] [--only chunking]
+    python -m mutants [--count 100] [--jobs 2] [--only chunking]
 
 cosmic-ray plants one defect at a time: another comparison, a number off by one, a negated
 condition. Which of all possible ones are planted depends on the code alone, so two runs on the same
@@ -36,7 +36,7 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 # Modules, and the tests that must notice their defects.
 TESTED_BY = {
     "src/job_loop": "tests/unit/job_loop",
-    "src/worker/bridge.py": "tests/unit/test_bridge.py",
+    "src/worker/bridge.py": "tests/unit/test_bridge.py tests/unit/app/test_ends.py",
     "src/worker/chunking.py": "tests/unit/test_chunking.py",
     "src/worker/batches": "tests/unit/batches",
     "src/worker/fine_tunes": "tests/unit/fine_tunes",
@@ -126,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=300, help="how many defects (300)")
+    parser.add_argument("--count", type=int, default=100, help="how many defects (100)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at once")
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose name has it")
     args = parser.parse_args()
