@@ -103,11 +103,13 @@ async def test_its_environment_is_offline_and_has_no_secret_but_the_one_it_needs
 
 async def test_it_has_all_cores_and_lets_others_go_first() -> None:
     own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(own)})
     try:
         async with started(SLEEPS, nice=True) as child:
             pid = next(iter(module._running))
-            assert os.sched_getaffinity(pid) == own
+            assert os.sched_getaffinity(pid) == cores
             assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
             await child.kill()
         assert pid not in module._running
