@@ -35,7 +35,7 @@ def side(group: Path, reads_ahead: bool) -> None:
     """Start, then load; print the seconds of both as JSON. In a process of its own."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
     begun = time.monotonic()
-    from worker import start  # noqa: PLC0415 - its import is measured
+    from worker.engine import start  # noqa: PLC0415 - its import is measured
 
     if not reads_ahead:
         start.ahead.begin = lambda found: None

@@ -18,8 +18,8 @@ import vllm
 from listed import WORKERS
 from packaging.version import Version
 
-from worker.engine.locations import find
 from worker.engine.options import Options
+from worker.engine.seam.locations import find
 from worker.settings import history
 
 

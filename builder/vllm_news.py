@@ -16,7 +16,7 @@ from typing import Any
 import vllm
 from packaging.version import Version
 
-from worker.engine.locations import LOCATIONS, MovedName, find
+from worker.engine.seam.locations import LOCATIONS, MovedName, find
 
 # What is said of each name of a kind: its default, its module. A text if it can't be read.
 Names = Mapping[str, str]

@@ -19,10 +19,15 @@ from typing import NoReturn
 
 import psutil
 
-from worker import doctor, fitness, local, logs, masking, processor, stalls, start, sweep
+from worker import doctor, fitness, local, logs, masking, processor, stalls, sweep
+from worker import failed_start as failed
 from worker.command_line import read_command_line
 from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
-from worker.engine import Engines
+from worker.engine import Engines, start
+from worker.engine.start import ahead
+from worker.engine.start.bootstrap import Bootstrap
+from worker.engine.start.repositories import Repositories
+from worker.engine.start.volume import unreadable_volume
 from worker.errors import StartFailed, WorkerError
 from worker.fine_tunes import child
 from worker.phases import phase
@@ -41,10 +46,6 @@ from worker.settings.environment import (
 )
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather
-from worker.start import ahead, failed
-from worker.start.bootstrap import Bootstrap
-from worker.start.repositories import Repositories
-from worker.start.volume import unreadable_volume
 from worker.store import fetching
 
 log = logging.getLogger("worker")
@@ -228,8 +229,8 @@ def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
     for warning in ready.warnings:
         log.warning(warning)
     # It imports vLLM, which reads variables that were just written.
-    from worker.engine import launch  # noqa: PLC0415 - see above
-    from worker.engine.requests import media  # noqa: PLC0415 - likewise
+    from worker.engine.run.requests import media  # noqa: PLC0415 - likewise
+    from worker.engine.start import launch  # noqa: PLC0415 - see above
 
     arguments = [media.without_fetcher(engine) for engine in ready.engines]
     with launch.launched(ready.settings, arguments, also_import, ready.compile_cache) as engines:
@@ -244,7 +245,7 @@ def ready_to_train(*_: str) -> Iterator[tuple[Engines, Settings]]:
     ready = start.ready(offline=True)
     for warning in ready.warnings:
         log.warning(warning)
-    from worker.engine import launch  # noqa: PLC0415 - as above
+    from worker.engine.start import launch  # noqa: PLC0415 - as above
 
     with launch.without_engine(ready.settings, ready.arguments) as engines:
         stalls.end()

@@ -10,11 +10,12 @@ import vllm
 from support.releases import of_the_pinned, since
 from vllm.exceptions import VLLMValidationError
 
-from worker.engine import options, translation
-from worker.engine.generation import sampling
-from worker.engine.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
+from worker.engine import options
 from worker.engine.options.excluded import DENIED
-from worker.engine.options.families import FAMILIES
+from worker.engine.run.generation import sampling
+from worker.engine.seam import translation
+from worker.engine.seam.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
+from worker.engine.start.families import FAMILIES
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
 
 

@@ -13,8 +13,8 @@ from support.tables.attacks.media import SESSION, SESSION_PORT
 from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.locations import find
-from worker.engine.requests.media import NOWHERE, without_fetcher
+from worker.engine.run.requests.media import NOWHERE, without_fetcher
+from worker.engine.seam.locations import find
 from worker.media.walker import DENIED_IN_PARTS, NEEDED, URLS
 from worker.settings.environment import process_environ
 

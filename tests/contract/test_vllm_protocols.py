@@ -15,7 +15,7 @@ from vllm.tokenizers import TokenizerLike
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import RequestState
 
-from worker.engine import protocols
+from worker.engine.seam import protocols
 
 CLASSES: dict[Any, type] = {
     protocols.Client: AsyncLLM,

@@ -26,8 +26,8 @@ from vllm.utils.async_utils import make_async
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.input_processor import InputProcessor
 
-from worker.engine.inspection import ELSEWHERE
-from worker.engine.requests.texts import keep_a_thread_free, mark
+from worker.engine.run.requests.texts import keep_a_thread_free, mark
+from worker.engine.seam.inspection import ELSEWHERE
 
 
 def parameters(function: Any, count: int) -> list[str]:

@@ -18,13 +18,13 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import Head
-from worker.engine import server as module
-from worker.engine.generation.sampling import KNOWN, VLLMS
-from worker.engine.locations import find
 from worker.engine.options import Options
-from worker.engine.requests import refusals
-from worker.engine.server import Server
-from worker.engine.translation import translate
+from worker.engine.run import server as module
+from worker.engine.run.generation.sampling import KNOWN, VLLMS
+from worker.engine.run.requests import refusals
+from worker.engine.run.server import Server
+from worker.engine.seam.locations import find
+from worker.engine.seam.translation import translate
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job import parse_input
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, OUTSIDE

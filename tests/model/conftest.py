@@ -15,7 +15,7 @@ from worker.engine import Engines
 from worker.settings import Settings
 
 if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+    from worker.engine.run.inprocess import InProcessEngine
 
 # Returns all yields of a job; the keywords are its input.
 Ask = Callable[..., Coroutine[Any, Any, list[Any]]]
@@ -37,9 +37,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def launched(settings: Settings, **options: str) -> "Iterator[InProcessEngine]":
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     # Imported here: it takes seconds, and tests of other folders do without it.
-    from worker.engine import launch  # noqa: PLC0415 - see above
-    from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
     from worker.engine.options import Options  # noqa: PLC0415 - likewise
+    from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
+    from worker.engine.start import launch  # noqa: PLC0415 - see above
 
     arguments = Options().parse({"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024", **options})
     with launch.launched(settings, [arguments]) as engines:

@@ -24,12 +24,12 @@ from support.releases import since
 
 from worker.app import Worker
 from worker.engine import Engines
-from worker.engine.adapters.copies import COPIES, Copies
+from worker.engine.run.adapters.copies import COPIES, Copies
 from worker.errors import WorkerError
 from worker.settings import Settings
 
 if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+    from worker.engine.run.inprocess import InProcessEngine
 
 # More than the tests load at once: on a CPU vLLM would mix them up.
 SLOTS = 16

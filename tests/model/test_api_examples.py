@@ -29,7 +29,7 @@ from worker.routes.openai import ROUTES
 from worker.settings import Settings
 
 if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+    from worker.engine.run.inprocess import InProcessEngine
 
 KINDS = {"json job", "json output", "json error", "sse output", "sse end", "sh"}
 SCRIPTS = {"python endpoint", "sh endpoint", "python serve", "python sees", "python adapter"}

@@ -15,7 +15,7 @@ from worker.engine import Engines
 from worker.settings import Settings
 
 if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+    from worker.engine.run.inprocess import InProcessEngine
 
 PAGE = ROOT / "docs" / "migration.md"
 # Of the first so many of a row's jobs: all yields.

@@ -18,7 +18,7 @@ from worker.record import JobRecord
 from worker.settings import Settings
 
 if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+    from worker.engine.run.inprocess import InProcessEngine
 
 GREEDY = {"temperature": 0, "max_tokens": 500}
 TURNS = [(*turn, dialogue.tools) for dialogue in DIALOGUES for turn in dialogue.turns]

@@ -13,7 +13,7 @@ from model.conftest import Ask
 from support.engine.scripted import failure
 
 if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+    from worker.engine.run.inprocess import InProcessEngine
 
 PROMPT, SECRET = "prompt7421", "secret7421"
 MESSAGES = [{"role": "user", "content": PROMPT}]

@@ -20,7 +20,7 @@ from support.processes.offline_scripts import SCRIPTS
 from worker.engine import Engines
 
 if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+    from worker.engine.run.inprocess import InProcessEngine
 
 GREEDY = {"prompt": "Count:", "sampling_params": {"temperature": 0, "max_tokens": 20}}
 BODY = {"prompt": "Count:", "stream": True, **ENDLESS}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from support.settings import gpus, read_settings
 
-from worker import start
+from worker.engine import start
 from worker.engine.machine import Machine
 from worker.settings.mistakes import SettingsError
 

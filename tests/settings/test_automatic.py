@@ -9,12 +9,12 @@ from settings.conftest import Read
 from support.doctor import CPU
 from support.settings import gpus
 
-from worker.engine.configuring import with_fitting_tensor_parallel_size
-from worker.engine.locations import find
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, fitting_tensor_parallel_size
+from worker.engine.seam.locations import find
+from worker.engine.start import Start
+from worker.engine.start.configuring import with_fitting_tensor_parallel_size
 from worker.engine.summary import defaults
-from worker.start import Start
 
 ONE = gpus(1)
 
@@ -41,7 +41,7 @@ def not_vllms(arguments: Namespace) -> dict[str, Any]:
 OF_A_CPU = {
     "dtype": "float32",
     "enforce_eager": True,
-    "worker_cls": "worker.engine.cpu_worker.CPUWorker",
+    "worker_cls": "worker.engine.seam.cpu_worker.CPUWorker",
     "distributed_executor_backend": "uni",
 }
 
@@ -160,7 +160,7 @@ EVERYWHERE = {
 ON_A_CPU = {
     "DTYPE": "float32: no GPU; bfloat16 is an illegal instruction on some CPUs",
     "ENFORCE_EAGER": "1: no GPU; there are no CUDA graphs to capture",
-    "WORKER_CLS": "worker.engine.cpu_worker.CPUWorker: "
+    "WORKER_CLS": "worker.engine.seam.cpu_worker.CPUWorker: "
     "no GPU; vLLM's own dies of a seed with a long prompt",
     "DISTRIBUTED_EXECUTOR_BACKEND": "uni: one process starts fastest",
     **{name: f"{value}: no GPU" for name, value in CPU_EXPORTS.items()},

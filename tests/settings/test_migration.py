@@ -17,7 +17,7 @@ from support.tables.migration import Verdict
 from support.tables.migration import settings as table
 from support.tables.migration.settings import Different, Working
 
-from worker import start
+from worker.engine import start
 from worker.settings import Settings, names
 from worker.settings.mistakes import SettingsError
 

@@ -11,15 +11,16 @@ from support.releases import of_the_pinned
 from support.settings import read_settings
 from table import LIBRARIES, ROWS, Row
 
-from worker.engine.configuring import configure
 from worker.engine.machine import Machine
-from worker.engine.options import Options, read_ahead
+from worker.engine.options import Options
 from worker.engine.options.combinations import NEEDS
 from worker.engine.options.excluded import IDLE
+from worker.engine.start import load_strategy as read_ahead
+from worker.engine.start.configuring import configure
+from worker.engine.start.needs import wanted_by_arguments, wanted_by_settings
 from worker.settings import Settings
 from worker.settings.names import ALIASES, FOR_LIBRARIES
 from worker.settings.sources import gather
-from worker.start.needs import wanted_by_arguments, wanted_by_settings
 from worker.store import Wanted
 
 # Options that take any text: names, places, and what vLLM has no list of. One that is new here

@@ -10,11 +10,11 @@ from settings.conftest import Read, Refuse
 from support.models.minilm import MODEL
 from support.settings import gpus
 
-from worker import start
+from worker.engine import start
 from worker.engine.options.declared import plugged
+from worker.engine.start.bootstrap import Bootstrap
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather
-from worker.start.bootstrap import Bootstrap
 
 ADAPTER = '{"name": "a", "path": "org/a"}'
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from worker import start
+from worker.engine import start
 from worker.engine.machine import Gpu, Machine
+from worker.engine.start.bootstrap import Bootstrap
 from worker.settings.sources import gather
-from worker.start.bootstrap import Bootstrap
 
 
 def gpus(count: int) -> Machine:

@@ -17,14 +17,14 @@ from worker.media import containers
 SOURCE = Path(__file__).parents[2] / "src" / "worker"
 METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split")
 # What callers write is read elsewhere: here are the operator's settings, and what a hub lists.
-OPERATORS = ("engine/options/", "settings/", "store/")
+OPERATORS = ("engine/options/", "engine/start/families", "engine/start/load", "settings/", "store/")
 
 # Its expressions are put together from parts.
 COMPOSED = "job/structured/repetitions.py"
 # Its expressions stand in a table, and read the beginnings of files.
 OF_FILES = "media/containers.py"
 # Its expressions stand in a table, and read messages of vLLM that are cut to 2,000 characters.
-OF_MESSAGES = "engine/refusals.py"
+OF_MESSAGES = "engine/start/refusals.py"
 
 # The shorter one finds, soon enough, what grows faster than with the square.
 LENGTHS = (500, 8_000)

@@ -25,9 +25,9 @@ ctypes.PyDLL(None).sleep(100_000)
 
 # Each starts one kind of child.
 STARTS = {
-    "worker.engine.grammar.process": """
+    "worker.engine.run.grammar.process": """
 import asyncio
-from worker.engine.grammar import trial
+from worker.engine.run.grammar import trial
 trial._SOURCES = os.environ["PYTHONPATH"]
 async def start():
     await trial.Trial(lambda: "{}", 1).start()
@@ -51,8 +51,8 @@ async def start():
     await (await Child.started(COMMAND, nice=False)).ended()
 asyncio.run(start())
 """,
-    "worker.engine.inspection": """
-from worker.engine.inspection import forked
+    "worker.engine.seam.inspection": """
+from worker.engine.seam.inspection import forked
 forked(lambda: exec(os.environ["HANG"]), print)
 """,
 }

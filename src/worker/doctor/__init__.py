@@ -13,15 +13,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worker import start
 from worker.doctor.findings import Finding, Level, failed, render
+from worker.engine import start
 from worker.engine.arguments import EngineArguments
+from worker.engine.start.bootstrap import Bootstrap
 from worker.errors import WorkerError
 from worker.settings.environment import export, given_environ, overwrite, process_environ, remove
 from worker.settings.mistakes import SettingsError
 from worker.settings.names import EMBEDDER
 from worker.settings.sources import gather
-from worker.start.bootstrap import Bootstrap
 
 if TYPE_CHECKING:
     # Imported only once what the hub's library and vLLM read is in the environment.

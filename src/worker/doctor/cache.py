@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from worker.doctor.candidate import Candidate
-from worker.engine import fitting
 from worker.engine.options.architectures import Support
-from worker.engine.refusals import words
+from worker.engine.start import fitting
+from worker.engine.start.refusals import words
 from worker.errors import StartFailed
 
 # Characters of a refusal: vLLM's has advice that goes on.

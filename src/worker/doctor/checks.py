@@ -11,7 +11,7 @@ from worker.doctor.memory import readable_size
 from worker.engine.model_config import UNSERVED
 from worker.engine.options.architectures import Support, knows_quantization
 from worker.engine.options.combinations import AUTO
-from worker.engine.options.parsers import REASONING, TOOLS, chosen
+from worker.engine.start.parsers import REASONING, TOOLS, chosen
 from worker.settings import history
 from worker.store import Origin, Snapshot
 

@@ -8,8 +8,8 @@ from worker.doctor.cache import held
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.memory import FITS, GIB, TOO_MUCH, Demand, Range, Split, readable_size
-from worker.engine.fitting import BLOCKS, FLOOR
 from worker.engine.machine import Machine
+from worker.engine.start.fitting import BLOCKS, FLOOR
 from worker.settings import Settings
 
 # Tokens that a proposed context is rounded down to a multiple of.

@@ -5,10 +5,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
+from worker.engine.start.needs import found_by_store, wanted_by_arguments, wanted_by_settings
+from worker.engine.start.repositories import places
 from worker.settings.environment import process_environ
 from worker.settings.sources import Given
-from worker.start.needs import found_by_store, wanted_by_arguments, wanted_by_settings
-from worker.start.repositories import places
 from worker.store import Kind, Reason, Snapshot, Unavailable, Wanted
 from worker.store.hub import locate
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
-from worker.start.needs import wanted_by_arguments
+from worker.engine.start.needs import wanted_by_arguments
 from worker.store import Kind, Origin, Snapshot, Wanted
 from worker.store.files import loadable
 from worker.volume.adapters import CONFIG, WEIGHTS

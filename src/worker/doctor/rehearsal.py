@@ -11,12 +11,12 @@ from typing import Any
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.parts import Part
-from worker.engine import configuring
 from worker.engine.arguments import EngineArguments
-from worker.engine.configuring import Refusal
-from worker.engine.first_request import renders
 from worker.engine.machine import Gpu
 from worker.engine.model_config import load_classes
+from worker.engine.start import configuring
+from worker.engine.start.configuring import Refusal
+from worker.engine.start.first_request import renders
 from worker.settings.values import is_directory
 from worker.store import Kind, Snapshot
 from worker.store.files import CONFIG

@@ -22,10 +22,10 @@ import torch
 from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.locations import find
 from worker.engine.machine import Gpu, as_on
 from worker.engine.model_config import MALFORMED, load_classes
 from worker.engine.options.option import reasons
+from worker.engine.seam.locations import find
 from worker.errors import MachineUnfit, StartFailed, in_settings
 
 # What attends on GPUs, or stands for it: the others have blocks of the same size, or larger ones.

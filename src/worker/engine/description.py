@@ -6,7 +6,7 @@ from typing import Any
 from worker.engine import Model
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.combinations import text_of
-from worker.engine.requests.media import hosts
+from worker.engine.run.requests.media import hosts
 
 
 def described(arguments: EngineArguments, config: Any, tasks: frozenset[str]) -> Model:

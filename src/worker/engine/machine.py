@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from worker.engine.locations import find, optional
+from worker.engine.seam.locations import find, optional
 from worker.errors import MachineUnfit
 from worker.memory import memory_limit
 

@@ -10,10 +10,10 @@ from huggingface_hub.errors import StrictDataclassError
 from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.locations import find
 from worker.engine.options.architectures import registered
 from worker.engine.options.option import reasons
-from worker.engine.translation import START_ERRORS
+from worker.engine.seam.locations import find
+from worker.engine.seam.translation import START_ERRORS
 from worker.errors import StartFailed, in_settings
 
 # What vLLM and transformers raise for a configuration that is malformed.

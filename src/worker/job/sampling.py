@@ -1,7 +1,7 @@
 """Sampling parameters that vLLM's ``SamplingParams`` does not have, or has under another name.
 
 They are checked here and translated. All others are vLLM's own, which
-``worker.engine.generation.sampling`` and vLLM's server check.
+``worker.engine.run.generation.sampling`` and vLLM's server check.
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
 
-from worker import start
-from worker.engine.protocols import EngineInput
+from worker.engine import start
+from worker.engine.seam.protocols import EngineInput
 from worker.job import RawJob
 from worker.offline.inputs import (
     Params,
@@ -88,8 +88,8 @@ class LLM:
         try:
             check_known(engine_args, read.options)
             # vLLM can be imported only now.
-            from worker.engine import launch  # noqa: PLC0415 - see above
-            from worker.engine.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
+            from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
+            from worker.engine.start import launch  # noqa: PLC0415 - see above
 
             stack = contextlib.ExitStack()
             engines = stack.enter_context(

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from worker.engine.locations import find
+from worker.engine.seam.locations import find
 from worker.job.base import unknown_key
 from worker.job.sampling import Sampling, gathered
 from worker.job.structured.spelling import STRUCTURED
@@ -76,7 +76,7 @@ def sampling_params_of(params: Params, guided: Any) -> Any:
         constrained = sampling_params_of({}, constraint)
         if structured := constrained.vllm.get(STRUCTURED):
             # Imported here, because it imports vLLM.
-            from worker.engine.generation.sampling import structured_outputs  # noqa: PLC0415 - see above
+            from worker.engine.run.generation.sampling import structured_outputs  # noqa: PLC0415 - see above
 
             params = params.clone()
             params.structured_outputs = structured_outputs(structured)

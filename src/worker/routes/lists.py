@@ -9,7 +9,7 @@ from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
-from worker.engine.requests.texts import mark
+from worker.engine.run.requests.texts import mark
 from worker.errors import (
     AnswerTooLarge,
     EngineAside,

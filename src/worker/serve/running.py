@@ -18,13 +18,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from worker.engine import Engines
 from worker.errors import StartFailed
+from worker.failed_start import LONGEST_S
 from worker.serve.connections import LARGEST_HEAD, Connection, Limits, Port
 from worker.serve.refusal import Refusal
 from worker.serve.service import METHODS, PING, Service
 from worker.serve.web_pages import WebPages
 from worker.settings import Settings
 from worker.settings.values import items
-from worker.start.failed import LONGEST_S
 
 log = logging.getLogger(__name__)
 

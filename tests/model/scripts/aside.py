@@ -80,7 +80,8 @@ async def absences(engines: Engines, settings: Settings) -> None:
 
 def main(model: str) -> None:
     # Imported here, as in production: vLLM reads the environment.
-    from worker.engine import launch, options  # noqa: PLC0415 - see above
+    from worker.engine import options  # noqa: PLC0415 - see above
+    from worker.engine.start import launch  # noqa: PLC0415 - see above
 
     # No restart is spent.
     settings = Settings.from_env({"MODEL_NAME": model, "MAX_ENGINE_RESTARTS": "0"})

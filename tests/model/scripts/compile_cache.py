@@ -4,7 +4,7 @@ import logging
 import sys
 import threading
 
-from worker import start
+from worker.engine import start
 
 
 def main(model: str, volume: str) -> None:
@@ -13,7 +13,7 @@ def main(model: str, volume: str) -> None:
     environ = {"MODEL_NAME": model, "BASE_PATH": volume}
     given = start.ready({**environ, "ENFORCE_EAGER": "0", "MAX_MODEL_LEN": "1024"})
     # Imported here, as in production: vLLM reads the environment.
-    from worker.engine import launch  # noqa: PLC0415 - see above
+    from worker.engine.start import launch  # noqa: PLC0415 - see above
 
     with launch.launched(given.settings, given.engines, compile_cache=given.compile_cache):
         # It publishes in the background, and a worker has all the time for it.

@@ -12,8 +12,8 @@ from demo_model import ANSWERS, MEMORY, PASSAGE
 from model.scripts.shared import check_refusal, failures, raw, report, texts
 from support.engine.requests import text_of
 
+from worker.engine.start import ahead
 from worker.offline import LLM
-from worker.start import ahead
 
 GREEDY = {"temperature": 0, "max_tokens": 400}
 START, ENDING = PASSAGE

@@ -27,7 +27,7 @@ def leased_model(demo_model: Path, tmp_path: Path) -> Iterator[Path]:
     signal.signal(signal.SIGIO, before)
 
 
-# How it ends with a parent that is killed unit/start/test_ahead.py shows.
+# How it ends with a parent that is killed unit/engine/start/test_ahead.py shows.
 def test_the_child_is_gone_when_the_start_has_ended(leased_model: Path, tmp_path: Path) -> None:
     environ = {**WORKER, "MODEL_NAME": str(leased_model), "ANSWER_FAILED_START": "0"}
     command = [*HANDLER, "--serve", "--port", "0"]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from support.processes.background import HUNG_S, eventually
-from worker.engine.healing.healer import Healer, Limits
+from worker.engine.run.healing.healer import Healer, Limits
 
 # Without a look for hangs.
 LIMITS = Limits(restarts=2, hang_s=0)

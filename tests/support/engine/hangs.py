@@ -5,7 +5,7 @@ import os
 import time
 
 from support.engine.memory import FullOnce
-from worker.engine.cpu_worker import CPUWorker
+from worker.engine.seam.cpu_worker import CPUWorker
 
 # Seconds that the slow one takes, and between two signs of its life.
 SLOW_S = 12.0

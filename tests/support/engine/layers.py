@@ -18,8 +18,8 @@ from support.doctor import CPU, options
 from support.tables.models import RECORDED, Recorded
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import plan_cache
-from worker.engine.locations import find
 from worker.engine.model_config import load_classes
+from worker.engine.seam.locations import find
 
 # Layers, where the first two are not of all kinds.
 _LAYERS = {"gemma3_text": 6, "granitemoehybrid": 6}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from worker.engine.cpu_worker import CPUWorker
+from worker.engine.seam.cpu_worker import CPUWorker
 
 # In the environment: a file that is there while the memory is full.
 FULL = "TEST_MEMORY_IS_FULL"

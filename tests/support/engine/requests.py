@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from support.processes.background import HUNG_S
 
 if TYPE_CHECKING:
-    from worker.engine.inprocess import InProcessEngine
+    from worker.engine.run.inprocess import InProcessEngine
 
 
 # Parameters of a request that takes ten seconds or more unless it is aborted: 90,000 tokens.

@@ -13,9 +13,9 @@ from vllm.model_executor.models import registry
 from vllm.third_party import pynvml
 
 from worker.engine import machine
-from worker.engine.blame import blamed, quoting_settings
-from worker.engine.inspection import ELSEWHERE, by_forks, forked
 from worker.engine.machine import check_driver
+from worker.engine.seam.inspection import ELSEWHERE, by_forks, forked
+from worker.engine.start.blame import blamed, quoting_settings
 from worker.errors import MachineUnfit, StartFailed
 
 

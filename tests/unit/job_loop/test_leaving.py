@@ -19,7 +19,7 @@ from emulator import Action, Call, Emulator, Fault, Options, Status
 from job_loop import JobLoop, Limits, Wire
 from job_loop.wire import Urls
 from worker.errors import StartFailed
-from worker.start.failed import FailedStart
+from worker.failed_start import FailedStart
 
 
 async def test_an_idle_worker_leaves_before_its_take_is_over() -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from support.media import CHAT, FILE, as_url, body, bomb, data_url, image, media, refusal, values
 from support.tables.attacks.media import SESSION
 
-from worker.engine.requests.media import EXPORTS
+from worker.engine.run.requests.media import EXPORTS
 from worker.media import Limits
 
 UNREADABLE = "can't be read: Input should be"

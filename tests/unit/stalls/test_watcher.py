@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.processes.background import wait_until
 
+from worker.engine.start.ahead import ReadAhead
 from worker.stalls.watcher import (
     BYTES_OF_FAULT,
     LATE_S,
@@ -23,7 +24,6 @@ from worker.stalls.watcher import (
     runs,
     tree,
 )
-from worker.start.ahead import ReadAhead
 
 PATIENCE_S = 100.0
 # More than any process has.

@@ -177,7 +177,7 @@ def test_a_cache_on_the_containers_own_disk_is_warned_of_and_no_other(
 
 def test_looking_imports_nothing_of_the_hubs_and_none_of_the_engines() -> None:
     program = (
-        "import sys, worker.store, worker.store.fetching, worker.start.repositories\n"
+        "import sys, worker.store, worker.store.fetching, worker.engine.start.repositories\n"
         "print({'huggingface_hub', 'vllm', 'torch', 'httpx2'} & sys.modules.keys())"
     )
     environ = {"PYTHONPATH": str(ROOT / "src")}

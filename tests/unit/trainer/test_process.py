@@ -11,7 +11,7 @@ from support.processes.background import wait_until
 from support.trainers.real import begun, events_of, written
 from support.volume.disks import fill, mounted
 
-from worker.engine.adapters.files import base_shapes, check_adapter
+from worker.engine.run.adapters.files import base_shapes, check_adapter
 from worker.trainer.check import SOURCE, Prepared, check
 from worker.trainer.mistakes import BadData
 from worker.trainer.spec import (

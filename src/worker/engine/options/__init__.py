@@ -11,13 +11,13 @@ import vllm.config
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.gpus import GPU_SHARE, too_many
-from worker.engine.locations import find
 from worker.engine.machine import Machine, this_machine
 from worker.engine.options.automatic import automatic, served_names
 from worker.engine.options.combinations import AUTO, contradictions, idle
 from worker.engine.options.excluded import DENIED, IDLE, REFUSED
 from worker.engine.options.extra import read_extra
 from worker.engine.options.option import WRONG, Option, why
+from worker.engine.seam.locations import find
 from worker.engine.variables import NAMES
 from worker.settings.environment import Default
 from worker.settings.mistakes import Mistake, SettingsError, collected

@@ -6,7 +6,7 @@ from typing import Any
 
 import transformers
 
-from worker.engine.locations import find
+from worker.engine.seam.locations import find
 
 
 class Support(StrEnum):

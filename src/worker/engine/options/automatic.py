@@ -16,7 +16,7 @@ from worker.settings.values import is_directory
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 # By its name, since it is vLLM that imports it.
-CPU_WORKER = "worker.engine.cpu_worker.CPUWorker"
+CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
 
 RENDERERS = "RENDERER_NUM_WORKERS"
 

@@ -12,9 +12,9 @@ import jinja2
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.locations import find
 from worker.engine.options.option import one_of
-from worker.engine.translation import START_ERRORS
+from worker.engine.seam.locations import find
+from worker.engine.seam.translation import START_ERRORS
 from worker.errors import in_settings
 from worker.settings.mistakes import Mistake
 from worker.settings.values import is_directory, redact, unfit

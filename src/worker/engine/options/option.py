@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from worker.engine.locations import find
 from worker.engine.options.declared import field_of, fields_of, kind_of, literals, plugged
+from worker.engine.seam.locations import find
 from worker.settings import history
 from worker.settings.examples import example
 from worker.settings.values import BOOLEANS, adapters, boolean, items, scalar, text

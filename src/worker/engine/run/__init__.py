@@ -1,0 +1,1 @@
+"""A running engine: requests, generation, adapters, and what keeps it answering."""

@@ -1,0 +1,132 @@
+"""Copies of the volume's adapters on this machine's disk: how many there may be, what goes."""
+
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+
+from worker.engine.run.adapters.files import BrokenAdapter
+from worker.volume.adapters import FILES
+
+# How long a copy is kept after the last request that uses it: by then the engine has also dropped
+# the requests that were cancelled.
+GRACE_S = 60.0
+
+# Directories of copies have this prefix, then the id of the process that made them.
+COPIES = "worker-adapters-"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much there may be of adapters that are served."""
+
+    adapters: int
+    size: int  # bytes
+
+    def holds(self, sizes: Iterable[int]) -> bool:
+        given = list(sizes)
+        return len(given) <= self.adapters and sum(given) <= self.size
+
+
+class Copies:
+    """The copies of one client's adapters; not for several threads, but for ``fill``.
+
+    A copy is kept while its adapter is served, then until no request uses it, and a minute more.
+    Copies on their way out may take as much room again as those that are served.
+
+    Args:
+        room: for what is served; by default a thousand adapters, on a quarter of the free disk.
+    """
+
+    def __init__(self, room: Room | None = None) -> None:
+        self._given_room = room
+        self._sizes: dict[Path, int] = {}
+        self._retired: set[Path] = set()
+        self._unused: deque[tuple[float, Path]] = deque()
+
+    @cached_property
+    def room(self) -> Room:
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        return self._given_room or Room(1_000, free // 4)
+
+    def serve_also(self, size: int) -> bool:
+        """Return whether an adapter of so many bytes can be served next to the others."""
+        served = [kept for path, kept in self._sizes.items() if path not in self._retired]
+        return self.room.holds([*served, size])
+
+    def hold_also(self, size: int) -> bool:
+        """Return whether there is room for a copy, next to those that are on their way out."""
+        self._remove_unused()
+        twice = Room(2 * self.room.adapters, 2 * self.room.size)
+        return twice.holds([*self._sizes.values(), size])
+
+    def begin(self, name: str, size: int) -> Path:
+        """Make the directory of a copy, and count it from now on."""
+        path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._folder))
+        self._sizes[path] = size
+        return path
+
+    def retire(self, path: Path) -> None:
+        """Note that a copy's adapter is not served any more; requests may still use it."""
+        if path in self._sizes:
+            self._retired.add(path)
+
+    def remove_after(self, user: object, path: Path) -> None:
+        """Remove a copy when an object is gone, after a while."""
+        unused, retired = self._unused, self._retired
+
+        def note() -> None:
+            retired.add(path)
+            unused.append((time.monotonic(), path))
+
+        weakref.finalize(user, note)
+
+    @cached_property
+    def _folder(self) -> Path:
+        """The directory of all copies: removed with this object, or by a later process."""
+        remove_copies_of_ended_processes()
+        path = Path(tempfile.mkdtemp(prefix=f"{COPIES}{os.getpid()}-"))
+        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+        return path
+
+    def _remove_unused(self) -> None:
+        while self._unused and time.monotonic() - self._unused[0][0] > GRACE_S:
+            _, path = self._unused.popleft()
+            shutil.rmtree(path, ignore_errors=True)
+            self._sizes.pop(path, None)
+            self._retired.discard(path)
+
+
+def fill(path: Path, root: Path, name: str) -> None:
+    """Copy an adapter's files from the volume.
+
+    Raises:
+        BrokenAdapter: a file is missing, or is outside ``root`` by now.
+        OSError: the volume can't be read, or the disk is full.
+    """
+    top, folder = root.resolve(), (root / name).resolve()
+    if missing := [file for file in FILES if not (folder / file).is_file()]:
+        raise BrokenAdapter(f"it has no {' and no '.join(missing)}")
+    for file in FILES:
+        with (folder / file).open("rb") as source, (path / file).open("wb") as target:
+            # Of the open file: a link may have been changed since its version was read.
+            place = Path(f"/proc/self/fd/{source.fileno()}").resolve()
+            if not place.is_relative_to(top):
+                raise BrokenAdapter(f"its {file} is not in the directory of the adapters")
+            shutil.copyfileobj(source, target, 1 << 20)
+
+
+def remove_copies_of_ended_processes() -> None:
+    """Remove what workers have left behind: they end without tidying up."""
+    for copies in Path(tempfile.gettempdir()).glob(f"{COPIES}*"):
+        process = copies.name.removeprefix(COPIES).split("-")[0]
+        if process.isdigit() and not psutil.pid_exists(int(process)):
+            shutil.rmtree(copies, ignore_errors=True)

@@ -1,0 +1,238 @@
+"""Sampling parameters of a raw job: checked by vLLM's own classes, and planned."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+
+from worker.engine.seam.locations import find
+from worker.engine.seam.protocols import EngineInput
+from worker.errors import InvalidInput
+from worker.job import RawJob
+from worker.job.base import MOST_MISTAKES, SAMPLING, unknown_key
+from worker.job.bounds import INT32
+from worker.job.sampling import BEAM_SEARCH_USES, ELSEWHERE, Sampling
+from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
+
+SamplingParams = find("SamplingParams")
+OutputKind = find("RequestOutputKind")
+
+# Fields that only the worker or the engine may set.
+INTERNAL = frozenset(
+    """
+    output_kind output_text_buffer_length skip_clone extra_args
+    prompt_logprob_start prompt_logprob_token_ids
+    """.split()
+)
+VLLMS = (
+    frozenset(name for name in SamplingParams.__struct_fields__ if not name.startswith("_"))
+    - INTERNAL
+)
+KNOWN = VLLMS | Sampling.model_fields.keys() | GUIDED | GUIDED_OBJECTS
+# Keys that callers write into sampling_params, with what to write instead.
+MISPLACED = dict.fromkeys(RawJob.model_fields, f"it stands beside {SAMPLING}") | ELSEWHERE
+
+# Parameters that are objects, and the keys of each.
+NESTED = {
+    name: frozenset(field.name for field in fields(find(class_)) if not field.name.startswith("_"))
+    for name, class_ in (
+        (STRUCTURED, "StructuredOutputsParams"),
+        ("repetition_detection", "RepetitionDetectionParams"),
+    )
+}
+
+# The most tokens of one output whose text is split: the time grows with the square of it.
+MOST_SPLIT = 256
+
+# Temperatures that beam search accepts, though it does not sample: greedy and the default.
+BEAM_TEMPERATURES = (0, SamplingParams().temperature)
+
+_adapter = TypeAdapter(SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to generate: by sampling, or by beam search if ``beam_width`` is not 0."""
+
+    params: Any  # vLLM's SamplingParams
+    n: int = 1
+    beam_width: int = 0
+    length_penalty: float = 1.0
+    # Ranking needs log probabilities even if the caller did not ask for them.
+    returns_logprobs: bool = False
+
+    @property
+    def ranked(self) -> bool:
+        return bool(self.beam_width) or self.params.n > self.n
+
+
+def plan(
+    sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, context: int = INT32
+) -> Plan:
+    """Plan an answer for a raw job's sampling parameters.
+
+    Args:
+        sampling: may hold any parameter of the installed vLLM.
+        defaults: for parameters that the job leaves out.
+        streamed: whether the answer is streamed.
+        context: of the model, in tokens: ``max_tokens`` above it are cut.
+
+    Raises:
+        InvalidInput: naming the parameter that is unknown or has a wrong type.
+        Exception: vLLM's own, for a value out of range.
+    """
+    values = sampling.vllm
+    _refuse_unknown(SAMPLING, values, VLLMS)
+    for name, known in NESTED.items():
+        if isinstance(values.get(name), dict):
+            _refuse_unknown(f"{SAMPLING}.{name}", values[name], known)
+    if isinstance(values.get(STRUCTURED), dict):
+        _refuse_no_kind(values[STRUCTURED])
+    if (interval := values.get("stream_interval")) and streamed and interval > MOST_SPLIT:
+        message = f"at most {MOST_SPLIT} in a stream"
+        raise InvalidInput(f"{SAMPLING}.stream_interval: {message}", param="stream_interval")
+    beam = sampling.use_beam_search
+    sampling.refuse_greedy(values.get("temperature", defaults.get("temperature")))
+    params = _params({**defaults, **values, "n": 1 if beam else sampling.width})
+    params.output_kind = OutputKind.DELTA if streamed else OutputKind.FINAL_ONLY
+    params.max_tokens = min(params.max_tokens or context, context)
+    if params.min_tokens > params.max_tokens:
+        message = f"{SAMPLING}.min_tokens: more than the {context:,} tokens of the context"
+        raise InvalidInput(message, param="min_tokens")
+    if beam:
+        _refuse_for_beams(sampling, params)
+    elif sampling.ranked and params.num_logprobs is None:
+        # Choices are ranked by the log probabilities of their own tokens.
+        params.logprobs = 0
+    return Plan(
+        params,
+        n=sampling.n,
+        beam_width=sampling.width if beam else 0,
+        length_penalty=sampling.length_penalty,
+        returns_logprobs="logprobs" in values or "logprob_token_ids" in values,
+    )
+
+
+def plan_vllm_params(params: Any) -> Plan:
+    """Plan one answer, not streamed, for vLLM's own ``SamplingParams``."""
+    whole = params.clone()
+    whole.output_kind = OutputKind.FINAL_ONLY
+    return Plan(whole, n=params.n)
+
+
+def structured_outputs(values: Mapping[str, Any]) -> Any:
+    """Build vLLM's ``StructuredOutputsParams``.
+
+    Raises:
+        InvalidInput: there is an unknown key, or none of the kinds.
+    """
+    _refuse_unknown(STRUCTURED, values, NESTED[STRUCTURED])
+    _refuse_no_kind(values)
+    return find("StructuredOutputsParams")(**values)
+
+
+def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) -> Any:
+    """Build vLLM's ``BeamSearchParams``; as with sampling, the context limits the length.
+
+    Raises:
+        InvalidInput: the search needs more log probabilities than the engine may return.
+    """
+    # In each step vLLM compares twice as many candidates as it keeps beams.
+    most = model_config.max_logprobs
+    if 0 <= most < 2 * planned.beam_width:
+        message = f"a beam of {planned.beam_width} needs MAX_LOGPROBS={2 * planned.beam_width}"
+        raise InvalidInput(f"{SAMPLING}.best_of: {message}; it is {most}", param="best_of")
+    params = planned.params
+    room = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
+    beam_search = find("BeamSearchParams")
+    # vLLM 0.29 skips them always.
+    skipped = ["skip_special_tokens"] if hasattr(beam_search, "skip_special_tokens") else []
+    return beam_search(
+        beam_width=planned.beam_width,
+        max_tokens=max(1, min(params.max_tokens or room, room)),
+        ignore_eos=params.ignore_eos,
+        length_penalty=planned.length_penalty,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        **{name: getattr(params, name) for name in skipped},
+    )
+
+
+def within(context: int, params: Any, prompt: EngineInput) -> Any:
+    """Return parameters that ask for no more tokens than there is room for after a prompt.
+
+    vLLM's server cuts them likewise; its engine takes numbers that a GPU's kernels don't.
+
+    Args:
+        context: tokens that the engine holds for a request.
+        params: vLLM's ``SamplingParams``, which are not changed.
+        prompt: one without tokens of its own is left to the engine.
+    """
+    room = max(1, context - len(prompt.get("prompt_token_ids") or ()))
+    if params.max_tokens is None or params.max_tokens <= room:
+        return params
+    cut = params.clone()
+    cut.max_tokens, cut.min_tokens = room, min(params.min_tokens, room)
+    return cut
+
+
+def _params(values: dict[str, Any]) -> Any:
+    if values.get("stop_token_ids") and not values.get("stop"):
+        # A stop token's text belongs to the answer, a stop string's does not. vLLM has one switch
+        # for both, so with stop strings the text ends before the token, too.
+        values.setdefault("include_stop_str_in_output", True)
+    try:
+        # vLLM would notice too late that its core can't be sent a value.
+        msgspec.msgpack.encode(values)
+        # As JSON: there the strict mode accepts numbers as dict keys, but not "3" for 3.
+        return _adapter.validate_json(json.dumps(values), strict=True)
+    except OverflowError:
+        raise InvalidInput(f"{SAMPLING}: an integer has more than 64 bits") from None
+    except RecursionError:
+        raise InvalidInput(f"{SAMPLING}: a value is nested too deeply") from None
+    except ValidationError as invalid:
+        raise _refusal(invalid) from None
+    except find("VLLMClientError") as refused:
+        # The message begins with the parameter; only some of vLLM's checks also name it apart.
+        message = str(refused.args[0])
+        raise InvalidInput(f"{SAMPLING}: {message}", param=_first_word(message)) from None
+
+
+def _first_word(message: str) -> str | None:
+    word = message.split(" ", 1)[0].strip("`,")
+    return word if word in KNOWN else None
+
+
+def _refuse_for_beams(sampling: Sampling, params: Any) -> None:
+    """Refuse parameters that vLLM's beam search would ignore."""
+    default, values = SamplingParams(), sampling.vllm
+    changed = [name for name in values if getattr(params, name) != getattr(default, name)]
+    sampling.refuse_ignored([name for name in changed if name not in BEAM_SEARCH_USES])
+    if values.get("temperature", 0) not in BEAM_TEMPERATURES:
+        message = "there is no chance in beam search: leave it out, or 0"
+        raise InvalidInput(f"{SAMPLING}.temperature: {message}", param="temperature")
+
+
+def _refuse_unknown(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
+    if unknown := sorted(values.keys() - known)[:MOST_MISTAKES]:
+        names, misplaced = (KNOWN, MISPLACED) if known is VLLMS else (known, {})
+        message = "; ".join(unknown_key(name, names, misplaced) for name in unknown)
+        raise InvalidInput(f"{holder}: {message}", param=unknown[0])
+
+
+def _refuse_no_kind(structured: Mapping[str, Any]) -> None:
+    if not structured.keys() & KINDS:
+        message = f"{SAMPLING}.{STRUCTURED}: one of {', '.join(sorted(KINDS))}"
+        raise InvalidInput(message, param=STRUCTURED)
+
+
+def _refusal(invalid: ValidationError) -> InvalidInput:
+    errors = invalid.errors(include_input=False, include_url=False)
+    # A location begins with pydantic's label for the class.
+    reasons = {str(error["loc"][1]): error["msg"] for error in errors if len(error["loc"]) > 1}
+    if not reasons:
+        return InvalidInput(f"{SAMPLING}: {errors[0]['msg']}")
+    message = "; ".join(f"{SAMPLING}.{name}: {reason}" for name, reason in reasons.items())
+    return InvalidInput(message, param=next(iter(reasons)))

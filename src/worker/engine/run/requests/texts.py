@@ -1,0 +1,180 @@
+"""How much text a request may hold, and a way for long texts on which nobody else waits.
+
+Tokenizing takes a second for a few megabytes, in one of vLLM's few threads for it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+from worker.engine.seam.protocols import Client
+from worker.errors import InvalidInput
+
+# Characters of a request from which on it goes the way of the long ones.
+LONG = 64_000
+# Prompts in one request, and tokens that it may hold instead of text, likewise.
+MANY = 32
+MANY_TOKENS = LONG // 4
+# Whether what runs belongs to a long request, or to a list of them.
+is_long: ContextVar[bool] = ContextVar("is_long", default=False)
+
+# Tokens of more characters are runs of spaces or dashes: no text consists of them. Below the second
+# number of characters they are believed, because tokenizing takes no time.
+MOST_PER_TOKEN = 32
+FEW = 1_000_000
+# The characters of a text, or tokens, whose tokens or text fit one answer.
+MOST_ANSWERED = 1_000_000
+# Special tokens, and characters that a cut may take from the first or last token.
+SPARE = 8
+
+# The keys of a body that hold what is tokenized: conversations, texts, and lists of texts.
+CONVERSATIONS = ("messages", "system", "instructions")
+TEXTS = tuple("prompt input query queries documents text_1 text_2 data_1 data_2 items".split())
+# Those that a chat template may show beside a conversation.
+BESIDE = ("tools", "chat_template_kwargs", "documents")
+# Kinds of a message's parts that are no text.
+MEDIA = ("image", "audio", "video", "file", "input_image", "input_audio", "input_file")
+# Routes that generate from token ids; the raw path has no route.
+GENERATING = ("", "/v1/completions")
+# Routes whose answer holds all that was sent, and those that truncate texts.
+REPEATING = ("/tokenize", "/detokenize")
+TRUNCATING = ("/v1/completions", "/v1/embeddings", "/score", "/rerank", "/pooling")
+
+
+class Texts:
+    """What one engine can take. Use on its loop."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def bounded(self, body: Mapping[str, Any], path: str = "") -> Mapping[str, Any]:
+        """Return a body with the texts that are to be truncated cut to what can be kept of them.
+
+        Notes for what is called next whether the request is long.
+
+        Args:
+            body: of a request, or the raw path's prompt, messages and tools.
+            path: of the route.
+
+        Raises:
+            InvalidInput: a text is longer than what the context can hold.
+        """
+        size = sum(characters(body.get(key)) for key in {*CONVERSATIONS, *TEXTS, *BESIDE})
+        lists = [value for key in TEXTS if isinstance(value := body.get(key), list)]
+        mark(long=size > LONG or any(map(_is_large, lists)))
+        kept = body.get("truncate_prompt_tokens")
+        if kept is None and path in GENERATING:
+            self._refuse_ids(body.get("prompt"))
+        tokens = body.get("tokens") if path in REPEATING else None
+        tokenizer = self._client.renderer.tokenizer if size > LONG or tokens else None
+        if tokenizer is None:
+            return body
+        per_token = tokenizer.max_chars_per_token
+        most = self._most(per_token, path)
+        self._refuse(len(tokens) if isinstance(tokens, list) else 0, most, "tokens", "tokens")
+        self._refuse(sum(characters(body.get(key)) for key in CONVERSATIONS), most, "messages")
+        if type(kept) is int and path in TRUNCATING and "messages" not in body:
+            kept = most if kept < 0 else min(most, (kept + SPARE) * per_token)
+            side = body.get("truncation_side") or tokenizer.truncation_side
+            return {**body, **_cut(body, slice(-kept, None) if side == "left" else slice(kept))}
+        for key in TEXTS:
+            self._refuse(max(_lengths(body.get(key)), default=0), most, key)
+        return body
+
+    def _most(self, per_token: int, path: str) -> int:
+        """Return how many characters, or tokens to be read, can fit the context."""
+        context = self._client.model_config.max_model_len
+        most = int(min(context * per_token, max(FEW, context * MOST_PER_TOKEN)))
+        return min(most, MOST_ANSWERED) if path in REPEATING else most
+
+    def _refuse_ids(self, prompt: Any) -> None:
+        """Refuse token ids that can't fit the context before anything is done with each of them."""
+        prompts: list[Any] = prompt if _is_of(prompt, list) else [prompt]
+        if longest := max((len(ids) for ids in prompts if _is_of(ids, int)), default=0):
+            most = self._client.model_config.max_model_len
+            self._refuse(longest, most, "prompt", "tokens")
+
+    def _refuse(self, size: int, most: int, key: str, unit: str = "characters") -> None:
+        if size > most:
+            context = self._client.model_config.max_model_len
+            raise InvalidInput(
+                f"{key}: {size:,} {unit}, and at most {most:,} are taken: the context of this "
+                f"model has {context:,} tokens.",
+                param=key,
+            )
+
+
+def mark(*, long: bool) -> None:
+    """Note whether what this task does next is long; what was noted before it stays."""
+    is_long.set(long or is_long.get())
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    """Whether a value is a list that begins with an item of a kind."""
+    return isinstance(value, list) and bool(value) and type(value[0]) is kind
+
+
+def _is_large(items: list[Any]) -> bool:
+    """Whether a list is of many prompts, or of many tokens."""
+    if _is_of(items, int):
+        return len(items) > MANY_TOKENS
+    ids = sum(len(prompt) for prompt in items if _is_of(prompt, int))
+    return len(items) > MANY or ids > MANY_TOKENS
+
+
+def characters(value: Any) -> int:
+    """Count the characters of all texts in a value, at any depth, but not those of media."""
+    count, waiting = 0, [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                count += len(text)
+            case dict() as found:
+                if "role" in found or not str(found.get("type", "")).startswith(MEDIA):
+                    waiting += found.values()
+            case list() as found:
+                waiting += [one for one in found if not isinstance(one, int)]
+    return count
+
+
+def _lengths(value: Any) -> Iterator[int]:
+    """Yield the characters of each text of a list, or of the whole of anything else."""
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        yield from map(len, value)
+    else:
+        yield characters(value)
+
+
+def _cut(body: Mapping[str, Any], kept: slice) -> dict[str, Any]:
+    """Return the texts of a body, cut: vLLM would tokenize them whole, and drop the tokens then."""
+
+    def cut(value: Any) -> Any:
+        return value[kept] if isinstance(value, str) else value
+
+    found = {key: body[key] for key in TEXTS if key in body}
+    return {
+        key: [*map(cut, value)] if isinstance(value, list) else cut(value)
+        for key, value in found.items()
+    }
+
+
+def keep_a_thread_free(executor: Executor, threads: int) -> None:
+    """Let the long requests wait for each other, so that the others always find a thread.
+
+    Args:
+        executor: in which vLLM renders and tokenizes; it stays the same object.
+        threads: how many it has. With one, all wait for all.
+    """
+    if threads < 2:
+        return
+    at_once = executor.submit
+    # Its threads wait for the executor's, which have a tokenizer each.
+    lane = ThreadPoolExecutor(threads - 1, thread_name_prefix="long-texts")
+
+    def submit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if not is_long.get():
+            return at_once(function, *args, **kwargs)
+        return lane.submit(lambda: at_once(function, *args, **kwargs).result())
+
+    executor.submit = submit  # type: ignore[method-assign]  # vLLM's objects hold the executor

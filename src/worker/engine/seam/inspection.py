@@ -1,0 +1,63 @@
+"""vLLM's look at the class of a model, taken in a fork of this process.
+
+vLLM looks in another process, since importing the class may initialise CUDA, and starts a new
+interpreter for it, which imports vLLM once more: most of a first start. A fork has it already.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from worker import with_parent
+from worker.engine.seam.locations import find
+
+# Of the module of vLLM's registry: calls a function in another process, and returns its result.
+ELSEWHERE = "_run_in_subprocess"
+
+
+@contextlib.contextmanager
+def by_forks() -> Iterator[None]:
+    """Let vLLM look in forks during this block, while this process has one thread.
+
+    A vLLM that has moved the name goes on as it does without the worker, only slower.
+    """
+    registry = sys.modules[find("ModelRegistry").__module__]
+    own = getattr(registry, ELSEWHERE, None)
+    if own is None:
+        yield
+        return
+    setattr(registry, ELSEWHERE, lambda look: forked(look, own))
+    try:
+        yield
+    finally:
+        setattr(registry, ELSEWHERE, own)
+
+
+def forked(look: Callable[[], Any], otherwise: Callable[[Callable[[], Any]], Any]) -> Any:
+    """Return what a function returns in a fork; if it fails there, call it otherwise."""
+    context = multiprocessing.get_context("fork")
+    answers, answer = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(look, answer, os.getpid()))
+    process.start()
+    # The only other one is the fork's: its end is the end of the pipe.
+    answer.close()
+    with answers:
+        try:
+            return answers.recv()
+        except EOFError:
+            # vLLM's own way says why.
+            return otherwise(look)
+        finally:
+            process.join()
+
+
+def _tell(look: Callable[[], Any], answer: Connection, parent: int) -> None:
+    with_parent.end_with(parent)
+    # What goes wrong is told by whoever tries it next.
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device of the kernel
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
+    answer.send(look())
