@@ -20,6 +20,8 @@ import bench
 
 import handler
 from emulator import Emulator, Options, slow_link
+from worker.settings.environment import given_environ
+from worker.settings.sources import gather
 
 SAMPLING: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True}
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -34,7 +36,7 @@ def payload(raw: bool, stream: bool) -> dict[str, Any]:
 
 def run_worker() -> None:
     """Be the worker, and print each change of the engine's count with its time.monotonic."""
-    with handler.started("runpod") as (engines, settings):
+    with handler.started(gather(given_environ()), ("runpod",)) as (engines, settings):
 
         def watch(count: int = 0) -> None:
             while True:

@@ -29,6 +29,8 @@ import bench
 
 import handler
 from worker.app import Worker
+from worker.settings.environment import given_environ
+from worker.settings.sources import gather
 
 CONCURRENCY = 64
 TOKENS = 64  # per answer
@@ -205,7 +207,7 @@ if __name__ == "__main__":
     parser.add_argument("--model", default=str(bench.DEMO_MODEL))
     arguments = parser.parse_args()
     os.environ.update(ENVIRON, MODEL_NAME=arguments.model)
-    with handler.started() as (engines, settings):
+    with handler.started(gather(given_environ())) as (engines, settings):
         comparison = Comparison(engines.main, Worker(engines, settings))
         good = asyncio.run(main(comparison, arguments))
     sys.exit(0 if good else 1)

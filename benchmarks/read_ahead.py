@@ -39,7 +39,10 @@ def side(group: Path, reads_ahead: bool) -> None:
 
     if not reads_ahead:
         start.ahead.begin = lambda found: None
-    found = start.ready(offline=True)
+    from worker.settings.environment import given_environ  # noqa: PLC0415 - likewise
+    from worker.settings.sources import gather  # noqa: PLC0415 - likewise
+
+    found = start.ready(gather(given_environ()), offline=True)
     started = time.monotonic()
     import torch  # noqa: PLC0415 - vLLM has imported it
     from safetensors import safe_open  # noqa: PLC0415 - likewise

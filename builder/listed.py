@@ -8,14 +8,13 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 from table import ROWS, Row
 
-from worker.engine.gpus import GPU_SHARE
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
-from worker.engine.options.automatic import automatic
+from worker.engine.options.automatic import GPU_SHARE, automatic
 from worker.engine.options.combinations import NEEDS
 from worker.engine.options.excluded import IDLE
+from worker.engine.start.tables import mistakes_in
 from worker.settings import Jobs, Settings
-from worker.settings.mistakes import SettingsError
 from worker.settings.names import ALIASES, OPPOSITES
 from worker.settings.values import text
 
@@ -90,11 +89,9 @@ class Catalogue:
 
     def mistakes(self, name: str, value: str, **others: str) -> list[str]:
         """Return the messages about an option's value, set alone or together with others."""
-        try:
-            self.options.parse({"MODEL": _MODEL, **others, name: value})
-        except SettingsError as refused:
-            return [str(mistake) for mistake in refused.mistakes]
-        return []
+        arguments, wrong = self.options.parse({"MODEL": _MODEL, **others, name: value})
+        wrong += mistakes_in(arguments, self.options.machine)
+        return [str(mistake) for mistake in wrong]
 
     def refused(self, name: str) -> str | None:
         """Return a text that an option refuses, or None if it takes all that are tried."""

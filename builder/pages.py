@@ -7,9 +7,8 @@ from pathlib import Path
 from listed import WORKERS, Catalogue, Listed
 from table import LIBRARIES, SECTIONS, row
 
-from worker.engine.gpus import GPU_SHARE
 from worker.engine.machine import Machine
-from worker.engine.options.automatic import CPU_EXPORTS, automatic
+from worker.engine.options.automatic import CPU_EXPORTS, GPU_SHARE, automatic
 from worker.engine.options.excluded import IDLE, REFUSED
 from worker.settings import history
 from worker.settings.names import FOREIGN, OPPOSITES, REMOVED, SPECULATIVE, SPELLINGS, removed

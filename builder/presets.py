@@ -59,4 +59,4 @@ def candidate(settings: Mapping[str, Any], options: Options) -> Candidate:
         config=model["config"],
         tensors=model["tensors"],
     )
-    return Candidate.of(options.parse({"MODEL": name, **values}), snapshot)
+    return Candidate.of(options.parse({"MODEL": name, **values}).arguments, snapshot)

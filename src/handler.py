@@ -1,4 +1,4 @@
-"""The entry point, in production and locally: settings, engine, worker, SDK."""
+"""The entry point, in production and locally: the ways to run, as a table."""
 
 import asyncio
 import contextlib
@@ -7,28 +7,37 @@ import math
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import NoReturn
 
 import psutil
 
-from worker import doctor, fitness, local, logs, masking, processor, stalls, sweep
-from worker import failed_start as failed
+from worker import (
+    doctor,
+    failed_start,
+    fitness,
+    local,
+    logs,
+    masking,
+    processor,
+    stalls,
+    sweep,
+)
 from worker.command_line import read_command_line
 from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
 from worker.engine import Engines, start
 from worker.engine.start import ahead
-from worker.engine.start.bootstrap import Bootstrap
+from worker.engine.start.bootstrap import Bootstrap, unreadable_volume
 from worker.engine.start.repositories import Repositories
-from worker.engine.start.volume import unreadable_volume
 from worker.errors import StartFailed, WorkerError
+from worker.failed_start import FailedStart
 from worker.fine_tunes import child
 from worker.phases import phase
 from worker.serve.listener import Listener, Ports
@@ -45,7 +54,7 @@ from worker.settings.environment import (
     take_secrets,
 )
 from worker.settings.mistakes import SettingsError
-from worker.settings.sources import gather
+from worker.settings.sources import Given, gather
 from worker.store import fetching
 
 log = logging.getLogger("worker")
@@ -53,118 +62,261 @@ log = logging.getLogger("worker")
 # How long a worker whose engine died waits until the errors of its jobs are posted.
 FAREWELL_S = 10.0
 
-# Imported while the engine starts, not before: pings wait for what stands above.
+# Imported while the engine starts, not before: pings wait for what is imported above.
 APP = "worker.app"
 
 
-def main() -> int:
-    """Start the worker and run it until it is stopped; return the exit status of a failed start."""
+@dataclass
+class Call:
+    """How this process was called.
+
+    Attributes:
+        command: the command line.
+        given: all settings that are set, gathered once.
+        listener: the open ports of ``--serve``, once they are open.
+    """
+
+    command: Namespace
+    given: Given
+    listener: Listener | None = None
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to run.
+
+    Attributes:
+        asked: tells from the command line, and the environment, whether to run so.
+        run: does it, until it is over.
+        imports: modules that it needs once its engine runs, imported while the core starts.
+        refuse: answers callers with the reason why a start failed; None if there are none.
+        streams: standard streams that are part of the log; the others are the answer.
+    """
+
+    asked: Callable[[Namespace], bool]
+    run: Callable[[Call, tuple[str, ...]], None]
+    imports: tuple[str, ...] = ()
+    refuse: Callable[[Call, FailedStart], None] | None = None
+    streams: tuple[int, ...] = (1, 2)
+
+
+def main() -> NoReturn:
+    """Run in the first mode of the table that is asked for, and end the process."""
     command = read_command_line()
     # Before there are children, or anything is logged.
     masking.hide(take_secrets())
     masking.mask_output()
-    set_up_log(command)
+    mode = next(mode for mode in MODES if mode.asked(command))
+    logs.set_up(log_format(), mode.streams, process_environ())
+    for name in ("worker", "job_loop"):
+        logging.getLogger(name).setLevel(logging.INFO)
     # Until the SDK sets its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave_on_signal)
-    listener = None
+    call = Call(command, gather(given_environ()))
     try:
-        if serves_http(command):
-            # Before anything is loaded: load balancers ask from the first second on.
-            listener = Listener(command.host, Ports.of(command.port, given_environ()))
-        run(command, listener)
+        mode.run(call, mode.imports)
     except WorkerError as error:
         stalls.end()
         logs.write_failure(error.message)
-        # Who serves HTTP has no part in the queue, even if the ports can't be opened.
-        asked = listener or (queue_around() and not command.serve and not no_worker(command))
-        values = gather(given_environ()).values
-        if asked and isinstance(error, StartFailed) and failed.answers(error, values):
-            tell(command, error, listener)
-        if listener:
-            listener.close()
-        return 1
+        if mode.refuse and isinstance(error, StartFailed):
+            refuse(mode.refuse, call, error)
+        if call.listener:
+            # Closes the ports at once: nobody is to wait for this worker.
+            call.listener.close()
+        leave(1)
+    leave(0)
 
 
-def no_worker(command: Namespace) -> bool:
-    """Return whether something else is asked for than to answer callers."""
-    return bool(command.check or command.prefetch or command.rp_serve_api)
+def refuse(answer: Callable[[Call, FailedStart], None], call: Call, error: StartFailed) -> None:
+    """Answer callers with the reason of a failed start, unless it is for the operator alone."""
+    if failed_start.answers(error, call.given.values):
+        end_children()
+        log.info("whoever asks is answered so for a while (%s=0: nobody is)", failed_start.SETTING)
+        answer(call, FailedStart(error))
 
 
-def serves_http(command: Namespace) -> bool:
-    """Return whether callers are answered over HTTP."""
-    return command.serve and not no_worker(command)
+def check(call: Call, _: tuple[str, ...]) -> None:
+    """Print whether the worker would start."""
+    # Ends at once, even if a request to the hub is unanswered.
+    leave(doctor.main(call.given, call.command.gpu, call.command.prices))
 
 
-def run(command: Namespace, listener: Listener | None) -> NoReturn:
-    """Do what the command line asks for, and end the process.
+def prefetch(call: Call, _: tuple[str, ...]) -> None:
+    """Download what the settings name in its newest state; needs no GPU.
+
+    Raises:
+        SettingsError: the settings don't say what to download, or there is no directory at the
+            BASE_PATH that they name.
+        StartFailed: something can't be found or downloaded.
+    """
+    bootstrap = Bootstrap.of(call.given)
+    mistakes = [*bootstrap.mistakes, *unreadable_volume(call.given)]
+    if mistakes:
+        raise SettingsError(mistakes)
+    for found in Repositories(bootstrap, newest=True).prefetch():
+        log.info("found: %s", found)
+
+
+@contextlib.contextmanager
+def started(
+    given: Given, imports: tuple[str, ...] = (), *, train: bool = False
+) -> Iterator[tuple[Engines, Settings]]:
+    """Start the engines; stop them on leaving.
+
+    Args:
+        given: all settings that are set.
+        imports: modules to import while the last core starts.
+        train: start no engine, but what trains adapters for its model.
+
+    Raises:
+        SettingsError: all mistakes in the settings.
+        StartFailed: vLLM could not start.
+    """
+    ready = start.ready(given, offline=True)
+    for warning in ready.warnings:
+        log.warning(warning)
+    # It imports vLLM, which reads variables that were just written.
+    from worker.engine.start import launch  # noqa: PLC0415 - see above
+
+    begin = launch.without_engine if train else launch.launched
+    with begin(ready, imports) as engines:
+        stalls.end()
+        ahead.end_all()
+        yield engines, ready.settings
+
+
+def answer_one(call: Call, imports: tuple[str, ...]) -> None:
+    """Answer one job on standard output; with ``--train`` alone, go on with unfinished trainings.
 
     Raises:
         WorkerError: the worker does not start, or there is no job to answer.
     """
-    if command.check:
-        # At once, even if a request to the hub is unanswered.
-        leave(doctor.main(command.gpu, command.prices))
-    if command.prefetch:
-        prefetch()
-        leave(0)
-    stalls.begin(gather(given_environ()).values)
-    begun = ready_to_train if command.train else started
-    if listener:
-        with begun(APP, "worker.serve.running") as (engines, settings):
-            sweep.begin(settings)
-            serve_http(engines, settings, command.host, listener)
-            leave(0)
-    if command.rp_serve_api or platform_around():
-        processor.name_it_quickly()
-        with begun(APP, "runpod", "job_loop.sdk") as (engines, settings):
-            sweep.begin(settings)
-            serve(engines, settings, test_api=command.rp_serve_api)
-            leave(0)
-    left = command.train and command.test_input is None
-    job = None if left else local.read_job(command.test_input)
-    with begun(APP) as (engines, settings):
+    stalls.begin(call.given.values)
+    left = call.command.train and call.command.test_input is None
+    job = None if left else local.read_job(call.command.test_input)
+    with started(call.given, imports, train=call.command.train) as (engines, settings):
         from worker.app import Worker  # noqa: PLC0415 - see APP
 
         worker = Worker(engines, settings, seconds=math.inf)
         leave(asyncio.run(local.answer(worker, job) if job else local.go_on(worker)))
 
 
-def tell(command: Namespace, error: StartFailed, listener: Listener | None) -> None:
-    """Answer callers with the reason why the worker does not start, then end the process."""
-    end_children()
-    instead = failed.FailedStart(error)
-    log.info("whoever asks is answered so for a while (%s=0: nobody is)", failed.SETTING)
-    if listener:
+def serve_http(call: Call, imports: tuple[str, ...]) -> None:
+    """Answer HTTP requests until a signal, or until the engine dies.
+
+    Raises:
+        WorkerError: the ports can't be opened, or the worker does not start.
+    """
+    # Before anything is loaded: load balancers ask from the first second on.
+    host, ports = call.command.host, Ports.of(call.command.port, process_environ())
+    listener = call.listener = Listener(host, ports)
+    stalls.begin(call.given.values)
+    with started(call.given, imports, train=call.command.train) as (engines, settings):
+        # Only this way to run needs it.
+        from worker.serve import running  # noqa: PLC0415 - see above
+
+        sweep.begin(settings)
+        watch = partial(leave_after_death, engines.died)
+        running.serve(engines, settings, host, listener.take(), leave, watch)
+
+
+def refuse_http(call: Call, instead: FailedStart) -> None:
+    """Answer HTTP requests for a while with the reason why the worker does not start."""
+    # Without it the ports could not be opened.
+    if listener := call.listener:
         from worker.serve import running  # noqa: PLC0415 - only this way to run needs it
 
-        values = gather(given_environ()).values
         try:
             sockets = listener.take()
         except StartFailed as lost:
             logs.write_failure(lost.message)
         else:
-            running.refuse(instead.error, values, command.host, sockets, leave)
-    else:
-        # Without a model's name nobody has written them.
-        export(EXPORTS)
+            host, values = call.command.host, call.given.values
+            running.refuse(instead.error, values, host, sockets, leave)
+
+
+def serve_jobs(call: Call, imports: tuple[str, ...]) -> None:
+    """Take jobs from the platform until it stops the worker, or the engine dies.
+
+    With ``--rp_serve_api`` the SDK serves its own test API instead.
+
+    Raises:
+        WorkerError: the worker does not start.
+    """
+    stalls.begin(call.given.values)
+    processor.name_it_quickly()
+    with started(call.given, imports, train=call.command.train) as (engines, settings):
+        sweep.begin(settings)
+        serve(engines, settings, test_api=call.command.rp_serve_api)
+
+
+def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
+    """Let the SDK run the worker, with the worker's own job loop where that fits the SDK."""
+    with phase("sdk"):
         give_sdk_its_key()
-        from job_loop import Limits, sdk  # noqa: PLC0415 - as in serve
+        # The SDK reads the environment when it is imported. Other ways to run do without it.
+        import runpod  # noqa: PLC0415 - see above
 
-        limits = Limits(
-            failed.AT_ONCE, FAREWELL_S, failed.MOST_VALUES, failed.QUIET_S, failed.LONGEST_S
-        )
-        sdk.answer_for_a_while(instead, limits)
+        from job_loop import JobLoop, Limits, Wire, sdk  # noqa: PLC0415 - likewise
+
+    from worker.app import Worker  # noqa: PLC0415 - see APP
+    from worker.sending import Sending  # noqa: PLC0415 - likewise
+
+    own_loop = queue_around() and not test_api and sdk.fits()
+    wire = Wire(sdk.urls(), sdk.session) if own_loop else None
+    # The SDK's test API, and its own loop, have no way to report progress.
+    sending = Sending.of(settings)
+    report, send = wire.report if wire else None, sending.start if sending else None
+    worker = Worker(engines, settings, report, start=send)
+
+    runpod.serverless.register_fitness_check(fitness.check_of(worker, engines))
+    jobs = TRAININGS_AT_ONCE
+    if engines.serve:
+        jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
+    if wire:
+        limits = Limits(jobs, settings.shutdown_grace_s, settings.max_input_values)
+        sdk.install(JobLoop(worker, wire, limits, engines.died, sdk.in_progress()))
+    else:
+        leaving = (engines.died, sdk.jobs_in_progress)
+        threading.Thread(target=leave_after_death, args=leaving, daemon=True).start()
+    runpod.serverless.start(
+        {
+            "handler": worker.handle,
+            "return_aggregate_stream": True,
+            # A constant: the SDK changes its concurrency only while no job is running.
+            "concurrency_modifier": lambda _: jobs,
+        }
+    )
+    if engines.died.done():
+        leave_after_death(engines.died, lambda: 0)
+
+
+def refuse_jobs(_: Call, instead: FailedStart) -> None:
+    """Answer the platform's jobs for a while with the reason why the worker does not start."""
+    # Without a model's name nobody has written them.
+    export(EXPORTS)
+    give_sdk_its_key()
+    from job_loop import Limits, sdk  # noqa: PLC0415 - as in serve
+
+    limits = Limits(
+        failed_start.AT_ONCE,
+        FAREWELL_S,
+        failed_start.MOST_VALUES,
+        failed_start.QUIET_S,
+        failed_start.LONGEST_S,
+    )
+    sdk.answer_for_a_while(instead, limits)
+
+
+def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
+    """Wait for an engine's death, and exit once the errors of its jobs are posted."""
+    died.result()
+    deadline = time.monotonic() + FAREWELL_S
+    while jobs_left() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    log.critical("the engine died: this worker exits, so that the platform replaces it")
     leave(1)
-
-
-def set_up_log(command: Namespace) -> None:
-    """Set up the log in its format; standard output is no part of it where it has an answer."""
-    serves = command.prefetch or command.serve or command.rp_serve_api or platform_around()
-    streams = (1, 2) if serves and not command.check else (2,)
-    logs.set_up(log_format(), streams, process_environ())
-    for name in ("worker", "job_loop"):
-        logging.getLogger(name).setLevel(logging.INFO)
 
 
 def leave_on_signal(number: int, _: FrameType | None) -> None:
@@ -198,126 +350,21 @@ def end_children() -> None:
         process.kill()
 
 
-def prefetch() -> None:
-    """Download what the settings name in its newest state; needs no GPU.
-
-    Raises:
-        SettingsError: the settings don't say what to download, or there is no directory at the
-            BASE_PATH that they name.
-        StartFailed: something can't be found or downloaded.
-    """
-    bootstrap = Bootstrap.of(gather(given_environ()))
-    mistakes = [*bootstrap.mistakes, *unreadable_volume(bootstrap.given)]
-    if mistakes:
-        raise SettingsError(mistakes)
-    for found in Repositories(bootstrap, newest=True).prefetch():
-        log.info("found: %s", found)
-
-
-@contextlib.contextmanager
-def started(*also_import: str) -> Iterator[tuple[Engines, Settings]]:
-    """Read the settings and start the engines; stop them on leaving.
-
-    Args:
-        also_import: modules to import while the engine starts.
-
-    Raises:
-        SettingsError: all mistakes in the settings.
-        StartFailed: vLLM could not start.
-    """
-    ready = start.ready(offline=True)
-    for warning in ready.warnings:
-        log.warning(warning)
-    # It imports vLLM, which reads variables that were just written.
-    from worker.engine.run.requests import media  # noqa: PLC0415 - likewise
-    from worker.engine.start import launch  # noqa: PLC0415 - see above
-
-    arguments = [media.without_fetcher(engine) for engine in ready.engines]
-    with launch.launched(ready.settings, arguments, also_import, ready.compile_cache) as engines:
-        stalls.end()
-        ahead.end_all()
-        yield engines, ready.settings
-
-
-@contextlib.contextmanager
-def ready_to_train(*_: str) -> Iterator[tuple[Engines, Settings]]:
-    """Read the settings, and find the model that adapters are trained for; as ``started``."""
-    ready = start.ready(offline=True)
-    for warning in ready.warnings:
-        log.warning(warning)
-    from worker.engine.start import launch  # noqa: PLC0415 - as above
-
-    with launch.without_engine(ready.settings, ready.arguments) as engines:
-        stalls.end()
-        ahead.end_all()
-        yield engines, ready.settings
-
-
-def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:
-    """Take jobs from the platform until it stops the worker, or the engine dies.
-
-    With ``test_api`` the SDK serves its own test API instead.
-    """
-    with phase("sdk"):
-        give_sdk_its_key()
-        # The SDK reads the environment when it is imported. Other ways to run do without it.
-        import runpod  # noqa: PLC0415 - see above
-
-        from job_loop import JobLoop, Limits, Wire, sdk  # noqa: PLC0415 - likewise
-
-    from worker.app import Worker  # noqa: PLC0415 - see APP
-    from worker.sending import Sending  # noqa: PLC0415 - likewise
-
-    own_loop = queue_around() and not test_api and sdk.fits()
-    wire = Wire(sdk.urls(), sdk.session) if own_loop else None
-    # The SDK's test API, and its own loop, have no way to report progress.
-    sending = Sending.of(settings)
-    report, start = wire.report if wire else None, sending.start if sending else None
-    worker = Worker(engines, settings, report, start=start)
-
-    runpod.serverless.register_fitness_check(fitness.check_of(worker, engines))
-    jobs = TRAININGS_AT_ONCE
-    if engines.serve:
-        jobs = jobs_at_once(settings.max_concurrency, engines.main.slots)
-    if wire:
-        limits = Limits(jobs, settings.shutdown_grace_s, settings.max_input_values)
-        sdk.install(JobLoop(worker, wire, limits, engines.died, sdk.in_progress()))
-    else:
-        leaving = (engines.died, sdk.jobs_in_progress)
-        threading.Thread(target=leave_after_death, args=leaving, daemon=True).start()
-    runpod.serverless.start(
-        {
-            "handler": worker.handle,
-            "return_aggregate_stream": True,
-            # A constant: the SDK changes its concurrency only while no job is running.
-            "concurrency_modifier": lambda _: jobs,
-        }
-    )
-    if engines.died.done():
-        leave_after_death(engines.died, lambda: 0)
-
-
-def serve_http(engines: Engines, settings: Settings, host: str, listener: Listener) -> None:
-    """Answer HTTP requests until a signal, or until the engine dies."""
-    # Only this way to run needs it.
-    from worker.serve import running  # noqa: PLC0415 - see above
-
-    watch = partial(leave_after_death, engines.died)
-    running.serve(engines, settings, host, listener.take(), leave, watch)
-
-
-def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
-    """Wait for an engine's death, and exit once the errors of its jobs are posted."""
-    died.result()
-    deadline = time.monotonic() + FAREWELL_S
-    while jobs_left() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    log.critical("the engine died: this worker exits, so that the platform replaces it")
-    leave(1)
+# The ways to run; the first that is asked for counts.
+MODES = (
+    Mode(lambda command: command.check, check, streams=(2,)),
+    Mode(lambda command: command.prefetch, prefetch),
+    Mode(lambda command: command.rp_serve_api, serve_jobs, (APP, "runpod", "job_loop.sdk")),
+    Mode(lambda command: command.serve, serve_http, (APP, "worker.serve.running"), refuse_http),
+    Mode(lambda _: queue_around(), serve_jobs, (APP, "runpod", "job_loop.sdk"), refuse_jobs),
+    # A port of the SDK's in place of a queue: nobody waits for it before it is open.
+    Mode(lambda _: platform_around(), serve_jobs, (APP, "runpod", "job_loop.sdk")),
+    Mode(lambda _: True, answer_one, (APP,), streams=(2,)),
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
 elif __name__ == "__mp_main__":
     # A core, or a part of one, that multiprocessing starts from nothing.
     stalls.end_on_signal()

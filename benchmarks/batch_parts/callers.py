@@ -21,6 +21,8 @@ import handler
 from batch_parts import worker as batches
 from batch_parts.sides import CHAT
 from worker.app import Worker
+from worker.settings.environment import given_environ
+from worker.settings.sources import gather
 
 CALLERS = 2
 TOKENS = 16
@@ -97,6 +99,6 @@ async def main(worker: Worker, source: str, seconds: float, rounds: int) -> None
 
 if __name__ == "__main__":
     os.environ.update(batches.environ(*sys.argv[1:4]))
-    with handler.started() as (engines, settings):
+    with handler.started(gather(given_environ())) as (engines, settings):
         served = Worker(engines, settings)
         asyncio.run(main(served, sys.argv[2], float(sys.argv[4]), int(sys.argv[5])))

@@ -20,6 +20,8 @@ import handler
 from batch_parts import memory
 from batch_parts.sides import CHAT, MAX_MODEL_LEN, SLOTS, WARM, WARMUP, write_input
 from worker.app import Worker
+from worker.settings.environment import given_environ
+from worker.settings.sources import gather
 
 
 def job(source: str) -> dict[str, Any]:
@@ -71,5 +73,5 @@ async def main(worker: Worker, source: str, folder: str) -> None:
 
 if __name__ == "__main__":
     os.environ.update(environ(*sys.argv[1:]))
-    with handler.started() as (engines, settings):
+    with handler.started(gather(given_environ())) as (engines, settings):
         asyncio.run(main(Worker(engines, settings), *sys.argv[2:]))

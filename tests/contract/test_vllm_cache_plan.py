@@ -29,7 +29,11 @@ TEXTUAL = [name for name in RECORDED if name != "vision"]
 def plan(name: str, folder: Path, tensor: int = 1, gpu: Gpu = A40, **settings: str) -> CachePlan:
     model = RECORDED[name]
     place = str(model.write(folder / name))
-    engine = options(ONE).parse({"MODEL": place, "TOKENIZER": place, **model.settings, **settings})
+    engine = (
+        options(ONE)
+        .parse({"MODEL": place, "TOKENIZER": place, **model.settings, **settings})
+        .arguments
+    )
     return plan_cache(engine, model.config["architectures"], tensor, gpu)
 
 

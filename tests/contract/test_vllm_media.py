@@ -12,11 +12,12 @@ import pytest
 from support.tables.attacks.media import SESSION, SESSION_PORT
 from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
 
-from worker.engine.arguments import EngineArguments
-from worker.engine.run.requests.media import NOWHERE, without_fetcher
+from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.machine import Machine
+from worker.engine.run.requests.media import EXPORTS, NOWHERE, without_fetcher
 from worker.engine.seam.locations import find
 from worker.media.walker import DENIED_IN_PARTS, NEEDED, URLS
-from worker.settings.environment import process_environ
+from worker.settings.environment import export
 
 # It stands beside this exception, whose module has another name before vLLM 0.32.
 _RENDERING = importlib.import_module(find("ChatTemplateResolutionError").__module__)
@@ -24,6 +25,9 @@ MM_PARSER_MAP = _RENDERING.MM_PARSER_MAP
 
 # Parts that hold no media.
 PLAIN = {"text", "thinking", "input_text", "output_text", "refusal", "tool_reference"}
+
+
+HERE = StartContext(Machine(cpu=True))
 
 
 def arguments(**options: object) -> EngineArguments:
@@ -37,14 +41,11 @@ def test_every_type_of_part_that_vllm_reads_is_known() -> None:
 
 
 def test_vllm_may_fetch_from_nowhere_by_itself() -> None:
-    closed = without_fetcher(arguments(allowed_local_media_path="/")).vllm
+    closed = without_fetcher(arguments(allowed_local_media_path="/"), HERE).vllm
     assert (closed.allowed_media_domains, closed.allowed_local_media_path) == ([NOWHERE], "")
     # The hosts that the operator names stay.
-    named = without_fetcher(arguments(allowed_media_domains=["example.com"])).vllm
+    named = without_fetcher(arguments(allowed_media_domains=["example.com"]), HERE).vllm
     assert named.allowed_media_domains == ["example.com"]
-    assert process_environ()["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
-    assert process_environ()["VLLM_MAX_IMAGE_PIXELS"] == "40000000"
-    assert process_environ()["OPENCV_FFMPEG_CAPTURE_OPTIONS"].startswith("format_whitelist;mov,")
 
 
 def test_a_closed_fetcher_asks_nobody() -> None:
@@ -72,7 +73,7 @@ def is_open(port: int) -> bool:
 
 
 def test_text_that_vllm_gets_as_a_video_opens_no_port() -> None:
-    without_fetcher(arguments())
+    export(EXPORTS)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

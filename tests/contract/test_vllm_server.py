@@ -41,7 +41,7 @@ CLIENT: Any = SimpleNamespace(model_config=None, errored=False, renderer=RENDERE
 @pytest.fixture(scope="module")
 def built() -> Server:
     """The server of a model that generates text."""
-    arguments = Options().parse({"MODEL": "org/name"}).vllm
+    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm
     built = Server(CLIENT, arguments, ("generate",), Media(Limits(), Fetcher(), ["image"]))
     CLIENT.model_config = SimpleNamespace(max_model_len=10_000)
     return built
@@ -114,9 +114,9 @@ def test_the_document_describes_the_routes_whose_keys_are_known(built: Server) -
 
 
 def test_a_model_in_a_directory_is_listed_by_its_name_there(tmp_path: Path) -> None:
-    arguments = Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).vllm
+    arguments = Options().parse({"MODEL": str(tmp_path), "SERVED_MODEL_NAME": "a"}).arguments.vllm
     assert module._without_path(arguments).model == tmp_path.name
-    arguments = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).vllm
+    arguments = Options().parse({"MODEL": "org/name", "SERVED_MODEL_NAME": "a"}).arguments.vllm
     assert module._without_path(arguments) is arguments
 
 

@@ -37,12 +37,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def launched(settings: Settings, **options: str) -> "Iterator[InProcessEngine]":
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     # Imported here: it takes seconds, and tests of other folders do without it.
+    from worker.engine.arguments import StartContext  # noqa: PLC0415 - likewise
     from worker.engine.options import Options  # noqa: PLC0415 - likewise
     from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
-    from worker.engine.start import launch  # noqa: PLC0415 - see above
+    from worker.engine.start import Start, launch  # noqa: PLC0415 - likewise
 
-    arguments = Options().parse({"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024", **options})
-    with launch.launched(settings, [arguments]) as engines:
+    known = Options()
+    values = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024", **options}
+    engine = known.parse(values).arguments
+    with launch.launched(Start(settings, (engine,), StartContext(known.machine))) as engines:
         assert isinstance(engines.main, InProcessEngine)
         yield engines.main
 

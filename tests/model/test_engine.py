@@ -229,7 +229,7 @@ def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: 
 def candidate(settings: Settings, **options: str) -> Candidate:
     name = settings.model_name
     snapshot = locate(Wanted(name), Places(Path("/nowhere")))
-    return Candidate.of(Options().parse({"MODEL": name, **options}), snapshot)
+    return Candidate.of(Options().parse({"MODEL": name, **options}).arguments, snapshot)
 
 
 def reported(engine: InProcessEngine, label: str) -> int:

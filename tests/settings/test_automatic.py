@@ -13,7 +13,7 @@ from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, fitting_tensor_parallel_size
 from worker.engine.seam.locations import find
 from worker.engine.start import Start
-from worker.engine.start.configuring import with_fitting_tensor_parallel_size
+from worker.engine.start.steps import with_fitting_tensor_parallel_size
 from worker.engine.summary import defaults
 
 ONE = gpus(1)
@@ -138,7 +138,7 @@ def test_only_an_unset_size_is_made_to_fit_the_two_heads_of_the_model(
     settings: dict[str, str], size: int, choice: str | None, demo_model: Path, read: Read
 ) -> None:
     result = read(gpus(3), MODEL_NAME=str(demo_model), **settings)
-    arguments = with_fitting_tensor_parallel_size(result.arguments)
+    arguments = with_fitting_tensor_parallel_size(result.arguments, result.context)
     assert arguments.vllm.tensor_parallel_size == size
     shown = {one.name: f"{one.value}: {one.reason}" for one in arguments.defaults}
     assert shown.get("TENSOR_PARALLEL_SIZE") == choice

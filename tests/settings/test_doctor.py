@@ -13,6 +13,8 @@ from support.processes.commands import HOME
 
 from worker import doctor
 from worker.doctor.findings import Finding, failed, render
+from worker.settings.environment import given_environ
+from worker.settings.sources import gather
 
 
 class Report:
@@ -47,7 +49,7 @@ def examine(tmp_path: Path, doctors_hub: Hub, monkeypatch: pytest.MonkeyPatch) -
     def examine(**settings: str) -> Report:
         os.environ.clear()
         os.environ.update(HOME, HF_HOME=str(tmp_path / "hf"), **settings)
-        return Report(list(doctor.examine()))
+        return Report(list(doctor.examine(gather(given_environ()))))
 
     return examine
 

@@ -4,6 +4,7 @@ import functools
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 import vllm.envs
 from listed import GPU, Catalogue
@@ -11,11 +12,12 @@ from support.releases import of_the_pinned
 from support.settings import read_settings
 from table import LIBRARIES, ROWS, Row
 
+from worker.engine.arguments import StartContext
 from worker.engine.machine import Machine
 from worker.engine.options import Options
 from worker.engine.options.combinations import NEEDS
 from worker.engine.options.excluded import IDLE
-from worker.engine.start import load_strategy as read_ahead
+from worker.engine.start import loading
 from worker.engine.start.configuring import configure
 from worker.engine.start.needs import wanted_by_arguments, wanted_by_settings
 from worker.settings import Settings
@@ -163,9 +165,13 @@ def test_the_settings_name_what_vllm_needs(environ: dict[str, str]) -> None:
 def test_weights_on_a_network_disk_are_read_ahead(
     demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mounts = tmp_path / "mounts"
+    mounts = tmp_path / "self" / "mounts"
+    mounts.parent.mkdir()
     mounts.write_text(f"/dev/root / ext4 rw 0 0\nvolume {demo_model.resolve()} fuse.mfs rw 0 0\n")
-    monkeypatch.setattr(read_ahead, "MOUNTS", mounts)
-    changed, config = configure(Options().parse({"MODEL": str(demo_model)}))
+    known = Options()
+    parsed = known.parse({"MODEL": str(demo_model)})
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    monkeypatch.setattr(loading, "available_memory", lambda: 1 << 40)
+    changed, config = configure(parsed.arguments, StartContext(known.machine))
     assert config.load_config.safetensors_load_strategy == "prefetch"
     assert "SAFETENSORS_LOAD_STRATEGY" in [default.name for default in changed.defaults]

@@ -21,6 +21,8 @@ from support.tables.starts import NOWHERE, ON_CPUS, PAIRS, SAMPLE, Pair, environ
 from worker import doctor
 from worker.doctor.findings import failed, render
 from worker.doctor.gpus import report
+from worker.settings.environment import given_environ
+from worker.settings.sources import gather
 
 OF_SIZES = since("0.31", "vLLM did not say which sizes of blocks there are")
 
@@ -71,7 +73,7 @@ def _in_its_environment(
 
 
 def here() -> tuple[bool, str]:
-    findings = list(doctor.examine())
+    findings = list(doctor.examine(gather(given_environ())))
     return failed(findings), " ".join(render(findings).split())
 
 
@@ -79,7 +81,7 @@ def for_gpus(gpus: str) -> tuple[bool, str]:
     # A file, since vLLM 0.29 closes standard output for a while, by its descriptor.
     with TemporaryFile("w+") as output:
         with contextlib.redirect_stdout(output):
-            status = report.main(gpus, None)
+            status = report.main(gather(given_environ()), gpus, None)
         output.seek(0)
         return status != 0, " ".join(output.read().split())
 

@@ -37,7 +37,7 @@ def options(on: Machine) -> Options:
 
 
 def arguments(on: Machine = CPU, **settings: str) -> EngineArguments:
-    return options(on).parse({"MODEL": "org/name", **settings})
+    return options(on).parse({"MODEL": "org/name", **settings}).arguments
 
 
 def candidate(

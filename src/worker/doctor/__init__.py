@@ -18,10 +18,10 @@ from worker.engine import start
 from worker.engine.arguments import EngineArguments
 from worker.engine.start.bootstrap import Bootstrap
 from worker.errors import WorkerError
-from worker.settings.environment import export, given_environ, overwrite, process_environ, remove
+from worker.settings.environment import export, overwrite, process_environ, remove
 from worker.settings.mistakes import SettingsError
 from worker.settings.names import EMBEDDER
-from worker.settings.sources import gather
+from worker.settings.sources import Given
 
 if TYPE_CHECKING:
     # Imported only once what the hub's library and vLLM read is in the environment.
@@ -45,10 +45,11 @@ _QUIET = {
 Judges = Callable[["Judge"], Iterator[Finding]]
 
 
-def main(gpu: str = "", prices: str = "") -> int:
+def main(given: Given, gpu: str = "", prices: str = "") -> int:
     """Print the findings; return 1 if the worker would not start, else 0.
 
     Args:
+        given: all settings that are set.
         gpu: judge these GPUs in place of this machine's (``--gpu``).
         prices: a file of what they cost an hour, if any.
 
@@ -61,8 +62,8 @@ def main(gpu: str = "", prices: str = "") -> int:
     if gpu:
         from worker.doctor.gpus import report  # noqa: PLC0415 - it is rarely needed
 
-        return report.main(gpu, Path(prices) if prices else None)
-    findings = list(examine())
+        return report.main(given, gpu, Path(prices) if prices else None)
+    findings = list(examine(given))
     sys.stdout.write(render(findings))
     return int(failed(findings))
 
@@ -82,14 +83,17 @@ class _Read:
     findings: list[Finding]
 
 
-def examine(on: "Machine | None" = None, judges: Judges | None = None) -> Iterator[Finding]:
+def examine(
+    given: Given, on: "Machine | None" = None, judges: Judges | None = None
+) -> Iterator[Finding]:
     """Check everything, and yield all findings.
 
     Args:
+        given: all settings that are set.
         on: what engines are to run on; by default this machine.
         judges: says whether the models fit, in place of the estimate for this machine.
     """
-    bootstrap = Bootstrap.of(gather(given_environ()))
+    bootstrap = Bootstrap.of(given)
     lookups = _lookups(bootstrap)
     read = _read(bootstrap, on)
     yield from read.findings
@@ -103,30 +107,29 @@ def _read(bootstrap: Bootstrap, on: "Machine | None") -> _Read:
     try:
         read = start.read(bootstrap, on)
     except SettingsError as error:
-        return _without_mistakes(error, on)
+        return _without_mistakes(bootstrap.given, error, on)
     except WorkerError as error:
         return _Read(None, {}, [Finding(Level.FAIL, "vLLM", error.message)])
     accepted = Finding(Level.OK, "settings", f"{', '.join(read.accepted)}: accepted")
     return _Read(read, dict(process_environ()), [accepted, *_warnings(read.warnings)])
 
 
-def _without_mistakes(error: SettingsError, on: "Machine | None") -> _Read:
+def _without_mistakes(given: Given, error: SettingsError, on: "Machine | None") -> _Read:
     """Report the mistakes, and read the rest as if those settings were not set."""
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
     # A setting that is made of several variables has the names of all of them.
     names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
-    rest = {name: value for name, value in given_environ().items() if name not in names}
     for name in names:
         # vLLM reads some of them itself.
         remove(name)
     read = None
     if _imported():
         with contextlib.suppress(WorkerError):
-            read = start.read(Bootstrap.of(gather(rest)), on)
+            read = start.read(Bootstrap.of(given.without(names)), on)
     if read:
         text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
-    return _Read(read, rest, [*wrong, *_warnings(error.warnings)])
+    return _Read(read, dict(process_environ()), [*wrong, *_warnings(error.warnings)])
 
 
 def _imported() -> bool:
@@ -172,9 +175,9 @@ def _engines(
         found = lookups.model(prefix, engine)
         findings = [*_snapshot(found, engine)]
         besides = {part: lookups.result(part.wanted) for part in parts.get(prefix, ())}
-        if engine and found and not isinstance(found, Finding):
+        if read.start and engine and found and not isinstance(found, Finding):
             gpu = on.gpus[0] if judges else None
-            model, refused = _judged(engine, found, besides, read, gpu)
+            model, refused = _judged(engine, found, besides, read.start, read.environ, gpu)
             candidates.append(model)
             # Without what was refused the rest of the topic is of no interest.
             over = {finding.topic for finding in refused}
@@ -194,7 +197,8 @@ def _judged(
     engine: EngineArguments,
     snapshot: "Snapshot",
     besides: "Mapping[Part, Snapshot | Finding]",
-    read: _Read,
+    ready: start.Start,
+    environ: Mapping[str, str],
     gpu: "Gpu | None",
 ) -> "tuple[Candidate, list[Finding]]":
     """Return an engine without the settings for which a start refuses it, and the refusals."""
@@ -209,10 +213,9 @@ def _judged(
     known = model.config or model.local
     if not known or (model.architectures and not model.runnable):
         return model, []
-    overwrite(fit.ALLOW_LONG, read.environ.get(fit.ALLOW_LONG, "0"))
+    overwrite(fit.ALLOW_LONG, environ.get(fit.ALLOW_LONG, "0"))
     found = {part: None if isinstance(at, Finding) else at for part, at in besides.items()}
-    system_prompt = read.start.settings.system_prompt if read.start else None
-    accepted, refused = rehearse(model, found, system_prompt, gpu)
+    accepted, refused = rehearse(model, found, ready.context, ready.settings.system_prompt, gpu)
     overwrite(fit.ALLOW_LONG, "0")
     return (Candidate.of(accepted, snapshot) if refused else model), refused
 

@@ -11,7 +11,7 @@ from typing import Any
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.parts import Part
-from worker.engine.arguments import EngineArguments
+from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Gpu
 from worker.engine.model_config import load_classes
 from worker.engine.start import configuring
@@ -43,6 +43,7 @@ _READ_FROM_FILES = frozenset({"CONFIG_FORMAT", "GENERATION_CONFIG", "TOKENIZER_M
 def rehearse(
     model: Candidate,
     parts: Mapping[Part, Snapshot | None],
+    context: StartContext,
     system_prompt: str | None = None,
     gpu: Gpu | None = None,
 ) -> tuple[EngineArguments, list[Finding]]:
@@ -51,6 +52,7 @@ def rehearse(
     Args:
         model: the engine, whose model vLLM has code for.
         parts: what it loads besides the model, where it is now; None if it can't be had.
+        context: for the steps of the start.
         system_prompt: opens conversations that have no system message.
         gpu: what it is to run on, if not on this machine.
 
@@ -62,7 +64,7 @@ def rehearse(
         names: dict[str, str] = {}
         placed = _placed(model, parts, stack, names)
         also = renders(system_prompt) if _has_tokenizer(model, parts) else None
-        for refusal in configuring.refusals(placed, also, gpu):
+        for refusal in configuring.refusals(placed, context, also, gpu):
             if refusal.unset == ("MAX_MODEL_LEN",) and model.pools and not model.local:
                 # What it takes depends on files that are not here: the check of the context warns.
                 continue
@@ -72,7 +74,8 @@ def rehearse(
                 continue
             if finding := _finding(model, refusal, names):
                 findings.append(_not_for_certain(finding) if gpu and refusal.unlike else finding)
-    left_out = [model.engine.setting(name) for name in sorted(model.engine.given - engine.given)]
+    refused = sorted(model.engine.given.keys() - engine.given.keys())
+    left_out = [model.engine.setting(name) for name in refused]
     if findings and left_out:
         text = f"{findings[-1].text}\nwhat follows is judged without {', '.join(left_out)}"
         findings[-1] = replace(findings[-1], text=text)

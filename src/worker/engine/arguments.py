@@ -6,7 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from worker.engine.machine import Machine
 from worker.settings.environment import Default
+from worker.store import Found, Wanted
+
+
+@dataclass(frozen=True)
+class StartContext:
+    """What the steps of a start may look at besides an engine's arguments.
+
+    Attributes:
+        machine: what the engine will run on.
+        found: the directories of repositories.
+        fast_load: whether a loader may be chosen that reads around the page cache (FAST_LOAD).
+        trains: whether the worker only trains adapters, and starts no engine.
+    """
+
+    machine: Machine
+    found: Mapping[Wanted, Found] = field(default_factory=dict)
+    fast_load: bool = False
+    trains: bool = False
 
 
 @dataclass(frozen=True)
@@ -17,8 +36,8 @@ class EngineArguments:
         vllm: vLLM's own, as its parser makes them. Never changed: ``with_options`` makes a copy.
         model_name: the model as the operator named it; ``vllm.model`` is where it was found.
         prefix: of the names of this engine's settings.
-        given: names of the options that the operator set, whatever their values.
-        extra: those of them that are set in VLLM_EXTRA_ARGS.
+        given: the options that the operator set, as text by their names.
+        extra: names of those that are set in VLLM_EXTRA_ARGS.
         defaults: values that the worker chose for options left unset.
         origin: where the model was found, if the store looked for it.
         commit: of the model's repository, if it was found by one.
@@ -28,7 +47,7 @@ class EngineArguments:
     vllm: Namespace
     model_name: str
     prefix: str = ""
-    given: frozenset[str] = frozenset()
+    given: Mapping[str, str] = field(default_factory=dict)
     extra: frozenset[str] = frozenset()
     defaults: tuple[Default, ...] = ()
     origin: str | None = None

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -22,6 +23,7 @@ from worker.offline.inputs import (
     sampling_params_of,
     warn_once,
 )
+from worker.settings.sources import gather
 from worker.settings.values import text
 
 T = TypeVar("T")
@@ -84,17 +86,17 @@ class LLM:
             **engine_args,
         }
         environ = {name.upper(): text(value) for name, value in values.items()}
-        read = start.ready(environ)
+        ready = start.ready(gather(environ))
         try:
-            check_known(engine_args, read.options)
+            check_known(engine_args, ready.options)
             # vLLM can be imported only now.
             from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
             from worker.engine.start import launch  # noqa: PLC0415 - see above
 
             stack = contextlib.ExitStack()
-            engines = stack.enter_context(
-                launch.launched(read.settings, [read.arguments], compile_cache=read.compile_cache)
-            )
+            # Scripts have no embedder.
+            ready = replace(ready, engines=ready.engines[:1])
+            engines = stack.enter_context(launch.launched(ready))
         finally:
             start.ahead.end_all()
         assert isinstance(engines.main, InProcessEngine)  # for the type checker

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -65,6 +65,13 @@ class Given:
         if says(self.values.get("DISABLE_LOG_REQUESTS"), False):
             bare["ENABLE_LOG_REQUESTS"] = "1"
         return {ALIASES.get(name, name): value for name, value in bare.items()}
+
+    def without(self, names: Collection[str]) -> "Given":
+        """Return the settings without some of them, in the operator's spelling of their names."""
+        left = {name for name, written in self.written.items() if written not in names}
+        values = {name: value for name, value in self.values.items() if name in left}
+        extra = () if EXTRA_ARGS in names else self.extra
+        return replace(self, values=values, extra=extra, mistakes=())
 
     def as_written(self, mistake: Mistake) -> Mistake:
         """Return a mistake with the operator's spelling of the name, and the file it is in."""

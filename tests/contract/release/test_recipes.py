@@ -79,7 +79,7 @@ def test_the_page_of_pools_says_what_the_check_finds_on_any_processor(
         engine = options(Machine(cpu=False, gpus=(Gpu("", 0),))).parse(
             {"MODEL": str(place), **model.settings}
         )
-        judge = Judge([Candidate.of(engine, locate(Wanted(str(place)), Places(place)))])
+        judge = Judge([Candidate.of(engine.arguments, locate(Wanted(str(place)), Places(place)))])
         cells = (cell(judge.verdict(asked.choice(pool))) for pool in POOLS)
         rows.append([f"`{model.name}`", name, *cells])
     check_table(ROOT / "docs" / "gpus.md", ("model", "kind", *POOLS), rows)

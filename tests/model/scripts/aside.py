@@ -80,13 +80,16 @@ async def absences(engines: Engines, settings: Settings) -> None:
 
 def main(model: str) -> None:
     # Imported here, as in production: vLLM reads the environment.
-    from worker.engine import options  # noqa: PLC0415 - see above
-    from worker.engine.start import launch  # noqa: PLC0415 - see above
+    from worker.engine.arguments import StartContext  # noqa: PLC0415 - see above
+    from worker.engine.options import Options  # noqa: PLC0415 - see above
+    from worker.engine.start import Start, launch  # noqa: PLC0415 - see above
 
     # No restart is spent.
     settings = Settings.from_env({"MODEL_NAME": model, "MAX_ENGINE_RESTARTS": "0"})
     environ = {"MODEL": model, "MAX_MODEL_LEN": "1024", "SERVED_MODEL_NAME": "demo"}
-    with launch.launched(settings, [options.Options().parse(environ)]) as engines:
+    options = Options()
+    engine = options.parse(environ).arguments
+    with launch.launched(Start(settings, (engine,), StartContext(options.machine))) as engines:
         asyncio.run(absences(engines, settings))
 
 

@@ -1,7 +1,5 @@
 """The worker with an SDK that lacks a name that the worker's job loop uses."""
 
-import sys
-
 import handler
 from worker.engine import Engines
 from worker.settings import Settings
@@ -19,4 +17,4 @@ def serve_without_a_name(engines: Engines, settings: Settings, *, test_api: bool
 
 
 handler.serve = serve_without_a_name
-sys.exit(handler.main())
+handler.main()

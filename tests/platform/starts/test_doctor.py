@@ -21,7 +21,9 @@ from vllm.platforms.interface import UnspecifiedPlatform
 vllm.platforms._current_platform = UnspecifiedPlatform()
 sys.path.insert(0, "src")
 from worker import doctor
-sys.exit(doctor.main())
+from worker.settings.environment import given_environ
+from worker.settings.sources import gather
+sys.exit(doctor.main(gather(given_environ())))
 """
 
 pytestmark = pytest.mark.usefixtures("demo_model")

@@ -55,7 +55,7 @@ def small(config: dict[str, Any]) -> dict[str, Any]:
 def engine(model: Recorded, folder: Path) -> EngineArguments:
     (folder / "config.json").write_text(json.dumps(small(model.config)))
     given = {"MODEL": str(folder), "TOKENIZER": str(folder), **_SETTINGS, **model.settings}
-    return options(CPU).parse(given)
+    return options(CPU).parse(given).arguments
 
 
 def pages(specs: Any) -> dict[str, list[Any]]:

@@ -14,6 +14,7 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, failed, summary
 from worker.doctor.memory import GIB
 from worker.doctor.rehearsal import rehearse
+from worker.engine.arguments import StartContext
 from worker.store import File, Origin, Snapshot
 
 OK, WARN, FAIL, UNKNOWN = Level.OK, Level.WARN, Level.FAIL, Level.UNKNOWN
@@ -152,26 +153,26 @@ def test_the_report_shows_where_a_model_is_found_and_where_it_is_not() -> None:
 
 def test_a_parser_of_reasoning_does_not_need_the_tokenizer_of_a_model_that_is_not_here() -> None:
     model = candidate(CPU, REASONING_PARSER="qwen3", DTYPE="bfloat16")
-    assert rehearse(model, {}) == (model.engine, [])
+    assert rehearse(model, {}, StartContext(CPU)) == (model.engine, [])
 
 
 def test_the_context_of_an_embedder_that_is_not_here_is_in_doubt() -> None:
     settings = {"RUNNER": "pooling", "MAX_MODEL_LEN": "1024"}
     model = candidate(CPU, RECORDED["embedder"].config, **settings)
-    accepted, findings = rehearse(model, {})
+    accepted, findings = rehearse(model, {}, StartContext(CPU))
     assert findings == []
     assert only(fit.context(model, {})).level is WARN
     assert "MAX_MODEL_LEN" in accepted.given
 
 
 def test_a_context_that_the_configuration_alone_forbids_is_refused() -> None:
-    accepted, (refused,) = rehearse(candidate(CPU, MAX_MODEL_LEN="200000"), {})
+    accepted, (refused,) = rehearse(candidate(CPU, MAX_MODEL_LEN="200000"), {}, StartContext(CPU))
     assert (refused.level, refused.topic) == (FAIL, "context")
     assert "MAX_MODEL_LEN" not in accepted.given
 
 
 def test_a_format_whose_files_are_not_here_is_unknown() -> None:
-    _, (refused,) = rehearse(candidate(CPU, CONFIG_FORMAT="mistral"), {})
+    _, (refused,) = rehearse(candidate(CPU, CONFIG_FORMAT="mistral"), {}, StartContext(CPU))
     assert refused.level is UNKNOWN
 
 

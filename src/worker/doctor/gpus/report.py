@@ -12,8 +12,8 @@ from worker.doctor.findings import Finding, Level, failed, listed, render, summa
 from worker.doctor.gpus import asked
 from worker.doctor.gpus.asked import ALL, Choice
 from worker.doctor.gpus.verdicts import Fit, Verdict
-from worker.settings.environment import given_environ, overwrite
-from worker.settings.sources import gather
+from worker.settings.environment import overwrite
+from worker.settings.sources import Given
 
 if TYPE_CHECKING:
     # It imports vLLM.
@@ -41,10 +41,11 @@ _UNSEEN = Finding(
 _HELD = (Fit.FITS, Fit.SHORTER)
 
 
-def main(gpu: str, prices: Path | None) -> int:
+def main(given: Given, gpu: str, prices: Path | None) -> int:
     """Print the verdict on a GPU, or on all pools; return 1 if it, or none of them, would do.
 
     Args:
+        given: all settings that are set.
         gpu: as ``--gpu`` names it.
         prices: what a GPU of a pool costs an hour; None if that is not to be told.
 
@@ -54,27 +55,27 @@ def main(gpu: str, prices: Path | None) -> int:
     cost = asked.read_prices(prices) if prices else {}
     overwrite(TARGET, "cpu")
     if gpu.strip().lower() != ALL:
-        return _one(asked.choice(gpu), cost)
-    return _all(asked.pools(_gpus()), cost)
+        return _one(given, asked.choice(gpu), cost)
+    return _all(given, asked.pools(_gpus(given)), cost)
 
 
-def _one(choice: Choice, prices: Mapping[str, float]) -> int:
+def _one(given: Given, choice: Choice, prices: Mapping[str, float]) -> int:
     def judges(judge: "Judge") -> Iterator[Finding]:
         yield from (finding(judge.verdict(choice), prices), _UNSEEN)
 
-    findings = list(doctor.examine(choice.machine, judges))
+    findings = list(doctor.examine(given, choice.machine, judges))
     sys.stdout.write(render(findings))
     return int(failed(findings))
 
 
-def _all(pools: Sequence[Choice], prices: Mapping[str, float]) -> int:
+def _all(given: Given, pools: Sequence[Choice], prices: Mapping[str, float]) -> int:
     verdicts: list[Verdict] = []
 
     def judges(judge: "Judge") -> Iterator[Finding]:
         verdicts.extend(chain.from_iterable(map(judge.verdicts, pools)))
         yield _UNSEEN
 
-    findings = list(doctor.examine(pools[-1].machine, judges))
+    findings = list(doctor.examine(given, pools[-1].machine, judges))
     holding = any(verdict.fit is not Fit.NO for verdict in verdicts)
     where = " on those that hold the model" if holding else " on none of them"
     # There are none if no model could be had, which a finding says.
@@ -143,8 +144,8 @@ def _price(choice: Choice, prices: Mapping[str, float]) -> str:
     return f"{prices[choice.pool] * choice.count:.2f}" if choice.pool in prices else ""
 
 
-def _gpus() -> int:
+def _gpus(given: Given) -> int:
     """Return how many GPUs the settings ask for, at least."""
-    options = gather(given_environ()).options("")
+    options = given.options()
     sizes = (options.get(name, "1") for name in _SIZES)
     return math.prod(int(size) for size in sizes if size.isdecimal() and size != "0")

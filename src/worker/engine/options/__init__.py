@@ -4,23 +4,21 @@ import argparse
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import vllm.config
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.gpus import GPU_SHARE, too_many
 from worker.engine.machine import Machine, this_machine
-from worker.engine.options.automatic import automatic, served_names
-from worker.engine.options.combinations import AUTO, contradictions, idle
+from worker.engine.options.automatic import GPU_SHARE, automatic, served_names
+from worker.engine.options.combinations import AUTO, idle
 from worker.engine.options.excluded import DENIED, IDLE, REFUSED
 from worker.engine.options.extra import read_extra
 from worker.engine.options.option import WRONG, Option, why
 from worker.engine.seam.locations import find
 from worker.engine.variables import NAMES
 from worker.settings.environment import Default
-from worker.settings.mistakes import Mistake, SettingsError, collected
+from worker.settings.mistakes import Mistake, collected
 from worker.settings.names import EMBEDDER
 from worker.settings.values import redact
 
@@ -33,6 +31,16 @@ class _Parser(find("FlexibleArgumentParser")):  # type: ignore[misc]  # find ret
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
+
+
+class Parsed(NamedTuple):
+    """An engine's arguments without the wrong values, and a mistake for each of these.
+
+    Mistakes have the options' names, without the prefix of the engine's settings.
+    """
+
+    arguments: EngineArguments
+    mistakes: list[Mistake]
 
 
 class Options:
@@ -87,8 +95,8 @@ class Options:
         prefix: str = "",
         gpu_share: float = GPU_SHARE,
         extra: Sequence[str] = (),
-    ) -> EngineArguments:
-        """Turn variables into vLLM's own arguments.
+    ) -> Parsed:
+        """Turn variables into vLLM's own arguments, each value on its own.
 
         Args:
             values: non-blank texts by the options' names (``Given.options``); other names are
@@ -96,9 +104,6 @@ class Options:
             prefix: of the names of the engine's settings.
             gpu_share: share of a GPU's memory, where it is unset.
             extra: words of VLLM_EXTRA_ARGS, which win over the values.
-
-        Raises:
-            SettingsError: all mistakes, with the prefix in their names.
         """
         mistakes: list[Mistake] = []
         right = self._right(values, mistakes)
@@ -116,17 +121,11 @@ class Options:
             vllm=options,
             model_name=options.model,
             prefix=prefix,
-            given=frozenset(given),
+            given=given,
             extra=frozenset(from_extra),
             defaults=tuple(defaults),
         )
-        mistakes += contradictions(arguments, given)
-        mistakes += too_many(options, given, self.machine)
-        if mistakes:
-            raise SettingsError(
-                [replace(mistake, name=prefix + mistake.name) for mistake in mistakes]
-            )
-        return arguments
+        return Parsed(arguments, mistakes)
 
     def _right(self, values: Mapping[str, str], mistakes: list[Mistake]) -> dict[str, str]:
         """Check each value on its own, and return those of options that accept theirs."""

@@ -5,20 +5,25 @@ import os
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
 from worker.settings.environment import Default, export
+from worker.settings.mistakes import Mistake, SettingsError
+from worker.settings.names import EMBEDDER
 from worker.settings.values import is_directory
 
 # Variables for a CPU. vLLM runs the executor inside the core's process only if the second is 0.
 CPU_EXPORTS = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
+SHARE = "GPU_MEMORY_UTILIZATION"
+# Shares of a GPU's memory: of all engines together, and of an embedder. An embedder has no cache
+# that grows with its share, and most are small.
+GPU_SHARE = 0.95
+EMBEDDER_SHARE = 0.1
+SHARES = {"": GPU_SHARE, EMBEDDER: EMBEDDER_SHARE}
+
 # By its name, since it is vLLM that imports it.
 CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
-
-RENDERERS = "RENDERER_NUM_WORKERS"
 
 # vLLM's own default checks each request with the backend that takes it, and holds all of them to
 # the backend of the first: an answer may then be one that its schema forbids.
@@ -39,6 +44,35 @@ def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> l
     defaults = _for_cpu(given) if machine.cpu else _for_gpus(given, len(machine.gpus), gpu_share)
     defaults += [LONGEST, ONE_BACKEND]
     return [default for default in defaults if default.name not in given]
+
+
+def divide_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[str, float]:
+    """Divide a GPU's memory between two engines, each of which takes its share at the start.
+
+    Args:
+        main: options that are set for the model.
+        embedder: options that are set for the embedder.
+
+    Returns:
+        Their shares, by the prefix of their settings' names.
+
+    Raises:
+        SettingsError: the shares that are set leave too little.
+    """
+    try:
+        embedders = float(embedder.get(SHARE, EMBEDDER_SHARE))
+        share = float(main.get(SHARE, GPU_SHARE - embedders))
+    except ValueError:
+        # vLLM's parser reports it, with what is accepted.
+        return SHARES
+    if share <= 0 or share + embedders > 1:
+        advice = f"with {SHARE}={share:g} for the model there is no room for it: at most 1 together"
+        if embedders == EMBEDDER_SHARE and SHARE in main:
+            advice = f"with {embedders:g} for the embedder there is not enough: at most 1 together"
+            example = f"{1 - embedders:g}"
+            raise SettingsError([Mistake(SHARE, f"{share:g}", advice, example)])
+        raise SettingsError([Mistake(EMBEDDER + SHARE, f"{embedders:g}", advice)])
+    return {"": round(share, 6), EMBEDDER: embedders}
 
 
 def served_names(options: Namespace) -> list[str]:
@@ -62,21 +96,6 @@ def fitting_tensor_parallel_size(gpus: int, heads: int) -> int:
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
 
 
-def with_renderer_workers(arguments: EngineArguments, model_config: Any) -> EngineArguments:
-    """Let vLLM tokenize in two threads, so that long texts never have all of them.
-
-    Args:
-        arguments: of an engine.
-        model_config: vLLM's, made of them, which is changed likewise. vLLM refuses several threads
-            for models that embed or rank what they see: their cache takes one.
-    """
-    pools_media = model_config.runner_type == "pooling" and model_config.multimodal_config
-    if RENDERERS in arguments.given or model_config.skip_tokenizer_init or pools_media:
-        return arguments
-    model_config.renderer_num_workers = 2
-    return arguments.with_default(Default(RENDERERS, "2", "one of them is free of long texts"), 2)
-
-
 def _for_cpu(given: Mapping[str, str]) -> list[Default]:
     """Choose what starts fast and runs on any CPU."""
     written = export(CPU_EXPORTS)
@@ -94,7 +113,7 @@ def _for_cpu(given: Mapping[str, str]) -> list[Default]:
 
 def _for_gpus(given: Mapping[str, str], gpus: int, share: float) -> list[Default]:
     reason = "the worker has the GPU for itself"
-    defaults = [Default("GPU_MEMORY_UTILIZATION", f"{share:g}", reason)]
+    defaults = [Default(SHARE, f"{share:g}", reason)]
     if gpus > 1:
         size = max(1, gpus // _other_parallelism(given))
         defaults.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{gpus} GPUs are there"))

@@ -100,7 +100,7 @@ class InProcessEngine:
         adapters = Adapters(settings.base_path, client, server.state)
         # From the model's generation_config; it applies to the raw path only if it was asked for.
         own = client.model_config.get_diff_sampling_param()
-        applies = arguments.given & {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
+        applies = arguments.given.keys() & {"GENERATION_CONFIG", "OVERRIDE_GENERATION_CONFIG"}
         self.generation = Generation(
             client,
             server,

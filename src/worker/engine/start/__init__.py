@@ -1,8 +1,6 @@
-"""Reads and checks everything that engines are started with, and reports all mistakes at once.
+"""A start: ``ready`` reads the settings and finds the models, ``launch`` starts the engines.
 
-Checks stand in four places: names in ``worker.settings.names``; values where each is converted
-(``worker.settings``, ``worker.engine.options.option``, ``worker.engine.variables``); combinations
-in ``worker.engine.options.combinations``; what the machine can't give in ``worker.engine.gpus``.
+``tables`` lists the steps that arguments go through, all checks, and what follows a failure.
 """
 
 import contextlib
@@ -12,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from worker.compile_cache import CompileCache, prepare
-from worker.engine.arguments import EngineArguments
-from worker.engine.gpus import EMBEDDER_SHARE, GPU_SHARE, divide_memory
+from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.start import ahead
 from worker.engine.start.bootstrap import Bootstrap
 from worker.engine.start.repositories import Repositories
@@ -21,10 +18,9 @@ from worker.errors import StartFailed
 from worker.garbage import uncollected
 from worker.phases import phase
 from worker.settings import Settings
-from worker.settings.environment import given_environ
 from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.names import EMBEDDER, FOREIGN, Names
-from worker.settings.sources import EXTRA_ARGS, Given, gather, options_of
+from worker.settings.sources import EXTRA_ARGS, Given, options_of
 from worker.settings.values import redact_setting
 
 if TYPE_CHECKING:
@@ -44,6 +40,7 @@ class Start:
     Attributes:
         settings: the worker's own.
         engines: the arguments of the model's engine, then those of an embedder's, if there is one.
+        context: for the steps that the arguments go through.
         options: names of all of vLLM's options.
         accepted: settings that are set, in the operator's spelling.
         warnings: what is set without effect.
@@ -52,9 +49,10 @@ class Start:
 
     settings: Settings
     engines: tuple[EngineArguments, ...]
-    options: frozenset[str]
-    accepted: tuple[str, ...]
-    warnings: tuple[str, ...]
+    context: StartContext
+    options: frozenset[str] = frozenset()
+    accepted: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     compile_cache: CompileCache | None = None
 
     @property
@@ -67,20 +65,20 @@ class Start:
         return self.engines[1] if len(self.engines) > 1 else None
 
 
-def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> Start:
+def ready(given: Given, offline: bool = False) -> Start:
     """Read all settings, and find or download meanwhile what they name.
 
     Weights that are on the disk are read ahead meanwhile, until ``ahead.end_all``.
 
     Args:
-        environ: in place of the process's own.
+        given: all settings that are set.
         offline: keep the process from asking the hub for anything else.
 
     Raises:
         SettingsError: mistakes in the settings.
         StartFailed: vLLM can't be imported, or a model can't be found or downloaded.
     """
-    bootstrap = Bootstrap.of(gather(given_environ() if environ is None else environ))
+    bootstrap = Bootstrap.of(given)
     with (
         contextlib.closing(Repositories(bootstrap)) as repositories,
         contextlib.ExitStack() as failed,
@@ -94,9 +92,9 @@ def ready(environ: Mapping[str, str] | None = None, offline: bool = False) -> St
         # Before vLLM is imported: it compiles to where the cache says.
         compile_cache = _compile_cache(bootstrap.settings)
         start = read(bootstrap)
-        engines = repositories.place(start.engines)
+        context = replace(start.context, found=repositories.find(start.engines))
         failed.pop_all()
-    return replace(start, engines=engines, compile_cache=compile_cache)
+    return replace(start, context=context, compile_cache=compile_cache)
 
 
 def _compile_cache(settings: Settings | None) -> CompileCache | None:
@@ -130,6 +128,7 @@ def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:
     return Start(
         settings=bootstrap.settings,
         engines=(main, *embedder),
+        context=StartContext(options.machine, fast_load=bootstrap.settings.fast_load),
         options=options.names,
         accepted=tuple(
             sorted(given.written[name] for name in given.values.keys() & names.settings)
@@ -175,21 +174,25 @@ def _shown_by(error: ValueError, values: Mapping[str, str]) -> list[Mistake]:
 def _engines(
     given: Given, options: "Options", mistakes: list[Mistake]
 ) -> tuple[EngineArguments, ...]:
-    """Make the arguments of each engine, except where there are mistakes."""
+    """Make and check the arguments of each engine; those with mistakes are left out."""
+    from worker.engine.options.automatic import SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
+    from worker.engine.start.tables import mistakes_in  # noqa: PLC0415 - likewise
+
     main, embedder = _options(given), _options(given, EMBEDDER)
-    named = "MODEL" in embedder
-    share, embedders_share = GPU_SHARE, EMBEDDER_SHARE
-    engines = []
-    if named:
+    shares, values = SHARES, {"": main}
+    if "MODEL" in embedder:
         with collected(mistakes):
-            share, embedders_share = divide_memory(main | options_of(given.extra), embedder)
-    with collected(mistakes):
-        engines.append(options.parse(main, gpu_share=share, extra=given.extra))
-    if named:
+            shares = divide_memory(main | options_of(given.extra), embedder)
         # A model that can also generate is to embed here. Embedders are small: one GPU will do.
-        values = {"RUNNER": "pooling", "TENSOR_PARALLEL_SIZE": "1", **embedder}
-        with collected(mistakes):
-            engines.append(options.parse(values, EMBEDDER, embedders_share))
+        values[EMBEDDER] = {"RUNNER": "pooling", "TENSOR_PARALLEL_SIZE": "1", **embedder}
+    engines = []
+    for prefix, texts in values.items():
+        extra = () if prefix else given.extra
+        arguments, wrong = options.parse(texts, prefix, shares[prefix], extra)
+        wrong += mistakes_in(arguments, options.machine)
+        mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in wrong]
+        if not wrong:
+            engines.append(arguments)
     return tuple(engines)
 
 

@@ -1,7 +1,9 @@
 """Makes the worker's settings and exports libraries' variables, before vLLM is imported."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from worker import masking
@@ -50,3 +52,19 @@ class Bootstrap:
         return cls(
             given, settings, tuple(defaults), (*given.mistakes, *map(given.as_written, mistakes))
         )
+
+
+def unreadable_volume(given: Given) -> Iterator[Mistake]:
+    """Find that BASE_PATH is set and no directory: a download would be lost with a pod."""
+    place = given.values.get("BASE_PATH")
+    if not place:
+        return
+    try:
+        next(Path(place).iterdir(), None)
+    except FileNotFoundError:
+        advice = "there is no such directory; in a pod the volume is at /workspace"
+    except (OSError, ValueError) as failure:
+        advice = f"it can't be read: {getattr(failure, 'strerror', None) or failure}"
+    else:
+        return
+    yield given.as_written(Mistake("BASE_PATH", place, advice))

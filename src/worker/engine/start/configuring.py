@@ -7,17 +7,13 @@ from argparse import Namespace
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from worker.engine.arguments import EngineArguments
+from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Gpu, as_on
-from worker.engine.model_config import MALFORMED, create_model_config
-from worker.engine.options.automatic import fitting_tensor_parallel_size, with_renderer_workers
+from worker.engine.model_config import MALFORMED
 from worker.engine.seam.locations import find
-from worker.engine.start import foresight
-from worker.engine.start.load_strategy import with_load_strategy
-from worker.engine.start.parsers import with_parsers
 from worker.engine.start.refusals import failure, remedy, words
+from worker.engine.start.tables import FORESIGHT, STEPS
 from worker.errors import StartFailed
-from worker.settings.environment import Default
 
 # Options that say which model it is: without them it would be another one.
 _MODEL = frozenset({"MODEL", "REVISION", "HF_CONFIG_PATH"})
@@ -58,27 +54,31 @@ class Refusal(NamedTuple):
         return self.on_gpu != self.problem
 
 
-def configure(arguments: EngineArguments) -> Configured:
-    """Change an engine's arguments by what its model's files say, and make the configuration.
+def configure(arguments: EngineArguments, context: StartContext) -> Configured:
+    """Take an engine's arguments through all steps, and make vLLM's configuration of them.
 
     Raises:
         StartFailed: with vLLM's words, and what to set instead.
     """
     _import_plugins(arguments.vllm)
     try:
-        return _configured(arguments)
+        return _configured(arguments, context)
     except _REFUSALS as error:
-        refusal = _refusal(arguments, words(error, _MOST))
+        refusal = _refusal(arguments, context, words(error, _MOST))
         raise failure(error, arguments, refusal.problem, refusal.remedy) from error
 
 
 def refusals(
-    arguments: EngineArguments, also: Check | None = None, gpu: Gpu | None = None
+    arguments: EngineArguments,
+    context: StartContext,
+    also: Check | None = None,
+    gpu: Gpu | None = None,
 ) -> list[Refusal]:
     """Return everything that a start would be refused for, one after the other.
 
     Args:
         arguments: of an engine, with directories as models.
+        context: for the steps.
         also: a further check of what they make.
         gpu: what the engine is to run on, if it is not here.
 
@@ -87,11 +87,11 @@ def refusals(
     _import_plugins(arguments.vllm)
     found = list[Refusal]()
     with as_on(gpu) if gpu else contextlib.nullcontext():
-        while (problem := _problem(arguments, also)) is not None:
-            refusal = _refusal(arguments, problem, also)
+        while (problem := _problem(arguments, context, also)) is not None:
+            refusal = _refusal(arguments, context, problem, also)
             if gpu:
                 with as_on(gpu, cuda=True):
-                    refusal = refusal._replace(on_gpu=_problem(arguments, also))
+                    refusal = refusal._replace(on_gpu=_problem(arguments, context, also))
             found.append(refusal)
             if not refusal.unset:
                 break
@@ -110,37 +110,27 @@ def without(arguments: EngineArguments, names: Collection[str]) -> EngineArgumen
         if hasattr(unset, dest := name.lower())
     }
     changed = arguments.with_options(**values)
-    return dataclasses.replace(changed, given=arguments.given - {*names})
+    given = {name: value for name, value in arguments.given.items() if name not in names}
+    return dataclasses.replace(changed, given=given)
 
 
-def with_fitting_tensor_parallel_size(arguments: EngineArguments) -> EngineArguments:
-    """Make a tensor parallel size that the worker chose fit the model's attention heads."""
-    name = "TENSOR_PARALLEL_SIZE"
-    if all(default.name != name for default in arguments.defaults):
-        return arguments
-    gpus: int = arguments.vllm.tensor_parallel_size
-    architecture = create_model_config(arguments).model_arch_config
-    size = fitting_tensor_parallel_size(gpus, architecture.total_num_attention_heads)
-    if size == gpus:
-        return arguments
-    reason = f"as many of {gpus} GPUs as can share its attention heads"
-    return arguments.with_default(Default(name, str(size), reason), size)
-
-
-def _configured(arguments: EngineArguments) -> Configured:
-    arguments = with_parsers(with_load_strategy(arguments))
-    final = with_fitting_tensor_parallel_size(arguments)
+def _configured(arguments: EngineArguments, context: StartContext) -> Configured:
+    for step in STEPS:
+        arguments = step(arguments, context)
     # Reads the model's configuration; the core will read the weights.
-    engine_args = find("AsyncEngineArgs").from_cli_args(final.vllm)
+    engine_args = find("AsyncEngineArgs").from_cli_args(arguments.vllm)
     config = engine_args.create_engine_config(find("UsageContext").OPENAI_API_SERVER)
-    foresight.check(final, config)
-    return Configured(with_renderer_workers(final, config.model_config), config)
+    for check in FORESIGHT:
+        check(arguments, config)
+    return Configured(arguments, config)
 
 
-def _problem(arguments: EngineArguments, also: Check | None) -> str | None:
+def _problem(
+    arguments: EngineArguments, context: StartContext, also: Check | None = None
+) -> str | None:
     """Return why vLLM refuses arguments, in its words; None if it does not."""
     try:
-        configured = _configured(arguments)
+        configured = _configured(arguments, context)
         if also:
             also(configured)
     except _REFUSALS as error:
@@ -148,20 +138,24 @@ def _problem(arguments: EngineArguments, also: Check | None) -> str | None:
     return None
 
 
-def _refusal(arguments: EngineArguments, problem: str, also: Check | None = None) -> Refusal:
-    unset = _blamed(arguments, problem, also)
+def _refusal(
+    arguments: EngineArguments, context: StartContext, problem: str, also: Check | None = None
+) -> Refusal:
+    unset = _blamed(arguments, problem, lambda changed: _problem(changed, context, also))
     return Refusal(problem, remedy(problem, arguments, unset), unset)
 
 
-def _blamed(arguments: EngineArguments, problem: str, also: Check | None) -> tuple[str, ...]:
+def _blamed(
+    arguments: EngineArguments, problem: str, ask: Callable[[EngineArguments], str | None]
+) -> tuple[str, ...]:
     """Return the options for which vLLM refuses the rest: it is asked again without them."""
     said = problem.lower()
     # Those that it names first: a configuration takes it seconds if files are missing.
-    options = sorted(arguments.given - _MODEL, key=lambda name: (name.lower() not in said, name))
-    if not options or _problem(without(arguments, options), also) == problem:
+    options = sorted({*arguments.given} - _MODEL, key=lambda name: (name.lower() not in said, name))
+    if not options or ask(without(arguments, options)) == problem:
         return ()
     for name in options:
-        if _problem(without(arguments, [name]), also) != problem:
+        if ask(without(arguments, [name])) != problem:
             return (name,)
     return tuple(options)
 

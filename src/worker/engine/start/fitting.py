@@ -25,7 +25,6 @@ OUT_OF_MEMORY = (
 LESS_SHARE = 0.9
 FEWER_SEQUENCES = 4
 REASON = "the memory was full at the first try"
-SECOND_TRY = "the memory was full, so it is started once more with less"
 
 
 def is_out_of_memory(reason: str) -> bool:
@@ -33,16 +32,19 @@ def is_out_of_memory(reason: str) -> bool:
     return any(sign in reason for sign in OUT_OF_MEMORY)
 
 
-def with_less(arguments: EngineArguments, config: Any) -> EngineArguments | None:
-    """Return the arguments for a second try with less memory.
+def with_less(arguments: EngineArguments, config: Any, reason: str) -> EngineArguments | None:
+    """Return the arguments for a second try with less memory, if the first was short of it.
 
     Args:
         arguments: of the first try.
         config: vLLM's, made of them.
+        reason: why the first did not start.
 
     Returns:
-        None if the operator has set all that could be less.
+        None if it is not for the memory, or the operator has set all that could be less.
     """
+    if not is_out_of_memory(reason):
+        return None
     less = arguments
     if SHARE not in arguments.given and config.device_config.device_type != "cpu":
         share = round(arguments.vllm.gpu_memory_utilization * LESS_SHARE, 3)

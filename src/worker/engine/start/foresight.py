@@ -1,4 +1,8 @@
-"""What a core would refuse when it starts, found before there is one: vLLM's own code is asked."""
+"""What a core would refuse when it starts, found before there is one: vLLM's own code is asked.
+
+None of it needs weights. Each check raises ``StartFailed`` or ``ValueError``, in vLLM's words where
+it has some; ``tables`` lists them in their order.
+"""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -12,7 +16,7 @@ from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import UNSERVED, is_served
 from worker.engine.run.adapters.files import check_lora_modules
 from worker.engine.seam.locations import find, optional
-from worker.engine.start.fast_loader import LOADERS
+from worker.engine.start.loading import LOADERS
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
 
@@ -32,32 +36,18 @@ _PACKAGES = {
 _SHARDS = "model-rank-0-part-*.safetensors"
 
 
-def check(arguments: EngineArguments, config: Any) -> None:
-    """Check what needs no weights: routes, adapters, processes for CPUs, the cache's blocks.
-
-    Args:
-        arguments: of an engine.
-        config: vLLM's ``VllmConfig``, made of them.
-
-    Raises:
-        StartFailed: in vLLM's words, where it has some.
-        ValueError: likewise.
-    """
+def check_task(_: EngineArguments, config: Any) -> None:
+    """Check that a route of the worker can use the model."""
     if not is_served(config.model_config):
         raise StartFailed(UNSERVED)
+
+
+def check_adapters(arguments: EngineArguments, config: Any) -> None:
+    """Check the files of the adapters that LORA_MODULES names."""
     check_lora_modules(arguments.vllm.lora_modules or (), config)
-    _check_load_format(arguments)
-    _check_packages(arguments)
-    _check_launcher(config)
-    _check_seed(config)
-    if configures_for_cpu():
-        _check_processes(config)
-        _check_quantization(config)
-        _check_offloading(config)
-        _check_blocks(config)
 
 
-def _check_load_format(arguments: EngineArguments) -> None:
+def check_load_format(arguments: EngineArguments, _: Any) -> None:
     """Check that weights are there in the format in which a loader of its own reads them."""
     chosen, model = str(arguments.vllm.load_format), Path(arguments.vllm.model)
     if chosen == "sharded_state" and model.is_dir() and not any(model.glob(_SHARDS)):
@@ -65,7 +55,7 @@ def _check_load_format(arguments: EngineArguments) -> None:
         raise StartFailed(f"{name}={chosen}: there are no files {_SHARDS} in the model's directory")
 
 
-def _check_packages(arguments: EngineArguments) -> None:
+def check_packages(arguments: EngineArguments, _: Any) -> None:
     """Check that there are packages that vLLM imports only where they are needed."""
     for option, packages in _PACKAGES.items():
         chosen = str(getattr(arguments.vllm, option.lower()))
@@ -77,22 +67,22 @@ def _check_packages(arguments: EngineArguments) -> None:
             )
 
 
-def _check_launcher(config: Any) -> None:
+def check_launcher(_: EngineArguments, config: Any) -> None:
     """Check that the program runs that is to have started this process, if there is to be one."""
     backend = config.parallel_config.distributed_executor_backend
     if backend == "external_launcher" and "RANK" not in process_environ():
         raise StartFailed(f"DISTRIBUTED_EXECUTOR_BACKEND={backend} is for processes of torchrun")
 
 
-def _check_seed(config: Any) -> None:
+def check_seed(_: EngineArguments, config: Any) -> None:
     """Check that numpy, which a core seeds first, takes the seed."""
     if not 0 <= config.model_config.seed < 2**32:
         raise StartFailed("Seed must be between 0 and 2**32 - 1")
 
 
-def _check_processes(config: Any) -> None:
+def check_processes(_: EngineArguments, config: Any) -> None:
     """Check that each process of an engine has a part of the CPU's memory to itself."""
-    if config.parallel_config.distributed_executor_backend != "mp":
+    if not configures_for_cpu() or config.parallel_config.distributed_executor_backend != "mp":
         return
     for manager in optional("OMPProcessManager"):
         try:
@@ -101,8 +91,10 @@ def _check_processes(config: Any) -> None:
             raise StartFailed(str(error)) from error
 
 
-def _check_quantization(config: Any) -> None:
+def check_quantization(_: EngineArguments, config: Any) -> None:
     """Check that vLLM's build can quantize weights to small floats while it loads them."""
+    if not configures_for_cpu():
+        return
     method = config.model_config.quantization or ""
     quant = config.quant_config
     online = isinstance(quant, optional("OnlineQuantizationConfig")) or (
@@ -113,17 +105,19 @@ def _check_quantization(config: Any) -> None:
         raise StartFailed(f"this build of vLLM for CPUs can't quantize a model to {method}")
 
 
-def _check_offloading(config: Any) -> None:
+def check_offloading(_: EngineArguments, config: Any) -> None:
     """Check that there is a GPU from whose cache blocks could be offloaded."""
-    if getattr(config.cache_config, "kv_offloading_size", None):
+    if configures_for_cpu() and getattr(config.cache_config, "kv_offloading_size", None):
         raise StartFailed("KV_OFFLOADING_SIZE is for a GPU's cache, and there is none")
 
 
-def _check_blocks(config: Any) -> None:
+def check_blocks(_: EngineArguments, config: Any) -> None:
     """Check BLOCK_SIZE against the attention of a model whose layers are all alike.
 
     Only on CPUs, which have one such attention: on GPUs vLLM chooses it as it makes the layers.
     """
+    if not configures_for_cpu():
+        return
     model, cache = config.model_config, config.cache_config
     alike = not (model.use_mla or model.is_hybrid or model.is_attention_free)
     if not (alike and getattr(cache, "user_specified_block_size", False)):

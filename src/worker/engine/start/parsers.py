@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.engine.arguments import EngineArguments
+from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.options.combinations import AUTO, text_of
 from worker.engine.seam.locations import find
 from worker.engine.start.families import FAMILIES, Family
@@ -91,7 +91,7 @@ def chosen(options: Namespace, architectures: Sequence[str] = ()) -> Chosen:
     return choose(options.served_model_name[-1], known, _template(options))
 
 
-def with_parsers(arguments: EngineArguments) -> EngineArguments:
+def with_parsers(arguments: EngineArguments, _: StartContext) -> EngineArguments:
     """Put parsers in the place of ``auto``: the model's, or none."""
     options = arguments.vllm
     if AUTO not in (options.tool_call_parser, options.reasoning_parser):

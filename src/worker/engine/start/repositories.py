@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from worker.engine.arguments import EngineArguments
+from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.start.bootstrap import Bootstrap
 from worker.engine.start.needs import (
     asks_hub,
@@ -34,23 +34,14 @@ log = logging.getLogger("worker")
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
-def with_directories(
-    arguments: EngineArguments, found: Mapping[Wanted, Found]
-) -> tuple[EngineArguments, list[Found]]:
-    """Replace the names of repositories in an engine's arguments by directories.
-
-    Returns:
-        The arguments, and what of ``found`` the engine uses.
-    """
-    used = []
+def with_directories(arguments: EngineArguments, context: StartContext) -> EngineArguments:
+    """Replace the names of repositories in an engine's arguments by directories."""
     for wanted in wanted_by_arguments(arguments):
-        if wanted in found:
-            # It may have been found for another setting, too: this one's is reported.
-            repository = replace(found[wanted], wanted=wanted)
-            used.append(repository)
-            if repository.origin is not Origin.DIRECTORY:
-                arguments = _put(arguments, repository)
-    return arguments, used
+        found = context.found.get(wanted)
+        if found and found.origin is not Origin.DIRECTORY:
+            # It may have been found for another setting, too.
+            arguments = _put(arguments, replace(found, wanted=wanted))
+    return arguments
 
 
 def _put(arguments: EngineArguments, found: Found) -> EngineArguments:
@@ -152,8 +143,8 @@ class Repositories:
             found |= self._fetching(more).result()
         return found
 
-    def place(self, engines: Sequence[EngineArguments]) -> tuple[EngineArguments, ...]:
-        """Wait for what engines load, and return their arguments with the directories.
+    def find(self, engines: Sequence[EngineArguments]) -> dict[Wanted, Found]:
+        """Wait for what engines load.
 
         Raises:
             Unavailable: something can't be found or downloaded.
@@ -162,11 +153,11 @@ class Repositories:
         with phase("fetch"):
             wanted = [one for arguments in engines for one in wanted_by_arguments(arguments)]
             found = self.result(wanted)
-            placed = [with_directories(arguments, found) for arguments in engines]
-            for _, used in placed:
-                for repository in used:
-                    log.info("found: %s", repository)
-        return tuple(arguments for arguments, _ in placed)
+            for one in wanted:
+                if one in found:
+                    # It may have been found for another setting, too: this one's is reported.
+                    log.info("found: %s", replace(found[one], wanted=one))
+        return found
 
     def _left_to_vllm(self) -> list[Wanted]:
         return [wanted for wanted in wanted_by_settings(self._given) if not found_by_store(wanted)]

@@ -34,7 +34,7 @@ def of_recorded(tmp_path_factory: pytest.TempPathFactory) -> Candidates:
     def made(name: str, gpus: int = 1, **settings: str) -> Candidate:
         place = places[name]
         machine = Machine(cpu=False, gpus=ONE.gpus * gpus)
-        engine = options(machine).parse({"MODEL": str(place), **settings})
+        engine = options(machine).parse({"MODEL": str(place), **settings}).arguments
         return Candidate.of(engine, locate(Wanted(str(place)), Places(place)))
 
     return made

@@ -21,7 +21,7 @@ from worker.volume.adapters import WEIGHTS
 @pytest.fixture
 def engines(demo_model: Path, tmp_path: Path) -> Iterator[Engines]:
     ready = read_settings({"MODEL_NAME": str(demo_model), "BASE_PATH": str(tmp_path)})
-    with without_engine(ready.settings, ready.arguments) as engines:
+    with without_engine(ready) as engines:
         yield engines
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engine.start.bootstrap import Bootstrap
-from worker.engine.start.volume import unreadable_volume
+from worker.engine.start.bootstrap import Bootstrap, unreadable_volume
 from worker.settings.sources import gather
 
 

@@ -12,22 +12,25 @@ from hypothesis import strategies as st
 from support.engine.arguments import arguments
 from support.engine.scripted import settings
 
-from worker.engine.arguments import EngineArguments
-from worker.engine.gpus import divide_memory
-from worker.engine.options.automatic import RENDERERS, with_renderer_workers
+from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.machine import Machine
+from worker.engine.options.automatic import divide_memory
 from worker.engine.run.inprocess import InProcessEngine
-from worker.engine.start import fitting
+from worker.engine.start import fitting, steps
 from worker.engine.start.configuring import Configured
-from worker.engine.start.fast_loader import LOAD_FORMAT
-from worker.engine.start.fitting import SECOND_TRY, SEQUENCES, SHARE
-from worker.engine.start.launch import OTHER_LOADER, second_try
+from worker.engine.start.fitting import SEQUENCES, SHARE
+from worker.engine.start.loading import LOAD_FORMAT
+from worker.engine.start.steps import RENDERERS, with_renderer_workers
+from worker.engine.start.tables import RETREATS, second_try
 from worker.errors import StartFailed
 from worker.settings.environment import Default
 from worker.settings.mistakes import SettingsError
+from worker.settings.names import EMBEDDER
 
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 OTHER = "RuntimeError: the file is no file of weights"
 FAST = Default(LOAD_FORMAT, "instanttensor", "it is the fastest")
+OTHER_LOADER, SECOND_TRY = (retreat.doing for retreat in RETREATS)
 OWN = {LOAD_FORMAT: "auto"}
 LESS, FEWER = {SHARE: "0.855"}, {SEQUENCES: "64"}
 
@@ -35,7 +38,7 @@ LESS, FEWER = {SHARE: "0.855"}, {SEQUENCES: "64"}
 def engine(*given: str, prefix: str = "") -> EngineArguments:
     changed = {"gpu_memory_utilization": 0.95, "max_num_seqs": 256, "served_model_name": ["m"]}
     made = arguments(prefix, **changed)
-    return EngineArguments(made.vllm, made.model_name, prefix, frozenset(given))
+    return EngineArguments(made.vllm, made.model_name, prefix, dict.fromkeys(given, ""))
 
 
 def config(context: int = 0, device: str = "cuda", sequences: int = 256) -> Any:
@@ -69,7 +72,7 @@ def first(
 def test_a_second_try_does_without_what_it_says_and_the_operator_has_not_set(
     before: Configured, reason: str, doing: str, changed: dict[str, str]
 ) -> None:
-    second = second_try(before, reason)
+    second = second_try(*before, reason)
     assert second
     less, said = second
     assert (said, {default.name: default.value for default in less.defaults}) == (doing, changed)
@@ -82,7 +85,7 @@ def test_a_second_try_does_without_what_it_says_and_the_operator_has_not_set(
     [(first(), OTHER), (first(SHARE, SEQUENCES), FULL), (first(device="cpu", sequences=1), FULL)],
 )
 def test_there_is_no_second_try_that_would_be_the_same(before: Configured, reason: str) -> None:
-    assert second_try(before, reason) is None
+    assert second_try(*before, reason) is None
 
 
 @pytest.mark.parametrize(
@@ -127,12 +130,15 @@ def test_a_context_below_the_floor_fails_unless_it_is_an_embedders() -> None:
         ({}, (RENDERERS,), 1),
     ],
 )
-def test_a_thread_stays_free(changed: dict[str, Any], given: tuple[str, ...], threads: int) -> None:
+def test_a_thread_stays_free(
+    changed: dict[str, Any], given: tuple[str, ...], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = {"runner_type": "generate", "multimodal_config": None, "skip_tokenizer_init": False}
-    model: Any = SimpleNamespace(renderer_num_workers=1, **{**known, **changed})
-    before = EngineArguments(Namespace(renderer_num_workers=1), "m", given=frozenset(given))
-    after = with_renderer_workers(before, model)
-    assert model.renderer_num_workers == after.vllm.renderer_num_workers == threads
+    model = SimpleNamespace(**{**known, **changed})
+    monkeypatch.setattr(steps, "create_model_config", lambda _: model)
+    before = EngineArguments(Namespace(renderer_num_workers=1), "m", given=dict.fromkeys(given, ""))
+    after = with_renderer_workers(before, StartContext(Machine(cpu=True)))
+    assert after.vllm.renderer_num_workers == threads
     assert [default.name for default in after.defaults] == [RENDERERS] * (threads - 1)
 
 
@@ -140,9 +146,10 @@ def test_a_thread_stays_free(changed: dict[str, Any], given: tuple[str, ...], th
 
 
 def divided(main: object, embedder: object) -> tuple[float, float]:
-    return divide_memory(
+    shares = divide_memory(
         *({} if value is None else {SHARE: str(value)} for value in (main, embedder))
     )
+    return shares[""], shares[EMBEDDER]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from support.doctor import CPU, candidate, options
 
 from worker.doctor import checks
 from worker.doctor.findings import Level
-from worker.engine.arguments import EngineArguments
+from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.start.parsers import REASONING, TOOLS, choose, told, with_parsers
 
 # Names of models with their parsers, and what chat templates of families have.
@@ -59,12 +59,12 @@ def hybrid(tmp_path: Path) -> Path:
 
 
 def read(place: Path, **settings: str) -> EngineArguments:
-    return options(CPU).parse({"MODEL": str(place), **settings})
+    return options(CPU).parse({"MODEL": str(place), **settings}).arguments
 
 
 def found(place: Path, **settings: str) -> tuple[str | None, str | None, bool]:
     """Return the parsers of tools and reasoning, and whether tools are turned on."""
-    vllms = with_parsers(read(place, **settings)).vllm
+    vllms = with_parsers(read(place, **settings), StartContext(CPU)).vllm
     return (
         vllms.tool_call_parser or None,
         vllms.reasoning_parser or None,

@@ -10,7 +10,8 @@ from support.engine.arguments import arguments
 from support.hub.caches import NAME, SHARDS, cached, isolate_hub_library, model
 from support.hub.server import hub
 
-from worker.engine.arguments import EngineArguments
+from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.machine import Machine
 from worker.engine.start.bootstrap import Bootstrap
 from worker.engine.start.needs import wanted_by_arguments, wanted_by_settings
 from worker.engine.start.repositories import Repositories, places, with_directories
@@ -185,10 +186,13 @@ def at(wanted: Wanted, origin: Origin = Origin.VOLUME) -> Found:
     return Found(wanted, Path("/cache") / wanted.model / str(wanted.kind), origin, "c" * 40)
 
 
+def placed(engine: EngineArguments, found: dict[Wanted, Found]) -> EngineArguments:
+    return with_directories(engine, StartContext(Machine(cpu=True), found))
+
+
 def resolved(engine: EngineArguments) -> Namespace:
     """Put directories in place of all names, and return vLLM's arguments."""
-    changed, _ = with_directories(engine, {one: at(one) for one in wanted_by_arguments(engine)})
-    return changed.vllm
+    return placed(engine, {one: at(one) for one in wanted_by_arguments(engine)}).vllm
 
 
 def test_directories_take_the_place_of_names() -> None:
@@ -200,9 +204,8 @@ def test_directories_take_the_place_of_names() -> None:
     )
     wanted = wanted_by_arguments(engine)
     here = {one: at(one, Origin.DIRECTORY) for one in wanted if one.model == "/adapters/two"}
-    changed, used = with_directories(engine, {one: at(one) for one in wanted} | here)
+    changed = placed(engine, {one: at(one) for one in wanted} | here)
     vllm = changed.vllm
-    assert [found.wanted for found in used] == wanted
     assert vllm.model == "/cache/org/name/model"
     assert vllm.tokenizer == "/cache/org/tokenizer/tokenizer"
     paths = ["/cache/org/adapter/adapter", "/adapters/two"]
@@ -231,26 +234,24 @@ def test_a_model_that_two_settings_name_replaces_both_names() -> None:
     # One directory was found for both.
     found = {one: at(one) for one in [*wanted_by_arguments(main), *wanted_by_arguments(second)]}
     found = {one.wanted: one for one in found.values()}
-    changed = []
-    for engine in (main, second):
-        options, used = with_directories(engine, found)
-        assert used[0].wanted.setting == f"{engine.prefix}MODEL_NAME"
-        changed.append(options.vllm)
+    changed = [placed(engine, found).vllm for engine in (main, second)]
     small = "/cache/org/small/model"
     assert (changed[0].speculative_config, changed[1].model) == ({"model": small}, small)
 
 
 def test_names_that_were_not_looked_for_and_directories_of_the_operators_stay() -> None:
     engine = arguments(model="~/model")
-    assert with_directories(engine, {}) == (engine, [])
+    assert placed(engine, {}) == engine
     (wanted,) = wanted_by_arguments(engine)
-    changed, used = with_directories(engine, {wanted: at(wanted, Origin.DIRECTORY)})
-    assert (len(used), changed.vllm.model) == (1, "~/model")
+    changed = placed(engine, {wanted: at(wanted, Origin.DIRECTORY)})
+    assert changed.vllm.model == "~/model"
 
 
 def test_engines_get_directories(tmp_path: Path, model_directory: Path, hub_cache: Path) -> None:
     first = cached(hub_cache, model_directory, revision="v1")
     other = cached(hub_cache, model(tmp_path / "b", SHARDS), name="org/embedder")
     second = arguments("EMBEDDING_", model="org/embedder", revision=None)
-    engines = repositories(tmp_path, MODEL_REVISION="v1").place([arguments(), second])
-    assert [engine.vllm.model for engine in engines] == [str(first), str(other)]
+    engines = [arguments(), second]
+    found = repositories(tmp_path, MODEL_REVISION="v1").find(engines)
+    places = [placed(engine, found).vllm.model for engine in engines]
+    assert places == [str(first), str(other)]

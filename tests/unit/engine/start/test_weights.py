@@ -1,20 +1,27 @@
 """How weights are read, by the disk that they are on: ahead, or by the loader of FAST_LOAD."""
 
 from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from worker.engine.arguments import EngineArguments
+from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Gpu, Machine
-from worker.engine.start import fast_loader
-from worker.engine.start import load_strategy as read_ahead
-from worker.engine.start.fast_loader import with_fast_loader, with_own_loader
-from worker.engine.start.load_strategy import file_system, strategy
+from worker.engine.start import loading
+from worker.engine.start.loading import (
+    file_system,
+    with_fast_loader,
+    with_load_strategy,
+    without_fast_loader,
+)
 
 GIB = 2**30
-GPU = Machine(cpu=False, gpus=(Gpu("GPU", GIB),))
+GPU = StartContext(Machine(cpu=False, gpus=(Gpu("GPU", GIB),)), fast_load=True)
+WRITE = Callable[[str], None]
 ALL = ("instanttensor", "fastsafetensors", "runai_model_streamer")
 MOUNTS = """\
 overlay / overlay rw,relatime 0 0
@@ -25,6 +32,19 @@ server:/a /my\\040models nfs4 rw 0 0
 /dev/a /data ext4 rw 0 0
 server:/b /data nfs rw 0 0
 """
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WRITE:
+    """Return a function that sets the text of the kernel's table of mounts."""
+    table = tmp_path / "proc" / "self" / "mounts"
+    table.parent.mkdir(parents=True)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+
+    def write(text: str) -> None:
+        table.write_text(text)
+
+    return write
 
 
 @pytest.mark.parametrize(
@@ -40,27 +60,38 @@ server:/b /data nfs rw 0 0
         ("/data/m", "nfs"),
     ],
 )
-def test_a_path_lies_on_the_deepest_mount_above_it(path: str, kind: str) -> None:
-    assert file_system(Path(path), MOUNTS) == kind
+def test_a_path_lies_on_the_deepest_mount_above_it(path: str, kind: str, mount: WRITE) -> None:
+    mount(MOUNTS)
+    assert file_system(Path(path)) == kind
 
 
 @pytest.mark.parametrize("mounts", ["", "odd", "no kind"])
-def test_where_mounts_say_nothing_nothing_is_known(mounts: str) -> None:
-    assert file_system(Path("/data/m"), mounts) == ""
+def test_where_mounts_say_nothing_nothing_is_known(mounts: str, mount: WRITE) -> None:
+    mount(mounts)
+    assert file_system(Path("/data/m")) == ""
 
 
 # Ahead
 
 
-def strategy_for(
-    folder: Path, kind: str, room: int = GIB, place: Path | None = None, **options: Any
-) -> str | None:
-    """Return what is chosen for weights of a folder, where it, or a place, is a disk of a kind."""
-    own: dict[str, Any] = {"safetensors_load_strategy": None, "load_format": "auto"}
-    vllms = Namespace(**{**own, "model_loader_extra_config": {}, **options})
-    mounts = f"overlay / overlay rw 0 0\nthere {place or folder} {kind} rw 0 0\n"
-    chosen = strategy(vllms, folder, room, mounts)
-    return str(chosen) if chosen else None
+Choose = Callable[..., str | None]
+
+
+@pytest.fixture
+def strategy_for(mount: WRITE, monkeypatch: pytest.MonkeyPatch) -> Choose:
+    """Return a function that chooses for weights of a folder, where it, or a place, is a disk."""
+
+    def choose(
+        folder: Path, kind: str, room: int = GIB, place: Path | None = None, **options: Any
+    ) -> str | None:
+        own: dict[str, Any] = {"safetensors_load_strategy": None, "load_format": "auto"}
+        vllms = {"model": str(folder), "model_loader_extra_config": {}, **own, **options}
+        mount(f"overlay / overlay rw 0 0\nthere {place or folder} {kind} rw 0 0\n")
+        monkeypatch.setattr(loading, "available_memory", lambda: room)
+        changed = with_load_strategy(EngineArguments(Namespace(**vllms), "org/model"), GPU)
+        return str(changed.defaults[0]) if changed.defaults else None
+
+    return choose
 
 
 @pytest.fixture
@@ -73,7 +104,9 @@ def weights(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["fuse", "fuse.juicefs", "nfs4", "lustre", "ceph", "virtiofs"])
-def test_weights_on_a_network_disk_are_read_ahead(weights: Path, kind: str) -> None:
+def test_weights_on_a_network_disk_are_read_ahead(
+    weights: Path, kind: str, strategy_for: Choose
+) -> None:
     assert strategy_for(weights, kind) == (
         "SAFETENSORS_LOAD_STRATEGY=prefetch "
         f"(the weights lie on a network disk, {kind}, and fit into memory)"
@@ -81,11 +114,15 @@ def test_weights_on_a_network_disk_are_read_ahead(weights: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "tmpfs", "fuseblk", "fuse.overlayfs"])
-def test_weights_on_a_disk_of_this_machine_are_read_as_vllm_does(weights: Path, kind: str) -> None:
+def test_weights_on_a_disk_of_this_machine_are_read_as_vllm_does(
+    weights: Path, kind: str, strategy_for: Choose
+) -> None:
     assert strategy_for(weights, kind) is None
 
 
-def test_weights_that_links_lead_to_count_where_they_are(weights: Path, tmp_path: Path) -> None:
+def test_weights_that_links_lead_to_count_where_they_are(
+    weights: Path, tmp_path: Path, strategy_for: Choose
+) -> None:
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     (snapshot / "model.safetensors").symlink_to(weights / "1.safetensors")
@@ -94,7 +131,9 @@ def test_weights_that_links_lead_to_count_where_they_are(weights: Path, tmp_path
 
 
 @pytest.mark.parametrize(("room", "ahead"), [(1000, False), (1249, False), (1250, True)])
-def test_weights_are_read_ahead_if_memory_has_room(weights: Path, room: int, ahead: bool) -> None:
+def test_weights_are_read_ahead_if_memory_has_room(
+    weights: Path, room: int, ahead: bool, strategy_for: Choose
+) -> None:
     assert bool(strategy_for(weights, "fuse", room)) is ahead
 
 
@@ -108,11 +147,15 @@ def test_weights_are_read_ahead_if_memory_has_room(weights: Path, room: int, ahe
     ],
     ids=str,
 )
-def test_a_strategy_is_left_alone_if_set_or_idle(weights: Path, options: dict[str, Any]) -> None:
+def test_a_strategy_is_left_alone_if_set_or_idle(
+    weights: Path, options: dict[str, Any], strategy_for: Choose
+) -> None:
     assert strategy_for(weights, "fuse", **options) is None
 
 
-def test_weights_in_another_format_are_read_as_vllm_does(tmp_path: Path) -> None:
+def test_weights_in_another_format_are_read_as_vllm_does(
+    tmp_path: Path, strategy_for: Choose
+) -> None:
     (tmp_path / "pytorch_model.bin").touch()
     assert strategy_for(tmp_path, "fuse") is None
 
@@ -121,21 +164,15 @@ def test_weights_in_another_format_are_read_as_vllm_does(tmp_path: Path) -> None
 
 
 def installs(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    monkeypatch.setattr(fast_loader, "find_spec", lambda name: name if name in packages else None)
-
-
-def disk(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    mounts = folder / "mounts"
-    mounts.write_text(f"there {folder} {kind} rw 0 0\n")
-    monkeypatch.setattr(read_ahead, "MOUNTS", mounts)
+    monkeypatch.setattr(loading, "find_spec", lambda name: name if name in packages else None)
 
 
 @pytest.fixture
 def weighed_model(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weights: Path, tmp_path: Path, mount: WRITE, monkeypatch: pytest.MonkeyPatch
 ) -> EngineArguments:
     installs(monkeypatch, *ALL)
-    disk(tmp_path, monkeypatch, "ext4")
+    mount(f"there {tmp_path} ext4 rw 0 0\n")
     options = Namespace(model=str(weights), load_format="auto", pipeline_parallel_size=1)
     return EngineArguments(options, "org/model")
 
@@ -154,31 +191,34 @@ def weighed_model(
 def test_the_fastest_loader_that_is_installed_and_fits_the_disk_is_chosen(
     weighed_model: EngineArguments,
     tmp_path: Path,
+    mount: WRITE,
     monkeypatch: pytest.MonkeyPatch,
     there: tuple[str, int, tuple[str, ...]],
     chosen: str,
 ) -> None:
     kind, stages, packages = there
     installs(monkeypatch, *packages)
-    disk(tmp_path, monkeypatch, kind)
+    mount(f"there {tmp_path} {kind} rw 0 0\n")
     changed = with_fast_loader(weighed_model.with_options(pipeline_parallel_size=stages), GPU)
     assert changed.vllm.load_format == chosen
     named = [default.value for default in changed.defaults if default.name == "LOAD_FORMAT"]
     assert named == ([] if chosen == "auto" else [chosen])
-    assert with_own_loader(changed).vllm.load_format == "auto"
+    own = without_fast_loader(changed)
+    assert (own.vllm.load_format if own else chosen) == "auto"
 
 
 @pytest.mark.parametrize(
     "name", ["LOAD_FORMAT", "SAFETENSORS_LOAD_STRATEGY", "MODEL_LOADER_EXTRA_CONFIG"]
 )
 def test_what_the_operator_chose_stays(weighed_model: EngineArguments, name: str) -> None:
-    given = EngineArguments(weighed_model.vllm, "org/model", given=frozenset({name}))
+    given = EngineArguments(weighed_model.vllm, "org/model", given={name: ""})
     assert with_fast_loader(given, GPU) is given
-    assert with_own_loader(given) is given
+    assert without_fast_loader(given) is None
 
 
-def test_nothing_is_chosen_without_a_gpu(weighed_model: EngineArguments) -> None:
-    assert with_fast_loader(weighed_model, Machine(cpu=True)) is weighed_model
+def test_nothing_is_chosen_without_a_gpu_or_fast_load(weighed_model: EngineArguments) -> None:
+    assert with_fast_loader(weighed_model, replace(GPU, fast_load=False)) is weighed_model
+    assert with_fast_loader(weighed_model, replace(GPU, machine=Machine(cpu=True))) is weighed_model
 
 
 @pytest.mark.parametrize("names", [["pytorch_model.bin"], ["consolidated.safetensors"], []])

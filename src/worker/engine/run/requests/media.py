@@ -1,18 +1,16 @@
 """The media of an engine's requests: what its model takes, and how vLLM's own fetcher is closed."""
 
-from argparse import Namespace
 from typing import Any, get_args
 
 import vllm.envs
 
-from worker.engine.arguments import EngineArguments
+from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.seam.protocols import Client
 from worker.media import Limits, Media
 from worker.media.containers import DEMUXERS
 from worker.media.fetcher import Fetcher
 from worker.media.walker import Kind
 from worker.settings import Settings
-from worker.settings.environment import export
 
 # A host that no network has: the only one that vLLM may fetch from.
 NOWHERE = "media.invalid"
@@ -45,14 +43,12 @@ def hosts(model_config: Any) -> tuple[str, ...]:
     return tuple(domain for domain in domains if domain != NOWHERE)
 
 
-def without_fetcher(arguments: EngineArguments) -> EngineArguments:
+def without_fetcher(arguments: EngineArguments, _: StartContext) -> EngineArguments:
     """Return arguments with which vLLM fetches and opens no media by itself.
 
     Hosts that the operator allows are kept: the worker's own fetcher reads them, too.
     """
-    export(EXPORTS)
-    options: Namespace = arguments.vllm
-    domains = options.allowed_media_domains or [NOWHERE]
+    domains = arguments.vllm.allowed_media_domains or [NOWHERE]
     return arguments.with_options(allowed_media_domains=domains, allowed_local_media_path="")
 
 

@@ -1,0 +1,50 @@
+"""Steps of a start that depend on the model's configuration, or on what the worker is for."""
+
+from typing import Any
+
+from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.model_config import create_model_config
+from worker.engine.options.automatic import fitting_tensor_parallel_size
+from worker.settings.environment import Default
+
+RENDERERS = "RENDERER_NUM_WORKERS"
+TENSOR = "TENSOR_PARALLEL_SIZE"
+
+
+def with_adapters(arguments: EngineArguments, context: StartContext) -> EngineArguments:
+    """Enable adapters on a worker that only trains them: without an engine that costs nothing."""
+    return arguments.with_options(enable_lora=True) if context.trains else arguments
+
+
+def with_fitting_tensor_parallel_size(
+    arguments: EngineArguments, _: StartContext
+) -> EngineArguments:
+    """Make a tensor parallel size that the worker chose divide the model's attention heads."""
+    if all(default.name != TENSOR for default in arguments.defaults):
+        return arguments
+    gpus: int = arguments.vllm.tensor_parallel_size
+    architecture = create_model_config(arguments).model_arch_config
+    size = fitting_tensor_parallel_size(gpus, architecture.total_num_attention_heads)
+    if size == gpus:
+        return arguments
+    reason = f"as many of {gpus} GPUs as can share its attention heads"
+    return arguments.with_default(Default(TENSOR, str(size), reason), size)
+
+
+def with_renderer_workers(arguments: EngineArguments, _: StartContext) -> EngineArguments:
+    """Let vLLM tokenize in two threads, so that long texts never have all of them.
+
+    vLLM refuses several threads for models that embed or rank what they see: their cache takes one.
+    """
+    if RENDERERS in arguments.given:
+        return arguments
+    config = create_model_config(arguments)
+    pools_media = config.runner_type == "pooling" and config.multimodal_config
+    if config.skip_tokenizer_init or pools_media:
+        return arguments
+    return arguments.with_default(Default(RENDERERS, "2", "one of them is free of long texts"), 2)
+
+
+def with_same_context(arguments: EngineArguments, config: Any) -> EngineArguments:
+    """Keep the context of the first core: requests that it has accepted begin again on the next."""
+    return arguments.with_options(max_model_len=config.model_config.max_model_len)

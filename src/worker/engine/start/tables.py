@@ -1,0 +1,113 @@
+"""A start as three tables: the steps that change arguments, the checks, and the retreats.
+
+``worker.engine.options`` makes an engine's arguments of the settings. From then on nothing but the
+rows of ``STEPS``, ``RETREATS`` and ``RESTART`` changes them, and each returns a changed copy.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from worker.engine.arguments import EngineArguments, StartContext
+from worker.engine.machine import Machine
+from worker.engine.options import combinations
+from worker.engine.run.requests import media
+from worker.engine.start import fitting, foresight, loading, parsers, repositories, steps
+from worker.settings.mistakes import Mistake
+
+# What changes an engine's arguments before vLLM makes its configuration of them, in this order.
+STEPS: tuple[Callable[[EngineArguments, StartContext], EngineArguments], ...] = (
+    # vLLM loads the directories that the store has found, and need not ask the hub.
+    repositories.with_directories,
+    # The worker fetches and checks the files that callers name, never vLLM.
+    media.without_fetcher,
+    # FAST_LOAD: a loader reads weights onto GPUs faster than vLLM's own.
+    loading.with_fast_loader,
+    # vLLM maps files, which is slow on a network disk.
+    loading.with_load_strategy,
+    # "auto" becomes the parsers that read what the model writes.
+    parsers.with_parsers,
+    # A worker that only trains checks adapters as an engine that serves them would.
+    steps.with_adapters,
+    # As many GPUs as the machine has may not divide the model's attention heads.
+    steps.with_fitting_tensor_parallel_size,
+    # Long texts must not take all threads that tokenize.
+    steps.with_renderer_workers,
+)
+
+# What changes before a new core takes the place of a dead one.
+RESTART: tuple[Callable[[EngineArguments, Any], EngineArguments], ...] = (steps.with_same_context,)
+
+# What is checked before anything is loaded; all mistakes are reported together. Names are checked
+# by ``worker.settings.names``, single values where they are converted: ``worker.settings``,
+# ``worker.engine.variables`` and ``worker.engine.options.option``.
+CHECKS: tuple[Callable[[EngineArguments, Machine], Iterator[Mistake]], ...] = (
+    combinations.parsers,
+    combinations.adapters,
+    combinations.context,
+    combinations.directories,
+    combinations.chat_template,
+    combinations.refused_by_vllm,
+    combinations.too_many_gpus,
+)
+
+# What a core would refuse, checked before there is one by the arguments and vLLM's configuration;
+# the first refusal is raised, in vLLM's words where it has some.
+FORESIGHT: tuple[Callable[[EngineArguments, Any], None], ...] = (
+    foresight.check_task,
+    foresight.check_adapters,
+    foresight.check_load_format,
+    foresight.check_packages,
+    foresight.check_launcher,
+    foresight.check_seed,
+    # On CPUs only.
+    foresight.check_processes,
+    foresight.check_quantization,
+    foresight.check_offloading,
+    foresight.check_blocks,
+)
+
+
+class Retreat(NamedTuple):
+    """Something to do without in a second try.
+
+    Attributes:
+        change: returns the arguments for it by those of the first try, vLLM's configuration and the
+            reason of the failure; None if there is nothing to do without.
+        doing: the sentence for the log.
+    """
+
+    change: Callable[[EngineArguments, Any, str], EngineArguments | None]
+    doing: str
+
+
+# What a second core does without if the first one did not start.
+RETREATS = (
+    Retreat(
+        loading.without_fast_loader,
+        "it did not start with the loader that was chosen, so vLLM's own reads the weights",
+    ),
+    Retreat(fitting.with_less, "the memory was full, so it is started once more with less"),
+)
+
+
+def mistakes_in(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
+    """Yield what the checks find, with the names of settings without the engine's prefix."""
+    for check in CHECKS:
+        yield from check(arguments, machine)
+
+
+def second_try(
+    arguments: EngineArguments, config: Any, reason: str
+) -> tuple[EngineArguments, str] | None:
+    """Return the arguments for a second core, and what it does without; None for no second one.
+
+    Args:
+        arguments: of the first core.
+        config: vLLM's ``VllmConfig``, made of them.
+        reason: why the first core did not start.
+    """
+    second = None
+    for retreat in RETREATS:
+        if changed := retreat.change(arguments, config, reason):
+            arguments, second = changed, (changed, retreat.doing)
+    return second
