@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,12 +51,22 @@ class Given:
     extra: tuple[str, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
 
-    def options(self, prefix: str = "") -> dict[str, str]:
-        """Return what may be options of vLLM, by the options' own names.
+    @cached_property
+    def main(self) -> dict[str, str]:
+        """What may be options of the model's engine, by vLLM's own names of them."""
+        return self._options("")
 
-        Args:
-            prefix: of an engine's settings; it is removed from the names.
-        """
+    @cached_property
+    def embedder(self) -> dict[str, str]:
+        """What may be options of an embedder's engine, likewise."""
+        return self._options(EMBEDDER)
+
+    @cached_property
+    def from_extra(self) -> dict[str, str]:
+        """The options in VLLM_EXTRA_ARGS, for the model's engine, as ``options_of`` reads them."""
+        return options_of(self.extra)
+
+    def _options(self, prefix: str) -> dict[str, str]:
         bare = {
             name.removeprefix(prefix): value
             for name, value in self.values.items()

@@ -34,7 +34,7 @@ def test_a_blank_value_counts_as_unset(blank: str, tmp_path: Path) -> None:
         VLLM_CONFIG_FILE=file, REVISION="a", MODEL_REVISION=blank, DTYPE=blank, SEED=" 7 "
     )
     expected = {"REVISION": "a", "DTYPE": "half", "SEED": "7"}
-    assert given.options() == {"VLLM_CONFIG_FILE": file, **expected}
+    assert given.main == {"VLLM_CONFIG_FILE": file, **expected}
 
 
 def test_a_prefix_selects_the_embedders_options_and_is_removed() -> None:
@@ -43,7 +43,7 @@ def test_a_prefix_selects_the_embedders_options_and_is_removed() -> None:
         **{"EMBEDDING_MAX_MODEL_LEN": "512", "EMBEDDING_SEED": " ", "EMBEDDING_REVISION": "main"},
     )
     expected = {"MODEL": "org/minilm", "MAX_MODEL_LEN": "512", "REVISION": "main"}
-    assert given.options("EMBEDDING_") == expected
+    assert given.embedder == expected
 
 
 # Files; what is read of them, and other mistakes: tests/settings
@@ -126,16 +126,16 @@ def image(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["MODEL_NAME", "MODEL"])
 def test_settings_of_a_baked_model_do_not_apply_to_another(image: Path, name: str) -> None:
-    assert sources.gather({name: "c"}, image).options() == {"MODEL": "c"}
+    assert sources.gather({name: "c"}, image).main == {"MODEL": "c"}
 
 
 @pytest.mark.parametrize("extra", ["--model c", "--model=c", "--dtype half --model c"])
 def test_settings_of_a_baked_model_do_not_apply_to_extra_arguments(image: Path, extra: str) -> None:
     given = sources.gather({EXTRA: extra}, image)
-    assert "QUANTIZATION" not in given.options()
+    assert "QUANTIZATION" not in given.main
     # The settings want a name, whatever the arguments say.
     assert given.values["MODEL_NAME"] == "b"
-    assert "QUANTIZATION" not in sources.gather({EXTRA: extra, "MODEL_NAME": "b"}, image).options()
+    assert "QUANTIZATION" not in sources.gather({EXTRA: extra, "MODEL_NAME": "b"}, image).main
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_settings_of_a_baked_model_do_not_apply_to_extra_arguments(image: Path, 
     ids=str,
 )
 def test_a_baked_model_is_used_if_no_other_is_named(image: Path, environ: dict[str, str]) -> None:
-    options = sources.gather(environ, image).options()
+    options = sources.gather(environ, image).main
     assert (options["MODEL"], options["QUANTIZATION"]) == ("b", "awq")
 
 

@@ -146,6 +146,5 @@ def _price(choice: Choice, prices: Mapping[str, float]) -> str:
 
 def _gpus(given: Given) -> int:
     """Return how many GPUs the settings ask for, at least."""
-    options = given.options()
-    sizes = (options.get(name, "1") for name in _SIZES)
+    sizes = (given.main.get(name, "1") for name in _SIZES)
     return math.prod(int(size) for size in sizes if size.isdecimal() and size != "0")

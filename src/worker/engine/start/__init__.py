@@ -20,7 +20,7 @@ from worker.phases import phase
 from worker.settings import Settings
 from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.names import EMBEDDER, FOREIGN, Names
-from worker.settings.sources import EXTRA_ARGS, Given, options_of
+from worker.settings.sources import EXTRA_ARGS, Given
 from worker.settings.values import redact_setting
 
 if TYPE_CHECKING:
@@ -178,27 +178,23 @@ def _engines(
     from worker.engine.options.automatic import SHARES, divide_memory  # noqa: PLC0415 - imports vLLM
     from worker.engine.start.tables import mistakes_in  # noqa: PLC0415 - likewise
 
-    main, embedder = _options(given), _options(given, EMBEDDER)
-    shares, values = SHARES, {"": main}
-    if "MODEL" in embedder:
+    shares, values = SHARES, {"": given.main}
+    if "MODEL" in given.embedder:
         with collected(mistakes):
-            shares = divide_memory(main | options_of(given.extra), embedder)
+            shares = divide_memory(given.main | given.from_extra, given.embedder)
         # A model that can also generate is to embed here. Embedders are small: one GPU will do.
-        values[EMBEDDER] = {"RUNNER": "pooling", "TENSOR_PARALLEL_SIZE": "1", **embedder}
+        values[EMBEDDER] = {"RUNNER": "pooling", "TENSOR_PARALLEL_SIZE": "1", **given.embedder}
     engines = []
     for prefix, texts in values.items():
+        # But for names that are also settings of the worker's own.
+        own = {name: text for name, text in texts.items() if name not in OWN}
         extra = () if prefix else given.extra
-        arguments, wrong = options.parse(texts, prefix, shares[prefix], extra)
+        arguments, wrong = options.parse(own, prefix, shares[prefix], extra)
         wrong += mistakes_in(arguments, options.machine)
         mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in wrong]
         if not wrong:
             engines.append(arguments)
     return tuple(engines)
-
-
-def _options(given: Given, prefix: str = "") -> dict[str, str]:
-    """Return vLLM's options, but for names that are also settings of the worker's own."""
-    return {name: value for name, value in given.options(prefix).items() if name not in OWN}
 
 
 def _names(bootstrap: Bootstrap, options: "Options", engines: Sequence[EngineArguments]) -> Names:

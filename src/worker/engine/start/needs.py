@@ -15,7 +15,7 @@ from typing import Any
 from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
 from worker.settings.names import EMBEDDER
-from worker.settings.sources import Given, options_of
+from worker.settings.sources import Given
 from worker.settings.values import adapters, is_directory, says
 from worker.store import Found, Kind, Wanted, disk
 from worker.store.files import CONFIG, CONFIGS, code_elsewhere, json_object
@@ -44,9 +44,9 @@ def wanted_by_settings(given: Given) -> list[Wanted]:
 
     Empty if VLLM_EXTRA_ARGS decides on the model.
     """
-    if _MODEL_OPTIONS & options_of(given.extra).keys():
+    if _MODEL_OPTIONS & given.from_extra.keys():
         return []
-    return [*_of_settings(given, ""), *_of_settings(given, EMBEDDER)]
+    return [*_of_settings(given.main, ""), *_of_settings(given.embedder, EMBEDDER)]
 
 
 def wanted_by_arguments(arguments: EngineArguments) -> list[Wanted]:
@@ -75,13 +75,12 @@ def wanted_by_arguments(arguments: EngineArguments) -> list[Wanted]:
 
 def names_further(given: Given) -> bool:
     """True if VLLM_EXTRA_ARGS names adapters or a draft model: only vLLM's parser reads them."""
-    return bool(_FURTHER_OPTIONS & options_of(given.extra).keys())
+    return bool(_FURTHER_OPTIONS & given.from_extra.keys())
 
 
 def asks_hub(given: Given) -> bool:
     """True if vLLM is to load something from the hub that the store does not look for."""
-    for prefix in ("", EMBEDDER):
-        options = _options(given, prefix)
+    for options in (given.main | given.from_extra, given.embedder):
         for name in ("HF_CONFIG_PATH", "GENERATION_CONFIG"):
             place = options.get(name, "auto")
             if place not in {"auto", "vllm"} and not is_directory(place):
@@ -89,13 +88,7 @@ def asks_hub(given: Given) -> bool:
     return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in given.values
 
 
-def _options(given: Given, prefix: str) -> dict[str, str]:
-    """Return an engine's options. VLLM_EXTRA_ARGS is for the first engine."""
-    return given.options(prefix) | ({} if prefix else options_of(given.extra))
-
-
-def _of_settings(given: Given, prefix: str) -> Iterator[Wanted]:
-    options = given.options(prefix)
+def _of_settings(options: Mapping[str, str], prefix: str) -> Iterator[Wanted]:
     if not options.get("MODEL"):
         return
     folder = options.get("DOWNLOAD_DIR")
@@ -201,8 +194,9 @@ def elsewhere(found: Found, given: Given) -> Iterator[Wanted]:
     if wanted.kind is Kind.MODEL and wanted.setting.endswith("MODEL_NAME"):
         yield from _models_elsewhere(wanted, json_object(disk.text(found.place / CONFIG)))
     if wanted.code:
-        prefix = EMBEDDER if wanted.setting.startswith(EMBEDDER) else ""
-        yield from _code_elsewhere(found, _options(given, prefix).get("CODE_REVISION"))
+        embeds = wanted.setting.startswith(EMBEDDER)
+        options = given.embedder if embeds else given.main | given.from_extra
+        yield from _code_elsewhere(found, options.get("CODE_REVISION"))
 
 
 def _models_elsewhere(wanted: Wanted, config: Mapping[str, Any]) -> Iterator[Wanted]:
