@@ -1,4 +1,4 @@
-"""The first request of an engine, and whether the model's chat template renders it."""
+"""The worker's own first requests of an engine: sent by a start, and rendered by the doctor."""
 
 import asyncio
 import contextlib
@@ -6,28 +6,18 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from worker.asgi import Head
+from worker.engine.run.generation.prompts import greeting
+from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.locations import find, optional
 from worker.engine.seam.translation import accepted, translated
 from worker.engine.start.configuring import Check, Configured
-from worker.errors import RefusedByEngine, RequestError
+from worker.errors import RefusedByEngine, RequestError, StartFailed
+from worker.job import RawJob
 from worker.job.base import with_system_prompt
 
 _GENERATES = "generate"
 _EMBEDS = "embed"
-
-
-def greeting(chats: Any) -> dict[str, Any]:
-    """Return the richest input that a model takes: messages, a text or token ids.
-
-    Args:
-        chats: what renders conversations in vLLM's server.
-    """
-    tokenizer = chats.renderer.tokenizer
-    if tokenizer is None:
-        return {"prompt": [0]}
-    if chats.chat_template or getattr(tokenizer, "chat_template", None):
-        return {"messages": [{"role": "user", "content": "Hi"}]}
-    return {"prompt": "Hi"}
 
 
 @contextlib.contextmanager
@@ -82,3 +72,37 @@ async def _render(init_state: Any, configured: Configured, system_prompt: str | 
                 accepted(await chats.render_chat(request))
     finally:
         chats.renderer.shutdown()
+
+
+async def warm_up(engine: InProcessEngine) -> None:
+    """Answer a request on both paths, so that everything is built before the first job.
+
+    Raises:
+        StartFailed: a path does not answer.
+        ValueError: vLLM refuses the request.
+    """
+    with not_to_be_refused():
+        await _warm_up(engine)
+
+
+async def _warm_up(engine: InProcessEngine) -> None:
+    generation = engine.generation
+    first = generation.prompts.greeting
+    if "generate" not in engine.model.tasks:
+        # There is no request that every model for classification or scoring takes.
+        if "embed" in engine.model.tasks:
+            prompt = await generation.prompts.render_job(RawJob.read(first))
+            await generation.embed(prompt, "warm-up")
+        return
+    one_token = {"max_tokens": 1, "stream": True}
+    # An engine that compiles does so for log probabilities when they are first asked for: for
+    # seconds, in which the core does nothing else.
+    params = {"max_tokens": 1, "logprobs": 0}
+    raw = RawJob.read({**first, "sampling_params": params, "stream": True})
+    async for _ in engine.generate(raw, "warm-up"):
+        pass
+    path = "/v1/chat/completions" if raw.messages else "/v1/completions"
+    body = {**first, **one_token}
+    async for part in engine.call(path, body, "warm-up"):
+        if isinstance(part, Head) and part.status != 200:
+            raise StartFailed(f"vLLM's own server answers {part.status} to a first request")

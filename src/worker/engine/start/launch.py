@@ -29,10 +29,10 @@ from worker.engine.seam.inspection import by_forks
 from worker.engine.seam.translation import START_ERRORS
 from worker.engine.start import Start, cores, fitting
 from worker.engine.start.configuring import Configured, configure
+from worker.engine.start.first_request import warm_up
 from worker.engine.start.parsers import told
 from worker.engine.start.refusals import start_failures
 from worker.engine.start.tables import RESTART, second_try
-from worker.engine.start.warming import warm_up
 from worker.engine.summary import defaults, summary
 from worker.garbage import uncollected
 from worker.phases import phase

@@ -1,8 +1,14 @@
-"""What a start is refused for: vLLM's words, and the settings without which it would not be."""
+"""Why a start fails: in vLLM's words, with what to set instead, and by whose fault.
+
+Callers get the reason only if any machine would fail like this one. An unknown reason counts as
+the machine's: a worker that answers jobs with its own defect would take them from others that can
+do them.
+"""
 
 import contextlib
+import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from textwrap import shorten
 
 from pydantic import ValidationError
@@ -10,9 +16,8 @@ from pydantic import ValidationError
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.option import reasons
 from worker.engine.seam.translation import START_ERRORS
-from worker.engine.start.blame import blamed, quoting_settings
-from worker.engine.start.fitting import BLOCKS
-from worker.errors import LONGEST_MESSAGE, StartFailed, in_settings
+from worker.engine.start.fitting import BLOCKS, SHARE, is_out_of_memory
+from worker.errors import LONGEST_MESSAGE, MachineUnfit, StartFailed, in_settings
 
 # A template that can't add a list to a text, or look for one in it.
 _TEMPLATE = r"a first request is refused: (?:can only concatenate|\W?list object\W? has no)"
@@ -36,6 +41,56 @@ _BEHIND = (
     ("contains custom code", "set TRUST_REMOTE_CODE=1 if you trust the repository"),
     ("Not enough allowed NUMA nodes", "this machine has no GPUs to divide a model among"),
 )
+
+# What drivers, GPUs, libraries and full disks say, through torch, vLLM and NCCL. It matters where
+# vLLM, or a model's own code, raises it as an error of a class that stands for a wrong setting.
+_MACHINES = re.compile(
+    r"""
+    CUDA\ driver | CUDA\ error(?!:\ out\ of\ memory) | No\ CUDA\ GPUs | NVIDIA\ driver
+    | CU(?:BLAS|DNN)_STATUS | NVML | NCCL | cannot\ open\ shared\ object\ file | undefined\ symbol
+    | '/(?:dev|proc|sys)/ | No\ space\ left\ on\ device | Input/output\ error
+    | Too\ many\ open\ files | Stale\ file\ handle
+    """,
+    re.VERBOSE,
+)
+
+# What vLLM, and the libraries below it, raise for settings, for a model's files, and for packages
+# that the image lacks. Names: of an error in a core its line in the log is all there is.
+_OF_WHAT_WAS_ASKED = frozenset(
+    {
+        "EntryNotFoundError",
+        "FileNotFoundError",
+        "ImportError",
+        "IsADirectoryError",
+        "JSONDecodeError",
+        "MemoryError",
+        "ModuleNotFoundError",
+        "NotADirectoryError",
+        "NotImplementedError",
+        "RepositoryNotFoundError",
+        "StartFailed",
+        "StrictDataclassError",
+        "UnicodeDecodeError",
+        "ValidationError",
+        "ValueError",
+    }
+)
+# Words of it that errors of any kind have: a quantization whose file lacks a key.
+_ITS_WORDS = re.compile(r"Config\.__init__\(\)")
+# Of an ``OSError`` without a class of its own. Transformers raises it without a number.
+_NOT_FOUND = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
+# How a core's error begins, as ``healing.reader`` notes it.
+_KIND = re.compile(r"(?:\w+\.)*(\w+): (?:\[Errno (\d+)\])?")
+# A GPU that somebody else fills, unless it is the operator who wants more than there is.
+_FILLED = "is less than desired GPU memory utilization"
+
+# An option of vLLM as its messages quote it: `max_model_len`, `trust_remote_code=True`.
+_OPTION = re.compile(r"`([a-z]+(?:_[a-z]+)+)(=[^`\n]*)?`")
+
+# Ended by SIGKILL, as the kernel does when memory is exhausted; vLLM names cores and their status.
+_KILLED = re.compile(r"Failed core proc.*\{[^}]*: -9\b")
+# Ended by another signal: whatever it had printed was not why.
+_CRASHED = re.compile(r"Failed core proc.*\{[^}]*: -\d")
 
 
 @contextlib.contextmanager
@@ -89,3 +144,48 @@ def remedy(problem: str, arguments: EngineArguments, unset: Sequence[str] = ()) 
     ]
     behind = next((text for pattern, text in _BEHIND if re.search(pattern, problem)), "")
     return "; ".join(filter(None, (", or ".join(texts), behind)))
+
+
+def quoting_settings(message: str) -> str:
+    """Replace vLLM's options that a message quotes by settings."""
+    return _OPTION.sub(lambda found: found[1].upper() + (found[2] or ""), message)
+
+
+def blamed(error: Exception, message: str, given: Collection[str] = ()) -> StartFailed:
+    """Return the error of a failed start, of the class that says whose fault it is.
+
+    Args:
+        error: what vLLM, or a library below it, has raised. An error of a core is a
+            ``RuntimeError`` with the error's line, raised from vLLM's own for the core's end.
+        message: for the log and for callers.
+        given: settings that the operator has set.
+    """
+    message = quoting_settings(message)
+    said = str(error)
+    ended = f"{said}\n{error.__cause__ or ''}"
+    if _KILLED.search(ended):
+        return StartFailed(
+            f"{message}. It was killed, as processes are when memory is exhausted: take a machine "
+            "with more of it, a smaller model, or a quantized one"
+        )
+    if _CRASHED.search(ended) or _MACHINES.search(said):
+        return MachineUnfit(message)
+    if _FILLED in said:
+        asked = SHARE in given
+    else:
+        asked = is_out_of_memory(said) or _is_of_what_was_asked(error, said)
+    return StartFailed(message) if asked else MachineUnfit(message)
+
+
+def _is_of_what_was_asked(error: Exception, said: str) -> bool:
+    """Whether an error is known to be raised for settings, a model's files or the image."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    kind, number = type(error).__name__, error.errno if isinstance(error, OSError) else None
+    if kind == "RuntimeError" and (noted := _KIND.match(said)):
+        kind, number = noted[1], int(noted[2]) if noted[2] else None
+        kinds = {kind}
+    if "MachineUnfit" in kinds:
+        return False
+    if kind == "OSError":
+        return number in _NOT_FOUND
+    return bool(kinds & _OF_WHAT_WAS_ASKED or _ITS_WORDS.search(said))

@@ -7,7 +7,6 @@ from worker.engine.run.server import Server
 from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import Client, EngineInput
 from worker.engine.seam.translation import accepted, translated
-from worker.engine.start.first_request import greeting
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import with_system_prompt
@@ -20,6 +19,20 @@ NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
     "prompt as a list of token ids."
 )
+
+
+def greeting(chats: Any) -> dict[str, Any]:
+    """Return the richest input that a model takes: messages, a text or token ids.
+
+    Args:
+        chats: what renders conversations in vLLM's server.
+    """
+    tokenizer = chats.renderer.tokenizer
+    if tokenizer is None:
+        return {"prompt": [0]}
+    if chats.chat_template or getattr(tokenizer, "chat_template", None):
+        return {"messages": [{"role": "user", "content": "Hi"}]}
+    return {"prompt": "Hi"}
 
 
 class Prompts:

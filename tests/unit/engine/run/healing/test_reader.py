@@ -16,8 +16,8 @@ from worker.engine.run.healing import output as module
 from worker.engine.run.healing import reader
 from worker.engine.run.healing.output import CoreOutput
 from worker.engine.run.healing.reader import LONGEST_LINE, error_in
-from worker.engine.start.blame import blamed
 from worker.engine.start.fitting import is_out_of_memory
+from worker.engine.start.refusals import blamed
 from worker.errors import MachineUnfit
 
 PREFIX = "(EngineCore pid=7) ERROR 11-22 19:50:01 [core.py:1512] "
