@@ -106,15 +106,14 @@ def test_a_model_keeps_its_own_name(written: dict[str, str], names: list[str], r
 
 def test_an_embedder_has_settings_of_its_own_and_the_pooling_runner(read: Read) -> None:
     settings = {"SEED": "7", "EMBEDDING_SEED": "8"}
-    assert read(**settings).embedder is None
+    assert len(read(**settings).engines) == 1
     models, embedders = (one.vllm for one in read(**settings, EMBEDDING_MODEL_NAME="org/e").engines)
     assert (models.model, models.seed, models.runner) == ("org/model", 7, "auto")
     assert (embedders.model, embedders.seed, embedders.runner) == ("org/e", 8, "pooling")
 
 
 def test_an_operator_may_set_the_embedders_runner(read: Read) -> None:
-    embedder = read(EMBEDDING_MODEL_NAME=str(MODEL), EMBEDDING_RUNNER="auto").embedder
-    assert embedder is not None
+    _, embedder = read(EMBEDDING_MODEL_NAME=str(MODEL), EMBEDDING_RUNNER="auto").engines
     assert embedder.vllm.runner == "auto"
 
 

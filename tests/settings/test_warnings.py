@@ -76,8 +76,8 @@ def test_what_has_an_effect_or_is_none_does_not_warn(settings: dict[str, str], r
 )
 def test_a_setting_of_an_embedder_has_an_effect_or_warns(name: str, value: str, read: Read) -> None:
     result = read(**EMBEDDER, **{f"EMBEDDING_{name}": value})
-    assert result.embedder is not None
-    assert result.embedder.vllm.enable_log_requests is (result.warnings == ())
+    _, embedder = result.engines
+    assert embedder.vllm.enable_log_requests is (result.warnings == ())
     assert result.arguments.vllm.enable_log_requests is False
 
 

@@ -60,10 +60,6 @@ class Start:
         """Of the model's engine."""
         return self.engines[0]
 
-    @property
-    def embedder(self) -> EngineArguments | None:
-        return self.engines[1] if len(self.engines) > 1 else None
-
 
 def ready(given: Given, offline: bool = False) -> Start:
     """Read all settings, and find or download meanwhile what they name.
