@@ -61,7 +61,7 @@ class Worker:
         self._streams: set[Stream[Piece[Any]]] = set()
         # Those of them that need the engine.
         self._in_engine: set[Stream[Piece[Any]]] = set()
-        slots = engines.main.slots
+        slots = engines.base.slots
         self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
         self._seconds = settings.execution_timeout_s if seconds is None else seconds
         others = partial(len, self._in_engine)
@@ -75,7 +75,7 @@ class Worker:
     @property
     def ready(self) -> bool:
         """Whether the model's engine can answer; False while it is started again."""
-        return not self._engines.main.dead
+        return not self._engines.base.dead
 
     @property
     def links(self) -> Links:
@@ -238,7 +238,7 @@ class Worker:
 
         if not reply.by_worker and len(self._in_engine) >= self._most_inside:
             raise EngineBusy
-        stream = Stream(source, self._engines.loop)
+        stream = Stream(source, self._engines.base.loop)
         self._streams.add(stream)
         if not reply.by_worker:
             self._in_engine.add(stream)

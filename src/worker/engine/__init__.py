@@ -5,9 +5,9 @@ This module itself does not import vLLM: that takes seconds, and the settings ar
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from worker.asgi import Head
 from worker.bridge import Stream
-from worker.errors import EngineDead
+from worker.errors import EngineDead, NoEngine
 from worker.job import RawJob
 from worker.record import Usage
 
@@ -90,12 +90,8 @@ class Model:
     hosts: tuple[str, ...] = ()
 
 
-class Engine(Protocol):
-    """One loaded model: generation on the raw path, and vLLM's own server, called in process.
-
-    Its coroutines and generators run on ``loop``. What fails because the engine is dead raises
-    ``EngineDead``.
-    """
+class Base(Protocol):
+    """A base model and its adapters on the network volume; its coroutines run on ``loop``."""
 
     @property
     def model(self) -> Model: ...
@@ -105,14 +101,50 @@ class Engine(Protocol):
 
     @property
     def dead(self) -> bool:
-        """True while the engine can't answer: permanently, or until it is started again.
+        """True while the model can't answer: permanently, or until its engine is started again.
 
         One that is set aside is not dead.
         """
 
     @property
     def is_aside(self) -> bool:
-        """True while the engine is set aside."""
+        """True while the model's engine is set aside."""
+
+    @property
+    def slots(self) -> int:
+        """How many requests run at once; further ones wait in the engine's queue."""
+
+    async def cards(self, request_id: str) -> list[dict[str, Any]]:
+        """Return OpenAI's objects of the model, one for each name, and of its loaded adapters."""
+
+    async def adapters_on_volume(self) -> Mapping[str, str | None]:
+        """Return the adapters on the network volume, sorted by their names.
+
+        The values are the reasons why they can't be loaded, as far as that is known without
+        loading them; None for all others.
+        """
+
+    async def check_adapter(self, directory: Path) -> None:
+        """Check an adapter by the rules that adapters are loaded by.
+
+        Raises:
+            InvalidInput: it is broken, made for another model, or none can be served.
+        """
+
+    async def unload(self, name: str) -> None:
+        """Unload an adapter.
+
+        Raises:
+            WorkerError: no adapter of that name is loaded, or it can't be unloaded.
+        """
+
+
+class Engine(Base, Protocol):
+    """One loaded model: generation on the raw path, and vLLM's own server, called in process.
+
+    Its generators, too, run on ``loop``. What fails because the engine is dead raises
+    ``EngineDead``.
+    """
 
     def aside(
         self, patience_s: float, drain_s: float
@@ -134,10 +166,6 @@ class Engine(Protocol):
             EngineDead: it does not start again.
             KilledEngine: this request has probably killed it.
         """
-
-    @property
-    def slots(self) -> int:
-        """How many requests the engine runs at once; further ones wait in its queue."""
 
     @property
     def metrics(self) -> CollectorRegistry:
@@ -189,13 +217,6 @@ class Engine(Protocol):
             WorkerError: its sampling parameters are refused, or its model or adapter is unknown.
         """
 
-    async def adapters_on_volume(self) -> Mapping[str, str | None]:
-        """Return the adapters on the network volume, sorted by their names.
-
-        The values are the reasons why they can't be loaded, as far as that is known without
-        loading them; None for all others.
-        """
-
     async def adopt(self, name: str) -> None:
         """Load the adapter of a name, as it is on the volume now, unless it is loaded already.
 
@@ -203,43 +224,47 @@ class Engine(Protocol):
             WorkerError: there is no such adapter, or it is broken.
         """
 
-    async def check_adapter(self, directory: Path) -> None:
-        """Check an adapter by the rules that adapters are loaded by.
 
-        Raises:
-            InvalidInput: it is broken, made for another model, or none can be served.
-        """
-
-    async def unload(self, name: str) -> None:
-        """Unload an adapter.
-
-        Raises:
-            WorkerError: no adapter of that name is loaded, or it can't be unloaded.
-        """
-
-
-@dataclass(frozen=True, slots=True)
 class Engines:
-    """The engines of a worker, on one event loop: the model's, and perhaps an embedder's.
+    """The engines of a worker, on one event loop.
 
-    ``died`` resolves when one of them is dead and is not started again: the worker has to exit.
-    ``serve`` is False for a worker that only trains: its engine answers nothing.
+    Args:
+        engines: the model's, and perhaps an embedder's; none for a worker that only trains.
+        base: the model of a worker that only trains.
+        died: resolves when an engine is dead and is not started again: the worker has to exit.
     """
 
-    main: Engine
-    embedder: Engine | None = None
-    died: "Future[None]" = field(default_factory=Future)
-    serve: bool = True
+    def __init__(
+        self, *engines: Engine, base: Base | None = None, died: Future[None] | None = None
+    ) -> None:
+        self._engines = engines
+        self.base: Base = base or engines[0]
+        self.died = died or Future[None]()
 
     def __iter__(self) -> Iterator[Engine]:
-        """Yield the model's engine first."""
-        yield self.main
-        if self.embedder is not None:
-            yield self.embedder
+        """Return an iterator over the engines, the model's first."""
+        return iter(self._engines)
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self.main.loop
+    def main(self) -> Engine:
+        """The model's engine.
+
+        Raises:
+            NoEngine: this worker only trains.
+        """
+        if not self.serve:
+            raise NoEngine
+        return self._engines[0]
+
+    @property
+    def serve(self) -> bool:
+        """Whether there are engines; a worker that only trains has none."""
+        return bool(self._engines)
+
+    @property
+    def bases(self) -> Sequence[Base]:
+        """The models that callers can name, also on a worker that only trains."""
+        return self._engines or (self.base,)
 
     @contextlib.asynccontextmanager
     async def aside(
@@ -268,7 +293,7 @@ class Engines:
                 # Until the stream is cancelled.
                 await asyncio.Event().wait()
 
-        stream = Stream(held, self.loop)
+        stream = Stream(held, self.base.loop)
         try:
             await stream.read()
             yield

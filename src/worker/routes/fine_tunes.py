@@ -37,7 +37,7 @@ def answer(job: FineTuneJob, request_id: str, resources: Resources, seconds: flo
         # To fetch the rows takes some of the job's time.
         began = time.monotonic()
         fine_tune = await _fine_tune(job, request_id, resources)
-        await asyncio.to_thread(check_base, fine_tune, resources.engines.main.model)
+        await asyncio.to_thread(check_base, fine_tune, resources.engines.base.model)
         runner = Runner(fine_tune, workshop, progress)
         most = job.fine_tune.max_runtime_sec or seconds
         how = await runner.run(most - (time.monotonic() - began))
@@ -57,10 +57,10 @@ def answer(job: FineTuneJob, request_id: str, resources: Resources, seconds: flo
 
 async def _fine_tune(job: FineTuneJob, request_id: str, resources: Resources) -> FineTune:
     """Find a job's fine-tune, or create it."""
-    spec, fine_tunes, engine = job.fine_tune, resources.fine_tunes, resources.engines.main
+    spec, fine_tunes, base = job.fine_tune, resources.fine_tunes, resources.engines.base
     if spec.id is not None:
         return await asyncio.to_thread(fine_tunes.get, spec.id)
-    adapters = await engine.adapters_on_volume()
-    creator = Creator.of(fine_tunes, engine.model, resources.settings)
+    adapters = await base.adapters_on_volume()
+    creator = Creator.of(fine_tunes, base.model, resources.settings)
     id = ids.derived(PREFIX, request_id)
     return await creator.acreate(spec, id, adapters)

@@ -75,7 +75,7 @@ class Resources:
             others: returns how many requests that belong to no batch are in the engine.
             start: as above.
         """
-        lines = jobs_at_once(settings.batch_concurrency, engines.main.slots)
+        lines = jobs_at_once(settings.batch_concurrency, engines.base.slots)
         links = Links(Volume.of(settings))
         return cls(
             engines=engines,
@@ -101,12 +101,12 @@ class Resources:
         Raises:
             InvalidInput: this worker trains none.
         """
-        engine, settings = self.engines.main, self.settings
+        base, settings = self.engines.base, self.settings
         self.check_training()
         return Workshop(
-            spec=Given(self.fine_tunes, engine.model, settings).spec,
+            spec=Given(self.fine_tunes, base.model, settings).spec,
             fits=check_memory,
-            check=engine.check_adapter,
+            check=base.check_adapter,
             results=partial(results.write, self.fine_tunes.files),
             adapters=adapters.directory(settings.base_path),
             closed=lambda: self.window.closed_at < math.inf,
@@ -129,7 +129,7 @@ class Resources:
     def _trains(self) -> str:
         if not self.engines.serve:
             return "here"
-        on_cpu = self.engines.main.model.device == "cpu"
+        on_cpu = self.engines.base.model.device == "cpu"
         return self.settings.fine_tune or ("beside" if on_cpu else "off")
 
     def unfinished(self) -> list[LongWork]:

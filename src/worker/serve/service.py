@@ -48,7 +48,7 @@ class Service:
         self._engines = engines
         self._key = settings.serve_api_key
         self._bodies = Bodies(round(settings.max_input_mb * 1_000_000), settings.serve_timeout_s)
-        slots = engines.main.slots
+        slots = engines.base.slots
         self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
         self._inside = 0
         # A limit of yields, and decoded events, are for the platform's queue only.
@@ -95,7 +95,7 @@ class Service:
         if request.method not in methods:
             taken = " or ".join(method for method in methods if method != "HEAD")
             raise WrongMethod(f"{request.method} {path}: only {taken} is taken here.")
-        if path == PING and self._engines.main.dead:
+        if path == PING and self._engines.base.dead:
             raise EngineDead
 
     def _has_key(self, request: Request, key: SecretStr) -> bool:

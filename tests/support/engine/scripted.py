@@ -105,7 +105,7 @@ class ScriptedEngine:
     @property
     def engines(self) -> Engines:
         """The engines of a worker, with this one as the model's."""
-        return Engines(self, self.embedder, self.died)
+        return Engines(*filter(None, (self, self.embedder)), died=self.died)
 
     @property
     def dead(self) -> bool:
@@ -161,6 +161,12 @@ class ScriptedEngine:
                     yield part
         if usage is not None and self.counted is not None:
             usage.add(*self.counted)
+
+    async def cards(self, request_id: str) -> list[dict[str, Any]]:
+        async with contextlib.aclosing(self.call("/v1/models", None, request_id)) as parts:
+            body = b"".join([part async for part in parts if isinstance(part, bytes)])
+        cards: list[dict[str, Any]] = json.loads(body)["data"]
+        return cards
 
     async def check(self, job: RawJob) -> None: ...
 

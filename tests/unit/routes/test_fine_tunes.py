@@ -14,6 +14,7 @@ from support.fine_tunes import COMMAND, DONE, ID, ROWS, Script, fine_tune_at, pi
 from support.processes.background import eventually
 
 from worker.app import Worker
+from worker.engine import Engines
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
 from worker.job.long_work import LongWork
@@ -126,7 +127,7 @@ async def test_a_worker_trains_where_its_operator_lets_it_or_it_serves_nothing(
     caller: Caller, environ: dict[str, str], device: str, serves: bool
 ) -> None:
     caller.engine.model = replace(caller.engine.model, device=device)
-    engines = replace(caller.engine.engines, serve=serves)
+    engines = caller.engine.engines if serves else Engines(base=caller.engine)
     caller.worker = Worker(engines, configured(caller, **environ).settings)
     fine_tune(caller)
     assert (await run(caller))["status"] == "succeeded"

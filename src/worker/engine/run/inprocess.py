@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,12 @@ class InProcessEngine:
 
     @property
     def dead(self) -> bool:
-        """See ``Engine.dead``."""
+        """See ``Base.dead``."""
         return self._healer.dead
 
     @property
     def is_aside(self) -> bool:
-        """See ``Engine.is_aside``."""
+        """See ``Base.is_aside``."""
         return self._healer.absence.lasts
 
     def aside(self, patience_s: float, drain_s: float) -> AbstractAsyncContextManager[None]:
@@ -170,9 +171,16 @@ class InProcessEngine:
         """See ``Engine.call``."""
         return self._server.call(path, body, request_id, usage)
 
+    async def cards(self, request_id: str) -> list[dict[str, Any]]:
+        """See ``Base.cards``."""
+        async with aclosing(self.call("/v1/models", None, request_id)) as parts:
+            body = b"".join([part async for part in parts if isinstance(part, bytes)])
+        cards: list[dict[str, Any]] = json.loads(body)["data"]
+        return cards
+
     @property
     def slots(self) -> int:
-        """See ``Engine.slots``."""
+        """See ``Base.slots``."""
         config = self._client.vllm_config
         scheduler = config.scheduler_config
         # A lower limit than what the core has memory for; vLLM 0.30 has none.
@@ -194,7 +202,7 @@ class InProcessEngine:
         await self.generation.check(job)
 
     async def adapters_on_volume(self) -> Mapping[str, str | None]:
-        """See ``Engine.adapters_on_volume``."""
+        """See ``Base.adapters_on_volume``."""
         return await self.generation.adapters.on_volume()
 
     async def adopt(self, name: str) -> None:
@@ -202,11 +210,11 @@ class InProcessEngine:
         await self.generation.adapters.get(name, "model")
 
     async def check_adapter(self, directory: Path) -> None:
-        """See ``Engine.check_adapter``."""
+        """See ``Base.check_adapter``."""
         await self.generation.adapters.check(directory)
 
     async def unload(self, name: str) -> None:
-        """See ``Engine.unload``."""
+        """See ``Base.unload``."""
         await self.generation.adapters.unload(name)
 
     def _give_up(self) -> None:

@@ -21,10 +21,10 @@ from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.compile_key import key_of_engines, key_of_models
-from worker.engine.run.absent import AbsentEngine
 from worker.engine.run.healing.core import Core
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
+from worker.engine.run.unserved import UnservedModel
 from worker.engine.seam.inspection import by_forks
 from worker.engine.seam.translation import START_ERRORS
 from worker.engine.start import Start, cores, fitting
@@ -97,7 +97,7 @@ def _start_all(stack: contextlib.ExitStack, start: Start, also_import: Sequence[
         log.info("chosen: %s", "; ".join(map(str, defaults(arguments))))
         # An embedder answers some of the same jobs.
         wanted = jobs_at_once(wanted, running[0].slots)
-    return Engines(running[0], running[1] if len(running) > 1 else None, died)
+    return Engines(*running, died=died)
 
 
 @contextlib.contextmanager
@@ -110,9 +110,9 @@ def without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engines]:
     with start_failures(start.arguments), by_forks():
         final, config = _configure(start.arguments, replace(start.context, trains=True))
     with _loop_in_thread() as loop:
-        engine = AbsentEngine(final, config, start.settings.base_path, loop)
+        base = UnservedModel(final, config, start.settings.base_path, loop)
         log.info("model: %s: this worker trains adapters, and serves nothing", final.model_name)
-        yield Engines(engine, serve=False)
+        yield Engines(base=base)
 
 
 def _close(engine: InProcessEngine) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from worker.chunking import ChunkPolicy, Piece
-from worker.errors import UnknownRoute, WrongMethod
+from worker.errors import NoEngine, UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
 from worker.routes.answer import Answer, json_size
 from worker.routes.openai import (
@@ -40,7 +40,13 @@ ONE_BY_ONE = ChunkPolicy(largest=1, smallest=1, growth=1, max_delay=0)
 
 
 async def openapi(asked: Asked) -> dict[str, Any]:
-    """Describe ``ROUTES``: those of vLLM's server in its own words, the others in a line."""
+    """Describe ``ROUTES``: those of vLLM's server in its own words, the others in a line.
+
+    Raises:
+        NoEngine: this worker only trains, and has no document of vLLM's.
+    """
+    if not asked.engines.serve:
+        raise NoEngine
     # An engine needs a second or two to build its document.
     documents = [await asyncio.to_thread(getattr, engine, "schema") for engine in asked.engines]
     served = _served(asked.settings)

@@ -90,7 +90,7 @@ def check_endpoint(endpoint: str, engines: Engines) -> None:
     # vLLM's server has some of them without /v1.
     paths = (endpoint, OpenAIJob(route=endpoint).path)
     if not any(engine.keys(path) is not None for engine in engines for path in paths):
-        names = ", ".join(engine.model.names[0] for engine in engines)
+        names = ", ".join(base.model.names[0] for base in engines.bases)
         message = f"endpoint: this is nothing that {names} can do"
         raise InvalidInput(message, param="endpoint")
 

@@ -127,7 +127,7 @@ async def created(request: CreateFineTune, asked: Asked) -> tuple[FineTune, dict
     Raises:
         InvalidInput: naming the field.
     """
-    resources, model = asked.resources, asked.engines.main.model
+    resources, model = asked.resources, asked.engines.base.model
     resources.check_training()
     adapters = set[str]()
     if request.model not in (*model.names, model.source):

@@ -98,7 +98,7 @@ def _engine_for(path: str, body: dict[str, Any] | None, engines: Engines) -> Eng
     if not able:
         others = "; ".join(ability(engine.model) for engine in engines)
         message = f"No model of this worker answers {path}: {others}."
-        if "generate" in engines.main.model.tasks and engines.embedder is None:
+        if "generate" in engines.main.model.tasks and len([*engines]) == 1:
             message += " A model that embeds can be served beside it: set EMBEDDING_MODEL_NAME."
         raise UnknownRoute(message)
     name = (body or {}).get("model")

@@ -3,14 +3,12 @@
 The first line of a docstring is what /openapi.json has of the route.
 """
 
-import contextlib
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
 
-from worker.engine import Engine
+from worker.engine import Base
 from worker.errors import EngineAside, EngineDead, InvalidInput, UnknownRoute
 from worker.routes.openai.route import CHAT_TEMPERATURE, Asked
 
@@ -50,7 +48,7 @@ async def unload_adapter(asked: Asked) -> dict[str, Any]:
     name = asked.body.get("lora_name")
     if not isinstance(name, str):
         raise InvalidInput("lora_name: the name of an adapter", param="lora_name")
-    await asked.engines.main.unload(name)
+    await asked.engines.base.unload(name)
     return {"unloaded": name}
 
 
@@ -60,12 +58,12 @@ async def health(asked: Asked) -> dict[str, Any]:
     Raises:
         EngineAside, EngineDead: it does not.
     """
-    if asked.engines.main.dead:
+    if asked.engines.base.dead:
         raise EngineDead
-    if asked.engines.main.is_aside:
+    if asked.engines.base.is_aside:
         raise EngineAside
     states = {
-        engine.model.names[0]: "starting" if engine.dead else "ready" for engine in asked.engines
+        base.model.names[0]: "starting" if base.dead else "ready" for base in asked.engines.bases
     }
     return {"status": "ok", "models": states}
 
@@ -78,10 +76,10 @@ async def metrics(asked: Asked) -> str:
 
 async def status(asked: Asked) -> dict[str, Any]:
     """Tell what is served, in the words of the Model Serving API."""
-    engines, settings = asked.engines, asked.settings
-    if engines.main.dead:
+    base, settings = asked.engines.base, asked.settings
+    if base.dead:
         return NOT_STARTED
-    model, endpoint = engines.main.model, settings.runpod_endpoint_id
+    model, endpoint = base.model, settings.runpod_endpoint_id
     url = f"{settings.runpod_endpoint_base_url}/{endpoint}/openai/v1"
     temperature = CHAT_TEMPERATURE if model.temperature is None else model.temperature
     return {
@@ -111,28 +109,28 @@ class _Merged:
         yield from families.values()
 
 
-async def cards(asked: Asked) -> list[tuple[Engine, dict[str, Any]]]:
-    """Return vLLM's cards of the models that callers can name, each with its engine.
+async def cards(asked: Asked) -> list[tuple[Base, dict[str, Any]]]:
+    """Return the cards of the models that callers can name, each with its base model.
 
     Raises:
         EngineDead: no engine is alive.
     """
     # An embedder that is being started again has none.
-    alive = [engine for engine in asked.engines if not engine.dead]
+    alive = [base for base in asked.engines.bases if not base.dead]
     if not alive:
         raise EngineDead
-    return [(engine, card) for engine in alive for card in await _cards(engine, asked.request_id)]
+    return [(base, card) for base in alive for card in await _cards(base, asked.request_id)]
 
 
-async def find_card(asked: Asked, name: str) -> tuple[Engine, dict[str, Any]]:
+async def find_card(asked: Asked, name: str) -> tuple[Base, dict[str, Any]]:
     """Return one of ``cards``.
 
     Raises:
         UnknownRoute: there is no model of this name.
     """
     found = await cards(asked)
-    one = next(((engine, card) for engine, card in found if card["id"] == name), None)
-    if one is None and any(engine.dead for engine in asked.engines):
+    one = next(((base, card) for base, card in found if card["id"] == name), None)
+    if one is None and any(base.dead for base in asked.engines.bases):
         raise EngineDead
     if one is None:
         served = ", ".join(card["id"] for _, card in found)
@@ -140,20 +138,18 @@ async def find_card(asked: Asked, name: str) -> tuple[Engine, dict[str, Any]]:
     return one
 
 
-async def _cards(engine: Engine, request_id: str) -> list[dict[str, Any]]:
-    """Return vLLM's cards of an engine's models, and such cards of adapters not loaded yet.
+async def _cards(base: Base, request_id: str) -> list[dict[str, Any]]:
+    """Return the cards of a model, and such cards of adapters not loaded yet.
 
     Those of adapters that can't be loaded have the reason under ``problem``.
     """
-    async with contextlib.aclosing(engine.call("/v1/models", None, request_id)) as parts:
-        body = b"".join([part async for part in parts if isinstance(part, bytes)])
     # Without the path of an adapter, which is not for callers.
     cards = [
         {**card, "root": card["id"]} if card["parent"] else card
-        for card in json.loads(body)["data"]
+        for card in await base.cards(request_id)
     ]
     first, known = cards[0], {card["id"] for card in cards}
-    for name, reason in (await engine.adapters_on_volume()).items():
+    for name, reason in (await base.adapters_on_volume()).items():
         if name not in known:
             broken = {"problem": reason} if reason else {}
             cards.append({**first, "id": name, "root": name, "parent": first["id"], **broken})

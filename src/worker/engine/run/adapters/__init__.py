@@ -65,7 +65,7 @@ class Adapters:
         return self._client.vllm_config.lora_config is not None
 
     async def on_volume(self) -> dict[str, str | None]:
-        """Return the volume's adapters that have all their files: see ``Engine``."""
+        """Return the volume's adapters that have all their files: see ``Base``."""
         looks = await asyncio.to_thread(self._looks.all) if self.enabled else {}
         for name, (version, _) in looks.items():
             # Loading one finds out more than a look.

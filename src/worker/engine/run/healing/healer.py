@@ -83,7 +83,7 @@ class Healer:
 
     @property
     def dead(self) -> bool:
-        """See ``Engine.dead``."""
+        """See ``Base.dead``."""
         return self.core.client.errored and not self.absence.lasts
 
     async def run(self) -> None:

@@ -94,7 +94,7 @@ async def _created(asked: Asked, version: creation.Version) -> tuple[Batch, dict
     create = partial(
         creation.create,
         batch_id=ids.derived(PREFIX, asked.request_id),
-        by_priority=asked.engines.main.model.by_priority,
+        by_priority=asked.engines.base.model.by_priority,
         check_endpoint=lambda url: check_endpoint(url, asked.engines),
     )
     batch = await asyncio.to_thread(create, asked.resources.batches, request, version)

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
-from worker.engine import Engine
+from worker.engine import Base
 from worker.errors import InvalidInput, RefusedByEngine
 from worker.job.base import Strict
 from worker.routes.openai import own
@@ -40,7 +40,7 @@ async def listed(asked: Asked) -> dict[str, Any]:
         EngineDead: no engine is alive.
     """
     cards = await own.cards(asked)
-    return {"model_endpoints": [_shown(engine, card) for engine, card in cards]}
+    return {"model_endpoints": [_shown(base, card) for base, card in cards]}
 
 
 async def described(asked: Asked) -> dict[str, Any]:
@@ -74,8 +74,8 @@ async def delete(asked: Asked) -> dict[str, Any]:
         VolumeError: the volume can't be written to.
     """
     name = asked.parameters["name"]
-    engine, card = await own.find_card(asked, name)
-    await _check_adapter(engine, card, "be deleted")
+    base, card = await own.find_card(asked, name)
+    await _check_adapter(base, card, "be deleted")
     made = await asyncio.to_thread(adapters.maker, _root(asked), name)
     if made is None and not asked.settings.allow_unload_lora_adapter:
         raise InvalidInput(
@@ -84,7 +84,7 @@ async def delete(asked: Asked) -> dict[str, Any]:
         )
     await asyncio.to_thread(adapters.remove, _root(asked), name)
     try:
-        await engine.unload(name)
+        await base.unload(name)
     except RefusedByEngine as error:
         if error.status != HTTPStatus.NOT_FOUND:  # it was not loaded
             raise
@@ -99,10 +99,10 @@ async def download(asked: Asked) -> dict[str, Any]:
         InvalidInput: its files can't be downloaded.
     """
     request = Download.of_body(asked.body)
-    engine, card = await own.find_card(asked, request.model_name)
+    base, card = await own.find_card(asked, request.model_name)
     if card["parent"] is None:
-        return {"urls": await asyncio.to_thread(_on_hub, engine)}
-    await _check_adapter(engine, card, "be downloaded")
+        return {"urls": await asyncio.to_thread(_on_hub, base)}
+    await _check_adapter(base, card, "be downloaded")
     return {"urls": await asyncio.to_thread(_on_volume, asked, request.model_name)}
 
 
@@ -117,8 +117,8 @@ async def file(asked: Asked) -> Any:
     raise _only_over_http(name, await asyncio.to_thread(adapters.adapter_files, _root(asked), name))
 
 
-def _shown(engine: Engine, card: dict[str, Any]) -> dict[str, Any]:
-    quantization = engine.model.quantization or ""
+def _shown(base: Base, card: dict[str, Any]) -> dict[str, Any]:
+    quantization = base.model.quantization or ""
     return {
         "id": card["id"],
         "name": card["id"],
@@ -127,14 +127,14 @@ def _shown(engine: Engine, card: dict[str, Any]) -> dict[str, Any]:
         "status": "READY",
         "inference_framework": "vllm",
         "inference_framework_tag": None,
-        "num_shards": engine.model.gpus,
+        "num_shards": base.model.gpus,
         "quantize": next((name for name in QUANTIZATIONS if quantization.startswith(name)), None),
         "spec": None,
         "chat_template_override": None,
     }
 
 
-async def _check_adapter(engine: Engine, card: dict[str, Any], wanted: str) -> None:
+async def _check_adapter(base: Base, card: dict[str, Any], wanted: str) -> None:
     """Check that a card is that of an adapter on the volume.
 
     Raises:
@@ -143,7 +143,7 @@ async def _check_adapter(engine: Engine, card: dict[str, Any], wanted: str) -> N
     name = card["id"]
     if card["parent"] is None:
         raise InvalidInput(f"{name!r} is a base model: only adapters can {wanted}.")
-    if name not in await engine.adapters_on_volume():
+    if name not in await base.adapters_on_volume():
         raise InvalidInput(f"{name!r} belongs to the endpoint (LORA_MODULES): it can't {wanted}.")
 
 
@@ -151,9 +151,9 @@ def _root(asked: Asked) -> Path:
     return adapters.directory(asked.settings.base_path)
 
 
-def _on_hub(engine: Engine) -> dict[str, str]:
+def _on_hub(base: Base) -> dict[str, str]:
     """Return the hub's addresses of the files that a model was loaded from."""
-    model = engine.model
+    model = base.model
     if model.commit is None or model.place is None:
         raise InvalidInput(
             "This model was loaded from a directory: where else its files are to be had, only the "

@@ -32,7 +32,7 @@ def worker(engines: Engines, demo_model: Path, tmp_path: Path) -> Worker:
 
 
 def test_the_model_is_known_as_an_engine_would_serve_it(engines: Engines, demo_model: Path) -> None:
-    model = engines.main.model
+    model = engines.base.model
     assert (model.names, model.place, model.device) == (("demo",), demo_model, "cpu")
     assert (model.max_model_len, model.max_lora_rank) == (2048, 16)
     assert not engines.died.done()
@@ -41,11 +41,11 @@ def test_the_model_is_known_as_an_engine_would_serve_it(engines: Engines, demo_m
 async def test_adapters_are_checked(engines: Engines, demo_model: Path, tmp_path: Path) -> None:
     good = tmp_path / "adapters" / "good"
     make_adapter(good, demo_model)
-    await engines.main.check_adapter(good)
-    assert await engines.main.adapters_on_volume() == {"good": None}
+    await engines.base.check_adapter(good)
+    assert await engines.base.adapters_on_volume() == {"good": None}
     (good / WEIGHTS).write_bytes(b"broken")
     with pytest.raises(InvalidInput, match=WEIGHTS):
-        await engines.main.check_adapter(good)
+        await engines.base.check_adapter(good)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,7 @@ async def test_adapters_are_checked(engines: Engines, demo_model: Path, tmp_path
         {"prompts": ["Hi", "you"]},
         {"route": CHAT, "body": {"messages": [{"role": "user", "content": "Hi"}]}},
         {"route": "/v1/llm/completions-sync", "body": {"prompt": "Hi"}},
+        {"route": "/openapi.json"},
         {"batch": {"id": "batch_" + "a" * 24}},
         {"batch": {"requests": [{"custom_id": "a"}], "endpoint": CHAT}},
     ],

@@ -1,0 +1,66 @@
+"""A base model that is checked but not served: all that a worker that only trains needs of it."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from worker.engine.arguments import EngineArguments
+from worker.engine.description import described
+from worker.engine.run.adapters.files import BrokenAdapter, base_shapes, check_adapter
+from worker.errors import InvalidInput
+from worker.volume.adapters import adapter_names, directory
+
+
+class UnservedModel:
+    """Satisfies ``worker.engine.Base``.
+
+    Args:
+        arguments: those that an engine would be started with.
+        config: vLLM's configuration, made from them.
+        volume: where the adapters are.
+        loop: the loop that its coroutines run on.
+    """
+
+    dead = is_aside = False
+    # Requests that need an engine are refused, and the others need no slot.
+    slots = 8
+
+    def __init__(
+        self,
+        arguments: EngineArguments,
+        config: Any,
+        volume: Path,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.loop = loop
+        self.model = described(arguments, config, frozenset({"generate"}))
+        self._config = config
+        self._root = directory(volume)
+
+    async def cards(self, request_id: str) -> list[dict[str, Any]]:
+        """Return the cards that vLLM's server would answer with; see ``Base.cards``."""
+        return [
+            {"id": name, "object": "model", "created": 0, "owned_by": "vllm", "root": name}
+            | {"parent": None, "max_model_len": self.model.max_model_len, "permission": []}
+            for name in self.model.names
+        ]
+
+    async def adapters_on_volume(self) -> Mapping[str, str | None]:
+        """See ``Base.adapters_on_volume``."""
+        return dict.fromkeys(await asyncio.to_thread(adapter_names, self._root))
+
+    async def unload(self, name: str) -> None:
+        """Do nothing: no adapter is loaded."""
+
+    async def check_adapter(self, directory: Path) -> None:
+        """See ``Base.check_adapter``."""
+        try:
+            await asyncio.to_thread(self._check, directory)
+        except BrokenAdapter as broken:
+            raise InvalidInput(str(broken)) from broken
+
+    def _check(self, directory: Path) -> None:
+        config = self._config
+        base = base_shapes(config.model_config, config.load_config.download_dir)
+        check_adapter(directory, config.lora_config, base)
