@@ -203,8 +203,16 @@ class Engine(Base, Protocol):
                 answer with a status of 400 or more, or an error event in a stream.
         """
 
-    def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+    def generate(
+        self, job: RawJob, request_id: str, *, in_list: bool = False
+    ) -> AsyncGenerator[Delta, None]:
         """Yield the answer to a raw job; closing the generator aborts the request.
+
+        Args:
+            job: the raw job.
+            request_id: passed on as the request's id.
+            in_list: whether the job is one of a list, whose items wait for each other when they
+                are tokenized, so that no other request waits for them.
 
         Raises:
             WorkerError: the request is refused, or the engine is dead.

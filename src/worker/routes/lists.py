@@ -9,7 +9,6 @@ from typing import Any
 
 from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
-from worker.engine.run.requests.texts import mark
 from worker.errors import (
     AnswerTooLarge,
     EngineAside,
@@ -86,8 +85,6 @@ def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Ans
 
     async def pieces() -> AsyncGenerator[Piece[Result], None]:
         await engine.check(job.shared)
-        # The items wait for each other when they are tokenized, and nobody for them.
-        mark(long=True)
         # Enough to keep the engine full: more would wait in its queue, in front of other jobs.
         room = Room(2 * engine.slots)
         tasks = [asyncio.create_task(result(index, room)) for index in range(total)]
@@ -160,7 +157,8 @@ async def _answer(
         raise item
     check_work(item.sampling_params.work, room=ROOM_BYTES, holder=f"{SAMPLING}.")
     dialect = DIALECTS[item.format](item, request_id)
-    generated = unless_begun(engine, request_id, partial(engine.generate, item, request_id))
+    generate = partial(engine.generate, item, request_id, in_list=True)
+    generated = unless_begun(engine, request_id, generate)
     async with contextlib.aclosing(generated) as deltas:
         choices = [delta async for delta in deltas]
     usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))

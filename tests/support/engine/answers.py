@@ -43,10 +43,13 @@ class Scripts(ScriptedEngine):
         super().__init__()
         self.scripts = scripts
 
-    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+    async def generate(
+        self, job: RawJob, request_id: str, *, in_list: bool = False
+    ) -> AsyncGenerator[Delta, None]:
         # It is read for the first delta, before any other request runs.
         self.script = tuple(self.scripts.get(str(job.prompt)) or tokens(str(job.prompt)))
-        async with contextlib.aclosing(super().generate(job, request_id)) as deltas:
+        found = super().generate(job, request_id, in_list=in_list)
+        async with contextlib.aclosing(found) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -54,7 +57,9 @@ class Scripts(ScriptedEngine):
 class Details(ScriptedEngine):
     """Plays the script as it is, streaming or not, so that deltas keep their details."""
 
-    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+    async def generate(
+        self, job: RawJob, request_id: str, *, in_list: bool = False
+    ) -> AsyncGenerator[Delta, None]:
         self.asked.append(job)
         async with contextlib.aclosing(self.play(request_id)) as deltas:
             async for delta in deltas:

@@ -77,6 +77,8 @@ class ScriptedEngine:
         # Adapters that can't be loaded, with the reasons.
         self.broken_adapters: dict[str, str] = {}
         self.asked: list[RawJob | dict[str, Any]] = []
+        # Requests that are items of a list.
+        self.items: list[str] = []
         self.generating: list[str] = []
         self.aborted: list[str] = []
         # What the engine plays once it has died and is back; None: it does not come back.
@@ -182,8 +184,12 @@ class ScriptedEngine:
     async def unload(self, name: str) -> None:
         self.adapters.remove(name)
 
-    async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+    async def generate(
+        self, job: RawJob, request_id: str, *, in_list: bool = False
+    ) -> AsyncGenerator[Delta, None]:
         self.asked.append(job)
+        if in_list:
+            self.items.append(request_id)
         with self._failures_of_dead():
             async with contextlib.aclosing(self.play(request_id)) as deltas:
                 if job.stream:

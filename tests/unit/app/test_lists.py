@@ -43,6 +43,14 @@ async def test_a_list_is_one_yield_with_the_outputs() -> None:
     ]
 
 
+async def test_the_engine_learns_which_requests_are_items_of_a_list() -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        await yields_of(engine, {"prompt": "Hi"})
+        assert engine.items == []
+        await yields_of(engine, {"prompts": ["Hi", "Ho"]})
+    assert engine.items == ["job-1-0", "job-1-1"]
+
+
 async def test_the_outputs_stand_in_the_order_of_the_prompts_whichever_is_ready_first() -> None:
     pauses = [0.06, 0.0, 0.04, 0.02, 0.0]
     scripts = {f"p{place}": [pause, *tokens(f"p{place}")] for place, pause in enumerate(pauses)}

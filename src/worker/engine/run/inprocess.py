@@ -193,9 +193,11 @@ class InProcessEngine:
         """How many requests hold a slot in the engine, on both paths together."""
         return int(self._client.output_processor.get_num_unfinished_requests())
 
-    def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+    def generate(
+        self, job: RawJob, request_id: str, *, in_list: bool = False
+    ) -> AsyncGenerator[Delta, None]:
         """See ``Engine.generate``."""
-        return self.generation.deltas(job, request_id)
+        return self.generation.deltas(job, request_id, in_list=in_list)
 
     async def check(self, job: RawJob) -> None:
         """See ``Engine.check``."""

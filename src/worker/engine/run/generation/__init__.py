@@ -18,6 +18,7 @@ from worker.engine.run.generation.sampling import (
     within,
 )
 from worker.engine.run.requests.bad_words import check_bad_words
+from worker.engine.run.requests.texts import mark
 from worker.engine.run.server import Server
 from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import Client, EngineInput, LoRARequest, RequestOutput, Tokenizer
@@ -60,8 +61,11 @@ class Generation:
         self._defaults = defaults
         self._last_plan: tuple[Sampling, bool, Plan] | None = None
 
-    async def deltas(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+    async def deltas(
+        self, job: RawJob, request_id: str, *, in_list: bool = False
+    ) -> AsyncGenerator[Delta, None]:
         """Yield the answer to a raw job: see ``Engine.generate``."""
+        mark(long=in_list)
         planned = self.plan(job.sampling_params, streamed=job.streamed)
         with translated(self._client):
             adapter = await self.adapters.of(job)
