@@ -15,7 +15,7 @@ from worker.engine.options.excluded import DENIED
 from worker.engine.run.generation import sampling
 from worker.engine.seam import translation
 from worker.engine.seam.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
-from worker.engine.start.families import FAMILIES
+from worker.engine.start.parsers import FAMILIES
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
 
 

@@ -17,7 +17,7 @@ from worker.media import containers
 SOURCE = Path(__file__).parents[2] / "src" / "worker"
 METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split")
 # What callers write is read elsewhere: here are the operator's settings, and what a hub lists.
-OPERATORS = ("engine/options/", "engine/start/families", "engine/start/load", "settings/", "store/")
+OPERATORS = ("engine/options/", "engine/start/parsers", "engine/start/load", "settings/", "store/")
 
 # Its expressions are put together from parts.
 COMPOSED = "job/structured/repetitions.py"

@@ -6,22 +6,47 @@ by its name where these are not known.
 
 import contextlib
 import json
+import re
+import tomllib
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.options.combinations import AUTO, text_of
 from worker.engine.seam.locations import find
-from worker.engine.start.families import FAMILIES, Family
 
 TOOLS, REASONING = "TOOL_CALL_PARSER", "REASONING_PARSER"
 _MANAGERS = {TOOLS: "ToolParserManager", REASONING: "ReasoningParserManager"}
 # Files that templates are in, besides the tokenizer's configuration.
 _TEMPLATE = "chat_template.jinja"
 _JSON_TEMPLATES = ("tokenizer_config.json", "chat_template.json")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of families.toml, which says what each field means."""
+
+    title: str
+    names: str
+    architectures: Sequence[str]
+    tools: str | None = None
+    reasoning: str | None = None
+    marks: Sequence[str] = ("",)
+
+
+def _families() -> Iterator[Family]:
+    known = tomllib.loads(Path(__file__).with_name("families.toml").read_bytes().decode())
+    groups = known["architectures"]
+    for title, row in known["families"].items():
+        each = [groups.get(name, [name]) for name in row["architectures"]]
+        yield Family(title, **{**row, "architectures": [*chain.from_iterable(each)]})
+
+
+FAMILIES = [*_families()]
 
 
 @dataclass(frozen=True)
@@ -66,7 +91,7 @@ def choose(name: str, architectures: Sequence[str], template: str | None) -> Cho
         if family is None:
             return Chosen(None, f"its chat template is none of those that are known for {listed}")
         return Chosen(family, f"by {listed} and its chat template")
-    named = (one for one in alike or FAMILIES if one.names.search(name.lower()))
+    named = (one for one in alike or FAMILIES if re.search(one.names, name.lower()))
     if family := next(named, None):
         return Chosen(family, "by its name" + (f" and {listed}" if alike else ""))
     # A family that is only some of an architecture's models needs more to be told by.
