@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 from safetensors.numpy import save_file
 from support import ROOT
 from support.hub.server import Hub, hub
+from support.processes.scripted_worker import COMMAND_LINE_ONLY
 
 from worker.settings.sources import BAKED, gather
 from worker.store import Found, Origin, Places, Wanted, resolve
@@ -26,8 +27,10 @@ pytestmark = pytest.mark.contract
 
 # The Python of vLLM's image: with 3.11, which the tests may run on, requirements differ.
 PYTHON = {"python_version": "3.12", "python_full_version": "3.12.0"}
-# The one requirement of the SDK that the image does not meet: vLLM's bound wins.
-CLASH = "fastapi"
+# Requirements of the SDK that the image does not meet: nothing runs the SDK's command line, and
+# vLLM's bound of fastapi wins.
+LEFT_OUT = {canonicalize_name(name) for name in COMMAND_LINE_ONLY.split()}
+UNMET = {"fastapi", *LEFT_OUT}
 
 Downloader = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -75,7 +78,7 @@ def walk(package: str, known: frozenset[str] = frozenset()) -> Iterator[Requirem
         seen.add(step)
         for requirement in requirements(*step):
             name = canonicalize_name(requirement.name)
-            if known and name == CLASH:
+            if known and name in UNMET:
                 continue
             yield requirement
             if requirement.extras or name not in known:
@@ -235,6 +238,13 @@ def test_the_packages_of_vllm_stay_as_they_are() -> None:
 
 def test_the_pins_are_those_that_the_tests_run_on() -> None:
     assert {name: TESTED.get(name) for name in PINS} == PINS
+
+
+def test_nothing_is_installed_for_the_sdks_command_line() -> None:
+    assert (PINS.keys() | TESTED.keys()) & LEFT_OUT == set()
+    # Those that the SDK does not list are required by what it lists; any other is no exception now.
+    listed = {canonicalize_name(one.name) for one in requirements("runpod", frozenset())}
+    assert LEFT_OUT - listed == {"pfzy", "prompt-toolkit", "wcwidth"}
 
 
 def test_nothing_is_installed_but_what_the_worker_adds_and_what_that_requires() -> None:

@@ -6,6 +6,8 @@ How the job loop uses them: platform/test_sdk_protocol.py.
 
 import inspect
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from runpod import serverless
 from runpod.serverless.modules import rp_job, worker_state
 from runpod.serverless.modules.rp_handler import is_generator
 from runpod.serverless.utils import rp_debugger
+from support.processes.scripted_worker import ENVIRON
 
 from job_loop import sdk
 from worker.app import Worker
@@ -27,6 +30,33 @@ def test_the_sdk_has_all_names_and_takes_the_workers_handle_for_a_generator() ->
 def test_the_sdks_flags_are_known_to_the_worker() -> None:
     flags = {flag for action in serverless.parser._actions for flag in action.option_strings}
     assert flags - {"-h", "--help"} <= {*SDK_FLAGS, "--rp_serve_api", "--test_input"}
+
+
+# What handler.py imports for each way to run, the SDK's test API, and a job of its local mode.
+WITHOUT_A_COMMAND_LINE = """
+import handler, runpod, sys
+from job_loop import JobLoop, sdk
+from runpod.serverless.modules import rp_fastapi
+from worker.app import Worker
+from worker.sending import Sending
+assert sdk.fits() and sys.modules["colorama"] is None
+rp_fastapi.WorkerAPI({"handler": print})
+sys.argv[1:] = ["--test_input", '{"input": {"a": "b"}}']
+runpod.serverless.start({"handler": lambda job: job["input"]["a"]})
+"""
+
+
+def test_the_sdk_runs_without_what_its_command_line_needs() -> None:
+    """How the two loops run without these packages: platform/test_sdk_served.py."""
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_A_COMMAND_LINE],
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "{'output': 'b'}" in ran.stdout
 
 
 def test_without_one_of_the_names_the_sdks_own_loop_runs_and_the_log_says_so(

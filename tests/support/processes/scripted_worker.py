@@ -12,6 +12,8 @@ from emulator.process import WorkerProcess
 from support import ROOT
 
 COMMAND = (sys.executable, "-u", str(ROOT / "tests/platform/handlers/scripted.py"))
+# What the SDK requires for its command line only, and what that requires: the image has none of it.
+COMMAND_LINE_ONLY = "colorama InquirerPy pfzy prettytable prompt_toolkit watchdog wcwidth"
 ENVIRON = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",  # or the SDK would read credentials there
@@ -19,9 +21,10 @@ ENVIRON = {
     "RUNPOD_SKIP_GPU_CHECK": "true",
     "RUNPOD_LOG_LEVEL": "INFO",
     "RUNPOD_PING_INTERVAL": "1000",
-    "PYTHONPATH": str(ROOT / "src"),
+    "PYTHONPATH": f"{ROOT / 'src'}:{Path(__file__).with_name('as_in_image')}",
     "MAX_CONCURRENCY": "8",
     "LOOP": "sdk",
+    "NOT_INSTALLED": COMMAND_LINE_ONLY,
 }
 # Which loop takes the jobs. The SDK's own can't stop a job before 1.10.
 LOOPS = ("worker", "sdk") if hasattr(rp_scale.JobScaler, "stop_job") else ("worker",)
