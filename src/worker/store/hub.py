@@ -1,8 +1,10 @@
 """Asks the hub about a model, and translates its errors. Writes nothing to the cache."""
 
 import errno
+import random
 import re
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,6 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, TypeVar
 
-import backoff
 from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 
 from worker.store import disk, files
@@ -31,7 +32,8 @@ HTTPError: type[Exception] = errors.HTTPError  # type: ignore[attr-defined]  # f
 
 # Seconds until the hub begins to answer.
 PATIENCE_S = 4.0
-_TRIES = 4
+# Seconds between tries, at most: a random part of each, or all workers would ask again at once.
+PAUSES_S = (1.0, 2.0, 4.0)
 # The characters that an HTTP header can carry.
 _TOKEN = re.compile(r"[!-~]*")
 # Headers of safetensors files read at once, and the most that are read at all.
@@ -129,19 +131,16 @@ def retry(call: Callable[[], T], failure: type[Exception], permanent: Callable[[
     Raises:
         Exception: the last failure, or any other.
     """
-
-    def log_failure(details: Any) -> None:
-        log.warning("%s; tried again in %.1f s", details["exception"], details["wait"])
-
-    retrying = backoff.on_exception(
-        backoff.expo,
-        failure,
-        max_tries=_TRIES,
-        giveup=permanent,
-        on_backoff=log_failure,
-        logger=None,
-    )
-    return retrying(call)()
+    for longest_s in PAUSES_S:
+        try:
+            return call()
+        except failure as error:
+            if permanent(error):
+                raise
+            pause_s = random.uniform(0, longest_s)
+            log.warning("%s; tried again in %.1f s", error, pause_s)
+            time.sleep(pause_s)
+    return call()
 
 
 # The most specific first: GatedRepoError is a RepositoryNotFoundError.

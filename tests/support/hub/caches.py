@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import backoff
 import pytest
 from huggingface_hub import constants
 
@@ -130,7 +129,7 @@ class On(NamedTuple):
 def hub_and_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
     """Run a hub with a repository, next to an empty volume; retries come after 10 ms."""
     isolate_hub_library(folder, monkeypatch)
-    monkeypatch.setattr(backoff, "expo", lambda: backoff.constant([0.01] * 9))
+    monkeypatch.setattr("worker.store.hub.PAUSES_S", (0.01, 0.01, 0.01))
     source = model(folder / "source")
     with hub() as running:
         running.add(NAME, source)
