@@ -22,10 +22,10 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Level
 from worker.doctor.memory import GIB, Range
 from worker.engine import compile_key
+from worker.engine.description import summary
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.run.inprocess import InProcessEngine
-from worker.engine.summary import summary
 from worker.logs.reader import Lines
 from worker.settings import Settings
 from worker.store import Places, Wanted

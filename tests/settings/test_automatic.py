@@ -9,12 +9,12 @@ from settings.conftest import Read
 from support.doctor import CPU
 from support.settings import gpus
 
+from worker.engine.description import defaults
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, fitting_tensor_parallel_size
 from worker.engine.seam.locations import find
 from worker.engine.start import Start
 from worker.engine.start.steps import with_fitting_tensor_parallel_size
-from worker.engine.summary import defaults
 
 ONE = gpus(1)
 

