@@ -21,7 +21,7 @@ from worker.engine.start.loading import (
 
 GIB = 2**30
 GPU = StartContext(Machine(cpu=False, gpus=(Gpu("GPU", GIB),)), fast_load=True)
-WRITE = Callable[[str], None]
+Write = Callable[[str], None]
 ALL = ("instanttensor", "fastsafetensors", "runai_model_streamer")
 MOUNTS = """\
 overlay / overlay rw,relatime 0 0
@@ -35,7 +35,7 @@ server:/b /data nfs rw 0 0
 
 
 @pytest.fixture
-def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WRITE:
+def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Return a function that sets the text of the kernel's table of mounts."""
     table = tmp_path / "proc" / "self" / "mounts"
     table.parent.mkdir(parents=True)
@@ -60,14 +60,14 @@ def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WRITE:
         ("/data/m", "nfs"),
     ],
 )
-def test_a_path_lies_on_the_deepest_mount_above_it(path: str, kind: str, mount: WRITE) -> None:
-    mount(MOUNTS)
+def test_a_path_lies_on_the_deepest_mount_above_it(path: str, kind: str, mounts: Write) -> None:
+    mounts(MOUNTS)
     assert file_system(Path(path)) == kind
 
 
-@pytest.mark.parametrize("mounts", ["", "odd", "no kind"])
-def test_where_mounts_say_nothing_nothing_is_known(mounts: str, mount: WRITE) -> None:
-    mount(mounts)
+@pytest.mark.parametrize("table", ["", "odd", "no kind"])
+def test_where_mounts_say_nothing_nothing_is_known(table: str, mounts: Write) -> None:
+    mounts(table)
     assert file_system(Path("/data/m")) == ""
 
 
@@ -78,7 +78,7 @@ Choose = Callable[..., str | None]
 
 
 @pytest.fixture
-def strategy_for(mount: WRITE, monkeypatch: pytest.MonkeyPatch) -> Choose:
+def strategy_for(mounts: Write, monkeypatch: pytest.MonkeyPatch) -> Choose:
     """Return a function that chooses for weights of a folder, where it, or a place, is a disk."""
 
     def choose(
@@ -86,7 +86,7 @@ def strategy_for(mount: WRITE, monkeypatch: pytest.MonkeyPatch) -> Choose:
     ) -> str | None:
         own: dict[str, Any] = {"safetensors_load_strategy": None, "load_format": "auto"}
         vllms = {"model": str(folder), "model_loader_extra_config": {}, **own, **options}
-        mount(f"overlay / overlay rw 0 0\nthere {place or folder} {kind} rw 0 0\n")
+        mounts(f"overlay / overlay rw 0 0\nthere {place or folder} {kind} rw 0 0\n")
         monkeypatch.setattr(loading, "available_memory", lambda: room)
         changed = with_load_strategy(EngineArguments(Namespace(**vllms), "org/model"), GPU)
         return str(changed.defaults[0]) if changed.defaults else None
@@ -169,10 +169,10 @@ def installs(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
 
 @pytest.fixture
 def weighed_model(
-    weights: Path, tmp_path: Path, mount: WRITE, monkeypatch: pytest.MonkeyPatch
+    weights: Path, tmp_path: Path, mounts: Write, monkeypatch: pytest.MonkeyPatch
 ) -> EngineArguments:
     installs(monkeypatch, *ALL)
-    mount(f"there {tmp_path} ext4 rw 0 0\n")
+    mounts(f"there {tmp_path} ext4 rw 0 0\n")
     options = Namespace(model=str(weights), load_format="auto", pipeline_parallel_size=1)
     return EngineArguments(options, "org/model")
 
@@ -191,14 +191,14 @@ def weighed_model(
 def test_the_fastest_loader_that_is_installed_and_fits_the_disk_is_chosen(
     weighed_model: EngineArguments,
     tmp_path: Path,
-    mount: WRITE,
+    mounts: Write,
     monkeypatch: pytest.MonkeyPatch,
     there: tuple[str, int, tuple[str, ...]],
     chosen: str,
 ) -> None:
     kind, stages, packages = there
     installs(monkeypatch, *packages)
-    mount(f"there {tmp_path} {kind} rw 0 0\n")
+    mounts(f"there {tmp_path} {kind} rw 0 0\n")
     changed = with_fast_loader(weighed_model.with_options(pipeline_parallel_size=stages), GPU)
     assert changed.vllm.load_format == chosen
     named = [default.value for default in changed.defaults if default.name == "LOAD_FORMAT"]
