@@ -26,6 +26,7 @@ from worker.engine.machine import Gpu, as_on
 from worker.engine.model_config import MALFORMED, load_classes
 from worker.engine.options.option import reasons
 from worker.engine.seam.locations import find
+from worker.engine.seam.patches import BATCH_DEFAULTS
 from worker.errors import MachineUnfit, StartFailed, in_settings
 
 # What attends on GPUs, or stands for it: the others have blocks of the same size, or larger ones.
@@ -191,7 +192,7 @@ def _configuration(options: Namespace, gpu: Gpu | None) -> Any:
     context = find("UsageContext").OPENAI_API_SERVER
     if gpu:
         tokens, texts = batch_defaults(gpu)
-        made.get_batch_defaults = lambda *_: ({context: tokens}, {context: texts})
+        BATCH_DEFAULTS.replace(made, lambda *_: ({context: tokens}, {context: texts}))
     return made.create_engine_config(context)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.engine.seam.locations import find, optional
+from worker.engine.seam.patches import PLATFORM
 from worker.errors import MachineUnfit
 from worker.memory import memory_limit
 
@@ -65,11 +66,8 @@ def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
             "get_device_capability": staticmethod(lambda **_: capability),
         }
     # All modules of vLLM's have the same object.
-    platform.__class__ = type(own.__name__, (own,), told)
-    try:
+    with PLATFORM.replaced(platform, type(own.__name__, (own,), told)):
         yield
-    finally:
-        platform.__class__ = own
 
 
 def configures_for_cpu() -> bool:

@@ -11,7 +11,8 @@ from vllm.third_party import pynvml
 
 from worker.engine import machine
 from worker.engine.machine import check_driver
-from worker.engine.seam.inspection import ELSEWHERE, by_forks, forked
+from worker.engine.seam.inspection import by_forks, forked
+from worker.engine.seam.patches import INSPECT
 from worker.errors import MachineUnfit
 
 
@@ -71,14 +72,14 @@ def test_a_failed_fork_is_silent(
 
 
 def test_vllm_looks_in_forks_during_the_block_only() -> None:
-    own = getattr(registry, ELSEWHERE)
+    own = getattr(registry, INSPECT.name)
     with by_forks():
-        assert getattr(registry, ELSEWHERE)(os.getpid) != os.getpid()
-        assert getattr(registry, ELSEWHERE) is not own
-    assert getattr(registry, ELSEWHERE) is own
+        assert getattr(registry, INSPECT.name)(os.getpid) != os.getpid()
+        assert getattr(registry, INSPECT.name) is not own
+    assert getattr(registry, INSPECT.name) is own
 
 
 def test_a_vllm_that_has_moved_the_name_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(registry, ELSEWHERE)
+    monkeypatch.delattr(registry, INSPECT.name)
     with by_forks():
-        assert not hasattr(registry, ELSEWHERE)
+        assert not hasattr(registry, INSPECT.name)

@@ -2,14 +2,12 @@
 
 import contextlib
 import json
-import logging
 import threading
 import types
 import typing
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,12 +15,13 @@ from starlette.exceptions import HTTPException
 
 from worker import asgi
 from worker.engine.run.requests.bad_words import check_bad_words
-from worker.engine.run.requests.refusals import shorten_messages, silence_refusals
+from worker.engine.run.requests.refusals import sanitized, silence_refusals
 from worker.engine.run.requests.shapes import check_items
 from worker.engine.run.requests.texts import Texts, is_long, keep_a_thread_free
 from worker.engine.run.requests.tool_calls import keep_what_was_written
 from worker.engine.run.requests.turns import take_turns
 from worker.engine.seam.locations import find
+from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
@@ -30,9 +29,6 @@ from worker.media import Media
 from worker.media.walker import find as find_media
 from worker.record import Usage
 
-# Loggers that quote messages, or the URLs of images, which can hold credentials. The second is the
-# first's name before vLLM 0.32.
-QUOTING_LOGGERS = ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils", "vllm.connections")
 # The parameters that vLLM names when a prompt is too long.
 TOO_LONG = {"input_tokens", "input_text"}
 TOKENIZE = "/tokenize"
@@ -59,10 +55,8 @@ class Server:
         self._arguments = arguments
         self._tasks = tasks
         self._app = find("build_app")(arguments, tasks, client.model_config)
-        shorten_messages()
+        SANITIZE.replace_imported(sanitized)
         _let_errors_out(self._app)
-        for name in QUOTING_LOGGERS:
-            logging.getLogger(name).setLevel(logging.ERROR)
         silence_refusals()
         self._keys = dict(_body_keys(self._app))
         # Building the document takes a second or two: several at once would each build it.
@@ -86,8 +80,6 @@ class Server:
             keep_a_thread_free(executor, self._client.model_config.renderer_num_workers)
         take_turns(self._client)
         keep_what_was_written(getattr(self.state, "anthropic_serving_messages", None))
-        # vLLM's launcher puts its HTTP server here, and error paths use it.
-        self.state.server = SimpleNamespace(should_exit=False)
 
     def keys(self, path: str) -> frozenset[str] | None:
         """See ``Engine.keys``."""
@@ -206,11 +198,12 @@ def _let_errors_out(app: Any) -> None:
 
     Those of the framework's own HTTP errors stay.
     """
-    app.exception_handlers = {
+    kept = {
         error: handler
         for error, handler in app.exception_handlers.items()
         if isinstance(error, type) and issubclass(error, HTTPException)
     }
+    EXCEPTION_HANDLERS.replace(app, kept)
     # vLLM has built the middleware stack already, with the handlers of that time.
     app.middleware_stack = app.build_middleware_stack()
 

@@ -14,9 +14,7 @@ from typing import Any
 
 from worker import with_parent
 from worker.engine.seam.locations import find
-
-# Of the module of vLLM's registry: calls a function in another process, and returns its result.
-ELSEWHERE = "_run_in_subprocess"
+from worker.engine.seam.patches import INSPECT
 
 
 @contextlib.contextmanager
@@ -26,15 +24,12 @@ def by_forks() -> Iterator[None]:
     A vLLM that has moved the name goes on as it does without the worker, only slower.
     """
     registry = sys.modules[find("ModelRegistry").__module__]
-    own = getattr(registry, ELSEWHERE, None)
+    own = getattr(registry, INSPECT.name, None)
     if own is None:
         yield
         return
-    setattr(registry, ELSEWHERE, lambda look: forked(look, own))
-    try:
+    with INSPECT.replaced(registry, lambda look: forked(look, own)):
         yield
-    finally:
-        setattr(registry, ELSEWHERE, own)
 
 
 def forked(look: Callable[[], Any], otherwise: Callable[[Callable[[], Any]], Any]) -> Any:

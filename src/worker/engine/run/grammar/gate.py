@@ -11,6 +11,7 @@ from typing import Any
 
 from worker.engine.run.grammar.trial import Grammar, Trial
 from worker.engine.seam.locations import find
+from worker.engine.seam.patches import GENERATE
 from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
 from worker.errors import EngineBusy
 from worker.settings import Settings
@@ -47,13 +48,13 @@ class Gate:
 
     def __init__(self, client: Client, trial: Trial | None) -> None:
         self._trial = trial
-        self._generate = client.generate
         config = client.vllm_config.structured_outputs_config
         self._compact = bool(config.disable_any_whitespace)
         # Slow grammars that this core has compiled; it keeps them.
         self._compiled: set[bytes] = set()
         self._turn = asyncio.Lock()
-        client.generate = self.generate  # type: ignore[method-assign]  # both paths call this one
+        # Both paths call this one.
+        self._generate = GENERATE.replace(client, self.generate)
 
     def generate(self, prompt: Any, sampling_params: Any, *args: Any, **options: Any) -> Outputs:
         """See vLLM's ``AsyncLLM.generate``."""

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any
 
+from worker.engine.seam.patches import SUBMIT
 from worker.engine.seam.protocols import Client
 from worker.errors import InvalidInput
 
@@ -168,7 +169,6 @@ def keep_a_thread_free(executor: Executor, threads: int) -> None:
     """
     if threads < 2:
         return
-    at_once = executor.submit
     # Its threads wait for the executor's, which have a tokenizer each.
     lane = ThreadPoolExecutor(threads - 1, thread_name_prefix="long-texts")
 
@@ -177,4 +177,4 @@ def keep_a_thread_free(executor: Executor, threads: int) -> None:
             return at_once(function, *args, **kwargs)
         return lane.submit(lambda: at_once(function, *args, **kwargs).result())
 
-    executor.submit = submit  # type: ignore[method-assign]  # vLLM's objects hold the executor
+    at_once: Callable[..., Future[Any]] = SUBMIT.replace(executor, submit)

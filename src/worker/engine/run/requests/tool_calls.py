@@ -8,6 +8,8 @@ import json
 import logging
 from typing import Any
 
+from worker.engine.seam.patches import TO_MESSAGES
+
 log = logging.getLogger(__name__)
 
 
@@ -21,7 +23,6 @@ def keep_what_was_written(messages: Any) -> None:
     """
     if messages is None:
         return
-    convert = messages.messages_full_converter
 
     def converted(answer: Any) -> Any:
         choice = answer.choices[0]
@@ -36,7 +37,7 @@ def keep_what_was_written(messages: Any) -> None:
                 choice.finish_reason = "stop"
         return convert(answer)
 
-    messages.messages_full_converter = converted
+    convert = TO_MESSAGES.replace(messages, converted)
 
 
 def _is_object(text: str) -> bool:

@@ -2,6 +2,10 @@
 
 vLLM computes prompts in the order in which they came. A list of a thousand would stand in front of
 everybody who comes a moment later, for as long as the engine needs for all of them.
+
+vLLM's scheduling by priority is not enough: it lets short prompts pass the long ones that wait, but
+those that generate keep all places, and a short one waits for an end, seconds instead of a step.
+Also, any caller could then put a priority on a request.
 """
 
 import asyncio
@@ -9,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from worker.engine.run.requests.texts import is_long
+from worker.engine.seam.patches import ADD_REQUEST
 from worker.engine.seam.protocols import Client, EngineInput, RequestState
 
 # Steps of the engine whose prompts may wait there: one is computed, the next one is at hand.
@@ -51,7 +56,7 @@ class Turns:
 
 def take_turns(client: Client) -> None:
     """Let the long requests of a client wait for each other before its engine has them."""
-    turns, add = Turns(client), client.add_request
+    turns = Turns(client)
 
     async def add_request(request_id: str, prompt: EngineInput, *args: Any, **kwargs: Any) -> Any:
         if not is_long.get():
@@ -60,4 +65,4 @@ def take_turns(client: Client) -> None:
             await turns.come(request_id)
             return await add(request_id, prompt, *args, **kwargs)
 
-    client.add_request = add_request  # type: ignore[method-assign]  # vLLM's own methods call it
+    add = ADD_REQUEST.replace(client, add_request)

@@ -10,7 +10,7 @@ from support.effort import turns
 from support.engine.scripted import settings
 
 from worker.engine.run.requests.media import NOWHERE, media_of
-from worker.engine.run.requests.refusals import is_no_refusal, sanitized, silence_refusals
+from worker.engine.run.requests.refusals import quotes_nothing, sanitized, silence_refusals
 from worker.errors import LONGEST_MESSAGE
 
 
@@ -84,5 +84,5 @@ def test_refusals_are_not_in_vllms_logs(propagate: bool, monkeypatch: pytest.Mon
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", propagate)
     monkeypatch.setattr(logging.getLogger(), "handlers", [above])
     silence_refusals()
-    assert is_no_refusal in own.filters
-    assert (is_no_refusal in above.filters) is propagate
+    assert quotes_nothing in own.filters
+    assert (quotes_nothing in above.filters) is propagate
