@@ -5,23 +5,28 @@ of that Python to the one that runs the script.
 """
 
 import argparse
+import ast
 import dataclasses
+import importlib
 import inspect
 import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import vllm
 from packaging.version import Version
 
-from worker.engine.seam.locations import LOCATIONS, MovedName, find
+from worker.engine.seam import locations
+from worker.engine.seam.locations import LOCATIONS, find
 
 # What is said of each name of a kind: its default, its module. A text if it can't be read.
 Names = Mapping[str, str]
 Release = Mapping[str, Names | str]
 
+_ENGINE = Path(locations.__file__).parents[1]
 # Routes of all of them are built.
 _TASKS = ("generate", "embed", "classify", "score", "transcription")
 # What vLLM raises where it is called in a way that it no longer takes.
@@ -123,20 +128,32 @@ def _seam() -> dict[str, str]:
 
 
 def _found() -> Iterator[tuple[str, str]]:
-    for name in sorted(LOCATIONS):
-        try:
-            there = find(name)
-        except MovedName:
+    for name, modules in sorted({**LOCATIONS, **_imported()}.items()):
+        module = next((module for module in modules if _has(module, name)), None)
+        if module is None:
             continue
-        module = next(place for place in LOCATIONS[name] if _has(place, name))
         yield name, module
+        there = getattr(importlib.import_module(module), name)
         if callable(there):
             yield from ((f"{name}({parameter})", "") for parameter in _parameters(there))
 
 
+def _imported() -> dict[str, tuple[str, ...]]:
+    """Return the names that the worker's modules import from vLLM, with their modules."""
+    sources = (path.read_text() for path in _ENGINE.rglob("*.py"))
+    return {
+        name.name: (statement.module,)
+        for source in sources
+        for statement in ast.walk(ast.parse(source))
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("vllm.")
+        for name in statement.names
+        if statement.module
+    }
+
+
 def _has(module: str, name: str) -> bool:
     try:
-        return hasattr(__import__(module, fromlist=["_"]), name)
+        return hasattr(importlib.import_module(module), name)
     except ModuleNotFoundError:
         return False
 

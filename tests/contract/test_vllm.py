@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 import vllm
 from support.releases import of_the_pinned, since
-from vllm.exceptions import VLLMValidationError
+from vllm.exceptions import VLLMError, VLLMValidationError
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from worker.engine import options
 from worker.engine.options.excluded import DENIED
@@ -57,7 +59,7 @@ def vllm_errors(base: type[Exception]) -> list[type[Exception]]:
 def test_every_error_of_vllms_has_a_translation_or_is_a_defect_on_purpose() -> None:
     defects = {"VLLMError", "VLLMServerError", "EngineGenerateError", "GenerationError"}
     known = tuple(class_ for class_, _ in translation.TABLE)
-    ours = [class_ for class_ in vllm_errors(find("VLLMError")) if class_.__module__[:4] == "vllm"]
+    ours = [class_ for class_ in vllm_errors(VLLMError) if class_.__module__[:4] == "vllm"]
     assert {class_.__name__ for class_ in ours if not issubclass(class_, known)} <= defects
     assert len(ours) > len(defects)
 
@@ -66,7 +68,7 @@ def test_an_error_keeps_its_message_without_the_refused_value() -> None:
     error = translation.translate(VLLMValidationError("too long", parameter="prompt", value="s3"))
     assert isinstance(error, RefusedByEngine)
     assert (error.status, error.param, error.message) == (400, "prompt", "too long")
-    assert isinstance(translation.translate(find("EngineDeadError")()), EngineDead)
+    assert isinstance(translation.translate(EngineDeadError()), EngineDead)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_a_defect_is_no_refusal_and_every_failure_of_a_dead_engine_is_its_death(
 
 @of_the_pinned
 def test_every_name_kept_from_callers_and_operators_is_one_of_vllms() -> None:
-    assert set(sampling.SamplingParams.__struct_fields__) >= sampling.INTERNAL
+    assert set(SamplingParams.__struct_fields__) >= sampling.INTERNAL
     dests = {action.dest for action in options.Options()._parser._actions}
     # The platform's.
     assert DENIED - dests == {"port_health"}

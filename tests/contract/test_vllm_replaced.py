@@ -32,6 +32,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRespo
 from vllm.entrypoints.openai.completion import serving as completions
 from vllm.entrypoints.openai.responses import serving as responses
 from vllm.entrypoints.pooling.base.io_processor import PoolingIOProcessor
+from vllm.exceptions import VLLMError
 from vllm.model_executor.layers.attention import attention
 from vllm.model_executor.models import registry
 from vllm.renderers import base
@@ -228,7 +229,7 @@ def compiles_without_a_limit() -> bool:
 
 def answers_errors_itself() -> bool:
     app = find("build_app")(Options().parse({"MODEL": "org/name"}).vllm, ("generate",), None)
-    return find("VLLMError") in app.exception_handlers
+    return VLLMError in app.exception_handlers
 
 
 def starts_an_interpreter() -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from worker.engine.seam.locations import find, optional
+from worker.engine.seam.locations import find
 from worker.engine.seam.patches import PLATFORM
 from worker.errors import MachineUnfit
 from worker.memory import memory_limit
@@ -49,8 +49,10 @@ def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
         cuda: let vLLM take its platform for CUDA's, too. Modules that are imported then would look
             for kernels that are not here.
     """
+    from vllm.platforms import interface  # noqa: PLC0415 - after the ports are open, as below
+
     platform = find("current_platform")
-    own, base = type(platform), vars(find("Platform"))
+    own, base = type(platform), vars(interface.Platform)
     told: dict[str, Any] = {name: base[name] for name in _OF_ALL_DEVICES}
     told |= {
         _STANDS_FOR_GPU: True,
@@ -58,9 +60,9 @@ def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
         "get_device_total_memory": staticmethod(lambda *_: gpu.memory),
     }
     if cuda:
-        capability = find("DeviceCapability")(*divmod(gpu.capability, 10))
+        capability = interface.DeviceCapability(*divmod(gpu.capability, 10))
         told |= {
-            "_enum": find("PlatformEnum").CUDA,
+            "_enum": interface.PlatformEnum.CUDA,
             # The settings' check counts the GPUs.
             "device_count": staticmethod(lambda: sys.maxsize),
             "get_device_capability": staticmethod(lambda **_: capability),
@@ -78,11 +80,11 @@ def configures_for_cpu() -> bool:
 
 def cpu_memory() -> int:
     """Return the bytes of memory in which vLLM keeps an engine's weights and cache on a CPU."""
-    limit = memory_limit()
-    for node in optional("get_memory_node_info"):
-        (first, *_) = find("get_allowed_cpu_list")()
-        limit = min(limit, node(first.numa_node).total_memory)
-    return limit
+    from vllm.utils import cpu_resource_utils  # noqa: PLC0415 - as above
+
+    (first, *_) = cpu_resource_utils.get_allowed_cpu_list()
+    node = cpu_resource_utils.get_memory_node_info(first.numa_node)
+    return int(min(memory_limit(), node.total_memory))
 
 
 def check_driver(driver: int, image: str, name: str = "") -> None:
@@ -115,8 +117,9 @@ def _look_at_driver() -> None:
     """
     # Here, since it takes a second, and this module is imported before the ports are open.
     import torch  # noqa: PLC0415 - see above
+    from vllm.utils.import_utils import import_pynvml  # noqa: PLC0415 - see above
 
-    nvml = find("import_pynvml")()
+    nvml = import_pynvml()
     try:
         nvml.nvmlInit()
         try:

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from vllm.v1.worker.cpu_worker import CPUWorker as VllmCPUWorker
 
-from worker.engine.seam.locations import find
 
-
-class CPUWorker(find("CPUWorker")):  # type: ignore[misc]  # Any
+class CPUWorker(VllmCPUWorker):  # type: ignore[misc]  # Any
     """Compiles nothing with ``ENFORCE_EAGER``, and samples with a seed only what a request keeps.
 
     vLLM compiles small functions in any case, when they are first called: seconds, in which the

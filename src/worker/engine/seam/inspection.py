@@ -10,10 +10,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from pkgutil import resolve_name
 from typing import Any
 
 from worker import with_parent
-from worker.engine.seam.locations import find
 from worker.engine.seam.patches import INSPECT
 
 
@@ -23,7 +23,7 @@ def by_forks() -> Iterator[None]:
 
     A vLLM that has moved the name goes on as it does without the worker, only slower.
     """
-    registry = sys.modules[find("ModelRegistry").__module__]
+    registry = resolve_name(INSPECT.owner)
     own = getattr(registry, INSPECT.name, None)
     if own is None:
         yield

@@ -11,6 +11,14 @@ from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
 from PIL.Image import DecompressionBombError
 from pydantic import ValidationError
+from vllm.exceptions import (
+    GracefulHTTPError,
+    VLLMClientError,
+    VLLMError,
+    VLLMNotFoundError,
+    VLLMUnprocessableEntityError,
+)
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from worker.engine.seam.locations import find, optional
 from worker.engine.seam.protocols import Client
@@ -85,23 +93,17 @@ def _place(location: tuple[int | str, ...]) -> tuple[str, bool]:
     return ".".join(named), len(named) < len(parts)
 
 
-# vLLM's engine raises this with an unexpected exception as its cause.
-WRAPPER: type[Exception] = find("EngineGenerateError")
-
 # Most specific first. The worker answers as vLLM's own server would.
 TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
-    (find("EngineDeadError"), lambda _: EngineDead()),
+    (EngineDeadError, lambda _: EngineDead()),
     *(
         (retryable, lambda error: EngineBusy(_message(error)))
         for retryable in optional("RetryableRequestError")
     ),
-    (find("GracefulHTTPError"), lambda error: _refused(error.http_status)(error)),
-    (find("VLLMNotFoundError"), _refused(HTTPStatus.NOT_FOUND)),
-    (
-        find("VLLMUnprocessableEntityError"),
-        _refused(HTTPStatus.UNPROCESSABLE_ENTITY),
-    ),
-    (find("VLLMClientError"), _refused(HTTPStatus.BAD_REQUEST)),
+    (GracefulHTTPError, lambda error: _refused(error.http_status)(error)),
+    (VLLMNotFoundError, _refused(HTTPStatus.NOT_FOUND)),
+    (VLLMUnprocessableEntityError, _refused(HTTPStatus.UNPROCESSABLE_ENTITY)),
+    (VLLMClientError, _refused(HTTPStatus.BAD_REQUEST)),
     (find("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
     (TemplateError, lambda error: InvalidInput(f"The chat template failed: {_message(error)}")),
     (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
@@ -124,13 +126,14 @@ START_ERRORS = (
     RuntimeError,
     TypeError,
     ValueError,
-    find("VLLMError"),
+    VLLMError,
 )
 
 
 def translate(error: Exception) -> WorkerError | None:
     """Return the worker's error for one of vLLM's; None if the error is a defect."""
-    if isinstance(error, WRAPPER) and isinstance(error.__cause__, Exception):
+    # The engine raises this one with an unexpected exception as its cause.
+    if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return next((make(error) for class_, make in TABLE if isinstance(error, class_)), None)
 

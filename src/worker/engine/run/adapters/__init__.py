@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from vllm.lora.request import LoRARequest as VllmLoRARequest
+
 from worker.engine.run.adapters.copies import Copies, fill
 from worker.engine.run.adapters.files import BrokenAdapter, Shapes, base_shapes, check_adapter
 from worker.engine.run.adapters.looks import Looks
@@ -27,7 +29,7 @@ from worker.volume.adapters import Version, adapter_names, adapter_version, dire
 log = logging.getLogger(__name__)
 
 
-class _VolumeRequest(find("LoRARequest"), weakref=True):  # type: ignore[misc,call-arg]  # Any
+class _VolumeRequest(VllmLoRARequest, weakref=True):  # type: ignore[misc,call-arg]  # Any
     """A ``LoRARequest`` of the volume: weakly referenced, to learn when it is no longer in use."""
 
 

@@ -16,9 +16,10 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from safetensors import SafetensorError, safe_open
+from vllm.config import LoRAConfig
+from vllm.lora.peft_helper import PEFTHelper
 
 from worker.engine.options.declared import fields_of, literals
-from worker.engine.seam.locations import find
 from worker.volume.adapters import CONFIG, WEIGHTS
 
 TENSOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")
@@ -90,7 +91,7 @@ def check_adapter(folder: Path, lora_config: Any, base: Shapes, *, values: bool 
     """
     try:
         config = _Config.model_validate_json((folder / CONFIG).read_bytes())
-        find("PEFTHelper").from_dict(config.model_dump()).validate_legal(lora_config)
+        PEFTHelper.from_dict(config.model_dump()).validate_legal(lora_config)
     except ValidationError as invalid:
         messages = [
             ": ".join([*map(str, error["loc"]), error["msg"]])
@@ -110,7 +111,7 @@ def _with_rank(message: str) -> str:
     """Add what to set MAX_LORA_RANK to, if vLLM's message is that an adapter's rank is above it."""
     if not (match := RANK.search(message)):
         return message
-    ranks = sorted(map(int, literals(fields_of(find("LoRAConfig"))["max_lora_rank"].annotation)))
+    ranks = sorted(map(int, literals(fields_of(LoRAConfig)["max_lora_rank"].annotation)))
     enough = next((rank for rank in ranks if rank >= int(match[1])), None)
     if enough is None:
         return f"{message.rstrip('.')}: vLLM takes at most {ranks[-1]}"

@@ -6,6 +6,9 @@ from collections.abc import AsyncGenerator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
+from vllm.outputs import EmbeddingRequestOutput
+from vllm.pooling_params import PoolingParams
+
 from worker.engine import Delta
 from worker.engine.run.adapters import Adapters
 from worker.engine.run.generation.deltas import deltas, keep_best
@@ -20,7 +23,6 @@ from worker.engine.run.generation.sampling import (
 from worker.engine.run.requests.bad_words import check_bad_words
 from worker.engine.run.requests.texts import mark
 from worker.engine.run.server import Server
-from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import Client, EngineInput, LoRARequest, RequestOutput, Tokenizer
 from worker.engine.seam.translation import translated
 from worker.errors import InternalError, InvalidInput, RefusedByEngine
@@ -142,11 +144,11 @@ class Generation:
             WorkerError: the request is refused, or the engine is dead.
         """
         with translated(self._client):
-            params = find("PoolingParams")(task="embed")
+            params = PoolingParams(task="embed")
             outputs = self._client.encode(prompt, params, request_id, lora_request=adapter)
             async with contextlib.aclosing(outputs):
                 (output,) = [output async for output in outputs]
-        return find("EmbeddingRequestOutput").from_base(output)
+        return EmbeddingRequestOutput.from_base(output)
 
     def _outputs(
         self, prompt: EngineInput, planned: Plan, request_id: str, adapter: LoRARequest | None

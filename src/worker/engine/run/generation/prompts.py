@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from vllm.renderers.inputs.preprocess import parse_model_prompt
+
 from worker.engine.run.server import Server
 from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import Client, EngineInput
@@ -87,7 +89,7 @@ class Prompts:
         if renderer.tokenizer is None:
             self._check_ids(prompt)
         with translated(self._client):
-            parsed = find("parse_model_prompt")(self._client.model_config, prompt)
+            parsed = parse_model_prompt(self._client.model_config, prompt)
             (rendered,) = await renderer.render_cmpl_async([parsed])
         return rendered
 

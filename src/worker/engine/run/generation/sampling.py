@@ -7,8 +7,15 @@ from typing import Any
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
+from vllm.exceptions import VLLMClientError
+from vllm.sampling_params import (
+    BeamSearchParams,
+    RepetitionDetectionParams,
+    RequestOutputKind,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 
-from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import EngineInput
 from worker.errors import InvalidInput
 from worker.job import RawJob
@@ -16,9 +23,6 @@ from worker.job.base import MOST_MISTAKES, SAMPLING, unknown_key
 from worker.job.bounds import INT32
 from worker.job.sampling import BEAM_SEARCH_USES, ELSEWHERE, Sampling
 from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
-
-SamplingParams = find("SamplingParams")
-OutputKind = find("RequestOutputKind")
 
 # Fields that only the worker or the engine may set.
 INTERNAL = frozenset(
@@ -37,10 +41,10 @@ MISPLACED = dict.fromkeys(RawJob.model_fields, f"it stands beside {SAMPLING}") |
 
 # Parameters that are objects, and the keys of each.
 NESTED = {
-    name: frozenset(field.name for field in fields(find(class_)) if not field.name.startswith("_"))
+    name: frozenset(field.name for field in fields(class_) if not field.name.startswith("_"))
     for name, class_ in (
-        (STRUCTURED, "StructuredOutputsParams"),
-        ("repetition_detection", "RepetitionDetectionParams"),
+        (STRUCTURED, StructuredOutputsParams),
+        ("repetition_detection", RepetitionDetectionParams),
     )
 }
 
@@ -97,7 +101,7 @@ def plan(
     beam = sampling.use_beam_search
     sampling.refuse_greedy(values.get("temperature", defaults.get("temperature")))
     params = _params({**defaults, **values, "n": 1 if beam else sampling.width})
-    params.output_kind = OutputKind.DELTA if streamed else OutputKind.FINAL_ONLY
+    params.output_kind = RequestOutputKind.DELTA if streamed else RequestOutputKind.FINAL_ONLY
     params.max_tokens = min(params.max_tokens or context, context)
     if params.min_tokens > params.max_tokens:
         message = f"{SAMPLING}.min_tokens: more than the {context:,} tokens of the context"
@@ -119,7 +123,7 @@ def plan(
 def plan_vllm_params(params: Any) -> Plan:
     """Plan one answer, not streamed, for vLLM's own ``SamplingParams``."""
     whole = params.clone()
-    whole.output_kind = OutputKind.FINAL_ONLY
+    whole.output_kind = RequestOutputKind.FINAL_ONLY
     return Plan(whole, n=params.n)
 
 
@@ -131,7 +135,7 @@ def structured_outputs(values: Mapping[str, Any]) -> Any:
     """
     _refuse_unknown(STRUCTURED, values, NESTED[STRUCTURED])
     _refuse_no_kind(values)
-    return find("StructuredOutputsParams")(**values)
+    return StructuredOutputsParams(**values)
 
 
 def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) -> Any:
@@ -147,10 +151,9 @@ def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) ->
         raise InvalidInput(f"{SAMPLING}.best_of: {message}; it is {most}", param="best_of")
     params = planned.params
     room = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
-    beam_search = find("BeamSearchParams")
     # vLLM 0.29 skips them always.
-    skipped = ["skip_special_tokens"] if hasattr(beam_search, "skip_special_tokens") else []
-    return beam_search(
+    skipped = ["skip_special_tokens"] if hasattr(BeamSearchParams, "skip_special_tokens") else []
+    return BeamSearchParams(
         beam_width=planned.beam_width,
         max_tokens=max(1, min(params.max_tokens or room, room)),
         ignore_eos=params.ignore_eos,
@@ -194,7 +197,7 @@ def _params(values: dict[str, Any]) -> Any:
         raise InvalidInput(f"{SAMPLING}: a value is nested too deeply") from None
     except ValidationError as invalid:
         raise _refusal(invalid) from None
-    except find("VLLMClientError") as refused:
+    except VLLMClientError as refused:
         # The message begins with the parameter; only some of vLLM's checks also name it apart.
         message = str(refused.args[0])
         raise InvalidInput(f"{SAMPLING}: {message}", param=_first_word(message)) from None

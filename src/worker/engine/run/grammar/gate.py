@@ -9,8 +9,11 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+from vllm.v1.structured_output.utils import grammar_is_likely_lark
+
 from worker.engine.run.grammar.trial import Grammar, Trial
-from worker.engine.seam.locations import find
 from worker.engine.seam.patches import GENERATE
 from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
 from worker.errors import EngineBusy
@@ -75,7 +78,7 @@ class Gate:
             except EngineBusy as busy:
                 # vLLM's server, which calls this, answers its own errors only.
                 unavailable = HTTPStatus.SERVICE_UNAVAILABLE
-                raise find("GracefulHTTPError")(busy.message, unavailable) from busy
+                raise GracefulHTTPError(busy.message, unavailable) from busy
             if result.outcome in REASONS:
                 raise _refusal(REASONS[result.outcome].format(limit=self._trial.limit_s))
             if result.seconds > SLOW_S:
@@ -126,7 +129,7 @@ def _grammar(structured: Any, *, compact: bool) -> Grammar | None:
     if structured.regex is not None:
         return Grammar("regex", structured.regex)
     if structured.grammar is not None:
-        lark = find("grammar_is_likely_lark")(structured.grammar)
+        lark = grammar_is_likely_lark(structured.grammar)
         return Grammar("lark" if lark else "ebnf", structured.grammar)
     if structured.structural_tag is not None:
         return Grammar("structural_tag", structured.structural_tag)
@@ -135,13 +138,13 @@ def _grammar(structured: Any, *, compact: bool) -> Grammar | None:
 
 def _refusal(reason: str) -> Exception:
     message = f"structured output: {reason}"
-    error: Exception = find("VLLMValidationError")(message, parameter="structured_outputs")
+    error: Exception = VLLMValidationError(message, parameter="structured_outputs")
     return error
 
 
 def _description(config: Any, tokenizer: Tokenizer, vocabulary: int) -> str:
     """Describe the tokenizer to xgrammar, as vLLM does."""
-    backend = find("XgrammarBackend")(config, tokenizer=tokenizer, vocab_size=vocabulary)
+    backend = XgrammarBackend(config, tokenizer=tokenizer, vocab_size=vocabulary)
     # A compiler does not show its tokenizer, what it has compiled does.
     compiled = backend.compiler.compile_grammar('root ::= "a"')
     description: str = compiled.tokenizer_info.serialize_json()

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from worker.engine.seam.locations import find
+from vllm.v1.metrics.loggers import StatLoggerBase
 
 # What a step may take longer for each token of a prompt in it, by vLLM's device type.
 PREFILL_S_PER_TOKEN = {"cpu": 0.02}
@@ -14,7 +14,7 @@ BUILD_S = 300.0
 LATE_S = 2.0
 
 
-class Heartbeat(find("StatLoggerBase")):  # type: ignore[misc]  # Any
+class Heartbeat(StatLoggerBase):  # type: ignore[misc]  # Any
     """When vLLM's core has last sent something: it does so after every step.
 
     vLLM takes it for a logger of statistics, which is its public way to see every message.

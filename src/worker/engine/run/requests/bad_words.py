@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from worker.engine.seam.locations import find
+import vllm.envs
+from vllm.sampling_params import SamplingParams
+
 from worker.errors import InvalidInput
 
 PARAMETER = "bad_words"
@@ -22,10 +24,10 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
     """
     if tokenizer is None or not isinstance(words, list) or set(map(type, words)) != {str}:
         return
-    most = find("VLLM_MAX_BAD_WORDS_TOTAL_TOKENS")
+    most = vllm.envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
     if _surely_fit(words, most):
         return
-    params = find("SamplingParams")(bad_words=words)
+    params = SamplingParams(bad_words=words)
     params.update_from_tokenizer(tokenizer)
     count = sum(map(len, params.bad_words_token_ids or ()))
     if count > most:
