@@ -2,9 +2,12 @@
 
 import inspect
 import re
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
+import vllm.entrypoints
+from prometheus_client import REGISTRY, Counter
 from vllm.entrypoints.openai.chat_completion import serving
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.logprobs import Logprob
@@ -13,20 +16,29 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.renderers import BaseRenderer
 from vllm.tokenizers import TokenizerLike
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.output_processor import RequestState
+from vllm.v1.engine.core_client import BackgroundResources, MPClient
+from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+from vllm.v1.engine.utils import CoreEngineProcManager
+from vllm.v1.worker.gpu_input_batch import InputBatch
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from worker.engine.seam import protocols
+from worker.engine.start.cores import METRICS
 
 CLASSES: dict[Any, type] = {
     protocols.Client: AsyncLLM,
+    protocols.Connection: MPClient,
     protocols.CompletionOutput: CompletionOutput,
     protocols.Logprob: Logprob,
     protocols.LoRARequest: LoRARequest,
     protocols.Models: OpenAIServingModels,
+    protocols.OutputProcessor: OutputProcessor,
+    protocols.ProcessManager: CoreEngineProcManager,
     protocols.Renderer: BaseRenderer,
     protocols.RequestMetadata: serving.RequestResponseMetadata,
     protocols.RequestOutput: RequestOutput,
     protocols.RequestState: RequestState,
+    protocols.Resources: BackgroundResources,
     protocols.Tokenizer: TokenizerLike,
     protocols.UsageInfo: serving.UsageInfo,
 }
@@ -52,3 +64,47 @@ def test_vllms_classes_have_what_the_worker_uses(protocol: type) -> None:
         if inspect.isfunction(ours[name]):
             parameters = inspect.signature(getattr(theirs, name)).parameters.keys()
             assert inspect.signature(ours[name]).parameters.keys() <= parameters, name
+
+
+def test_every_protocol_is_checked() -> None:
+    declared = {
+        value for value in vars(protocols).values() if Protocol in getattr(value, "__bases__", ())
+    }
+    assert declared == CLASSES.keys()
+
+
+# State that vLLM keeps for itself, which no protocol has: if it were gone, nothing would raise.
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "anthropic_serving_messages",
+        "online_renderer",
+        "openai_serving_completion",
+        "openai_serving_models",
+        "request_metadata",
+    ],
+)
+def test_the_states_of_vllms_app_and_of_requests_have_what_the_worker_reads(name: str) -> None:
+    entrypoints = Path(vllm.entrypoints.__file__).parent
+    assigned = f"state.{name} = "
+    assert any(assigned in path.read_text() for path in entrypoints.rglob("*.py"))
+
+
+def test_the_runner_notes_which_sampled_tokens_it_throws_away() -> None:
+    """Else a seeded request whose prompt is computed in parts kills a core on a CPU."""
+    source = Path(inspect.getfile(GPUModelRunner)).read_text()
+    assert "self.discard_request_mask.np[:num_reqs] = " in source
+    assert "generators" in attributes(InputBatch)
+    assert "input_batch" in attributes(GPUModelRunner)
+
+
+def test_the_process_has_a_list_of_its_metrics_which_vllm_reads_likewise() -> None:
+    """Else an engine that starts takes the metrics of the others."""
+    counter = Counter("vllm:read", "A counter.")
+    try:
+        assert counter in REGISTRY._collector_to_names
+        assert counter._name.startswith(METRICS)
+    finally:
+        REGISTRY.unregister(counter)

@@ -191,7 +191,7 @@ class InProcessEngine:
     @property
     def unfinished_requests(self) -> int:
         """How many requests hold a slot in the engine, on both paths together."""
-        return int(self._client.output_processor.get_num_unfinished_requests())
+        return self._client.output_processor.get_num_unfinished_requests()
 
     def generate(
         self, job: RawJob, request_id: str, *, in_list: bool = False

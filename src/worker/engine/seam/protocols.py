@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 # A rendered prompt: one of vLLM's dicts; most hold ``prompt_token_ids``.
@@ -111,16 +112,44 @@ class RequestState(Protocol):
     stats: Any
 
 
+class OutputProcessor(Protocol):
+    """What has the requests that a core has not answered to their end."""
+
+    # By vLLM's id of a request.
+    request_states: dict[str, RequestState]
+
+    def has_unfinished_requests(self) -> bool: ...
+
+    def get_num_unfinished_requests(self) -> int: ...
+
+
+class ProcessManager(Protocol):
+    """The processes of a core, one for each rank."""
+
+    processes: list[BaseProcess]
+
+
+class Resources(Protocol):
+    """What the connection to a core holds."""
+
+    engine_manager: ProcessManager
+
+
+class Connection(Protocol):
+    """The connection to a core."""
+
+    resources: Resources
+    # One for each call of the core that it has not answered, other than requests.
+    utility_results: dict[int, asyncio.Future[Any]]
+
+
 class Client(Protocol):
     """vLLM's client of one engine core (``AsyncLLM``)."""
 
     vllm_config: Any
     model_config: Any
-    # Its ``request_states`` are ``RequestState`` by id.
-    output_processor: Any
-    # Its ``resources.engine_manager.processes`` are the core's, of ``multiprocessing``; its
-    # ``utility_results`` have a future for each call of the core, other than requests.
-    engine_core: Any
+    output_processor: OutputProcessor
+    engine_core: Connection
     # The task that passes the core's outputs on to requests, and its death; None before the first.
     output_handler: asyncio.Task[None] | None
 

@@ -9,12 +9,11 @@ Also, any caller could then put a priority on a request.
 """
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 from worker.engine.run.requests.texts import is_long
 from worker.engine.seam.patches import ADD_REQUEST
-from worker.engine.seam.protocols import Client, EngineInput, RequestState
+from worker.engine.seam.protocols import Client, EngineInput
 
 # Steps of the engine whose prompts may wait there: one is computed, the next one is at hand.
 STEPS = 2
@@ -47,7 +46,7 @@ class Turns:
         self._entered.add(request_id)
 
     def _full(self) -> bool:
-        states: Iterable[RequestState] = self._client.output_processor.request_states.values()
+        states = self._client.output_processor.request_states.values()
         long = [state for state in states if state.external_req_id in self._entered]
         self._entered = {state.external_req_id for state in long}
         waiting = sum(state.prompt_len for state in long if state.is_prefilling)
