@@ -1,4 +1,7 @@
-"""The names of the SDK that the loop replaces or uses; ``tests/contract/test_sdk.py`` has them."""
+"""The names of the SDK that the loop replaces or uses; ``tests/contract/test_sdk.py`` has them.
+
+What else is replaced for the SDK is in ``worker/processor.py``.
+"""
 
 import logging
 from concurrent.futures import Future
@@ -19,7 +22,8 @@ START_FAILED = ("X-Worker-Start", "failed")
 KNOWN_TO_WORK = "1.10.1 to 1.12.0"
 
 _SCALE = "runpod.serverless.modules.rp_scale"
-# Replaced: the SDK makes one with its configuration, and starts it.
+# Replaced, the only one: the SDK makes one with its configuration, and starts it. Its own, up to
+# 1.12, sleeps for a second whenever all slots are taken, and gives up a post after three attempts.
 _SCALER = f"{_SCALE}:JobScaler"
 # Makes a session with the platform's key.
 _SESSION = "runpod.http_client:AsyncClientSession"

@@ -11,8 +11,9 @@ import sys
 from typing import Any
 
 import pytest
+from cpuinfo import cpuinfo
 from runpod import serverless
-from runpod.serverless.modules import rp_job, worker_state
+from runpod.serverless.modules import rp_http, rp_job, rp_scale, worker_state
 from runpod.serverless.modules.rp_handler import is_generator
 from runpod.serverless.utils import rp_debugger
 from support.processes.scripted_worker import ENVIRON
@@ -86,3 +87,16 @@ def test_the_sdk_asks_for_the_processors_name_alone_when_it_is_imported() -> Non
     """Else ``worker.processor`` keeps something from it, or an import of it takes a second."""
     source = inspect.getsource(rp_debugger)
     assert re.findall(r"cpuinfo\.\S*", source) == ['cpuinfo.get_cpu_info()["brand_raw"]']
+
+
+# Whether what is replaced still has to be. If not, see whether the worker can do without.
+
+
+def test_the_sdks_own_loop_sleeps_while_all_slots_are_taken_and_gives_up_posts() -> None:
+    waits = r"if jobs_needed <= 0:\s+.*\s+await asyncio\.sleep\(1\)"
+    assert re.search(waits, inspect.getsource(rp_scale.JobScaler.get_jobs))
+    assert "FibonacciRetry(attempts=3)" in inspect.getsource(rp_http)
+
+
+def test_the_library_measures_the_processor_for_a_second() -> None:
+    assert "sleep(1)" in inspect.getsource(cpuinfo.CPUID.get_raw_hz)

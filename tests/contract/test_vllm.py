@@ -1,6 +1,7 @@
 """The names and behaviours of vLLM that the worker relies on: new releases fail here first."""
 
 import inspect
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from worker.engine import options
 from worker.engine.options.excluded import DENIED
 from worker.engine.run.generation import sampling
+from worker.engine.run.healing.reader import PASSED_ON
 from worker.engine.seam import translation
 from worker.engine.seam.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
 from worker.engine.start.parsers import FAMILIES
@@ -94,6 +96,14 @@ def test_every_name_kept_from_callers_and_operators_is_one_of_vllms() -> None:
     dests = {action.dest for action in options.Options()._parser._actions}
     # The platform's.
     assert DENIED - dests == {"port_health"}
+
+
+@pytest.mark.parametrize("words", PASSED_ON)
+def test_what_a_core_passes_on_is_in_vllms_words(words: str) -> None:
+    """Else a dead core's reason is not the first error that it printed, but what came of it."""
+    error, text = words.split(": ", 1)
+    sources = [path.read_text() for path in (Path(vllm.__file__).parent / "v1").rglob("*.py")]
+    assert any(re.search(rf"{error}\(\s*f?\"{re.escape(text)}", source) for source in sources)
 
 
 @since("0.32", "the families are those of vLLM 0.32")

@@ -1,4 +1,4 @@
-"""Parts of vLLM's objects declared in worker/engine/protocols.py, checked against its classes."""
+"""Parts of vLLM that seam/protocols.py declares, checked against its classes; what it keeps."""
 
 import inspect
 import re
