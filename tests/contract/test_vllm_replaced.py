@@ -191,6 +191,14 @@ def test_nothing_else_in_the_engine_replaces_a_method_or_sets_what_has_a_changin
     assert found == {"patches.py"}
 
 
+def test_every_row_is_used_but_those_of_what_the_owner_lets_others_change() -> None:
+    engine = Path(patches.__file__).parents[1]
+    sources = [path.read_text() for path in engine.rglob("*.py") if path.name != "patches.py"]
+    names = {name for name, value in vars(patches).items() if isinstance(value, Patch)}
+    unused = {name for name in names if not any(f"{name}.replace" in text for text in sources)}
+    assert unused == {"COMPILATION", "LOG", "METRICS", "SEEDS"}
+
+
 def test_the_worker_for_cpus_overrides_what_its_rows_say() -> None:
     rows = [row for row in PATCHES if row.by.endswith(":CPUWorker")]
     overridden = {name for name, value in vars(CPUWorker).items() if inspect.isfunction(value)}
