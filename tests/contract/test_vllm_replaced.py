@@ -290,7 +290,7 @@ INSTALLED = Version(Version(vllm.__version__).public)
 def is_for(row: Patch) -> bool:
     """Whether a row is for the installed vLLM."""
     release = Version(f"{INSTALLED.major}.{INSTALLED.minor}")
-    return Version(row.since) <= release <= Version(row.until or patches.NEWEST)
+    return Version(row.since) <= release <= Version(row.until or str(release))
 
 
 @pytest.mark.parametrize("row", NEEDED, ids=named)
