@@ -236,7 +236,8 @@ def compiles_without_a_limit() -> bool:
 
 
 def answers_errors_itself() -> bool:
-    app = find("build_app")(Options().parse({"MODEL": "org/name"}).vllm, ("generate",), None)
+    arguments = Options().parse({"MODEL": "org/name"}).arguments.vllm
+    app = find("build_app")(arguments, ("generate",), None)
     return VLLMError in app.exception_handlers
 
 
