@@ -9,7 +9,7 @@ from typing import Any
 from worker.asgi import Head
 from worker.engine.run.generation.prompts import greeting
 from worker.engine.run.inprocess import InProcessEngine
-from worker.engine.seam.locations import find, optional
+from worker.engine.seam.locations import find
 from worker.engine.seam.translation import accepted, translated
 from worker.engine.start.configuring import Check, Configured
 from worker.errors import RefusedByEngine, RequestError, StartFailed
@@ -46,21 +46,20 @@ def renders(system_prompt: str | None) -> Check:
             return
         find("cached_tokenizer_from_config")(model)
         # A model that neither generates nor embeds is not asked anything by the warm-up.
-        asked = model.runner_type == _GENERATES or model.convert_type == _EMBEDS
-        for init_state in optional("init_render_app_state") if asked else ():
-            asyncio.run(_render(init_state, configured, system_prompt))
+        if model.runner_type == _GENERATES or model.convert_type == _EMBEDS:
+            asyncio.run(_render(configured, system_prompt))
 
     return check
 
 
-async def _render(init_state: Any, configured: Configured, system_prompt: str | None) -> None:
+async def _render(configured: Configured, system_prompt: str | None) -> None:
     """Render with vLLM's server for machines that only render.
 
     Raises:
         Exception: one of ``START_ERRORS``.
     """
     state = SimpleNamespace()
-    await init_state(configured.config, state, configured.arguments.vllm)
+    await find("init_render_app_state")(configured.config, state, configured.arguments.vllm)
     chats = state.online_renderer
     try:
         if messages := greeting(chats).get("messages"):

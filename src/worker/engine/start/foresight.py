@@ -4,7 +4,6 @@ None of it needs weights. Each check raises ``StartFailed`` or ``ValueError``, i
 it has some; ``tables`` lists them in their order.
 """
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import UNSERVED, is_served
 from worker.engine.run.adapters.files import check_lora_modules
-from worker.engine.seam.locations import find, optional
+from worker.engine.seam.locations import find
 from worker.engine.start.loading import LOADERS
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
@@ -84,11 +83,10 @@ def check_processes(_: EngineArguments, config: Any) -> None:
     """Check that each process of an engine has a part of the CPU's memory to itself."""
     if not configures_for_cpu() or config.parallel_config.distributed_executor_backend != "mp":
         return
-    for manager in optional("OMPProcessManager"):
-        try:
-            manager(config)
-        except AssertionError as error:
-            raise StartFailed(str(error)) from error
+    try:
+        find("OMPProcessManager")(config)
+    except AssertionError as error:
+        raise StartFailed(str(error)) from error
 
 
 def check_quantization(_: EngineArguments, config: Any) -> None:
@@ -97,7 +95,7 @@ def check_quantization(_: EngineArguments, config: Any) -> None:
         return
     method = config.model_config.quantization or ""
     quant = config.quant_config
-    online = isinstance(quant, optional("OnlineQuantizationConfig")) or (
+    online = isinstance(quant, find("OnlineQuantizationConfig")) or (
         getattr(quant, "is_checkpoint_fp8_serialized", True) is False
     )
     operator: Any = getattr(torch.ops._C, _TO_FP8, None)
@@ -122,8 +120,6 @@ def check_blocks(_: EngineArguments, config: Any) -> None:
     alike = not (model.use_mla or model.is_hybrid or model.is_attention_free)
     if not (alike and getattr(cache, "user_specified_block_size", False)):
         return
-    select: tuple[Callable[..., Any], ...] = optional("select_common_block_size")
-    for select_block_size in select:
-        with find("set_current_vllm_config")(config):
-            backend = find("get_attn_backend")(model.get_head_size(), model.dtype, None)
-        select_block_size(cache.block_size, [backend])
+    with find("set_current_vllm_config")(config):
+        backend = find("get_attn_backend")(model.get_head_size(), model.dtype, None)
+    find("select_common_block_size")(cache.block_size, [backend])
