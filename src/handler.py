@@ -35,6 +35,7 @@ from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
 from worker.engine import Engines, start
 from worker.engine.start import ahead
 from worker.engine.start.bootstrap import Bootstrap, unreadable_volume
+from worker.engine.start.needs import Needs
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed, WorkerError
 from worker.failed_start import FailedStart
@@ -154,7 +155,7 @@ def prefetch(call: Call, _: tuple[str, ...]) -> None:
     mistakes = [*bootstrap.mistakes, *unreadable_volume(call.given)]
     if mistakes:
         raise SettingsError(mistakes)
-    for found in Repositories(bootstrap, newest=True).prefetch():
+    for found in Repositories(Needs.of(call.given), newest=True).prefetch():
         log.info("found: %s", found)
 
 

@@ -13,6 +13,7 @@ from worker.compile_cache import CompileCache, prepare
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.start import ahead
 from worker.engine.start.bootstrap import Bootstrap
+from worker.engine.start.needs import Needs, wanted_by_arguments
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed
 from worker.garbage import uncollected
@@ -75,8 +76,10 @@ def ready(given: Given, offline: bool = False) -> Start:
         StartFailed: vLLM can't be imported, or a model can't be found or downloaded.
     """
     bootstrap = Bootstrap.of(given)
+    # Without a model's name nothing is looked for yet.
+    needs = Needs.of(given) if bootstrap.settings else Needs()
     with (
-        contextlib.closing(Repositories(bootstrap)) as repositories,
+        contextlib.closing(Repositories(needs)) as repositories,
         contextlib.ExitStack() as failed,
     ):
         failed.callback(ahead.end_all)
@@ -88,7 +91,8 @@ def ready(given: Given, offline: bool = False) -> Start:
         # Before vLLM is imported: it compiles to where the cache says.
         compile_cache = _compile_cache(bootstrap.settings)
         start = read(bootstrap)
-        context = replace(start.context, found=repositories.find(start.engines))
+        wanted = [one for engine in start.engines for one in wanted_by_arguments(engine)]
+        context = replace(start.context, found=repositories.find(wanted))
         failed.pop_all()
     return replace(start, context=context, compile_cache=compile_cache)
 

@@ -8,9 +8,9 @@ more from vLLM's arguments, which alone are certain. A repository that both name
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
@@ -37,6 +37,47 @@ _DRAFTLESS = (
 )
 # Load formats whose weights only vLLM finds.
 _FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What engines load, as far as the settings say it before vLLM's parser has read them.
+
+    Attributes:
+        named: what is certain; empty if VLLM_EXTRA_ARGS decides on the model.
+        further: whether VLLM_EXTRA_ARGS names adapters or a draft model, too.
+        asks_hub: whether vLLM is to load something from the hub that the store does not look for.
+        code_revisions: the revisions of code in other repositories, by the engines' prefixes.
+    """
+
+    named: tuple[Wanted, ...] = ()
+    further: bool = False
+    asks_hub: bool = False
+    code_revisions: Mapping[str, str | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Given) -> Self:
+        """Read the settings."""
+        engines = {"": given.main | given.from_extra, EMBEDDER: given.embedder}
+        return cls(
+            tuple(wanted_by_settings(given)),
+            bool(_FURTHER_OPTIONS & given.from_extra.keys()),
+            _asks_hub(given),
+            {prefix: options.get("CODE_REVISION") for prefix, options in engines.items()},
+        )
+
+    def elsewhere(self, found: Found) -> Iterator[Wanted]:
+        """Yield what a directory's configs name in other repositories.
+
+        vLLM looks for it by its name.
+        """
+        wanted = found.wanted
+        # A draft model's own references don't matter: vLLM follows only the served model's.
+        if wanted.kind is Kind.MODEL and wanted.setting.endswith("MODEL_NAME"):
+            yield from _models_elsewhere(wanted, json_object(disk.text(found.place / CONFIG)))
+        if wanted.code:
+            prefix = EMBEDDER if wanted.setting.startswith(EMBEDDER) else ""
+            yield from _code_elsewhere(found, self.code_revisions.get(prefix))
 
 
 def wanted_by_settings(given: Given) -> list[Wanted]:
@@ -73,13 +114,7 @@ def wanted_by_arguments(arguments: EngineArguments) -> list[Wanted]:
     ]
 
 
-def names_further(given: Given) -> bool:
-    """True if VLLM_EXTRA_ARGS names adapters or a draft model: only vLLM's parser reads them."""
-    return bool(_FURTHER_OPTIONS & given.from_extra.keys())
-
-
-def asks_hub(given: Given) -> bool:
-    """True if vLLM is to load something from the hub that the store does not look for."""
+def _asks_hub(given: Given) -> bool:
     for options in (given.main | given.from_extra, given.embedder):
         for name in ("HF_CONFIG_PATH", "GENERATION_CONFIG"):
             place = options.get(name, "auto")
@@ -180,23 +215,6 @@ def found_by_store(wanted: Wanted) -> bool:
         return False
     # Not object storage, a file, or one quantization of several in a repository.
     return ":" not in wanted.model and not wanted.model.endswith(".gguf")
-
-
-def elsewhere(found: Found, given: Given) -> Iterator[Wanted]:
-    """Yield what configs name in other repositories, where vLLM looks for it by name.
-
-    Args:
-        found: the directory with the configs.
-        given: the settings, for the revision of code.
-    """
-    wanted = found.wanted
-    # A draft model's own references don't matter: vLLM follows only the served model's.
-    if wanted.kind is Kind.MODEL and wanted.setting.endswith("MODEL_NAME"):
-        yield from _models_elsewhere(wanted, json_object(disk.text(found.place / CONFIG)))
-    if wanted.code:
-        embeds = wanted.setting.startswith(EMBEDDER)
-        options = given.embedder if embeds else given.main | given.from_extra
-        yield from _code_elsewhere(found, options.get("CODE_REVISION"))
 
 
 def _models_elsewhere(wanted: Wanted, config: Mapping[str, Any]) -> Iterator[Wanted]:

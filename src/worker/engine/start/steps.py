@@ -1,14 +1,55 @@
-"""Steps of a start that depend on the model's configuration, or on what the worker is for."""
+"""Steps of a start: each returns a changed copy of an engine's arguments."""
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.model_config import create_model_config
 from worker.engine.options.automatic import fitting_tensor_parallel_size
+from worker.engine.start.needs import wanted_by_arguments
 from worker.settings.environment import Default
+from worker.store import Found, Kind, Origin
 
 RENDERERS = "RENDERER_NUM_WORKERS"
 TENSOR = "TENSOR_PARALLEL_SIZE"
+
+
+def with_directories(arguments: EngineArguments, context: StartContext) -> EngineArguments:
+    """Replace the names of repositories in an engine's arguments by directories."""
+    for wanted in wanted_by_arguments(arguments):
+        found = context.found.get(wanted)
+        if found and found.origin is not Origin.DIRECTORY:
+            # It may have been found for another setting, too.
+            arguments = _put(arguments, replace(found, wanted=wanted))
+    return arguments
+
+
+def _put(arguments: EngineArguments, found: Found) -> EngineArguments:
+    options, wanted, place = arguments.vllm, found.wanted, str(found.place)
+    draft = options.speculative_config
+    if wanted.kind is Kind.ADAPTER:
+        modules = [_moved(module, wanted.model, place) for module in options.lora_modules]
+        return arguments.with_options(lora_modules=modules)
+    if wanted.kind is Kind.TOKENIZER:
+        return arguments.with_options(tokenizer=place)
+    if wanted.setting.endswith("SPECULATIVE_CONFIG"):
+        return arguments.with_options(speculative_config={**draft, "model": place})
+    changed: dict[str, Any] = {"model": place}
+    if options.tokenizer == options.model:
+        changed["tokenizer"] = place
+    if draft and draft.get("model") == options.model:
+        changed["speculative_config"] = {**draft, "model": place}
+    return replace(arguments.with_options(**changed), origin=found.origin, commit=found.commit)
+
+
+def _moved(module: Any, path: str, place: str) -> Any:
+    """Return an entry of LORA_MODULES with the path replaced, if it has this one."""
+    if module.path != path:
+        return module
+    moved = copy.copy(module)
+    moved.path = place
+    return moved
 
 
 def with_adapters(arguments: EngineArguments, context: StartContext) -> EngineArguments:

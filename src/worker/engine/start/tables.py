@@ -11,13 +11,13 @@ from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Machine
 from worker.engine.options import combinations
 from worker.engine.run.requests import media
-from worker.engine.start import fitting, foresight, loading, parsers, repositories, steps
+from worker.engine.start import fitting, foresight, loading, parsers, steps
 from worker.settings.mistakes import Mistake
 
 # What changes an engine's arguments before vLLM makes its configuration of them, in this order.
 STEPS: tuple[Callable[[EngineArguments, StartContext], EngineArguments], ...] = (
     # vLLM loads the directories that the store has found, and need not ask the hub.
-    repositories.with_directories,
+    steps.with_directories,
     # The worker fetches and checks the files that callers name, never vLLM.
     media.without_fetcher,
     # FAST_LOAD: a loader reads weights onto GPUs faster than vLLM's own.

@@ -13,8 +13,9 @@ from support.hub.server import hub
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Machine
 from worker.engine.start.bootstrap import Bootstrap
-from worker.engine.start.needs import wanted_by_arguments, wanted_by_settings
-from worker.engine.start.repositories import Repositories, places, with_directories
+from worker.engine.start.needs import Needs, wanted_by_arguments
+from worker.engine.start.repositories import Repositories, places
+from worker.engine.start.steps import with_directories
 from worker.errors import StartFailed
 from worker.settings.sources import gather
 from worker.store import Found, Kind, Origin, Reason, Unavailable, Wanted
@@ -41,14 +42,15 @@ def hub_cache(tmp_path: Path) -> Path:
     return tmp_path / "huggingface-cache" / "hub"
 
 
-def bootstrap(volume: Path, **environ: str) -> Bootstrap:
-    """Return the bootstrap of a worker with a volume of its own."""
+def needs(volume: Path, **environ: str) -> Needs:
+    """Return the needs of a worker with a volume of its own, whose environment is complete."""
     given = gather({"BASE_PATH": str(volume), **environ}, volume / "no such file")
-    return Bootstrap.of(given)
+    Bootstrap.of(given)
+    return Needs.of(given)
 
 
 def repositories(volume: Path, model_name: object = NAME, **environ: str) -> Repositories:
-    return Repositories(bootstrap(volume, **{"MODEL_NAME": str(model_name), **environ}))
+    return Repositories(needs(volume, **{"MODEL_NAME": str(model_name), **environ}))
 
 
 def test_a_volume_holds_the_cache(tmp_path: Path, model_directory: Path, hub_cache: Path) -> None:
@@ -74,8 +76,8 @@ def test_what_is_named_twice_is_looked_for_once_and_further_repositories_are_fou
     tmp_path: Path, model_directory: Path
 ) -> None:
     name = str(model_directory)
-    both = bootstrap(tmp_path, MODEL_NAME=name, EMBEDDING_MODEL_NAME=name)
-    assert len(wanted_by_settings(both.given)) == 2
+    both = needs(tmp_path, MODEL_NAME=name, EMBEDDING_MODEL_NAME=name)
+    assert len(both.named) == 2
     assert len(Repositories(both).prefetch()) == 1
     other = Wanted(str(model(tmp_path / "other")))
     found = repositories(tmp_path, name).result([other, Wanted("s3://bucket/model")])
@@ -252,6 +254,7 @@ def test_engines_get_directories(tmp_path: Path, model_directory: Path, hub_cach
     other = cached(hub_cache, model(tmp_path / "b", SHARDS), name="org/embedder")
     second = arguments("EMBEDDING_", model="org/embedder", revision=None)
     engines = [arguments(), second]
-    found = repositories(tmp_path, MODEL_REVISION="v1").find(engines)
+    wanted = [one for engine in engines for one in wanted_by_arguments(engine)]
+    found = repositories(tmp_path, MODEL_REVISION="v1").find(wanted)
     places = [placed(engine, found).vllm.model for engine in engines]
     assert places == [str(first), str(other)]
