@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import multiprocessing
 import os
 import signal
 import threading
@@ -17,9 +16,8 @@ from functools import partial
 from types import FrameType
 from typing import NoReturn
 
-import psutil
-
 from worker import (
+    children,
     doctor,
     failed_start,
     fitness,
@@ -30,6 +28,7 @@ from worker import (
     stalls,
     sweep,
 )
+from worker.children.with_parent import end_with
 from worker.command_line import read_command_line
 from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
 from worker.engine import Engines, start
@@ -39,7 +38,6 @@ from worker.engine.start.needs import Needs
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed, WorkerError
 from worker.failed_start import FailedStart
-from worker.fine_tunes import child
 from worker.phases import phase
 from worker.serve.listener import Listener, Ports
 from worker.settings import Settings
@@ -56,7 +54,6 @@ from worker.settings.environment import (
 )
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import Given, gather
-from worker.store import fetching
 
 log = logging.getLogger("worker")
 
@@ -108,7 +105,7 @@ def main() -> NoReturn:
     masking.hide(take_secrets())
     masking.mask_output()
     mode = next(mode for mode in MODES if mode.asked(command))
-    logs.set_up(log_format(), mode.streams, process_environ())
+    logs.set_up(log_format(), mode.streams)
     for name in ("worker", "job_loop"):
         logging.getLogger(name).setLevel(logging.INFO)
     # Until the SDK sets its own handlers.
@@ -132,7 +129,8 @@ def main() -> NoReturn:
 def refuse(answer: Callable[[Call, FailedStart], None], call: Call, error: StartFailed) -> None:
     """Answer callers with the reason of a failed start, unless it is for the operator alone."""
     if failed_start.answers(error, call.given.values):
-        end_children()
+        # The process that holds the ports hands them over, and answers whom it has accepted.
+        children.end_all(spare=[call.listener.holder] if call.listener else [])
         log.info("whoever asks is answered so for a while (%s=0: nobody is)", failed_start.SETTING)
         answer(call, FailedStart(error))
 
@@ -322,13 +320,6 @@ def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
 
 def leave_on_signal(number: int, _: FrameType | None) -> None:
     """End a start or a local run at once: the platform does not wait for an engine to stop."""
-    fetching.end_all()
-    child.end_all()
-    # A core that was forked a moment ago is not among multiprocessing's children yet.
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if not logs.is_reader(process.pid):
-                process.kill()
     leave(128 + number)
 
 
@@ -337,18 +328,9 @@ def leave(status: int) -> NoReturn:
 
     An orderly end would stop the engine first, which takes vLLM a second or more and saves nothing.
     """
-    end_children()
+    children.end_all()
     logs.flush()
     os._exit(status)
-
-
-def end_children() -> None:
-    """End downloads, what reads ahead, trainings and cores."""
-    fetching.end_all()
-    ahead.end_all()
-    child.end_all()
-    for process in multiprocessing.active_children():
-        process.kill()
 
 
 # The ways to run; the first that is asked for counts.
@@ -368,4 +350,5 @@ if __name__ == "__main__":
     main()
 elif __name__ == "__mp_main__":
     # A core, or a part of one, that multiprocessing starts from nothing.
+    end_with(os.getppid())
     stalls.end_on_signal()

@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -19,6 +18,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from worker.children import Child, Ending, script
 from worker.compile_cache import publishing
 from worker.settings.environment import export, is_set, process_environ
 
@@ -137,13 +137,15 @@ class CompileCache:
 
     def _publish(self) -> None:
         for name, parts in self._missing:
-            words = [str(os.getpid()), str(self._archive(name)), str(self.local), *parts]
-            # Isolated: it imports no packages, and no variables change its path.
-            program = [sys.executable, "-I", "-S", publishing.__file__, *words]
-            done = subprocess.run(program, capture_output=True, text=True, check=False)
-            level = logging.WARNING if done.returncode else logging.INFO
-            if message := done.stdout or done.stderr:
-                log.log(level, "compile cache: %s: %s", name, message)
+            command = script(publishing.__file__, self._archive(name), self.local, *parts)
+            # It removes what it has not finished.
+            with Child(
+                command, Ending.ASKED, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ) as publisher:
+                said, errors = publisher.communicate()
+            level = logging.WARNING if publisher.returncode else logging.INFO
+            if message := said or errors:
+                log.log(level, "compile cache: %s: %s", name, message.decode(errors="replace"))
 
     def _restore(self, name: str, parts: tuple[str, ...]) -> bool:
         """Unpack an archive; note it as missing if it doesn't exist or is damaged."""

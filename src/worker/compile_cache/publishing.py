@@ -7,6 +7,7 @@ create. A rename at the end makes the archive appear whole or not at all.
 
 import contextlib
 import os
+import signal
 import sys
 import tarfile
 import time
@@ -30,11 +31,10 @@ class Stopped(Exception):
     """The archive was not published, which is no failure."""
 
 
-def publish(worker: int, archive: Path, folder: Path, parts: Sequence[str]) -> int:
+def publish(archive: Path, folder: Path, parts: Sequence[str]) -> int:
     """Publish an archive, and return its size in bytes; 0 if there is nothing to publish.
 
     Args:
-        worker: id of the worker's process; if it ends, this one does.
         archive: the file on the volume.
         folder: what the names in the archive are relative to.
         parts: the directories in it to pack.
@@ -50,7 +50,7 @@ def publish(worker: int, archive: Path, folder: Path, parts: Sequence[str]) -> i
     _clean(archive.parent)
     with _partial(archive) as (path, file):
         begun = time.time()
-        _pack(worker, file, folder, files)
+        _pack(file, folder, files)
         file.flush()
         # A full network disk may raise an error only now.
         os.fsync(file.fileno())
@@ -83,12 +83,10 @@ def _partial(archive: Path) -> Iterator[tuple[Path, BinaryIO]]:
         path.unlink(missing_ok=True)
 
 
-def _pack(worker: int, file: BinaryIO, folder: Path, files: Sequence[Path]) -> None:
+def _pack(file: BinaryIO, folder: Path, files: Sequence[Path]) -> None:
     # Compressed for the checksum, which reveals a damaged archive, more than for the size.
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as packed:
         for path in files:
-            if os.getppid() != worker:
-                raise Stopped("the worker has ended")
             # Compilers may delete temporary files meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 packed.add(path, path.relative_to(folder), recursive=False)
@@ -107,11 +105,13 @@ def _clean(shared: Path) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Run ``publish`` with command line words for its parameters; return the exit status."""
-    worker, archive, folder, *parts = words
+    archive, folder, *parts = words
     os.nice(LEAST_PRIORITY)
+    # It comes when the worker ends: the partial file is removed on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     begun = time.monotonic()
     try:
-        size = publish(int(worker), Path(archive), Path(folder), parts)
+        size = publish(Path(archive), Path(folder), parts)
     except Stopped as stopped:
         sys.stdout.write(f"not published: {stopped}")
         return 0

@@ -4,17 +4,13 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
-from pathlib import Path
 
-from worker import with_parent
+from worker import children
 from worker.settings.environment import trainers_environ
 
-_SOURCES = Path(__file__).parents[2]
-# -P: nothing is imported from the current directory.
-COMMAND = (sys.executable, "-P", "-m", "worker.trainer")
+COMMAND = tuple(children.module("worker.trainer"))
 # Requests that are answered beside it come first.
 NICENESS = 10
 # Seconds that it has for a checkpoint, and until a killed one is gone.
@@ -23,22 +19,9 @@ KILLED_S = 5.0
 # Bytes of what it says last.
 TAIL = 16_000
 
-# Those that run, by their ids.
-_running: set[int] = set()
-
-
-def end_all() -> None:
-    """Kill all processes that train: this process is about to end. Safe in a signal handler."""
-    for pid in tuple(_running):
-        _kill(pid)
-
 
 class Child:
-    """One process that trains. Use on the loop that it was started on.
-
-    Standard input is a pipe that stays open as long as this process lives, and whose end tells the
-    other one to end.
-    """
+    """One process that trains. Use on the loop that it was started on."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -58,23 +41,25 @@ class Child:
             OSError: the system has no room for another process.
         """
         environ = trainers_environ(wandb=wandb)
-        sources = (str(_SOURCES), environ.get("PYTHONPATH", ""))
-        process = await asyncio.create_subprocess_exec(
-            *with_parent.command(*command),
-            env={**environ, "PYTHONPATH": ":".join(filter(None, sources))},
-            stdin=asyncio.subprocess.PIPE,
+        process = await children.start(
+            command,
+            children.with_sources(environ),
+            stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             # A group of its own, which can be killed as one: it may start processes, too.
             start_new_session=True,
         )
-        _running.add(process.pid)
         with contextlib.suppress(OSError):
             # vLLM may have bound this process to some of the cores.
             os.sched_setaffinity(process.pid, range(os.cpu_count() or 1))
             if nice:
                 os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
         return cls(process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def said(self) -> str:
@@ -92,7 +77,6 @@ class Child:
         _kill(self._process.pid)
         await asyncio.wait({self._reading}, timeout=KILLED_S)
         self._reading.cancel()
-        _running.discard(self._process.pid)
         return status
 
     def terminate(self) -> None:

@@ -3,9 +3,9 @@
 import re
 import signal
 
+from worker.children import signal_name
 from worker.fine_tunes.request import Error
 from worker.masking import masked, without_paths
-from worker.signals import signal_name
 
 # Characters of what it said last.
 LONGEST = 300

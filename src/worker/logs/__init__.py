@@ -10,12 +10,12 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from worker.children import Child, Ending, script
 from worker.logs import reader
 
 log = logging.getLogger("worker")
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
 @dataclass
 class _Reader:
-    pid: int
+    child: Child
     control: socket.socket
     # Questions that have no answer yet: an end does not wait for ever.
     asked: int = 0
@@ -64,7 +64,7 @@ class _Reader:
 _readers: list[_Reader] = []
 
 
-def set_up(log_format: str, streams: Sequence[int], environ: Mapping[str, str]) -> None:
+def set_up(log_format: str, streams: Sequence[int]) -> None:
     """Set up Python's logging; with "json", make objects of all that this process prints.
 
     What its children print, too: call this before the first of them.
@@ -72,12 +72,11 @@ def set_up(log_format: str, streams: Sequence[int], environ: Mapping[str, str]) 
     Args:
         log_format: "json"; anything else is text.
         streams: file descriptors to make objects of, 1 and 2 or only one of them.
-        environ: environment of the reader.
     """
     if log_format != "json":
         logging.basicConfig(format=TEXT)
         return
-    _readers.append(_start_reader(streams, environ))
+    _readers.append(_start_reader(streams))
     # After a failed start; `leave` ends the process without this.
     atexit.register(flush)
     handler = logging.StreamHandler()
@@ -86,28 +85,19 @@ def set_up(log_format: str, streams: Sequence[int], environ: Mapping[str, str]) 
     logging.captureWarnings(True)
 
 
-def _start_reader(streams: Sequence[int], environ: Mapping[str, str]) -> _Reader:
+def _start_reader(streams: Sequence[int]) -> _Reader:
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE_S)
     pipes = [(stream, *os.pipe()) for stream in streams]
-    for _, source, _ in pipes:
-        os.set_inheritable(source, True)
-    # Without site-packages it starts in 20 ms.
-    command = [sys.executable, "-I", "-S", reader.__file__]
-    pid = os.posix_spawn(
-        sys.executable,
-        [*command, *(f"{source}:{stream}" for stream, source, _ in pipes)],
-        environ,
-        file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), reader.CONTROL)],
-        # It ends when nobody can print any more. These reach the whole process group.
-        setsigmask=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP],
-    )
+    command = script(reader.__file__, *(f"{source}:{stream}" for stream, source, _ in pipes))
+    sources = [source for _, source, _ in pipes]
+    child = Child(command, Ending.AFTER_WRITERS, stdin=theirs, pass_fds=sources)
     theirs.close()
     for stream, source, sink in pipes:
         os.close(source)
         os.dup2(sink, stream)
         os.close(sink)
-    return _Reader(pid, ours)
+    return _Reader(child, ours)
 
 
 def flush() -> None:
@@ -122,11 +112,6 @@ def flush() -> None:
     for running in _readers:
         with contextlib.suppress(OSError):
             running.flush()
-
-
-def is_reader(pid: int) -> bool:
-    """True for the child process that must outlive all others, to write what they print."""
-    return any(running.pid == pid for running in _readers)
 
 
 def write_failure(message: str) -> None:

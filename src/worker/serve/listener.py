@@ -7,14 +7,12 @@ inherit them, or a port would stay open after the end of the worker.
 import contextlib
 import json
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from worker import with_parent
+from worker.children import Child, script
 from worker.errors import EngineBusy, MachineUnfit, StartFailed
 from worker.serve import starting
 from worker.settings.mistakes import Mistake, SettingsError
@@ -71,10 +69,8 @@ class Listener:
         self._control, theirs = socket.socketpair()
         passed = [theirs.fileno(), *(one.fileno() for one in opened)]
         control, *fds = map(str, passed)
-        # Without site-packages it starts in 20 ms.
-        answers = (sys.executable, "-I", "-S", starting.__file__)
-        command = with_parent.command(*answers, control, _BODY, *fds)
-        self._child = subprocess.Popen(command, pass_fds=passed, env={}, stdin=subprocess.DEVNULL)
+        command = script(starting.__file__, control, _BODY, *fds)
+        self.holder = Child(command, pass_fds=passed)
         self._count = len(opened)
         for one in (theirs, *opened):
             one.close()
@@ -93,19 +89,19 @@ class Listener:
             _, fds, _, _ = socket.recv_fds(self._control, 1, self._count)
         self._control.close()
         if len(fds) < self._count:
-            self._child.kill()
+            self.holder.kill()
             raise MachineUnfit(
                 "The process that held the ports of --serve during the start was ended from "
                 "outside, or has stopped, and the ports went with it: start the worker again"
             )
         # It answers whom it has accepted; by now threads are allowed.
-        threading.Thread(target=self._child.wait, daemon=True).start()
+        threading.Thread(target=self.holder.wait, daemon=True).start()
         return [socket.socket(fileno=fd) for fd in fds]
 
     def close(self) -> None:
         """Close the ports at once, unless they were taken: nobody is to wait for the worker."""
         self._control.close()
-        self._child.wait()
+        self.holder.wait()
 
 
 def _open(host: str, port: int) -> socket.socket:

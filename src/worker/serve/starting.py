@@ -6,7 +6,6 @@ forked. So this is a process; it imports nothing but the standard library, to be
 
 import asyncio
 import contextlib
-import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -81,8 +80,6 @@ class Starting:
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches the whole process group: the parent decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _control, _body, *_listeners = sys.argv[1:]
     _sockets = [socket.socket(fileno=int(number)) for number in (_control, *_listeners)]
     asyncio.run(Starting(_body.encode()).run(_sockets[0], _sockets[1:]))

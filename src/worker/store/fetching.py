@@ -7,15 +7,12 @@ a ``Reply`` to standard output, both as JSON.
 import contextlib
 import signal
 import subprocess
-import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from worker import with_parent
+from worker.children import Child, Ending, module, with_sources
 from worker.errors import MachineUnfit
 from worker.settings.environment import HUB_TOKEN, without_secrets
 from worker.store.places import Places
@@ -23,14 +20,11 @@ from worker.store.refusals import Reason, Unavailable
 from worker.store.resolve import Found, resolve
 from worker.store.snapshot import Origin, Wanted
 
-_SOURCES = Path(__file__).parents[2]
 # Variables of the child that the operator may override.
 _DEFAULTS = {
     # Otherwise huggingface_hub first asks the hub for a list of coding agents, to report its own.
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-# Seconds that a child has to release its leases before it is killed.
-_GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -59,14 +53,6 @@ class Reply:
 ORDER = TypeAdapter(Order)
 REPLY = TypeAdapter(Reply)
 
-_running: "weakref.WeakSet[Fetching]" = weakref.WeakSet()
-
-
-def end_all() -> None:
-    """End all downloads of this process, so that other workers can continue them at once."""
-    for fetching in tuple(_running):
-        fetching.end()
-
 
 class Fetching:
     """Looks on the disk, and starts a child for what is missing; starts no thread.
@@ -93,7 +79,6 @@ class Fetching:
         missing = [item for item in wanted if item not in self._found]
         order = Order(missing, places, newest, environ.get(HUB_TOKEN, ""))
         self._child = _start_child(order, without_secrets(environ)) if missing else None
-        _running.add(self)
 
     @property
     def on_disk(self) -> list[Found]:
@@ -122,30 +107,18 @@ class Fetching:
 
     def close(self) -> None:
         """End the child, if it still runs, and release what it took."""
-        self.end()
         child, self._child = self._child, None
         if child and child.stdout:
+            child.end()
             child.stdout.close()
 
-    def end(self) -> None:
-        """End the child. Safe in a signal handler while ``result`` blocks."""
-        child = self._child
-        if child is None:
-            return
-        child.terminate()
-        try:
-            child.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
 
-
-def _start_child(order: Order, environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    path = [str(_SOURCES), environ.get("PYTHONPATH", "")]
-    child = subprocess.Popen(
-        # -P: nothing is imported from the current directory.
-        with_parent.command(sys.executable, "-P", "-m", "worker.store.download"),
-        env={**_DEFAULTS, **environ, "PYTHONPATH": ":".join(filter(None, path))},
+def _start_child(order: Order, environ: Mapping[str, str]) -> Child:
+    child = Child(
+        module("worker.store.download"),
+        # It releases its leases, so that other workers can continue at once.
+        Ending.ASKED,
+        with_sources({**_DEFAULTS, **environ}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -5,13 +5,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker import with_parent
+from worker.children import Child, module, with_sources
+from worker.settings.environment import process_environ
 from worker.trainer.mistakes import BadData
 from worker.trainer.packed import TRAINING, VALIDATION, Packed
 from worker.trainer.spec import CHECKED, Checked, Exit, Spec
-
-# Where Python finds the module, whatever its path is.
-SOURCE = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,19 @@ def check(spec: Spec, place: Path) -> Prepared:
         OSError: a file can't be read or written.
         RuntimeError: the process that checks has crashed; standard error says why.
     """
-    checker = (sys.executable, "-m", "worker.trainer.checker")
-    ended = subprocess.run(
-        with_parent.command(*checker, place.absolute()),
-        cwd=SOURCE,
-        input=spec.model_dump_json().encode(),
+    with Child(
+        module("worker.trainer.checker", place.absolute()),
+        environ=with_sources(process_environ()),
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        check=False,
-    )
-    sys.stderr.write(said := ended.stderr.decode(errors="replace"))
-    if ended.returncode == Exit.VOLUME:
+    ) as checker:
+        _, errors = checker.communicate(spec.model_dump_json().encode())
+    sys.stderr.write(said := errors.decode(errors="replace"))
+    if checker.returncode == Exit.VOLUME:
         raise OSError("The rows can't be read, or their tokens written.")
-    if ended.returncode:
-        reason = (said.splitlines() or [f"status {ended.returncode}"])[-1]
+    if checker.returncode:
+        reason = (said.splitlines() or [f"status {checker.returncode}"])[-1]
         raise RuntimeError(f"the check of the rows has crashed: {reason}")
     checked = Checked.model_validate_json((place / CHECKED).read_bytes())
     if checked.mistakes:

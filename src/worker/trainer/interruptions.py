@@ -1,21 +1,17 @@
-"""What ends a training from outside: SIGTERM, and the end of the process that has started it."""
+"""What ends a training from outside: SIGTERM."""
 
 import os
 import signal
-import stat
 import threading
 
 from worker.trainer.spec import Exit
 
-_STDIN = 0
-
 
 class Interruptions:
-    """Waits for both in threads, so that nothing that the main thread does delays an end.
+    """Waits for SIGTERM in a thread, so that nothing that the main thread does delays an end.
 
     SIGTERM ends the process at once, until the training's steps begin; from then on it sets
-    ``asked``, and a second one ends the process at once. Standard input, where it is a pipe, ends
-    the process at once when the other end is closed.
+    ``asked``, and a second one ends the process at once.
     """
 
     def __init__(self) -> None:
@@ -33,9 +29,6 @@ class Interruptions:
         threading.Thread(
             target=self._await_signals, args=[reading], name="signals", daemon=True
         ).start()
-        mode = os.fstat(_STDIN).st_mode
-        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-            threading.Thread(target=_await_end, name="parent", daemon=True).start()
 
     def be_patient(self) -> None:
         """Let SIGTERM only set ``asked``: the caller looks at it after each step."""
@@ -49,9 +42,3 @@ class Interruptions:
                 # What is on the volume is whole: there is nothing to clean up.
                 os._exit(Exit.STOPPED)
             self.asked = True
-
-
-def _await_end() -> None:
-    while os.read(_STDIN, 4096):
-        pass
-    os._exit(Exit.STOPPED)

@@ -125,7 +125,7 @@ def events_of(attempt: Path) -> list[dict[str, Any]]:
 
 
 def begun(directory: Path, attempt: str, *options: str) -> "subprocess.Popen[str]":
-    """Start an attempt in a process of its own; close its standard input or end it."""
+    """Start an attempt in a process of its own."""
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
@@ -136,7 +136,6 @@ def begun(directory: Path, attempt: str, *options: str) -> "subprocess.Popen[str
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "worker.trainer", directory, attempt, *options],
         env=environ,
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -187,8 +187,8 @@ def test_a_holder_that_is_gone_is_the_machines_fault(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setattr(module, "HAND_OVER_S", 0.2)
-    listener._child.send_signal(number)
+    listener.holder.send_signal(number)
     if number is signal.SIGKILL:
-        listener._child.wait()
+        listener.holder.wait()
     with pytest.raises(MachineUnfit, match="start the worker again"):
         listener.take()

@@ -20,7 +20,7 @@ from worker.errors import StartFailed
 from worker.store import Found, Kind, NotFound, Origin, Reason, Unavailable, Wanted, resolve
 from worker.store import fetching as module
 from worker.store.download.__main__ import warn_of_own_disk
-from worker.store.fetching import ORDER, Fetching, Order, end_all
+from worker.store.fetching import ORDER, Fetching, Order
 from worker.volume.lease import Claim
 
 TOKENIZER = Wanted(NAME, kind=Kind.TOKENIZER, load_format="dummy")
@@ -131,12 +131,11 @@ def test_a_download_that_is_asked_to_stop_does_not_wait_for_a_hub_that_hangs(on:
     assert not [*on.folder.glob(".worker/lease-*")]
 
 
-@pytest.mark.parametrize("end", [lambda _: end_all(), Fetching.close], ids=["all", "one"])
-def test_downloads_end_all_or_alone_when_unwanted(on: On, end: Callable[[Fetching], None]) -> None:
+def test_a_download_that_nobody_wants_any_more_ends(on: On) -> None:
     on.hub.stalled = {WEIGHTS}
     with begun(on) as one, begun(on, Wanted("org/none")):
         pid = owner(on)
-        end(one)
+        one.close()
         assert not psutil.pid_exists(pid)
         assert handed_back(on)
 

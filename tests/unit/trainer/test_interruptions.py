@@ -1,4 +1,4 @@
-"""What ends a training from outside: SIGTERM, its parent's end, and a volume that fails."""
+"""What ends a training from outside: SIGTERM, and a volume that fails."""
 
 import errno
 import signal
@@ -42,7 +42,6 @@ def running(then: str, wait: str) -> "Iterator[subprocess.Popen[str]]":
     program = PROGRAM.format(then=then, wait=wait)
     process = subprocess.Popen(
         [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={"PYTHONPATH": str(ROOT / "src")},
@@ -70,15 +69,6 @@ def test_sigterm_is_asked_for_later_and_ends_at_once_when_it_comes_again() -> No
         assert process.stdout.readline() == "asked\n"
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(LIMIT_S) == Exit.STOPPED
-
-
-@pytest.mark.parametrize("then", ["", PATIENT])
-def test_the_end_of_the_parent_ends_at_once(then: str) -> None:
-    with running(then, BUSY) as process:
-        assert process.stdin
-        process.stdin.write("anything")
-        process.stdin.close()
         assert process.wait(LIMIT_S) == Exit.STOPPED
 
 

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.models.lora import LORA_CONFIG, client
 from support.processes.background import wait_until
 from support.trainers.real import begun, events_of, written
 from support.volume.disks import fill, mounted
 
 from worker.engine.run.adapters.files import base_shapes, check_adapter
-from worker.trainer.check import SOURCE, Prepared, check
+from worker.trainer.check import Prepared, check
 from worker.trainer.mistakes import BadData
 from worker.trainer.spec import (
     ATTEMPTS,
@@ -38,7 +39,6 @@ ROWS = 24
 def ended(directory: Path, attempt: str = "000001.a") -> tuple[int, str]:
     """Run an attempt to its end; return its status, and what it has said."""
     with begun(directory, attempt) as process:
-        # Standard input stays open: its end would end the process.
         assert process.stdout
         assert process.stderr
         assert process.stdout.read() == ""
@@ -178,4 +178,4 @@ def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path
     )
     spec = spec_of(demo_model, tmp_path, "a,b\n" * 2_000).model_dump_json()
     command = [sys.executable, "-c", check_it, spec, str(tmp_path / "tokens")]
-    assert int(subprocess.check_output(command, cwd=SOURCE)) < 200 * 1024
+    assert int(subprocess.check_output(command, cwd=ROOT / "src")) < 200 * 1024

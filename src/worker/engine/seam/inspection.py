@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pkgutil import resolve_name
 from typing import Any
 
-from worker import with_parent
+from worker.children.with_parent import end_with
 from worker.engine.seam.patches import INSPECT
 
 
@@ -51,7 +51,7 @@ def forked(look: Callable[[], Any], otherwise: Callable[[Callable[[], Any]], Any
 
 
 def _tell(look: Callable[[], Any], answer: Connection, parent: int) -> None:
-    with_parent.end_with(parent)
+    end_with(parent)
     # What goes wrong is told by whoever tries it next.
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device of the kernel
         os.dup2(nowhere.fileno(), sys.stderr.fileno())

@@ -3,17 +3,16 @@
 import contextlib
 import logging
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from worker import with_parent
+from worker.children import Child, script
+from worker.engine.start import reader
 from worker.memory import CACHE_SHARE, free_memory
 from worker.store import Found, disk
 
 log = logging.getLogger("worker")
 
-_READER = Path(__file__).with_name("reader.py")
 # vLLM's load formats that read files through the page cache.
 _CACHED = frozenset({"auto", "hf", "mistral", "safetensors", "pt", "npcache", "bitsandbytes"})
 # Seconds that the child has for its report. A network disk may hold it up longer than that.
@@ -23,7 +22,7 @@ _running: "list[ReadAhead]" = []
 
 
 class ReadAhead:
-    """A child process that reads files; it ends with this process, however that ends.
+    """A child process that reads files.
 
     Args:
         files: in the order in which they are loaded.
@@ -31,13 +30,8 @@ class ReadAhead:
     """
 
     def __init__(self, files: Sequence[Path], limit: int) -> None:
-        self._child = subprocess.Popen(
-            with_parent.command(sys.executable, "-I", "-S", _READER, str(limit), *files),
-            # It has no use for any variable, and may know no secret.
-            env={},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-        )
+        command = script(reader.__file__, str(limit), *files)
+        self._child = Child(command, stdout=subprocess.PIPE)
 
     @property
     def pid(self) -> int:

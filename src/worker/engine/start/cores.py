@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from worker.children import forks_end_with_this
 from worker.engine.arguments import EngineArguments
 from worker.engine.run.healing.core import Core
 from worker.engine.run.healing.output import CoreOutput
@@ -93,7 +94,7 @@ def _start(arguments: EngineArguments, config: Any) -> Core:
     heartbeat, output = Heartbeat(), CoreOutput()
     with _starting:
         try:
-            with output.captured():
+            with output.captured(), forks_end_with_this():
                 client = find("AsyncLLM").from_vllm_config(
                     config,
                     enable_log_requests=log_requests,

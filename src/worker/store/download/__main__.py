@@ -28,8 +28,6 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("worker").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: leave())
-    # Ctrl-C reaches the parent, too, which decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = ORDER.validate_json(sys.stdin.buffer.read())
     if order.token:
         masking.hide([order.token])

@@ -90,7 +90,7 @@ def test_no_more_is_read_than_fits_and_what_is_loaded_first_comes_first(tmp_path
     for file in files:
         file.write_bytes(bytes(5000))
     assert bytes_read(ahead.ReadAhead(files, 7000)) == 7000
-    blocks = [(block[0], block[2]) for block in reader._blocks([*map(str, files)], 7000)]
+    blocks = [(block[0], block[2]) for block in reader.blocks([*map(str, files)], 7000)]
     assert blocks == [(str(files[0]), 5000), (str(files[1]), 2000)]
 
 

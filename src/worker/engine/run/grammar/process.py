@@ -12,12 +12,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xgrammar as xgr
 
-from worker import with_parent
+from worker.children import fork
 
 # Bytes that a fork may have more than this process.
 ROOM_BYTES = 2 << 30
@@ -41,7 +42,6 @@ def main() -> None:
     """Read the tokenizer, then one request a line; write one result a line."""
     # A crash of xgrammar's leaves no file behind.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The forks write their results themselves, and these are told apart by their numbers.
     running: dict[int, int] = {}
     signal.signal(signal.SIGCHLD, lambda *_: reap(running))
@@ -51,15 +51,14 @@ def main() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        this = os.getpid()
-        pid = os.fork()
-        if not pid:
-            with_parent.end_with(this)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            tell(request["number"], attempt(request, compiler, info.vocab_size))
-            os._exit(0)
-        running[pid] = request["number"]
+        running[fork(partial(answer, request, compiler, info.vocab_size))] = request["number"]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def answer(request: dict[str, Any], compiler: Any, vocabulary: int) -> None:
+    """Try a grammar out, and write the result; in a fork."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    tell(request["number"], attempt(request, compiler, vocabulary))
 
 
 def reap(running: dict[int, int]) -> None:

@@ -5,22 +5,19 @@ import contextlib
 import json
 import logging
 import os
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import count
-from pathlib import Path
 
-from worker import with_parent
+from worker import children
 from worker.errors import EngineBusy
 
 log = logging.getLogger(__name__)
 
 PROCESS = "worker.engine.run.grammar.process"
-_SOURCES = Path(__file__).resolve().parents[4]
 
 # How many results are remembered: a line of text each.
 MOST_KNOWN = 2_000
@@ -145,11 +142,10 @@ class Trial:
             if self._reader is None or self._reader.done():
                 if self._description is None:
                     self._description = await asyncio.to_thread(self._tokenizer)
-                # Nothing of the environment: it holds keys. -P: nothing is imported from the
-                # current directory.
-                self._process = await asyncio.create_subprocess_exec(
-                    *with_parent.command(sys.executable, "-P", "-m", PROCESS),
-                    env={"PYTHONPATH": str(_SOURCES), "OMP_NUM_THREADS": "1"},
+                # Nothing of the environment: it holds keys.
+                self._process = await children.start(
+                    children.module(PROCESS),
+                    children.with_sources({"OMP_NUM_THREADS": "1"}),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                 )

@@ -11,12 +11,12 @@ from typing import Any
 import psutil
 from prometheus_client import CollectorRegistry
 
+from worker.children import signal_name
 from worker.engine.run.healing.output import CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.protocols import Client, RequestState
 from worker.engine.start.fitting import is_out_of_memory
 from worker.errors import EngineDead
-from worker.signals import signal_name
 
 # Seconds until a process is gone that was killed, or whose death was noticed.
 ENDS_S = 5.0

@@ -3,11 +3,11 @@
 import contextlib
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 
+from worker.children import Child, Ending, script
 from worker.engine.run.healing import reader
 
 STREAMS = (1, 2)
@@ -21,7 +21,7 @@ class CoreOutput:
 
     def __init__(self) -> None:
         self._note = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
-        self._reader: subprocess.Popen[bytes] | None = None
+        self._reader: Child | None = None
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
@@ -39,11 +39,8 @@ class CoreOutput:
             for (source, _), target in zip(pipes, targets, strict=True)
             for end in (source, target)
         ]
-        self._reader = subprocess.Popen(
-            [sys.executable, "-I", "-S", reader.__file__, *map(str, (note, *ends))],
-            pass_fds=[note, *ends],
-            env={},
-        )
+        command = script(reader.__file__, *map(str, (note, *ends)))
+        self._reader = Child(command, Ending.AFTER_WRITERS, pass_fds=[note, *ends])
         for stream, (source, end) in zip(STREAMS, pipes, strict=True):
             os.dup2(end, stream)
             os.close(end)

@@ -9,13 +9,10 @@ import os
 import re
 import select
 import selectors
-import signal
 import sys
 
 # Characters of a line that is searched, and of a noted error.
 LONGEST_LINE = 2_000
-# Seconds after which it looks whether its parent still lives.
-PATIENCE_S = 1.0
 
 # In front of lines that vLLM's log prints: "(EngineCore pid=7) ERROR 11-22 19:50:01 [core.py:9] ".
 LOG_PREFIX = re.compile(
@@ -82,23 +79,17 @@ def write(data: bytes, target: int) -> None:
 
 
 def main(note: int, *pipes: tuple[int, int]) -> None:
-    """Read until all pipes have ended, or this process's parent.
+    """Read until nobody can print any more.
 
     Args:
         note: a file that begins with the last error, and a line feed.
         pipes: from where to where.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    parent = os.getppid()
     with selectors.DefaultSelector() as selector:
         for source, target in pipes:
             selector.register(source, selectors.EVENT_READ, Pipe(source, target))
         while selector.get_map():
-            ready = selector.select(PATIENCE_S)
-            if not ready and os.getppid() != parent:
-                return
-            for key, _ in ready:
+            for key, _ in selector.select():
                 lines = key.data.read()
                 if lines is None:
                     selector.unregister(key.fd)

@@ -56,7 +56,7 @@ async def xgrammars_trial() -> AsyncGenerator[Trial, None]:
 async def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Trial, None]:
     (tmp_path / "answering.py").write_text(ANSWERING)
     monkeypatch.setattr(module, "PROCESS", "answering")
-    monkeypatch.setattr(module, "_SOURCES", tmp_path)
+    monkeypatch.setattr("worker.children._SOURCES", tmp_path)
     trial = Trial(str, 20)
     yield trial
     await trial.close()

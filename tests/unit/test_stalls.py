@@ -1,28 +1,27 @@
 """What counts as a movement of a start."""
 
+import mmap
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from support.processes.background import wait_until
 
 from worker.engine.start.ahead import ReadAhead
-from worker.stalls.watcher import (
+from worker.stalls import (
     BYTES_OF_FAULT,
     LATE_S,
     LONGEST_LOOK_S,
-    Process,
     Usage,
     Window,
-    bytes_in,
-    can_watch,
-    runs,
-    tree,
+    bytes_moved,
+    processes_of,
+    watch,
 )
 
 PATIENCE_S = 100.0
@@ -40,7 +39,7 @@ os.dup2(sink, 2)
 Watch(0.5)
 time.sleep(600)
 """
-# A worker that is killed while it is watched. A core that it has forked has a copy of the control.
+# A worker that is killed while it is watched. A core that it has forked lives on.
 KILLED = """
 import os, signal, time
 from worker.stalls import Watch
@@ -105,13 +104,13 @@ def test_a_new_phase_is_a_movement() -> None:
 
 
 @pytest.fixture
-def start_process() -> Iterator[Callable[..., Process]]:
+def start_process() -> Iterator[Callable[..., psutil.Process]]:
     started = []
 
-    def start(code: str, *flags: str) -> Process:
+    def start(code: str, *flags: str) -> psutil.Process:
         command = [sys.executable, *flags, "-c", code]
         started.append(subprocess.Popen(command, start_new_session=True))
-        return Process.of(started[-1].pid)
+        return psutil.Process(started[-1].pid)
 
     yield start
     for process in started:
@@ -131,53 +130,53 @@ def start_process() -> Iterator[Callable[..., Process]]:
     ],
 )
 def test_what_computes_uses_a_processor_and_what_writes_moves_bytes(
-    start_process: Callable[..., Process], code: str, figure: str
+    start_process: Callable[..., psutil.Process], code: str, figure: str
 ) -> None:
     process, usage = start_process(code), Usage()
     usage.look([process])
     before = getattr(usage, figure)
 
     def more() -> bool:
-        usage.look([Process.of(process.pid)])
+        usage.look([process])
         return bool(getattr(usage, figure) > before)
 
     wait_until(more)
 
 
 def test_children_are_part_of_a_start_and_helpers_are_not(
-    start_process: Callable[..., Process],
+    start_process: Callable[..., psutil.Process],
 ) -> None:
     child = "import subprocess, sys, time; {}; time.sleep(1e6)"
     spawn = "subprocess.Popen([sys.executable, {}'-c', 'import time; time.sleep(1e6)'])"
     parent = start_process(child.format(spawn.format("'-I', '-S', ") + ";" + spawn.format("")))
-    waits = b"import time; time.sleep(1e6)"
-    # Until the second has begun: a fork looks like its parent.
-    wait_until(lambda: [waits in process.command for process in tree(parent.pid)] == [False, True])
-    assert all(map(runs, tree(parent.pid)))
+    waits = "import time; time.sleep(1e6)"
+
+    def found() -> list[bool]:
+        return [waits in process.cmdline() for process in processes_of(parent)]
+
+    # Until both have begun: a fork looks like its parent.
+    wait_until(lambda: len(parent.children()) == 2 and found() == [False, True])
 
 
-def test_a_process_that_has_ended_does_not_run(start_process: Callable[..., Process]) -> None:
-    process = start_process("")
-    wait_until(lambda: not runs(process))
+def test_what_is_read_from_a_disk_and_of_a_mapped_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "io").write_text(
+        "rchar: 10\nwchar: 200\nsyscr: 5\nsyscw: 6\nread_bytes: 4096\nwrite_bytes: 7\n"
+    )
+    (tmp_path / "stat").write_text("7 (a) b) S 1 7 7 0 -1 4194304 900 800 3 0 5 6 0 0 20 0 1\n")
+    assert bytes_moved(tmp_path) == 10 + 200 + 4096 + 3 * BYTES_OF_FAULT
 
 
-def test_what_a_disk_reads_counts_and_faults_where_no_bytes_are_told() -> None:
-    counts = "rchar: 10\nwchar: 200\nsyscr: 5\nsyscw: 6\nread_bytes: 4096\nwrite_bytes: 7\n"
-    assert bytes_in(counts) == 10 + 200 + 4096
-    process = replace(Process.of(os.getpid()), pid=NOBODY, faults=3)
-    assert process.bytes_moved == 3 * BYTES_OF_FAULT
-
-
-def test_a_start_is_watched_where_its_bytes_are_counted(capfd: pytest.CaptureFixture[str]) -> None:
-    assert can_watch(os.getpid())
-    assert not can_watch(NOBODY)
-    assert not capfd.readouterr().err
+def test_a_start_is_left_alone_where_its_bytes_are_not_counted(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    watch(NOBODY, mmap.mmap(-1, mmap.PAGESIZE), 0.0)
+    assert "a start that hangs is not noticed here" in capfd.readouterr().err
 
 
 def test_what_reads_ahead_is_part_of_a_start(tmp_path: Path) -> None:
     read_ahead = ReadAhead([tmp_path], 1 << 20)
     os.kill(read_ahead.pid, signal.SIGSTOP)
-    found = {process.pid for process in tree(os.getpid())}
+    found = {process.pid for process in processes_of(psutil.Process())}
     os.kill(read_ahead.pid, signal.SIGCONT)
     read_ahead.end()
     assert read_ahead.pid in found
