@@ -1,6 +1,6 @@
-"""Runs the scenarios: faults, sigterm, cancel, freeze, deaths, batches, fine-tunes.
+"""Runs the scenarios: faults, sigterm, cancel, freeze, deaths, kills, batches, fine-tunes.
 
-    python -m chaos [faults sigterm cancel freeze deaths batches fine-tunes] [--seed 7] ...
+    python -m chaos [faults sigterm cancel freeze deaths kills batches fine-tunes] [--seed 7] ...
 
 Each prints what was broken and which goals were missed, and a line with its figures. The status is
 1 if anything was broken or missed. The same seed gives the same jobs and the same random moments,
@@ -18,7 +18,7 @@ from typing import Any
 
 from support import ROOT
 
-from chaos import batches, cancel, deaths, faults, fine_tunes, freeze, sigterm
+from chaos import batches, cancel, deaths, faults, fine_tunes, freeze, kills, sigterm
 from chaos.report import Report, machine, print_line
 from chaos.watch import WorkerExited
 
@@ -28,6 +28,7 @@ SCENARIOS: dict[str, Callable[[Namespace], Coroutine[Any, Any, Report]]] = {
     "cancel": cancel.run,
     "freeze": freeze.run,
     "deaths": deaths.run,
+    "kills": kills.run,
     "batches": batches.run,
     "fine-tunes": fine_tunes.run,
 }
@@ -48,6 +49,7 @@ def read_command_line() -> Namespace:
     add("--stream-freezes", type=int, default=10, help="of freeze: freezes in mid-stream")
     add("--seconds", type=float, default=9, help="of freeze: how long each lasts; more than 5")
     add("--deaths", type=int, default=50, help="of deaths: cores that are ended")
+    add("--main-kills", type=int, default=50, help="of kills: workers that are killed")
     add("--kills", type=int, default=20, help="of batches: workers that are killed")
     add("--real-kills", type=int, default=5, help="of batches: likewise, with the real engine")
     add("--limit", type=float, default=60, help="minutes after which a scenario is given up")

@@ -12,7 +12,7 @@ from support.processes.memory import forget_peaks, peak
 
 # What the tests' server asks for.
 KEY = "sk-served"
-ADDRESS = re.compile(r"(?:Uvicorn running on|The endpoint:) +(http://\S+)")
+ADDRESS = re.compile(r"(?:Uvicorn running on|The endpoint:) +(http://[^\s\"]+)")
 
 
 @dataclass(frozen=True)
