@@ -68,7 +68,6 @@ class Watch:
         phases.listeners.remove(self._tell)
         os.kill(self._watcher, signal.SIGKILL)
         os.waitpid(self._watcher, 0)
-        self._phase.close()
         faulthandler.unregister(STOP)
         signal.signal(STOP, self._before)
 

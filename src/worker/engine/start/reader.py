@@ -35,20 +35,17 @@ def blocks(files: Sequence[str], limit: int) -> Iterator[tuple[str, int, int]]:
             yield file, offset, min(BLOCK, size - offset)
 
 
-def read_block(file: str, offset: int, size: int) -> Iterator[int]:
-    """Read a block into the page cache; yield the bytes of each step.
+def read_block(sizes: list[int], file: str, offset: int, size: int) -> None:
+    """Read a block into the page cache, and add the bytes of each step to a list.
 
     The kernel moves the pages themselves: nothing is copied, and what is cached costs no time.
     """
     # A file that can't be read is the engine's to report.
     with suppress(OSError), open(file, "rb") as source, open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - shorter for both
         end = offset + size
-        while offset < end:
-            sent = os.sendfile(nowhere.fileno(), source.fileno(), offset, end - offset)
-            if not sent:
-                return
+        while sent := os.sendfile(nowhere.fileno(), source.fileno(), offset, end - offset):
+            sizes.append(sent)
             offset += sent
-            yield sent
 
 
 def main(limit: int, files: Sequence[str]) -> None:
@@ -66,7 +63,7 @@ def main(limit: int, files: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, leave)
     with ThreadPoolExecutor(READERS) as pool:
         for block in blocks(files, limit):
-            pool.submit(lambda block: sizes.extend(read_block(*block)), block)
+            pool.submit(read_block, sizes, *block)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     leave()
 
