@@ -3,6 +3,8 @@
 `tests/chaos/kills.py` does so at many random moments, and measures how long it takes.
 """
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -36,15 +38,22 @@ def test_in_a_download(hub: Hub, model_repository: Path, volume: Path, tmp_path:
         wait_until(lambda: not family.alive())
 
 
-@pytest.mark.parametrize("moment", ["start", "training"])
-def test_while_its_core_starts_and_while_it_trains(
+@pytest.mark.parametrize(
+    "moment", ["start", "training", pytest.param("healed", marks=pytest.mark.slow)]
+)
+def test_while_its_core_starts_and_trains_and_is_no_fork_any_more(
     worker_environ: dict[str, str], volume: Path, tmp_path: Path, moment: str
 ) -> None:
     environ = {**HOME, **training_worker(worker_environ["MODEL_NAME"], volume)}
     with background([SCRIPT, *SERVE], environ, tmp_path / "log") as worker:
         wait_until(worker.cores)
-        if moment == "training":
+        if moment != "start":
             worker.wait_for_output("Uvicorn running on ")
+        if moment == "healed":
+            os.kill(worker.cores()[0], signal.SIGKILL)
+            # From then on nothing but the rule ends it.
+            worker.wait_for_output(" is back after ")
+        if moment == "training":
             begin_training(Served(worker.process, worker.log).url)
             wait_until(lambda: Family.of(worker).has(TRAINER, GRAMMAR))
         family = kill(worker)
