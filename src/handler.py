@@ -64,38 +64,47 @@ FAREWELL_S = 10.0
 APP = "worker.app"
 
 
-@dataclass
-class Call:
-    """How this process was called.
-
-    Attributes:
-        command: the command line.
-        given: all settings that are set, gathered once.
-        listener: the open ports of ``--serve``, once they are open.
-    """
-
-    command: Namespace
-    given: Given
-    listener: Listener | None = None
-
-
 @dataclass(frozen=True)
 class Mode:
     """A way to run.
 
     Attributes:
-        asked: tells from the command line, and the environment, whether to run so.
+        asked: returns by the command line, and the environment, whether to run so.
         run: does it, until it is over.
         imports: modules that it needs once its engine runs, imported while the core starts.
         refuse: answers callers with the reason why a start failed; None if there are none.
-        streams: standard streams that are part of the log; the others are the answer.
+        streams: standard streams that are part of the log; any other is the answer.
     """
 
     asked: Callable[[Namespace], bool]
-    run: Callable[[Call, tuple[str, ...]], None]
+    run: Callable[["Call"], None]
     imports: tuple[str, ...] = ()
-    refuse: Callable[[Call, FailedStart], None] | None = None
+    refuse: Callable[["Call", FailedStart], None] | None = None
     streams: tuple[int, ...] = (1, 2)
+
+
+@dataclass
+class Call:
+    """How this process was called.
+
+    Attributes:
+        mode: the way to run that is asked for.
+        command: the command line.
+        given: all settings that are set, gathered once.
+        listener: the open ports of ``--serve``, once they are open.
+    """
+
+    mode: Mode
+    command: Namespace
+    given: Given
+    listener: Listener | None = None
+
+    @contextlib.contextmanager
+    def engines(self) -> Iterator[tuple[Engines, Settings]]:
+        """Start what the mode needs; see ``started``."""
+        stalls.begin(self.given.values)
+        with started(self.given, self.mode.imports, train=self.command.train) as running:
+            yield running
 
 
 def main() -> NoReturn:
@@ -111,14 +120,14 @@ def main() -> NoReturn:
     # Until the SDK sets its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave_on_signal)
-    call = Call(command, gather(given_environ()))
+    call = Call(mode, command, gather(given_environ()))
     try:
-        mode.run(call, mode.imports)
+        mode.run(call)
     except WorkerError as error:
         stalls.end()
         logs.write_failure(error.message)
-        if mode.refuse and isinstance(error, StartFailed):
-            refuse(mode.refuse, call, error)
+        if isinstance(error, StartFailed):
+            refuse(call, error)
         if call.listener:
             # Closes the ports at once: nobody is to wait for this worker.
             call.listener.close()
@@ -126,22 +135,23 @@ def main() -> NoReturn:
     leave(0)
 
 
-def refuse(answer: Callable[[Call, FailedStart], None], call: Call, error: StartFailed) -> None:
+def refuse(call: Call, error: StartFailed) -> None:
     """Answer callers with the reason of a failed start, unless it is for the operator alone."""
-    if failed_start.answers(error, call.given.values):
+    ports_failed = call.mode.refuse is refuse_http and call.listener is None
+    if call.mode.refuse and not ports_failed and failed_start.answers(error, call.given.values):
         # The process that holds the ports hands them over, and answers whom it has accepted.
         children.end_all(spare=[call.listener.holder] if call.listener else [])
         log.info("whoever asks is answered so for a while (%s=0: nobody is)", failed_start.SETTING)
-        answer(call, FailedStart(error))
+        call.mode.refuse(call, FailedStart(error))
 
 
-def check(call: Call, _: tuple[str, ...]) -> None:
+def check(call: Call) -> None:
     """Print whether the worker would start."""
     # Ends at once, even if a request to the hub is unanswered.
     leave(doctor.main(call.given, call.command.gpu, call.command.prices))
 
 
-def prefetch(call: Call, _: tuple[str, ...]) -> None:
+def prefetch(call: Call) -> None:
     """Download what the settings name in its newest state; needs no GPU.
 
     Raises:
@@ -185,23 +195,22 @@ def started(
         yield engines, ready.settings
 
 
-def answer_one(call: Call, imports: tuple[str, ...]) -> None:
+def answer_one(call: Call) -> None:
     """Answer one job on standard output; with ``--train`` alone, go on with unfinished trainings.
 
     Raises:
         WorkerError: the worker does not start, or there is no job to answer.
     """
-    stalls.begin(call.given.values)
     left = call.command.train and call.command.test_input is None
     job = None if left else local.read_job(call.command.test_input)
-    with started(call.given, imports, train=call.command.train) as (engines, settings):
+    with call.engines() as (engines, settings):
         from worker.app import Worker  # noqa: PLC0415 - see APP
 
         worker = Worker(engines, settings, seconds=math.inf)
         leave(asyncio.run(local.answer(worker, job) if job else local.go_on(worker)))
 
 
-def serve_http(call: Call, imports: tuple[str, ...]) -> None:
+def serve_http(call: Call) -> None:
     """Answer HTTP requests until a signal, or until the engine dies.
 
     Raises:
@@ -210,8 +219,7 @@ def serve_http(call: Call, imports: tuple[str, ...]) -> None:
     # Before anything is loaded: load balancers ask from the first second on.
     host, ports = call.command.host, Ports.of(call.command.port, process_environ())
     listener = call.listener = Listener(host, ports)
-    stalls.begin(call.given.values)
-    with started(call.given, imports, train=call.command.train) as (engines, settings):
+    with call.engines() as (engines, settings):
         # Only this way to run needs it.
         from worker.serve import running  # noqa: PLC0415 - see above
 
@@ -222,20 +230,18 @@ def serve_http(call: Call, imports: tuple[str, ...]) -> None:
 
 def refuse_http(call: Call, instead: FailedStart) -> None:
     """Answer HTTP requests for a while with the reason why the worker does not start."""
-    # Without it the ports could not be opened.
-    if listener := call.listener:
-        from worker.serve import running  # noqa: PLC0415 - only this way to run needs it
+    from worker.serve import running  # noqa: PLC0415 - only this way to run needs it
 
-        try:
-            sockets = listener.take()
-        except StartFailed as lost:
-            logs.write_failure(lost.message)
-        else:
-            host, values = call.command.host, call.given.values
-            running.refuse(instead.error, values, host, sockets, leave)
+    assert call.listener  # for the type checker: see refuse
+    try:
+        sockets = call.listener.take()
+    except StartFailed as lost:
+        logs.write_failure(lost.message)
+    else:
+        running.refuse(instead.error, call.given.values, call.command.host, sockets, leave)
 
 
-def serve_jobs(call: Call, imports: tuple[str, ...]) -> None:
+def serve_jobs(call: Call) -> None:
     """Take jobs from the platform until it stops the worker, or the engine dies.
 
     With ``--rp_serve_api`` the SDK serves its own test API instead.
@@ -243,9 +249,8 @@ def serve_jobs(call: Call, imports: tuple[str, ...]) -> None:
     Raises:
         WorkerError: the worker does not start.
     """
-    stalls.begin(call.given.values)
     processor.name_it_quickly()
-    with started(call.given, imports, train=call.command.train) as (engines, settings):
+    with call.engines() as (engines, settings):
         sweep.begin(settings)
         serve(engines, settings, test_api=call.command.rp_serve_api)
 
