@@ -18,6 +18,14 @@ from worker.errors import EngineBusy
 log = logging.getLogger(__name__)
 
 PROCESS = "worker.engine.run.grammar.process"
+# The process forks, so it must have one thread. xgrammar's import asks torch for GPUs, and that
+# would initialize CUDA, which has threads of its own: with these, torch counts none, and doesn't
+# ask the driver.
+_ALONE = {
+    "OMP_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 
 # How many results are remembered: a line of text each.
 MOST_KNOWN = 2_000
@@ -145,7 +153,7 @@ class Trial:
                 # Nothing of the environment: it holds keys.
                 self._process = await children.start(
                     children.module(PROCESS),
-                    children.with_sources({"OMP_NUM_THREADS": "1"}),
+                    children.with_sources(_ALONE),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                 )

@@ -152,7 +152,13 @@ async def test_a_process_has_no_environment(trial: Trial, monkeypatch: pytest.Mo
     await trial.of(FINE)
     names = psutil.Process(pid_of(trial)).environ().keys()
     # Python sets it where there is none.
-    assert names - {"LC_CTYPE"} == {"PYTHONPATH", "OMP_NUM_THREADS"}
+    assert names - {"LC_CTYPE"} == {"PYTHONPATH", *module._ALONE}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_process_that_forks_has_one_thread(xgrammars_trial: Trial) -> None:
+    assert (await xgrammars_trial.of(FINE)).outcome == "fine"
+    assert psutil.Process(pid_of(xgrammars_trial)).num_threads() == 1
 
 
 def test_the_process_ends_with_the_worker_however_that_ends() -> None:
