@@ -1,6 +1,7 @@
 """Compiled code: published once as an archive on the volume, unpacked by later workers."""
 
 import io
+import json
 import logging
 import os
 import subprocess
@@ -25,7 +26,7 @@ from support.volume.compile_caches import (
     Workers,
 )
 
-from worker.compile_cache import STARTUP_PLAN, VARIABLES, prepare, publishing
+from worker.compile_cache import EASED_BYTES, STARTUP_PLAN, VARIABLES, prepare, publishing
 
 
 @pytest.fixture
@@ -212,6 +213,24 @@ def test_the_second_start_makes_the_plan_and_the_third_one_finds_it(workers: Wor
     second.compile(PLAN, INDUCTOR).healthy()
     assert workers.published() == [KEY, f"{KEY}.plan"]
     assert workers.start(3).holds(PLAN)
+
+
+def test_a_plan_holds_with_somewhat_less_memory_and_is_eased_once(workers: Workers) -> None:
+    workers.start(1).compile(GRAPH).healthy()
+    plan = {"schema": 1, "kv_cache_memory_bytes": 5 << 30, "free_memory_baseline": 9 << 30}
+    second = workers.start(2).compile(PLAN, content=json.dumps(plan)).healthy()
+    eased = {**plan, "free_memory_baseline": (9 << 30) - EASED_BYTES}
+    # A core that takes over finds it, too.
+    assert json.loads((second.local / PLAN).read_bytes()) == eased
+    third = workers.start(3).healthy()
+    assert json.loads((third.local / PLAN).read_bytes()) == eased
+
+
+@pytest.mark.parametrize("content", ["compiled", "[]", "{}", '{"free_memory_baseline": null}'])
+def test_a_plan_in_another_form_is_left_as_it_is(content: str, workers: Workers) -> None:
+    workers.start(1).compile(GRAPH).healthy()
+    workers.start(2).compile(PLAN, content=content).healthy()
+    assert (workers.start(3).local / PLAN).read_text() == content
 
 
 def test_a_start_that_compiled_again_makes_no_plan_whether_it_becomes_healthy_or_dies(
