@@ -12,8 +12,8 @@ from recipes import known
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.gpus.asked import pools
-from worker.doctor.gpus.judge import Judge
-from worker.doctor.gpus.verdicts import Fit
+from worker.doctor.memory import judge
+from worker.doctor.verdicts import Fit
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.settings.values import text
@@ -33,9 +33,9 @@ def pools_for(presets: Iterable[Mapping[str, Any]]) -> list[str]:
     The smallest come first; those many times as large are left out.
     """
     options = Options(_ONE)
-    judges = [Judge([candidate(preset, options)]) for preset in presets]
+    models = [candidate(preset, options) for preset in presets]
     holding = [
-        pool for pool in pools() if all(judge.verdict(pool).fit is Fit.FITS for judge in judges)
+        pool for pool in pools() if all(judge(model, pool).fit is Fit.FITS for model in models)
     ]
     return [pool.name for pool in holding if pool.gpu.memory < _WASTE * holding[0].gpu.memory]
 

@@ -54,6 +54,16 @@ def test_gpus_share_the_heads_that_there_are(name: str, shared: int, tmp_path: P
     assert made.token_bytes == model.token / shared
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("auto", 2), ("bfloat16", 2), ("float32", 4)])
+def test_a_model_computes_in_the_type_that_vllm_resolves(
+    dtype: str, size: int, tmp_path: Path
+) -> None:
+    made = plan("GQA", tmp_path, DTYPE=dtype)
+    assert made.element_bytes == size
+    # The cache has the same type, unless it has one of its own.
+    assert made.token_bytes == RECORDED["GQA"].token * size / 2
+
+
 def test_a_cache_holds_as_many_texts_as_its_blocks_and_a_batch_do(tmp_path: Path) -> None:
     made = plan("GQA", tmp_path)
     assert made.text_bytes(8192) == GIB

@@ -17,15 +17,16 @@ from support.engine.scripted import failure
 from transformers import AutoModelForCausalLM
 
 from worker.app import Worker
-from worker.doctor import fit
+from worker.doctor import this_machine
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Level
-from worker.doctor.memory import GIB, Range
+from worker.doctor.memory import Range, weights
 from worker.engine import compile_key
 from worker.engine.description import summary
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.run.inprocess import InProcessEngine
+from worker.estimates import GIB
 from worker.logs.reader import Lines
 from worker.settings import Settings
 from worker.store import Places, Wanted
@@ -238,19 +239,22 @@ def reported(engine: InProcessEngine, label: str) -> int:
 
 
 def test_a_token_takes_what_vllm_says(demo_engine: InProcessEngine, settings: Settings) -> None:
-    model = candidate(settings)
     tokens = reported(demo_engine, "num_gpu_blocks") * reported(demo_engine, "block_size")
     token = reported(demo_engine, "kv_cache_memory_bytes") / tokens
-    assert model.token(model.split) == Range(token, token)
+    assert candidate(settings).plan().token_bytes == token
 
 
-def test_space_is_estimated_as_by_vllm(demo_engine: InProcessEngine, settings: Settings) -> None:
+def test_space_is_estimated_as_by_vllm(
+    demo_engine: InProcessEngine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gigabytes = reported(demo_engine, "kv_cache_memory_bytes") // GIB
-    space = {"VLLM_CPU_KVCACHE_SPACE": str(gigabytes)}
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", str(gigabytes))
     tokens = reported(demo_engine, "kv_cache_size_tokens")
-    for context, expected in ((int(tokens * 0.9), Level.OK), (int(tokens * 1.2), Level.FAIL)):
+    block = reported(demo_engine, "block_size")
+    # One block is the core's own.
+    for context, expected in ((tokens - block, Level.OK), (tokens + 1, Level.FAIL)):
         model = candidate(settings, MAX_MODEL_LEN=str(context))
-        findings = fit.fits(model, Machine(cpu=True), space, 64 * GIB)
+        findings = this_machine.check([model], Machine(cpu=True), 1024, 64 * GIB)
         assert {finding.topic: finding.level for finding in findings} == {
             "memory": Level.OK,
             "cache": expected,
@@ -261,4 +265,5 @@ def test_weights_take_what_the_loaded_model_takes(demo_model: Path, settings: Se
     for dtype in ("float32", "bfloat16"):
         loaded = AutoModelForCausalLM.from_pretrained(demo_model, dtype=getattr(torch, dtype))
         taken = sum(tensor.numel() * tensor.element_size() for tensor in loaded.parameters())
-        assert candidate(settings, DTYPE=dtype).weights == Range(taken, taken)
+        model = candidate(settings, DTYPE=dtype)
+        assert weights(model, model.plan()) == Range(taken, taken)

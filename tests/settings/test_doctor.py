@@ -76,7 +76,7 @@ def test_all_mistakes_are_reported(examine: Examine, demo_model: Path, tmp_path:
         "context": "FAIL",
         "embedder: architecture": "FAIL",
         # About a model that vLLM does not know.
-        "embedder: cache": "?",
+        "embedder: memory": "?",
         "start-up time": "warn",
     }
     assert "model.safetensors is cut off" in found.words

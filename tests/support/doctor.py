@@ -8,10 +8,10 @@ from typing import Any
 from support.models import configs as models
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding
-from worker.doctor.memory import GIB
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
+from worker.estimates import GIB
 from worker.store import File, Origin, Snapshot
 
 CPU = Machine(cpu=True)

@@ -7,30 +7,24 @@ No engine is started, and no weights are downloaded.
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.engine import start
-from worker.engine.arguments import EngineArguments
 from worker.engine.start.bootstrap import Bootstrap
 from worker.errors import WorkerError
-from worker.settings.environment import export, overwrite, process_environ, remove
+from worker.settings.environment import export, process_environ, remove
 from worker.settings.mistakes import SettingsError
-from worker.settings.names import EMBEDDER
 from worker.settings.sources import Given
 
 if TYPE_CHECKING:
     # Imported only once what the hub's library and vLLM read is in the environment.
-    from worker.doctor.candidate import Candidate
-    from worker.doctor.gpus.judge import Judge
+    from worker.doctor.engines import Judges
     from worker.doctor.lookups import Lookups
-    from worker.doctor.parts import Part
-    from worker.engine.machine import Gpu, Machine
-    from worker.store import Snapshot
+    from worker.engine.machine import Machine
 
 # For libraries, whose own messages would stand between the findings.
 _QUIET = {
@@ -39,10 +33,6 @@ _QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "VLLM_LOGGING_LEVEL": "CRITICAL",
 }
-
-
-# Judges the GPUs that were asked for, in place of the memory of this machine.
-Judges = Callable[["Judge"], Iterator[Finding]]
 
 
 def main(given: Given, gpu: str = "", prices: str = "") -> int:
@@ -84,7 +74,7 @@ class _Read:
 
 
 def examine(
-    given: Given, on: "Machine | None" = None, judges: Judges | None = None
+    given: Given, on: "Machine | None" = None, judges: "Judges | None" = None
 ) -> Iterator[Finding]:
     """Check everything, and yield all findings.
 
@@ -100,7 +90,9 @@ def examine(
     if isinstance(lookups, Finding):
         yield lookups
     elif lookups and _imported():
-        yield from _engines(lookups, read, on, judges)
+        from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
+
+        yield from engines.examine(lookups, read.start, read.environ, on, judges)
 
 
 def _read(bootstrap: Bootstrap, on: "Machine | None") -> _Read:
@@ -152,95 +144,3 @@ def _lookups(bootstrap: Bootstrap) -> "Lookups | Finding | None":
         text = f"the hub's library can't be imported: {error}"
         return Finding(Level.FAIL, "hub", text, "mend HF_ENDPOINT, or what else is set for it")
     return Lookups(bootstrap.given)
-
-
-def _engines(
-    lookups: "Lookups", read: _Read, on: "Machine | None", judges: Judges | None
-) -> Iterator[Finding]:
-    # They import vLLM.
-    from worker.doctor import checks, fit  # noqa: PLC0415 - see above
-    from worker.doctor.gpus.judge import Judge  # noqa: PLC0415 - see above
-    from worker.doctor.parts import check_part, parts_of  # noqa: PLC0415 - see above
-    from worker.engine.machine import Machine, cpu_memory, this_machine  # noqa: PLC0415 - see above
-
-    on = on or (this_machine() if read.start else Machine(cpu=False))
-    own = cpu_memory()
-    engines = {engine.prefix: engine for engine in read.start.engines} if read.start else {}
-    parts = {prefix: parts_of(engine) for prefix, engine in engines.items()}
-    for part in chain(*parts.values()):
-        lookups.begin(part.wanted)
-    candidates = []
-    for prefix in ("", EMBEDDER):
-        engine, topic = engines.get(prefix), "embedder: " if prefix else ""
-        found = lookups.model(prefix, engine)
-        findings = [*_snapshot(found, engine)]
-        besides = {part: lookups.result(part.wanted) for part in parts.get(prefix, ())}
-        if read.start and engine and found and not isinstance(found, Finding):
-            gpu = on.gpus[0] if judges else None
-            model, refused = _judged(engine, found, besides, read.start, read.environ, gpu)
-            candidates.append(model)
-            # Without what was refused the rest of the topic is of no interest.
-            over = {finding.topic for finding in refused}
-            judged = [*_candidate(model, on, read.environ)]
-            judged += () if judges else fit.fits(model, on, read.environ, own)
-            findings += [*refused, *(one for one in judged if one.topic not in over)]
-        findings += [check_part(part, found) for part, found in besides.items()]
-        yield from (replace(finding, topic=topic + finding.topic) for finding in findings)
-    if candidates and judges and all(model.served for model in candidates):
-        yield from judges(Judge(candidates, read.environ))
-    if candidates:
-        yield from fit.together(candidates, on, read.environ, own)
-        yield from checks.start_time(candidates, read.environ)
-
-
-def _judged(
-    engine: EngineArguments,
-    snapshot: "Snapshot",
-    besides: "Mapping[Part, Snapshot | Finding]",
-    ready: start.Start,
-    environ: Mapping[str, str],
-    gpu: "Gpu | None",
-) -> "tuple[Candidate, list[Finding]]":
-    """Return an engine without the settings for which a start refuses it, and the refusals."""
-    # They import vLLM.
-    from worker.doctor import fit  # noqa: PLC0415 - see above
-    from worker.doctor.candidate import Candidate  # noqa: PLC0415 - see above
-    from worker.doctor.rehearsal import rehearse  # noqa: PLC0415 - see above
-
-    # vLLM is to say which lengths are too long for a model, even if it is told to allow them.
-    overwrite(fit.ALLOW_LONG, "0")
-    model = Candidate.of(engine, snapshot)
-    known = model.config or model.local
-    if not known or (model.architectures and not model.runnable):
-        return model, []
-    overwrite(fit.ALLOW_LONG, environ.get(fit.ALLOW_LONG, "0"))
-    found = {part: None if isinstance(at, Finding) else at for part, at in besides.items()}
-    accepted, refused = rehearse(model, found, ready.context, ready.settings.system_prompt, gpu)
-    overwrite(fit.ALLOW_LONG, "0")
-    return (Candidate.of(accepted, snapshot) if refused else model), refused
-
-
-def _snapshot(
-    found: "Snapshot | Finding | None", engine: EngineArguments | None
-) -> Iterator[Finding]:
-    """Check a model's files."""
-    from worker.doctor import checks  # noqa: PLC0415 - it imports vLLM
-
-    if isinstance(found, Finding):
-        yield found
-    elif found:
-        yield from checks.origin(found)
-        yield from checks.disk(found)
-        yield from checks.weights(found, engine.vllm.load_format if engine else "auto")
-
-
-def _candidate(model: "Candidate", on: "Machine", environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check an engine against its model, and against the machine but for its memory."""
-    from worker.doctor import checks, fit  # noqa: PLC0415 - they import vLLM
-
-    yield from checks.architecture(model)
-    yield from checks.configuration(model)
-    yield from checks.quantization(model)
-    yield from checks.parsers(model)
-    yield from fit.parallel(model, on)
-    yield from fit.context(model, environ)

@@ -5,14 +5,12 @@ import json
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from worker.doctor import memory
-from worker.doctor.memory import Range, Split
 from worker.engine.arguments import EngineArguments
-from worker.engine.cache_plan import CachePlan, plan_cache
+from worker.engine.cache_plan import CachePlan, batch_defaults, plan_cache
 from worker.engine.machine import Gpu
 from worker.engine.model_config import ModelShape, read_model_shape
 from worker.engine.options.architectures import Support, support
@@ -23,6 +21,13 @@ from worker.store import Snapshot
 from worker.store.files import CONFIG
 
 
+class Split(NamedTuple):
+    """How a model is divided: each layer among ``tensor`` GPUs, the layers into ``pipeline``."""
+
+    tensor: int
+    pipeline: int
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One of a worker's engines, before it is started.
@@ -31,6 +36,7 @@ class Candidate:
         engine: its arguments.
         snapshot: its model, where it is now.
         config: the model's config.json, with the operator's overrides.
+        architectures: those that it names.
         support: how vLLM runs the model's architecture.
         shape: what vLLM reads from the configuration; None if it is not asked, or refuses.
         refusal: why vLLM refuses the model; empty if it does not.
@@ -39,21 +45,28 @@ class Candidate:
     engine: EngineArguments
     snapshot: Snapshot
     config: Mapping[str, Any]
+    architectures: list[str]
     support: Support
     shape: ModelShape | None = None
     refusal: str = ""
+    _plans: dict[tuple[Any, ...], CachePlan | StartFailed] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @classmethod
     def of(cls, engine: EngineArguments, snapshot: Snapshot) -> Self:
         """Read the model's configuration as vLLM would, if vLLM can run the model at all."""
         overrides = engine.vllm.hf_overrides
         config = {**snapshot.config, **(overrides if isinstance(overrides, Mapping) else {})}
-        names = _architectures(config)
-        candidate = cls(engine, snapshot, config, support(names, config, engine.vllm.model_impl))
+        listed = config.get("architectures")
+        names = [str(name) for name in listed] if isinstance(listed, list) else []
+        how = support(names, config, engine.vllm.model_impl)
+        candidate = cls(engine, snapshot, config, names, how)
         if not config or (names and not candidate.runnable):
             return candidate
         try:
-            return replace(candidate, shape=_read_shape(engine, snapshot, names))
+            with candidate._placed() as placed:
+                return replace(candidate, shape=read_model_shape(placed, names))
         except StartFailed as error:
             return replace(candidate, refusal=error.message)
 
@@ -66,10 +79,6 @@ class Candidate:
     def prefix(self) -> str:
         """What the names of the engine's settings begin with."""
         return self.engine.prefix
-
-    @property
-    def architectures(self) -> list[str]:
-        return _architectures(self.config)
 
     @property
     def runnable(self) -> bool:
@@ -86,7 +95,7 @@ class Candidate:
     @property
     def local(self) -> bool:
         """Whether vLLM read all files of the model, not only its config.json from the hub."""
-        return _directory(self.snapshot) is not None
+        return is_local(self.snapshot)
 
     @property
     def pools(self) -> bool:
@@ -94,100 +103,89 @@ class Candidate:
         return bool(self.prefix) or self.arguments.runner == "pooling"
 
     @property
-    def split(self) -> Split:
-        """How the model is divided among GPUs."""
-        tensor = int(self.arguments.tensor_parallel_size)
-        if self.shape and "TENSOR_PARALLEL_SIZE" not in self.engine.given:
-            tensor = fitting_tensor_parallel_size(tensor, self.shape.heads)
-        return Split(tensor, int(self.arguments.pipeline_parallel_size))
+    def quantization(self) -> str:
+        """The method by which the checkpoint is quantised; empty if it is not."""
+        # A language model's configuration may stand next to a vision model's.
+        parts = [self.config, *(one for one in self.config.values() if isinstance(one, Mapping))]
+        for part in parts:
+            for key in ("quantization_config", "compression_config"):
+                if isinstance(found := part.get(key), Mapping):
+                    method = str(found.get("quant_method") or "unknown")
+                    return method.replace("_tensors", "-tensors")
+        return ""
 
     @property
-    def whole_weights(self) -> Range:
-        """The bytes of all weights, loaded."""
-        quantised = memory.quantization_method(self.config)
-        return memory.weights(
-            self.snapshot.weights_size,
-            self.snapshot.tensors,
-            self.config,
-            self._element_bytes,
-            "" if quantised else self.arguments.quantization or "",
-        )
+    def replicas(self) -> int:
+        """How many engines have the same weights, each on GPUs of its own."""
+        return int(self.arguments.data_parallel_size)
 
-    @property
-    def weights(self) -> Range:
-        """The bytes of weights that one GPU holds."""
-        whole = self.whole_weights
-        # Experts may be divided over all ranks.
-        experts = self.arguments.data_parallel_size if self.arguments.enable_expert_parallel else 1
-        high = whole.high and whole.high / self.split.gpus
-        return Range(whole.low / self.split.gpus / experts, high)
+    def split(self, gpus: int = 1) -> Split:
+        """Return how a start divides it among GPUs: as the settings say, or as its heads allow."""
+        pipeline = int(self.arguments.pipeline_parallel_size)
+        if "TENSOR_PARALLEL_SIZE" in self.engine.given:
+            return Split(int(self.arguments.tensor_parallel_size), pipeline)
+        tensor = max(1, gpus // (pipeline * self.replicas))
+        heads = self.shape.heads if self.shape else 0
+        return Split(fitting_tensor_parallel_size(tensor, heads), pipeline)
 
-    def plan(self, tensor: int, gpu: Gpu | None = None) -> CachePlan:
-        """Return vLLM's cache for the model, whose layers ``tensor`` GPUs share, or parts of a CPU.
+    def plan(self, tensor: int = 1, gpu: Gpu | None = None) -> CachePlan:
+        """Return vLLM's cache for the model, which is built once for alike GPUs.
+
+        Args:
+            tensor: GPUs that share every layer, or parts of a CPU.
+            gpu: one of them; None: this machine's.
 
         Raises:
             StartFailed: vLLM refuses the model, or (MachineUnfit) can't build it here.
         """
-        with _found(self.engine, self.snapshot) as engine:
-            return plan_cache(engine, self.architectures, tensor, gpu)
-
-    def token(self, split: Split) -> Range | None:
-        """Return the bytes of a token in the cache of one GPU; None if they are not known."""
-        if self.shape is None:
-            return None
-        cache_dtype = str(self.arguments.kv_cache_dtype)
-        token = memory.token(self.shape, split, cache_dtype, self.config)
-        # An engine that only encodes has no cache.
-        return Range(0, token.high) if self.pools else token
-
-    @property
-    def context(self) -> int:
-        """Tokens of the longest text that the engine would be started for; 0 if not known."""
-        asked = self.arguments.max_model_len
-        if asked in (None, -1):
-            return self.shape.length if self.shape else 0
-        return int(asked)
+        key = tensor, gpu and batch_defaults(gpu)
+        if key not in self._plans:
+            try:
+                with self._placed() as placed:
+                    self._plans[key] = plan_cache(placed, self.architectures, tensor, gpu)
+            except StartFailed as error:
+                self._plans[key] = error
+        plan = self._plans[key]
+        if isinstance(plan, StartFailed):
+            raise plan
+        return plan
 
     @property
-    def _element_bytes(self) -> int:
-        return self.shape.element_bytes if self.shape else memory.dtype_bytes(self.arguments.dtype)
+    def offline(self) -> dict[str, Any]:
+        """Options with which vLLM asks nothing of the hub."""
+        changed: dict[str, Any] = {}
+        if not self.local:
+            # The repository's code is not here.
+            changed["trust_remote_code"] = False
+        if not is_directory(self.arguments.hf_config_path or ""):
+            changed["hf_config_path"] = None
+        return changed
+
+    @contextlib.contextmanager
+    def _placed(self) -> Iterator[EngineArguments]:
+        """Name the model's directory to vLLM, or one with only its config.json."""
+        with directory(self.snapshot) as place:
+            yield self.engine.with_options(model=place, tokenizer=place, **self.offline)
 
 
-def _architectures(config: Mapping[str, Any]) -> list[str]:
-    names = config.get("architectures")
-    return [str(name) for name in names] if isinstance(names, list) else []
-
-
-def _directory(snapshot: Snapshot) -> Path | None:
-    """Return the directory of a model that is on the disk."""
-    return snapshot.place if (snapshot.place / CONFIG).is_file() else None
-
-
-def _read_shape(engine: EngineArguments, snapshot: Snapshot, names: list[str]) -> ModelShape:
-    """Return the model's shape by its directory, or by its config.json alone.
-
-    Nothing is asked of the hub.
-
-    Raises:
-        StartFailed: vLLM refuses the model.
-    """
-    with _found(engine, snapshot) as found:
-        return read_model_shape(found, names)
+def is_local(snapshot: Snapshot) -> bool:
+    """Return whether a model is on the disk."""
+    return (snapshot.place / CONFIG).is_file()
 
 
 @contextlib.contextmanager
-def _found(engine: EngineArguments, snapshot: Snapshot) -> Iterator[EngineArguments]:
-    """Name the model's directory to vLLM, or one with only its config.json."""
-    if not is_directory(engine.vllm.hf_config_path or ""):
-        engine = engine.with_options(hf_config_path=None)
-    if place := _directory(snapshot):
-        yield engine.with_options(model=str(place), tokenizer=str(place))
+def directory(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the directory of a model; of one that is not here, one with its config.json.
+
+    Raises:
+        StartFailed: from the block, with the model's name in place of such a directory's.
+    """
+    if is_local(snapshot):
+        yield str(snapshot.place)
         return
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / CONFIG).write_text(json.dumps(snapshot.config))
-        # The repository's code is not there.
-        options = {"model": folder, "tokenizer": folder, "trust_remote_code": False}
         try:
-            yield engine.with_options(**options)
+            yield folder
         except StartFailed as error:
             raise type(error)(error.message.replace(folder, snapshot.model)) from error

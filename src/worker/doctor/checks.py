@@ -4,14 +4,14 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
-from worker.doctor import memory
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import Finding, Level
-from worker.doctor.memory import readable_size
+from worker.doctor.findings import Finding, Level, readable_size
+from worker.engine.machine import Machine
 from worker.engine.model_config import UNSERVED
 from worker.engine.options.architectures import Support, knows_quantization
 from worker.engine.options.combinations import AUTO
 from worker.engine.start.parsers import REASONING, TOOLS, chosen
+from worker.estimates import TOO_MUCH
 from worker.settings import history
 from worker.store import Origin, Snapshot
 
@@ -22,6 +22,8 @@ _FROM_FILES = {
     "pt": "*.pt",
     "safetensors": "*.safetensors",
 }
+
+_NO_LENGTH = "vLLM's, since the model has none"
 
 # How long the platform waits for a worker: the variable, and the default in seconds.
 INIT_TIMEOUT = "RUNPOD_INIT_TIMEOUT"
@@ -84,7 +86,7 @@ def disk(snapshot: Snapshot) -> Iterator[Finding]:
         change = "take a larger volume or container disk, or set BASE_PATH to where there is room"
         yield Finding(Level.FAIL, "disk", text, change)
     else:
-        close = needed * memory.TOO_MUCH > free
+        close = needed * TOO_MUCH > free
         yield Finding(Level.WARN if close else Level.OK, "disk", text)
 
 
@@ -140,9 +142,34 @@ def configuration(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.UNKNOWN, "configuration", text, change)
 
 
+def context(model: Candidate) -> Iterator[Finding]:
+    """Check MAX_MODEL_LEN against the lengths that vLLM accepts for the model."""
+    if (own := model.shape) is None:
+        return
+    asked, name = model.arguments.max_model_len, f"{model.prefix}MAX_MODEL_LEN"
+    if asked in (None, -1):
+        source = f"the model's own ({own.length_key})" if own.length_key else _NO_LENGTH
+        how = "at most " if asked == -1 else ""
+        yield Finding(Level.OK, "context", f"{how}{own.length} tokens, {source}")
+    elif own.longest and asked > own.longest:
+        text = f"{name}={asked} is more than the model takes: {own.length_key} is {own.longest}"
+        # vLLM is set to allow it, or it is not refused since it depends on files of an embedder.
+        change = f"set {name}={own.longest}, or leave it unset"
+        yield Finding(Level.WARN, "context", text, change)
+    else:
+        yield Finding(Level.OK, "context", f"{asked} of the model's {own.longest or 'any'} tokens")
+
+
+def parallel(machine: Machine) -> Iterator[Finding]:
+    """Check that there is a GPU at all; whether there are enough is checked with the settings."""
+    if not machine.cpu and not machine.gpus:
+        text = "this machine has no GPU, and the installed vLLM needs one"
+        yield Finding(Level.FAIL, "parallel", text, "check on a machine like the worker's")
+
+
 def quantization(model: Candidate) -> Iterator[Finding]:
     """Check that vLLM has the method by which the checkpoint is quantised."""
-    method = memory.quantization_method(model.config)
+    method = model.quantization
     if not method:
         return
     # vLLM has some methods under other names, and recognises them.

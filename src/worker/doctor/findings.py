@@ -3,8 +3,11 @@
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
+
+from worker.estimates import GIB
 
 # Characters of a line, and of a topic in it.
 _LINE = 100
@@ -31,6 +34,10 @@ class Finding:
     topic: str
     text: str
     change: str = ""
+
+    def of_engine(self, prefix: str) -> Self:
+        """Return the finding on an engine, by the prefix of its settings: a topic of its own."""
+        return replace(self, topic=f"embedder: {self.topic}") if prefix else self
 
 
 def failed(findings: Sequence[Finding]) -> bool:
@@ -79,3 +86,8 @@ def _lines(finding: Finding) -> list[str]:
     ]
     first = f"{finding.level:<5} {finding.topic:<{_TOPIC}}{wrapped[0]}"
     return [first, *(f"{indent}{line}" for line in wrapped[1:])]
+
+
+def readable_size(size: float) -> str:
+    """Return a number of bytes in GiB, or in MiB if it is small."""
+    return f"{size / GIB:.1f} GiB" if size >= 0.1 * GIB else f"{size / 2**20:.1f} MiB"

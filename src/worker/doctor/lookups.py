@@ -1,7 +1,11 @@
-"""Look-ups of what is to be loaded: of models while vLLM is imported, of the rest after that."""
+"""Look-ups of what is to be loaded: of models while vLLM is imported, of the rest after that.
+
+The rest are adapters, a draft model, another tokenizer; and whether they have their files.
+"""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
@@ -9,8 +13,10 @@ from worker.engine.start.needs import found_by_store, wanted_by_arguments, wante
 from worker.engine.start.repositories import places
 from worker.settings.environment import process_environ
 from worker.settings.sources import Given
-from worker.store import Kind, Reason, Snapshot, Unavailable, Wanted
+from worker.store import Kind, Origin, Reason, Snapshot, Unavailable, Wanted
+from worker.store.files import loadable
 from worker.store.hub import locate
+from worker.volume.adapters import CONFIG, WEIGHTS
 
 # Seconds that the hub may take altogether; the import of vLLM takes about as long.
 HUB_S = 8.0
@@ -73,3 +79,32 @@ class Lookups:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
             return Finding(Level.FAIL, "model", f"{wanted.model} can't be read: {reason}")
+
+
+def check_part(wanted: Wanted, found: Snapshot | Finding, arguments: EngineArguments) -> Finding:
+    """Return whether what an engine loads besides its model is there, with files of its kind."""
+    topic = "draft model" if wanted.kind is Kind.MODEL else wanted.kind
+    # The setting's name, or the one that the setting gives it.
+    names = {module.path: module.name for module in arguments.vllm.lora_modules or ()}
+    name = names.get(wanted.model, wanted.setting)
+    if isinstance(found, Finding):
+        return replace(found, topic=topic, text=f"{name}: {found.text}")
+    if problem := _problem(wanted, found):
+        text = f"{name}: {problem} in {wanted.model}"
+        return Finding(Level.FAIL, topic, text, f"name another {topic}")
+    where = {Origin.DIRECTORY: "is a directory", Origin.DOWNLOAD: "is on the hub"}.get(
+        found.origin, f"is there (from the {found.origin})"
+    )
+    return Finding(Level.OK, topic, f"{name}: {wanted.model} {where}")
+
+
+def _problem(wanted: Wanted, found: Snapshot) -> str:
+    """Return what is wrong with the files of a part; empty if nothing is."""
+    names = [file.name for file in (*found.weights, *found.others)]
+    if wanted.kind is Kind.TOKENIZER:
+        return "" if loadable(names, wanted) else "there are no files of a tokenizer"
+    if wanted.kind is Kind.ADAPTER and CONFIG not in names:
+        return f"there is no {CONFIG}"
+    if wanted.kind is Kind.ADAPTER and not found.weights:
+        return f"there is no {WEIGHTS}"
+    return found.damaged or ("" if found.weights else "there are no weights")

@@ -1,193 +1,186 @@
-"""How much memory a model takes, and how long a text fits: arithmetic, no measurement."""
+"""Whether weights and caches fit into memory: of GPUs, here or elsewhere, and of a CPU's machine.
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+Weights are counted from the headers of their files, the cache is vLLM's own plan, and what is
+guessed besides stands in ``worker.estimates``.
+"""
 
-from worker.doctor.gpus.pools import POOLS
-from worker.engine.model_config import ModelShape
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-Config = Mapping[str, Any]
-
-GIB = 2**30
+from worker.doctor.candidate import Candidate, Split
+from worker.doctor.findings import readable_size
+from worker.doctor.gpus.asked import Choice
+from worker.doctor.verdicts import Fit, Verdict
+from worker.engine.cache_plan import CachePlan
+from worker.errors import MachineUnfit, StartFailed
+from worker.estimates import EAGER_RESERVE, GIB, GRAPHS_RESERVE, TOO_MUCH
+from worker.settings import Settings
 
 # Bytes of an element, by the safetensors' name of its type; one, where it is not here.
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4}
 _BYTES |= {"I16": 2, "U16": 2, "C64": 8}
 # Types that loading converts to the type that the model computes in.
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-_DTYPES = {"float64": 8, "float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}
+# GPUs of one machine that are tried where fewer don't do.
+_COUNTS = (1, 2, 4, 8)
 
-# What vLLM needs of a GPU besides weights and cache, roughly: the CUDA context, the activations of
-# its largest batch, and the CUDA graphs that it captures unless ENFORCE_EAGER is set.
-EAGER_RESERVE = int(1.25 * GIB)
-GRAPHS_RESERVE = int(0.75 * GIB)
+FLOOR: int = Settings.model_fields["min_model_len"].default
+# The worst verdict first.
+_BAD = (Fit.NO, Fit.UNKNOWN, Fit.DOUBTFUL)
 
-# Shares of a limit: an estimate above the first is too much for certain, one below the second fits.
-TOO_MUCH = 1.1
-FITS = 0.97
-
-# Tokens of one of the cache's blocks, at least.
-BLOCK = 16
+NO_WEIGHTS = "how large the model's weights are is not known"
+UNBUILT = "vLLM can't build the model here"
 
 
-@dataclass(frozen=True)
-class Range:
-    """An estimate in bytes: at least ``low``, at most ``high``; None if no limit is known."""
+class Range(NamedTuple):
+    """An estimate in bytes: at least ``low``, at most ``high``."""
 
     low: float
-    high: float | None
-
-    @property
-    def exact(self) -> bool:
-        return self.low == self.high
+    high: float
 
 
 @dataclass(frozen=True)
-class Split:
-    """How a model is divided: each layer among ``tensor`` GPUs, the layers into ``pipeline``."""
-
-    tensor: int = 1
-    pipeline: int = 1
-
-    @property
-    def gpus(self) -> int:
-        return self.tensor * self.pipeline
-
-
-@dataclass(frozen=True)
-class Demand:
-    """The bytes that one GPU must hold: weights, a reserve, and a cache for one text.
+class Judge:
+    """Judges GPUs for the engines of one worker.
 
     Attributes:
-        weights: all of them.
-        token: a token in the cache.
-        reserve: for everything else.
-        offloaded: weights that stay in the machine's own memory.
+        models: of the engines.
+        floor: MIN_MODEL_LEN.
     """
 
-    weights: Range
-    token: Range
-    reserve: int = 0
-    offloaded: int = 0
+    models: Sequence[Candidate]
+    floor: int = FLOOR
 
-    def total(self, context: int) -> Range:
-        """Return the sum for a text of ``context`` tokens."""
-        fixed = self.reserve - self.offloaded
-        low = max(self.weights.low + fixed, 0) + self.token.low * context
-        if self.weights.high is None or self.token.high is None:
-            return Range(low, None)
-        return Range(low, max(self.weights.high + fixed, 0) + self.token.high * context)
+    def verdict(self, choice: Choice) -> Verdict:
+        """Judge GPUs, by the engine that fares worst, or else by the first."""
+        found = [judge(model, choice, self.floor) for model in self.models]
+        worst = (one for bad in _BAD for one in found if one.fit is bad)
+        return next(worst, found[0])
 
-    def longest(self, budget: float) -> int | None:
-        """Return the tokens of the longest text that fits for certain; None if not known."""
-        fixed = self.total(0).high
-        if fixed is None or not self.token.high:
-            return None
-        blocks = int((budget * FITS - fixed) // (self.token.high * BLOCK))
-        return max(0, blocks * BLOCK)
+    def verdicts(self, choice: Choice) -> list[Verdict]:
+        """Judge GPUs of a kind, and several of them where fewer don't hold the whole context.
 
-
-def dtype_bytes(dtype: str) -> int:
-    """Return the bytes of an element in the type that DTYPE names."""
-    # With "auto", a checkpoint in float32 is loaded in half its size, too.
-    return _DTYPES.get(dtype, 2)
+        Returns the verdict on those that were asked for, and on the fewest that hold it. One that
+        they don't hold the model at all is left out if more of them do.
+        """
+        asked = self.verdict(choice)
+        # The operator may have said how the model is divided.
+        divided = "TENSOR_PARALLEL_SIZE" in self.models[0].engine.given
+        if asked.fit in (Fit.FITS, Fit.UNKNOWN) or divided:
+            return [asked]
+        more = (replace(choice, count=count) for count in _COUNTS if count > choice.count)
+        enough = next((one for one in map(self.verdict, more) if one.fit is Fit.FITS), asked)
+        return [asked, enough] if asked.fit is not Fit.NO and enough != asked else [enough]
 
 
-def stored_bytes(config: Config) -> int:
-    """Return the bytes of an element in the type that a configuration names."""
-    names = (part.get(key) for part in _parts(config) for key in ("dtype", "torch_dtype"))
-    dtype = next((str(name).removeprefix("torch.") for name in names if name), "float32")
-    return _DTYPES.get(dtype, 2)
+def judge(
+    model: Candidate, choice: Choice, floor: int = FLOOR, split: Split | None = None
+) -> Verdict:
+    """Judge GPUs for one engine.
+
+    Args:
+        model: the engine.
+        choice: the GPUs.
+        floor: MIN_MODEL_LEN.
+        split: how they share the model; None: as a start divides it.
+    """
+    if not model.snapshot.weights:
+        return Verdict(choice, Fit.UNKNOWN, NO_WEIGHTS)
+    split = split or model.split(choice.count)
+    needed = split.tensor * split.pipeline * model.replicas
+    if needed > choice.count:
+        return Verdict(choice, Fit.NO, f"the settings divide it among {needed} GPUs")
+    gpu = None if choice.here else choice.gpu
+    try:
+        plan, whole = model.plan(split.tensor, gpu), model.plan(1, gpu)
+    except MachineUnfit as error:
+        return Verdict(choice, Fit.UNKNOWN, f"{UNBUILT}: {error.message}")
+    except StartFailed as error:
+        return Verdict(choice, Fit.NO, error.message)
+    # The configuration of a GPU that is here has been checked by vLLM.
+    types = () if choice.here else choice.types
+    if old := [kind.name for kind in types if kind.capability < plan.capability]:
+        least = f"{plan.capability // 10}.{plan.capability % 10}"
+        why = f"{plan.quantization} needs compute capability {least}: not {', '.join(old)}"
+        return Verdict(choice, Fit.NO, why)
+    part = plan.parameters / (whole.parameters or 1) / split.pipeline
+    offloaded = float(model.arguments.cpu_offload_gb) * GIB
+    held = Range(*(max(size * part - offloaded, 0) for size in weights(model, whole)))
+    return _fitted(model, choice, plan, held, floor)
 
 
-def _parts(config: Config) -> list[Config]:
-    """Return a configuration and those in it: a language model's, next to a vision model's."""
-    return [config, *(part for part in config.values() if isinstance(part, Mapping))]
+def _fitted(model: Candidate, choice: Choice, plan: CachePlan, held: Range, floor: int) -> Verdict:
+    """Judge GPUs each of which holds so many bytes of weights."""
+    arguments = model.arguments
+    settled = arguments.kv_cache_memory_bytes
+    budget = choice.gpu.memory * (1 if settled else arguments.gpu_memory_utilization)
+    graphs = 0 if arguments.enforce_eager else GRAPHS_RESERVE
+    reserve = EAGER_RESERVE + graphs + plan.adapters
+    least, wanted = contexts(model, plan, floor)
+
+    def verdict(weights: float, tolerance: float = 1) -> Verdict:
+        room = budget * tolerance - weights - reserve
+        cache = settled or room
+        why = (
+            f"weights {readable_size(weights)} + about {readable_size(reserve)} set aside "
+            f"in {readable_size(budget)}"
+        )
+        if cache > room or room <= 0:
+            return Verdict(choice, Fit.NO, why)
+        fitted = plan.fitted(cache * int(arguments.pipeline_parallel_size), wanted)
+        why += f", {readable_size(cache)} for the cache"
+        if plan.token_bytes:
+            why += f" ({plan.token_bytes:.0f} bytes a token)"
+        if fitted.context < least:
+            why += f", where {fitted.context} tokens would fit"
+            return Verdict(choice, Fit.NO, why, fitted.context)
+        fit = Fit.FITS if fitted.context >= wanted else Fit.SHORTER
+        return Verdict(choice, fit, why, fitted.context, fitted.texts)
+
+    sure = verdict(held.high)
+    if sure.fit is not Fit.NO:
+        return sure
+    # What is set aside is an estimate, and so is what weights take that are quantized on loading.
+    possible = held.low <= budget
+    if plan.specs:
+        possible = verdict(held.low, TOO_MUCH).fit is not Fit.NO
+    doubt = f"{sure.why}: too close to tell"
+    return replace(sure, fit=Fit.DOUBTFUL, why=doubt) if possible else sure
 
 
-def weights(
-    size: int, tensors: Mapping[str, int] | None, config: Config, element_bytes: int, target: str
-) -> Range:
+def contexts(model: Candidate, plan: CachePlan, floor: int) -> tuple[int, int]:
+    """Return the tokens of the shortest and of the longest context that a start would have."""
+    asked = model.arguments.max_model_len
+    wanted = plan.length if asked in (None, -1) else int(asked)
+    if asked != -1:
+        return wanted, wanted
+    # vLLM takes the longest context that fits; MIN_MODEL_LEN is the main engine's.
+    return min(1 if model.prefix else floor, wanted), wanted
+
+
+def weights(model: Candidate, plan: CachePlan) -> Range:
     """Estimate the bytes of a model's weights, loaded.
 
     Args:
-        size: bytes of their files.
-        tensors: elements by type, if known.
-        config: the model's.
-        element_bytes: size of an element in the type that the model computes in.
-        target: the method that the weights are quantised by while they are loaded, or nothing.
+        model: the engine.
+        plan: of the whole model, on one GPU.
     """
+    tensors = model.snapshot.tensors
     if tensors is not None:
         floats = sum(count for name, count in tensors.items() if name in _FLOATS)
         rest = sum(
             count * _BYTES.get(name, 1) for name, count in tensors.items() if name not in _FLOATS
         )
-    elif quantization_method(config):
-        floats, rest = 0, size
+    elif model.quantization:
+        floats, rest = 0, model.snapshot.weights_size
     else:
-        floats, rest = size // stored_bytes(config), 0
-    loaded = floats * element_bytes + rest
-    if not target:
-        return Range(loaded, loaded)
+        floats, rest = plan.parameters, 0
+    loaded = floats * plan.element_bytes + rest
+    arguments = model.arguments
+    target = "" if model.quantization else arguments.quantization or ""
     # Not everything is quantised, and nothing to less than four bits.
-    least = 1.0 if "8" in target else 0.5
-    return Range(min(loaded, floats * least + rest), loaded)
-
-
-def quantization_method(config: Config) -> str:
-    """Return the method by which a checkpoint is quantised; nothing if it is not."""
-    for part in _parts(config):
-        for key in ("quantization_config", "compression_config"):
-            if isinstance(found := part.get(key), Mapping):
-                return str(found.get("quant_method") or "unknown").replace("_tensors", "-tensors")
-    return ""
-
-
-def token(shape: ModelShape, split: Split, cache_dtype: str, config: Config) -> Range:
-    """Estimate the bytes of one token in the KV cache of one GPU.
-
-    Args:
-        shape: the model's.
-        split: among how many GPUs.
-        cache_dtype: vLLM's option ``kv_cache_dtype``.
-        config: the model's.
-    """
-    size, known = _cache_bytes(cache_dtype, shape.element_bytes, config)
-    # A latent state is whole on every GPU of its layer.
-    states = 1 if shape.latent else 2 * max(1, shape.kv_heads // split.tensor)
-    of_layer = states * shape.head_size * size
-    high = math.ceil(shape.layers / split.pipeline) * of_layer
-    low = shape.full_layers // split.pipeline * of_layer
-    if shape.full_layers == shape.layers and shape.bounded:
-        low = high
-    return Range(low, high if shape.bounded and known else None)
-
-
-def _cache_bytes(cache_dtype: str, element_bytes: int, config: Config) -> tuple[float, bool]:
-    """Return the bytes of an element in the cache, at least, and whether that is all of it."""
-    if cache_dtype == "auto":
-        quantization = config.get("quantization_config")
-        own = isinstance(quantization, Mapping) and (
-            quantization.get("kv_cache_scheme") or quantization.get("kv_cache_quant_algo")
-        )
-        return (1, True) if own else (element_bytes, True)
-    if cache_dtype in _DTYPES:
-        return _DTYPES[cache_dtype], True
-    # Smaller types have scales in addition.
-    return (1, True) if cache_dtype.startswith("fp8") else (0.25, False)
-
-
-def card_for(needed: float, share: float) -> int | None:
-    """Return the GB of the smallest card of which a share holds the bytes; None if none does."""
-    offered: dict[int, float] = {}
-    for pool in POOLS:
-        least = min(kind.gib for kind in pool.types)
-        offered[pool.gb] = min(least, offered.get(pool.gb, least))
-    return next((card for card, gib in offered.items() if gib * GIB * share >= needed), None)
-
-
-def readable_size(size: float) -> str:
-    """Return a number of bytes in GiB, or in MiB if it is small."""
-    return f"{size / GIB:.1f} GiB" if size >= 0.1 * GIB else f"{size / 2**20:.1f} MiB"
+    element = (1.0 if "8" in target else 0.5) if target else plan.element_bytes
+    # Experts may be divided among all replicas.
+    parts = model.replicas if arguments.enable_expert_parallel else 1
+    return Range(min(loaded, floats * element + rest) / parts, loaded)

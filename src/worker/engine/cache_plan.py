@@ -35,7 +35,6 @@ _ATTENTION, _LATENT_ATTENTION = "FLASH_ATTN", "TRITON_MLA"
 _ALONE: Mapping[str, Any] = {
     "attention_backend": None,
     "data_parallel_size": 1,
-    "distributed_executor_backend": None,
     "enable_expert_parallel": False,
     "enforce_eager": True,
     "kv_transfer_config": None,
@@ -80,6 +79,11 @@ class CachePlan:
     adapters: int = 0
     capability: int = 0
     quantization: str = ""
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of an element in the type that the model computes in."""
+        return int(self.config.model_config.dtype.itemsize)
 
     @property
     def token_bytes(self) -> float:
@@ -155,13 +159,17 @@ def plan_cache(
         arguments: with a directory as the model, in which there is at least its config.json.
         architectures: those that config.json names.
         tensor: GPUs that share every layer.
-        gpu: one of them; None: they are parts of this machine's CPU instead.
+        gpu: one of them, if it is not here; None: they are this machine's, or parts of its CPU.
 
     Raises:
         StartFailed: vLLM refuses the model, or the arguments for it.
         MachineUnfit: vLLM can't build the model here, for want of a kernel, say.
     """
-    options = arguments.with_options(**_ALONE, tensor_parallel_size=tensor).vllm
+    # vLLM would choose this one, too, but count the GPUs first.
+    backend = "mp" if tensor > 1 else None
+    options = arguments.with_options(
+        **_ALONE, tensor_parallel_size=tensor, distributed_executor_backend=backend
+    ).vllm
     with as_on(gpu) if gpu else contextlib.nullcontext():
         return _planned(options, architectures, tensor, gpu)
 

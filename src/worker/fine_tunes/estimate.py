@@ -6,27 +6,16 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from worker.errors import InvalidInput
+from worker.estimates import GIB, NUMBER, OPTIMIZER, PROCESS, WEIGHT, ModelSizes
 from worker.memory import free_memory, memory_limit
 from worker.settings.environment import first_gpu
 from worker.store.headers import Unreadable, count_elements
-from worker.trainer.spec import Lora, Spec
+from worker.trainer.spec import Spec
 
-GIB = 2**30
 CONFIG = "config.json"
-# Bytes of a weight: in 32 bits on a CPU, in 16 on a GPU.
-_WEIGHT = {"cpu": 4, "cuda": 2}
-# Of a number that is trained: itself, its gradient, and the optimiser's two averages, in 32 bits.
-_TRAINED = 16
-# Of a token, for each word of the vocabulary: logits, their logarithms, both gradients; and for
-# each of a layer's widths, of which only what goes into each layer is kept for the way back.
-_WORD, _WIDTH, _INNER = 16, 80, 20
 # Tokens of a row that has to fit at least: longer ones may, or may not.
 ROW = 256
-# The process itself, without a model: Python and torch, or the context of a GPU.
-_PROCESS = {"cpu": GIB // 2, "cuda": GIB}
 
 
 class Memory(NamedTuple):
@@ -69,12 +58,12 @@ def check_memory(spec: Spec, there: Memory | None = None) -> None:
 def needed_bytes(spec: Spec) -> int | None:
     """Return what a training takes at least; None: the model's files don't say."""
     weights = _elements(spec.model)
-    sizes = Sizes.of(spec.model)
+    sizes = _sizes(spec.model)
     if weights is None or sizes is None:
         return None
-    row = min(spec.max_length, ROW) * sizes.token_bytes
-    fixed = weights * _WEIGHT[spec.device] + _PROCESS[spec.device]
-    return fixed + sizes.trained(spec.lora) * _TRAINED + row
+    row = min(spec.max_length, ROW) * sizes.token_bytes(recompute=True)
+    fixed = weights * WEIGHT[spec.device] + PROCESS[spec.device]
+    return fixed + sizes.adapter_elements(spec.lora.r) * (NUMBER + OPTIMIZER) + row
 
 
 def memory(device: str) -> Memory | None:
@@ -82,39 +71,13 @@ def memory(device: str) -> Memory | None:
     return _of_gpu() if device == "cuda" else Memory(free_memory(), memory_limit())
 
 
-class Sizes(BaseModel):
-    """What a model's memory depends on, in transformers' words."""
-
-    model_config = ConfigDict(frozen=True)
-
-    num_hidden_layers: int
-    hidden_size: int
-    vocab_size: int
-    intermediate_size: int | None = None
-
-    @classmethod
-    def of(cls, model: Path) -> "Sizes | None":
-        """Read them from a model's directory; None: it doesn't say."""
-        try:
-            config = json.loads((model / CONFIG).read_bytes())
-            return cls.model_validate(config.get("text_config", config))
-        except (OSError, ValueError, AttributeError):
-            return None
-
-    @property
-    def inner(self) -> int:
-        return self.intermediate_size or 4 * self.hidden_size
-
-    @property
-    def token_bytes(self) -> int:
-        kept = 4 * self.num_hidden_layers * self.hidden_size
-        layer = _WIDTH * self.hidden_size + _INNER * self.inner
-        return kept + layer + _WORD * self.vocab_size
-
-    def trained(self, lora: Lora) -> int:
-        """Return how many numbers an adapter of the usual layers has, about."""
-        attention, mlp = 4 * 2 * self.hidden_size, 3 * (self.hidden_size + self.inner)
-        return self.num_hidden_layers * lora.r * (attention + mlp)
+def _sizes(model: Path) -> ModelSizes | None:
+    """Read what memory depends on from a model's directory; None: it doesn't say."""
+    try:
+        config = json.loads((model / CONFIG).read_bytes())
+        return ModelSizes.of(config.get("text_config", config))
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def _elements(model: Path) -> int | None:

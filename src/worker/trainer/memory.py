@@ -1,24 +1,13 @@
 """Chooses how many rows are computed at once, so that they fit into the memory."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
+from worker.estimates import OPTIMIZER, SHARES, ModelSizes
 from worker.memory import free_memory
 from worker.trainer.batches import largest_divisor
-
-# Bytes of a number that is kept for the way back. Where weights have 16 bits, some have half of
-# that; normalisations and adapters compute in 32 bits all the same.
-_NUMBER = 4
-# Numbers that a layer keeps of each token, in its widths; counted in a Llama with adapters on all
-# projections, whose dropout keeps copies.
-_HIDDEN, _INNER = 20, 5
-# Bytes of each token for each word of the vocabulary: logits, their logarithms, both gradients.
-_WORD = 16
-# The parts of what is free that are taken: on a CPU others live there, too.
-_PARTS = {"cuda": 0.9, "cpu": 0.5}
 
 
 @dataclass(frozen=True)
@@ -50,7 +39,7 @@ def lacking(error: RuntimeError | MemoryError) -> bool:
     return isinstance(error, MemoryError) or bool(should_reduce_batch_size(error))
 
 
-def fit(sizes: "Sizes", longest: int, batch_size: int, free: float) -> Fit:
+def fit(sizes: ModelSizes, longest: int, batch_size: int, free: float) -> Fit:
     """Choose.
 
     Args:
@@ -69,28 +58,4 @@ def fit(sizes: "Sizes", longest: int, batch_size: int, free: float) -> Fit:
 
 def budget(device: str, trained: int) -> float:
     """Return the bytes for rows: gradients and the optimiser's two averages take theirs."""
-    return free_bytes(device) * _PARTS[device] - 3 * _NUMBER * trained
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a model's memory for a token depends on."""
-
-    layers: int
-    hidden: int
-    inner: int
-    words: int
-
-    @classmethod
-    def of(cls, config: Any) -> "Sizes":
-        """Read them from a model's configuration, in transformers' names."""
-        text = config.get_text_config()
-        hidden = text.hidden_size
-        inner = getattr(text, "intermediate_size", None) or 4 * hidden
-        return cls(text.num_hidden_layers, hidden, inner, text.vocab_size)
-
-    def token_bytes(self, *, recompute: bool) -> int:
-        """Return the bytes that each token of a row takes."""
-        layer = _HIDDEN * self.hidden + _INNER * self.inner
-        kept = self.layers * self.hidden + layer if recompute else self.layers * layer
-        return _NUMBER * kept + _WORD * self.words
+    return free_bytes(device) * SHARES[device] - OPTIMIZER * trained

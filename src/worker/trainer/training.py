@@ -12,6 +12,7 @@ from peft import PeftModel
 from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
+from worker.estimates import ModelSizes
 from worker.trainer.batches import Row, batch_size, collate
 from worker.trainer.callbacks import CHECKPOINT_S, Saving, Telling
 from worker.trainer.checkpoints import newest
@@ -19,7 +20,7 @@ from worker.trainer.events import Events
 from worker.trainer.failures import Failure
 from worker.trainer.interruptions import Interruptions
 from worker.trainer.loading import base_name, dtype, parameters, with_adapter
-from worker.trainer.memory import Fit, Sizes, budget, fit, lacking
+from worker.trainer.memory import Fit, budget, fit, lacking
 from worker.trainer.reporting import reporting
 from worker.trainer.spec import WRITING, Spec
 
@@ -110,7 +111,7 @@ class Training:
 
     def _fit(self, model: PeftModel) -> Fit:
         free = budget(self._spec.device, parameters(model))
-        sizes = Sizes.of(model.config)
+        sizes = ModelSizes.of(model.config.get_text_config())
         chosen = fit(sizes, self._longest(), self._batch_size, free)
         if (last := newest(self._attempt)) is None:
             return chosen

@@ -22,8 +22,8 @@ from support.tables.models import RECORDED
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.gpus import asked
-from worker.doctor.gpus.judge import Judge
-from worker.doctor.gpus.verdicts import Fit, Verdict
+from worker.doctor.memory import Judge
+from worker.doctor.verdicts import Fit, Verdict
 from worker.engine.machine import Gpu, Machine
 from worker.store import Wanted
 from worker.store.hub import locate

@@ -34,18 +34,18 @@ QWEN_2_5_7B = _CONFIGS["QWEN_2_5_7B"]
 DEEPSEEK_V3 = _CONFIGS["DEEPSEEK_V3"]
 # Every second layer sees the last 128 tokens only.
 GPT_OSS_20B = _CONFIGS["GPT_OSS_20B"]
-MISTRAL_7B_V0_1 = _CONFIGS["MISTRAL_7B_V0_1"]
 PHI_3_MINI_128K = _CONFIGS["PHI_3_MINI_128K"]
-FALCON_7B = _CONFIGS["FALCON_7B"]
-# Three of four layers keep a state instead of a cache.
-QWEN_3_NEXT = _CONFIGS["QWEN_3_NEXT"]
 WHISPER = _CONFIGS["WHISPER"]
-
-
-def hearing(text: Config) -> Config:
-    """Return the configuration of an audio model with this language model in it."""
-    return {
-        "architectures": ["Qwen2AudioForConditionalGeneration"],
-        "model_type": "qwen2_audio",
-        "text_config": text,
-    }
+# vLLM has sparse attention on GPUs only.
+SPARSE = DEEPSEEK_V3 | {
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "index_topk": 2048,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "quantization_config": {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    },
+}

@@ -9,12 +9,12 @@ from support.doctor import CPU, LLAMA, RTX_4090, arguments, candidate, only
 from support.models import configs as models
 from support.tables.models import RECORDED
 
-from worker.doctor import checks, fit
+from worker.doctor import checks
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, failed, summary
-from worker.doctor.memory import GIB
 from worker.doctor.rehearsal import rehearse
 from worker.engine.arguments import StartContext
+from worker.engine.machine import Machine
 from worker.store import File, Origin, Snapshot
 
 OK, WARN, FAIL, UNKNOWN = Level.OK, Level.WARN, Level.FAIL, Level.UNKNOWN
@@ -148,6 +148,27 @@ def test_the_report_shows_where_a_model_is_found_and_where_it_is_not() -> None:
     assert found.text.endswith(f"; passed over: {passed[0]}; {passed[1]}")
 
 
+UNSET = "set MAX_MODEL_LEN=131072, or leave it unset"
+LONGER = {"HF_OVERRIDES": '{"max_position_embeddings": 262144}'}
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "change"),
+    [({}, WARN, UNSET), (LONGER, OK, "")],
+    ids=["vLLM is set to allow it", "overrides of the configuration"],
+)
+def test_a_length_beyond_the_models_own(
+    settings: dict[str, Any], level: Level, change: str
+) -> None:
+    found = only(checks.context(candidate(MAX_MODEL_LEN="200000", **settings)))
+    assert (found.level, found.change) == (level, change)
+
+
+def test_a_vllm_for_gpus_needs_one() -> None:
+    assert only(checks.parallel(Machine(cpu=False))).level is FAIL
+    assert [*checks.parallel(CPU), *checks.parallel(RTX_4090)] == []
+
+
 # Rehearsals: of the models only config.json is here
 
 
@@ -161,7 +182,7 @@ def test_the_context_of_an_embedder_that_is_not_here_is_in_doubt() -> None:
     model = candidate(CPU, RECORDED["embedder"].config, **settings)
     accepted, findings = rehearse(model, {}, StartContext(CPU))
     assert findings == []
-    assert only(fit.context(model, {})).level is WARN
+    assert only(checks.context(model)).level is WARN
     assert "MAX_MODEL_LEN" in accepted.given
 
 
@@ -208,8 +229,6 @@ def test_no_configuration_is_too_odd_to_be_looked_at(key: str) -> None:
             *checks.architecture(odd),
             *checks.configuration(odd),
             *checks.quantization(odd),
-            *fit.parallel(odd, RTX_4090),
-            *fit.context(odd, {}),
-            *fit.fits(odd, RTX_4090, {}, 64 * GIB),
+            *checks.context(odd),
         ]
         assert all(finding.text for finding in findings)

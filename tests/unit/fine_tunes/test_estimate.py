@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from worker.errors import InvalidInput
-from worker.fine_tunes.estimate import GIB, Memory, MemoryTaken, check_memory, memory, needed_bytes
+from worker.estimates import GIB
+from worker.fine_tunes.estimate import Memory, MemoryTaken, check_memory, memory, needed_bytes
 from worker.settings.environment import trainers_environ
 from worker.trainer.spec import Data, Lora, Spec
 

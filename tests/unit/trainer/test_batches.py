@@ -7,9 +7,10 @@ import pytest
 import torch
 from support.trainers.real import TokenRow, tiny_model, token_rows
 
+from worker.estimates import ModelSizes
 from worker.trainer.batches import batch_size, collate, largest_divisor
 from worker.trainer.loading import with_adapter
-from worker.trainer.memory import Fit, Sizes, budget, fit
+from worker.trainer.memory import Fit, budget, fit
 from worker.trainer.packed import Packed, Writer
 from worker.trainer.spec import Lora
 
@@ -58,7 +59,7 @@ def test_rows_are_padded_to_the_longest_and_only_answers_are_learned() -> None:
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
-SIZES = Sizes(layers=10, hidden=100, inner=400, words=1000)
+SIZES = ModelSizes(num_hidden_layers=10, hidden_size=100, intermediate_size=400, vocab_size=1000)
 TOKEN = SIZES.token_bytes(recompute=False)
 RECOMPUTED = SIZES.token_bytes(recompute=True)
 
@@ -108,7 +109,8 @@ def test_the_estimate_is_about_what_torch_keeps(recompute: bool, least: float) -
         output = model(**collate(rows))
     assert output.loss.requires_grad
     tokens = len(rows) * max(len(row.ids) for row in rows)
-    estimate = Sizes.of(model.config).token_bytes(recompute=recompute) * tokens
+    sizes = ModelSizes.of(model.config.get_text_config())
+    estimate = sizes.token_bytes(recompute=recompute) * tokens
     assert least * estimate < sum(kept.values()) < estimate
 
 

@@ -14,9 +14,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from worker.doctor.gpus.pools import POOLS, GpuType
 from worker.engine.machine import Gpu, Machine
 from worker.errors import StartFailed
+from worker.estimates import GIB
 
 ALL = "all"
-_GIB = 2**30
 # Words that names of GPUs are written with or without.
 _MAKERS = re.compile(r"nvidia|geforce|generation|rtx|[\s_-]")
 # GPUs of one machine, at most: what is larger is part of a name, such as "rtx 4090".
@@ -26,17 +26,21 @@ _PRICES = TypeAdapter(dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False
 
 @dataclass(frozen=True)
 class Choice:
-    """GPUs of a worker: ``count`` of any one of the types that a name stands for."""
+    """GPUs of a worker: ``count`` of any one of the types that a name stands for.
+
+    ``here``: vLLM plans the cache by the rules of this machine's platform, which they share.
+    """
 
     name: str
     types: tuple[GpuType, ...]
     count: int = 1
+    here: bool = False
 
     @property
     def gpu(self) -> Gpu:
         """The smallest of the types."""
         kind = min(self.types, key=lambda kind: kind.gib)
-        return Gpu(kind.id, int(kind.gib * _GIB), kind.capability)
+        return Gpu(kind.id, int(kind.gib * GIB), kind.capability)
 
     @property
     def pool(self) -> str:

@@ -11,34 +11,25 @@ from worker import doctor
 from worker.doctor.findings import Finding, Level, failed, listed, render, summary
 from worker.doctor.gpus import asked
 from worker.doctor.gpus.asked import ALL, Choice
-from worker.doctor.gpus.verdicts import Fit, Verdict
+from worker.doctor.verdicts import HELD, Fit, Verdict, at_once, finding
 from worker.settings.environment import overwrite
 from worker.settings.sources import Given
 
 if TYPE_CHECKING:
     # It imports vLLM.
-    from worker.doctor.gpus.judge import Judge
+    from worker.doctor.memory import Judge
 
 # vLLM builds a model without its weights on this machine's CPU, whatever GPUs it is made for.
 TARGET = "VLLM_TARGET_DEVICE"
 # Options that say how many GPUs a worker has, if they are set.
 _SIZES = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE")
 _HEAD = ("GPUs", "fit", "context", "at once", "price", "")
-_LEVELS = {
-    Fit.FITS: Level.OK,
-    Fit.SHORTER: Level.WARN,
-    Fit.DOUBTFUL: Level.WARN,
-    Fit.UNKNOWN: Level.UNKNOWN,
-    Fit.NO: Level.FAIL,
-}
 # Of a GPU that is not here, and so never an ``ok``.
 _UNSEEN = Finding(
     Level.UNKNOWN,
     "GPU",
     "its driver, and the kernels that vLLM would choose there, are not looked at",
 )
-# With a context that is known.
-_HELD = (Fit.FITS, Fit.SHORTER)
 
 
 def main(given: Given, gpu: str, prices: Path | None) -> int:
@@ -61,7 +52,9 @@ def main(given: Given, gpu: str, prices: Path | None) -> int:
 
 def _one(given: Given, choice: Choice, prices: Mapping[str, float]) -> int:
     def judges(judge: "Judge") -> Iterator[Finding]:
-        yield from (finding(judge.verdict(choice), prices), _UNSEEN)
+        verdict = judge.verdict(choice)
+        yield finding(verdict, "ask --gpu all which do", _price(choice, prices))
+        yield _UNSEEN
 
     findings = list(doctor.examine(given, choice.machine, judges))
     sys.stdout.write(render(findings))
@@ -85,22 +78,6 @@ def _all(given: Given, pools: Sequence[Choice], prices: Mapping[str, float]) -> 
     return int(failed(findings) or not holding)
 
 
-def finding(verdict: Verdict, prices: Mapping[str, float]) -> Finding:
-    """Return the verdict on one choice as a finding on memory."""
-    name, price = str(verdict.choice), _price(verdict.choice, prices)
-    if verdict.fit not in _HELD:
-        change = "" if verdict.fit is Fit.UNKNOWN else "ask --gpu all which do"
-        return Finding(_LEVELS[verdict.fit], "memory", f"{name}: {verdict.why}", change)
-    held = f"{verdict.context} tokens, {_texts(verdict)} texts of that length at once"
-    text = f"{name}: {held}{price and f', {price} an hour'}; {verdict.why}"
-    shorter = (
-        "take more of them, or larger ones, if that is not enough"
-        if verdict.fit is Fit.SHORTER
-        else ""
-    )
-    return Finding(_LEVELS[verdict.fit], "memory", text, shorter)
-
-
 def table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
     """Return the verdicts as lines of a table, and which of the fitting ones cost least."""
     rows = [_HEAD, *(_row(verdict, prices) for verdict in verdicts)]
@@ -113,12 +90,12 @@ def table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
 
 
 def _row(verdict: Verdict, prices: Mapping[str, float]) -> tuple[str, ...]:
-    held = verdict.fit in _HELD
+    held = verdict.fit in HELD
     return (
         str(verdict.choice),
         verdict.fit,
         str(verdict.context) if held else "",
-        _texts(verdict) if held else "",
+        at_once(verdict) if held else "",
         _price(verdict.choice, prices) if held else "",
         "" if held else verdict.why,
     )
@@ -134,10 +111,6 @@ def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str
         least = min(fitting, key=lambda choice: (choice.count, choice.gpu.memory))
         return f"{least} is the smallest that holds the whole context."
     return "None of them holds the whole context."
-
-
-def _texts(verdict: Verdict) -> str:
-    return "any" if math.isinf(verdict.texts) else str(math.floor(verdict.texts))
 
 
 def _price(choice: Choice, prices: Mapping[str, float]) -> str:

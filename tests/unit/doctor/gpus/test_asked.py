@@ -8,8 +8,8 @@ import pytest
 
 from worker.doctor.findings import Level
 from worker.doctor.gpus.asked import choice, read_prices
-from worker.doctor.gpus.report import finding, table
-from worker.doctor.gpus.verdicts import Fit, Verdict
+from worker.doctor.gpus.report import table
+from worker.doctor.verdicts import Fit, Verdict, finding
 from worker.errors import StartFailed
 
 
@@ -76,11 +76,11 @@ def test_prices_that_are_wrong_are_refused(tmp_path: Path, text: str, message: s
         read_prices(tmp_path / "none")
 
 
-NO = Verdict(choice("AMPERE_16"), Fit.NO, 0, 0.0, "weights 15.0 GiB in 14.8 GiB")
-SHORTER = Verdict(choice("ADA_24"), Fit.SHORTER, 43952, 1.0, "5.4 GiB for the cache")
-TWO = Verdict(choice("ADA_24x2"), Fit.FITS, 131072, 1.6, "22.0 GiB for the cache")
-ONE = Verdict(choice("AMPERE_48"), Fit.FITS, 131072, 1.9, "25.2 GiB for the cache")
-EMBEDS = Verdict(choice("AMPERE_16"), Fit.FITS, 512, math.inf, "no cache")
+NO = Verdict(choice("AMPERE_16"), Fit.NO, "weights 15.0 GiB in 14.8 GiB")
+SHORTER = Verdict(choice("ADA_24"), Fit.SHORTER, "5.4 GiB for the cache", 43952, 1.0)
+TWO = Verdict(choice("ADA_24x2"), Fit.FITS, "22.0 GiB for the cache", 131072, 1.6)
+ONE = Verdict(choice("AMPERE_48"), Fit.FITS, "25.2 GiB for the cache", 131072, 1.9)
+EMBEDS = Verdict(choice("AMPERE_16"), Fit.FITS, "no cache", 512, math.inf)
 
 
 def test_a_table_has_a_row_for_each_verdict_and_says_what_costs_least() -> None:
@@ -104,20 +104,23 @@ def test_without_prices_the_smallest_is_named_that_holds_everything() -> None:
 
 
 def test_one_gpu_is_a_finding_like_others() -> None:
-    held = finding(TWO, {"ADA_24": 0.69})
+    held = finding(TWO, "", "1.38")
     assert (held.level, held.change) == (Level.OK, "")
     assert held.text.startswith(
         "ADA_24x2: 131072 tokens, 1 texts of that length at once, 1.38 an hour; "
     )
-    assert finding(SHORTER, {}).change == "take more of them, or larger ones, if that is not enough"
-    assert finding(NO, {}).level is Level.FAIL
-    assert "any texts of that length" in finding(EMBEDS, {}).text
+    assert finding(SHORTER, "").change == "take more of them, or larger ones, if that is not enough"
+    refused = finding(NO, "ask --gpu all")
+    assert (refused.level, refused.change) == (Level.FAIL, "ask --gpu all")
+    assert "any texts of that length" in finding(EMBEDS, "").text
     # A type costs what its pool costs.
-    assert "0.40 an hour" in finding(replace(ONE, choice=choice("A40")), {"AMPERE_48": 0.4}).text
+    rows = table([replace(ONE, choice=choice("A40"))], {"AMPERE_48": 0.4}).splitlines()
+    assert rows[1].endswith("  0.40")
 
 
 def test_doubts_are_no_failures_and_have_no_context() -> None:
     doubt, unknown = replace(NO, fit=Fit.DOUBTFUL), replace(NO, fit=Fit.UNKNOWN)
-    assert finding(doubt, {}).level is Level.WARN
-    assert finding(unknown, {}).level is Level.UNKNOWN
+    assert finding(doubt, "").level is Level.WARN
+    assert finding(unknown, "ask").level is Level.UNKNOWN
+    assert finding(unknown, "ask").change == ""
     assert table([doubt], {}).splitlines()[1] == "AMPERE_16  doubtful  weights 15.0 GiB in 14.8 GiB"

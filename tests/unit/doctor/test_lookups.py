@@ -8,8 +8,8 @@ from huggingface_hub import constants
 from support.doctor import CPU, arguments
 
 from worker.doctor.findings import Finding, Level
-from worker.doctor.lookups import Lookups
-from worker.doctor.parts import check_part, parts_of
+from worker.doctor.lookups import Lookups, check_part
+from worker.engine.start.needs import wanted_by_arguments
 from worker.settings.sources import Given
 from worker.store import Origin, Places, Snapshot, Unavailable, Wanted
 from worker.store.hub import locate
@@ -17,11 +17,13 @@ from worker.store.hub import locate
 
 def checked(**settings: str) -> Finding:
     """Check the only part that is named, by what lies on the disk."""
-    (part,) = parts_of(arguments(CPU, **settings))
+    engine = arguments(CPU, **settings)
+    _, part = wanted_by_arguments(engine)
     try:
-        return check_part(part, locate(part.wanted, Places(Path("/nowhere"))))
+        return check_part(part, locate(part, Places(Path("/nowhere"))), engine)
     except Unavailable as why:
-        return check_part(part, Finding(Level.FAIL, "model", why.problem, why.remedy))
+        found = Finding(Level.FAIL, "model", why.problem, why.remedy)
+        return check_part(part, found, engine)
 
 
 def adapter(path: Path | str) -> dict[str, str]:
@@ -76,9 +78,10 @@ def test_a_tokenizer_needs_files_of_one(tmp_path: Path, name: str) -> None:
 
 
 def test_what_can_not_be_had_is_reported_with_the_settings_name() -> None:
-    (part,) = parts_of(arguments(CPU, TOKENIZER="org/none"))
+    engine = arguments(CPU, TOKENIZER="org/none")
+    _, part = wanted_by_arguments(engine)
     text = "org/none: no such repository"
-    found = check_part(part, Finding(Level.FAIL, "model", text, "mend it"))
+    found = check_part(part, Finding(Level.FAIL, "model", text, "mend it"), engine)
     assert found == Finding(Level.FAIL, "tokenizer", f"TOKENIZER_NAME: {text}", "mend it")
 
 

@@ -1,0 +1,107 @@
+"""Examines the engines that settings make: their files, their models, and their memory."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from worker.doctor import checks, this_machine
+from worker.doctor.candidate import Candidate
+from worker.doctor.findings import Finding
+from worker.doctor.lookups import Lookups, check_part
+from worker.doctor.memory import Judge
+from worker.doctor.rehearsal import rehearse
+from worker.engine import machine
+from worker.engine.arguments import EngineArguments
+from worker.engine.machine import Gpu, Machine
+from worker.engine.start import Start
+from worker.engine.start.needs import wanted_by_arguments
+from worker.settings.names import EMBEDDER
+from worker.store import Snapshot, Wanted
+
+# Judges the GPUs that were asked for, in place of the memory of this machine.
+Judges = Callable[[Judge], Iterator[Finding]]
+
+
+def examine(
+    lookups: Lookups,
+    start: Start | None,
+    environ: Mapping[str, str],
+    on: Machine | None,
+    judges: Judges | None,
+) -> Iterator[Finding]:
+    """Check all engines, and yield the findings.
+
+    Args:
+        lookups: begun with the models.
+        start: what the settings say; None if they are wrong.
+        environ: the variables, with those that the start chose.
+        on: what the engines are to run on; None: this machine.
+        judges: says whether the models fit, if that is not this machine.
+    """
+    on = on or (machine.this_machine() if start else Machine(cpu=False))
+    engines = {engine.prefix: engine for engine in start.engines} if start else {}
+    parts = {prefix: wanted_by_arguments(engine)[1:] for prefix, engine in engines.items()}
+    for part in (one for some in parts.values() for one in some):
+        lookups.begin(part)
+    models = []
+    for prefix in ("", EMBEDDER):
+        engine = engines.get(prefix)
+        found = lookups.model(prefix, engine)
+        besides = {part: lookups.result(part) for part in parts.get(prefix, ())}
+        findings = [*_files(found, engine)]
+        if start and engine and isinstance(found, Snapshot):
+            gpu = on.gpus[0] if judges else None
+            model, refused = _rehearsed(engine, found, besides, start, gpu)
+            models.append(model)
+            # Without what was refused the rest of the topic is of no interest.
+            over = {finding.topic for finding in refused}
+            judged = _checks(model, on)
+            findings += [*refused, *(one for one in judged if one.topic not in over)]
+        if engine:
+            findings += [check_part(part, found, engine) for part, found in besides.items()]
+        yield from (finding.of_engine(prefix) for finding in findings)
+    if not (start and models):
+        return
+    if all(model.served for model in models):
+        floor = start.settings.min_model_len
+        yield from (
+            judges(Judge(models, floor))
+            if judges
+            else this_machine.check(models, on, floor, machine.cpu_memory())
+        )
+    yield from checks.start_time(models, environ)
+
+
+def _files(found: Snapshot | Finding | None, engine: EngineArguments | None) -> Iterator[Finding]:
+    """Check a model's files."""
+    if isinstance(found, Finding):
+        yield found
+    elif found:
+        yield from checks.origin(found)
+        yield from checks.disk(found)
+        yield from checks.weights(found, engine.vllm.load_format if engine else "auto")
+
+
+def _rehearsed(
+    engine: EngineArguments,
+    snapshot: Snapshot,
+    besides: Mapping[Wanted, Snapshot | Finding],
+    start: Start,
+    gpu: Gpu | None,
+) -> tuple[Candidate, Sequence[Finding]]:
+    """Return an engine without the settings for which a start refuses it, and the refusals."""
+    model = Candidate.of(engine, snapshot)
+    known = model.config or model.local
+    if not known or (model.architectures and not model.runnable):
+        return model, []
+    found = {part: None if isinstance(at, Finding) else at for part, at in besides.items()}
+    accepted, refused = rehearse(model, found, start.context, start.settings.system_prompt, gpu)
+    return (Candidate.of(accepted, snapshot) if refused else model), refused
+
+
+def _checks(model: Candidate, on: Machine) -> Iterator[Finding]:
+    """Check an engine against its model, and against the machine but for its memory."""
+    yield from checks.architecture(model)
+    yield from checks.configuration(model)
+    yield from checks.quantization(model)
+    yield from checks.parsers(model)
+    yield from checks.parallel(on)
+    yield from checks.context(model)
