@@ -58,7 +58,7 @@ from worker import logs, masking
 masking.hide(["canary-value"])
 masking.mask_output()
 masking.mask_output()
-logs.set_up(sys.argv[1], (1, 2), os.environ)
+logs.set_up(sys.argv[1], (1, 2))
 print("canary-value")
 sys.stdout.writelines(["canary-value\\n"])
 logging.getLogger("any").error("%s", "canary-value", extra={"fields": {"key": "canary-value"}})

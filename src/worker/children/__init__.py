@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from asyncio.subprocess import Process
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -135,9 +136,11 @@ def fork(run: Callable[[], object]) -> int:
 def forks_end_with_this() -> Iterator[None]:
     """Let the forks that others make in this block end with this process, by SIGKILL.
 
-    Those that these forks make are left alone.
+    Those that these forks make are left alone; and all of them where a thread makes them that may
+    end before this process: the kernel takes that for the end of their parent.
     """
-    parents = [os.getpid()]
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    parents = [os.getpid()] if in_main_thread else []
 
     def end_with_parent() -> None:
         # The hook can't be removed.

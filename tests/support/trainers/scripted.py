@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -93,7 +92,6 @@ def main() -> None:
     if sys.argv[3:] == ["--check"]:
         only_check(trainer)
     signal.signal(signal.SIGTERM, trainer.stop)
-    threading.Thread(target=await_end, daemon=True).start()
     attempts = (directory / "attempts").iterdir()
     number = sum(not (place / ONLY_CHECKED).exists() for place in attempts)
     (directory / "pids").open("a").write(f"{os.getpid()}\n")
@@ -116,12 +114,6 @@ def only_check(trainer: Trainer) -> None:
     if checked.get("mistakes"):
         trainer.do_over(error="The file has 1 mistake.")
     os._exit(0)
-
-
-def await_end() -> None:
-    while os.read(0, 4096):
-        pass
-    os._exit(STOPPED)
 
 
 if __name__ == "__main__":

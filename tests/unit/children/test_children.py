@@ -215,6 +215,31 @@ def test_forks_that_others_make_end_with_this_process_and_not_theirs() -> None:
         os.kill(last, signal.SIGKILL)
 
 
+# A thread that ends, whose fork lives on.
+FORKING_THREAD = """
+import os, threading, time
+from worker.children import forks_end_with_this
+
+def run():
+    with forks_end_with_this():
+        if not os.fork():
+            while not os.path.exists("ended"):
+                time.sleep(0.01)
+            os._exit(3)
+
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+open("ended", "w").close()
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_fork_of_a_thread_does_not_end_with_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING_THREAD]
+    assert ran(command, env={"PYTHONPATH": SOURCES}, cwd=tmp_path).stdout == "3\n"
+
+
 FORKING = """
 import os
 from worker.children import fork
