@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import NoReturn
 
 from worker import (
@@ -37,7 +36,7 @@ from worker.engine.start.bootstrap import Bootstrap, unreadable_volume
 from worker.engine.start.needs import Needs
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed, WorkerError
-from worker.failed_start import FailedStart
+from worker.failed_start import AT_ONCE, LONGEST_S, MOST_VALUES, QUIET_S, FailedStart
 from worker.phases import phase
 from worker.serve.listener import Listener, Ports
 from worker.settings import Settings
@@ -62,6 +61,7 @@ FAREWELL_S = 10.0
 
 # Imported while the engine starts, not before: pings wait for what is imported above.
 APP = "worker.app"
+SDK = (APP, "runpod", "job_loop.sdk")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def main() -> NoReturn:
         logging.getLogger(name).setLevel(logging.INFO)
     # Until the SDK sets its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave_on_signal)
+        signal.signal(number, lambda number, _: leave(128 + number))
     call = Call(mode, command, gather(given_environ()))
     try:
         mode.run(call)
@@ -137,6 +137,7 @@ def main() -> NoReturn:
 
 def refuse(call: Call, error: StartFailed) -> None:
     """Answer callers with the reason of a failed start, unless it is for the operator alone."""
+    # Nobody can ask where the ports could not be opened.
     ports_failed = call.mode.refuse is refuse_http and call.listener is None
     if call.mode.refuse and not ports_failed and failed_start.answers(error, call.given.values):
         # The process that holds the ports hands them over, and answers whom it has accepted.
@@ -303,13 +304,7 @@ def refuse_jobs(_: Call, instead: FailedStart) -> None:
     give_sdk_its_key()
     from job_loop import Limits, sdk  # noqa: PLC0415 - as in serve
 
-    limits = Limits(
-        failed_start.AT_ONCE,
-        FAREWELL_S,
-        failed_start.MOST_VALUES,
-        failed_start.QUIET_S,
-        failed_start.LONGEST_S,
-    )
+    limits = Limits(AT_ONCE, FAREWELL_S, MOST_VALUES, QUIET_S, LONGEST_S)
     sdk.answer_for_a_while(instead, limits)
 
 
@@ -323,15 +318,11 @@ def leave_after_death(died: Future[None], jobs_left: Callable[[], int]) -> None:
     leave(1)
 
 
-def leave_on_signal(number: int, _: FrameType | None) -> None:
-    """End a start or a local run at once: the platform does not wait for an engine to stop."""
-    leave(128 + number)
-
-
 def leave(status: int) -> NoReturn:
     """End the process and its children at once, whatever their threads are doing.
 
-    An orderly end would stop the engine first, which takes vLLM a second or more and saves nothing.
+    An orderly end would stop the engine first, which takes vLLM a second or more and saves nothing;
+    after a signal the platform does not wait for it.
     """
     children.end_all()
     logs.flush()
@@ -342,11 +333,11 @@ def leave(status: int) -> NoReturn:
 MODES = (
     Mode(lambda command: command.check, check, streams=(2,)),
     Mode(lambda command: command.prefetch, prefetch),
-    Mode(lambda command: command.rp_serve_api, serve_jobs, (APP, "runpod", "job_loop.sdk")),
+    Mode(lambda command: command.rp_serve_api, serve_jobs, SDK),
     Mode(lambda command: command.serve, serve_http, (APP, "worker.serve.running"), refuse_http),
-    Mode(lambda _: queue_around(), serve_jobs, (APP, "runpod", "job_loop.sdk"), refuse_jobs),
+    Mode(lambda _: queue_around(), serve_jobs, SDK, refuse_jobs),
     # A port of the SDK's in place of a queue: nobody waits for it before it is open.
-    Mode(lambda _: platform_around(), serve_jobs, (APP, "runpod", "job_loop.sdk")),
+    Mode(lambda _: platform_around(), serve_jobs, SDK),
     Mode(lambda _: True, answer_one, (APP,), streams=(2,)),
 )
 

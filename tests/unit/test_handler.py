@@ -34,7 +34,7 @@ async def test_the_fitness_check_asks_for_what_the_model_can_do() -> None:
 FORKING = """
 import os, signal, time
 import handler
-signal.signal(signal.SIGTERM, handler.leave_on_signal)
+signal.signal(signal.SIGTERM, lambda number, _: handler.leave(128 + number))
 core = os.fork()
 if not core:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
