@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -63,36 +63,43 @@ def launched(start: Start, also_import: Sequence[str] = ()) -> Iterator[Engines]
         yield engines
 
 
-def _start_all(stack: contextlib.ExitStack, start: Start, also_import: Sequence[str]) -> Engines:
+def _start_all(  # noqa: PLR0915 - the story of a start, in its order
+    stack: contextlib.ExitStack, start: Start, also_import: Sequence[str]
+) -> Engines:
     """Start the engines; the stack stops them."""
     settings = start.settings
     # vLLM, and libraries that decode media, read them.
     export(media.EXPORTS)
     # All cores are started before the first thread.
     with start_failures(start.arguments), contextlib.ExitStack() as failed:
-        configured = _configure_all(start)
         started = []
-        for number, one in enumerate(configured):
+        configured = _configure_all(start)
+        for one in configured:
             own = one.config.model_config.max_model_len
             with phase("engine"):
-                last = number == len(configured) - 1
-                configured[number], core = _start(one, start.context, also_import if last else None)
+                imports = also_import if one is configured[-1] else None
+                final, core = _start(one, start.context, imports)
             failed.callback(core.close)
-            started.append(core)
-            if line := fitting.told(*one, own, settings.min_model_len):
+            started.append((final, core))
+            if line := fitting.told(*final, own, settings.min_model_len):
                 log.warning(line)
         failed.pop_all()
     loop = stack.enter_context(_loop_in_thread())
     died: Future[None] = Future()
     running = []
-    for one, core in zip(configured, started, strict=True):
-        again = partial(_start_again, one, start.context)
-        engine = InProcessEngine(core, one.arguments, settings, loop, died, again)
-        stack.callback(_close, engine)
-        _make_ready(engine, one.arguments)
+    for final, core in started:
+        again = partial(_start_again, final, start.context)
+        engine = InProcessEngine(core, final.arguments, settings, loop, died, again)
+        stack.callback(_run, loop, engine.close, CLOSE_TIMEOUT_S)
+        with start_failures(final.arguments):
+            with phase("app"):
+                _run(loop, engine.open)
+            with phase("warm-up"):
+                _run(loop, partial(warm_up, engine))
+        _run(loop, engine.prepare)
         running.append(engine)
     wanted = settings.max_concurrency
-    for engine, (arguments, config) in zip(running, configured, strict=True):
+    for engine, ((arguments, config), _) in zip(running, started, strict=True):
         log.info(summary(arguments, config, wanted, engine.slots))
         log.info("chosen: %s", "; ".join(map(str, defaults(arguments))))
         # An embedder answers some of the same jobs.
@@ -113,18 +120,6 @@ def without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engines]:
         base = UnservedModel(final, config, start.settings.base_path, loop)
         log.info("model: %s: this worker trains adapters, and serves nothing", final.model_name)
         yield Engines(base=base)
-
-
-def _close(engine: InProcessEngine) -> None:
-    _run(engine.loop, engine.close(), CLOSE_TIMEOUT_S)
-
-
-def _make_ready(engine: InProcessEngine, arguments: EngineArguments) -> None:
-    with phase("app"), start_failures(arguments):
-        _run(engine.loop, engine.open())
-    with phase("warm-up"), start_failures(arguments):
-        _run(engine.loop, warm_up(engine))
-    _run(engine.loop, engine.prepare())
 
 
 def _configure_all(start: Start) -> list[Configured]:
@@ -199,5 +194,9 @@ def _loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def _run(loop: asyncio.AbstractEventLoop, step: Any, timeout: float | None = None) -> None:
-    asyncio.run_coroutine_threadsafe(step, loop).result(timeout)
+def _run(
+    loop: asyncio.AbstractEventLoop,
+    step: Callable[[], Coroutine[Any, Any, None]],
+    timeout: float | None = None,
+) -> None:
+    asyncio.run_coroutine_threadsafe(step(), loop).result(timeout)
