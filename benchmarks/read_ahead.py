@@ -36,9 +36,10 @@ def side(group: Path, reads_ahead: bool) -> None:
     (group / "cgroup.procs").write_text(str(os.getpid()))
     begun = time.monotonic()
     from worker.engine import start  # noqa: PLC0415 - its import is measured
+    from worker.engine.start.ahead import ReadAhead  # noqa: PLC0415 - likewise
 
     if not reads_ahead:
-        start.ahead.begin = lambda found: None
+        ReadAhead.of = lambda _: None  # type: ignore[method-assign,assignment]  # begins nothing
     from worker.settings.environment import given_environ  # noqa: PLC0415 - likewise
     from worker.settings.sources import gather  # noqa: PLC0415 - likewise
 
@@ -53,7 +54,7 @@ def side(group: Path, reads_ahead: bool) -> None:
             for name in weights.keys():  # noqa: SIM118 - no mapping, though it has keys
                 place.copy_(weights.get_tensor(name))
     loaded = time.monotonic()
-    start.ahead.end_all()
+    found.end_read_ahead()
     print(json.dumps({"start": started - begun, "load": loaded - started}))
 
 

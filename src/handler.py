@@ -31,7 +31,6 @@ from worker.children.with_parent import end_with
 from worker.command_line import read_command_line
 from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
 from worker.engine import Engines, start
-from worker.engine.start import ahead
 from worker.engine.start.bootstrap import Bootstrap, unreadable_volume
 from worker.engine.start.needs import Needs
 from worker.engine.start.repositories import Repositories
@@ -192,7 +191,6 @@ def started(
     begin = launch.without_engine if train else launch.launched
     with begin(ready, imports) as engines:
         stalls.end()
-        ahead.end_all()
         yield engines, ready.settings
 
 

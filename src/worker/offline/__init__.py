@@ -89,16 +89,17 @@ class LLM:
         ready = start.ready(gather(environ))
         try:
             check_known(engine_args, ready.options)
-            # vLLM can be imported only now.
-            from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - likewise
-            from worker.engine.start import launch  # noqa: PLC0415 - see above
+        except TypeError:
+            ready.end_read_ahead()
+            raise
+        # vLLM can be imported only now.
+        from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
+        from worker.engine.start import launch  # noqa: PLC0415 - likewise
 
-            stack = contextlib.ExitStack()
-            # Scripts have no embedder.
-            ready = replace(ready, engines=ready.engines[:1])
-            engines = stack.enter_context(launch.launched(ready))
-        finally:
-            start.ahead.end_all()
+        stack = contextlib.ExitStack()
+        # Scripts have no embedder.
+        ready = replace(ready, engines=ready.engines[:1])
+        engines = stack.enter_context(launch.launched(ready))
         assert isinstance(engines.main, InProcessEngine)  # for the type checker
         self._engine = engines.main
         self._numbers = itertools.count()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from worker.compile_cache import CompileCache, prepare
 from worker.engine.arguments import EngineArguments, StartContext
-from worker.engine.start import ahead
+from worker.engine.start.ahead import ReadAhead
 from worker.engine.start.bootstrap import Bootstrap
 from worker.engine.start.needs import Needs, wanted_by_arguments
 from worker.engine.start.repositories import Repositories
@@ -46,6 +46,7 @@ class Start:
         accepted: settings that are set, in the operator's spelling.
         warnings: what is set without effect.
         compile_cache: None if nothing is kept.
+        read_ahead: reads weights into the page cache until an engine has loaded them.
     """
 
     settings: Settings
@@ -55,17 +56,21 @@ class Start:
     accepted: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     compile_cache: CompileCache | None = None
+    read_ahead: ReadAhead | None = None
 
     @property
     def arguments(self) -> EngineArguments:
         """Of the model's engine."""
         return self.engines[0]
 
+    def end_read_ahead(self) -> None:
+        """End what reads weights ahead: the engines have loaded them, or won't."""
+        if self.read_ahead:
+            self.read_ahead.end()
+
 
 def ready(given: Given, offline: bool = False) -> Start:
     """Read all settings, and find or download meanwhile what they name.
-
-    Weights that are on the disk are read ahead meanwhile, until ``ahead.end_all``.
 
     Args:
         given: all settings that are set.
@@ -82,19 +87,19 @@ def ready(given: Given, offline: bool = False) -> Start:
         contextlib.closing(Repositories(needs)) as repositories,
         contextlib.ExitStack() as failed,
     ):
-        failed.callback(ahead.end_all)
         if offline:
             repositories.go_offline()
         # The loaders that FAST_LOAD chooses read around the page cache.
-        if bootstrap.settings and not bootstrap.settings.fast_load:
-            ahead.begin(repositories.on_disk)
+        cached = bootstrap.settings and not bootstrap.settings.fast_load
+        if read_ahead := ReadAhead.of(repositories.on_disk if cached else []):
+            failed.callback(read_ahead.end)
         # Before vLLM is imported: it compiles to where the cache says.
         compile_cache = _compile_cache(bootstrap.settings)
         start = read(bootstrap)
         wanted = [one for engine in start.engines for one in wanted_by_arguments(engine)]
         context = replace(start.context, found=repositories.find(wanted))
         failed.pop_all()
-    return replace(start, context=context, compile_cache=compile_cache)
+    return replace(start, context=context, compile_cache=compile_cache, read_ahead=read_ahead)
 
 
 def _compile_cache(settings: Settings | None) -> CompileCache | None:

@@ -18,8 +18,6 @@ _CACHED = frozenset({"auto", "hf", "mistral", "safetensors", "pt", "npcache", "b
 # Seconds that the child has for its report. A network disk may hold it up longer than that.
 _GRACE_S = 1.0
 
-_running: "list[ReadAhead]" = []
-
 
 class ReadAhead:
     """A child process that reads files.
@@ -32,6 +30,25 @@ class ReadAhead:
     def __init__(self, files: Sequence[Path], limit: int) -> None:
         command = script(reader.__file__, str(limit), *files)
         self._child = Child(command, stdout=subprocess.PIPE)
+
+    @classmethod
+    def of(cls, found: Sequence[Found]) -> "ReadAhead | None":
+        """Begin to read the weights of what was found; None if all are loaded in another way.
+
+        Args:
+            found: models, adapters and the like, in the order in which they are loaded.
+        """
+        # What can't be read, or begun, is no reason to end a start: the engine says what it misses.
+        with contextlib.suppress(OSError):
+            files = [
+                file.resolve()
+                for one in found
+                if one.wanted.load_format.lower() in _CACHED
+                for file in disk.weights(one.place, one.wanted)
+            ]
+            if files:
+                return cls([*dict.fromkeys(files)], int(CACHE_SHARE * free_memory()))
+        return None
 
     @property
     def pid(self) -> int:
@@ -48,28 +65,3 @@ class ReadAhead:
         with contextlib.suppress(ValueError):
             size, seconds = map(float, content.split())
             log.info("start-up: %.2f GB of weights read ahead in %.2f s", size / 1e9, seconds)
-
-
-def begin(found: Sequence[Found]) -> None:
-    """Begin to read the weights of what was found, unless they are loaded in another way.
-
-    Args:
-        found: models, adapters and the like, in the order in which they are loaded.
-    """
-    # What can't be read, or begun, is no reason to end a start: the engine tells what it misses.
-    with contextlib.suppress(OSError):
-        files = [
-            file.resolve()
-            for one in found
-            if one.wanted.load_format.lower() in _CACHED
-            for file in disk.weights(one.place, one.wanted)
-        ]
-        if files:
-            limit = int(CACHE_SHARE * free_memory())
-            _running.append(ReadAhead([*dict.fromkeys(files)], limit))
-
-
-def end_all() -> None:
-    """End what still reads ahead: engines have loaded their weights, or won't."""
-    while _running:
-        _running.pop().end()

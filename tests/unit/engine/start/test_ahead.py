@@ -13,7 +13,8 @@ import pytest
 from support.hub.caches import SHARDS, model
 from support.processes.background import wait_until
 
-from worker.engine.start import ahead, reader
+from worker.engine.start import reader
+from worker.engine.start.ahead import ReadAhead
 from worker.store import Found, Kind, Origin, Wanted, disk
 
 PATIENCE_S = 60
@@ -44,7 +45,7 @@ def found(place: Path, load_format: str = "auto") -> Found:
     return Found(wanted, place, Origin.DIRECTORY)
 
 
-def bytes_read(read_ahead: ahead.ReadAhead) -> int:
+def bytes_read(read_ahead: ReadAhead) -> int:
     """Wait until everything is read; return the bytes."""
     content, _ = read_ahead._child.communicate()
     return int(content.split()[0])
@@ -77,7 +78,7 @@ def test_files_are_read_into_the_page_cache_and_the_log_says_how_much(
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    read_ahead = ahead.ReadAhead(files, 1 << 30)
+    read_ahead = ReadAhead(files, 1 << 30)
     os.waitid(os.P_PID, read_ahead.pid, os.WEXITED | os.WNOWAIT)
     with caplog.at_level("INFO", "worker"):
         read_ahead.end()
@@ -89,7 +90,7 @@ def test_no_more_is_read_than_fits_and_what_is_loaded_first_comes_first(tmp_path
     files = [tmp_path / name for name in "ab"]
     for file in files:
         file.write_bytes(bytes(5000))
-    assert bytes_read(ahead.ReadAhead(files, 7000)) == 7000
+    assert bytes_read(ReadAhead(files, 7000)) == 7000
     blocks = [(block[0], block[2]) for block in reader.blocks([*map(str, files)], 7000)]
     assert blocks == [(str(files[0]), 5000), (str(files[1]), 2000)]
 
@@ -97,7 +98,7 @@ def test_no_more_is_read_than_fits_and_what_is_loaded_first_comes_first(tmp_path
 def test_what_cant_be_read_is_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(5000))
-    assert bytes_read(ahead.ReadAhead([tmp_path / "none", tmp_path, file], 1 << 20)) >= 5000
+    assert bytes_read(ReadAhead([tmp_path / "none", tmp_path, file], 1 << 20)) >= 5000
 
 
 def test_weights_are_read_in_the_loaders_order_and_only_those_that_it_loads(tmp_path: Path) -> None:
@@ -112,23 +113,21 @@ def test_weights_are_read_in_the_loaders_order_and_only_those_that_it_loads(tmp_
 def test_weights_of_all_that_is_found_are_read_once(tmp_path: Path) -> None:
     both = [model(tmp_path / name) for name in ("model", "draft")]
     size = sum((place / "model.safetensors").stat().st_size for place in both)
-    ahead.begin([*map(found, both), found(both[0])])
-    (running,) = ahead._running
+    running = ReadAhead.of([*map(found, both), found(both[0])])
+    assert running
     assert bytes_read(running) == size
-    ahead.end_all()
-    assert not ahead._running
 
 
 @pytest.mark.parametrize("load_format", ["runai_streamer", "dummy", "instanttensor"])
 def test_formats_without_the_page_cache_are_left_and_what_cant_be_listed_ends_no_start(
     tmp_path: Path, load_format: str
 ) -> None:
-    ahead.begin([found(model(tmp_path / "model"), load_format), found(tmp_path / ("name" * 100))])
-    assert not ahead._running
+    there = [found(model(tmp_path / "model"), load_format), found(tmp_path / ("name" * 100))]
+    assert ReadAhead.of(there) is None
 
 
 def test_ctrl_c_is_for_its_parent_alone(locked_file: Path) -> None:
-    read_ahead = ahead.ReadAhead([locked_file], 1 << 20)
+    read_ahead = ReadAhead([locked_file], 1 << 20)
     # It handles SIGTERM once it reads.
     wait_until(lambda: is_in("SigCgt", read_ahead.pid, signal.SIGTERM))
     assert is_in("SigIgn", read_ahead.pid, signal.SIGINT)
@@ -136,7 +135,7 @@ def test_ctrl_c_is_for_its_parent_alone(locked_file: Path) -> None:
 
 
 def test_it_ends_at_once_though_the_disk_does_not_answer(locked_file: Path) -> None:
-    read_ahead = ahead.ReadAhead([locked_file], 1 << 20)
+    read_ahead = ReadAhead([locked_file], 1 << 20)
     child = psutil.Process(read_ahead.pid)
     read_ahead.end()
     child.wait(PATIENCE_S)
