@@ -99,10 +99,18 @@ def test_a_reader_is_woken_once_for_all_that_has_piled_up(engine_loop: Loop) -> 
 
 
 async def test_a_reader_who_looked_is_woken_again(engine_loop: Loop) -> None:
-    stream = Stream(Source(3, 0.01), engine_loop)
+    gates = [asyncio.Event() for _ in range(3)]
+
+    async def source() -> AsyncGenerator[int, None]:
+        for number, gate in enumerate(gates):
+            await gate.wait()
+            yield number
+
+    stream = Stream(source, engine_loop)
     async with asyncio.timeout(HUNG_S):
-        batches = [await stream.read() for _ in range(3)]
-    assert [item for batch in batches for item in batch or []] == [0, 1, 2]
+        for number, gate in enumerate(gates):
+            engine_loop.call_soon_threadsafe(gate.set)
+            assert await stream.read() == [number]
 
 
 async def test_patience_ends_with_an_empty_list(engine_loop: Loop) -> None:
