@@ -23,8 +23,6 @@ _FROM_FILES = {
     "safetensors": "*.safetensors",
 }
 
-_NO_LENGTH = "vLLM's, since the model has none"
-
 # How long the platform waits for a worker: the variable, and the default in seconds.
 INIT_TIMEOUT = "RUNPOD_INIT_TIMEOUT"
 DEFAULT_INIT_TIMEOUT_S = 420
@@ -101,13 +99,11 @@ def architecture(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "architecture", f"{named}: {UNSERVED}", change)
     elif model.support is Support.OWN:
         yield Finding(Level.OK, "architecture", named)
-    elif model.support is Support.TRANSFORMERS:
-        text = f"{named} is not vLLM's own: it runs by transformers' code, if that fits vLLM"
-        yield Finding(Level.WARN, "architecture", text)
     elif model.support is Support.NONE:
         yield _unsupported(names)
     elif model.runnable:
-        text = f"{named} is not vLLM's own: it runs by the repository's code, if that fits vLLM"
+        whose = "transformers'" if model.support is Support.TRANSFORMERS else "the repository's"
+        text = f"{named} is not vLLM's own: it runs by {whose} code, if that fits vLLM"
         yield Finding(Level.WARN, "architecture", text)
     else:
         text = f"{named} is not vLLM's own, and the repository's own code is not trusted"
@@ -148,7 +144,8 @@ def context(model: Candidate) -> Iterator[Finding]:
         return
     asked, name = model.arguments.max_model_len, f"{model.prefix}MAX_MODEL_LEN"
     if asked in (None, -1):
-        source = f"the model's own ({own.length_key})" if own.length_key else _NO_LENGTH
+        key = own.length_key
+        source = f"the model's own ({key})" if key else "vLLM's, since the model has none"
         how = "at most " if asked == -1 else ""
         yield Finding(Level.OK, "context", f"{how}{own.length} tokens, {source}")
     elif own.longest and asked > own.longest:
@@ -226,6 +223,6 @@ def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Itera
         yield Finding(Level.OK, "start-up time", text)
 
 
-def _listed(names: Sequence[str], shown: int = 3) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f"{', '.join(names[:shown])}{more} {'are' if len(names) > 1 else 'is'}"
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more} {'are' if len(names) > 1 else 'is'}"

@@ -19,8 +19,8 @@ from worker.estimates import GIB
 ALL = "all"
 # Words that names of GPUs are written with or without.
 _MAKERS = re.compile(r"nvidia|geforce|generation|rtx|[\s_-]")
-# GPUs of one machine, at most: what is larger is part of a name, such as "rtx 4090".
-_MOST = 99
+# A name and a count: at most 99, since what is larger is part of a name, such as "rtx 4090".
+_COUNTED = re.compile(r"(.+?)\s*[x*]\s*0*([1-9]\d?)")
 _PRICES = TypeAdapter(dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]])
 
 
@@ -61,23 +61,14 @@ def pools(count: int = 1) -> list[Choice]:
     return [Choice(pool.id, pool.types, count) for pool in POOLS]
 
 
-def _counted(text: str) -> tuple[str, int]:
-    """Return a name, and the count behind it; 1 if there is none."""
-    for mark in ("x", "*"):
-        name, _, count = text.rpartition(mark)
-        number = int(count) if len(count) < 9 and count.strip().isdecimal() else 0
-        if name and 0 < number <= _MOST:
-            return name.strip(), number
-    return text, 1
-
-
 def choice(text: str) -> Choice:
     """Read a pool or a type of GPU with a count, such as ``A40x2``.
 
     Raises:
         StartFailed: there is no such GPU; with the nearest names.
     """
-    name, count = _counted(text.strip())
+    counted = _COUNTED.fullmatch(text.strip())
+    name, count = (counted[1], int(counted[2])) if counted else (text.strip(), 1)
     if pool := next((pool for pool in POOLS if pool.id == name.upper()), None):
         return Choice(pool.id, pool.types, count)
     wanted, types = _plain(name), {kind.id: kind for pool in POOLS for kind in pool.types}
@@ -124,8 +115,6 @@ def _nearest(name: str) -> str:
     names = [*ids, *(kind.name for pool in POOLS for kind in pool.types)]
     written = {known.upper(): known for known in names}
     near = difflib.get_close_matches(name.upper(), written, n=3, cutoff=0.5)
-    return (
-        f"did you mean {' or '.join(written[one] for one in near)}?"
-        if near
-        else (f"pools are {', '.join(ids)}")
-    )
+    if near:
+        return f"did you mean {' or '.join(written[one] for one in near)}?"
+    return f"pools are {', '.join(ids)}"

@@ -90,15 +90,10 @@ def table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
 
 
 def _row(verdict: Verdict, prices: Mapping[str, float]) -> tuple[str, ...]:
-    held = verdict.fit in HELD
-    return (
-        str(verdict.choice),
-        verdict.fit,
-        str(verdict.context) if held else "",
-        at_once(verdict) if held else "",
-        _price(verdict.choice, prices) if held else "",
-        "" if held else verdict.why,
-    )
+    name, fit, price = str(verdict.choice), verdict.fit, _price(verdict.choice, prices)
+    if fit not in HELD:
+        return name, fit, "", "", "", verdict.why
+    return name, fit, str(verdict.context), at_once(verdict), price, ""
 
 
 def _conclusion(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> str:
