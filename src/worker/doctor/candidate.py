@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import CachePlan, batch_defaults, plan_cache
@@ -19,13 +19,6 @@ from worker.errors import StartFailed
 from worker.settings.values import is_directory
 from worker.store import Snapshot
 from worker.store.files import CONFIG
-
-
-class Split(NamedTuple):
-    """How a model is divided: each layer among ``tensor`` GPUs, the layers into ``pipeline``."""
-
-    tensor: int
-    pipeline: int
 
 
 @dataclass(frozen=True)
@@ -98,11 +91,6 @@ class Candidate:
         return is_local(self.snapshot)
 
     @property
-    def pools(self) -> bool:
-        """Whether it embeds or ranks, as far as the settings say so."""
-        return bool(self.prefix) or self.arguments.runner == "pooling"
-
-    @property
     def quantization(self) -> str:
         """The method by which the checkpoint is quantised; empty if it is not."""
         # A language model's configuration may stand next to a vision model's.
@@ -119,14 +107,21 @@ class Candidate:
         """How many engines have the same weights, each on GPUs of its own."""
         return int(self.arguments.data_parallel_size)
 
-    def split(self, gpus: int = 1) -> Split:
-        """Return how a start divides it among GPUs: as the settings say, or as its heads allow."""
-        pipeline = int(self.arguments.pipeline_parallel_size)
+    @property
+    def pipeline(self) -> int:
+        """Into how many parts its layers are divided, each on GPUs of its own."""
+        return int(self.arguments.pipeline_parallel_size)
+
+    def gpus(self, tensor: int) -> int:
+        """Return how many GPUs it takes if so many share every layer."""
+        return tensor * self.pipeline * self.replicas
+
+    def tensor(self, gpus: int = 1) -> int:
+        """Return how many of its GPUs share every layer, as settings say or its heads allow."""
         if "TENSOR_PARALLEL_SIZE" in self.engine.given:
-            return Split(int(self.arguments.tensor_parallel_size), pipeline)
-        tensor = max(1, gpus // (pipeline * self.replicas))
+            return int(self.arguments.tensor_parallel_size)
         heads = self.shape.heads if self.shape else 0
-        return Split(fitting_tensor_parallel_size(tensor, heads), pipeline)
+        return fitting_tensor_parallel_size(max(1, gpus // self.gpus(1)), heads)
 
     def plan(self, tensor: int = 1, gpu: Gpu | None = None) -> CachePlan:
         """Return vLLM's cache for the model, which is built once for alike GPUs.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from worker.doctor.candidate import Candidate, Split
+from worker.doctor.candidate import Candidate
 from worker.doctor.findings import readable_size
 from worker.doctor.gpus.asked import Choice
 from worker.doctor.verdicts import Fit, Verdict
@@ -75,7 +75,7 @@ class Judge:
 
 
 def judge(
-    model: Candidate, choice: Choice, floor: int = FLOOR, split: Split | None = None
+    model: Candidate, choice: Choice, floor: int = FLOOR, tensor: int | None = None
 ) -> Verdict:
     """Judge GPUs for one engine.
 
@@ -83,17 +83,16 @@ def judge(
         model: the engine.
         choice: the GPUs.
         floor: MIN_MODEL_LEN.
-        split: how they share the model; None: as a start divides it.
+        tensor: how many of them share every layer; None: as a start divides the model.
     """
     if not model.snapshot.weights:
         return Verdict(choice, Fit.UNKNOWN, NO_WEIGHTS)
-    split = split or model.split(choice.count)
-    needed = split.tensor * split.pipeline * model.replicas
-    if needed > choice.count:
+    tensor = tensor or model.tensor(choice.count)
+    if (needed := model.gpus(tensor)) > choice.count:
         return Verdict(choice, Fit.NO, f"the settings divide it among {needed} GPUs")
     gpu = None if choice.here else choice.gpu
     try:
-        plan, whole = model.plan(split.tensor, gpu), model.plan(1, gpu)
+        plan, whole = model.plan(tensor, gpu), model.plan(1, gpu)
     except MachineUnfit as error:
         return Verdict(choice, Fit.UNKNOWN, f"{UNBUILT}: {error.message}")
     except StartFailed as error:
@@ -102,9 +101,10 @@ def judge(
     types = () if choice.here else choice.types
     if old := [kind.name for kind in types if kind.capability < plan.capability]:
         least = f"{plan.capability // 10}.{plan.capability % 10}"
-        why = f"{plan.quantization} needs compute capability {least}: not {', '.join(old)}"
+        method = plan.config.model_config.quantization
+        why = f"{method} needs compute capability {least}: not {', '.join(old)}"
         return Verdict(choice, Fit.NO, why)
-    part = plan.parameters / (whole.parameters or 1) / split.pipeline
+    part = plan.parameters / (whole.parameters or 1) / model.pipeline
     offloaded = float(model.arguments.cpu_offload_gb) * GIB
     held = Range(*(max(size * part - offloaded, 0) for size in weights(model, whole)))
     return _fitted(model, choice, plan, held, floor)
@@ -128,7 +128,7 @@ def _fitted(model: Candidate, choice: Choice, plan: CachePlan, held: Range, floo
         )
         if cache > room or room <= 0:
             return Verdict(choice, Fit.NO, why)
-        fitted = plan.fitted(cache * int(arguments.pipeline_parallel_size), wanted)
+        fitted = plan.fitted(cache * model.pipeline, wanted)
         why += f", {readable_size(cache)} for the cache"
         if plan.token_bytes:
             why += f" ({plan.token_bytes:.0f} bytes a token)"

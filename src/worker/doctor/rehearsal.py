@@ -58,10 +58,11 @@ def rehearse(
     engine, findings = model.engine, list[Finding]()
     with contextlib.ExitStack() as stack:
         names: dict[str, str] = {}
+        pools = bool(model.prefix) or model.arguments.runner == "pooling"
         placed = _placed(model, parts, context, stack, names)
         also = renders(system_prompt) if _has_tokenizer(model, parts) else None
         for refusal in configuring.refusals(placed, context, also, gpu):
-            if refusal.unset == ("MAX_MODEL_LEN",) and model.pools and not model.local:
+            if refusal.unset == ("MAX_MODEL_LEN",) and pools and not model.local:
                 # What it takes depends on files that are not here: the check of the context warns.
                 continue
             engine = configuring.without(engine, refusal.unset)

@@ -5,17 +5,11 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from worker.doctor.candidate import Candidate, Split
+from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, readable_size
 from worker.doctor.gpus.asked import Choice
 from worker.doctor.gpus.pools import POOLS, GpuType
-from worker.doctor.memory import (
-    NO_WEIGHTS,
-    UNBUILT,
-    contexts,
-    judge,
-    weights,
-)
+from worker.doctor.memory import NO_WEIGHTS, UNBUILT, contexts, judge, weights
 from worker.doctor.verdicts import HELD, Verdict, finding
 from worker.engine.cache_plan import CachePlan
 from worker.engine.machine import Machine
@@ -68,7 +62,7 @@ def _unknown(model: Candidate, machine: Machine) -> Finding | None:
     if not model.snapshot.weights:
         return Finding(Level.UNKNOWN, "memory", NO_WEIGHTS)
     try:
-        model.plan(model.split(len(machine.gpus)).tensor)
+        model.plan(model.tensor(len(machine.gpus)))
         model.plan()
     except MachineUnfit as error:
         return Finding(Level.UNKNOWN, "memory", f"{UNBUILT}: {error.message}")
@@ -85,32 +79,31 @@ def _unknown(model: Candidate, machine: Machine) -> Finding | None:
 
 
 def _on_gpus(model: Candidate, machine: Machine, floor: int) -> Finding:
-    split = model.split(len(machine.gpus))
-    used = machine.gpus[: split.tensor * split.pipeline * model.replicas]
+    tensor = model.tensor(len(machine.gpus))
+    used = machine.gpus[: model.gpus(tensor)]
     smallest = min(used, key=lambda gpu: gpu.memory)
     kind = GpuType(smallest.name, smallest.name, smallest.memory / GIB, smallest.capability)
     here = Choice(smallest.name, (kind,), len(used), here=True)
-    verdict = judge(model, here, floor, split)
-    change = "" if verdict.fit in HELD else _ways_on_gpus(model, verdict, split, floor)
+    verdict = judge(model, here, floor, tensor)
+    change = "" if verdict.fit in HELD else _ways_on_gpus(model, verdict, tensor, floor)
     return finding(verdict, change)
 
 
-def _ways_on_gpus(model: Candidate, verdict: Verdict, split: Split, floor: int) -> str:
+def _ways_on_gpus(model: Candidate, verdict: Verdict, tensor: int, floor: int) -> str:
     """Return changes, any one of which would be enough."""
     changes, here = [], verdict.choice
     if shorter := verdict.context // _ROUND * _ROUND:
         changes.append(f"set {model.prefix}MAX_MODEL_LEN={shorter}")
     heads = model.shape.heads if model.shape else 1
-    for tensor in range(split.tensor + 1, _MOST_GPUS + 1):
-        more = split._replace(tensor=tensor)
-        several = replace(here, count=tensor * split.pipeline * model.replicas)
-        if heads % tensor == 0 and judge(model, several, floor, more).fit in HELD:
-            name = f"{model.prefix}TENSOR_PARALLEL_SIZE={tensor}"
+    for more in range(tensor + 1, _MOST_GPUS + 1):
+        several = replace(here, count=model.gpus(more))
+        if heads % more == 0 and judge(model, several, floor, more).fit in HELD:
+            name = f"{model.prefix}TENSOR_PARALLEL_SIZE={more}"
             changes.append(f"set {name} (with as many GPUs)")
             break
     for pool in POOLS:
         larger = Choice(pool.id, pool.types, here.count, here=True)
-        if judge(model, larger, floor, split).fit in HELD:
+        if judge(model, larger, floor, tensor).fit in HELD:
             changes.append(f"take a GPU with {pool.gb} GB")
             break
     return ", or ".join(changes) or _SMALLER
@@ -138,15 +131,14 @@ def _own_memory(topic: str, models: Sequence[Candidate], own: int) -> Finding:
 
 def _cache(model: Candidate, floor: int, own: int) -> Finding:
     """Check what a CPU's cache holds of the model's texts, in the words of a start."""
-    plan, space = model.plan(model.split().tensor), _space()
+    plan, space = model.plan(model.tensor()), _space()
     if not plan.specs:
         return Finding(Level.OK, "cache", "nothing is kept of a text")
     asked = model.arguments.max_model_len
     asked = None if asked == -1 else asked
     shorter = None
     try:
-        plan.check(space, asked)
-        context = asked or plan.fitted(space, plan.length).context
+        context = plan.context(space, asked)
         if asked is None:
             with plan.served_with(context):
                 shorter = fitting.told(model.engine, plan.config, plan.length, floor)

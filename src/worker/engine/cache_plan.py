@@ -15,19 +15,16 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, as_on
-from worker.engine.model_config import MALFORMED, load_classes
-from worker.engine.options.option import reasons
+from worker.engine.model_config import MALFORMED, load_classes, reason
 from worker.engine.seam.locations import find
 from worker.engine.seam.patches import BATCH_DEFAULTS
-from worker.errors import MachineUnfit, StartFailed, in_settings
+from worker.errors import MachineUnfit, StartFailed
 
 # What attends on GPUs, or stands for it: the others have blocks of the same size, or larger ones.
 _ATTENTION, _LATENT_ATTENTION = "FLASH_ATTN", "TRITON_MLA"
@@ -47,7 +44,6 @@ _ALONE: Mapping[str, Any] = {
     "speculative_config": None,
     "worker_cls": "auto",
 }
-_REASON = 300
 
 
 @dataclass(frozen=True)
@@ -69,16 +65,14 @@ class CachePlan:
         parameters: elements of its weights on one GPU, before any quantization.
         adapters: bytes that are set aside for adapters on one GPU, about.
         capability: that vLLM wants of a GPU for the model's quantization: 80 for 8.0; 0 for any.
-        quantization: that vLLM loads it by; empty for none.
     """
 
     config: Any
     specs: Mapping[str, Any]
     length: int
     parameters: int
-    adapters: int = 0
-    capability: int = 0
-    quantization: str = ""
+    adapters: int
+    capability: int
 
     @property
     def element_bytes(self) -> int:
@@ -111,14 +105,15 @@ class CachePlan:
             at_once = min(float(texts), self.config.scheduler_config.max_num_seqs)
             return Fitted(int(self.config.model_config.max_model_len), at_once)
 
-    def check(self, memory: float, context: int | None) -> None:
-        """Check that a cache of so many bytes holds a text of ``context`` tokens; None: any text.
+    def context(self, memory: float, asked: int | None) -> int:
+        """Return the context of a start with a cache of so many bytes; None: the longest that fits.
 
         Raises:
-            ValueError: it does not; in vLLM's words, as in a start.
+            ValueError: the cache is too small for it; in vLLM's words, as in a start.
         """
-        with self.served_with(context or self.length, or_less=context is None):
+        with self.served_with(asked or self.length, or_less=asked is None):
             self._cache(memory)
+            return int(self.config.model_config.max_model_len)
 
     def _cache(self, memory: float) -> Any:
         """Return vLLM's configuration of a cache of so many bytes.
@@ -171,28 +166,17 @@ def plan_cache(
         **_ALONE, tensor_parallel_size=tensor, distributed_executor_backend=backend
     ).vllm
     with as_on(gpu) if gpu else contextlib.nullcontext():
-        return _planned(options, architectures, tensor, gpu)
-
-
-def _planned(
-    options: Namespace, architectures: Sequence[str], tensor: int, gpu: Gpu | None
-) -> CachePlan:
-    try:
-        load_classes(architectures)
-        config = _configuration(options, gpu)
-    except MALFORMED as error:
-        raise StartFailed(_reason(error)) from error
-    try:
-        return _built(config, tensor, like_gpu=gpu is not None)
-    except (LookupError, ValueError) as error:
-        raise StartFailed(f"{type(error).__name__}: {_reason(error)}") from error
-    except MALFORMED as error:
-        raise MachineUnfit(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    text = reasons(error) if isinstance(error, ValidationError) else str(error)
-    return in_settings(shorten(text, _REASON, placeholder=" ...") or type(error).__name__)
+        try:
+            load_classes(architectures)
+            config = _configuration(options, gpu)
+        except MALFORMED as error:
+            raise StartFailed(reason(error)) from error
+        try:
+            return _built(config, tensor, like_gpu=gpu is not None)
+        except (LookupError, ValueError) as error:
+            raise StartFailed(f"{type(error).__name__}: {reason(error)}") from error
+        except MALFORMED as error:
+            raise MachineUnfit(reason(error)) from error
 
 
 def _configuration(options: Namespace, gpu: Gpu | None) -> Any:
@@ -205,7 +189,8 @@ def _configuration(options: Namespace, gpu: Gpu | None) -> Any:
 
 
 def _built(config: Any, tensor: int, *, like_gpu: bool) -> CachePlan:
-    model, method = config.model_config, config.model_config.quantization or ""
+    model = config.model_config
+    method = model.quantization
     capability = find("get_quantization_config")(method).get_min_capability() if method else 0
     # The cache does not depend on it, while its kernels may be a GPU's only.
     config.quant_config = None
@@ -225,7 +210,7 @@ def _built(config: Any, tensor: int, *, like_gpu: bool) -> CachePlan:
         find("resolve_kv_cache_layout")(config, [layouts], specs.values())
     parameters = sum(parameter.numel() for parameter in layers.parameters())
     adapters = _adapters(layers, config.lora_config, model.dtype.itemsize)
-    return CachePlan(config, specs, model.max_model_len, parameters, adapters, capability, method)
+    return CachePlan(config, specs, model.max_model_len, parameters, adapters, capability)
 
 
 def _attend_as_gpus(layers: Iterable[Any]) -> None:

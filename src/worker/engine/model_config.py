@@ -81,9 +81,13 @@ def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -
         # A length that is too large would be refused before anything else is known.
         return _shape(create_model_config(arguments.with_options(max_model_len=None)))
     except MALFORMED as error:
-        text = reasons(error) if isinstance(error, ValidationError) else str(error)
-        reason = shorten(text, _REASON, placeholder=" ...") or type(error).__name__
-        raise StartFailed(in_settings(reason)) from error
+        raise StartFailed(reason(error)) from error
+
+
+def reason(error: Exception) -> str:
+    """Return vLLM's reason for a refusal in one line, with settings in place of its options."""
+    text = reasons(error) if isinstance(error, ValidationError) else str(error)
+    return in_settings(shorten(text, _REASON, placeholder=" ...") or type(error).__name__)
 
 
 def _shape(config: Any) -> ModelShape:

@@ -122,7 +122,7 @@ def test_weights_of_unknown_size_are_not_nothing() -> None:
 
 
 def test_of_several_gpus_as_many_are_used_as_the_heads_allow() -> None:
-    assert (candidate(TWO).split(2).tensor, candidate(THREE).split(3).tensor) == (2, 2)
+    assert (candidate(TWO).tensor(2), candidate(THREE).tensor(3)) == (2, 2)
     assert judged("", THREE).text.startswith("RTX 4090x2: ")
 
 
