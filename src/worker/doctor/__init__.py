@@ -7,8 +7,8 @@ No engine is started, and no weights are downloaded.
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from worker.doctor.findings import Finding, Level, failed, render
 from worker.engine import start
 from worker.engine.start.bootstrap import Bootstrap
 from worker.errors import WorkerError
-from worker.settings.environment import export, process_environ, remove
+from worker.settings.environment import export, remove
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import Given
 
@@ -58,21 +58,6 @@ def main(given: Given, gpu: str = "", prices: str = "") -> int:
     return int(failed(findings))
 
 
-@dataclass(frozen=True)
-class _Read:
-    """The settings that a start would read, without those that are wrong.
-
-    Attributes:
-        start: None if nothing can be read.
-        environ: the variables, with those that the start chose.
-        findings: on the settings.
-    """
-
-    start: start.Start | None
-    environ: Mapping[str, str]
-    findings: list[Finding]
-
-
 def examine(
     given: Given, on: "Machine | None" = None, judges: "Judges | None" = None
 ) -> Iterator[Finding]:
@@ -85,28 +70,31 @@ def examine(
     """
     bootstrap = Bootstrap.of(given)
     lookups = _lookups(bootstrap)
-    read = _read(bootstrap, on)
-    yield from read.findings
+    read, findings = _read(bootstrap, on)
+    yield from findings
     if isinstance(lookups, Finding):
         yield lookups
     elif lookups and _imported():
         from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
 
-        yield from engines.examine(lookups, read.start, read.environ, on, judges)
+        yield from engines.examine(lookups, read, on, judges)
 
 
-def _read(bootstrap: Bootstrap, on: "Machine | None") -> _Read:
+def _read(bootstrap: Bootstrap, on: "Machine | None") -> tuple[start.Start | None, list[Finding]]:
+    """Return what a start reads, or None if it can read nothing, and findings on the settings."""
     try:
         read = start.read(bootstrap, on)
     except SettingsError as error:
         return _without_mistakes(bootstrap.given, error, on)
     except WorkerError as error:
-        return _Read(None, {}, [Finding(Level.FAIL, "vLLM", error.message)])
+        return None, [Finding(Level.FAIL, "vLLM", error.message)]
     accepted = Finding(Level.OK, "settings", f"{', '.join(read.accepted)}: accepted")
-    return _Read(read, dict(process_environ()), [accepted, *_warnings(read.warnings)])
+    return read, [accepted, *_warnings(read.warnings)]
 
 
-def _without_mistakes(given: Given, error: SettingsError, on: "Machine | None") -> _Read:
+def _without_mistakes(
+    given: Given, error: SettingsError, on: "Machine | None"
+) -> tuple[start.Start | None, list[Finding]]:
     """Report the mistakes, and read the rest as if those settings were not set."""
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
     # A setting that is made of several variables has the names of all of them.
@@ -121,7 +109,7 @@ def _without_mistakes(given: Given, error: SettingsError, on: "Machine | None") 
     if read:
         text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
-    return _Read(read, dict(process_environ()), [*wrong, *_warnings(error.warnings)])
+    return read, [*wrong, *_warnings(error.warnings)]
 
 
 def _imported() -> bool:

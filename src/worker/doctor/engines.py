@@ -1,6 +1,6 @@
 """Examines the engines that settings make: their files, their models, and their memory."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
 from worker.doctor import checks, this_machine
 from worker.doctor.candidate import Candidate
@@ -10,11 +10,12 @@ from worker.doctor.memory import Judge
 from worker.doctor.rehearsal import rehearse
 from worker.engine import machine
 from worker.engine.arguments import EngineArguments
-from worker.engine.machine import Gpu, Machine
+from worker.engine.machine import Machine
 from worker.engine.start import Start
 from worker.engine.start.needs import wanted_by_arguments
+from worker.settings.environment import process_environ
 from worker.settings.names import EMBEDDER
-from worker.store import Snapshot, Wanted
+from worker.store import Snapshot
 
 # Judges the GPUs that were asked for, in place of the memory of this machine.
 Judges = Callable[[Judge], Iterator[Finding]]
@@ -23,7 +24,6 @@ Judges = Callable[[Judge], Iterator[Finding]]
 def examine(
     lookups: Lookups,
     start: Start | None,
-    environ: Mapping[str, str],
     on: Machine | None,
     judges: Judges | None,
 ) -> Iterator[Finding]:
@@ -32,7 +32,6 @@ def examine(
     Args:
         lookups: begun with the models.
         start: what the settings say; None if they are wrong.
-        environ: the variables, with those that the start chose.
         on: what the engines are to run on; None: this machine.
         judges: says whether the models fit, if that is not this machine.
     """
@@ -49,7 +48,9 @@ def examine(
         findings = [*_files(found, engine)]
         if start and engine and isinstance(found, Snapshot):
             gpu = on.gpus[0] if judges else None
-            model, refused = _rehearsed(engine, found, besides, start, gpu)
+            prompt = start.settings.system_prompt
+            candidate = Candidate.of(engine, found)
+            model, refused = rehearse(candidate, besides, start.context, prompt, gpu)
             models.append(model)
             # Without what was refused the rest of the topic is of no interest.
             over = {finding.topic for finding in refused}
@@ -67,7 +68,7 @@ def examine(
             if judges
             else this_machine.check(models, on, floor, machine.cpu_memory())
         )
-    yield from checks.start_time(models, environ)
+    yield from checks.start_time(models, process_environ())
 
 
 def _files(found: Snapshot | Finding | None, engine: EngineArguments | None) -> Iterator[Finding]:
@@ -78,23 +79,6 @@ def _files(found: Snapshot | Finding | None, engine: EngineArguments | None) -> 
         yield from checks.origin(found)
         yield from checks.disk(found)
         yield from checks.weights(found, engine.vllm.load_format if engine else "auto")
-
-
-def _rehearsed(
-    engine: EngineArguments,
-    snapshot: Snapshot,
-    besides: Mapping[Wanted, Snapshot | Finding],
-    start: Start,
-    gpu: Gpu | None,
-) -> tuple[Candidate, Sequence[Finding]]:
-    """Return an engine without the settings for which a start refuses it, and the refusals."""
-    model = Candidate.of(engine, snapshot)
-    known = model.config or model.local
-    if not known or (model.architectures and not model.runnable):
-        return model, []
-    found = {part: None if isinstance(at, Finding) else at for part, at in besides.items()}
-    accepted, refused = rehearse(model, found, start.context, start.settings.system_prompt, gpu)
-    return (Candidate.of(accepted, snapshot) if refused else model), refused
 
 
 def _checks(model: Candidate, on: Machine) -> Iterator[Finding]:

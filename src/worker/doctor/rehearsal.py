@@ -38,16 +38,16 @@ _READ_FROM_FILES = frozenset({"CONFIG_FORMAT", "GENERATION_CONFIG", "TOKENIZER_M
 
 def rehearse(
     model: Candidate,
-    parts: Mapping[Wanted, Snapshot | None],
+    parts: Mapping[Wanted, Snapshot | Finding],
     context: StartContext,
     system_prompt: str | None = None,
     gpu: Gpu | None = None,
-) -> tuple[EngineArguments, list[Finding]]:
-    """Run a start of an engine, without its weights.
+) -> tuple[Candidate, list[Finding]]:
+    """Run a start of an engine, without its weights, if vLLM has code for the model.
 
     Args:
-        model: the engine, whose model vLLM has code for.
-        parts: what it loads besides the model, where it is now; None if it can't be had.
+        model: the engine.
+        parts: what it loads besides the model, where it is now; or why it can't be had.
         context: for the steps of the start.
         system_prompt: opens conversations that have no system message.
         gpu: what it is to run on, if not on this machine.
@@ -55,11 +55,12 @@ def rehearse(
     Returns:
         The engine without the options for which the start is refused, and the refusals.
     """
+    known = model.config or model.local
+    if not known or (model.architectures and not model.runnable):
+        return model, []
     engine, findings = model.engine, list[Finding]()
-    with contextlib.ExitStack() as stack:
-        names: dict[str, str] = {}
-        pools = bool(model.prefix) or model.arguments.runner == "pooling"
-        placed = _placed(model, parts, context, stack, names)
+    pools = bool(model.prefix) or model.arguments.runner == "pooling"
+    with _placed(model, parts, context) as (placed, names):
         also = renders(system_prompt) if _has_tokenizer(model, parts) else None
         for refusal in configuring.refusals(placed, context, also, gpu):
             if refusal.unset == ("MAX_MODEL_LEN",) and pools and not model.local:
@@ -74,7 +75,7 @@ def rehearse(
     if findings and left_out:
         text = f"{findings[-1].text}\nwhat follows is judged without {', '.join(left_out)}"
         findings[-1] = replace(findings[-1], text=text)
-    return engine, findings
+    return Candidate.of(engine, model.snapshot) if findings else model, findings
 
 
 def _findings(
@@ -103,37 +104,39 @@ def _depends_on_files(model: Candidate, unset: Sequence[str]) -> bool:
     return not unset or bool(_READ_FROM_FILES & {*unset}) or (quantized and "QUANTIZATION" in unset)
 
 
+@contextlib.contextmanager
 def _placed(
-    model: Candidate,
-    parts: Mapping[Wanted, Snapshot | None],
-    context: StartContext,
-    stack: contextlib.ExitStack,
-    names: dict[str, str],
-) -> EngineArguments:
-    """Return the engine's arguments with directories, as in a start, for all that is known now.
+    model: Candidate, parts: Mapping[Wanted, Snapshot | Finding], context: StartContext
+) -> Iterator[tuple[EngineArguments, Mapping[str, str]]]:
+    """Yield the engine's arguments with directories, as in a start, for all that is known now.
 
-    Args:
-        model: the engine.
-        parts: as in ``rehearse``.
-        context: likewise.
-        stack: removes directories that are made for this.
-        names: gets the models' names, by such directories.
+    And the models' names, by the directories that are made for them meanwhile.
     """
     wanted, *_ = wanted_by_arguments(model.engine)
-    found = {part: found for part, found in parts.items() if found and _usable(part, found)}
-    used = {}
-    for one, snapshot in {wanted: model.snapshot, **found}.items():
-        place = stack.enter_context(directory(snapshot)) if one.kind is Kind.MODEL else None
-        if place and not is_local(snapshot):
-            names[place] = snapshot.model
-        used[one] = Found(one, Path(place or snapshot.place), snapshot.origin)
-    engine = with_directories(model.engine, replace(context, found=used))
+    found = {
+        part: at for part, at in parts.items() if isinstance(at, Snapshot) and _usable(part, at)
+    }
+    used, names = dict[Wanted, Found](), dict[str, str]()
+    with contextlib.ExitStack() as stack:
+        for one, snapshot in {wanted: model.snapshot, **found}.items():
+            place = stack.enter_context(directory(snapshot)) if one.kind is Kind.MODEL else None
+            if place and not is_local(snapshot):
+                names[place] = snapshot.model
+            used[one] = Found(one, Path(place or snapshot.place), snapshot.origin)
+        yield _without_lacking(model, parts, replace(context, found=used)), names
+
+
+def _without_lacking(
+    model: Candidate, parts: Mapping[Wanted, Snapshot | Finding], context: StartContext
+) -> EngineArguments:
+    """Return the engine's arguments without the options that need what is not here."""
+    engine = with_directories(model.engine, context)
     changed = model.offline
     if not _has_tokenizer(model, parts):
         # They would read the tokenizer.
         changed |= {"reasoning_parser": "", "reasoning_config": None}
         changed["tokenizer"] = engine.vllm.model
-    lacking = parts.keys() - used.keys()
+    lacking = parts.keys() - context.found.keys()
     if any(one.kind is Kind.MODEL for one in lacking):
         changed["speculative_config"] = None
     gone = {one.model for one in lacking if one.kind is Kind.ADAPTER}
@@ -150,9 +153,9 @@ def _usable(wanted: Wanted, found: Snapshot) -> bool:
     return wanted.kind is not Kind.ADAPTER or not found.missing
 
 
-def _has_tokenizer(model: Candidate, parts: Mapping[Wanted, Snapshot | None]) -> bool:
+def _has_tokenizer(model: Candidate, parts: Mapping[Wanted, Snapshot | Finding]) -> bool:
     """Whether the tokenizer that the engine would load is on the disk."""
     own = [found for part, found in parts.items() if part.kind is Kind.TOKENIZER]
     if not own:
         return model.local and not model.snapshot.missing
-    return all(found and not found.missing for found in own)
+    return all(isinstance(found, Snapshot) and not found.missing for found in own)

@@ -174,7 +174,7 @@ def test_a_vllm_for_gpus_needs_one() -> None:
 
 def test_a_parser_of_reasoning_does_not_need_the_tokenizer_of_a_model_that_is_not_here() -> None:
     model = candidate(CPU, REASONING_PARSER="qwen3", DTYPE="bfloat16")
-    assert rehearse(model, {}, StartContext(CPU)) == (model.engine, [])
+    assert rehearse(model, {}, StartContext(CPU)) == (model, [])
 
 
 def test_the_context_of_an_embedder_that_is_not_here_is_in_doubt() -> None:
@@ -183,13 +183,13 @@ def test_the_context_of_an_embedder_that_is_not_here_is_in_doubt() -> None:
     accepted, findings = rehearse(model, {}, StartContext(CPU))
     assert findings == []
     assert only(checks.context(model)).level is WARN
-    assert "MAX_MODEL_LEN" in accepted.given
+    assert "MAX_MODEL_LEN" in accepted.engine.given
 
 
 def test_a_context_that_the_configuration_alone_forbids_is_refused() -> None:
     accepted, (refused,) = rehearse(candidate(CPU, MAX_MODEL_LEN="200000"), {}, StartContext(CPU))
     assert (refused.level, refused.topic) == (FAIL, "context")
-    assert "MAX_MODEL_LEN" not in accepted.given
+    assert "MAX_MODEL_LEN" not in accepted.engine.given
 
 
 def test_a_format_whose_files_are_not_here_is_unknown() -> None:
