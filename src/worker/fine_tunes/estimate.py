@@ -10,7 +10,7 @@ from worker.errors import InvalidInput
 from worker.estimates import GIB, NUMBER, OPTIMIZER, PROCESS, WEIGHT, ModelSizes
 from worker.memory import free_memory, memory_limit
 from worker.settings.environment import first_gpu
-from worker.store.headers import Unreadable, count_elements
+from worker.store.disk import count_elements
 from worker.trainer.spec import Spec
 
 CONFIG = "config.json"
@@ -82,10 +82,8 @@ def _sizes(model: Path) -> ModelSizes | None:
 
 def _elements(model: Path) -> int | None:
     """Return how many weights the files of a model hold; None: it has none that can be read."""
-    try:
-        return count_elements(model.glob("*.safetensors")).total() or None
-    except Unreadable:
-        return None
+    counted, _ = count_elements([*model.glob("*.safetensors")])
+    return counted.total() or None if counted else None
 
 
 def _of_gpu() -> Memory | None:

@@ -67,32 +67,21 @@ def needed(names: Collection[str], index: Collection[str], wanted: Wanted) -> li
         wanted: what is loaded of it.
     """
     named = filter(_NAMED.fullmatch, names) if wanted.kind is Kind.MODEL else ()
-    loaded = [*weights_of(names, index, wanted), *named, *others(names, code=wanted.code)]
+    loaded = [*weights(names, index, wanted), *named, *others(names, code=wanted.code)]
     return [*dict.fromkeys(loaded)]
 
 
-def weights_of(names: Collection[str], index: Collection[str], wanted: Wanted) -> list[str]:
-    """Return the names of the weights that are loaded; none for tokenizers and code."""
-    weightless = wanted.kind in {Kind.TOKENIZER, Kind.CODE}
-    return [] if weightless else weights(names, index, wanted.load_format)
-
-
-def weights(
-    names: Collection[str], index: Collection[str] = (), load_format: str = "auto"
-) -> list[str]:
-    """Return the names of a model's weights, sorted; the index may name some that don't exist.
-
-    Args:
-        names: all files of the model, as paths in its repository.
-        index: the files that ``model.safetensors.index.json`` names.
-        load_format: vLLM's option.
-    """
+def weights(names: Collection[str], index: Collection[str], wanted: Wanted) -> list[str]:
+    """Return the names of the weights that are loaded, sorted; as in ``needed``."""
+    if wanted.kind in {Kind.TOKENIZER, Kind.CODE}:
+        return []
     roots = [name for name in names if "/" not in name and name not in _TRAINING]
-    for pattern in _PATTERNS.get(load_format, _HUGGING_FACE):
+    for pattern in _PATTERNS.get(wanted.load_format, _HUGGING_FACE):
         if found := [name for name in roots if fnmatch(name, pattern)]:
             indexed = index and pattern == "*.safetensors"
             return sorted(set(index) if indexed else found)
-    return sorted(name for name in names if fnmatch(name, _NESTED)) if load_format == "auto" else []
+    nested = [name for name in names if fnmatch(name, _NESTED)]
+    return sorted(nested) if wanted.load_format == "auto" else []
 
 
 def shards_lacking(names: Collection[str]) -> list[str]:
@@ -125,7 +114,7 @@ def loadable(names: Iterable[str], wanted: Wanted) -> bool:
         return any(name.endswith(_CODE) for name in names)
     if wanted.load_format == "dummy":
         return CONFIG in names
-    return bool(weights(tuple(names), (), wanted.load_format))
+    return bool(weights(tuple(names), (), wanted))
 
 
 def _is_tokenizers(name: str) -> bool:
