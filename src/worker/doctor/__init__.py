@@ -77,7 +77,7 @@ def examine(
     elif lookups and _imported():
         from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
 
-        yield from engines.examine(lookups, read, on, judges)
+        yield from engines.examine(lookups, read, judges)
 
 
 def _read(bootstrap: Bootstrap, on: "Machine | None") -> tuple[start.Start | None, list[Finding]]:

@@ -8,9 +8,8 @@ from worker.doctor.findings import Finding
 from worker.doctor.lookups import Lookups, check_part
 from worker.doctor.memory import Judge
 from worker.doctor.rehearsal import rehearse
-from worker.engine import machine
 from worker.engine.arguments import EngineArguments
-from worker.engine.machine import Machine
+from worker.engine.machine import Machine, cpu_memory
 from worker.engine.start import Start
 from worker.engine.start.needs import wanted_by_arguments
 from worker.settings.environment import process_environ
@@ -21,21 +20,14 @@ from worker.store import Snapshot
 Judges = Callable[[Judge], Iterator[Finding]]
 
 
-def examine(
-    lookups: Lookups,
-    start: Start | None,
-    on: Machine | None,
-    judges: Judges | None,
-) -> Iterator[Finding]:
+def examine(lookups: Lookups, start: Start | None, judges: Judges | None) -> Iterator[Finding]:
     """Check all engines, and yield the findings.
 
     Args:
         lookups: begun with the models.
         start: what the settings say; None if they are wrong.
-        on: what the engines are to run on; None: this machine.
-        judges: says whether the models fit, if that is not this machine.
+        judges: says whether the models fit, if they are not to run on this machine.
     """
-    on = on or (machine.this_machine() if start else Machine(cpu=False))
     engines = {engine.prefix: engine for engine in start.engines} if start else {}
     parts = {prefix: wanted_by_arguments(engine)[1:] for prefix, engine in engines.items()}
     for part in (one for some in parts.values() for one in some):
@@ -47,6 +39,7 @@ def examine(
         besides = {part: lookups.result(part) for part in parts.get(prefix, ())}
         findings = [*_files(found, engine)]
         if start and engine and isinstance(found, Snapshot):
+            on = start.context.machine
             gpu = on.gpus[0] if judges else None
             prompt = start.settings.system_prompt
             candidate = Candidate.of(engine, found)
@@ -66,7 +59,7 @@ def examine(
         yield from (
             judges(Judge(models, floor))
             if judges
-            else this_machine.check(models, on, floor, machine.cpu_memory())
+            else this_machine.check(models, start.context.machine, floor, cpu_memory())
         )
     yield from checks.start_time(models, process_environ())
 

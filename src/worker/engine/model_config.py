@@ -47,7 +47,7 @@ class ModelShape:
     length: int
     longest: int | None
     length_key: str
-    served: bool = True
+    served: bool
 
 
 def create_model_config(arguments: EngineArguments) -> Any:
@@ -79,7 +79,15 @@ def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -
     try:
         load_classes(architectures)
         # A length that is too large would be refused before anything else is known.
-        return _shape(create_model_config(arguments.with_options(max_model_len=None)))
+        config = create_model_config(arguments.with_options(max_model_len=None))
+        architecture = config.model_arch_config
+        return ModelShape(
+            heads=architecture.total_num_attention_heads,
+            length=config.max_model_len,
+            longest=_longest(config),
+            length_key=architecture.derived_max_model_len_and_key[1] or "",
+            served=is_served(config),
+        )
     except MALFORMED as error:
         raise StartFailed(reason(error)) from error
 
@@ -88,17 +96,6 @@ def reason(error: Exception) -> str:
     """Return vLLM's reason for a refusal in one line, with settings in place of its options."""
     text = reasons(error) if isinstance(error, ValidationError) else str(error)
     return in_settings(shorten(text, _REASON, placeholder=" ...") or type(error).__name__)
-
-
-def _shape(config: Any) -> ModelShape:
-    architecture = config.model_arch_config
-    return ModelShape(
-        heads=architecture.total_num_attention_heads,
-        length=config.max_model_len,
-        longest=_longest(config),
-        length_key=architecture.derived_max_model_len_and_key[1] or "",
-        served=is_served(config),
-    )
 
 
 def is_served(config: Any) -> bool:
