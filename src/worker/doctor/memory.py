@@ -17,11 +17,10 @@ from worker.errors import MachineUnfit, StartFailed
 from worker.estimates import EAGER_RESERVE, GIB, GRAPHS_RESERVE, TOO_MUCH
 from worker.settings import Settings
 
-# Bytes of an element, by the safetensors' name of its type; one, where it is not here.
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4}
-_BYTES |= {"I16": 2, "U16": 2, "C64": 8}
-# Types that loading converts to the type that the model computes in.
+# Types, by safetensors' names, that loading converts to the type that the model computes in.
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+# Bytes of an element of the other types; one, where it is not here.
+_BYTES = {"I64": 8, "U64": 8, "C64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 # GPUs of one machine that are tried where fewer don't do.
 _COUNTS = (1, 2, 4, 8)
 
