@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import HfApi, is_offline_mode
@@ -93,7 +93,7 @@ class _SharedDownload:
     ) -> None:
         self._wanted = wanted
         self._places = places
-        self._endpoint = endpoint
+        self._api = HfApi(endpoint=endpoint)
         self._newest = isinstance(found, Found)
         self._passed = found.passed
         cache = places.cache(wanted)
@@ -120,7 +120,7 @@ class _SharedDownload:
         if isinstance(before, Found) and not self._newest:
             return before
         try:
-            _Download(self._wanted, self._folder, self._endpoint, meter, lost).run()
+            _Download(self._wanted, self._folder, self._api, meter, lost).run()
         except (hub.HTTPError, OSError, ValueError, Unavailable):
             self._remove_empty_partials()
             raise
@@ -164,25 +164,18 @@ class _SharedDownload:
                 manifest.forget(self._folder)
 
 
+@dataclass(frozen=True)
 class _Download:
     """Downloads one commit, in the worker that holds the lease.
 
     ``stop`` is set by the lease when it is lost, and here when a file fails.
     """
 
-    def __init__(
-        self,
-        wanted: Wanted,
-        folder: Path,
-        endpoint: str | None,
-        meter: Meter,
-        stop: threading.Event,
-    ) -> None:
-        self._wanted = wanted
-        self._folder = folder
-        self._api = HfApi(endpoint=endpoint)
-        self._meter = meter
-        self._stop = stop
+    wanted: Wanted
+    folder: Path
+    api: HfApi
+    meter: Meter
+    stop: threading.Event
 
     def run(self) -> None:
         """Download all files that are wanted, then write the manifest.
@@ -195,18 +188,18 @@ class _Download:
         # A log has no place for bars: the meter writes lines.
         disable_progress_bars()
         listed = self._listing()
-        if listed.name.lower() != self._wanted.model.lower():
+        if listed.name.lower() != self.wanted.model.lower():
             text = "%s is called %s now: set %s to that"
-            log.warning(text, self._wanted.model, listed.name, self._wanted.setting)
-        transfer = Transfer(self._api, self._wanted.model, listed.commit, self._folder, self._stop)
+            log.warning(text, self.wanted.model, listed.name, self.wanted.setting)
+        transfer = Transfer(self.api, self.wanted.model, listed.commit, self.folder, self.stop)
         # The index says which weights there are.
         first = [listed.files[INDEX]] if INDEX in listed.files else []
         self._fetch(transfer, first)
         index = files.files_in_index(disk.text(transfer.path(INDEX))) if first else []
-        names = files.needed(listed.files, index, self._wanted)
+        names = files.needed(listed.files, index, self.wanted)
         absent = [name for name in names if name not in listed.files]
-        if absent or not files.loadable(names, self._wanted):
-            raise unavailable(self._wanted, Reason.NO_FILES, ", ".join(absent[:3]))
+        if absent or not files.loadable(names, self.wanted):
+            raise unavailable(self.wanted, Reason.NO_FILES, ", ".join(absent[:3]))
         self._check_room([listed.files[name] for name in names], transfer)
         self._fetch(transfer, [listed.files[name] for name in names])
         self._publish(listed)
@@ -214,34 +207,34 @@ class _Download:
 
     def _listing(self) -> hub.Listing:
         def ask() -> hub.Listing:
-            with hub.translated(self._wanted):
-                return hub.listing(self._api, self._wanted, PATIENCE_S)
+            with hub.translated(self.wanted):
+                return hub.listing(self.api, self.wanted, PATIENCE_S)
 
         return hub.retry(ask, Unavailable, lambda why: why.reason not in _TRANSIENT)
 
     def _check_room(self, needed: Sequence[File], transfer: Transfer) -> None:
         missing = sum(file.size - transfer.stored(file) for file in needed)
-        cache = self._folder.parent
+        cache = self.folder.parent
         total, _, free = shutil.disk_usage(cache)
         if missing > free:
             text = f"{size(missing)} are to be downloaded to {cache}, where {size(free)} are free"
             # A machine's own disk that is large enough is full of what another has not.
             full = missing <= total and on_own_disk(cache)
-            raise unavailable(self._wanted, Reason.FULL_DISK if full else Reason.NO_SPACE, text)
+            raise unavailable(self.wanted, Reason.FULL_DISK if full else Reason.NO_SPACE, text)
 
     def _fetch(self, transfer: Transfer, needed: Sequence[File]) -> None:
         """Download files in parallel, the largest first. The first failure ends the others."""
         ordered = sorted(needed, key=lambda file: -file.size)
         total = sum(file.size for file in ordered)
         if sum(map(transfer.stored, ordered)) < total:
-            manifest.mark_begun(self._folder, transfer.commit)
+            manifest.mark_begun(self.folder, transfer.commit)
         pool = ThreadPoolExecutor(PARALLEL)
         pending: set[Future[None]] = set()
         try:
-            with self._meter.of(total, lambda: sum(map(transfer.stored, ordered))):
+            with self.meter.of(total, lambda: sum(map(transfer.stored, ordered))):
                 pending = {pool.submit(transfer.get, file) for file in ordered}
                 while pending:
-                    if self._stop.is_set():
+                    if self.stop.is_set():
                         raise Stopped
                     done, pending = wait(pending, STOP_LOOK_S, FIRST_EXCEPTION)
                     for future in done:
@@ -249,17 +242,15 @@ class _Download:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             if pending:
-                self._stop.set()
+                self.stop.set()
                 # Threads that still wait for the hub then are left behind: they write no more.
                 wait([future for future in pending if not future.cancelled()], GRACE_S)
 
     def _publish(self, listed: hub.Listing) -> None:
         """Write the manifest, then the branch: from now on the hub is not asked any more."""
-        complete = manifest.Manifest(
-            self._wanted.model, listed.commit, tuple(listed.files.values())
-        )
-        manifest.write(self._folder, complete)
+        complete = manifest.Manifest(self.wanted.model, listed.commit, tuple(listed.files.values()))
+        manifest.write(self.folder, complete)
         # Last: a branch leads to a complete commit, wherever this process ends.
-        revision = self._wanted.revision or DEFAULT_REVISION
+        revision = self.wanted.revision or DEFAULT_REVISION
         if revision != listed.commit:
-            manifest.replace(self._folder / "refs" / revision, listed.commit.encode())
+            manifest.replace(self.folder / "refs" / revision, listed.commit.encode())
