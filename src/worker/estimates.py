@@ -4,8 +4,6 @@ What texts take in an engine's cache is not among them: vLLM calculates that its
 (``engine/cache_plan.py``), and how large weights are stands in the headers of their files.
 """
 
-from typing import Self
-
 from pydantic import BaseModel, ConfigDict
 
 GIB = 2**30
@@ -47,7 +45,7 @@ _WORD = 4 * NUMBER
 
 
 class ModelSizes(BaseModel):
-    """What the memory of a model's training depends on, in transformers' names."""
+    """What the memory of a training depends on, in the names of a model's configuration."""
 
     model_config = ConfigDict(frozen=True, from_attributes=True)
 
@@ -55,15 +53,6 @@ class ModelSizes(BaseModel):
     hidden_size: int
     vocab_size: int
     intermediate_size: int | None = None
-
-    @classmethod
-    def of(cls, config: object) -> Self:
-        """Read them from the configuration of a language model, an object or its JSON.
-
-        Raises:
-            ValueError: it lacks one of them.
-        """
-        return cls.model_validate(config)
 
     @property
     def inner(self) -> int:

@@ -75,7 +75,7 @@ def _sizes(model: Path) -> ModelSizes | None:
     """Read what memory depends on from a model's directory; None: it doesn't say."""
     try:
         config = json.loads((model / CONFIG).read_bytes())
-        return ModelSizes.of(config.get("text_config", config))
+        return ModelSizes.model_validate(config.get("text_config", config))
     except (OSError, ValueError, AttributeError):
         return None
 

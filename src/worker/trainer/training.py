@@ -111,7 +111,7 @@ class Training:
 
     def _fit(self, model: PeftModel) -> Fit:
         free = budget(self._spec.device, parameters(model))
-        sizes = ModelSizes.of(model.config.get_text_config())
+        sizes = ModelSizes.model_validate(model.config.get_text_config())
         chosen = fit(sizes, self._longest(), self._batch_size, free)
         if (last := newest(self._attempt)) is None:
             return chosen

@@ -109,7 +109,7 @@ def test_the_estimate_is_about_what_torch_keeps(recompute: bool, least: float) -
         output = model(**collate(rows))
     assert output.loss.requires_grad
     tokens = len(rows) * max(len(row.ids) for row in rows)
-    sizes = ModelSizes.of(model.config.get_text_config())
+    sizes = ModelSizes.model_validate(model.config.get_text_config())
     estimate = sizes.token_bytes(recompute=recompute) * tokens
     assert least * estimate < sum(kept.values()) < estimate
 
