@@ -11,8 +11,7 @@ from table import ROWS, Row
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.options.automatic import GPU_SHARE, automatic
-from worker.engine.options.combinations import NEEDS
-from worker.engine.options.excluded import IDLE
+from worker.engine.options.excluded import IDLE, NEEDS
 from worker.engine.start.tables import mistakes_in
 from worker.settings import Jobs, Settings
 from worker.settings.names import ALIASES, OPPOSITES

@@ -15,8 +15,7 @@ from table import LIBRARIES, ROWS, Row
 from worker.engine.arguments import StartContext
 from worker.engine.machine import Machine
 from worker.engine.options import Options
-from worker.engine.options.combinations import NEEDS
-from worker.engine.options.excluded import IDLE
+from worker.engine.options.excluded import IDLE, NEEDS
 from worker.engine.start import loading
 from worker.engine.start.configuring import configure
 from worker.engine.start.needs import wanted_by_arguments, wanted_by_settings

@@ -3,24 +3,24 @@
 import argparse
 import copy
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import vllm.config
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine, this_machine
 from worker.engine.options.automatic import GPU_SHARE, automatic, served_names
-from worker.engine.options.combinations import AUTO, idle
-from worker.engine.options.excluded import DENIED, IDLE, REFUSED
-from worker.engine.options.extra import read_extra
+from worker.engine.options.combinations import AUTO
+from worker.engine.options.excluded import DENIED, IDLE, NEEDS, REFUSED
 from worker.engine.options.option import WRONG, Option, why
 from worker.engine.seam.locations import find
 from worker.engine.variables import NAMES
-from worker.settings.environment import Default
-from worker.settings.mistakes import Mistake, collected
-from worker.settings.names import EMBEDDER
-from worker.settings.values import redact
+from worker.settings.mistakes import Mistake
+from worker.settings.names import EMBEDDER, removed
+from worker.settings.sources import EXTRA_ARGS, EXTRA_EXAMPLE
+from worker.settings.values import redact, redact_line, text
 
 # Values that consoles write for an option that is unset.
 UNSET = {("MAX_NUM_BATCHED_TOKENS", "0"), ("LORA_MODULES", "[]")}
@@ -44,7 +44,13 @@ class Parsed(NamedTuple):
 
 
 class Options:
-    """The options of the installed vLLM that a worker has, by upper-case name."""
+    """The options of the installed vLLM that a worker has, by upper-case name.
+
+    Attributes:
+        machine: what engines will run on.
+        names: of all options.
+        variables: names of environment variables that vLLM reads itself.
+    """
 
     def __init__(self, machine: Machine | None = None) -> None:
         """Ask vLLM for its options.
@@ -65,28 +71,23 @@ class Options:
             for action in self._parser._actions
             if action.option_strings and action.dest not in DENIED
         }
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self._options)
-
-    @property
-    def variables(self) -> frozenset[str]:
-        """Names of environment variables that vLLM reads itself."""
-        return NAMES
+        self.names = frozenset(self._options)
+        self.variables = NAMES
 
     def __getitem__(self, name: str) -> Option:
         return self._options[name]
 
     def idle(self, engines: Sequence[EngineArguments]) -> dict[str, str]:
         """Return the reasons why some options have no effect, by the settings' names."""
-        excluded = (REFUSED | IDLE).items()
-        prefixes = ("", EMBEDDER)
         reasons = {
-            prefix + dest.upper(): reason for prefix in prefixes for dest, reason in excluded
+            prefix + dest.upper(): reason
+            for prefix in ("", EMBEDDER)
+            for dest, reason in (REFUSED | IDLE).items()
         }
         for arguments in engines:
-            reasons |= idle(arguments)
+            for name, needed in NEEDS.items():
+                if not getattr(arguments.vllm, needed.lower()):
+                    reasons[arguments.prefix + name] = f"it needs {arguments.prefix}{needed}"
         return reasons
 
     def parse(
@@ -99,7 +100,7 @@ class Options:
         """Turn variables into vLLM's own arguments, each value on its own.
 
         Args:
-            values: non-blank texts by the options' names (``Given.options``); other names are
+            values: non-blank texts by the options' names (``Given.main``); other names are
                 ignored.
             prefix: of the names of the engine's settings.
             gpu_share: share of a GPU's memory, where it is unset.
@@ -107,13 +108,24 @@ class Options:
         """
         mistakes: list[Mistake] = []
         right = self._right(values, mistakes)
-        from_extra: dict[str, str] = {}
-        with collected(mistakes):
-            from_extra = read_extra(extra, self._parser, self._options)
+        from_extra = self._from_extra(extra, mistakes)
         given = right | from_extra
         defaults = automatic(given, self.machine, gpu_share)
-        words = [*self._words(right, defaults, from_extra), *(extra if from_extra else ())]
-        options = self._parse_together(words)
+        # Defaults may also be of environment variables.
+        chosen = {one.name: one.value for one in defaults if one.name in self._options}
+        words = [
+            word
+            for name, value in {**right, **chosen}.items()
+            if name not in from_extra
+            for word in self._options[name].words(value)
+        ]
+        if from_extra:
+            words += extra
+        # vLLM writes into some of its defaults, which two engines would share.
+        options: argparse.Namespace = copy.deepcopy(self._parser.parse_args(words))
+        options.served_model_name = served_names(options)
+        # Set, it would also stop the metrics; the worker decides what is logged.
+        options.disable_log_stats = False
         if "ENABLE_AUTO_TOOL_CHOICE" not in given:
             # Where the model has no parser, the start turns it off again.
             options.enable_auto_tool_choice = options.tool_call_parser == AUTO
@@ -152,28 +164,58 @@ class Options:
             return Mistake(name, redacted, option.advice(reason, value), option.example)
         return None
 
-    def _words(
-        self,
-        values: Mapping[str, str],
-        defaults: Sequence[Default],
-        from_extra: Mapping[str, str],
-    ) -> list[str]:
-        """Write values and defaults as command line words, but for what the extra words set."""
-        chosen = {
-            default.name: default.value for default in defaults if default.name in self._options
-        }
-        return [
-            word
-            for name, value in {**values, **chosen}.items()
-            if name not in from_extra
-            for word in self._options[name].words(value)
-        ]
+    def _from_extra(self, words: Sequence[str], mistakes: list[Mistake]) -> dict[str, str]:
+        """Return the options that VLLM_EXTRA_ARGS sets, as text; none if there is a mistake in it.
 
-    def _parse_together(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse all words, and set what is the worker's to decide."""
-        # vLLM writes into some of its defaults, which two engines would share.
-        options: argparse.Namespace = copy.deepcopy(self._parser.parse_args([*words]))
-        options.served_model_name = served_names(options)
-        # Set, it would also stop the metrics; the worker decides what is logged.
-        options.disable_log_stats = False
-        return options
+        It is written as on vLLM's command line.
+        """
+        values: dict[str, Any] = {}
+        advice = ""
+        try:
+            values = self._parse_extra(words)
+        except WRONG as refused:
+            advice = self._refusal(refused)
+        for name, value in values.items():
+            option = self._options[name]
+            try:
+                option.check("", value)
+            except WRONG as refused:
+                advice = f"{option.flag}: {option.advice(why(refused), str(value))}"
+        if advice:
+            line = redact_line(shlex.join(words))
+            mistakes.append(Mistake(EXTRA_ARGS, line, advice, EXTRA_EXAMPLE))
+            return {}
+        return {name: text(value) for name, value in values.items()}
+
+    def _parse_extra(self, words: Sequence[str]) -> dict[str, Any]:
+        """Parse command line words, and return the values of the options among them.
+
+        Raises:
+            ValueError: the parser refuses the words, or one of them makes no sense in a worker.
+        """
+        by_flag = self._parser._option_string_actions.items()
+        denied = {flag for flag, action in by_flag if action.dest in DENIED}
+        flags = {word.partition("=")[0].replace("_", "-") for word in words}
+        # Before the parser acts on them: it prints help, and reads the file of --config.
+        if refused := flags & {*denied, "--config"}:
+            raise ValueError(f"a worker does not take {', '.join(sorted(refused))}")
+        unset = object()
+        dests = {option.action.dest: unset for option in self._options.values()}
+        parsed = vars(self._parser.parse_args([*words], argparse.Namespace(**dests)))
+        if parsed["model_tag"]:
+            raise ValueError(f"unrecognized arguments: {parsed['model_tag']}")
+        return {dest.upper(): parsed[dest] for dest in dests if parsed[dest] is not unset}
+
+    def _refusal(self, refused: Exception) -> str:
+        """Return the parser's message, with what is accepted by the option that it names."""
+        named = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(refused))
+        for option in self._options.values():
+            if named and named[1] in option.action.option_strings:
+                return f"{named[1]}: {option.advice(why(refused), '')}"
+        message, unknown, rest = str(refused).partition("unrecognized arguments: ")
+        if not unknown:
+            return why(refused) or message
+        names = re.findall(r"--([\w-]+)", rest)
+        gone = {name: removed(name.replace("-", "_").upper()) for name in names}
+        since = [f"--{name}: {reason}" for name, reason in gone.items() if reason]
+        return "; ".join([unknown + redact_line(rest), *since])

@@ -26,17 +26,6 @@ from worker.settings.values import is_directory, redact, unfit
 # In place of a parser's name: the one that suits the model.
 AUTO = "auto"
 
-# Options that have no effect unless another one is set.
-NEEDS = {
-    "FULLY_SHARDED_LORAS": "ENABLE_LORA",
-    "LORA_DTYPE": "ENABLE_LORA",
-    "MAX_CPU_LORAS": "ENABLE_LORA",
-    "MAX_LORAS": "ENABLE_LORA",
-    "MAX_LORA_RANK": "ENABLE_LORA",
-    "TOOL_CALL_PARSER": "ENABLE_AUTO_TOOL_CHOICE",
-}
-
-
 # Options whose product is the number of GPUs that an engine runs on.
 _SIZES = (
     "TENSOR_PARALLEL_SIZE",
@@ -44,15 +33,6 @@ _SIZES = (
     "DATA_PARALLEL_SIZE",
     "PREFILL_CONTEXT_PARALLEL_SIZE",
 )
-
-
-def idle(arguments: EngineArguments) -> dict[str, str]:
-    """Return the reasons why options have no effect next to others, by the settings' names."""
-    return {
-        arguments.prefix + name: f"it needs {arguments.prefix}{needed}"
-        for name, needed in NEEDS.items()
-        if not getattr(arguments.vllm, needed.lower())
-    }
 
 
 def parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:

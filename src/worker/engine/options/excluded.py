@@ -44,3 +44,13 @@ IDLE = dict.fromkeys(
     """.split(),
     "vLLM itself ignores it",
 )
+
+# Options that have no effect unless another one is set.
+NEEDS = {
+    "FULLY_SHARDED_LORAS": "ENABLE_LORA",
+    "LORA_DTYPE": "ENABLE_LORA",
+    "MAX_CPU_LORAS": "ENABLE_LORA",
+    "MAX_LORAS": "ENABLE_LORA",
+    "MAX_LORA_RANK": "ENABLE_LORA",
+    "TOOL_CALL_PARSER": "ENABLE_AUTO_TOOL_CHOICE",
+}
