@@ -87,6 +87,8 @@ def test_a_setting_of_an_embedder_has_an_effect_or_warns(name: str, value: str, 
         ({"SEED": "x"}, ["SWAP_SPACE"]),
         # With a mistake of the worker's own settings vLLM's options are still checked together.
         ({"MODEL_NAME": ""}, ["MAX_LORAS", "SWAP_SPACE"]),
+        # An embedder whose name is wrong is still one.
+        ({"EMBEDDING_MODEL": "a b", "EMBEDDING_SEED": "1"}, ["MAX_LORAS", "SWAP_SPACE"]),
     ],
     ids=str,
 )

@@ -217,12 +217,12 @@ class Names:
     own: frozenset[str]
     options: frozenset[str]
     idle: Mapping[str, str]
-    variables: frozenset[str] = frozenset()
+    variables: frozenset[str]
 
     @cached_property
     def settings(self) -> set[str]:
         """Names of all settings, in any spelling."""
-        return {*self._of_engines, *self._embedders, *OPPOSITES, *self.own}
+        return {*self._of_engines, *self._of_embedders, *OPPOSITES, *self.own}
 
     @cached_property
     def _of_engines(self) -> set[str]:
@@ -230,34 +230,42 @@ class Names:
         return {*self.options, *SPELLINGS, *SPECULATIVE} - self.own | ALIASES.keys()
 
     @cached_property
-    def _embedders(self) -> set[str]:
+    def _of_embedders(self) -> set[str]:
         return {EMBEDDER + name for name in self._of_engines}
 
-    def without_effect(self, given: Iterable[str]) -> list[str]:
-        """Warn of variables that look like settings but have no effect, with what to set instead.
+    def check(
+        self, written: Iterable[str], in_files: Iterable[str] = ()
+    ) -> tuple[list[Mistake], list[tuple[str, str]]]:
+        """Find names that are no settings, and settings that have no effect.
 
         Args:
-            given: the names of variables that are set.
-        """
-        given = set(given)
-        warnings = [f"{name} has no effect: {self.idle[name]}" for name in given & self.idle.keys()]
-        if f"{EMBEDDER}MODEL_NAME" not in map(canonical, given):
-            unused = self._embedders & given
-            warnings += [f"{name} has no effect without {EMBEDDER}MODEL_NAME" for name in unused]
-        known = self.settings.union(FOR_LIBRARIES, self.variables, self.idle, FOREIGN)
-        warnings += filter(None, map(self._unknown, given - known))
-        return sorted(warnings)
+            written: the names of all variables that are set, as they are spelled.
+            in_files: the canonical names of those that files set.
 
-    def _unknown(self, name: str) -> str | None:
-        """Return a warning of an unknown variable; None if it has nothing to do with the worker."""
+        Returns:
+            Mistakes in files, and warnings, each with the name that it is about.
+        """
+        given = set(written)
+        found = {name: f"has no effect: {self.idle[name]}" for name in given & self.idle.keys()}
+        if f"{EMBEDDER}MODEL_NAME" not in map(canonical, given):
+            reason = f"has no effect without {EMBEDDER}MODEL_NAME"
+            found |= dict.fromkeys(self._of_embedders & given, reason)
+        for name in given - self.settings.union(FOR_LIBRARIES, self.variables, self.idle, FOREIGN):
+            if reason := self._unknown(name):
+                found[name] = reason
+        warnings = [(name, f"{name} {reason}") for name, reason in sorted(found.items())]
+        return [*self._unknown_in_files(in_files)], warnings
+
+    def _unknown(self, name: str) -> str:
+        """Say what is wrong with an unknown variable; blank if it is none of the worker's."""
         bare = name.removeprefix(EMBEDDER)
         upper = name.strip("-").replace("-", "_").upper()
         if bare != name and bare in self.own:
-            return f"{name} has no effect: {bare} holds for both engines"
+            return f"has no effect: {bare} holds for both engines"
         if why := removed(bare) or removed(name.removeprefix("VLLM_")):
-            return f"{name} has no effect: {why}"
+            return f"has no effect: {why}"
         if first := history.first_release("options", bare):
-            return f"{name} has no effect: vLLM has it from {first} on"
+            return f"has no effect: vLLM has it from {first} on"
         # Other variables of libraries resemble many names that are not settings.
         libraries = {
             variable
@@ -265,9 +273,9 @@ class Names:
             if variable.startswith(_PREFIXES)
         }
         right = upper if upper in self.settings else meant(name, self.settings | libraries)
-        return right and f"{name} is not a setting: did you mean {right}?"
+        return f"is not a setting: did you mean {right}?" if right else ""
 
-    def unknown_in_files(self, names: Iterable[str]) -> Iterator[Mistake]:
+    def _unknown_in_files(self, names: Iterable[str]) -> Iterator[Mistake]:
         """Check the names that files set: unlike the environment, a file is for the worker only."""
         known = {*self.own, *self.options, *ALIASES, *SPECULATIVE}
         known |= {EMBEDDER + name for name in known} | FOREIGN | self.idle.keys()

@@ -5,7 +5,7 @@
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -123,9 +123,12 @@ def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:
     with phase("settings"):
         engines = _engines(given, options, mistakes)
         names = _names(bootstrap, options, engines)
-        mistakes += names.unknown_in_files(given.files)
-    mistakes = [*bootstrap.mistakes, *map(given.as_written, mistakes)]
-    warnings = _warnings(given, names, engines, mistakes)
+        extra = {name for engine in engines for name in engine.extra}
+        unknown, unused = names.check({*given.written.values(), *extra}, given.files)
+    mistakes = [*bootstrap.mistakes, *map(given.as_written, mistakes + unknown)]
+    wrong = {mistake.name for mistake in mistakes}
+    warnings = [warning for name, warning in unused if name not in wrong]
+    warnings += _misleading(given, extra)
     if mistakes or bootstrap.settings is None:
         raise SettingsError(mistakes, warnings)
     main, *embedder = (replace(engine, written=given.written) for engine in engines)
@@ -214,18 +217,12 @@ def _names(bootstrap: Bootstrap, options: "Options", engines: Sequence[EngineArg
     return Names(OWN, options.names, idle, options.variables)
 
 
-def _warnings(
-    given: Given, names: Names, engines: Sequence[EngineArguments], mistakes: Sequence[Mistake]
-) -> list[str]:
-    """Warn of what has no effect, or another one than it seems to."""
-    wrong = {mistake.name for mistake in mistakes}
-    extra = {name for arguments in engines for name in arguments.extra}
-    warnings = names.without_effect({*given.written.values(), *extra} - wrong)
+def _misleading(given: Given, extra: Collection[str]) -> Iterator[str]:
+    """Warn of values that mean something else than they seem to."""
     for name in sorted(given.values.keys() & OWN):
         value = given.values[name]
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-            warnings.append(f"{given.written[name]} stands in quotes, which are part of the value")
+            yield f"{given.written[name]} stands in quotes, which are part of the value"
     if "DISABLE_LOG_STATS" in extra:
         flag = "--disable-log-stats"
-        warnings.append(f"{flag} in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS")
-    return warnings
+        yield f"{flag} in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS"
