@@ -3,7 +3,7 @@
 import math
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from worker.engine.machine import Machine
@@ -21,6 +21,10 @@ SHARE = "GPU_MEMORY_UTILIZATION"
 GPU_SHARE = 0.95
 EMBEDDER_SHARE = 0.1
 SHARES = {"": GPU_SHARE, EMBEDDER: EMBEDDER_SHARE}
+
+# Options whose product is the number of GPUs that an engine runs on.
+OTHER_SIZES = ("PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE", "PREFILL_CONTEXT_PARALLEL_SIZE")
+SIZES = ("TENSOR_PARALLEL_SIZE", *OTHER_SIZES)
 
 # By its name, since it is vLLM that imports it.
 CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
@@ -105,7 +109,7 @@ def _for_cpu(given: Mapping[str, str]) -> list[Default]:
         Default("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
         Default("WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own dies of a seed with a long prompt"),
     ]
-    if _other_parallelism(given) == 1 == _size(given, "TENSOR_PARALLEL_SIZE"):
+    if _gpus_needed(given, SIZES) == 1:
         reason = "one process starts fastest"
         defaults.append(Default("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
     return defaults
@@ -115,17 +119,12 @@ def _for_gpus(given: Mapping[str, str], gpus: int, share: float) -> list[Default
     reason = "the worker has the GPU for itself"
     defaults = [Default(SHARE, f"{share:g}", reason)]
     if gpus > 1:
-        size = max(1, gpus // _other_parallelism(given))
+        size = max(1, gpus // _gpus_needed(given, OTHER_SIZES))
         defaults.append(Default("TENSOR_PARALLEL_SIZE", str(size), f"{gpus} GPUs are there"))
     return defaults
 
 
-def _other_parallelism(given: Mapping[str, str]) -> int:
-    """Return how many GPUs each part of a model needs without tensor parallelism."""
-    names = ("PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE", "PREFILL_CONTEXT_PARALLEL_SIZE")
-    return math.prod(_size(given, name) for name in names)
-
-
-def _size(given: Mapping[str, str], name: str) -> int:
-    value = given.get(name, "1")
-    return max(1, int(value)) if value.isdecimal() else 1
+def _gpus_needed(given: Mapping[str, str], sizes: Sequence[str]) -> int:
+    """Return how many GPUs an engine needs by some of its sizes; unset and other ones are 1."""
+    values = (given.get(name, "") for name in sizes)
+    return math.prod(max(1, int(value)) for value in values if value.isdecimal())

@@ -16,6 +16,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
+from worker.engine.options.automatic import SIZES
 from worker.engine.options.option import one_of
 from worker.engine.seam.locations import find
 from worker.engine.seam.translation import START_ERRORS
@@ -25,14 +26,6 @@ from worker.settings.values import is_directory, redact, unfit
 
 # In place of a parser's name: the one that suits the model.
 AUTO = "auto"
-
-# Options whose product is the number of GPUs that an engine runs on.
-_SIZES = (
-    "TENSOR_PARALLEL_SIZE",
-    "PIPELINE_PARALLEL_SIZE",
-    "DATA_PARALLEL_SIZE",
-    "PREFILL_CONTEXT_PARALLEL_SIZE",
-)
 
 
 def parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
@@ -91,9 +84,22 @@ def directories(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
 
 
 def chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that the chat template compiles."""
+    """Check that the chat template is one, or the path of one, and compiles."""
     template = arguments.vllm.chat_template
-    if template and (reason := broken(template)):
+    if not template:
+        return
+    reason = ""
+    try:
+        if not _inline(template) and not Path(template).is_file():
+            reason = "neither the path of a file nor a Jinja template"
+        else:
+            # The same Jinja environment as for a conversation.
+            render_jinja_template(conversations=[], chat_template=text_of(template))
+    except jinja2.TemplateSyntaxError as error:
+        reason = f"no Jinja template: {error.message}, in line {error.lineno}"
+    except (OSError, UnicodeError) as error:
+        reason = f"can't be read: {error}"
+    if reason:
         beginning = template if len(template) < 80 else f"{template[:77]}..."
         yield Mistake("CHAT_TEMPLATE", beginning, reason)
 
@@ -113,7 +119,7 @@ def refused_by_vllm(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]
 
 def too_many_gpus(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
     """Check that the machine has as many GPUs as the engine is to run on."""
-    sizes = {name: getattr(arguments.vllm, name.lower()) for name in _SIZES}
+    sizes = {name: getattr(arguments.vllm, name.lower()) for name in SIZES}
     wanted, gpus = math.prod(sizes.values()), len(machine.gpus)
     if machine.cpu or wanted <= gpus:
         return
@@ -136,17 +142,3 @@ def text_of(template: str) -> str:
 
 def _inline(template: str) -> bool:
     return any(sign in template for sign in "{\n")
-
-
-def broken(template: str) -> str | None:
-    """Return what is wrong with a chat template, or with the path of one; None if it compiles."""
-    try:
-        if not _inline(template) and not Path(template).is_file():
-            return "neither the path of a file nor a Jinja template"
-        # The same Jinja environment as for a conversation.
-        render_jinja_template(conversations=[], chat_template=text_of(template))
-    except jinja2.TemplateSyntaxError as error:
-        return f"no Jinja template: {error.message}, in line {error.lineno}"
-    except (OSError, UnicodeError) as error:
-        return f"can't be read: {error}"
-    return None

@@ -1,6 +1,7 @@
 """What vLLM's parser and configuration classes declare for an option: type, choices, bounds."""
 
 import argparse
+import contextlib
 import enum
 import functools
 import importlib.metadata
@@ -27,21 +28,14 @@ def kind_of(action: argparse.Action) -> str:
         return "list"
     if action.choices:
         return "text"
+    convert: Any = action.type or str
     probes = (("{}", "json", object), ("1k", "size", int), ("0.5", "number", float))
     for probe, kind, made in (*probes, ("1", "integer", int)):
-        converted = _converted(action, probe)
-        if isinstance(converted, made) and not isinstance(converted, str | list | None):
-            return kind
+        with contextlib.suppress(ValueError, TypeError, argparse.ArgumentTypeError):
+            converted = convert(probe)
+            if isinstance(converted, made) and not isinstance(converted, str | list | None):
+                return kind
     return "text"
-
-
-def _converted(action: argparse.Action, probe: str) -> Any:
-    """Convert a text as an option does; None if it refuses the text."""
-    convert: Any = action.type or str
-    try:
-        return convert(probe)
-    except (ValueError, TypeError, argparse.ArgumentTypeError):
-        return None
 
 
 def literals(annotation: Any) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from worker.settings.names import FOREIGN
 
 _NO_SOCKET = "vLLM's server runs inside the worker, without a socket of its own"
-_ONE_MACHINE = "a worker is one machine"
 
 # Options that make no sense in a worker, and why.
 REFUSED = dict.fromkeys(
@@ -18,7 +17,7 @@ REFUSED = dict.fromkeys(
     data_parallel_rpc_port data_parallel_start_rank data_parallel_supervisor_port master_addr
     master_port nnodes node_rank
     """.split(),
-    _ONE_MACHINE,
+    "a worker is one machine",
 )
 # Secrets that vLLM must not get: HF_TOKEN reaches the hub's library through the environment, and
 # SERVE_API_KEY replaces api_key.

@@ -59,6 +59,8 @@ class Option:
         self.config = config
         self.kind = kind_of(action)
         self._field = field_of(config, action.dest)
+        # The limits of a number, by pydantic's names for them.
+        self.bounds = bounds_of(self._field)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -72,11 +74,6 @@ class Option:
         return tuple(literals(self._field.annotation)) if self._field else ()
 
     @property
-    def bounds(self) -> dict[str, float]:
-        """The limits of a number, by pydantic's names for them."""
-        return bounds_of(self._field)
-
-    @property
     def default(self) -> str:
         """vLLM's default as an operator would write it; blank if it has none."""
         value = self.action.default
@@ -84,14 +81,6 @@ class Option:
             return ""
         value = getattr(value, "value", value)
         return text(value) if isinstance(value, bool | int | float | str | list) else ""
-
-    def accepted(self, instead: str = "") -> str:
-        """Return what is accepted, in words; after the choice that ``instead`` was meant to be."""
-        if self.name == "LORA_MODULES":
-            return 'name=path, or a JSON list of objects with "name" and "path"'
-        if self.choices:
-            return one_of(self.choices, instead)
-        return in_words(self.kind, self.bounds)
 
     @property
     def example(self) -> str | None:
@@ -112,7 +101,12 @@ class Option:
             reason: why the value was refused (``why``).
             value: what was refused.
         """
-        return "; ".join(filter(None, (reason, self.accepted(value))))
+        accepted = in_words(self.kind, self.bounds)
+        if self.name == "LORA_MODULES":
+            accepted = 'name=path, or a JSON list of objects with "name" and "path"'
+        elif self.choices:
+            accepted = one_of(self.choices, value)
+        return f"{reason}; {accepted}" if reason else accepted
 
     def words(self, value: str) -> Iterator[str]:
         """Yield the command line words that set the option.
@@ -121,7 +115,10 @@ class Option:
             ValueError: the value has no such form.
         """
         if self.kind == "boolean":
-            yield from self._switch(boolean(value))
+            if boolean(value):
+                yield self.flag
+            elif isinstance(self.action, argparse.BooleanOptionalAction):
+                yield self.flag.replace("--", "--no-", 1)
         elif self.kind == "list":
             yield self.flag
             yield from adapters(value) if self.name == "LORA_MODULES" else items(value)
@@ -192,12 +189,6 @@ class Option:
             reason += "; use a model that is quantized otherwise, which its own files tell vLLM"
         return reason
 
-    def _switch(self, wanted: bool) -> Iterator[str]:
-        if wanted:
-            yield self.flag
-        elif isinstance(self.action, argparse.BooleanOptionalAction):
-            yield self.flag.replace("--", "--no-", 1)
-
     def _object(self, value: str) -> str:
         """Return the JSON text of an object, which may be written as pairs.
 
@@ -240,7 +231,8 @@ def one_of(choices: Sequence[str], instead: str) -> str:
 
 
 def why(error: BaseException) -> str:
-    """Return why the parser refused a value; blank if the message says no more than ``accepted``.
+    """Return why the parser refused a value; blank if the message says no more than
+    ``Option.advice`` adds.
 
     Args:
         error: raised by the parser, or by ``Option.words`` or ``Option.check``.
