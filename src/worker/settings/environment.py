@@ -125,9 +125,9 @@ def trainers_environ(*, wandb: bool) -> dict[str, str]:
     return environ
 
 
-def first_gpu(environ: Mapping[str, str] = os.environ) -> str | None:
+def first_gpu() -> str | None:
     """Return the number or the id of a process's first GPU; None: it is the machine's first."""
-    return environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or None
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or None
 
 
 def export(
@@ -139,9 +139,9 @@ def export(
     return left_open
 
 
-def overwrite(name: str, value: str, environ: MutableMapping[str, str] = os.environ) -> None:
+def overwrite(name: str, value: str) -> None:
     """Write a variable even if it is set: for those that vLLM itself changes."""
-    environ[name] = value
+    os.environ[name] = value
 
 
 def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -149,9 +149,9 @@ def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
     return bool(environ.get(name, "").strip())
 
 
-def queue_around(environ: Mapping[str, str] = os.environ) -> bool:
+def queue_around() -> bool:
     """True if the environment tells the SDK where to take jobs, and it will."""
-    return "RUNPOD_WEBHOOK_GET_JOB" in environ and not _realtime(environ)
+    return "RUNPOD_WEBHOOK_GET_JOB" in os.environ and not _realtime(os.environ)
 
 
 def platform_around(environ: Mapping[str, str] = os.environ) -> bool:
@@ -163,9 +163,9 @@ def _realtime(environ: Mapping[str, str]) -> bool:
     return environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
 
 
-def log_format(environ: Mapping[str, str] = os.environ) -> str:
+def log_format() -> str:
     """Return the format of the log, which is needed before settings are read; blank if unset."""
-    return environ.get("LOG_FORMAT", "").strip()
+    return os.environ.get("LOG_FORMAT", "").strip()
 
 
 def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:

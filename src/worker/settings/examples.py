@@ -77,5 +77,5 @@ EXAMPLES = {
 
 
 def example(name: str) -> str | None:
-    """Return the example of a setting, by any of its names; None where that of its type will do."""
+    """Return the example of a setting, by any of its names; None if that of its type is enough."""
     return EXAMPLES.get(canonical(name))

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 RECORD = Path(__file__).with_name("history.json")
 
@@ -41,12 +41,11 @@ def removal(kind: Kind, name: str) -> Removal | None:
 
 def first_release(kind: Literal["options", "architectures"], name: str) -> str | None:
     """Return the first release seen with an option or an architecture that older ones lack."""
-    first: str | None = record()["added"][kind].get(name)
-    return first
+    return record()["added"][kind].get(name)
 
 
 @cache
-def record() -> dict[str, Any]:
+def record() -> dict[str, dict[str, dict[str, str]]]:
     """Read the record: ``removed`` ("LAST FIRST_WITHOUT") and ``added`` ("FIRST"), by kind."""
-    content: dict[str, Any] = json.loads(RECORD.read_text())
+    content: dict[str, dict[str, dict[str, str]]] = json.loads(RECORD.read_text())
     return content

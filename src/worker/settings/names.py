@@ -54,7 +54,6 @@ _RAY = "set DISTRIBUTED_EXECUTOR_BACKEND=ray"
 _POOL = "RENDERER_NUM_WORKERS is the number of threads that tokenize"
 _PROMPT_ADAPTERS = "prompt adapters have gone from vLLM; adapters are LoRAs (ENABLE_LORA)"
 _SPECULATIVE = "set it in SPECULATIVE_CONFIG"
-_NO_SERVER = "the engine runs inside the worker, and there is no server to reach"
 _BUILD = "the image is built with one version of each library, which vLLM's release decides"
 
 # Settings that are accepted without effect, and what replaces them.
@@ -114,7 +113,7 @@ REMOVED = {
     "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_ALPHA": _SPECULATIVE,
     "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_THRESHOLD": _SPECULATIVE,
     "USE_V2_BLOCK_MANAGER": _SCHEDULER,
-    "VLLM_BASE_URL": _NO_SERVER,
+    "VLLM_BASE_URL": "the engine runs inside the worker, and there is no server to reach",
     "VLLM_NIGHTLY": _BUILD,
     "VLLM_USE_V1": "vLLM has one engine left, which it chose",
     "VLLM_STARTUP_TIMEOUT": "VLLM_ENGINE_READY_TIMEOUT_S bounds the start of the engine",
@@ -234,7 +233,7 @@ class Names:
         return {EMBEDDER + name for name in self._of_engines}
 
     def check(
-        self, written: Iterable[str], in_files: Iterable[str] = ()
+        self, written: Iterable[str], in_files: Iterable[str]
     ) -> tuple[list[Mistake], list[tuple[str, str]]]:
         """Find names that are no settings, and settings that have no effect.
 

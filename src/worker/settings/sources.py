@@ -108,8 +108,11 @@ def gather(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
     written: dict[str, str] = {}
     files: dict[str, Path] = {}
     extra: tuple[str, ...] = ()
-    with collected(mistakes):
-        extra = _words(environ.get(EXTRA_ARGS, ""))
+    line = environ.get(EXTRA_ARGS, "")
+    try:
+        extra = tuple(shlex.split(line))
+    except ValueError as error:
+        mistakes.append(Mistake(EXTRA_ARGS, redact_line(line), str(error), EXTRA_EXAMPLE))
     for source, variables in _sources(environ, extra, baked, mistakes):
         for name, (spelling, value) in _by_canonical_name(variables, mistakes).items():
             values[name], written[name] = value, spelling
@@ -117,8 +120,7 @@ def gather(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
             if source:
                 files[name] = source
     for prefix in ("", EMBEDDER):
-        with collected(mistakes):
-            _join_speculative(prefix, values, written)
+        mistakes += _join_speculative(prefix, values, written)
     return Given(values, written, files, extra, tuple(mistakes))
 
 
@@ -243,31 +245,21 @@ def _by_canonical_name(
     return renamed
 
 
-def _words(line: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(line))
-    except ValueError as error:
-        mistake = Mistake(EXTRA_ARGS, redact_line(line), str(error), EXTRA_EXAMPLE)
-        raise SettingsError([mistake]) from None
-
-
-def _join_speculative(prefix: str, values: dict[str, str], written: dict[str, str]) -> None:
+def _join_speculative(
+    prefix: str, values: dict[str, str], written: dict[str, str]
+) -> list[Mistake]:
     """Replace the variables of speculative decoding by one SPECULATIVE_CONFIG.
 
-    Raises:
-        SettingsError: it is set, too.
+    Returns:
+        Mistakes, if that is set, too.
     """
     whole = f"{prefix}SPECULATIVE_CONFIG"
     parts = {f"{prefix}{name}": key for name, key in SPECULATIVE.items()}
     given = {name: values.pop(name) for name in parts if name in values}
-    if not given:
-        return
-    if whole in values:
-        raise SettingsError(
-            [
-                Mistake(name, value, f"{whole} is given, too: set it in there")
-                for name, value in given.items()
-            ]
-        )
-    written[whole] = ", ".join(given)
-    values[whole] = json.dumps({parts[name]: scalar(value) for name, value in given.items()})
+    if given and whole in values:
+        advice = f"{whole} is given, too: set it in there"
+        return [Mistake(name, value, advice) for name, value in given.items()]
+    if given:
+        written[whole] = ", ".join(given)
+        values[whole] = json.dumps({parts[name]: scalar(value) for name, value in given.items()})
+    return []
