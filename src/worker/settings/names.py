@@ -232,7 +232,7 @@ class Names:
     def _of_embedders(self) -> set[str]:
         return {EMBEDDER + name for name in self._of_engines}
 
-    def check(
+    def problems(
         self, written: Iterable[str], in_files: Iterable[str]
     ) -> tuple[list[Mistake], list[tuple[str, str]]]:
         """Find names that are no settings, and settings that have no effect.

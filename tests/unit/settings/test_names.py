@@ -27,7 +27,7 @@ OPTIONS = frozenset({"MODEL", "MAX_MODEL_LEN", "SEED", "TOKENIZER"})
 
 def warnings(*given: str, **idle: str) -> list[str]:
     names = Names(OWN, OPTIONS, idle, frozenset({"VLLM_LOGGING_LEVEL"}))
-    mistakes, found = names.check(given, ())
+    mistakes, found = names.problems(given, ())
     assert mistakes == []
     assert all(warning.startswith(f"{name} ") for name, warning in found)
     return [warning for _, warning in found]
@@ -75,7 +75,7 @@ def test_an_idle_setting_is_not_reported_as_misspelled_too() -> None:
         frozenset(), frozenset({"SSL_KEYFILES"}), {"SSL_KEYFILE": "no socket"}, frozenset()
     )
     warning = ("SSL_KEYFILE", "SSL_KEYFILE has no effect: no socket")
-    assert names.check(["SSL_KEYFILE"], ()) == ([], [warning])
+    assert names.problems(["SSL_KEYFILE"], ()) == ([], [warning])
 
 
 def test_removed_names_and_near_misses_are_not_settings_and_lead_to_one() -> None:

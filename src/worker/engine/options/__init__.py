@@ -143,26 +143,22 @@ class Options:
         """Check each value on its own, and return those of options that accept theirs."""
         right = {}
         for name, value in values.items():
-            if name in self._options and (name, value) not in UNSET:
-                if mistake := self._mistake(name, value):
-                    mistakes.append(mistake)
-                else:
-                    right[name] = value
+            if name not in self._options or (name, value) in UNSET:
+                continue
+            option = self._options[name]
+            try:
+                parsed = self._parser.parse_args([*option.words(value)])
+                option.check(value, getattr(parsed, option.action.dest))
+            except WRONG as refused:
+                pairs = option.kind == "json" and "=" in value
+                redacted = "{...}" if pairs else redact(value)
+                # vLLM's message may repeat the value, as given or as it wrote it anew.
+                reason = re.sub(r"\{.*\}", "{...}", why(refused).replace(value, redacted))
+                advice = option.advice(reason, value)
+                mistakes.append(Mistake(name, redacted, advice, option.example))
+            else:
+                right[name] = value
         return right
-
-    def _mistake(self, name: str, value: str) -> Mistake | None:
-        """Return what vLLM accepts for an option, if it does not accept this value."""
-        option = self._options[name]
-        try:
-            options = self._parser.parse_args([*option.words(value)])
-            option.check(value, getattr(options, option.action.dest))
-        except WRONG as refused:
-            pairs = option.kind == "json" and "=" in value
-            redacted = "{...}" if pairs else redact(value)
-            # vLLM's message may repeat the value, as given or as it wrote it anew.
-            reason = re.sub(r"\{.*\}", "{...}", why(refused).replace(value, redacted))
-            return Mistake(name, redacted, option.advice(reason, value), option.example)
-        return None
 
     def _from_extra(self, words: Sequence[str], mistakes: list[Mistake]) -> dict[str, str]:
         """Return the options that VLLM_EXTRA_ARGS sets, as text; none if there is a mistake in it.

@@ -19,11 +19,9 @@ REFUSED = dict.fromkeys(
     """.split(),
     "a worker is one machine",
 )
-# Secrets that vLLM must not get: HF_TOKEN reaches the hub's library through the environment, and
-# SERVE_API_KEY replaces api_key.
-SECRETS = frozenset({"api_key", "hf_token"})
-# All options that are not settings.
-DENIED = {name.lower() for name in FOREIGN} | REFUSED.keys() | SECRETS
+# All options that are not settings. Two are secrets that vLLM must not get: HF_TOKEN reaches the
+# hub's library through the environment, and SERVE_API_KEY replaces api_key.
+DENIED = {name.lower() for name in FOREIGN} | REFUSED.keys() | {"api_key", "hf_token"}
 
 # Options that vLLM's parser accepts but that nothing reads, in a worker or at all, and why.
 IDLE = dict.fromkeys(
