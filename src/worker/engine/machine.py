@@ -45,7 +45,7 @@ def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
     """Let vLLM make configurations by no rule for CPUs, but as on a GPU that is not here.
 
     Args:
-        gpu: what vLLM is told of the device.
+        gpu: the device that vLLM sees.
         cuda: let vLLM take its platform for CUDA's, too. Modules that are imported then would look
             for kernels that are not here.
     """
@@ -53,22 +53,22 @@ def as_on(gpu: Gpu, *, cuda: bool = False) -> Iterator[None]:
 
     platform = find("current_platform")
     own, base = type(platform), vars(interface.Platform)
-    told: dict[str, Any] = {name: base[name] for name in _OF_ALL_DEVICES}
-    told |= {
+    replaced: dict[str, Any] = {name: base[name] for name in _OF_ALL_DEVICES}
+    replaced |= {
         _STANDS_FOR_GPU: True,
         "get_device_name": staticmethod(lambda *_: gpu.name),
         "get_device_total_memory": staticmethod(lambda *_: gpu.memory),
     }
     if cuda:
         capability = interface.DeviceCapability(*divmod(gpu.capability, 10))
-        told |= {
+        replaced |= {
             "_enum": interface.PlatformEnum.CUDA,
             # The settings' check counts the GPUs.
             "device_count": staticmethod(lambda: sys.maxsize),
             "get_device_capability": staticmethod(lambda **_: capability),
         }
     # All modules of vLLM's have the same object.
-    with PLATFORM.replaced(platform, type(own.__name__, (own,), told)):
+    with PLATFORM.replaced(platform, type(own.__name__, (own,), replaced)):
         yield
 
 
@@ -87,30 +87,11 @@ def cpu_memory() -> int:
     return int(min(memory_limit(), node.total_memory))
 
 
-def check_driver(driver: int, image: str, name: str = "") -> None:
-    """Check that a driver is new enough for the image's CUDA.
+def _check_driver() -> None:
+    """Check that the driver is new enough for the image's CUDA.
 
-    Within one major version of CUDA an older driver runs what a newer toolkit has built.
-
-    Args:
-        driver: newest CUDA that it runs, as NVML counts: 12080 is 12.8.
-        image: CUDA that torch was built with, "13.0".
-        name: the driver's version.
-
-    Raises:
-        MachineUnfit: it is too old.
-    """
-    major, minor = driver // 1000, driver % 1000 // 10
-    if major < int(image.partition(".")[0]):
-        raise MachineUnfit(
-            f"The GPU's driver {name} runs CUDA up to {major}.{minor}, and this image is built for "
-            f"CUDA {image}: choose CUDA {image} or later for the endpoint's machines, or an image "
-            "for an older CUDA"
-        )
-
-
-def _look_at_driver() -> None:
-    """Ask NVML, so that no CUDA context is created.
+    Within one major version of CUDA an older driver runs what a newer toolkit has built. NVML is
+    asked, so that no CUDA context is created.
 
     Raises:
         MachineUnfit: the driver is too old.
@@ -129,10 +110,18 @@ def _look_at_driver() -> None:
     except nvml.NVMLError:
         # Some GPUs have none. If it is broken, vLLM finds no GPU.
         return
-    check_driver(newest, torch.version.cuda or "0", name)
+    # NVML counts so: 12080 is 12.8.
+    major, minor = newest // 1000, newest % 1000 // 10
+    image = torch.version.cuda or "0"
+    if major < int(image.partition(".")[0]):
+        raise MachineUnfit(
+            f"The GPU's driver {name} runs CUDA up to {major}.{minor}, and this image is built for "
+            f"CUDA {image}: choose CUDA {image} or later for the endpoint's machines, or an image "
+            "for an older CUDA"
+        )
 
 
-def _look_at_library() -> None:
+def _check_library() -> None:
     """Load what the compiled part of vLLM's CPU build needs, for vLLM itself goes on without it.
 
     Raises:
@@ -157,11 +146,11 @@ def this_machine() -> Machine:
     if platform.is_unspecified():
         raise MachineUnfit("vLLM finds no GPU on this machine, and is not its CPU build")
     if platform.is_cpu():
-        _look_at_library()
+        _check_library()
         return Machine(cpu=True)
     # Not the driver of another maker's GPUs.
     if platform.is_cuda():
-        _look_at_driver()
+        _check_driver()
     gpus = (
         Gpu(platform.get_device_name(number), platform.get_device_total_memory(number))
         for number in range(platform.device_count())

@@ -1,4 +1,4 @@
-"""Mistakes in settings: noted wherever they are found, and told all at once."""
+"""Mistakes in settings: collected where they are found, and reported together."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

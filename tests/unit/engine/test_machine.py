@@ -10,28 +10,37 @@ from vllm.model_executor.models import registry
 from vllm.third_party import pynvml
 
 from worker.engine import machine
-from worker.engine.machine import check_driver
 from worker.engine.seam.inspection import by_forks, forked
 from worker.engine.seam.patches import INSPECT
 from worker.errors import MachineUnfit
 
 
-@pytest.mark.parametrize(
-    ("driver", "image"), [(13000, "13.0"), (13010, "13.0"), (12080, "12.9"), (13000, "12.9")]
-)
-def test_a_driver_of_the_same_major_version_or_later_will_do(driver: int, image: str) -> None:
-    check_driver(driver, image)
-
-
-def test_an_older_driver_is_this_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def plant_driver(monkeypatch: pytest.MonkeyPatch, newest: int, image: str) -> list[str]:
+    """Plant a driver and torch's CUDA; the list gets the calls that begin and end a look."""
     calls = list[str]()
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("begun"))
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("ended"))
-    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: 12080)
+    monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: newest)
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "570.1")
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.version, "cuda", image)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("driver", "image"), [(13000, "13.0"), (13010, "13.0"), (12080, "12.9"), (13000, "12.9")]
+)
+def test_a_driver_of_the_same_major_version_or_later_will_do(
+    driver: int, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = plant_driver(monkeypatch, driver, image)
+    machine._check_driver()
+    assert calls == ["begun", "ended"]
+
+
+def test_an_older_driver_is_this_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = plant_driver(monkeypatch, 12080, "13.0")
     with pytest.raises(MachineUnfit, match=r"driver 570\.1 runs CUDA up to 12\.8.*for CUDA 13\.0"):
-        machine._look_at_driver()
+        machine._check_driver()
     assert calls == ["begun", "ended"]
 
 
@@ -40,7 +49,7 @@ def test_gpus_without_nvml_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
         raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
-    machine._look_at_driver()
+    machine._check_driver()
 
 
 def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
