@@ -63,6 +63,10 @@ def summary(arguments: EngineArguments, config: Any, wanted: Jobs, slots: int) -
     folder = Path(arguments.model_name)
     origin = str(folder.resolve()) if folder.is_dir() else arguments.origin or "the hub"
     tokens = (cache.num_gpu_blocks or 0) * (cache.block_size or 0)
+    jobs = jobs_at_once(wanted, slots)
+    concurrency = f"{jobs} jobs, {slots} in the engine"
+    if wanted == "auto":
+        concurrency = f"{jobs} jobs (auto: {slots} in the engine, {jobs - slots} waiting)"
     parts = {
         "model": ", ".join(arguments.vllm.served_model_name),
         "from": origin,
@@ -73,7 +77,7 @@ def summary(arguments: EngineArguments, config: Any, wanted: Jobs, slots: int) -
         "parallelism": f"tensor {parallel.tensor_parallel_size}, pipeline "
         f"{parallel.pipeline_parallel_size}, data {parallel.data_parallel_size}",
         "KV cache": f"{tokens} tokens" if tokens else None,
-        "concurrency": _concurrency(wanted, slots),
+        "concurrency": concurrency,
         "versions": ", ".join(_versions()),
     }
     return "; ".join(f"{name}: {value or 'none'}" for name, value in parts.items())
@@ -88,13 +92,6 @@ def defaults(arguments: EngineArguments) -> Iterator[Default]:
         yield Default("SERVED_MODEL_NAME", served[0], why)
     if "TOKENIZER" not in arguments.given and own_tokenizer:
         yield Default("TOKENIZER", served[-1], "the model's own")
-
-
-def _concurrency(wanted: Jobs, slots: int) -> str:
-    jobs = jobs_at_once(wanted, slots)
-    if wanted == "auto":
-        return f"{jobs} jobs (auto: {slots} in the engine, {jobs - slots} waiting)"
-    return f"{jobs} jobs, {slots} in the engine"
 
 
 def _versions() -> Iterator[str]:

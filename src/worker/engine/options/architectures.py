@@ -49,16 +49,15 @@ def registered(architectures: Sequence[str]) -> list[str]:
     That is a model of the same name, or the one that vLLM adapts to another task:
     ``LlamaForCausalLM`` for ``LlamaForSequenceClassification``.
     """
-    return [found for name in architectures if (found := _registered(name))]
-
-
-def _registered(architecture: str) -> str | None:
     own = find("ModelRegistry").get_supported_archs()
     suffixes = [suffix for suffix, _ in find("iter_architecture_defaults")()]
-    ending = next(filter(architecture.endswith, suffixes), "")
-    stem = architecture.removesuffix(ending)
-    names = [architecture, *(stem + suffix for suffix in suffixes if ending)]
-    return next((name for name in names if name in own), None)
+    found: list[str] = []
+    for architecture in architectures:
+        ending = next(filter(architecture.endswith, suffixes), "")
+        stem = architecture.removesuffix(ending)
+        names = [architecture, *(stem + suffix for suffix in suffixes if ending)]
+        found += [name for name in names if name in own][:1]
+    return found
 
 
 def knows_quantization(method: str) -> bool:
