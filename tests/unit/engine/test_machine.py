@@ -86,9 +86,3 @@ def test_vllm_looks_in_forks_during_the_block_only() -> None:
         assert getattr(registry, INSPECT.name)(os.getpid) != os.getpid()
         assert getattr(registry, INSPECT.name) is not own
     assert getattr(registry, INSPECT.name) is own
-
-
-def test_a_vllm_that_has_moved_the_name_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(registry, INSPECT.name)
-    with by_forks():
-        assert not hasattr(registry, INSPECT.name)

@@ -9,35 +9,33 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pkgutil import resolve_name
 from typing import Any
 
-from worker.children.with_parent import end_with
+from worker import children
 from worker.engine.seam.patches import INSPECT
 
 
 @contextlib.contextmanager
 def by_forks() -> Iterator[None]:
-    """Let vLLM look in forks during this block, while this process has one thread.
-
-    A vLLM that has moved the name goes on as it does without the worker, only slower.
-    """
+    """Let vLLM look in forks during this block, while this process has one thread."""
     registry = resolve_name(INSPECT.owner)
-    own = getattr(registry, INSPECT.name, None)
-    if own is None:
-        yield
-        return
+    own = getattr(registry, INSPECT.name)
     with INSPECT.replaced(registry, lambda look: forked(look, own)):
         yield
 
 
 def forked(look: Callable[[], Any], otherwise: Callable[[Callable[[], Any]], Any]) -> Any:
     """Return what a function returns in a fork; if it fails there, call it otherwise."""
-    context = multiprocessing.get_context("fork")
-    answers, answer = context.Pipe(duplex=False)
-    process = context.Process(target=_tell, args=(look, answer, os.getpid()))
-    process.start()
+    answers, answer = multiprocessing.Pipe(duplex=False)
+
+    def send() -> None:
+        # What goes wrong is printed by the next attempt.
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device of the kernel
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())
+        answer.send(look())
+
+    process = children.fork(send)
     # The only other one is the fork's: its end is the end of the pipe.
     answer.close()
     with answers:
@@ -47,12 +45,4 @@ def forked(look: Callable[[], Any], otherwise: Callable[[Callable[[], Any]], Any
             # vLLM's own way says why.
             return otherwise(look)
         finally:
-            process.join()
-
-
-def _tell(look: Callable[[], Any], answer: Connection, parent: int) -> None:
-    end_with(parent)
-    # What goes wrong is told by whoever tries it next.
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device of the kernel
-        os.dup2(nowhere.fileno(), sys.stderr.fileno())
-    answer.send(look())
+            os.waitpid(process, 0)
