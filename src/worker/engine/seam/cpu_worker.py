@@ -1,7 +1,5 @@
 """vLLM's worker for CPUs, mended in two places; vLLM imports it by its name, in a core."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,21 +26,15 @@ class CPUWorker(VllmCPUWorker):  # type: ignore[misc]  # Any
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Sample a token for each request of the step."""
-        with _for_kept_tokens(self.model_runner):
+        runner = self.model_runner
+        # vLLM's second runner, which needs Triton, samples without generators.
+        discards = getattr(runner, "discard_request_mask", None)
+        if discards is None:
             return super().sample_tokens(grammar_output)
-
-
-@contextlib.contextmanager
-def _for_kept_tokens(runner: Any) -> Iterator[None]:
-    """Take away the generators of requests whose token of this step is thrown away."""
-    # vLLM's second runner, which needs Triton, samples without generators.
-    discards = getattr(runner, "discard_request_mask", None)
-    if discards is None:
-        yield
-        return
-    generators = runner.input_batch.generators
-    idle = {row: generators.pop(row) for row in list(generators) if discards.np[row]}
-    try:
-        yield
-    finally:
-        generators.update(idle)
+        # Requests whose token of this step is thrown away sample without theirs.
+        generators = runner.input_batch.generators
+        idle = {row: generators.pop(row) for row in list(generators) if discards.np[row]}
+        try:
+            return super().sample_tokens(grammar_output)
+        finally:
+            generators.update(idle)

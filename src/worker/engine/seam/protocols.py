@@ -62,8 +62,7 @@ class Tokenizer(Protocol):
 class Renderer(Protocol):
     """Tokenizes prompts."""
 
-    @property
-    def tokenizer(self) -> Tokenizer | None: ...
+    tokenizer: Tokenizer | None
 
     async def render_cmpl_async(self, prompts: Any) -> Sequence[EngineInput]: ...
 
@@ -152,12 +151,8 @@ class Client(Protocol):
     engine_core: Connection
     # The task that passes the core's outputs on to requests, and its death; None before the first.
     output_handler: asyncio.Task[None] | None
-
-    @property
-    def renderer(self) -> Renderer: ...
-
-    @property
-    def errored(self) -> bool: ...
+    renderer: Renderer
+    errored: bool
 
     async def add_request(self, request_id: str, prompt: EngineInput, params: Any) -> Any: ...
 
