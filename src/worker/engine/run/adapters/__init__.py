@@ -17,8 +17,13 @@ from weakref import WeakValueDictionary
 from vllm.lora.request import LoRARequest as VllmLoRARequest
 
 from worker.engine.run.adapters.copies import Copies, fill
-from worker.engine.run.adapters.files import BrokenAdapter, Shapes, base_shapes, check_adapter
-from worker.engine.run.adapters.looks import Looks
+from worker.engine.run.adapters.files import (
+    BrokenAdapter,
+    Looks,
+    Shapes,
+    base_shapes,
+    check_adapter,
+)
 from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import Client, LoRARequest, Models
 from worker.engine.seam.translation import accepted, translated
@@ -222,7 +227,8 @@ class Adapters:
         path = self._copies.begin(name, size)
         request = _VolumeRequest(name, self._models.lora_id_counter.inc(1), str(path))
         self._copies.remove_after(request, path)
-        await asyncio.to_thread(self._copy, name, path)
+        await asyncio.to_thread(fill, path, self._root, name)
+        await asyncio.to_thread(self._check, path)
         try:
             with translated(self._client):
                 await self._client.add_lora(request)
@@ -241,7 +247,7 @@ class Adapters:
             BrokenAdapter: it is too large.
             RefusedByEngine: too many are on their way out.
         """
-        most = self._copies.room.size
+        most = self._copies.size
         if size > most:
             raise BrokenAdapter(f"it has {size:,} bytes, and this worker has room for {most:,}")
         while not self._copies.serve_also(size):
@@ -255,10 +261,6 @@ class Adapters:
             message = "Too many adapters are in use on this worker. Send the request again."
             status = HTTPStatus.SERVICE_UNAVAILABLE
             raise RefusedByEngine(message, status=status, param="model")
-
-    def _copy(self, name: str, path: Path) -> None:
-        fill(path, self._root, name)
-        self._check(path)
 
     def _check(self, path: Path, *, values: bool = True) -> None:
         config = self._client.vllm_config

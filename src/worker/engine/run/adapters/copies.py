@@ -6,8 +6,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 
@@ -24,18 +23,6 @@ GRACE_S = 60.0
 COPIES = "worker-adapters-"
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """How much there may be of adapters that are served."""
-
-    adapters: int
-    size: int  # bytes
-
-    def holds(self, sizes: Iterable[int]) -> bool:
-        given = list(sizes)
-        return len(given) <= self.adapters and sum(given) <= self.size
-
-
 class Copies:
     """The copies of one client's adapters; not for several threads, but for ``fill``.
 
@@ -43,30 +30,38 @@ class Copies:
     Copies on their way out may take as much room again as those that are served.
 
     Args:
-        room: for what is served; by default a thousand adapters, on a quarter of the free disk.
+        adapters: how many may be served at once.
+        size: the most bytes of those that are served; None: a quarter of the free disk.
     """
 
-    def __init__(self, room: Room | None = None) -> None:
-        self._given_room = room
+    def __init__(self, adapters: int = 1_000, size: int | None = None) -> None:
+        self._adapters = adapters
+        self._size = size
         self._sizes: dict[Path, int] = {}
         self._retired: set[Path] = set()
         self._unused: deque[tuple[float, Path]] = deque()
 
     @cached_property
-    def room(self) -> Room:
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-        return self._given_room or Room(1_000, free // 4)
+    def size(self) -> int:
+        """The most bytes of the adapters that are served."""
+        return self._size or shutil.disk_usage(tempfile.gettempdir()).free // 4
 
     def serve_also(self, size: int) -> bool:
         """Return whether an adapter of so many bytes can be served next to the others."""
         served = [kept for path, kept in self._sizes.items() if path not in self._retired]
-        return self.room.holds([*served, size])
+        return self._holds([*served, size])
 
     def hold_also(self, size: int) -> bool:
         """Return whether there is room for a copy, next to those that are on their way out."""
-        self._remove_unused()
-        twice = Room(2 * self.room.adapters, 2 * self.room.size)
-        return twice.holds([*self._sizes.values(), size])
+        while self._unused and time.monotonic() - self._unused[0][0] > GRACE_S:
+            _, path = self._unused.popleft()
+            shutil.rmtree(path, ignore_errors=True)
+            self._sizes.pop(path, None)
+            self._retired.discard(path)
+        return self._holds([*self._sizes.values(), size], times=2)
+
+    def _holds(self, sizes: Collection[int], times: int = 1) -> bool:
+        return len(sizes) <= times * self._adapters and sum(sizes) <= times * self.size
 
     def begin(self, name: str, size: int) -> Path:
         """Make the directory of a copy, and count it from now on."""
@@ -96,13 +91,6 @@ class Copies:
         path = Path(tempfile.mkdtemp(prefix=f"{COPIES}{os.getpid()}-"))
         weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
         return path
-
-    def _remove_unused(self) -> None:
-        while self._unused and time.monotonic() - self._unused[0][0] > GRACE_S:
-            _, path = self._unused.popleft()
-            shutil.rmtree(path, ignore_errors=True)
-            self._sizes.pop(path, None)
-            self._retired.discard(path)
 
 
 def fill(path: Path, root: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Checks of what the files of a LoRA adapter hold.
+"""Checks of what the files of a LoRA adapter hold, also of those that nobody has named yet.
 
 vLLM refuses some broken adapters itself. It loads others and then answers wrongly: it pads matrices
 that are too small with zeros, ignores a layer that the model does not have, and lets NaN spread to
@@ -6,9 +6,11 @@ other requests.
 """
 
 import contextlib
+import logging
 import re
+import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +22,9 @@ from vllm.config import LoRAConfig
 from vllm.lora.peft_helper import PEFTHelper
 
 from worker.engine.options.declared import fields_of, literals
-from worker.volume.adapters import CONFIG, WEIGHTS
+from worker.volume.adapters import CONFIG, WEIGHTS, Version, adapter_versions
+
+log = logging.getLogger(__name__)
 
 TENSOR = re.compile(r"(?:base_model\.model\.)?(.+)\.lora_(?:embedding_)?([AB])(?:\.weight)?")
 NUMBER = re.compile(r"\d+")
@@ -28,8 +32,14 @@ RANK = re.compile(r"rank (\d+) is greater than max_lora_rank")
 # safetensors' types with one weight in each number; others may pack several.
 FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
+# Adapters that are looked at for one listing: a look reads two files of the network volume. The
+# others count as sound until the next listing.
+MOST_LOOKS = 32
+
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
+# An adapter's version, and why it can't be loaded; None if no look has found a reason.
+Look = tuple[Version, str | None]
 
 
 class BrokenAdapter(ValueError):
@@ -208,3 +218,42 @@ def _check_fit(module: str, parts: Mapping[str, Shape], weight: Shape) -> None:
 
 def _size(shape: Shape) -> str:
     return " x ".join(map(str, shape))
+
+
+class Looks:
+    """What is known of each adapter, by name: its files are read once for each version of them.
+
+    Args:
+        root: has a directory for each adapter.
+        check: reads an adapter's configuration, and which weights it has; raises
+            ``BrokenAdapter``.
+    """
+
+    def __init__(self, root: Path, check: Callable[[Path], None]) -> None:
+        self._root = root
+        self._check = check
+        self._known: dict[str, Look] = {}
+        self._lock = threading.Lock()
+
+    def all(self) -> dict[str, Look]:
+        """Return the adapters that have all their files, sorted; call in a thread."""
+        with self._lock:
+            versions = adapter_versions(self._root)
+            found: dict[str, Look] = {name: (version, None) for name, version in versions.items()}
+            known = {
+                name: look for name, look in self._known.items() if versions.get(name) == look[0]
+            }
+            for name in [name for name in found if name not in known][:MOST_LOOKS]:
+                known[name] = versions[name], self._reason(name)
+            self._known = known
+            return found | {name: known[name] for name in found if name in known}
+
+    def _reason(self, name: str) -> str | None:
+        # What can't be read may be on its way, or gone: whoever names it learns more.
+        with contextlib.suppress(OSError):
+            try:
+                self._check(self._root / name)
+            except BrokenAdapter as broken:
+                log.warning("the adapter %s can't be loaded: %s", name, broken)
+                return str(broken)
+        return None

@@ -15,7 +15,6 @@ from worker.engine.run.adapters import Adapters
 from worker.engine.run.adapters.copies import (
     COPIES,
     Copies,
-    Room,
     fill,
     remove_copies_of_ended_processes,
 )
@@ -29,11 +28,11 @@ class Served:
 
     lora_resolvers = base_model_paths = ()
 
-    def __init__(self, adapter: Path, model: Path, room: Room) -> None:
+    def __init__(self, adapter: Path, model: Path, room: Copies) -> None:
         numbers = itertools.count(1)
         self.lora_requests: dict[str, Any] = {}
         self.lora_id_counter = SimpleNamespace(inc=lambda _: next(numbers))
-        self.copies = Copies(room)
+        self.copies = room
         fake = client(model)
         fake.add_lora = fake.remove_lora = self._accept
         fake.errored = False
@@ -62,7 +61,7 @@ def three(adapter: Path, model: Path) -> Path:
 
 
 async def test_the_least_recently_named_adapter_makes_room(three: Path, model: Path) -> None:
-    served = Served(three, model, Room(2, 10**9))
+    served = Served(three, model, Copies(2, 10**9))
     for name in ("a", "b", "a", "c"):
         assert (await served.get(name)).lora_name == name
     assert sorted(served.lora_requests) == ["a", "c"]
@@ -72,14 +71,14 @@ async def test_the_least_recently_named_adapter_makes_room(three: Path, model: P
 
 
 async def test_bytes_are_bounded_as_the_number_is(three: Path, model: Path) -> None:
-    served = Served(three, model, Room(100, 2 * size_of(three) + 1))
+    served = Served(three, model, Copies(100, 2 * size_of(three) + 1))
     for name in "abc":
         await served.get(name)
     assert sorted(served.lora_requests) == ["b", "c"]
 
 
 async def test_an_adapter_that_is_larger_than_all_room_is_refused(three: Path, model: Path) -> None:
-    served = Served(three, model, Room(100, 1000))
+    served = Served(three, model, Copies(100, 1000))
     with pytest.raises(RefusedByEngine, match=r"has [\d,]+ bytes, and this worker has room for"):
         await served.get("a")
     assert served.lora_requests == {}
@@ -88,7 +87,7 @@ async def test_an_adapter_that_is_larger_than_all_room_is_refused(three: Path, m
 async def test_a_copy_that_a_request_uses_stays_and_none_is_made_beyond_the_room(
     three: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = Served(three, model, Room(1, 10**9))
+    served = Served(three, model, Copies(1, 10**9))
     used = [await served.get("a"), await served.get("b")]
     with pytest.raises(RefusedByEngine, match="are in use") as caught:
         await served.get("c")
@@ -105,7 +104,7 @@ async def test_a_copy_that_a_request_uses_stays_and_none_is_made_beyond_the_room
 
 
 async def test_no_name_leaves_anything_behind(three: Path, model: Path) -> None:
-    served = Served(three, model, Room(100, 10**9))
+    served = Served(three, model, Copies(100, 10**9))
     for name in ("a", *(f"unknown-{number}" for number in range(100))):
         with contextlib.suppress(RefusedByEngine):
             await served.get(name)

@@ -16,15 +16,15 @@ from support.models.lora import (
 )
 
 from worker.engine.run.adapters import Adapters
-from worker.engine.run.adapters import looks as module
+from worker.engine.run.adapters import files as module
 from worker.engine.run.adapters.files import (
     BrokenAdapter,
+    Looks,
     base_shapes,
     check_adapter,
     check_lora_modules,
     check_shapes,
 )
-from worker.engine.run.adapters.looks import Looks
 
 FIRST, SECOND = (f"model.layers.{layer}.self_attn.q_proj" for layer in range(2))
 SHAPES = {f"{SECOND}.lora_A.weight": (4, 16), f"{SECOND}.lora_B.weight": (8, 4)}
@@ -168,7 +168,7 @@ def test_a_reason_is_found_once_for_each_version_of_what_is_there(tmp_path: Path
 
 
 def test_each_listing_looks_at_a_few_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
+    monkeypatch.setattr(module, "MOST_LOOKS", 2)
     looks = Looks(tmp_path, checked := Checked())
     for name in "abc":
         put(tmp_path, name, "broken")
