@@ -19,7 +19,7 @@ from vllm.sampling_params import (
 from worker.engine.seam.protocols import EngineInput
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.base import MOST_MISTAKES, SAMPLING, unknown_key
+from worker.job.base import MOST_MISTAKES, SAMPLING, invalid_param, unknown_key
 from worker.job.bounds import INT32
 from worker.job.sampling import BEAM_SEARCH_USES, ELSEWHERE, Sampling
 from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
@@ -50,9 +50,6 @@ NESTED = {
 
 # The most tokens of one output whose text is split: the time grows with the square of it.
 MOST_SPLIT = 256
-
-# Temperatures that beam search accepts, though it does not sample: greedy and the default.
-BEAM_TEMPERATURES = (0, SamplingParams().temperature)
 
 _adapter = TypeAdapter(SamplingParams)
 
@@ -96,16 +93,15 @@ def plan(
     if isinstance(values.get(STRUCTURED), dict):
         _refuse_no_kind(values[STRUCTURED])
     if (interval := values.get("stream_interval")) and streamed and interval > MOST_SPLIT:
-        message = f"at most {MOST_SPLIT} in a stream"
-        raise InvalidInput(f"{SAMPLING}.stream_interval: {message}", param="stream_interval")
+        raise invalid_param("stream_interval", f"at most {MOST_SPLIT} in a stream", SAMPLING)
     beam = sampling.use_beam_search
     sampling.refuse_greedy(values.get("temperature", defaults.get("temperature")))
     params = _params({**defaults, **values, "n": 1 if beam else sampling.width})
     params.output_kind = RequestOutputKind.DELTA if streamed else RequestOutputKind.FINAL_ONLY
     params.max_tokens = min(params.max_tokens or context, context)
     if params.min_tokens > params.max_tokens:
-        message = f"{SAMPLING}.min_tokens: more than the {context:,} tokens of the context"
-        raise InvalidInput(message, param="min_tokens")
+        message = f"more than the {context:,} tokens of the context"
+        raise invalid_param("min_tokens", message, SAMPLING)
     if beam:
         _refuse_for_beams(sampling, params)
     elif sampling.ranked and params.num_logprobs is None:
@@ -148,7 +144,7 @@ def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) ->
     most = model_config.max_logprobs
     if 0 <= most < 2 * planned.beam_width:
         message = f"a beam of {planned.beam_width} needs MAX_LOGPROBS={2 * planned.beam_width}"
-        raise InvalidInput(f"{SAMPLING}.best_of: {message}; it is {most}", param="best_of")
+        raise invalid_param("best_of", f"{message}; it is {most}", SAMPLING)
     params = planned.params
     room = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
     # vLLM 0.29 skips them always.
@@ -200,12 +196,9 @@ def _params(values: dict[str, Any]) -> Any:
     except VLLMClientError as refused:
         # The message begins with the parameter; only some of vLLM's checks also name it apart.
         message = str(refused.args[0])
-        raise InvalidInput(f"{SAMPLING}: {message}", param=_first_word(message)) from None
-
-
-def _first_word(message: str) -> str | None:
-    word = message.split(" ", 1)[0].strip("`,")
-    return word if word in KNOWN else None
+        word = message.split(" ", 1)[0].strip("`,")
+        param = word if word in KNOWN else None
+        raise InvalidInput(f"{SAMPLING}: {message}", param=param) from None
 
 
 def _refuse_for_beams(sampling: Sampling, params: Any) -> None:
@@ -213,9 +206,10 @@ def _refuse_for_beams(sampling: Sampling, params: Any) -> None:
     default, values = SamplingParams(), sampling.vllm
     changed = [name for name in values if getattr(params, name) != getattr(default, name)]
     sampling.refuse_ignored([name for name in changed if name not in BEAM_SEARCH_USES])
-    if values.get("temperature", 0) not in BEAM_TEMPERATURES:
+    # Though it does not sample, it accepts the default and what is greedy.
+    if values.get("temperature", 0) not in (0, default.temperature):
         message = "there is no chance in beam search: leave it out, or 0"
-        raise InvalidInput(f"{SAMPLING}.temperature: {message}", param="temperature")
+        raise invalid_param("temperature", message, SAMPLING)
 
 
 def _refuse_unknown(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -227,8 +221,7 @@ def _refuse_unknown(holder: str, values: Mapping[str, Any], known: frozenset[str
 
 def _refuse_no_kind(structured: Mapping[str, Any]) -> None:
     if not structured.keys() & KINDS:
-        message = f"{SAMPLING}.{STRUCTURED}: one of {', '.join(sorted(KINDS))}"
-        raise InvalidInput(message, param=STRUCTURED)
+        raise invalid_param(STRUCTURED, f"one of {', '.join(sorted(KINDS))}", SAMPLING)
 
 
 def _refusal(invalid: ValidationError) -> InvalidInput:
