@@ -18,7 +18,7 @@ from vllm.v1.worker.gpu.sample.states import SamplingStates
 from vllm.v1.worker.gpu.states import RequestState
 
 from worker.engine.run.generation.sampling import plan
-from worker.engine.run.requests.bad_words import check_bad_words
+from worker.engine.run.requests.bodies import check_bad_words
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.bounds import BOUNDS, INT32, INT64, Items, Numbers

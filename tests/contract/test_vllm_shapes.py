@@ -11,7 +11,7 @@ from support.effort import turns
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 
-from worker.engine.run.requests.shapes import check_items
+from worker.engine.run.requests.bodies import check_items
 from worker.engine.run.requests.tool_calls import keep_what_was_written
 from worker.engine.seam.translation import translated, wrong_shape
 from worker.errors import InvalidInput

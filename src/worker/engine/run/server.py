@@ -14,12 +14,11 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from worker import asgi
-from worker.engine.run.requests.bad_words import check_bad_words
+from worker.engine.run.requests.bodies import check_bad_words, check_items
 from worker.engine.run.requests.refusals import sanitized, silence_refusals
-from worker.engine.run.requests.shapes import check_items
 from worker.engine.run.requests.texts import Texts, is_long, keep_a_thread_free
 from worker.engine.run.requests.tool_calls import keep_what_was_written
-from worker.engine.run.requests.turns import take_turns
+from worker.engine.run.requests.turns import Turns
 from worker.engine.seam.locations import find
 from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE
 from worker.engine.seam.protocols import Client, RequestMetadata
@@ -78,7 +77,7 @@ class Server:
         renderer = self._client.renderer
         if executor := getattr(renderer, "_executor", None):
             keep_a_thread_free(executor, self._client.model_config.renderer_num_workers)
-        take_turns(self._client)
+        Turns(self._client)
         keep_what_was_written(getattr(self.state, "anthropic_serving_messages", None))
 
     def keys(self, path: str) -> frozenset[str] | None:

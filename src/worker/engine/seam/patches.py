@@ -74,7 +74,7 @@ GENERATE = Patch(
 ADD_REQUEST = Patch(
     owner="vllm.v1.engine.async_llm:AsyncLLM",
     name="add_request",
-    by="worker.engine.run.requests.turns:take_turns",
+    by="worker.engine.run.requests.turns:Turns",
     why="The requests of a long list take every place, and a short one waits until one is free.",
     issue="https://github.com/vllm-project/vllm/issues/16969",
 )

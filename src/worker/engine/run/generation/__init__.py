@@ -20,7 +20,7 @@ from worker.engine.run.generation.sampling import (
     plan_vllm_params,
     within,
 )
-from worker.engine.run.requests.bad_words import check_bad_words
+from worker.engine.run.requests.bodies import check_bad_words
 from worker.engine.run.requests.texts import mark
 from worker.engine.run.server import Server
 from worker.engine.seam.protocols import Client, EngineInput, LoRARequest, RequestOutput, Tokenizer

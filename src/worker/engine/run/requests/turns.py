@@ -25,7 +25,10 @@ LOOKS_S = 0.004
 
 
 class Turns:
-    """What the long requests of one engine wait for. Use on its loop."""
+    """Lets the long requests of a client wait for each other before its engine has them.
+
+    Use on the engine's loop.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -35,15 +38,22 @@ class Turns:
         self._most_tokens: int = STEPS * ranks * scheduler.max_num_batched_tokens
         places: int = ranks * scheduler.max_num_seqs
         self._most_requests = places - places // LEFT_FREE
-        self.one = asyncio.Lock()
+        self._one = asyncio.Lock()
         # Those that the engine may have; vLLM's states of them hold these names.
         self._entered: set[str] = set()
+        self._add = ADD_REQUEST.replace(client, self.add_request)
 
-    async def come(self, request_id: str) -> None:
-        """Wait until the engine needs another long request; hold ``one`` until it is there."""
-        while not self._client.errored and self._full():  # noqa: ASYNC110 - vLLM offers nothing to wait for
-            await asyncio.sleep(LOOKS_S)
-        self._entered.add(request_id)
+    async def add_request(
+        self, request_id: str, prompt: EngineInput, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Add a request to the engine; a long one waits until the engine needs it."""
+        if not is_long.get():
+            return await self._add(request_id, prompt, *args, **kwargs)
+        async with self._one:
+            while not self._client.errored and self._full():  # noqa: ASYNC110 - vLLM offers nothing to wait for
+                await asyncio.sleep(LOOKS_S)
+            self._entered.add(request_id)
+            return await self._add(request_id, prompt, *args, **kwargs)
 
     def _full(self) -> bool:
         states = self._client.output_processor.request_states.values()
@@ -51,17 +61,3 @@ class Turns:
         self._entered = {state.external_req_id for state in long}
         waiting = sum(state.prompt_len for state in long if state.is_prefilling)
         return waiting >= self._most_tokens or len(long) >= self._most_requests
-
-
-def take_turns(client: Client) -> None:
-    """Let the long requests of a client wait for each other before its engine has them."""
-    turns = Turns(client)
-
-    async def add_request(request_id: str, prompt: EngineInput, *args: Any, **kwargs: Any) -> Any:
-        if not is_long.get():
-            return await add(request_id, prompt, *args, **kwargs)
-        async with turns.one:
-            await turns.come(request_id)
-            return await add(request_id, prompt, *args, **kwargs)
-
-    add = ADD_REQUEST.replace(client, add_request)

@@ -52,7 +52,7 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any
     """A core of so many ranks; those who wait look at it all the time."""
     monkeypatch.setattr(turns, "LOOKS_S", 0)
     core: Any = Core(getattr(request, "param", 1))
-    turns.take_turns(core)
+    turns.Turns(core)
     return core
 
 
