@@ -19,6 +19,7 @@ from vllm.lora.request import LoRARequest as VllmLoRARequest
 from worker.engine.run.adapters.copies import Copies, fill
 from worker.engine.run.adapters.files import (
     BrokenAdapter,
+    Look,
     Looks,
     Shapes,
     base_shapes,
@@ -58,7 +59,7 @@ class Adapters:
         self._copies = copies or Copies()
         # By name: the version that was loaded last, or the reason why it was not. The one that was
         # named last is the last.
-        self._known: dict[str, tuple[Version, str | None]] = {}
+        self._known: dict[str, Look] = {}
         # Those that are held, or waited for.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._base: Shapes | None = None
@@ -73,12 +74,9 @@ class Adapters:
 
     async def on_volume(self) -> dict[str, str | None]:
         """Return the volume's adapters that have all their files: see ``Base``."""
-        looks = await asyncio.to_thread(self._looks.all) if self.enabled else {}
-        for name, (version, _) in looks.items():
-            # Loading one finds out more than a look.
-            if self._known_version(name) == version:
-                looks[name] = self._known[name]
-        return {name: reason for name, (_, reason) in looks.items()}
+        if not self.enabled:
+            return {}
+        return await asyncio.to_thread(self._looks.reasons, self._known.copy())
 
     async def of(self, job: RawJob) -> LoRARequest | None:
         """Return the adapter that a job names; None for the model itself.

@@ -38,7 +38,7 @@ MOST_LOOKS = 32
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
-# An adapter's version, and why it can't be loaded; None if no look has found a reason.
+# An adapter's version, and why it can't be loaded; None if no reason is known.
 Look = tuple[Version, str | None]
 
 
@@ -235,18 +235,22 @@ class Looks:
         self._known: dict[str, Look] = {}
         self._lock = threading.Lock()
 
-    def all(self) -> dict[str, Look]:
-        """Return the adapters that have all their files, sorted; call in a thread."""
+    def reasons(self, loaded: Mapping[str, Look]) -> dict[str, str | None]:
+        """Return the adapters that have all their files, sorted, as ``Base`` does.
+
+        Call in a thread.
+
+        Args:
+            loaded: what loading adapters has found out, which is more than a look does.
+        """
         with self._lock:
             versions = adapter_versions(self._root)
-            found: dict[str, Look] = {name: (version, None) for name, version in versions.items()}
-            known = {
-                name: look for name, look in self._known.items() if versions.get(name) == look[0]
-            }
-            for name in [name for name in found if name not in known][:MOST_LOOKS]:
+            looks = {**self._known, **loaded}
+            known = {name: look for name, look in looks.items() if versions.get(name) == look[0]}
+            for name in [name for name in versions if name not in known][:MOST_LOOKS]:
                 known[name] = versions[name], self._reason(name)
             self._known = known
-            return found | {name: known[name] for name in found if name in known}
+            return {name: known[name][1] if name in known else None for name in versions}
 
     def _reason(self, name: str) -> str | None:
         # What can't be read may be on its way, or gone: whoever names it learns more.

@@ -25,6 +25,7 @@ from worker.engine.run.adapters.files import (
     check_lora_modules,
     check_shapes,
 )
+from worker.volume.adapters import adapter_version
 
 FIRST, SECOND = (f"model.layers.{layer}.self_attn.q_proj" for layer in range(2))
 SHAPES = {f"{SECOND}.lora_A.weight": (4, 16), f"{SECOND}.lora_B.weight": (8, 4)}
@@ -149,22 +150,30 @@ def put(root: Path, name: str, wrong: str = "") -> Path:
     return folder
 
 
-def reasons(looks: Looks) -> dict[str, str | None]:
-    return {name: reason for name, (_, reason) in looks.all().items()}
-
-
 def test_a_reason_is_found_once_for_each_version_of_what_is_there(tmp_path: Path) -> None:
     looks = Looks(tmp_path, checked := Checked())
     put(tmp_path, "good")
     high = put(tmp_path, "high", "its rank is 64")
     for _ in range(3):
-        assert reasons(looks) == {"good": None, "high": "its rank is 64"}
+        assert looks.reasons({}) == {"good": None, "high": "its rank is 64"}
     assert checked == ["good", "high"]
     put(tmp_path, "high", "")
-    assert reasons(looks) == {"good": None, "high": None}
+    assert looks.reasons({}) == {"good": None, "high": None}
     assert checked == ["good", "high", "high"]
     (high / "adapter_model.safetensors").unlink()
-    assert reasons(looks) == {"good": None}
+    assert looks.reasons({}) == {"good": None}
+
+
+def test_what_loading_finds_out_counts_and_saves_a_look(tmp_path: Path) -> None:
+    looks = Looks(tmp_path, checked := Checked())
+    put(tmp_path, "good")
+    put(tmp_path, "nan")
+    version = adapter_version(tmp_path, "nan")
+    assert version
+    assert looks.reasons({"nan": (version, "not finite")}) == {"good": None, "nan": "not finite"}
+    put(tmp_path, "nan", "its rank is 64")
+    assert looks.reasons({"nan": (version, "not finite")})["nan"] == "its rank is 64"
+    assert checked == ["good", "nan"]
 
 
 def test_each_listing_looks_at_a_few_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +181,8 @@ def test_each_listing_looks_at_a_few_more(tmp_path: Path, monkeypatch: pytest.Mo
     looks = Looks(tmp_path, checked := Checked())
     for name in "abc":
         put(tmp_path, name, "broken")
-    assert reasons(looks) == {"a": "broken", "b": "broken", "c": None}
-    assert reasons(looks) == dict.fromkeys("abc", "broken")
+    assert looks.reasons({}) == {"a": "broken", "b": "broken", "c": None}
+    assert looks.reasons({}) == dict.fromkeys("abc", "broken")
     assert checked == ["a", "b", "c"]
 
 
@@ -182,4 +191,4 @@ def test_what_can_not_be_read_counts_as_sound(tmp_path: Path) -> None:
         raise OSError("stale")
 
     put(tmp_path, "a")
-    assert reasons(Looks(tmp_path, unreadable)) == {"a": None}
+    assert Looks(tmp_path, unreadable).reasons({}) == {"a": None}
