@@ -93,11 +93,8 @@ class Model:
 class Base(Protocol):
     """A base model and its adapters on the network volume; its coroutines run on ``loop``."""
 
-    @property
-    def model(self) -> Model: ...
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
+    model: Model
+    loop: asyncio.AbstractEventLoop
 
     @property
     def dead(self) -> bool:

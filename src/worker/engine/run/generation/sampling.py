@@ -20,7 +20,6 @@ from worker.engine.seam.protocols import EngineInput
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import MOST_MISTAKES, SAMPLING, invalid_param, unknown_key
-from worker.job.bounds import INT32
 from worker.job.sampling import BEAM_SEARCH_USES, ELSEWHERE, Sampling
 from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
 
@@ -70,9 +69,7 @@ class Plan:
         return bool(self.beam_width) or self.params.n > self.n
 
 
-def plan(
-    sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, context: int = INT32
-) -> Plan:
+def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, context: int) -> Plan:
     """Plan an answer for a raw job's sampling parameters.
 
     Args:
