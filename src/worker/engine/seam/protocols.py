@@ -154,8 +154,6 @@ class Client(Protocol):
     renderer: Renderer
     errored: bool
 
-    async def add_request(self, request_id: str, prompt: EngineInput, params: Any) -> Any: ...
-
     def generate(
         self,
         prompt: EngineInput,

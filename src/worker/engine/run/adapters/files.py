@@ -253,11 +253,12 @@ class Looks:
             return {name: known[name][1] if name in known else None for name in versions}
 
     def _reason(self, name: str) -> str | None:
-        # What can't be read may be on its way, or gone: whoever names it learns more.
-        with contextlib.suppress(OSError):
-            try:
-                self._check(self._root / name)
-            except BrokenAdapter as broken:
-                log.warning("the adapter %s can't be loaded: %s", name, broken)
-                return str(broken)
+        try:
+            self._check(self._root / name)
+        except BrokenAdapter as broken:
+            log.warning("the adapter %s can't be loaded: %s", name, broken)
+            return str(broken)
+        except OSError:
+            # It may be on its way, or gone: a request that names it learns more.
+            return None
         return None

@@ -108,7 +108,7 @@ class Generation:
                 if of_job
                 else plan_vllm_params(params)
             )
-            check_bad_words(planned.params.bad_words, self._tokenizer, f"{SAMPLING}.")
+            check_bad_words(planned.params.bad_words, self._tokenizer, SAMPLING)
         if self._tokenizer is None:
             _refuse_text(planned)
         if of_job:  # vLLM's own object could change later

@@ -10,8 +10,7 @@ from vllm.sampling_params import SamplingParams
 from worker.engine.seam.locations import find
 from worker.engine.seam.translation import wrong_shape
 from worker.errors import InvalidInput
-
-BAD_WORDS = "bad_words"
+from worker.job.base import invalid_param
 
 # The one route whose items have hundreds of alternatives, and their list.
 RESPONSES = "/v1/responses"
@@ -26,7 +25,7 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
     Args:
         words: of any type: what is no list of texts vLLM refuses.
         tokenizer: the one of vLLM; without one (None), it ignores such words.
-        holder: what stands before the parameter's name in a message, with a dot.
+        holder: the object that holds them; empty if it is a whole body.
 
     Raises:
         InvalidInput: they have too many.
@@ -40,7 +39,7 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
     most = vllm.envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
     if count > most:
         message = f"{count:,} tokens in all, with and without a space in front; at most {most:,}"
-        raise InvalidInput(f"{holder}{BAD_WORDS}: {message}", param=BAD_WORDS)
+        raise invalid_param("bad_words", message, holder)
 
 
 def check_items(path: str, body: Mapping[str, Any]) -> None:
