@@ -83,12 +83,10 @@ def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, con
         Exception: vLLM's own, for a value out of range.
     """
     values = sampling.vllm
-    _refuse_unknown(SAMPLING, values, VLLMS)
+    _check_keys(SAMPLING, values, VLLMS)
     for name, known in NESTED.items():
         if isinstance(values.get(name), dict):
-            _refuse_unknown(f"{SAMPLING}.{name}", values[name], known)
-    if isinstance(values.get(STRUCTURED), dict):
-        _refuse_no_kind(values[STRUCTURED])
+            _check_keys(f"{SAMPLING}.{name}", values[name], known)
     if (interval := values.get("stream_interval")) and streamed and interval > MOST_SPLIT:
         raise invalid_param("stream_interval", f"at most {MOST_SPLIT} in a stream", SAMPLING)
     beam = sampling.use_beam_search
@@ -126,8 +124,7 @@ def structured_outputs(values: Mapping[str, Any]) -> Any:
     Raises:
         InvalidInput: there is an unknown key, or none of the kinds.
     """
-    _refuse_unknown(STRUCTURED, values, NESTED[STRUCTURED])
-    _refuse_no_kind(values)
+    _check_keys(STRUCTURED, values, NESTED[STRUCTURED])
     return StructuredOutputsParams(**values)
 
 
@@ -209,15 +206,13 @@ def _refuse_for_beams(sampling: Sampling, params: Any) -> None:
         raise invalid_param("temperature", message, SAMPLING)
 
 
-def _refuse_unknown(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
+def _check_keys(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Refuse unknown keys, and structured outputs of none of the kinds."""
     if unknown := sorted(values.keys() - known)[:MOST_MISTAKES]:
         names, misplaced = (KNOWN, MISPLACED) if known is VLLMS else (known, {})
         message = "; ".join(unknown_key(name, names, misplaced) for name in unknown)
         raise InvalidInput(f"{holder}: {message}", param=unknown[0])
-
-
-def _refuse_no_kind(structured: Mapping[str, Any]) -> None:
-    if not structured.keys() & KINDS:
+    if known is NESTED[STRUCTURED] and not values.keys() & KINDS:
         raise invalid_param(STRUCTURED, f"one of {', '.join(sorted(KINDS))}", SAMPLING)
 
 
