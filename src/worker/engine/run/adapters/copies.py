@@ -44,7 +44,9 @@ class Copies:
     @cached_property
     def size(self) -> int:
         """The most bytes of the adapters that are served."""
-        return self._size or shutil.disk_usage(tempfile.gettempdir()).free // 4
+        if self._size is not None:
+            return self._size
+        return shutil.disk_usage(tempfile.gettempdir()).free // 4
 
     def serve_also(self, size: int) -> bool:
         """Return whether an adapter of so many bytes can be served next to the others."""
@@ -53,6 +55,7 @@ class Copies:
 
     def hold_also(self, size: int) -> bool:
         """Return whether there is room for a copy, next to those that are on their way out."""
+        # Copies that no request has used for a while go first.
         while self._unused and time.monotonic() - self._unused[0][0] > GRACE_S:
             _, path = self._unused.popleft()
             shutil.rmtree(path, ignore_errors=True)

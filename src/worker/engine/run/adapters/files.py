@@ -260,5 +260,5 @@ class Looks:
             return str(broken)
         except OSError:
             # It may be on its way, or gone: a request that names it learns more.
-            return None
+            pass
         return None
