@@ -153,7 +153,7 @@ class Generation:
     def _outputs(
         self, prompt: EngineInput, planned: Plan, request_id: str, adapter: LoRARequest | None
     ) -> AsyncGenerator[RequestOutput, None]:
-        if not planned.beam_width:
+        if not planned.sampling.use_beam_search:
             params = within(self._client.model_config.max_model_len, planned.params, prompt)
             return self._client.generate(prompt, params, request_id, lora_request=adapter)
         # Beam search is a part of vLLM's server, not of its engine.
@@ -169,7 +169,7 @@ class Generation:
         if any(choice.finish_reason == "error" for choice in output.outputs):
             log.error("request %s failed in the engine", request_id)
             raise InternalError
-        if planned.ranked:
+        if planned.sampling.ranked:
             keep_best(output, planned, self._tokenizer, self._end_tokens)
 
     def _decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
@@ -192,6 +192,6 @@ class Generation:
 def _refuse_text(planned: Plan) -> None:
     """Refuse parameters that need a tokenizer: vLLM would ignore them, or fail."""
     needed = {name: getattr(planned.params, name) for name in ("stop", "bad_words")}
-    for name, value in {**needed, "use_beam_search": planned.beam_width}.items():
+    for name, value in {**needed, "use_beam_search": planned.sampling.use_beam_search}.items():
         if value:
             raise InvalidInput(f"{name}: this worker has no tokenizer", param=name)

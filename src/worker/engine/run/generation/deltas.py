@@ -58,18 +58,21 @@ def keep_best(output: RequestOutput, planned: Plan, tokenizer: Any, end_tokens: 
         tokenizer: the model's; only a beam search needs it.
         end_tokens: end a text; vLLM's beam search knows only one of them.
     """
-    choices = list(output.outputs)
-    if not planned.beam_width:  # a beam search has ranked them itself
+    choices, sampling = list(output.outputs), planned.sampling
+    beams = sampling.use_beam_search
+    # Ranking needs log probabilities even if the caller did not ask for them.
+    asked = sampling.vllm.keys() & {"logprobs", "logprob_token_ids"}
+    if not beams:  # a beam search has ranked them itself
         choices.sort(key=lambda choice: choice.cumulative_logprob or 0.0, reverse=True)
-    output.outputs = choices[: planned.n]
+    output.outputs = choices[: sampling.n]
     special = planned.params.skip_special_tokens
     for index, choice in enumerate(output.outputs):
         choice.index = index
-        if planned.beam_width and not planned.params.ignore_eos:
+        if beams and not planned.params.ignore_eos:
             _cut(choice, end_tokens, partial(tokenizer.decode, skip_special_tokens=special))
-        if not planned.returns_logprobs:
+        if not asked:
             choice.logprobs = None
-        elif planned.beam_width:
+        elif beams:
             choice.logprobs = [
                 _likeliest(candidates, chosen, planned.params.logprobs, tokenizer.decode)
                 for chosen, candidates in zip(choice.token_ids, choice.logprobs or (), strict=False)

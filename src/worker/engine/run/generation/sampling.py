@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import msgspec
@@ -40,7 +40,7 @@ MISPLACED = dict.fromkeys(RawJob.model_fields, f"it stands beside {SAMPLING}") |
 
 # Parameters that are objects, and the keys of each.
 NESTED = {
-    name: frozenset(field.name for field in fields(class_) if not field.name.startswith("_"))
+    name: frozenset(key.name for key in fields(class_) if not key.name.startswith("_"))
     for name, class_ in (
         (STRUCTURED, StructuredOutputsParams),
         ("repetition_detection", RepetitionDetectionParams),
@@ -55,18 +55,10 @@ _adapter = TypeAdapter(SamplingParams)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to generate: by sampling, or by beam search if ``beam_width`` is not 0."""
+    """How to generate: vLLM's ``SamplingParams``, and the job's that it does not have."""
 
-    params: Any  # vLLM's SamplingParams
-    n: int = 1
-    beam_width: int = 0
-    length_penalty: float = 1.0
-    # Ranking needs log probabilities even if the caller did not ask for them.
-    returns_logprobs: bool = False
-
-    @property
-    def ranked(self) -> bool:
-        return bool(self.beam_width) or self.params.n > self.n
+    params: Any
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, context: int) -> Plan:
@@ -102,20 +94,14 @@ def plan(sampling: Sampling, defaults: Mapping[str, Any], *, streamed: bool, con
     elif sampling.ranked and params.num_logprobs is None:
         # Choices are ranked by the log probabilities of their own tokens.
         params.logprobs = 0
-    return Plan(
-        params,
-        n=sampling.n,
-        beam_width=sampling.width if beam else 0,
-        length_penalty=sampling.length_penalty,
-        returns_logprobs="logprobs" in values or "logprob_token_ids" in values,
-    )
+    return Plan(params, sampling)
 
 
 def plan_vllm_params(params: Any) -> Plan:
     """Plan one answer, not streamed, for vLLM's own ``SamplingParams``."""
     whole = params.clone()
     whole.output_kind = RequestOutputKind.FINAL_ONLY
-    return Plan(whole, n=params.n)
+    return Plan(whole)
 
 
 def structured_outputs(values: Mapping[str, Any]) -> Any:
@@ -135,19 +121,19 @@ def beam_search_params(planned: Plan, prompt: EngineInput, model_config: Any) ->
         InvalidInput: the search needs more log probabilities than the engine may return.
     """
     # In each step vLLM compares twice as many candidates as it keeps beams.
-    most = model_config.max_logprobs
-    if 0 <= most < 2 * planned.beam_width:
-        message = f"a beam of {planned.beam_width} needs MAX_LOGPROBS={2 * planned.beam_width}"
+    most, width = model_config.max_logprobs, planned.sampling.width
+    if 0 <= most < 2 * width:
+        message = f"a beam of {width} needs MAX_LOGPROBS={2 * width}"
         raise invalid_param("best_of", f"{message}; it is {most}", SAMPLING)
     params = planned.params
     room = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
     # vLLM 0.29 skips them always.
     skipped = ["skip_special_tokens"] if hasattr(BeamSearchParams, "skip_special_tokens") else []
     return BeamSearchParams(
-        beam_width=planned.beam_width,
+        beam_width=width,
         max_tokens=max(1, min(params.max_tokens or room, room)),
         ignore_eos=params.ignore_eos,
-        length_penalty=planned.length_penalty,
+        length_penalty=planned.sampling.length_penalty,
         include_stop_str_in_output=params.include_stop_str_in_output,
         **{name: getattr(params, name) for name in skipped},
     )
