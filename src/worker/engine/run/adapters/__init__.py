@@ -9,7 +9,6 @@ path.
 import asyncio
 import logging
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -110,11 +109,11 @@ class Adapters:
             resolvable = bool(self._models.lora_resolvers)
             resolved = await self._models.resolve_lora(name) if resolvable else None
         code = getattr(getattr(resolved, "error", None), "code", None)
-        if resolved is None or code == HTTPStatus.NOT_FOUND:
+        if resolved is None or code == 404:
             bases = [base.name for base in self._models.base_model_paths]
             served = ", ".join([*bases, *self._models.lora_requests])
             message = f"There is no model or adapter {name!r}; this worker serves {served}."
-            raise RefusedByEngine(message, status=HTTPStatus.NOT_FOUND, param=param)
+            raise RefusedByEngine(message, status=404, param=param)
         request: LoRARequest = accepted(resolved)
         return request
 
@@ -155,10 +154,10 @@ class Adapters:
         served = self._models.lora_requests.get(name)
         if served is not None and not isinstance(served, _VolumeRequest):
             message = f"The adapter {name!r} belongs to the endpoint (LORA_MODULES) and stays."
-            raise RefusedByEngine(message, status=HTTPStatus.BAD_REQUEST, param="lora_name")
+            raise RefusedByEngine(message, status=400, param="lora_name")
         if served is None:
             message = f"There is no adapter {name!r} loaded."
-            raise RefusedByEngine(message, status=HTTPStatus.NOT_FOUND, param="lora_name")
+            raise RefusedByEngine(message, status=404, param="lora_name")
         async with self._lock(name):
             with translated(self._client):
                 await self._forget(name)
@@ -185,7 +184,7 @@ class Adapters:
         _, reason = self._known.get(name, (None, None))
         if reason is not None:
             message = f"The adapter {name!r} can't be loaded: {reason}"
-            raise RefusedByEngine(message, status=HTTPStatus.BAD_REQUEST, param="model")
+            raise RefusedByEngine(message, status=400, param="model")
 
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
@@ -212,8 +211,7 @@ class Adapters:
         except OSError as error:
             log.warning("the adapter %s can't be copied: %s", name, error)
             message = f"The adapter {name!r} could not be read from the volume. Send it again."
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            raise RefusedByEngine(message, status=status, param="model") from error
+            raise RefusedByEngine(message, status=503, param="model") from error
         self._known.pop(name, None)
         if version is not None:
             self._known[name] = version, reason
@@ -257,8 +255,7 @@ class Adapters:
             await self._forget(oldest)
         if not self._copies.hold_also(size):
             message = "Too many adapters are in use on this worker. Send the request again."
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            raise RefusedByEngine(message, status=status, param="model")
+            raise RefusedByEngine(message, status=503, param="model")
 
     def _check(self, path: Path, *, values: bool = True) -> None:
         config = self._client.vllm_config
