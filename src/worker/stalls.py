@@ -7,13 +7,12 @@ would wait with everybody else for code in C that keeps the interpreter's lock.
 import contextlib
 import ctypes
 import faulthandler
+import logging
 import mmap
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,8 @@ import psutil
 
 from worker import children, phases
 from worker.settings import Settings
+
+log = logging.getLogger("worker")
 
 SETTING = "START_STALL_S"
 # Prints the stacks of a process of the worker, and ends it with status 1.
@@ -43,43 +44,15 @@ _COUNTED = ("rchar", "wchar", "read_bytes")
 # Scripts that are no helpers: the engine waits for what is read ahead, and what only begins as the
 # other one becomes another command.
 _NO_HELPERS = ("/start/reader.py", "/children/with_parent.py")
-# Seconds for a process to print its stacks and end, and between two looks whether it has.
+# Seconds for a process to print its stacks and end.
 ENDS_S = 5.0
-LOOK_AT_END_S = 0.02
 
-
-class Watch:
-    """Watches this process from now on, and all that it starts, until it is ended.
-
-    Args:
-        patience_s: seconds without a movement that are too many.
-    """
-
-    def __init__(self, patience_s: float) -> None:
-        self._before = signal.getsignal(STOP)
-        # Shared with the watcher: the phase that the start is in.
-        self._phase = mmap.mmap(-1, mmap.PAGESIZE)
-        self._watcher = children.fork(partial(watch, os.getpid(), self._phase, patience_s))
-        end_on_signal()
-        phases.listeners.append(self._tell)
-
-    def end(self) -> None:
-        """End the watch: the start is over."""
-        phases.listeners.remove(self._tell)
-        os.kill(self._watcher, signal.SIGKILL)
-        os.waitpid(self._watcher, 0)
-        faulthandler.unregister(STOP)
-        signal.signal(STOP, self._before)
-
-    def _tell(self, phase: str) -> None:
-        self._phase[:] = phase.encode().ljust(mmap.PAGESIZE, b"\0")
-
-
-_watches: list[Watch] = []
+# Ends the watch, if there is one.
+_watch = contextlib.ExitStack()
 
 
 def begin(values: Mapping[str, str]) -> None:
-    """Begin to watch, unless START_STALL_S is 0.
+    """Watch this process from now on, and all that it starts, unless START_STALL_S is 0.
 
     Args:
         values: the settings as text. One that can't be read is reported by the start itself.
@@ -87,14 +60,27 @@ def begin(values: Mapping[str, str]) -> None:
     patience_s: float = Settings.model_fields[SETTING.lower()].default
     with contextlib.suppress(ValueError):
         patience_s = float(values.get(SETTING) or patience_s)
-    if patience_s > 0:
-        _watches.append(Watch(patience_s))
+    if patience_s <= 0:
+        return
+    # Shared with the watcher: the phase that the start is in.
+    shared = mmap.mmap(-1, mmap.PAGESIZE)
+    watcher = children.fork(partial(watch, os.getpid(), shared, patience_s))
+    _watch.callback(os.waitpid, watcher, 0)
+    _watch.callback(os.kill, watcher, signal.SIGKILL)
+    _watch.callback(signal.signal, STOP, signal.getsignal(STOP))
+    _watch.callback(faulthandler.unregister, STOP)
+    end_on_signal()
+
+    def share(phase: str) -> None:
+        shared[:] = phase.encode().ljust(mmap.PAGESIZE, b"\0")
+
+    phases.listeners.append(share)
+    _watch.callback(phases.listeners.remove, share)
 
 
 def end() -> None:
-    """End the watch, if there is one."""
-    while _watches:
-        _watches.pop().end()
+    """End the watch, if there is one: the start is over."""
+    _watch.close()
 
 
 def end_on_signal() -> None:
@@ -146,60 +132,59 @@ def processes_of(worker: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-@dataclass
-class Usage:
-    """What the processes of a start have used so far, also those that have ended."""
+def used(
+    processes: list[psutil.Process], seen: dict[psutil.Process, tuple[float, int]]
+) -> tuple[float, int]:
+    """Return what the processes of a start have used since the last look.
 
-    processor_s: float = 0.0  # of one process, on average
-    bytes_moved: int = 0
-    _seen: dict[psutil.Process, tuple[float, int]] = field(default_factory=dict)
+    Args:
+        processes: those that run now.
+        seen: what they had used at the last look; it is brought up to date.
 
-    def look(self, processes: list[psutil.Process]) -> None:
-        """Add what they have used since the last look."""
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess, OSError):
-                times, now = process.cpu_times(), bytes_moved(Path(f"/proc/{process.pid}"))
-                before_s, before = self._seen.get(process, (0.0, 0))
-                self._seen[process] = times.user + times.system, max(before, now)
-                self.processor_s += (times.user + times.system - before_s) / len(processes)
-                self.bytes_moved += max(0, now - before)
-
-
-class Window:
-    """Tells whether anything has moved within the last so many seconds; pure.
-
-    The clock is ``time.monotonic``.
+    Returns:
+        Seconds of a processor, of one process on average, and bytes read and written.
     """
+    used_s, moved = 0.0, 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, OSError):
+            times, now = process.cpu_times(), bytes_moved(Path(f"/proc/{process.pid}"))
+            before_s, before = seen.get(process, (0.0, 0))
+            seen[process] = times.user + times.system, now
+            used_s += (times.user + times.system - before_s) / len(processes)
+            moved += now - before
+    return used_s, moved
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self._samples: deque[tuple[float, float, int]] = deque()
 
-    def moved(self) -> None:
-        """Take note of a movement that no figure shows."""
-        self._samples.clear()
+class Stillness:
+    """For how long nothing has moved; pure. The clock is ``time.monotonic``, in seconds."""
 
-    def stands_still(self, now: float, processor_s: float, bytes_moved: int) -> bool:
-        """Return whether nothing has moved for too long; call it every ``LONGEST_LOOK_S``.
+    def __init__(self, now: float) -> None:
+        self.phase = b""
+        self._looked_at = self._moved_at = now
+        # Used since the last movement.
+        self._processor_s, self._bytes = 0.0, 0
+
+    def look(self, now: float, phase: bytes, processor_s: float, bytes_moved: int) -> float:
+        """Return the seconds since the last movement; call it every ``LONGEST_LOOK_S``.
 
         Args:
             now: the time.
-            processor_s: seconds of a processor that were used so far, by a process on average.
-            bytes_moved: bytes that were read and written so far.
+            phase: of the start. A new one is a movement.
+            processor_s: seconds of a processor since the last look, by a process on average.
+            bytes_moved: bytes that were read and written since the last look.
         """
-        samples = self._samples
-        if samples and now - samples[-1][0] > LONGEST_LOOK_S + LATE_S:
-            samples.clear()
-        samples.append((now, processor_s, bytes_moved))
-        while len(samples) > 1 and samples[1][0] <= now - self._patience_s:
-            samples.popleft()
-        begun, processor_s_then, bytes_then = samples[0]
-        took_s = now - begun
-        return (
-            took_s >= self._patience_s
-            and processor_s - processor_s_then < WAITS * took_s
-            and bytes_moved - bytes_then < WAITS_BYTES_S * took_s
-        )
+        self._processor_s += processor_s
+        self._bytes += bytes_moved
+        still_s = now - self._moved_at
+        if (
+            phase != self.phase
+            or now - self._looked_at > LONGEST_LOOK_S + LATE_S
+            or self._processor_s >= WAITS * still_s
+            or self._bytes >= WAITS_BYTES_S * still_s
+        ):
+            self._moved_at, self._processor_s, self._bytes = now, 0.0, 0
+        self._looked_at, self.phase = now, phase
+        return now - self._moved_at
 
 
 def watch(pid: int, shared: mmap.mmap, patience_s: float) -> None:
@@ -213,53 +198,46 @@ def watch(pid: int, shared: mmap.mmap, patience_s: float) -> None:
     try:
         bytes_moved(Path(f"/proc/{pid}"))
     except OSError as error:
-        say(f"a start that hangs is not noticed here, where /proc lacks: {error}", "WARNING")
+        log.warning("a start that hangs is not noticed here, where /proc lacks: %s", error)
         return
-    worker, window, usage, phase = psutil.Process(pid), Window(patience_s), Usage(), b""
-    while not window.stands_still(time.monotonic(), usage.processor_s, usage.bytes_moved):
+    worker, still_s, stillness = psutil.Process(pid), 0.0, Stillness(time.monotonic())
+    seen: dict[psutil.Process, tuple[float, int]] = {}
+    while still_s < patience_s:
         time.sleep(min(patience_s / LOOKS, LONGEST_LOOK_S))
-        if (now := shared[:].rstrip(b"\0")) != phase:
-            phase = now
-            window.moved()
-        usage.look(processes_of(worker))
-    end_start(processes_of(worker), phase.decode(), patience_s)
+        phase = shared[:].rstrip(b"\0")
+        still_s = stillness.look(time.monotonic(), phase, *used(processes_of(worker), seen))
+    end_start(processes_of(worker), stillness.phase.decode(), patience_s)
 
 
 def end_start(processes: list[psutil.Process], phase: str, patience_s: float) -> None:
     """Say where a start hangs, and end all of its processes, the worker's own last."""
     where = f"in its phase {phase!r}" if phase else "between two phases"
-    say(
-        f"the start has not moved for {patience_s:g} s {where}: no processor time, no bytes read "
-        "or written, nothing logged. It is taken for this machine's fault: it ends, and has taken "
-        "no job. Where its processes are, the last call first (START_STALL_S=0: a start may take "
-        "any time):"
+    log.critical(
+        "the start has not moved for %g s %s: no processor time, no bytes read or written, "
+        "nothing logged. It is taken for this machine's fault: it ends, and has taken no job. "
+        "Where its processes are, the last call first (START_STALL_S=0: a start may take any "
+        "time):",
+        patience_s,
+        where,
     )
     worker, *others = processes
     # Or it would notice the end of its core, and begin to do something about it.
     worker.suspend()
-    for process in others:
+    for process in (*others, worker):
         stop(process)
-    stop(worker)
 
 
 def stop(process: psutil.Process) -> None:
     """Let a process print its stacks and end; kill it if it can't."""
     with contextlib.suppress(psutil.NoSuchProcess):
         title = "the worker" if process.pid == os.getppid() else process.name()
-        say(f"{title} (pid {process.pid}), {process.status()}:")
+        log.critical("%s (pid %d), %s:", title, process.pid, process.status())
         process.send_signal(STOP)
         process.resume()
         deadline = time.monotonic() + ENDS_S
         while process.status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > deadline:
-                say(f"pid {process.pid} does not answer: it is killed")
+                log.critical("pid %d does not answer: it is killed", process.pid)
                 process.kill()
                 return
-            time.sleep(LOOK_AT_END_S)
-
-
-def say(text: str, level: str = "CRITICAL") -> None:
-    """Log a line, as the worker does; a start that hangs is ended also where nobody reads it."""
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S,000")
-    with contextlib.suppress(OSError):
-        os.write(2, f"{stamp} {level} worker: {text}\n".encode())
+            time.sleep(0.02)

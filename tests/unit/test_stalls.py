@@ -17,10 +17,10 @@ from worker.stalls import (
     BYTES_OF_FAULT,
     LATE_S,
     LONGEST_LOOK_S,
-    Usage,
-    Window,
+    Stillness,
     bytes_moved,
     processes_of,
+    used,
     watch,
 )
 
@@ -32,18 +32,18 @@ ENVIRON = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
 # Hangs where nobody reads what is printed any more.
 UNREAD = """
 import os, time
-from worker.stalls import Watch
+from worker import stalls
 source, sink = os.pipe()
 os.close(source)
 os.dup2(sink, 2)
-Watch(0.5)
+stalls.begin({"START_STALL_S": "0.5"})
 time.sleep(600)
 """
 # A worker that is killed while it is watched. A core that it has forked lives on.
 KILLED = """
 import os, signal, time
-from worker.stalls import Watch
-Watch(60.0)
+from worker import stalls
+stalls.begin({"START_STALL_S": "60.0"})
 if os.fork():
     time.sleep(1)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -52,22 +52,24 @@ time.sleep(600)
 """
 HANGED_UP = """
 import os, signal
-from worker.stalls import Watch
-watch = Watch(100.0)
+from worker import stalls
+stalls.begin({"START_STALL_S": "100"})
 os.kill(os.getpid(), signal.SIGHUP)
-watch.end()
+stalls.end()
 os.kill(os.getpid(), signal.SIGHUP)
 """
 
 
 def first_stall(used: Callable[[float], tuple[float, float]], step_s: float = 5.0) -> float | None:
-    """Return when a window stands still, of processor seconds and bytes that grow with time."""
-    window = Window(PATIENCE_S)
+    """Return when nothing has moved for too long, of figures that grow with time."""
+    stillness, before = Stillness(0.0), (0.0, 0)
     for look in range(200):
         now = look * step_s
         processor_s, moved = used(now)
-        if window.stands_still(now, processor_s, int(moved)):
+        figures = processor_s - before[0], int(moved) - before[1]
+        if stillness.look(now, b"", *figures) >= PATIENCE_S:
             return now
+        before = processor_s, int(moved)
     return None
 
 
@@ -96,11 +98,9 @@ def test_a_machine_that_was_frozen_is_given_its_time_again() -> None:
 
 
 def test_a_new_phase_is_a_movement() -> None:
-    window = Window(PATIENCE_S)
+    stillness = Stillness(0.0)
     for now in range(0, 1000, 5):
-        if now % 50 == 0:
-            window.moved()
-        assert not window.stands_still(now, 0, 0)
+        assert stillness.look(now, b"%d" % (now // 50), 0, 0) < PATIENCE_S
 
 
 @pytest.fixture
@@ -122,25 +122,19 @@ def start_process() -> Iterator[Callable[..., psutil.Process]]:
 @pytest.mark.parametrize(
     ("code", "figure"),
     [
-        ("while True: pass", "processor_s"),
+        ("while True: pass", 0),
         (
             "import os; null = os.open('/dev/null', os.O_WRONLY)\nwhile True: os.write(null, b'x')",
-            "bytes_moved",
+            1,
         ),
     ],
 )
 def test_what_computes_uses_a_processor_and_what_writes_moves_bytes(
-    start_process: Callable[..., psutil.Process], code: str, figure: str
+    start_process: Callable[..., psutil.Process], code: str, figure: int
 ) -> None:
-    process, usage = start_process(code), Usage()
-    usage.look([process])
-    before = getattr(usage, figure)
-
-    def more() -> bool:
-        usage.look([process])
-        return bool(getattr(usage, figure) > before)
-
-    wait_until(more)
+    processes, seen = [start_process(code)], dict[psutil.Process, tuple[float, int]]()
+    used(processes, seen)
+    wait_until(lambda: used(processes, seen)[figure] > 0)
 
 
 def test_children_are_part_of_a_start_and_helpers_are_not(
@@ -167,10 +161,10 @@ def test_what_is_read_from_a_disk_and_of_a_mapped_file_counts(tmp_path: Path) ->
 
 
 def test_a_start_is_left_alone_where_its_bytes_are_not_counted(
-    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    watch(NOBODY, mmap.mmap(-1, mmap.PAGESIZE), 0.0)
-    assert "a start that hangs is not noticed here" in capfd.readouterr().err
+    watch(NOBODY, mmap.mmap(-1, mmap.PAGESIZE), PATIENCE_S)
+    assert "a start that hangs is not noticed here" in caplog.text
 
 
 def test_what_reads_ahead_is_part_of_a_start(tmp_path: Path) -> None:
