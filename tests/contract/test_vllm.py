@@ -16,11 +16,11 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from worker.engine import options
 from worker.engine.options.excluded import DENIED
 from worker.engine.run.generation import sampling
-from worker.engine.run.healing.reader import PASSED_ON
 from worker.engine.seam import translation
 from worker.engine.seam.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
 from worker.engine.start.parsers import FAMILIES
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
+from worker.logs.reader import PASSED_ON
 
 
 def test_the_installed_vllm_is_the_environments_own() -> None:

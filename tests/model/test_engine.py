@@ -145,8 +145,7 @@ def test_a_record_of_vllms_log_with_a_traceback_becomes_one_object() -> None:
     record = logging.getLogRecordFactory()(
         "vllm.v1", logging.ERROR, "core.py", 7, "failed: %s", ("a\n\nb",), error
     )
-    (line,) = Lines().feed(f"{handler.format(record)}\n".encode())
-    read = json.loads(line)
+    read = json.loads(Lines().feed(f"{handler.format(record)}\n".encode()))
     first, *rest = read["message"].split("\n")
     assert read["level"] == "ERROR"
     assert first.endswith(" [core.py:7] failed: a")

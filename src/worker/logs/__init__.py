@@ -88,16 +88,30 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
 def _start_reader(streams: Sequence[int]) -> _Reader:
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE_S)
-    pipes = [(stream, *os.pipe()) for stream in streams]
-    command = script(reader.__file__, *(f"{source}:{stream}" for stream, source, _ in pipes))
-    sources = [source for _, source, _ in pipes]
-    child = Child(command, Ending.AFTER_WRITERS, stdin=theirs, pass_fds=sources)
+    child = redirect(streams, streams, reader.OBJECTS, theirs.fileno())
     theirs.close()
-    for stream, source, sink in pipes:
+    return _Reader(child, ours)
+
+
+def redirect(streams: Sequence[int], targets: Sequence[int], kind: str, fd: int) -> Child:
+    """Start a reader of what is printed to some file descriptors from now on.
+
+    Args:
+        streams: the file descriptors.
+        targets: where the reader writes what each of them gets.
+        kind: as of ``reader.main``.
+        fd: likewise.
+    """
+    pipes = [os.pipe() for _ in streams]
+    sources = [source for source, _ in pipes]
+    pairs = [f"{source}:{target}" for source, target in zip(sources, targets, strict=True)]
+    command = script(reader.__file__, kind, str(fd), *pairs)
+    child = Child(command, Ending.AFTER_WRITERS, pass_fds=[fd, *sources, *targets])
+    for stream, (source, sink) in zip(streams, pipes, strict=True):
         os.close(source)
         os.dup2(sink, stream)
         os.close(sink)
-    return _Reader(child, ours)
+    return child
 
 
 def flush() -> None:

@@ -1,7 +1,8 @@
-"""A process that passes on what others print, as one JSON object a line.
+"""A process that passes on what others print: as JSON objects, or unchanged.
 
-It is run by its path in an interpreter without site-packages, and so imports the standard library
-only.
+It is a process, since a core is forked from a process that must have no thread. It is run by its
+path in an interpreter without site-packages, and so imports the standard library only: it begins
+within milliseconds.
 """
 
 import contextlib
@@ -15,11 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-# The file descriptor of a socket to the worker: a byte from it asks to write all that was printed,
-# a byte to it says that this is done.
-CONTROL = 0
+# What a reader does: make objects of what is printed, or pass it on and note its last error.
+OBJECTS, ERRORS = "objects", "errors"
 # Bytes, of a line; a longer one is cut into several.
 LONGEST = 1_000_000
+# Characters of a line of a core's that is searched, and of a noted error.
+LONGEST_SEARCHED = 2_000
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # vLLM's lines begin with the process (from a core) and the level, ours with the time, the SDK's
@@ -30,6 +32,28 @@ _LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:")
 _BY_LETTER = {"D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 # vLLM repeats this on each line of a record: (EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:1].
 _PREFIX = re.compile(r"(?:\([^()]*\) )?[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] ")
+
+# In front of errors that vLLM's log prints: the same, also without the level and what follows it.
+_ERROR_PREFIX = re.compile(
+    r"^(?:\([\w ]{1,40}(?:pid=\d{1,9})?\) ?)?(?:ERROR [^\[\n]{0,30}\[[^\]\n]{0,80}\] )?"
+)
+# The last line of a traceback: "torch.OutOfMemoryError: CUDA out of memory. Tried to ...".
+_RAISED = re.compile(
+    r"^(?:[A-Za-z_][\w.]{0,200}(?:Error|Exception|Exit|Interrupt)|Exception)(?:: |$)"
+)
+# What vLLM raises whatever the reason was, once that has been printed by the process below: by a
+# part of the core on a GPU of its own, by the core.
+PASSED_ON = (
+    "RuntimeError: Engine core initialization failed",
+    "Exception: WorkerProc initialization failed due to an exception",
+    "RuntimeError: Worker failed with error '",
+    "RuntimeError: Executor failed.",
+)
+# What other parts say when one has ended: no news, if that one's memory was full.
+_LOST_PEER = re.compile(r"Dist\w*Error: |NCCL|Connection (?:closed by peer|reset by peer|refused)")
+_FULL = re.compile(r"OutOfMemoryError|out of memory")
+# How errors begin that Python does not raise.
+_NATIVE = ("Fatal Python error: ", "terminate called ", "CUDA error: ", "free(): ", "malloc(): ")
 
 
 def timestamp(seconds: float) -> str:
@@ -52,6 +76,14 @@ def as_object(text: str) -> str:
     return json.dumps({**values, "message": text})
 
 
+def error_in(line: str) -> str | None:
+    """Return the error that a line tells of, without the log's prefix; None if it tells of none."""
+    text = _ERROR_PREFIX.sub("", line[:LONGEST_SEARCHED], count=1).strip()
+    if text.startswith(PASSED_ON):
+        return None
+    return text if _RAISED.match(text) or text.startswith(_NATIVE) else None
+
+
 class Lines:
     """Makes objects of the bytes that are printed to one file descriptor."""
 
@@ -61,21 +93,20 @@ class Lines:
         self._record = ""
         self._prefix = ""
 
-    def feed(self, printed: bytes) -> Iterator[str]:
-        """Yield the objects that are complete."""
+    def feed(self, printed: bytes) -> bytes:
+        """Return the objects that are complete, a line each."""
         *lines, self._unfinished = (self._unfinished + printed).split(b"\n")
         if len(self._unfinished) >= LONGEST:
             lines.append(self._unfinished)
             self._unfinished = b""
-        for line in lines:
-            yield from self._take(line.decode(errors="replace"))
+        texts = [line.decode(errors="replace") for line in lines]
+        return b"".join(object_ for text in texts for object_ in self._take(text))
 
-    def rest(self) -> Iterator[str]:
-        """Yield what is not complete."""
-        yield from self.feed(b"\n")
-        yield from self._take("")
+    def rest(self) -> bytes:
+        """Return what is not complete."""
+        return self.feed(b"\n") + b"".join(self._take(""))
 
-    def _take(self, line: str) -> Iterator[str]:
+    def _take(self, line: str) -> Iterator[bytes]:
         line = _ESCAPES.sub("", line)
         # As on a terminal, a carriage return begins the line again: progress bars have them.
         text = line.rstrip("\r").rpartition("\r")[2]
@@ -89,32 +120,66 @@ class Lines:
         if not (prefix and line.endswith("\r")):
             yield from self._complete()
 
-    def _complete(self) -> Iterator[str]:
+    def _complete(self) -> Iterator[bytes]:
         record, self._record = self._record.rstrip(), ""
         if record:
-            yield as_object(record)
+            yield as_object(record).encode() + b"\n"
 
 
-class _Pipe:
+class CoreLines:
+    """Leaves what a core prints as it is, in whole lines, and notes the last error in it.
+
+    Args:
+        note: a file that begins with the last error, and a line feed.
+    """
+
+    def __init__(self, note: int) -> None:
+        self._note = note
+        self._unfinished = b""
+
+    def feed(self, printed: bytes) -> bytes:
+        """Return the lines that are complete."""
+        printed = self._unfinished + printed
+        # Progress bars end their lines with a carriage return.
+        end = max(printed.rfind(b"\n"), printed.rfind(b"\r")) + 1
+        if len(printed) - end > LONGEST_SEARCHED:
+            end = len(printed)
+        whole, self._unfinished = printed[:end], printed[end:]
+        for line in whole.splitlines():
+            if error := error_in(line.decode(errors="replace")):
+                self._take_note(error)
+        return whole
+
+    def rest(self) -> bytes:
+        """Return what is not complete."""
+        rest, self._unfinished = self._unfinished, b""
+        return rest
+
+    def _take_note(self, error: str) -> None:
+        noted = os.pread(self._note, LONGEST_SEARCHED, 0).partition(b"\n")[0]
+        if not (_LOST_PEER.search(error) and _FULL.search(noted.decode(errors="replace"))):
+            # The disk may be full.
+            with contextlib.suppress(OSError):
+                os.pwrite(self._note, error.encode()[:LONGEST_SEARCHED] + b"\n", 0)
+
+
+class Pipe:
     """What is printed to one file descriptor, on its way to where it belongs."""
 
-    def __init__(self, source: int, target: int) -> None:
+    def __init__(self, source: int, target: int, lines: Lines | CoreLines) -> None:
         self.source = source
         self._target = target
-        self._lines = Lines()
+        self._lines = lines
 
     def pass_on(self) -> bool:
         """Pass on what has been printed; return False if nothing can follow."""
         printed = os.read(self.source, 65_536)
-        self._write(self._lines.feed(printed) if printed else self._lines.rest())
+        write(self._lines.feed(printed) if printed else self._lines.rest(), self._target)
         return bool(printed)
 
     def pass_on_rest(self) -> None:
         """Pass on a line that has no end yet."""
-        self._write(self._lines.rest())
-
-    def _write(self, objects: Iterator[str]) -> None:
-        write("".join(f"{line}\n" for line in objects).encode(), self._target)
+        write(self._lines.rest(), self._target)
 
 
 def write(data: bytes, target: int) -> None:
@@ -128,49 +193,61 @@ def write(data: bytes, target: int) -> None:
                 select.select([], [target], [])
 
 
-def pass_on(pipes: set[_Pipe]) -> None:
+def pass_on(pipes: set[Pipe], selector: selectors.BaseSelector, control: int) -> None:
     """Pass on what is printed until nobody can print any more."""
     asked = False
-    with selectors.DefaultSelector() as selector:
-        selector.register(CONTROL, selectors.EVENT_READ)
-        for pipe in pipes:
-            selector.register(pipe.source, selectors.EVENT_READ, pipe)
-        while pipes:
-            keys = [key for key, _ in selector.select(0 if asked else None)]
-            ready = {key.data for key in keys if key.data}
-            for pipe in ready:
-                if not pipe.pass_on():
-                    selector.unregister(pipe.source)
-                    pipes.remove(pipe)
-            if asked and not ready:
-                _answer(pipes)
-                asked = False
-            elif len(keys) > len(ready):
-                asked = _is_asked()
-                if not asked:
-                    selector.unregister(CONTROL)
+    while pipes:
+        keys = [key for key, _ in selector.select(0 if asked else None)]
+        ready = {key.data for key in keys if key.data}
+        for pipe in ready:
+            if not pipe.pass_on():
+                selector.unregister(pipe.source)
+                pipes.remove(pipe)
+        if asked and not ready:
+            _answer(pipes, control)
+            asked = False
+        elif len(keys) > len(ready):
+            asked = _is_asked(control)
+            if not asked:
+                selector.unregister(control)
 
 
-def _is_asked() -> bool:
+def _is_asked(control: int) -> bool:
     """Return whether the worker has asked; if not, it has ended."""
     # Its end is an error here if it has not waited for an answer.
     with contextlib.suppress(OSError):
-        return bool(os.read(CONTROL, 1))
+        return bool(os.read(control, 1))
     return False
 
 
-def _answer(pipes: set[_Pipe]) -> None:
+def _answer(pipes: set[Pipe], control: int) -> None:
     for pipe in pipes:
         pipe.pass_on_rest()
     # The worker may have ended.
     with contextlib.suppress(OSError):
-        os.write(CONTROL, b".")
+        os.write(control, b".")
 
 
-def main(pairs: Sequence[str]) -> None:
-    """Run ``pass_on`` between file descriptors, given as "5:1": read from 5, write to 1."""
-    pass_on({_Pipe(*map(int, pair.split(":"))) for pair in pairs})
+def main(kind: str, fd: int, pairs: Sequence[str]) -> None:
+    """Run ``pass_on`` between pairs of file descriptors.
+
+    Args:
+        kind: ``OBJECTS`` or ``ERRORS``.
+        fd: for objects, a socket to the worker: a byte from it asks to write all that was printed,
+            a byte to it says that this is done. For errors, the file of the note.
+        pairs: such as "5:1": read from 5, write to 1.
+    """
+    pipes = set()
+    with selectors.DefaultSelector() as selector:
+        for pair in pairs:
+            source, target = map(int, pair.split(":"))
+            pipe = Pipe(source, target, CoreLines(fd) if kind == ERRORS else Lines())
+            selector.register(pipe.source, selectors.EVENT_READ, pipe)
+            pipes.add(pipe)
+        if kind == OBJECTS:
+            selector.register(fd, selectors.EVENT_READ)
+        pass_on(pipes, selector, fd)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -14,7 +14,7 @@ from support.processes.background import HUNG_S, Background
 
 ROWS = [{"messages": [{"role": role, "content": "Hi"} for role in ("user", "assistant")]}] * 2_000
 # Parts of the commands of a worker's processes.
-READERS = ("logs/reader.py", "healing/reader.py")
+READERS = ("logs/reader.py objects", "logs/reader.py errors")
 GRAMMAR = "worker.engine.run.grammar.process"
 DOWNLOAD = "worker.store.download"
 TRAINER = "worker.trainer"

@@ -79,7 +79,7 @@ _OF_WHAT_WAS_ASKED = frozenset(
 _ITS_WORDS = re.compile(r"Config\.__init__\(\)")
 # Of an ``OSError`` without a class of its own. Transformers raises it without a number.
 _NOT_FOUND = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
-# How a core's error begins, as ``healing.reader`` notes it.
+# How a core's error begins, as ``worker.logs.reader`` notes it.
 _KIND = re.compile(r"(?:\w+\.)*(\w+): (?:\[Errno (\d+)\])?")
 # A GPU that somebody else fills, unless it is the operator who wants more than there is.
 _FILLED = "is less than desired GPU memory utilization"

@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 
-from worker.children import Child, Ending, script
-from worker.engine.run.healing import reader
+from worker import logs
+from worker.children import Child
+from worker.logs.reader import ERRORS, LONGEST_SEARCHED
 
 STREAMS = (1, 2)
 # Seconds that a reader gets for what a core has printed at its end; it needs milliseconds of them,
@@ -17,7 +18,7 @@ DRAIN_S = 5.0
 
 
 class CoreOutput:
-    """The output of one core: a child process, ``reader``, passes it on and searches it."""
+    """The output of one core: a child process passes it on and searches it."""
 
     def __init__(self) -> None:
         self._note = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -32,19 +33,7 @@ class CoreOutput:
         # It would inherit the pipes, and live longer than the core.
         resource_tracker.ensure_running()
         targets = [os.dup(stream) for stream in STREAMS]
-        pipes = [os.pipe() for _ in STREAMS]
-        note = self._note.fileno()
-        ends = [
-            end
-            for (source, _), target in zip(pipes, targets, strict=True)
-            for end in (source, target)
-        ]
-        command = script(reader.__file__, *map(str, (note, *ends)))
-        self._reader = Child(command, Ending.AFTER_WRITERS, pass_fds=[note, *ends])
-        for stream, (source, end) in zip(STREAMS, pipes, strict=True):
-            os.dup2(end, stream)
-            os.close(end)
-            os.close(source)
+        self._reader = logs.redirect(STREAMS, targets, ERRORS, self._note.fileno())
         try:
             yield
         finally:
@@ -56,7 +45,7 @@ class CoreOutput:
     def last_error(self) -> str | None:
         """The last error that was printed, in one line; None if there was none."""
         # Read at its place: the reader shares the position.
-        text = os.pread(self._note.fileno(), reader.LONGEST_LINE, 0).decode(errors="replace")
+        text = os.pread(self._note.fileno(), LONGEST_SEARCHED, 0).decode(errors="replace")
         return text.partition("\n")[0] or None
 
     def close(self) -> str | None:
