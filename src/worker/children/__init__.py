@@ -29,6 +29,8 @@ _SOURCES = Path(__file__).parents[2]
 ISOLATED = ["-I", "-S"]
 # Seconds that a child has to tidy up before it is killed, and a killed one to be gone.
 GRACE_S = 2.0
+# Signals that reach the whole process group.
+_OF_THE_GROUP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Ending(Enum):
@@ -66,8 +68,12 @@ class Child(subprocess.Popen[bytes]):
     ) -> None:
         self.ending = ending
         options = {"stdin": subprocess.DEVNULL, "env": environ or {}, **options}
-        with _mask() if ending is Ending.AFTER_WRITERS else contextlib.nullcontext():
+        masked = _OF_THE_GROUP if ending is Ending.AFTER_WRITERS else ()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, masked)
+        try:
             super().__init__(_with_parent(command, ending), **options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _running.add(self)
 
     def end(self) -> None:
@@ -187,14 +193,3 @@ def _with_parent(command: Sequence[str], ending: Ending) -> list[str]:
         return [*command]
     number = signal.SIGTERM if ending is Ending.ASKED else signal.SIGKILL
     return script(with_parent.__file__, str(int(number)), str(os.getpid()), *command)
-
-
-@contextlib.contextmanager
-def _mask() -> Iterator[None]:
-    """Start children with those signals masked that reach the whole process group."""
-    masked = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, masked)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
