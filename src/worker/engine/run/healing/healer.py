@@ -228,25 +228,21 @@ class Healer:
         while reason is None or self._may_restart():
             if reason is not None:
                 log.error("the engine of %s died: %s: it is started again", self._name, reason)
+            core = None
             try:
-                await self._begin(await asyncio.to_thread(self._start))
+                core = await asyncio.to_thread(self._start)
+                await self._use(core)
             except FAILURES as error:
                 reason = str(error)
+                if core:
+                    await _removed(core)
             else:
+                self.core = core
                 seconds = time.monotonic() - died_at
                 log.info("the engine of %s is back after %.1f s", self._name, seconds)
                 return True
         log.error("the engine of %s died: %s: it is not started again", self._name, reason)
         return False
-
-    async def _begin(self, core: Core) -> None:
-        """Put a new core in the dead one's place."""
-        try:
-            await self._use(core)
-        except FAILURES:
-            await _removed(core)
-            raise
-        self.core = core
 
     def _may_restart(self) -> bool:
         now = time.monotonic()
