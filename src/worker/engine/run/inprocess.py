@@ -32,7 +32,10 @@ STATS_INTERVAL_S = 10.0
 
 
 class InProcessEngine:
-    """Satisfies ``worker.engine.Engine``. Made by ``worker.engine.start.launch``."""
+    """Satisfies ``worker.engine.Engine``, which describes its methods.
+
+    Made by ``worker.engine.start.launch``.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class InProcessEngine:
         name = arguments.vllm.served_model_name[0]
         self._healer = Healer(name, core, start_again, self._use_next, limits)
         self._trial: Trial | None = None
-        self._watchers: list[asyncio.Task[None]] = []
+        self._watchers: list[asyncio.Task[Any]] = []
 
     async def open(self) -> None:
         """Build vLLM's server around the engine; call on its loop."""
@@ -73,7 +76,7 @@ class InProcessEngine:
         What is compiled during the warm-up may take longer than a core that works is silent.
         """
         watch = asyncio.create_task(self._healer.run())
-        watch.add_done_callback(lambda ended: None if ended.cancelled() else self._give_up())
+        watch.add_done_callback(self._give_up)
         self._watchers.append(watch)
         if not self._settings.disable_log_stats:
             self._watchers.append(asyncio.create_task(self._log_stats()))
@@ -127,38 +130,30 @@ class InProcessEngine:
 
     @property
     def metrics(self) -> CollectorRegistry:
-        """See ``Engine.metrics``."""
         return self._healer.core.metrics
 
     @property
     def dead(self) -> bool:
-        """See ``Base.dead``."""
         return self._healer.dead
 
     @property
     def is_aside(self) -> bool:
-        """See ``Base.is_aside``."""
         return self._healer.absence.lasts
 
     def aside(self, patience_s: float, drain_s: float) -> AbstractAsyncContextManager[None]:
-        """See ``Engines.aside``."""
         return self._healer.aside(patience_s, drain_s)
 
     async def admit(self) -> None:
-        """See ``Engine.admit``."""
         await self._healer.absence.admit()
 
     async def back(self, request_id: str) -> None:
-        """See ``Engine.back``."""
         await self._healer.back(request_id)
 
     @property
     def schema(self) -> dict[str, Any]:
-        """See ``Engine.schema``."""
         return self._server.schema
 
     def keys(self, path: str) -> frozenset[str] | None:
-        """See ``Engine.keys``."""
         return self._server.keys(path)
 
     def call(
@@ -168,11 +163,9 @@ class InProcessEngine:
         request_id: str,
         usage: Usage | None = None,
     ) -> AsyncGenerator[Head | bytes, None]:
-        """See ``Engine.call``."""
         return self._server.call(path, body, request_id, usage)
 
     async def cards(self, request_id: str) -> list[dict[str, Any]]:
-        """See ``Base.cards``."""
         async with aclosing(self.call("/v1/models", None, request_id)) as parts:
             body = b"".join([part async for part in parts if isinstance(part, bytes)])
         cards: list[dict[str, Any]] = json.loads(body)["data"]
@@ -180,7 +173,6 @@ class InProcessEngine:
 
     @property
     def slots(self) -> int:
-        """See ``Base.slots``."""
         config = self._client.vllm_config
         scheduler = config.scheduler_config
         # A lower limit than what the core has memory for; vLLM 0.30 has none.
@@ -196,31 +188,25 @@ class InProcessEngine:
     def generate(
         self, job: RawJob, request_id: str, *, in_list: bool = False
     ) -> AsyncGenerator[Delta, None]:
-        """See ``Engine.generate``."""
         return self.generation.deltas(job, request_id, in_list=in_list)
 
     async def check(self, job: RawJob) -> None:
-        """See ``Engine.check``."""
         await self.generation.check(job)
 
     async def adapters_on_volume(self) -> Mapping[str, str | None]:
-        """See ``Base.adapters_on_volume``."""
         return await self.generation.adapters.on_volume()
 
     async def adopt(self, name: str) -> None:
-        """See ``Engine.adopt``."""
         await self.generation.adapters.get(name, "model")
 
     async def check_adapter(self, directory: Path) -> None:
-        """See ``Base.check_adapter``."""
         await self.generation.adapters.check(directory)
 
     async def unload(self, name: str) -> None:
-        """See ``Base.unload``."""
         await self.generation.adapters.unload(name)
 
-    def _give_up(self) -> None:
-        if not self._died.done():
+    def _give_up(self, watch: asyncio.Task[None]) -> None:
+        if not (watch.cancelled() or self._died.done()):
             self._died.set_result(None)
 
     async def _log_stats(self) -> None:

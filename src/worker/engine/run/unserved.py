@@ -13,7 +13,7 @@ from worker.volume.adapters import adapter_names, directory
 
 
 class UnservedModel:
-    """Satisfies ``worker.engine.Base``.
+    """Satisfies ``worker.engine.Base``, which describes it.
 
     Args:
         arguments: those that an engine would be started with.
@@ -39,7 +39,7 @@ class UnservedModel:
         self._root = directory(volume)
 
     async def cards(self, request_id: str) -> list[dict[str, Any]]:
-        """Return the cards that vLLM's server would answer with; see ``Base.cards``."""
+        """Return the cards that vLLM's server would answer with."""
         return [
             {"id": name, "object": "model", "created": 0, "owned_by": "vllm", "root": name}
             | {"parent": None, "max_model_len": self.model.max_model_len, "permission": []}
@@ -47,14 +47,12 @@ class UnservedModel:
         ]
 
     async def adapters_on_volume(self) -> Mapping[str, str | None]:
-        """See ``Base.adapters_on_volume``."""
         return dict.fromkeys(await asyncio.to_thread(adapter_names, self._root))
 
     async def unload(self, name: str) -> None:
         """Do nothing: no adapter is loaded."""
 
     async def check_adapter(self, directory: Path) -> None:
-        """See ``Base.check_adapter``."""
         try:
             await asyncio.to_thread(self._check, directory)
         except BrokenAdapter as broken:

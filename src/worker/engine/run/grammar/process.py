@@ -28,14 +28,8 @@ FOLLOWED_S = 0.1
 STEPS = 96
 
 # The results: "fine", or what is wrong.
-FINE, INVALID, SLOW, LARGE, NOTHING, FAILED = (
-    "fine",
-    "invalid",
-    "slow",
-    "large",
-    "nothing",
-    "failed",
-)
+FINE, INVALID, FAILED = "fine", "invalid", "failed"
+SLOW, LARGE, NOTHING = "slow", "large", "nothing"
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import os
+from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -82,12 +83,8 @@ class Trial:
         self._answered = 0
         self._room = asyncio.Semaphore(AT_ONCE)
         self._starting = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._reader: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Start the process ahead of the first grammar."""
-        await self._started()
 
     async def of(self, grammar: Grammar) -> Result:
         """Return what compiling a grammar comes to.
@@ -123,7 +120,7 @@ class Trial:
         await self._room.acquire()
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(self._room.release)
-            process = await self._started()
+            process = await self.start()
             unless_started.pop_all()
         answer: _Answer = asyncio.get_running_loop().create_future()
         # Not when the caller leaves: what has begun takes its room until it ends.
@@ -144,8 +141,8 @@ class Trial:
         while len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
 
-    async def _started(self) -> asyncio.subprocess.Process:
-        """Return the process, started if there is none, or none any more."""
+    async def start(self) -> Process:
+        """Start the process if there is none, or none any more; return it."""
         async with self._starting:
             if self._reader is None or self._reader.done():
                 if self._description is None:
@@ -154,8 +151,8 @@ class Trial:
                 self._process = await children.start(
                     children.module(PROCESS),
                     children.with_sources(_ALONE),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
+                    stdin=PIPE,
+                    stdout=PIPE,
                 )
                 self._reader = asyncio.create_task(self._read(self._process))
                 with contextlib.suppress(ProcessLookupError):
@@ -164,7 +161,7 @@ class Trial:
             assert self._process  # for the type checker: the reader has one
             return self._process
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
+    async def _read(self, process: Process) -> None:
         assert process.stdout  # for the type checker: it is a pipe
         try:
             async for line in process.stdout:
@@ -181,7 +178,7 @@ class Trial:
             answer.set_result(None)
 
 
-def _write(process: asyncio.subprocess.Process, message: dict[str, object]) -> None:
+def _write(process: Process, message: dict[str, object]) -> None:
     """Write a message; that the process has ended is noticed by its reader."""
     assert process.stdin  # for the type checker: it is a pipe
     with contextlib.suppress(OSError, RuntimeError):
