@@ -8,10 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from support.processes.background import HUNG_S, eventually
-from worker.engine.run.healing.healer import Healer, Limits
-
-# Without a look for hangs.
-LIMITS = Limits(restarts=2, hang_s=0)
+from worker.engine.run.healing.healer import Healer
 
 
 class Clock:
@@ -115,7 +112,7 @@ class FakeCore:
 
 @asynccontextmanager
 async def healing(
-    first: FakeCore, *others: FakeCore | Exception, limits: Limits = LIMITS
+    first: FakeCore, *others: FakeCore | Exception, restarts: int = 2, hang_s: float = 0
 ) -> AsyncIterator[tuple[Healer, list[Any]]]:
     """Run a healer; the cores that it starts are the others, and it lists those that it uses."""
     queue, used = list(others), []
@@ -132,7 +129,7 @@ async def healing(
         used.append(core)
 
     core: Any = first
-    healer = Healer("demo", core, start, use, limits)
+    healer = Healer("demo", core, start, use, restarts=restarts, hang_s=hang_s)
     running = asyncio.create_task(healer.run())
     async with asyncio.timeout(HUNG_S):
         yield healer, used

@@ -20,7 +20,7 @@ from worker.engine.run.generation import Generation
 from worker.engine.run.grammar.gate import Gate, trial_for
 from worker.engine.run.grammar.trial import Trial
 from worker.engine.run.healing.core import Core
-from worker.engine.run.healing.healer import Healer, Limits
+from worker.engine.run.healing.healer import Healer
 from worker.engine.run.requests.media import media_of
 from worker.engine.run.server import Server
 from worker.engine.seam.protocols import Client
@@ -60,9 +60,14 @@ class InProcessEngine:
         self._died = died
         self._arguments = arguments
         self._settings = settings
-        limits = Limits(settings.max_engine_restarts, settings.engine_hang_s)
-        name = arguments.vllm.served_model_name[0]
-        self._healer = Healer(name, core, start_again, self._use_next, limits)
+        self._healer = Healer(
+            arguments.vllm.served_model_name[0],
+            core,
+            start_again,
+            self._use_next,
+            restarts=settings.max_engine_restarts,
+            hang_s=settings.engine_hang_s,
+        )
         self._trial: Trial | None = None
         self._watchers: list[asyncio.Task[Any]] = []
 

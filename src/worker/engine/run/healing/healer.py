@@ -6,7 +6,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 
 from worker.engine.run.healing.absence import Absence
 from worker.engine.run.healing.core import Core
@@ -38,14 +37,6 @@ SETTLES_S = 60.0
 LOOKS_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Of healing: restarts within ``RESTARTS_COUNT_S``; seconds of a hang, 0: none is noticed."""
-
-    restarts: int
-    hang_s: float
-
-
 class Healer:
     """Keeps an engine answering. Use on the engine's loop.
 
@@ -54,7 +45,8 @@ class Healer:
         core: the first one.
         start: starts another one; called in a thread.
         use: builds on it everything that depends on a core.
-        limits: of healing.
+        restarts: how many there may be within ``RESTARTS_COUNT_S``.
+        hang_s: seconds of a hang; 0: none is noticed.
     """
 
     def __init__(
@@ -63,13 +55,16 @@ class Healer:
         core: Core,
         start: Callable[[], Core],
         use: Callable[[Core], Awaitable[None]],
-        limits: Limits,
+        *,
+        restarts: int,
+        hang_s: float,
     ) -> None:
         self.core = core
         self._name = name
         self._start = start
         self._use = use
-        self._limits = limits
+        self._most_restarts, self._hang_s = restarts, hang_s
+        # When there were some, by ``time.monotonic``.
         self._restarts: deque[float] = deque()
         self._suspects = Suspects()
         # Requests that may have killed a core begin one after the other.
@@ -188,7 +183,7 @@ class Healer:
             silent_s: seconds without a sign of life.
             used_s: seconds of a processor that it has used after the first ``SILENT_S`` of them.
         """
-        if not self._limits.hang_s or silent_s < self._limits.hang_s:
+        if not self._hang_s or silent_s < self._hang_s:
             return False
         core = self.core
         if core.stopped:
@@ -197,7 +192,7 @@ class Healer:
         prompts = [request.prompt_len for request in core.requests if request.is_prefilling]
         most = config.scheduler_config.max_num_batched_tokens
         device = config.device_config.device_type
-        patience_s = self._limits.hang_s + prefill_s(prompts, most, device)
+        patience_s = self._hang_s + prefill_s(prompts, most, device)
         # On a machine that is too busy the core needs longer for the same step.
         waits = used_s < WAITS * silent_s * core.processes
         if silent_s < patience_s or not (waits or used_s + SILENT_S >= patience_s):
@@ -248,7 +243,7 @@ class Healer:
         now = time.monotonic()
         while self._restarts and now - self._restarts[0] > RESTARTS_COUNT_S:
             self._restarts.popleft()
-        if len(self._restarts) >= self._limits.restarts:
+        if len(self._restarts) >= self._most_restarts:
             return False
         self._restarts.append(now)
         return True

@@ -7,12 +7,10 @@ import pytest
 from support.engine.cores import CLOCK, FakeCore, healing, settle
 from support.processes.background import HUNG_S, eventually
 
-from worker.engine.run.healing.healer import Healer, Limits
+from worker.engine.run.healing.healer import Healer
 from worker.errors import EngineAside, EngineDead, KilledEngine
 
 ENDED = ["killed", "calls failed", "shut down", "ended"]
-# No restart is allowed.
-NONE = Limits(restarts=0, hang_s=0)
 
 
 class Caller:
@@ -35,7 +33,7 @@ class Caller:
 
 async def test_nothing_is_left_of_a_core_in_the_block_and_another_one_answers_after_it() -> None:
     first, second = FakeCore(), FakeCore()
-    async with healing(first, second, limits=NONE) as (healer, used):
+    async with healing(first, second, restarts=0) as (healer, used):
         async with healer.aside(HUNG_S, HUNG_S):
             assert (first.happened, used, healer.dead) == (ENDED, [], False)
         assert (used, healer.dead) == ([second], False)
@@ -54,7 +52,7 @@ async def test_requests_that_run_end_first() -> None:
 
 async def test_what_runs_for_too_long_is_ended_and_is_no_suspect() -> None:
     first = FakeCore().add("job", new=True)
-    async with healing(first, FakeCore(), limits=NONE) as (healer, _):
+    async with healing(first, FakeCore(), restarts=0) as (healer, _):
         async with healer.aside(HUNG_S, 0.2):
             waiting = asyncio.create_task(healer.back("job"))
             await settle()
@@ -76,8 +74,7 @@ async def test_a_request_waits_so_long_and_is_refused_with_when_to_come_again() 
 
 async def test_a_crash_meanwhile_is_its_requests_doing_and_counts_as_one() -> None:
     first, last = FakeCore().add("job", new=True), FakeCore()
-    limits = Limits(restarts=1, hang_s=0)
-    async with healing(first, FakeCore(), last, limits=limits) as (healer, used):
+    async with healing(first, FakeCore(), last, restarts=1) as (healer, used):
         asyncio.get_running_loop().call_later(0.05, first.die)
         async with healer.aside(HUNG_S, HUNG_S):
             assert first.happened == ENDED[1:]
@@ -130,7 +127,7 @@ async def test_a_second_caller_waits_for_the_first() -> None:
 
 
 async def test_an_engine_that_is_given_up_can_not_be_set_aside() -> None:
-    async with healing(FakeCore(is_dead=True), limits=NONE) as (healer, _):
+    async with healing(FakeCore(is_dead=True), restarts=0) as (healer, _):
         with pytest.raises(EngineDead):
             await healer.back("job")
         with pytest.raises(EngineDead):
@@ -141,8 +138,7 @@ async def test_an_engine_that_is_given_up_can_not_be_set_aside() -> None:
 
 async def test_an_engine_that_does_not_start_after_the_block_is_tried_again_and_given_up() -> None:
     broken = RuntimeError("no memory")
-    limits = Limits(restarts=1, hang_s=0)
-    async with healing(FakeCore(), broken, broken, limits=limits) as (healer, used):
+    async with healing(FakeCore(), broken, broken, restarts=1) as (healer, used):
         async with healer.aside(HUNG_S, HUNG_S):
             pass
         with pytest.raises(EngineDead):

@@ -4,17 +4,14 @@ import asyncio
 import logging
 
 import pytest
-from support.engine.cores import CLOCK, LIMITS, FakeCore, healing
+from support.engine.cores import CLOCK, FakeCore, healing
 from support.processes.background import eventually
 
-from worker.engine.run.healing.healer import Limits
 from worker.engine.run.healing.suspects import Suspects, belongs
 from worker.engine.run.healing.watchdog import LATE_S, Silence, prefill_s
 from worker.errors import EngineDead, KilledEngine, StartFailed
 
 HANG_S = 2
-# With a look for hangs.
-WATCHED = Limits(restarts=2, hang_s=HANG_S)
 REMOVED = ["calls failed", "shut down", "ended"]
 
 
@@ -109,28 +106,28 @@ async def test_several_newcomers_begin_again_one_after_the_other() -> None:
 async def test_a_core_that_hangs_is_ended_and_replaced(first: FakeCore) -> None:
     first.add("job")
     begun = CLOCK.now
-    async with healing(first, FakeCore(), limits=WATCHED) as (_, used):
+    async with healing(first, FakeCore(), hang_s=HANG_S) as (_, used):
         await eventually(lambda: used)
     assert first.happened == ["killed", *REMOVED]
     assert HANG_S <= first.killed_at - begun < 2 * HANG_S
 
 
 @pytest.mark.parametrize(
-    ("core", "limits"),
+    ("core", "hang_s"),
     [
-        pytest.param(FakeCore(share=0.1).add("a"), WATCHED, id="gets little of a busy machine"),
-        pytest.param(FakeCore(builds=True).add("a"), WATCHED, id="builds code"),
+        pytest.param(FakeCore(share=0.1).add("a"), HANG_S, id="gets little of a busy machine"),
+        pytest.param(FakeCore(builds=True).add("a"), HANG_S, id="builds code"),
         pytest.param(
             FakeCore(prompt_limit=10_000).add("a", new=True, prompt_len=10_000),
-            WATCHED,
+            HANG_S,
             id="computes a long prompt",
         ),
-        pytest.param(FakeCore(), WATCHED, id="idle"),
-        pytest.param(FakeCore(stopped=True).add("a"), LIMITS, id="not watched"),
+        pytest.param(FakeCore(), HANG_S, id="idle"),
+        pytest.param(FakeCore(stopped=True).add("a"), 0, id="not watched"),
     ],
 )
-async def test_another_core_is_left_alone(core: FakeCore, limits: Limits) -> None:
-    async with healing(core, limits=limits):
+async def test_another_core_is_left_alone(core: FakeCore, hang_s: float) -> None:
+    async with healing(core, hang_s=hang_s):
         end = CLOCK.now + 3 * HANG_S
         await eventually(lambda: CLOCK.now > end or core.happened)
     assert core.happened == []
