@@ -81,22 +81,18 @@ def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[st
     with open("/proc/self/statm") as statm:  # noqa: PTH123 - a file of the kernel
         limit = int(statm.read().split()[0]) * resource.getpagesize() + ROOM_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    begun = time.process_time()
+    begun, refused = time.process_time(), INVALID  # vLLM says what is wrong
     try:
         parse, compile_ = steps(request, compiler)
         parse()
-    except MemoryError:
-        return LARGE, 0.0
-    except (RuntimeError, ValueError, TypeError, KeyError):
-        return INVALID, 0.0  # vLLM says what is wrong
-    if time.process_time() - begun > PARSED_S:
-        return SLOW, 0.0
-    try:
+        if time.process_time() - begun > PARSED_S:
+            return SLOW, 0.0
+        refused = FAILED
         compiled = compile_()
     except MemoryError:
         return LARGE, 0.0
-    except (RuntimeError, ValueError):
-        return FAILED, 0.0
+    except (RuntimeError, ValueError, TypeError, KeyError):
+        return refused, 0.0
     seconds = time.process_time() - begun
     return follow(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
 
