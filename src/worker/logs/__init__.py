@@ -76,21 +76,16 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
     if log_format != "json":
         logging.basicConfig(format=TEXT)
         return
-    _readers.append(_start_reader(streams))
+    ours, theirs = socket.socketpair()
+    ours.settimeout(PATIENCE_S)
+    _readers.append(_Reader(redirect(streams, streams, reader.OBJECTS, theirs.fileno()), ours))
+    theirs.close()
     # After a failed start; `leave` ends the process without this.
     atexit.register(flush)
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler])
     logging.captureWarnings(True)
-
-
-def _start_reader(streams: Sequence[int]) -> _Reader:
-    ours, theirs = socket.socketpair()
-    ours.settimeout(PATIENCE_S)
-    child = redirect(streams, streams, reader.OBJECTS, theirs.fileno())
-    theirs.close()
-    return _Reader(child, ours)
 
 
 def redirect(streams: Sequence[int], targets: Sequence[int], kind: str, fd: int) -> Child:
