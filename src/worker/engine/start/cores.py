@@ -12,8 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from worker.children import forks_end_with_this
 from worker.engine.arguments import EngineArguments
-from worker.engine.run.healing.core import Core
-from worker.engine.run.healing.output import CoreOutput
+from worker.engine.run.healing.core import Core, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.locations import LOCATIONS, find
 from worker.engine.seam.translation import START_ERRORS

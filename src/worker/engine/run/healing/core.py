@@ -1,22 +1,26 @@
-"""A core that runs: vLLM's client of it, its processes, and how they end."""
+"""A core that runs: vLLM's client of it, its processes, what they print, and how they end."""
 
 import asyncio
 import contextlib
+import os
 import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry
 
-from worker.children import signal_name
-from worker.engine.run.healing.output import CoreOutput
+from worker import logs
+from worker.children import Child, signal_name
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.protocols import Client, RequestState
 from worker.engine.start.fitting import is_out_of_memory
 from worker.errors import EngineDead
+from worker.logs.reader import ERRORS, LONGEST_SEARCHED
 
 # Seconds until a process is gone that was killed, or whose death was noticed.
 ENDS_S = 5.0
@@ -25,6 +29,49 @@ ENDED_FROM_OUTSIDE = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 LESS_MEMORY = (
     "the GPU's memory is full: lower GPU_MEMORY_UTILIZATION, MAX_NUM_SEQS or MAX_NUM_BATCHED_TOKENS"
 )
+STREAMS = (1, 2)
+# Seconds that a reader gets for what a core has printed at its end; it needs milliseconds of them,
+# unless the machine is busy, or another process has inherited a pipe.
+DRAIN_S = 5.0
+
+
+class CoreOutput:
+    """The output of one core: a child process passes it on and searches it."""
+
+    def __init__(self) -> None:
+        self._note = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._reader: Child | None = None
+
+    @contextlib.contextmanager
+    def captured(self) -> Iterator[None]:
+        """Read what the processes print that begin in this block.
+
+        What this process prints until the block ends goes the same way.
+        """
+        # It would inherit the pipes, and live longer than the core.
+        resource_tracker.ensure_running()
+        targets = [os.dup(stream) for stream in STREAMS]
+        self._reader = logs.redirect(STREAMS, targets, ERRORS, self._note.fileno())
+        try:
+            yield
+        finally:
+            for stream, target in zip(STREAMS, targets, strict=True):
+                os.dup2(target, stream)
+                os.close(target)
+
+    def close(self) -> str | None:
+        """End the reader of a core that has ended; return the last error, in one line."""
+        if self._reader is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._reader.wait(DRAIN_S)
+        self._reader.kill()
+        self._reader.wait()
+        self._reader = None
+        # Read at its place: the reader shares the position.
+        text = os.pread(self._note.fileno(), LONGEST_SEARCHED, 0).decode(errors="replace")
+        self._note.close()
+        return text.partition("\n")[0] or None
 
 
 class Core:
