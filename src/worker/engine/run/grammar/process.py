@@ -81,7 +81,8 @@ def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[st
     with open("/proc/self/statm") as statm:  # noqa: PTH123 - a file of the kernel
         limit = int(statm.read().split()[0]) * resource.getpagesize() + ROOM_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    begun, refused = time.process_time(), INVALID  # vLLM says what is wrong
+    begun = time.process_time()
+    refused = INVALID  # vLLM says what is wrong
     try:
         parse, compile_ = steps(request, compiler)
         parse()
