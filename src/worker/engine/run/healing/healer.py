@@ -204,8 +204,7 @@ class Healer:
         core = self.core
         dismissed, self._dismissed = core is self._dismissed, None
         if not dismissed and (hung or await asyncio.to_thread(core.crashed)):
-            new, running = core.newcomers(step_began_at + STEP_S), core.running
-            self._suspects.crashed(new, running)
+            self._suspects.crashed(core.newcomers(step_began_at + STEP_S), core.running)
         if handler := core.client.output_handler:
             # It fails the requests that run. A shutdown would cancel it.
             await asyncio.wait([handler], timeout=HANDLER_ENDS_S)
