@@ -16,7 +16,15 @@ import pytest
 from support.processes.background import HUNG_S, wait_until
 
 from worker.logs import reader
-from worker.logs.reader import ERRORS, LONGEST, LONGEST_SEARCHED, Lines, as_object, error_in
+from worker.logs.reader import (
+    ERRORS,
+    LONGEST,
+    LONGEST_SEARCHED,
+    CoreLines,
+    Lines,
+    as_object,
+    error_in,
+)
 
 PREFIX = "(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:1] "
 
@@ -175,6 +183,14 @@ def test_another_line_is_none(line: str) -> None:
 def test_a_long_error_is_cut() -> None:
     error = "ValueError: " + "x" * 10_000
     assert error_in(error) == error[:LONGEST_SEARCHED]
+
+
+def test_a_line_of_a_core_waits_for_its_end_unless_it_is_too_long(tmp_path: Path) -> None:
+    with (tmp_path / "note").open("w+b") as note:
+        lines = CoreLines(note.fileno())
+        assert lines.feed(b"x" * LONGEST_SEARCHED) == b""
+        assert lines.feed(b"x") == b"x" * (LONGEST_SEARCHED + 1)
+        assert (lines.feed(b" 50%\r100%"), lines.rest()) == (b" 50%\r", b"100%")
 
 
 @contextmanager
