@@ -20,7 +20,7 @@ ALL = "all"
 # Words that names of GPUs are written with or without.
 _MAKERS = re.compile(r"nvidia|geforce|generation|rtx|[\s_-]")
 # A name and a count: at most 99, since what is larger is part of a name, such as "rtx 4090".
-_COUNTED = re.compile(r"(.+?)\s*[x*]\s*0*([1-9]\d?)")
+_COUNTED = re.compile(r"(.+)[x*]\s*0*([1-9]\d?)")
 _PRICES = TypeAdapter(dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]])
 
 
@@ -68,7 +68,7 @@ def choice(text: str) -> Choice:
         StartFailed: there is no such GPU; with the nearest names.
     """
     counted = _COUNTED.fullmatch(text.strip())
-    name, count = (counted[1], int(counted[2])) if counted else (text.strip(), 1)
+    name, count = (counted[1].strip(), int(counted[2])) if counted else (text.strip(), 1)
     if pool := next((pool for pool in POOLS if pool.id == name.upper()), None):
         return Choice(pool.id, pool.types, count)
     wanted, types = _plain(name), {kind.id: kind for pool in POOLS for kind in pool.types}
