@@ -31,7 +31,7 @@ from worker.children.with_parent import end_with
 from worker.command_line import read_command_line
 from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
 from worker.engine import Engines, start
-from worker.engine.start.bootstrap import Bootstrap, unreadable_volume
+from worker.engine.start import Bootstrap, unreadable_volume
 from worker.engine.start.needs import Needs
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed, WorkerError

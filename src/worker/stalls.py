@@ -43,7 +43,7 @@ BYTES_OF_FAULT = 4096
 _COUNTED = ("rchar", "wchar", "read_bytes")
 # Scripts that are no helpers: the engine waits for what is read ahead, and what only begins as the
 # other one becomes another command.
-_NO_HELPERS = ("/start/reader.py", "/children/with_parent.py")
+_NO_HELPERS = ("/ahead/reader.py", "/children/with_parent.py")
 # Seconds for a process to print its stacks and end.
 ENDS_S = 5.0
 

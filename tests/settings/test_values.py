@@ -12,7 +12,7 @@ from support.settings import gpus
 
 from worker.engine import start
 from worker.engine.options.declared import plugged
-from worker.engine.start.bootstrap import Bootstrap
+from worker.engine.start import Bootstrap
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from worker.engine import start
 from worker.engine.machine import Gpu, Machine
-from worker.engine.start.bootstrap import Bootstrap
+from worker.engine.start import Bootstrap
 from worker.settings.sources import gather
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from worker.doctor.findings import Finding, Level, failed, render
 from worker.engine import start
-from worker.engine.start.bootstrap import Bootstrap
+from worker.engine.start import Bootstrap
 from worker.errors import WorkerError
 from worker.settings.environment import export, remove
 from worker.settings.mistakes import SettingsError

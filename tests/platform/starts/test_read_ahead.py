@@ -13,7 +13,7 @@ from support import ROOT
 from support.processes.background import HUNG_S, background, wait_until
 from support.processes.commands import HANDLER, WORKER
 
-READER = str(ROOT / "src" / "worker" / "engine" / "start" / "reader.py")
+READER = str(ROOT / "src" / "worker" / "engine" / "start" / "ahead" / "reader.py")
 
 
 @pytest.fixture

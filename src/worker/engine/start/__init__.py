@@ -7,18 +7,20 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
+from worker import masking
 from worker.compile_cache import CompileCache, prepare
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.start.ahead import ReadAhead
-from worker.engine.start.bootstrap import Bootstrap
 from worker.engine.start.needs import Needs, wanted_by_arguments
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed
 from worker.garbage import uncollected
 from worker.phases import phase
 from worker.settings import Settings
+from worker.settings.environment import Default
 from worker.settings.mistakes import Mistake, SettingsError, collected
 from worker.settings.names import EMBEDDER, FOREIGN, Names
 from worker.settings.sources import EXTRA_ARGS, Given
@@ -32,6 +34,47 @@ if TYPE_CHECKING:
 log = logging.getLogger("worker")
 
 OWN = frozenset(name.upper() for name in Settings.model_fields)
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """The worker's settings, made once and exported to the process's environment.
+
+    Attributes:
+        given: everything that is set.
+        settings: the worker's own, wrong ones at their defaults; None if no model is named.
+        defaults: values of libraries' variables that the worker chose.
+        mistakes: those found so far, in the operator's spelling.
+    """
+
+    given: Given
+    settings: Settings | None
+    defaults: tuple[Default, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
+
+    @classmethod
+    def of(cls, given: Given) -> Self:
+        """Make the worker's settings, and write what libraries read into the environment.
+
+        A wrong setting doesn't end this: the model's download can begin, and vLLM can be asked
+        what else is wrong.
+        """
+        mistakes: list[Mistake] = []
+        settings = None
+        with collected(mistakes):
+            settings = Settings.from_env(given.values)
+        if mistakes:
+            wrong = {mistake.name for mistake in mistakes}
+            right = {name: value for name, value in given.values.items() if name not in wrong}
+            with contextlib.suppress(SettingsError):
+                settings = Settings.from_env(right)
+        defaults = settings.export() if settings else []
+        if settings:
+            # Those of files, which were not in the environment.
+            masking.hide(settings.secrets())
+        return cls(
+            given, settings, tuple(defaults), (*given.mistakes, *map(given.as_written, mistakes))
+        )
 
 
 @dataclass(frozen=True)
@@ -226,3 +269,19 @@ def _misleading(given: Given, extra: Collection[str]) -> Iterator[str]:
     if "DISABLE_LOG_STATS" in extra:
         flag = "--disable-log-stats"
         yield f"{flag} in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS"
+
+
+def unreadable_volume(given: Given) -> Iterator[Mistake]:
+    """Find that BASE_PATH is set and no directory: a download would be lost with a pod."""
+    place = given.values.get("BASE_PATH")
+    if not place:
+        return
+    try:
+        next(Path(place).iterdir(), None)
+    except FileNotFoundError:
+        advice = "there is no such directory; in a pod the volume is at /workspace"
+    except (OSError, ValueError) as failure:
+        advice = f"it can't be read: {getattr(failure, 'strerror', None) or failure}"
+    else:
+        return
+    yield given.as_written(Mistake("BASE_PATH", place, advice))

@@ -13,8 +13,7 @@ import pytest
 from support.hub.caches import SHARDS, model
 from support.processes.background import wait_until
 
-from worker.engine.start import reader
-from worker.engine.start.ahead import ReadAhead
+from worker.engine.start.ahead import ReadAhead, reader
 from worker.store import Found, Kind, Origin, Wanted, disk
 
 PATIENCE_S = 60

@@ -12,7 +12,7 @@ from support.hub.server import hub
 
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Machine
-from worker.engine.start.bootstrap import Bootstrap
+from worker.engine.start import Bootstrap
 from worker.engine.start.needs import Needs, wanted_by_arguments
 from worker.engine.start.repositories import Repositories, places
 from worker.engine.start.steps import with_directories

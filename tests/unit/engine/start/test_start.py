@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engine.start.bootstrap import Bootstrap, unreadable_volume
+from worker.engine.start import Bootstrap, unreadable_volume
 from worker.settings.sources import gather
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worker.children import Child, script
-from worker.engine.start import reader
+from worker.engine.start.ahead import reader
 from worker.memory import CACHE_SHARE, free_memory
 from worker.store import Found, disk
 
