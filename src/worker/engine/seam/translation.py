@@ -129,6 +129,19 @@ START_ERRORS = (
     VLLMError,
 )
 
+# What a core says that has not got the memory that it asked for, and would get less.
+OUT_OF_MEMORY = (
+    "OutOfMemoryError",
+    "out of memory",
+    "can't allocate memory",
+    "is less than desired GPU memory utilization",
+)
+
+
+def is_out_of_memory(reason: str) -> bool:
+    """Whether an engine did not start, or died, because it got less memory than it asked for."""
+    return any(sign in reason for sign in OUT_OF_MEMORY)
+
 
 def translate(error: Exception) -> WorkerError | None:
     """Return the worker's error for one of vLLM's; None if the error is a defect."""

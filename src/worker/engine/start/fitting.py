@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
+from worker.engine.seam.translation import is_out_of_memory
 from worker.errors import StartFailed
 from worker.settings.environment import Default, process_environ
 
@@ -14,22 +15,10 @@ SEQUENCES = "MAX_NUM_SEQS"
 BLOCKS = "NUM_GPU_BLOCKS_OVERRIDE"
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
-# What a core says that has not got the memory that it asked for, and would get less.
-OUT_OF_MEMORY = (
-    "OutOfMemoryError",
-    "out of memory",
-    "can't allocate memory",
-    "is less than desired GPU memory utilization",
-)
 # Of the first try's, in the second.
 LESS_SHARE = 0.9
 FEWER_SEQUENCES = 4
 REASON = "the memory was full at the first try"
-
-
-def is_out_of_memory(reason: str) -> bool:
-    """Whether an engine did not start, or died, because it got less memory than it asked for."""
-    return any(sign in reason for sign in OUT_OF_MEMORY)
 
 
 def with_less(arguments: EngineArguments, config: Any, reason: str) -> EngineArguments | None:

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.option import reasons
-from worker.engine.seam.translation import START_ERRORS
-from worker.engine.start.fitting import BLOCKS, SHARE, is_out_of_memory
+from worker.engine.seam.translation import START_ERRORS, is_out_of_memory
+from worker.engine.start.fitting import BLOCKS, SHARE
 from worker.errors import LONGEST_MESSAGE, MachineUnfit, StartFailed, in_settings
 
 # A template that can't add a list to a text, or look for one in it.

@@ -16,6 +16,7 @@ from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import divide_memory
 from worker.engine.run.inprocess import InProcessEngine
+from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import fitting, steps
 from worker.engine.start.configuring import Configured
 from worker.engine.start.fitting import SEQUENCES, SHARE
@@ -98,7 +99,7 @@ def test_there_is_no_second_try_that_would_be_the_same(before: Configured, reaso
     ],
 )
 def test_a_full_memory_differs_from_other_failures(reason: str, is_memory: bool) -> None:
-    assert fitting.is_out_of_memory(reason) is is_memory
+    assert is_out_of_memory(reason) is is_memory
 
 
 def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from worker import logs
 from worker.children import Child, signal_name
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.protocols import Client, RequestState
-from worker.engine.start.fitting import is_out_of_memory
+from worker.engine.seam.translation import is_out_of_memory
 from worker.errors import EngineDead
 from worker.logs.reader import ERRORS, LONGEST_SEARCHED
 

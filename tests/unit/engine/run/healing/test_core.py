@@ -22,8 +22,8 @@ from support.processes.background import wait_until
 from worker.engine.run.healing import core as core_module
 from worker.engine.run.healing.core import LESS_MEMORY, Core, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
+from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start.cores import environ_may_change, take_metrics
-from worker.engine.start.fitting import is_out_of_memory
 from worker.engine.start.refusals import blamed
 from worker.errors import EngineDead, MachineUnfit
 
