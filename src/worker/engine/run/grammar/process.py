@@ -11,7 +11,6 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -84,12 +83,11 @@ def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[st
     begun = time.process_time()
     refused = INVALID  # vLLM says what is wrong
     try:
-        parse, compile_ = steps(request, compiler)
-        parse()
+        grammar = parsed(**request)
         if time.process_time() - begun > PARSED_S:
             return SLOW, 0.0
         refused = FAILED
-        compiled = compile_()
+        compiled = compiler.compile_grammar(grammar)
     except MemoryError:
         return LARGE, 0.0
     except (RuntimeError, ValueError, TypeError, KeyError):
@@ -98,40 +96,31 @@ def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[st
     return follow(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
 
 
-def steps(request: dict[str, Any], compiler: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return how vLLM parses a grammar, and how it compiles it."""
-    kind, spec = request["kind"], request["spec"]
-    compact = request["compact"]
-    if kind == "json":
-        options = {"any_whitespace": not compact, "separators": (",", ":") if compact else None}
-        return (
-            lambda: xgr.Grammar.from_json_schema(spec),
-            lambda: compiler.compile_json_schema(spec, **options),
-        )
-    if kind == "structural_tag":
-        arguments = tag(json.loads(spec), spec)
-        return (
-            lambda: xgr.Grammar.from_structural_tag(*arguments),
-            lambda: compiler.compile_structural_tag(*arguments),
-        )
-    calls: dict[str, tuple[Any, Any]] = {
-        "regex": (xgr.Grammar.from_regex, compiler.compile_regex),
-        "lark": (xgr.Grammar.from_lark, compiler.compile_lark),
-        "ebnf": (xgr.Grammar.from_ebnf, compiler.compile_grammar),
-    }
-    parse, compile_ = calls[kind]
-    return lambda: parse(spec), lambda: compile_(spec)
-
-
-def tag(content: dict[str, Any], spec: str) -> tuple[Any, ...]:
-    """Return the arguments for a structural tag in its present form, or its former one."""
-    if "structures" not in content:
-        return (spec,)
-    items = [
-        xgr.StructuralTagItem(begin=one["begin"], schema=json.dumps(one["schema"]), end=one["end"])
-        for one in content["structures"]
-    ]
-    return items, content["triggers"]
+def parsed(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
+    """Return a grammar as vLLM parses it; to compile it is the same for all kinds."""
+    match kind:
+        case "json":
+            separators = (",", ":") if compact else None
+            return xgr.Grammar.from_json_schema(
+                spec, any_whitespace=not compact, separators=separators
+            )
+        case "structural_tag":
+            content = json.loads(spec)
+            if "structures" not in content:
+                return xgr.Grammar.from_structural_tag(spec)
+            # The former form of structural tags.
+            items = [
+                xgr.StructuralTagItem(
+                    begin=tag["begin"], schema=json.dumps(tag["schema"]), end=tag["end"]
+                )
+                for tag in content["structures"]
+            ]
+            return xgr.Grammar.from_structural_tag(items, content["triggers"])
+        case "regex":
+            return xgr.Grammar.from_regex(spec)
+        case "lark":
+            return xgr.Grammar.from_lark(spec)
+    return xgr.Grammar.from_ebnf(spec)
 
 
 def follow(matcher: Any, vocabulary: int) -> str | None:

@@ -22,6 +22,16 @@ from worker.errors import EngineBusy
 # Ten characters, the end of a text, the brackets and quotes of JSON, and words of one letter.
 VOCABULARY = [*"abcde01234", "<end>", *'{}[]":, ', *("a" * length for length in range(2, 200))]
 FINE, OTHER = Grammar("regex", "[a-e]{4}"), Grammar("regex", "[a-e]{5}")
+# A structural tag in its former form.
+FORMER_TAG = Grammar(
+    "structural_tag",
+    json.dumps(
+        {
+            "structures": [{"begin": "{a}", "schema": {"type": "object"}, "end": "{b}"}],
+            "triggers": ["{a"],
+        }
+    ),
+)
 # Answers that everything is fine.
 ANSWERING = """
 import json, sys
@@ -77,6 +87,7 @@ def pid_of(trial: Trial) -> int:
         (Grammar("ebnf", "root ::= root"), "nothing"),
         (Grammar("ebnf", "root ::= nowhere"), "invalid"),
         (Grammar("structural_tag", "{"), "invalid"),
+        (FORMER_TAG, "fine"),
         # Compiles at once; each further "a" has more readings than the one before.
         (Grammar("ebnf", 'root ::= root root root | "a"'), "slow"),
     ],
