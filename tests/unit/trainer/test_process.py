@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.models.lora import LORA_CONFIG, client
+from support.models.lora import client
 from support.processes.background import wait_until
 from support.trainers.real import begun, events_of, written
 from support.volume.disks import fill, mounted
 
-from worker.engine.run.adapters.files import base_shapes, check_adapter
+from worker.engine.run.adapters.files import AdapterChecks
 from worker.trainer.check import Prepared, check
 from worker.trainer.mistakes import BadData
 from worker.trainer.spec import (
@@ -63,10 +63,10 @@ def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_
     numbers = [(one["step"], one["metrics"].get("eval_loss")) for one in events]
     found = {step: loss for step, loss in numbers if loss is not None}
     assert outcome.best_loss == min(found.values()) == found[outcome.best_step]
-    base = base_shapes(client(demo_model).vllm_config.model_config, None)
+    checks = AdapterChecks(client(demo_model).vllm_config)
     for adapter in (attempt / RESULT, *(attempt / EPOCHS).iterdir()):
         assert sorted(path.name for path in adapter.iterdir()) == sorted(FILES)
-        check_adapter(adapter, LORA_CONFIG, base)
+        checks.check(adapter)
         assert str(demo_model) not in (adapter / CONFIG).read_text()
     best = attempt / EPOCHS / str(outcome.best_step)
     assert (attempt / RESULT / WEIGHTS).read_bytes() == (best / WEIGHTS).read_bytes()

@@ -205,7 +205,7 @@ class InProcessEngine:
         await self.generation.adapters.get(name, "model")
 
     async def check_adapter(self, directory: Path) -> None:
-        await self.generation.adapters.check(directory)
+        await self.generation.adapters.checks.refuse_broken(directory)
 
     async def unload(self, name: str) -> None:
         await self.generation.adapters.unload(name)

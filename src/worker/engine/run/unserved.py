@@ -7,8 +7,7 @@ from typing import Any
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.description import described
-from worker.engine.run.adapters.files import BrokenAdapter, base_shapes, check_adapter
-from worker.errors import InvalidInput
+from worker.engine.run.adapters.files import AdapterChecks
 from worker.volume.adapters import adapter_names, directory
 
 
@@ -35,7 +34,7 @@ class UnservedModel:
     ) -> None:
         self.loop = loop
         self.model = described(arguments, config, frozenset({"generate"}))
-        self._config = config
+        self._checks = AdapterChecks(config)
         self._root = directory(volume)
 
     async def cards(self, request_id: str) -> list[dict[str, Any]]:
@@ -53,12 +52,4 @@ class UnservedModel:
         """Do nothing: no adapter is loaded."""
 
     async def check_adapter(self, directory: Path) -> None:
-        try:
-            await asyncio.to_thread(self._check, directory)
-        except BrokenAdapter as broken:
-            raise InvalidInput(str(broken)) from broken
-
-    def _check(self, directory: Path) -> None:
-        config = self._config
-        base = base_shapes(config.model_config, config.load_config.download_dir)
-        check_adapter(directory, config.lora_config, base)
+        await self._checks.refuse_broken(directory)

@@ -8,7 +8,6 @@ path.
 
 import asyncio
 import logging
-from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,14 +15,7 @@ from weakref import WeakValueDictionary
 from vllm.lora.request import LoRARequest as VllmLoRARequest
 
 from worker.engine.run.adapters.copies import Copies, fill
-from worker.engine.run.adapters.files import (
-    BrokenAdapter,
-    Look,
-    Looks,
-    Shapes,
-    base_shapes,
-    check_adapter,
-)
+from worker.engine.run.adapters.files import AdapterChecks, BrokenAdapter, Look
 from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import Client, LoRARequest, Models
 from worker.engine.seam.translation import accepted, translated
@@ -61,8 +53,7 @@ class Adapters:
         self._known: dict[str, Look] = {}
         # Those that are held, or waited for.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._base: Shapes | None = None
-        self._looks = Looks(self._root, partial(self._check, values=False))
+        self.checks = AdapterChecks(client.vllm_config)
         generates = client.model_config.runner_type == "generate"
         if generates and not self.enabled and (names := adapter_names(self._root)):
             log.warning("to serve the adapters %s, set ENABLE_LORA=1", ", ".join(names))
@@ -75,7 +66,7 @@ class Adapters:
         """Return the volume's adapters that have all their files: see ``Base``."""
         if not self.enabled:
             return {}
-        return await asyncio.to_thread(self._looks.reasons, self._known.copy())
+        return await asyncio.to_thread(self.checks.reasons, self._root, self._known.copy())
 
     async def of(self, job: RawJob) -> LoRARequest | None:
         """Return the adapter that a job names; None for the model itself.
@@ -133,17 +124,6 @@ class Adapters:
             with translated(self._client):
                 accepted(await self._models.load_lora_adapter(loading))
         return self._models.lora_requests[name]
-
-    async def check(self, directory: Path) -> None:
-        """Check an adapter as if it were to be loaded.
-
-        Raises:
-            InvalidInput: it can't be.
-        """
-        try:
-            await asyncio.to_thread(self._check, directory)
-        except BrokenAdapter as broken:
-            raise InvalidInput(str(broken)) from broken
 
     async def unload(self, name: str) -> None:
         """Unload an adapter; one of the volume is loaded again when it is named again.
@@ -224,7 +204,7 @@ class Adapters:
         request = _VolumeRequest(name, self._models.lora_id_counter.inc(1), str(path))
         self._copies.remove_after(request, path)
         await asyncio.to_thread(fill, path, self._root, name)
-        await asyncio.to_thread(self._check, path)
+        await asyncio.to_thread(self.checks.check, path)
         try:
             with translated(self._client):
                 await self._client.add_lora(request)
@@ -256,12 +236,6 @@ class Adapters:
         if not self._copies.hold_also(size):
             message = "Too many adapters are in use on this worker. Send the request again."
             raise RefusedByEngine(message, status=503, param="model")
-
-    def _check(self, path: Path, *, values: bool = True) -> None:
-        config = self._client.vllm_config
-        if self._base is None:
-            self._base = base_shapes(config.model_config, config.load_config.download_dir)
-        check_adapter(path, config.lora_config, self._base, values=values)
 
     async def _forget(self, name: str) -> None:
         """Unload an adapter; it is loaded again when it is named again."""

@@ -5,12 +5,14 @@ that are too small with zeros, ignores a layer that the model does not have, and
 other requests.
 """
 
+import asyncio
 import contextlib
 import logging
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,7 @@ from vllm.config import LoRAConfig
 from vllm.lora.peft_helper import PEFTHelper
 
 from worker.engine.options.declared import fields_of, literals
+from worker.errors import InvalidInput
 from worker.volume.adapters import CONFIG, WEIGHTS, Version, adapter_versions
 
 log = logging.getLogger(__name__)
@@ -58,6 +61,92 @@ class _Config(BaseModel):
     alpha_pattern: dict[str, FiniteFloat] | None = None
 
 
+class AdapterChecks:
+    """Checks adapters for one model.
+
+    Args:
+        vllm_config: vLLM's configuration of the model.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        self._config = vllm_config
+        # What is known of the adapters that were listed last, by name.
+        self._looks: dict[str, Look] = {}
+        self._lock = threading.Lock()
+
+    def check(self, folder: Path, *, values: bool = True) -> None:
+        """Check an adapter's files.
+
+        Args:
+            folder: holds both files.
+            values: whether to read the weights themselves, not only what they are.
+
+        Raises:
+            BrokenAdapter: vLLM would refuse it, or answer wrongly with it.
+        """
+        try:
+            config = _Config.model_validate_json((folder / CONFIG).read_bytes())
+            PEFTHelper.from_dict(config.model_dump()).validate_legal(self._config.lora_config)
+        except ValidationError as invalid:
+            messages = [
+                ": ".join([*map(str, error["loc"]), error["msg"]])
+                for error in invalid.errors(include_input=False, include_url=False)
+            ]
+            raise BrokenAdapter(f"{CONFIG}: {'; '.join(messages)}") from None
+        except (TypeError, ValueError) as error:
+            raise BrokenAdapter(f"{CONFIG}: {_with_rank(str(error))}") from None
+        try:
+            shapes = _adapter_shapes(folder / WEIGHTS, values=values)
+        except SafetensorError as error:
+            raise BrokenAdapter(f"{WEIGHTS}: {error}") from None
+        check_shapes(shapes, None if config.rank_pattern else config.r, self._base)
+
+    async def refuse_broken(self, folder: Path) -> None:
+        """Check an adapter's files in a thread.
+
+        Raises:
+            InvalidInput: vLLM would refuse it, or answer wrongly with it.
+        """
+        try:
+            await asyncio.to_thread(self.check, folder)
+        except BrokenAdapter as broken:
+            raise InvalidInput(str(broken)) from broken
+
+    def reasons(self, root: Path, loaded: Mapping[str, Look]) -> dict[str, str | None]:
+        """Return the adapters that have all their files, sorted, as ``Base`` does.
+
+        An adapter's files are read once for each version of them. Call in a thread.
+
+        Args:
+            root: has a directory for each adapter.
+            loaded: what loading adapters has found out, which is more than a look does.
+        """
+        with self._lock:
+            versions = adapter_versions(root)
+            looks = {**self._looks, **loaded}
+            known = {name: look for name, look in looks.items() if versions.get(name) == look[0]}
+            for name in [name for name in versions if name not in known][:MOST_LOOKS]:
+                known[name] = versions[name], self._reason(root / name)
+            self._looks = known
+            return {name: known[name][1] if name in known else None for name in versions}
+
+    def _reason(self, folder: Path) -> str | None:
+        try:
+            self.check(folder, values=False)
+        except BrokenAdapter as broken:
+            log.warning("the adapter %s can't be loaded: %s", folder.name, broken)
+            return str(broken)
+        except OSError:
+            # It may be on its way, or gone: a request that names it learns more.
+            pass
+        return None
+
+    @cached_property
+    def _base(self) -> Shapes:
+        """The shapes of the model's weights."""
+        return base_shapes(self._config.model_config, self._config.load_config.download_dir)
+
+
 def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
     """Check the adapters of LORA_MODULES that lie in local directories.
 
@@ -72,49 +161,19 @@ def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
         return
     if vllm_config.lora_config is None:
         raise BrokenAdapter("LORA_MODULES needs ENABLE_LORA=1")
-    base = base_shapes(vllm_config.model_config, vllm_config.load_config.download_dir)
+    checks = AdapterChecks(vllm_config)
     for module in modules:
         try:
-            _check_local(Path(module.path).expanduser(), vllm_config.lora_config, base)
+            _check_local(Path(module.path).expanduser(), checks)
         except BrokenAdapter as broken:
             raise BrokenAdapter(f"LORA_MODULES: {module.name}: {broken}") from None
 
 
-def _check_local(folder: Path, lora_config: Any, base: Shapes) -> None:
+def _check_local(folder: Path, checks: AdapterChecks) -> None:
     if folder.is_absolute() and not (folder / CONFIG).is_file():
         raise BrokenAdapter(f"there is no {CONFIG} in {folder}")
     if (folder / WEIGHTS).is_file():
-        check_adapter(folder, lora_config, base)
-
-
-def check_adapter(folder: Path, lora_config: Any, base: Shapes, *, values: bool = True) -> None:
-    """Check an adapter's files.
-
-    Args:
-        folder: holds both files.
-        lora_config: vLLM's.
-        base: shapes of the model's weights, as ``base_shapes`` returns them.
-        values: whether to read the weights themselves, not only what they are.
-
-    Raises:
-        BrokenAdapter: vLLM would refuse it, or answer wrongly with it.
-    """
-    try:
-        config = _Config.model_validate_json((folder / CONFIG).read_bytes())
-        PEFTHelper.from_dict(config.model_dump()).validate_legal(lora_config)
-    except ValidationError as invalid:
-        messages = [
-            ": ".join([*map(str, error["loc"]), error["msg"]])
-            for error in invalid.errors(include_input=False, include_url=False)
-        ]
-        raise BrokenAdapter(f"{CONFIG}: {'; '.join(messages)}") from None
-    except (TypeError, ValueError) as error:
-        raise BrokenAdapter(f"{CONFIG}: {_with_rank(str(error))}") from None
-    try:
-        shapes = _adapter_shapes(folder / WEIGHTS, values=values)
-    except SafetensorError as error:
-        raise BrokenAdapter(f"{WEIGHTS}: {error}") from None
-    check_shapes(shapes, None if config.rank_pattern else config.r, base)
+        checks.check(folder)
 
 
 def _with_rank(message: str) -> str:
@@ -218,47 +277,3 @@ def _check_fit(module: str, parts: Mapping[str, Shape], weight: Shape) -> None:
 
 def _size(shape: Shape) -> str:
     return " x ".join(map(str, shape))
-
-
-class Looks:
-    """What is known of each adapter, by name: its files are read once for each version of them.
-
-    Args:
-        root: has a directory for each adapter.
-        check: reads an adapter's configuration, and which weights it has; raises
-            ``BrokenAdapter``.
-    """
-
-    def __init__(self, root: Path, check: Callable[[Path], None]) -> None:
-        self._root = root
-        self._check = check
-        self._known: dict[str, Look] = {}
-        self._lock = threading.Lock()
-
-    def reasons(self, loaded: Mapping[str, Look]) -> dict[str, str | None]:
-        """Return the adapters that have all their files, sorted, as ``Base`` does.
-
-        Call in a thread.
-
-        Args:
-            loaded: what loading adapters has found out, which is more than a look does.
-        """
-        with self._lock:
-            versions = adapter_versions(self._root)
-            looks = {**self._known, **loaded}
-            known = {name: look for name, look in looks.items() if versions.get(name) == look[0]}
-            for name in [name for name in versions if name not in known][:MOST_LOOKS]:
-                known[name] = versions[name], self._reason(name)
-            self._known = known
-            return {name: known[name][1] if name in known else None for name in versions}
-
-    def _reason(self, name: str) -> str | None:
-        try:
-            self._check(self._root / name)
-        except BrokenAdapter as broken:
-            log.warning("the adapter %s can't be loaded: %s", name, broken)
-            return str(broken)
-        except OSError:
-            # It may be on its way, or gone: a request that names it learns more.
-            pass
-        return None

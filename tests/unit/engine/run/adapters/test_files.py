@@ -18,10 +18,9 @@ from support.models.lora import (
 from worker.engine.run.adapters import Adapters
 from worker.engine.run.adapters import files as module
 from worker.engine.run.adapters.files import (
+    AdapterChecks,
     BrokenAdapter,
-    Looks,
     base_shapes,
-    check_adapter,
     check_lora_modules,
     check_shapes,
 )
@@ -47,7 +46,7 @@ def shapes_of(model: Path) -> dict[str, tuple[int, ...]]:
 )
 def test_an_adapter_passes(adapter: Path, model: Path, change: Change) -> None:
     change(adapter)
-    check_adapter(adapter, LORA_CONFIG, shapes_of(model))
+    AdapterChecks(client(model).vllm_config).check(adapter)
 
 
 @pytest.mark.parametrize("kind", sorted(BROKEN.keys() - {"no-config", "no-weights", "pickled"}))
@@ -55,7 +54,7 @@ def test_a_broken_adapter_is_refused_but_not_by_path(adapter: Path, model: Path,
     change, message = BROKEN[kind]
     change(adapter)
     with pytest.raises(BrokenAdapter) as caught:
-        check_adapter(adapter, LORA_CONFIG, shapes_of(model))
+        AdapterChecks(client(model).vllm_config).check(adapter)
     assert message in str(caught.value)
     assert str(adapter.parent) not in str(caught.value)
 
@@ -68,7 +67,7 @@ def test_too_high_a_rank_is_refused(adapter: Path, model: Path, rank: int, remed
     configured(r=rank)(adapter)
     message = f"LoRA rank {rank} is greater than max_lora_rank {MOST_RANK}: {remedy}"
     with pytest.raises(BrokenAdapter, match=message):
-        check_adapter(adapter, LORA_CONFIG, shapes_of(model))
+        AdapterChecks(client(model).vllm_config).check(adapter)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +132,16 @@ def test_adapters_that_are_not_served_are_logged_once(
 # Looks
 
 
-class Checked(list[str]):
-    """Adapters that were checked: they are broken in the way that their configurations say."""
+class Checked(AdapterChecks):
+    """Checks of adapters that are broken in the way that their configurations say."""
 
-    def __call__(self, folder: Path) -> None:
-        self.append(folder.name)
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.checked: list[str] = []
+
+    def check(self, folder: Path, *, values: bool = True) -> None:
+        assert not values
+        self.checked.append(folder.name)
         if wrong := (folder / "adapter_config.json").read_text():
             raise BrokenAdapter(wrong)
 
@@ -151,44 +155,48 @@ def put(root: Path, name: str, wrong: str = "") -> Path:
 
 
 def test_a_reason_is_found_once_for_each_version_of_what_is_there(tmp_path: Path) -> None:
-    looks = Looks(tmp_path, checked := Checked())
+    looks = Checked()
     put(tmp_path, "good")
     high = put(tmp_path, "high", "its rank is 64")
     for _ in range(3):
-        assert looks.reasons({}) == {"good": None, "high": "its rank is 64"}
-    assert checked == ["good", "high"]
+        assert looks.reasons(tmp_path, {}) == {"good": None, "high": "its rank is 64"}
+    assert looks.checked == ["good", "high"]
     put(tmp_path, "high", "")
-    assert looks.reasons({}) == {"good": None, "high": None}
-    assert checked == ["good", "high", "high"]
+    assert looks.reasons(tmp_path, {}) == {"good": None, "high": None}
+    assert looks.checked == ["good", "high", "high"]
     (high / "adapter_model.safetensors").unlink()
-    assert looks.reasons({}) == {"good": None}
+    assert looks.reasons(tmp_path, {}) == {"good": None}
 
 
 def test_what_loading_finds_out_counts_and_saves_a_look(tmp_path: Path) -> None:
-    looks = Looks(tmp_path, checked := Checked())
+    looks = Checked()
     put(tmp_path, "good")
     put(tmp_path, "nan")
     version = adapter_version(tmp_path, "nan")
     assert version
-    assert looks.reasons({"nan": (version, "not finite")}) == {"good": None, "nan": "not finite"}
+    assert looks.reasons(tmp_path, {"nan": (version, "not finite")}) == {
+        "good": None,
+        "nan": "not finite",
+    }
     put(tmp_path, "nan", "its rank is 64")
-    assert looks.reasons({"nan": (version, "not finite")})["nan"] == "its rank is 64"
-    assert checked == ["good", "nan"]
+    assert looks.reasons(tmp_path, {"nan": (version, "not finite")})["nan"] == "its rank is 64"
+    assert looks.checked == ["good", "nan"]
 
 
 def test_each_listing_looks_at_a_few_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_LOOKS", 2)
-    looks = Looks(tmp_path, checked := Checked())
+    looks = Checked()
     for name in "abc":
         put(tmp_path, name, "broken")
-    assert looks.reasons({}) == {"a": "broken", "b": "broken", "c": None}
-    assert looks.reasons({}) == dict.fromkeys("abc", "broken")
-    assert checked == ["a", "b", "c"]
+    assert looks.reasons(tmp_path, {}) == {"a": "broken", "b": "broken", "c": None}
+    assert looks.reasons(tmp_path, {}) == dict.fromkeys("abc", "broken")
+    assert looks.checked == ["a", "b", "c"]
 
 
 def test_what_can_not_be_read_counts_as_sound(tmp_path: Path) -> None:
-    def unreadable(_: Path) -> None:
-        raise OSError("stale")
+    class Unreadable(AdapterChecks):
+        def check(self, folder: Path, *, values: bool = True) -> None:
+            raise OSError("stale")
 
     put(tmp_path, "a")
-    assert Looks(tmp_path, unreadable).reasons({}) == {"a": None}
+    assert Unreadable(None).reasons(tmp_path, {}) == {"a": None}
