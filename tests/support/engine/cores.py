@@ -69,9 +69,6 @@ class FakeCore:
             def errored(self) -> bool:
                 return core.is_dead
 
-            def shutdown(self) -> None:
-                core.happened.append("shut down")
-
         self.client = Client()
 
     def newcomers(self, until: float) -> set[str]:
@@ -84,9 +81,6 @@ class FakeCore:
     @property
     def idle(self) -> bool:
         return not self.requests
-
-    def fail_calls(self) -> None:
-        self.happened.append("calls failed")
 
     def crashed(self) -> bool:
         return self.crashes
@@ -105,8 +99,8 @@ class FakeCore:
         self.killed_at = CLOCK.now
         self.die()
 
-    def end(self) -> str:
-        self.happened.append("ended")
+    async def remove(self) -> str:
+        self.happened.append("removed")
         return "ValueError: broken"
 
 

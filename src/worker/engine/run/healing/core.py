@@ -109,14 +109,6 @@ class Core:
         """Whether it has answered all requests, and all calls, such as those that load adapters."""
         return not (self.client.output_processor.has_unfinished_requests() or self._calls)
 
-    def fail_calls(self) -> None:
-        """Fail the calls that a dead core has left: vLLM would let them wait for ever.
-
-        Use on the engine's loop.
-        """
-        for call in self._calls:
-            call.set_exception(EngineDead())
-
     def newcomers(self, until: float) -> set[str]:
         """Return the ids of the requests that have no output yet, and came before a time.
 
@@ -183,13 +175,16 @@ class Core:
         codes = self._exit_codes
         return not codes or any(code not in ENDED_FROM_OUTSIDE for code in codes)
 
-    def close(self) -> None:
-        """Stop a core that nobody has begun to use."""
-        self.client.shutdown()
-        self.end()
+    async def remove(self) -> str:
+        """Remove what is left of a dead core; return why it died. Use on the engine's loop."""
+        # vLLM would let the calls wait for ever that the core has not answered.
+        for call in self._calls:
+            call.set_exception(EngineDead())
+        return await asyncio.to_thread(self.close)
 
-    def end(self) -> str:
-        """Remove what is left of a dead core; return the reason of its death, in one line."""
+    def close(self) -> str:
+        """End a core that answers nothing; return why it died before, in one line."""
+        self.client.shutdown()
         self.kill()
         error = self._output.close()
         signals = [signal_name(-code) for code in self._exit_codes if code < 0]

@@ -208,7 +208,7 @@ class Healer:
         if handler := core.client.output_handler:
             # It fails the requests that run. A shutdown would cancel it.
             await asyncio.wait([handler], timeout=HANDLER_ENDS_S)
-        reason = await _removed(core)
+        reason = await core.remove()
         if dismissed:
             return None
         return "it hung" if hung else reason
@@ -229,7 +229,7 @@ class Healer:
             except FAILURES as error:
                 reason = str(error)
                 if core:
-                    await _removed(core)
+                    await core.remove()
             else:
                 self.core = core
                 seconds = time.monotonic() - died_at
@@ -246,13 +246,6 @@ class Healer:
             return False
         self._restarts.append(now)
         return True
-
-
-async def _removed(core: Core) -> str:
-    """Remove a core's process and what it holds; return the process's last error."""
-    core.fail_calls()
-    await asyncio.to_thread(core.client.shutdown)
-    return await asyncio.to_thread(core.end)
 
 
 async def _until(holds: Callable[[], bool], most_s: float) -> None:

@@ -10,7 +10,7 @@ from support.processes.background import HUNG_S, eventually
 from worker.engine.run.healing.healer import Healer
 from worker.errors import EngineAside, EngineDead, KilledEngine
 
-ENDED = ["killed", "calls failed", "shut down", "ended"]
+ENDED = ["killed", "removed"]
 
 
 class Caller:

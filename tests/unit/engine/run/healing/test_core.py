@@ -52,6 +52,7 @@ def core(
 ) -> Core:
     manager = SimpleNamespace(processes=list(ranks))
     client: Any = SimpleNamespace(
+        shutdown=lambda: None,
         engine_core=SimpleNamespace(
             resources=SimpleNamespace(engine_manager=manager),
             utility_results=dict(enumerate(calls)),
@@ -82,7 +83,7 @@ async def test_calls_that_a_dead_core_has_left_fail_and_until_then_it_is_not_idl
     answered.set_result(True)
     dead = core(calls=[left, answered])
     assert not dead.idle
-    dead.fail_calls()
+    await dead.remove()
     with pytest.raises(EngineDead):
         await left
     assert (dead.idle, await answered) == (True, True)
@@ -100,7 +101,7 @@ def test_a_core_that_is_ended_by_a_signal(
     ended = core(rank)
     os.kill(rank.pid or 0, number)
     assert ended.crashed() is crashed
-    assert ended.end() == f"ended by {number.name}"
+    assert ended.close() == f"ended by {number.name}"
 
 
 @pytest.mark.parametrize("status", [0, 1])
@@ -109,12 +110,12 @@ def test_a_core_that_has_ended_itself(status: int, started: Started) -> None:
     rank.join()
     ended = core(rank, error="ValueError: broken")
     assert ended.crashed() is bool(status)
-    assert ended.end() == "ValueError: broken"
+    assert ended.close() == "ValueError: broken"
 
 
 def test_an_error_of_the_gpus_memory_says_what_to_lower() -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-    assert core(error=error).end() == f"{error} ({LESS_MEMORY})"
+    assert core(error=error).close() == f"{error} ({LESS_MEMORY})"
 
 
 def test_a_stopped_core_is_seen_and_ended_and_builds_nothing(started: Started) -> None:
