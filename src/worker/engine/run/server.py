@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from worker import asgi
 from worker.engine.run.requests.bodies import check_bad_words, check_items
 from worker.engine.run.requests.refusals import sanitized, silence_refusals
-from worker.engine.run.requests.texts import Texts, is_long, keep_a_thread_free
+from worker.engine.run.requests.texts import bounded, is_long, keep_a_thread_free
 from worker.engine.run.requests.tool_calls import keep_what_was_written
 from worker.engine.run.requests.turns import Turns
 from worker.engine.seam.locations import find
@@ -48,7 +48,6 @@ class Server:
     def __init__(
         self, client: Client, arguments: Namespace, tasks: tuple[str, ...], media: Media
     ) -> None:
-        self.texts = Texts(client)
         self._client = client
         self.media = media
         self._arguments = arguments
@@ -102,7 +101,7 @@ class Server:
         try:
             shows = False
             if body is not None:
-                body = self.texts.bounded(body, path)
+                body = bounded(self._client, body, path)
                 body, shows = await self.media.inlined(body, path)
             with translated(self._client, shows_media=shows):
                 check_items(path, body or {})

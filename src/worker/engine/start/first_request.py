@@ -86,7 +86,7 @@ async def warm_up(engine: InProcessEngine) -> None:
 
 async def _warm_up(engine: InProcessEngine) -> None:
     generation = engine.generation
-    first = generation.prompts.greeting
+    first = greeting(generation.prompts.chats)
     if "generate" not in engine.model.tasks:
         # There is no request that every model for classification or scoring takes.
         if "embed" in engine.model.tasks:

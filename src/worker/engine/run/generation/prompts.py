@@ -5,6 +5,7 @@ from typing import Any
 
 from vllm.renderers.inputs.preprocess import parse_model_prompt
 
+from worker.engine.run.requests.texts import bounded
 from worker.engine.run.server import Server
 from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import Client, EngineInput
@@ -43,14 +44,9 @@ class Prompts:
     def __init__(self, client: Client, server: Server, system_prompt: str | None) -> None:
         """``server`` is vLLM's; the prompt opens chats without a system message."""
         self._client = client
-        self._chats = server.state.online_renderer
-        self._texts = server.texts
+        # What renders conversations in vLLM's server.
+        self.chats = server.state.online_renderer
         self._system_prompt = system_prompt
-
-    @property
-    def greeting(self) -> dict[str, Any]:
-        """The richest input that the model takes: messages, a text or token ids."""
-        return greeting(self._chats)
 
     async def render_job(
         self, job: RawJob, chat_template: str | None = None, media: Media | None = None
@@ -67,7 +63,7 @@ class Prompts:
         """
         conversation = self.conversation(job)
         beside = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
-        self._texts.bounded({"messages": conversation, "prompt": job.prompt, **beside})
+        bounded(self._client, {"messages": conversation, "prompt": job.prompt, **beside})
         if conversation is None:
             return await self.render_prompt(job.prompt)
         if self._client.renderer.tokenizer is None:
@@ -129,7 +125,7 @@ class Prompts:
                 add_generation_prompt=not job.continue_final_message if begins is None else begins,
                 continue_final_message=job.continue_final_message,
             )
-            _, prompts = accepted(await self._chats.render_chat(request))
+            _, prompts = accepted(await self.chats.render_chat(request))
         prompt: EngineInput
         (prompt,) = prompts
         return prompt

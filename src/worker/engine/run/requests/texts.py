@@ -43,67 +43,55 @@ REPEATING = ("/tokenize", "/detokenize")
 TRUNCATING = ("/v1/completions", "/v1/embeddings", "/score", "/rerank", "/pooling")
 
 
-class Texts:
-    """What one engine can take. Use on its loop."""
+def bounded(client: Client, body: Mapping[str, Any], path: str = "") -> Mapping[str, Any]:
+    """Return a body with the texts that are to be truncated cut to what can be kept of them.
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    Notes for what is called next whether the request is long.
 
-    def bounded(self, body: Mapping[str, Any], path: str = "") -> Mapping[str, Any]:
-        """Return a body with the texts that are to be truncated cut to what can be kept of them.
+    Args:
+        client: vLLM's; its model bounds the texts.
+        body: of a request, or the raw path's prompt, messages and tools.
+        path: of the route.
 
-        Notes for what is called next whether the request is long.
-
-        Args:
-            body: of a request, or the raw path's prompt, messages and tools.
-            path: of the route.
-
-        Raises:
-            InvalidInput: a text is longer than what the context can hold.
-        """
-        size = sum(characters(body.get(key)) for key in {*CONVERSATIONS, *TEXTS, *BESIDE})
-        lists = [value for key in TEXTS if isinstance(value := body.get(key), list)]
-        mark(long=size > LONG or any(map(_is_large, lists)))
-        kept = body.get("truncate_prompt_tokens")
-        if kept is None and path in GENERATING:
-            self._refuse_ids(body.get("prompt"))
-        tokens = body.get("tokens") if path in REPEATING else None
-        tokenizer = self._client.renderer.tokenizer if size > LONG or tokens else None
-        if tokenizer is None:
-            return body
-        per_token = tokenizer.max_chars_per_token
-        most = self._most(per_token, path)
-        self._refuse(len(tokens) if isinstance(tokens, list) else 0, most, "tokens", "tokens")
-        self._refuse(sum(characters(body.get(key)) for key in CONVERSATIONS), most, "messages")
-        if type(kept) is int and path in TRUNCATING and "messages" not in body:
-            kept = most if kept < 0 else min(most, (kept + SPARE) * per_token)
-            side = body.get("truncation_side") or tokenizer.truncation_side
-            return {**body, **_cut(body, slice(-kept, None) if side == "left" else slice(kept))}
-        for key in TEXTS:
-            self._refuse(max(_lengths(body.get(key)), default=0), most, key)
-        return body
-
-    def _most(self, per_token: int, path: str) -> int:
-        """Return how many characters, or tokens to be read, can fit the context."""
-        context = self._client.model_config.max_model_len
-        most = int(min(context * per_token, max(FEW, context * MOST_PER_TOKEN)))
-        return min(most, MOST_ANSWERED) if path in REPEATING else most
-
-    def _refuse_ids(self, prompt: Any) -> None:
-        """Refuse token ids that can't fit the context before anything is done with each of them."""
+    Raises:
+        InvalidInput: a text is longer than what the context can hold.
+    """
+    size = sum(characters(body.get(key)) for key in {*CONVERSATIONS, *TEXTS, *BESIDE})
+    lists = [value for key in TEXTS if isinstance(value := body.get(key), list)]
+    mark(long=size > LONG or any(map(_is_large, lists)))
+    kept, context = body.get("truncate_prompt_tokens"), client.model_config.max_model_len
+    if kept is None and path in GENERATING:
+        # Token ids are refused before anything is done with each of them.
+        prompt: Any = body.get("prompt")
         prompts: list[Any] = prompt if _is_of(prompt, list) else [prompt]
-        if longest := max((len(ids) for ids in prompts if _is_of(ids, int)), default=0):
-            most = self._client.model_config.max_model_len
-            self._refuse(longest, most, "prompt", "tokens")
+        longest = max((len(ids) for ids in prompts if _is_of(ids, int)), default=0)
+        _refuse(longest, context, "prompt", context, "tokens")
+    tokens = body.get("tokens") if path in REPEATING else None
+    tokenizer = client.renderer.tokenizer if size > LONG or tokens else None
+    if tokenizer is None:
+        return body
+    per_token = tokenizer.max_chars_per_token
+    # Characters, or tokens to be read, that can fit the context.
+    most = min(context * per_token, max(FEW, context * MOST_PER_TOKEN))
+    most = min(most, MOST_ANSWERED) if path in REPEATING else most
+    _refuse(len(tokens) if isinstance(tokens, list) else 0, most, "tokens", context, "tokens")
+    _refuse(sum(characters(body.get(key)) for key in CONVERSATIONS), most, "messages", context)
+    if type(kept) is int and path in TRUNCATING and "messages" not in body:
+        kept = most if kept < 0 else min(most, (kept + SPARE) * per_token)
+        side = body.get("truncation_side") or tokenizer.truncation_side
+        return {**body, **_cut(body, slice(-kept, None) if side == "left" else slice(kept))}
+    for key in TEXTS:
+        _refuse(max(_lengths(body.get(key)), default=0), most, key, context)
+    return body
 
-    def _refuse(self, size: int, most: int, key: str, unit: str = "characters") -> None:
-        if size > most:
-            context = self._client.model_config.max_model_len
-            raise InvalidInput(
-                f"{key}: {size:,} {unit}, and at most {most:,} are taken: the context of this "
-                f"model has {context:,} tokens.",
-                param=key,
-            )
+
+def _refuse(size: int, most: int, key: str, context: int, unit: str = "characters") -> None:
+    if size > most:
+        raise InvalidInput(
+            f"{key}: {size:,} {unit}, and at most {most:,} are taken: the context of this "
+            f"model has {context:,} tokens.",
+            param=key,
+        )
 
 
 def mark(*, long: bool) -> None:

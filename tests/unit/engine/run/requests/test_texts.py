@@ -16,7 +16,7 @@ from worker.engine.run.requests.texts import (
     MANY,
     MANY_TOKENS,
     TEXTS,
-    Texts,
+    bounded,
     is_long,
     keep_a_thread_free,
     mark,
@@ -36,13 +36,10 @@ def _nothing_long_before() -> Iterator[None]:
     is_long.reset(before)
 
 
-def texts(context: int = 20_000, per_token: int = 10, side: str = "right") -> Texts:
+def engine(context: int = 20_000, per_token: int = 10, side: str = "right") -> Any:
     tokenizer = SimpleNamespace(max_chars_per_token=per_token, truncation_side=side)
     config = SimpleNamespace(max_model_len=context)
-    client: Any = SimpleNamespace(
-        renderer=SimpleNamespace(tokenizer=tokenizer), model_config=config
-    )
-    return Texts(client)
+    return SimpleNamespace(renderer=SimpleNamespace(tokenizer=tokenizer), model_config=config)
 
 
 def conversation(text: Any) -> dict[str, Any]:
@@ -72,7 +69,7 @@ def test_a_text_beyond_the_context_is_refused(path: str, body: dict[str, Any], k
     limit = "at most 200,000 are taken: the context of this model has 20,000 tokens."
     message = rf"^{key}: [\d,]+ (characters|tokens), and {limit}$"
     with pytest.raises(InvalidInput, match=message) as caught:
-        texts().bounded(body, path)
+        bounded(engine(), body, path)
     assert caught.value.param == key
 
 
@@ -91,19 +88,19 @@ def test_a_text_beyond_the_context_is_refused(path: str, body: dict[str, Any], k
     ids=["spaces", "ids", "lists", "several", "shapes", "image", "tools", "nothing"],
 )
 def test_other_bodies_are_not_changed(body: dict[str, Any]) -> None:
-    assert texts().bounded(body, "/v1/completions") is body
+    assert bounded(engine(), body, "/v1/completions") is body
 
 
 @pytest.mark.parametrize("path", ["", "/v1/completions"])
 @pytest.mark.parametrize("prompt", [[1] * 20_001, [[1], [1] * 20_001]], ids=["one", "several"])
 def test_token_ids_that_can_not_fit_the_context_are_refused(path: str, prompt: Any) -> None:
     with pytest.raises(InvalidInput, match="20,001 tokens, and at most 20,000 are taken") as caught:
-        texts().bounded({"prompt": prompt}, path)
+        bounded(engine(), {"prompt": prompt}, path)
     assert caught.value.param == "prompt"
     body = {"prompt": prompt, "truncate_prompt_tokens": 5}
-    assert texts().bounded(body, path) is body
+    assert bounded(engine(), body, path) is body
     # Embeddings of long inputs can be made in parts.
-    assert texts().bounded({"input": prompt}, "/v1/embeddings")
+    assert bounded(engine(), {"input": prompt}, "/v1/embeddings")
 
 
 @pytest.mark.parametrize(
@@ -116,17 +113,18 @@ def test_token_ids_that_can_not_fit_the_context_are_refused(path: str, prompt: A
     ],
 )
 def test_so_many_characters_are_taken(context: int, per_token: int, most: int, path: str) -> None:
-    taking = texts(context, per_token)
+    client = engine(context, per_token)
     # What is not long is left to vLLM.
     taken = max(most, LONG)
-    assert taking.bounded({"prompt": "a" * taken}, path)
+    assert bounded(client, {"prompt": "a" * taken}, path)
     with pytest.raises(InvalidInput, match=f"at most {most:,} are taken"):
-        taking.bounded({"prompt": "a" * (taken + 1)}, path)
+        bounded(client, {"prompt": "a" * (taken + 1)}, path)
 
 
 def test_a_model_without_a_tokenizer_takes_no_text_that_could_be_long() -> None:
-    client: Any = SimpleNamespace(renderer=SimpleNamespace(tokenizer=None))
-    assert Texts(client).bounded({"prompt": "a" * 10_000_000})
+    client = engine()
+    client.renderer.tokenizer = None
+    assert bounded(client, {"prompt": "a" * 10_000_000})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +142,7 @@ def test_a_model_without_a_tokenizer_takes_no_text_that_could_be_long() -> None:
 def test_a_text_is_cut_beforehand(asked: dict[str, Any], side: str, kept: tuple[str, int]) -> None:
     whole = "ab" + "m" * MOST + "yz"
     body = {"input": ["short", whole], "text_1": whole, "n": 1, **asked}
-    cut = texts(side=side).bounded(body, "/v1/embeddings")
+    cut = bounded(engine(side=side), body, "/v1/embeddings")
     mark_, length = kept
     for text in (cut["input"][1], cut["text_1"]):
         assert len(text) == length
@@ -171,7 +169,7 @@ def test_a_text_is_cut_beforehand(asked: dict[str, Any], side: str, kept: tuple[
     ids=lambda value: str(value)[:30],
 )
 def test_a_request_is_long_by_any_measure_of_it(body: dict[str, Any], long: bool) -> None:
-    texts().bounded(body, CHAT)
+    bounded(engine(), body, CHAT)
     assert is_long.get() is long
 
 
