@@ -17,7 +17,7 @@ from worker.engine import options
 from worker.engine.options.excluded import DENIED
 from worker.engine.run.generation import sampling
 from worker.engine.seam import translation
-from worker.engine.seam.locations import LOCATIONS, OPTIONAL, MovedName, find, optional
+from worker.engine.seam.locations import LOCATIONS, MovedName, find
 from worker.engine.start.parsers import FAMILIES
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
 from worker.logs.reader import PASSED_ON
@@ -28,19 +28,15 @@ def test_the_installed_vllm_is_the_environments_own() -> None:
     assert Path(vllm.__file__).is_relative_to(sys.prefix)
 
 
-@pytest.mark.parametrize("name", sorted(LOCATIONS.keys() - OPTIONAL))
+@pytest.mark.parametrize("name", sorted(LOCATIONS))
 def test_every_name_that_the_worker_uses_is_where_a_known_release_has_it(name: str) -> None:
     assert find(name) is not None
 
 
-def test_a_name_that_moved_is_reported_and_one_that_a_release_lacks_is_none_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_name_that_moved_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOCATIONS, "Gone", ("vllm.not_there", "vllm.config"))
     with pytest.raises(MovedName, match=r"vllm.not_there, vllm.config: mend .*locations.py"):
         find("Gone")
-    monkeypatch.setitem(LOCATIONS, "VllmConfig", ("vllm.config",))
-    assert (optional("Gone"), optional("VllmConfig")) == ((), (vllm.config.VllmConfig,))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "QUANTIZATION_METHODS": ("vllm.model_executor.layers.quantization",),
     "ReasoningParserManager": ("vllm.reasoning",),
     "ResponsesRequest": ("vllm.entrypoints.openai.responses.protocol",),
-    "RetryableRequestError": ("vllm.exceptions",),
     "SamplingParams": ("vllm.sampling_params",),
     "ToolParserManager": ("vllm.tool_parsers",),
     "UsageContext": ("vllm.usage.usage_lib",),
@@ -57,9 +56,6 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "validate_parsed_serve_args": ("vllm.entrypoints.launchers.cli_args",),
 }
 
-# Names that some supported release lacks.
-OPTIONAL = frozenset({"RetryableRequestError"})
-
 
 class MovedName(ImportError):
     """The installed vLLM has a name in none of the known modules."""
@@ -83,11 +79,3 @@ def find(name: str) -> Any:
                 return getattr(module, name)
     tried = ", ".join(LOCATIONS[name])
     raise MovedName(f"vLLM's {name} is in none of {tried}: mend worker/engine/seam/locations.py")
-
-
-def optional(name: str) -> tuple[Any, ...]:
-    """Return one of the ``OPTIONAL`` names, or () if the installed vLLM lacks it."""
-    try:
-        return (find(name),)
-    except MovedName:
-        return ()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
+import vllm.exceptions
 from fastapi.exceptions import RequestValidationError
 from jinja2 import TemplateError
 from PIL.Image import DecompressionBombError
@@ -20,7 +21,7 @@ from vllm.exceptions import (
 )
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from worker.engine.seam.locations import find, optional
+from worker.engine.seam.locations import find
 from worker.engine.seam.protocols import Client
 from worker.errors import (
     LONGEST_MESSAGE,
@@ -94,11 +95,12 @@ def _place(location: tuple[int | str, ...]) -> tuple[str, bool]:
 
 
 # Most specific first. The worker answers as vLLM's own server would.
-TABLE: tuple[tuple[type[Exception], Callable[[Any], WorkerError]], ...] = (
+TABLE: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerError]], ...] = (
     (EngineDeadError, lambda _: EngineDead()),
-    *(
-        (retryable, lambda error: EngineBusy(_message(error)))
-        for retryable in optional("RetryableRequestError")
+    # Some supported releases lack it, and nothing is an instance of ().
+    (
+        getattr(vllm.exceptions, "RetryableRequestError", ()),
+        lambda error: EngineBusy(_message(error)),
     ),
     (GracefulHTTPError, lambda error: _refused(error.http_status)(error)),
     (VLLMNotFoundError, _refused(HTTPStatus.NOT_FOUND)),
