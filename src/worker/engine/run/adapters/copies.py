@@ -1,11 +1,11 @@
 """Copies of the volume's adapters on this machine's disk: how many there may be, what goes."""
 
+import math
 import os
 import shutil
 import tempfile
 import time
 import weakref
-from collections import deque
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
@@ -38,8 +38,8 @@ class Copies:
         self._adapters = adapters
         self._size = size
         self._sizes: dict[Path, int] = {}
-        self._retired: set[Path] = set()
-        self._unused: deque[tuple[float, Path]] = deque()
+        # Those that are on their way out, and since when no request uses them.
+        self._retired: dict[Path, float] = {}
 
     @cached_property
     def size(self) -> int:
@@ -56,11 +56,10 @@ class Copies:
     def hold_also(self, size: int) -> bool:
         """Return whether there is room for a copy, next to those that are on their way out."""
         # Copies that no request has used for a while go first.
-        while self._unused and time.monotonic() - self._unused[0][0] > GRACE_S:
-            _, path = self._unused.popleft()
-            shutil.rmtree(path, ignore_errors=True)
-            self._sizes.pop(path, None)
-            self._retired.discard(path)
+        for path, unused_since in [*self._retired.items()]:
+            if time.monotonic() - unused_since > GRACE_S:
+                shutil.rmtree(path, ignore_errors=True)
+                del self._sizes[path], self._retired[path]
         return self._holds([*self._sizes.values(), size], times=2)
 
     def _holds(self, sizes: Collection[int], times: int = 1) -> bool:
@@ -74,16 +73,14 @@ class Copies:
 
     def retire(self, path: Path) -> None:
         """Note that a copy's adapter is not served any more; requests may still use it."""
-        if path in self._sizes:
-            self._retired.add(path)
+        self._retired[path] = math.inf
 
     def remove_after(self, user: object, path: Path) -> None:
         """Remove a copy when an object is gone, after a while."""
-        unused, retired = self._unused, self._retired
+        retired = self._retired
 
         def note() -> None:
-            retired.add(path)
-            unused.append((time.monotonic(), path))
+            retired[path] = time.monotonic()
 
         weakref.finalize(user, note)
 
