@@ -117,8 +117,12 @@ class Server:
                         if self._client.errored and body is not None:
                             raise EngineDead
                         yield part
-                if usage is not None:
-                    _count(usage, state.get("request_metadata"))
+                # Notes for the middleware of vLLM's app: they count the tokens of a stream whose
+                # caller did not ask for them, too.
+                noted: RequestMetadata | None = state.get("request_metadata")
+                if usage is not None and noted and (counted := noted.final_usage_info):
+                    usage.prompt_tokens = counted.prompt_tokens
+                    usage.output_tokens = counted.completion_tokens
         except RefusedByEngine as refused:
             prompt = body if body and path != RESPONSES else {}
             raise await self.measured(refused, prompt) from refused
@@ -149,16 +153,6 @@ class Server:
             status=refused.status,
             param=refused.param,
         )
-
-
-def _count(usage: Usage, metadata: RequestMetadata | None) -> None:
-    """Take the tokens of a generation from what vLLM notes for the middleware of its app.
-
-    So they are known of a stream whose caller did not ask for them, too.
-    """
-    if metadata is not None and (counted := metadata.final_usage_info):
-        usage.prompt_tokens = counted.prompt_tokens
-        usage.output_tokens = counted.completion_tokens
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

@@ -34,7 +34,10 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
     if tokenizer is None or not isinstance(words, list) or set(map(type, words)) != {str}:
         return
     most = vllm.envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
-    if _surely_fit(words, most):
+    # Counting takes 40 us a word, and few words fit whatever the tokenizer: a character of ASCII is
+    # one token at most. Each word is there twice, once with a space in front, and a tokenizer may
+    # put another there.
+    if all(map(str.isascii, words)) and sum(2 * len(word) + 4 for word in words) <= most:
         return
     params = SamplingParams(bad_words=words)
     params.update_from_tokenizer(tokenizer)
@@ -42,15 +45,6 @@ def check_bad_words(words: Any, tokenizer: Any, holder: str = "") -> None:
     if count > most:
         message = f"{count:,} tokens in all, with and without a space in front; at most {most:,}"
         raise invalid_param("bad_words", message, holder)
-
-
-def _surely_fit(words: list[str], most: int) -> bool:
-    """Return whether words fit whatever the tokenizer: to count them takes 40 us a word.
-
-    A character of ASCII is one token at most. Each word is there twice, once with a space in front,
-    and a tokenizer may put another there.
-    """
-    return all(map(str.isascii, words)) and sum(2 * len(word) + 4 for word in words) <= most
 
 
 def check_items(path: str, body: Mapping[str, Any]) -> None:
