@@ -12,7 +12,7 @@ from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 
 from worker.engine.run.requests.bodies import check_items
-from worker.engine.run.requests.tool_calls import keep_what_was_written
+from worker.engine.run.server import keep_what_was_written
 from worker.engine.seam.translation import translated, wrong_shape
 from worker.errors import InvalidInput
 

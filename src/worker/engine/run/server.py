@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import threading
 import types
 import typing
@@ -17,16 +18,17 @@ from worker import asgi
 from worker.engine.run.requests.bodies import check_bad_words, check_items
 from worker.engine.run.requests.refusals import sanitized, silence_refusals
 from worker.engine.run.requests.texts import bounded, is_long, keep_a_thread_free
-from worker.engine.run.requests.tool_calls import keep_what_was_written
 from worker.engine.run.requests.turns import Turns
 from worker.engine.seam.locations import find
-from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE
+from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE, TO_MESSAGES
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translated
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
 from worker.media import Media
 from worker.media.walker import find as find_media
 from worker.record import Usage
+
+log = logging.getLogger(__name__)
 
 # The parameters that vLLM names when a prompt is too long.
 TOO_LONG = {"input_tokens", "input_text"}
@@ -205,3 +207,39 @@ def _without_path(arguments: Namespace) -> Namespace:
     if not Path(arguments.model).is_dir():
         return arguments
     return Namespace(**vars(arguments) | {"model": arguments.served_model_name[-1]})
+
+
+def keep_what_was_written(messages: Any) -> None:
+    """Let Anthropic's API answer as text, not as a call, what is no input of a tool.
+
+    There an input is an object, and vLLM's server raises if a model has written something else, or
+    was cut while it wrote, as if the request were wrong. A call with an empty input would be worse:
+    it may be run.
+
+    Args:
+        messages: vLLM's ``AnthropicServingMessages``; None if the model does not generate.
+    """
+    if messages is None:
+        return
+
+    def converted(answer: Any) -> Any:
+        choice = answer.choices[0]
+        message = choice.message
+        wrong = [call for call in message.tool_calls if not _is_object(call.function.arguments)]
+        if wrong:
+            log.warning("the model wrote %d calls of tools whose input is no object", len(wrong))
+            message.tool_calls = [call for call in message.tool_calls if call not in wrong]
+            written = [call.function.arguments for call in wrong]
+            message.content = "\n".join(filter(None, [message.content, *written]))
+            if choice.finish_reason == "tool_calls" and not message.tool_calls:
+                choice.finish_reason = "stop"
+        return convert(answer)
+
+    convert = TO_MESSAGES.replace(messages, converted)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False

@@ -87,7 +87,7 @@ SUBMIT = Patch(
 TO_MESSAGES = Patch(
     owner="vllm.entrypoints.anthropic.serving:AnthropicServingMessages",
     name="messages_full_converter",
-    by="worker.engine.run.requests.tool_calls:keep_what_was_written",
+    by="worker.engine.run.server:keep_what_was_written",
     why="It refuses a request whose model wrote a tool's input that is no JSON object.",
 )
 EXCEPTION_HANDLERS = Patch(
