@@ -41,6 +41,7 @@ class FakeCore:
     happened: list[str] = field(default_factory=list)
     handler: "asyncio.Task[Any] | None" = None
     prompt_limit: int = 100
+    device: str = "cpu"
     # Nothing can be built on it.
     unusable: bool = False
     # Of a processor, that it uses: 1 is all of one.
@@ -61,7 +62,7 @@ class FakeCore:
             output_handler = core.handler
             vllm_config = SimpleNamespace(
                 scheduler_config=SimpleNamespace(max_num_batched_tokens=core.prompt_limit),
-                device_config=SimpleNamespace(device_type="cpu"),
+                device_config=SimpleNamespace(device_type=core.device),
             )
             output_processor = SimpleNamespace(has_unfinished_requests=lambda: bool(core.requests))
 

@@ -188,11 +188,7 @@ class Healer:
         core = self.core
         if core.stopped:
             return True
-        config = core.client.vllm_config
-        prompts = [request.prompt_len for request in core.requests if request.is_prefilling]
-        most = config.scheduler_config.max_num_batched_tokens
-        device = config.device_config.device_type
-        patience_s = self._hang_s + prefill_s(prompts, most, device)
+        patience_s = self._hang_s + prefill_s(core.requests, core.client.vllm_config)
         # On a machine that is too busy the core needs longer for the same step.
         waits = used_s < WAITS * silent_s * core.processes
         if silent_s < patience_s or not (waits or used_s + SILENT_S >= patience_s):

@@ -1,9 +1,12 @@
 """Tells a core that hangs from one that computes."""
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase
+
+from worker.engine.seam.protocols import RequestState
 
 # What a step may take longer for each token of a prompt in it, by vLLM's device type.
 PREFILL_S_PER_TOKEN = {"cpu": 0.02}
@@ -54,13 +57,14 @@ class Silence:
         return now - self.began_at
 
 
-def prefill_s(prompts: list[int], most_in_a_step: int, device: str) -> float:
-    """Return for how long a step may compute prompts, in seconds.
+def prefill_s(requests: Iterable[RequestState], config: Any) -> float:
+    """Return for how long a step may compute the prompts of requests, in seconds.
 
     Args:
-        prompts: the lengths, in tokens, of those that may be computed now.
-        most_in_a_step: how many tokens vLLM computes in one step.
-        device: vLLM's device type.
+        requests: those that a core has.
+        config: vLLM's ``VllmConfig``.
     """
-    tokens = min(sum(prompts), most_in_a_step)
-    return tokens * PREFILL_S_PER_TOKEN.get(device, PREFILL_S_PER_TOKEN_OF_GPU)
+    tokens = sum(request.prompt_len for request in requests if request.is_prefilling)
+    device = config.device_config.device_type
+    in_a_step: int = min(tokens, config.scheduler_config.max_num_batched_tokens)
+    return in_a_step * PREFILL_S_PER_TOKEN.get(device, PREFILL_S_PER_TOKEN_OF_GPU)

@@ -200,7 +200,14 @@ def test_a_time_in_which_this_process_was_frozen_does_not_count() -> None:
     assert silence.look(1 + LATE_S + 61, 0, busy=True) == 1
 
 
-def test_prompts_give_a_step_more_time_up_to_the_most_that_it_computes() -> None:
-    assert prefill_s([], 8192, "cuda") == 0
-    assert prefill_s([100, 50], 8192, "cpu") == 3
-    assert prefill_s([100_000], 2000, "cuda") == prefill_s([2000], 2000, "cuda") == 4
+@pytest.mark.parametrize(
+    ("prompts", "most", "device", "seconds"),
+    [([], 8192, "cuda", 0), ([100, 50], 8192, "cpu", 3), ([100_000], 2000, "cuda", 4)],
+)
+def test_prompts_give_a_step_more_time_up_to_the_most_that_it_computes(
+    prompts: list[int], most: int, device: str, seconds: float
+) -> None:
+    core = FakeCore(prompt_limit=most, device=device).add("begun", prompt_len=1000)
+    for number, tokens in enumerate(prompts):
+        core.add(str(number), new=True, prompt_len=tokens)
+    assert prefill_s(core.requests, core.client.vllm_config) == seconds
