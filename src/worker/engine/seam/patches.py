@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-# The oldest release of vLLM that is supported, and the newest one that the rows were checked with.
-OLDEST, NEWEST = "0.29", "0.32"
+# The newest release of vLLM that the rows were checked with.
+NEWEST = "0.32"
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Patch:
         by: what takes its place, as "worker.module:function".
         why: what the owner does without the patch.
         issue: upstream's issue or pull request about that; empty if none is known.
-        since: first supported release of vLLM that needs the patch.
-        until: last release that needs it; None if the newest one does.
+        until: last release of vLLM that needs the patch; None if the newest one does.
     """
 
     owner: str
@@ -38,7 +37,6 @@ class Patch:
     by: str
     why: str
     issue: str = ""
-    since: str = OLDEST
     until: str | None = None
 
     def replace(self, owner: Any, part: Any) -> Any:
