@@ -34,7 +34,12 @@ def media_of(client: Client, settings: Settings) -> Media:
         seconds=settings.media_fetch_timeout_s,
         pixels=max(0, vllm.envs.VLLM_MAX_IMAGE_PIXELS),
     )
-    return Media(limits, Fetcher(hosts(client.model_config)), _kinds(client))
+    kinds: list[Kind] = []
+    if client.model_config.is_multimodal_model:
+        allowed = client.renderer.get_mm_processor().info.allowed_mm_limits
+        visual = ("image", "video") if allowed.get(VISION) else ()
+        kinds = [kind for kind in get_args(Kind) if allowed.get(kind) or kind in visual]
+    return Media(limits, Fetcher(hosts(client.model_config)), kinds)
 
 
 def hosts(model_config: Any) -> tuple[str, ...]:
@@ -50,16 +55,3 @@ def without_fetcher(arguments: EngineArguments, _: StartContext) -> EngineArgume
     """
     domains = arguments.vllm.allowed_media_domains or [NOWHERE]
     return arguments.with_options(allowed_media_domains=domains, allowed_local_media_path="")
-
-
-def _kinds(client: Client) -> list[Kind]:
-    """Return what a model takes besides text."""
-    if not client.model_config.is_multimodal_model:
-        return []
-    limits = client.renderer.get_mm_processor().info.allowed_mm_limits
-    visual = bool(limits.get(VISION))
-    return [
-        kind
-        for kind in get_args(Kind)
-        if limits.get(kind) or (visual and kind in ("image", "video"))
-    ]
