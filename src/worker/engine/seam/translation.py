@@ -145,8 +145,8 @@ def is_out_of_memory(reason: str) -> bool:
     return any(sign in reason for sign in OUT_OF_MEMORY)
 
 
-def translate(error: Exception) -> WorkerError | None:
-    """Return the worker's error for one of vLLM's; None if the error is a defect."""
+def translate(error: object) -> WorkerError | None:
+    """Return the worker's error for one of vLLM's; None for a defect, and for what is no error."""
     # The engine raises this one with an unexpected exception as its cause.
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         error = error.__cause__

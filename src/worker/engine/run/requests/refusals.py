@@ -50,12 +50,7 @@ def quotes_nothing(record: logging.LogRecord) -> bool:
         return True
     if record.name in QUOTING_LOGGERS and record.levelno < logging.ERROR:
         return False
-    told = record.args if isinstance(record.args, tuple) else ()
+    said = record.args if isinstance(record.args, tuple) else ()
     error = record.exc_info[1] if record.exc_info else None
-    return not any(_is_refusal(one) for one in (*told, error))
-
-
-def _is_refusal(told: object) -> bool:
-    if isinstance(told, Exception):
-        return translate(told) is not None
-    return isinstance(told, find("ErrorResponse"))
+    refusal = find("ErrorResponse")
+    return not any(isinstance(one, refusal) or translate(one) for one in (*said, error))
