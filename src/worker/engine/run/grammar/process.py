@@ -83,7 +83,7 @@ def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[st
     begun = time.process_time()
     refused = INVALID  # vLLM says what is wrong
     try:
-        grammar = parsed(**request)
+        grammar = parse(**request)
         if time.process_time() - begun > PARSED_S:
             return SLOW, 0.0
         refused = FAILED
@@ -96,8 +96,8 @@ def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[st
     return follow(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
 
 
-def parsed(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
-    """Return a grammar as vLLM parses it; to compile it is the same for all kinds."""
+def parse(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
+    """Parse a grammar as vLLM does; what is parsed is compiled alike, whatever its kind."""
     match kind:
         case "json":
             separators = (",", ":") if compact else None

@@ -183,7 +183,7 @@ class Core:
         return await asyncio.to_thread(self.close)
 
     def close(self) -> str:
-        """End a core that answers nothing; return why it died before, in one line."""
+        """End a core that answers nothing; return why it died, in one line."""
         self.client.shutdown()
         self.kill()
         error = self._output.close()
