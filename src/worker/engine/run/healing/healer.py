@@ -67,14 +67,13 @@ class Healer:
         # When there were some, by ``time.monotonic``.
         self._restarts: deque[float] = deque()
         self._suspects = Suspects()
-        # Requests that may have killed a core begin one after the other.
+        # Requests that may have killed a core begin one after the other; this is the last one.
         self._turn = asyncio.Lock()
+        self._beginning: asyncio.Task[None] | None = None
         self._given_up = False
         self.absence = Absence()
         # The core that was ended to make room.
         self._dismissed: Core | None = None
-        # Kept, since asyncio does not keep its tasks.
-        self._turns: set[asyncio.Task[None]] = set()
 
     @property
     def dead(self) -> bool:
@@ -128,10 +127,10 @@ class Healer:
         if self._suspects.is_killer(request_id):
             raise KilledEngine
         if self._suspects.is_suspect(request_id):
-            await self._turn.acquire()
-            turn = asyncio.create_task(self._end_turn(request_id))
-            self._turns.add(turn)
-            turn.add_done_callback(self._turns.discard)
+            async with self._turn:
+                if self._beginning:
+                    await asyncio.wait([self._beginning])
+                self._beginning = asyncio.create_task(self._until_begun(request_id))
 
     async def _until_back(self) -> None:
         while self.dead:
@@ -139,8 +138,8 @@ class Healer:
                 raise EngineDead
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    async def _end_turn(self, request_id: str) -> None:
-        """Let the next suspect begin once this one has output, or is gone."""
+    async def _until_begun(self, request_id: str) -> None:
+        """Wait until a suspect has output, or is gone."""
         core = self.core
 
         def is_new() -> list[bool]:
@@ -155,7 +154,6 @@ class Healer:
         if self._suspects.is_suspect(request_id):
             await _until(lambda: core.client.errored or bool(is_new()), APPEARS_S)
             await _until(lambda: core.client.errored or not any(is_new()), SETTLES_S)
-        self._turn.release()
 
     async def _until_dead(self, silence: Silence) -> bool:
         """Wait for the core's death; end it if it hangs, and return whether it did."""
