@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
 from asyncio.subprocess import Process
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -125,17 +126,21 @@ def with_sources(environ: Mapping[str, str]) -> dict[str, str]:
 def fork(run: Callable[[], object]) -> int:
     """Run a function in a fork, which ends by SIGKILL; return its id.
 
-    Call it while this process has one thread: a fork copies the locks that others hold.
+    Call it while this process has one thread: a fork copies the locks that others hold. The fork
+    prints the traceback of an exception, and ends with status 1.
     """
     parent = os.getpid()
     if pid := os.fork():
         return pid
+    status = 1
     try:
         end_with(parent)
         run()
-        os._exit(0)
+        status = 0
+    except Exception:  # noqa: BLE001 - whatever it is, nobody else can report it
+        traceback.print_exc()
     finally:
-        os._exit(1)
+        os._exit(status)
 
 
 @contextlib.contextmanager

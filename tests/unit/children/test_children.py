@@ -248,6 +248,7 @@ print(*map(os.waitstatus_to_exitcode, ended))
 """
 
 
-def test_a_fork_ends_when_its_function_returns_or_fails() -> None:
+def test_a_fork_ends_when_its_function_returns_or_fails_and_says_why() -> None:
     ended = ran([sys.executable, "-c", FORKING], env={"PYTHONPATH": SOURCES})
     assert ended.stdout == "0 1\n"
+    assert ended.stderr.endswith("ZeroDivisionError: division by zero\n")

@@ -88,12 +88,12 @@ def attempt(request: dict[str, Any], compiler: Any, vocabulary: int) -> tuple[st
             return SLOW, 0.0
         refused = FAILED
         compiled = compiler.compile_grammar(grammar)
+        seconds = time.process_time() - begun
+        return follow(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
     except MemoryError:
         return LARGE, 0.0
     except (RuntimeError, ValueError, TypeError, KeyError):
         return refused, 0.0
-    seconds = time.process_time() - begun
-    return follow(xgr.GrammarMatcher(compiled), vocabulary) or FINE, seconds
 
 
 def parse(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
