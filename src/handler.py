@@ -32,7 +32,6 @@ from worker.command_line import read_command_line
 from worker.concurrency import TRAININGS_AT_ONCE, jobs_at_once
 from worker.engine import Engines, start
 from worker.engine.start import Bootstrap, unreadable_volume
-from worker.engine.start.needs import Needs
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed, WorkerError
 from worker.failed_start import AT_ONCE, LONGEST_S, MOST_VALUES, QUIET_S, FailedStart
@@ -163,7 +162,7 @@ def prefetch(call: Call) -> None:
     mistakes = [*bootstrap.mistakes, *unreadable_volume(call.given)]
     if mistakes:
         raise SettingsError(mistakes)
-    for found in Repositories(Needs.of(call.given), newest=True).prefetch():
+    for found in Repositories(call.given, newest=True).prefetch():
         log.info("found: %s", found)
 
 

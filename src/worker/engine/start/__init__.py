@@ -14,7 +14,7 @@ from worker import masking
 from worker.compile_cache import CompileCache, prepare
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.start.ahead import ReadAhead
-from worker.engine.start.needs import Needs, wanted_by_arguments
+from worker.engine.start.needs import wanted_by_arguments
 from worker.engine.start.repositories import Repositories
 from worker.errors import StartFailed
 from worker.garbage import uncollected
@@ -124,29 +124,25 @@ def ready(given: Given, offline: bool = False) -> Start:
         StartFailed: vLLM can't be imported, or a model can't be found or downloaded.
     """
     bootstrap = Bootstrap.of(given)
-    # Without a model's name nothing is looked for yet.
-    needs = Needs.of(given) if bootstrap.settings else Needs()
+    settings = bootstrap.settings
     with (
-        contextlib.closing(Repositories(needs)) as repositories,
+        # Without a model's name nothing is looked for yet.
+        contextlib.closing(Repositories(given if settings else Given())) as repositories,
         contextlib.ExitStack() as failed,
     ):
         if offline:
             repositories.go_offline()
         # The loaders that FAST_LOAD chooses read around the page cache.
-        cached = bootstrap.settings and not bootstrap.settings.fast_load
+        cached = settings and not settings.fast_load
         if read_ahead := ReadAhead.of(repositories.on_disk if cached else []):
             failed.callback(read_ahead.end)
         # Before vLLM is imported: it compiles to where the cache says.
-        compile_cache = _compile_cache(bootstrap.settings)
+        compile_cache = prepare(settings.base_path) if settings and settings.compile_cache else None
         start = read(bootstrap)
         wanted = [one for engine in start.engines for one in wanted_by_arguments(engine)]
         context = replace(start.context, found=repositories.find(wanted))
         failed.pop_all()
     return replace(start, context=context, compile_cache=compile_cache, read_ahead=read_ahead)
-
-
-def _compile_cache(settings: Settings | None) -> CompileCache | None:
-    return prepare(settings.base_path) if settings and settings.compile_cache else None
 
 
 def read(bootstrap: Bootstrap, machine: "Machine | None" = None) -> Start:

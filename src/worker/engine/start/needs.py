@@ -7,10 +7,11 @@ more from vLLM's arguments, which alone are certain. A repository that both name
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from worker.engine.arguments import EngineArguments
 from worker.settings.environment import process_environ
@@ -39,47 +40,6 @@ _DRAFTLESS = (
 _FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What engines load, as far as the settings say it before vLLM's parser has read them.
-
-    Attributes:
-        named: what is certain; empty if VLLM_EXTRA_ARGS decides on the model.
-        further: whether VLLM_EXTRA_ARGS names adapters or a draft model, too.
-        asks_hub: whether vLLM is to load something from the hub that the store does not look for.
-        code_revisions: the revisions of code in other repositories, by the engines' prefixes.
-    """
-
-    named: tuple[Wanted, ...] = ()
-    further: bool = False
-    asks_hub: bool = False
-    code_revisions: Mapping[str, str | None] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, given: Given) -> Self:
-        """Read the settings."""
-        engines = {"": given.main | given.from_extra, EMBEDDER: given.embedder}
-        return cls(
-            tuple(wanted_by_settings(given)),
-            bool(_FURTHER_OPTIONS & given.from_extra.keys()),
-            _asks_hub(given),
-            {prefix: options.get("CODE_REVISION") for prefix, options in engines.items()},
-        )
-
-    def elsewhere(self, found: Found) -> Iterator[Wanted]:
-        """Yield what a directory's configs name in other repositories.
-
-        vLLM looks for it by its name.
-        """
-        wanted = found.wanted
-        # A draft model's own references don't matter: vLLM follows only the served model's.
-        if wanted.kind is Kind.MODEL and wanted.setting.endswith("MODEL_NAME"):
-            yield from _models_elsewhere(wanted, json_object(disk.text(found.place / CONFIG)))
-        if wanted.code:
-            prefix = EMBEDDER if wanted.setting.startswith(EMBEDDER) else ""
-            yield from _code_elsewhere(found, self.code_revisions.get(prefix))
-
-
 def wanted_by_settings(given: Given) -> list[Wanted]:
     """Return what engines load, as far as it is known without vLLM's parser.
 
@@ -87,34 +47,27 @@ def wanted_by_settings(given: Given) -> list[Wanted]:
     """
     if _MODEL_OPTIONS & given.from_extra.keys():
         return []
-    return [*_of_settings(given.main, ""), *_of_settings(given.embedder, EMBEDDER)]
+    engines = {"": given.main, EMBEDDER: given.embedder}
+    return [
+        wanted
+        for prefix, options in engines.items()
+        if options.get("MODEL")
+        for wanted in _wanted(_read(options), prefix)
+    ]
 
 
 def wanted_by_arguments(arguments: EngineArguments) -> list[Wanted]:
     """Return what an engine loads: its model first, then its tokenizer, adapters, draft model."""
-    options = arguments.vllm
-    folder = options.download_dir
-    model = Wanted(
-        options.model,
-        options.revision,
-        options.load_format,
-        Path(folder) if folder else None,
-        code=options.trust_remote_code,
-    )
-    tokenizer = options.tokenizer, options.tokenizer_revision
-    paths = [module.path for module in options.lora_modules or ()]
-    return [
-        *_of_engine(
-            arguments.prefix,
-            model,
-            None if options.skip_tokenizer_init else tokenizer,
-            paths,
-            options.speculative_config or {},
-        )
-    ]
+    return [*_wanted(arguments.vllm, arguments.prefix)]
 
 
-def _asks_hub(given: Given) -> bool:
+def names_further(given: Given) -> bool:
+    """Return whether VLLM_EXTRA_ARGS names adapters or a draft model, too."""
+    return bool(_FURTHER_OPTIONS & given.from_extra.keys())
+
+
+def asks_hub(given: Given) -> bool:
+    """Return whether vLLM is to load something from the hub that the store does not look for."""
     for options in (given.main | given.from_extra, given.embedder):
         for name in ("HF_CONFIG_PATH", "GENERATION_CONFIG"):
             place = options.get(name, "auto")
@@ -123,68 +76,77 @@ def _asks_hub(given: Given) -> bool:
     return "VLLM_LORA_RESOLVER_HF_REPO_LIST" in given.values
 
 
-def _of_settings(options: Mapping[str, str], prefix: str) -> Iterator[Wanted]:
-    if not options.get("MODEL"):
-        return
-    folder = options.get("DOWNLOAD_DIR")
-    model = Wanted(
-        options["MODEL"],
-        options.get("REVISION"),
-        options.get("LOAD_FORMAT", "auto"),
-        Path(folder) if folder else None,
-        code=says(options.get("TRUST_REMOTE_CODE"), True),
-    )
-    tokenizer = options.get("TOKENIZER"), options.get("TOKENIZER_REVISION")
-    yield from _of_engine(
-        prefix,
-        model,
-        None if says(options.get("SKIP_TOKENIZER_INIT"), True) else tokenizer,
-        [*_adapter_paths(options.get("LORA_MODULES", ""))],
-        json_object(options.get("SPECULATIVE_CONFIG", "")),
+def elsewhere(given: Given, found: Found) -> Iterator[Wanted]:
+    """Yield what a directory's configs name in other repositories.
+
+    vLLM looks for it by its name.
+    """
+    wanted = found.wanted
+    # A draft model's own references don't matter: vLLM follows only the served model's.
+    if wanted.kind is Kind.MODEL and wanted.setting.endswith("MODEL_NAME"):
+        yield from _models_elsewhere(wanted, json_object(disk.text(found.place / CONFIG)))
+    if wanted.code:
+        of_embedder = wanted.setting.startswith(EMBEDDER)
+        options = given.embedder if of_embedder else given.main | given.from_extra
+        yield from _code_elsewhere(found, options.get("CODE_REVISION"))
+
+
+def _read(options: Mapping[str, str]) -> Namespace:
+    """Read what says what an engine loads, as vLLM's parser does."""
+    return Namespace(
+        model=options["MODEL"],
+        revision=options.get("REVISION"),
+        load_format=options.get("LOAD_FORMAT", "auto"),
+        download_dir=options.get("DOWNLOAD_DIR"),
+        trust_remote_code=says(options.get("TRUST_REMOTE_CODE"), True),
+        tokenizer=options.get("TOKENIZER"),
+        tokenizer_revision=options.get("TOKENIZER_REVISION"),
+        skip_tokenizer_init=says(options.get("SKIP_TOKENIZER_INIT"), True),
+        lora_modules=[*_adapters(options.get("LORA_MODULES", ""))],
+        speculative_config=json_object(options.get("SPECULATIVE_CONFIG", "")),
     )
 
 
-def _adapter_paths(value: str) -> Iterator[str]:
-    """Yield the paths in LORA_MODULES; vLLM's parser reports what is wrong there."""
+def _adapters(value: str) -> Iterator[Namespace]:
+    """Yield the entries of LORA_MODULES that have a path; vLLM's parser reports what is wrong."""
     with contextlib.suppress(ValueError):
         for item in adapters(value) if value else ():
             path = json.loads(item).get("path") if item[:1] == "{" else item.partition("=")[2]
             if path:
-                yield str(path)
+                yield Namespace(path=str(path))
 
 
-def _of_engine(
-    prefix: str,
-    model: Wanted,
-    tokenizer: tuple[str | None, str | None] | None,
-    paths: Sequence[str],
-    speculative: Mapping[str, Any],
-) -> Iterator[Wanted]:
+def _wanted(options: Namespace, prefix: str) -> Iterator[Wanted]:
     """Yield an engine's model, and what is loaded besides it.
 
     Args:
+        options: vLLM's, or as many of them as ``_read`` returns.
         prefix: of the engine's settings.
-        model: the model.
-        tokenizer: name and revision, each None if it is the model's; None if none is loaded.
-        paths: of adapters.
-        speculative: the configuration of speculative decoding.
     """
-    yield replace(model, setting=f"{prefix}MODEL_NAME")
-    if tokenizer:
-        # As in vLLM, a tokenizer without a revision has the model's.
-        name, revision = tokenizer[0] or model.model, tokenizer[1] or model.revision
-        if (name, revision) != (model.model, model.revision):
-            yield replace(
-                model,
-                model=name,
-                revision=revision,
-                load_format="dummy",
-                kind=Kind.TOKENIZER,
-                setting=f"{prefix}TOKENIZER_{'REVISION' if name == model.model else 'NAME'}",
-            )
-    for path in paths:
-        yield Wanted(path, kind=Kind.ADAPTER, setting=f"{prefix}LORA_MODULES")
-    if draft := _draft(model, speculative):
+    model = Wanted(
+        options.model,
+        options.revision,
+        options.load_format,
+        Path(options.download_dir) if options.download_dir else None,
+        code=options.trust_remote_code,
+        setting=f"{prefix}MODEL_NAME",
+    )
+    yield model
+    # As in vLLM, a tokenizer without a revision has the model's.
+    name = options.tokenizer or model.model
+    revision = options.tokenizer_revision or model.revision
+    if not options.skip_tokenizer_init and (name, revision) != (model.model, model.revision):
+        yield replace(
+            model,
+            model=name,
+            revision=revision,
+            load_format="dummy",
+            kind=Kind.TOKENIZER,
+            setting=f"{prefix}TOKENIZER_{'REVISION' if name == model.model else 'NAME'}",
+        )
+    for module in options.lora_modules or ():
+        yield Wanted(module.path, kind=Kind.ADAPTER, setting=f"{prefix}LORA_MODULES")
+    if draft := _draft(model, options.speculative_config or {}):
         yield replace(draft, setting=f"{prefix}SPECULATIVE_CONFIG")
 
 

@@ -4,11 +4,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from worker.engine.start.needs import Needs, found_by_store
+from worker.engine.start.needs import (
+    asks_hub,
+    elsewhere,
+    found_by_store,
+    names_further,
+    wanted_by_settings,
+)
 from worker.errors import StartFailed
 from worker.phases import phase
 from worker.settings.environment import HUB_TOKEN, export, hub_cache, process_environ, remove
-from worker.settings.sources import BAKED
+from worker.settings.sources import BAKED, Given
 from worker.settings.values import says
 from worker.store import Found, Places, Wanted
 from worker.store.fetching import Fetching
@@ -28,20 +34,21 @@ def places(environ: Mapping[str, str]) -> Places:
 class Repositories:
     """Finds or downloads everything that a worker's engines load, from the moment it is made."""
 
-    def __init__(self, needs: Needs, newest: bool = False) -> None:
+    def __init__(self, given: Given, newest: bool = False) -> None:
         """Begin with what the settings name.
 
         Args:
-            needs: what the settings say.
+            given: the settings.
             newest: ask the hub whether what is on the volume is its newest state.
         """
-        self._needs = needs
+        self._given = given
         self._newest = newest
         # Before variables are written that are for this process only.
         self._environ = dict(process_environ())
         self._places = places(self._environ)
-        self._named = [wanted for wanted in needs.named if found_by_store(wanted)]
-        self._left_to_vllm = [wanted for wanted in needs.named if wanted not in self._named]
+        named = wanted_by_settings(given)
+        self._named = [wanted for wanted in named if found_by_store(wanted)]
+        self._left_to_vllm = [wanted for wanted in named if not found_by_store(wanted)]
         self._first = self._fetching(self._named)
 
     @property
@@ -55,7 +62,7 @@ class Repositories:
 
     def go_offline(self) -> None:
         """Keep libraries from asking the hub, if the store finds everything that is named."""
-        if self._named and not self._left_to_vllm and not self._needs.asks_hub:
+        if self._named and not self._left_to_vllm and not asks_hub(self._given):
             export(_OFFLINE)
             if says(process_environ().get("HF_HUB_OFFLINE"), True):
                 # Before there is an engine, which would have it, too.
@@ -68,7 +75,7 @@ class Repositories:
             Unavailable: something can't be found or downloaded.
             StartFailed: nothing is named, or something that only vLLM finds.
         """
-        if self._left_to_vllm or not self._named or self._needs.further:
+        if self._left_to_vllm or not self._named or names_further(self._given):
             names = ", ".join(map(str, self._left_to_vllm)) or "what VLLM_EXTRA_ARGS names"
             raise StartFailed(f"Only vLLM itself can find {names}: nothing is downloaded.")
         return [*self.result().values()]
@@ -99,16 +106,14 @@ class Repositories:
             StartFailed: a download ended before it was complete.
         """
         found = self._first.result()
-        more = [wanted for wanted in further if found_by_store(wanted) and wanted not in found]
-        found |= self._fetching(more).result()
-        while more := self._elsewhere(found):
+        while more := self._lacking(found, further):
             found |= self._fetching(more).result()
         return found
 
-    def _elsewhere(self, found: Mapping[Wanted, Found]) -> list[Wanted]:
-        """Return what the configs in ``found`` name and was not looked for yet."""
-        named = [one for place in found.values() for one in self._needs.elsewhere(place)]
-        return [wanted for wanted in named if found_by_store(wanted) and wanted not in found]
+    def _lacking(self, found: Mapping[Wanted, Found], further: Sequence[Wanted]) -> list[Wanted]:
+        """Return what was not looked for yet, of ``further`` and of what found configs name."""
+        named = [one for place in found.values() for one in elsewhere(self._given, place)]
+        return [one for one in (*further, *named) if found_by_store(one) and one not in found]
 
     def _fetching(self, wanted: Sequence[Wanted]) -> Fetching:
         return Fetching([*dict.fromkeys(wanted)], self._places, self._environ, self._newest)

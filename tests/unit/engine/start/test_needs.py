@@ -11,7 +11,7 @@ from support.engine.arguments import arguments
 from support.hub.caches import NAME
 
 from worker.engine.start.needs import (
-    Needs,
+    elsewhere,
     found_by_store,
     wanted_by_arguments,
     wanted_by_settings,
@@ -159,7 +159,7 @@ def named_in(
     folder: Path, wanted: Wanted, config: object, name: str = "config.json", **environ: str
 ) -> list[Wanted]:
     (folder / name).write_text(json.dumps(config))
-    return [*Needs.of(given(**environ)).elsewhere(Found(wanted, folder, Origin.VOLUME))]
+    return [*elsewhere(given(**environ), Found(wanted, folder, Origin.VOLUME))]
 
 
 SPECULATORS = {"speculators_config": {"verifier": {"name_or_path": OTHER}}}

@@ -13,11 +13,11 @@ from support.hub.server import hub
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Machine
 from worker.engine.start import Bootstrap
-from worker.engine.start.needs import Needs, wanted_by_arguments
+from worker.engine.start.needs import wanted_by_arguments, wanted_by_settings
 from worker.engine.start.repositories import Repositories, places
 from worker.engine.start.steps import with_directories
 from worker.errors import StartFailed
-from worker.settings.sources import gather
+from worker.settings.sources import Given, gather
 from worker.store import Found, Kind, Origin, Reason, Unavailable, Wanted
 
 OFFLINE = "HF_HUB_OFFLINE"
@@ -42,15 +42,15 @@ def hub_cache(tmp_path: Path) -> Path:
     return tmp_path / "huggingface-cache" / "hub"
 
 
-def needs(volume: Path, **environ: str) -> Needs:
-    """Return the needs of a worker with a volume of its own, whose environment is complete."""
+def settings(volume: Path, **environ: str) -> Given:
+    """Return the settings of a worker with a volume of its own, whose environment is complete."""
     given = gather({"BASE_PATH": str(volume), **environ}, volume / "no such file")
     Bootstrap.of(given)
-    return Needs.of(given)
+    return given
 
 
 def repositories(volume: Path, model_name: object = NAME, **environ: str) -> Repositories:
-    return Repositories(needs(volume, **{"MODEL_NAME": str(model_name), **environ}))
+    return Repositories(settings(volume, **{"MODEL_NAME": str(model_name), **environ}))
 
 
 def test_a_volume_holds_the_cache(tmp_path: Path, model_directory: Path, hub_cache: Path) -> None:
@@ -76,8 +76,8 @@ def test_what_is_named_twice_is_looked_for_once_and_further_repositories_are_fou
     tmp_path: Path, model_directory: Path
 ) -> None:
     name = str(model_directory)
-    both = needs(tmp_path, MODEL_NAME=name, EMBEDDING_MODEL_NAME=name)
-    assert len(both.named) == 2
+    both = settings(tmp_path, MODEL_NAME=name, EMBEDDING_MODEL_NAME=name)
+    assert len(wanted_by_settings(both)) == 2
     assert len(Repositories(both).prefetch()) == 1
     other = Wanted(str(model(tmp_path / "other")))
     found = repositories(tmp_path, name).result([other, Wanted("s3://bucket/model")])
