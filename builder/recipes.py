@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from worker.engine.start.parsers import REASONING, TOOLS, choose
+from worker.engine.options.combinations import REASONING, TOOLS
+from worker.engine.start.parsers import choose
 
 FOLDER = "examples/recipes"
 # A raw answer to a request that names no length; vLLM's own default would cut it at 16.

@@ -9,8 +9,8 @@ from worker.doctor.findings import Finding, Level, readable_size
 from worker.engine.machine import Machine
 from worker.engine.model_config import UNSERVED
 from worker.engine.options.architectures import Support, knows_quantization
-from worker.engine.options.combinations import AUTO
-from worker.engine.start.parsers import REASONING, TOOLS, chosen
+from worker.engine.options.combinations import AUTO, REASONING, TOOLS
+from worker.engine.start.parsers import chosen
 from worker.estimates import TOO_MUCH
 from worker.settings import history
 from worker.store import Origin, Snapshot

@@ -26,20 +26,21 @@ from worker.settings.values import is_directory, redact, unfit
 
 # In place of a parser's name: the one that suits the model.
 AUTO = "auto"
+TOOLS, REASONING = "TOOL_CALL_PARSER", "REASONING_PARSER"
+# vLLM's registries of parsers.
+MANAGERS = {TOOLS: "ToolParserManager", REASONING: "ReasoningParserManager"}
 
 
 def parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
     """Check that vLLM has the parsers, unless a plugin may bring them."""
-    options, given = arguments.vllm, arguments.given
-    for name, manager, plugin in (
-        ("TOOL_CALL_PARSER", "ToolParserManager", options.tool_parser_plugin),
-        ("REASONING_PARSER", "ReasoningParserManager", options.reasoning_parser_plugin),
-    ):
+    given = arguments.given
+    for name, manager in MANAGERS.items():
+        plugin_name = name.replace("CALL_", "") + "_PLUGIN"
+        plugin = getattr(arguments.vllm, plugin_name.lower())
         known = sorted(find(manager).list_registered())
         if name in given and not plugin and given[name] not in (AUTO, *known):
             yield Mistake(name, given[name], one_of([AUTO, *known], given[name]))
         if plugin and plugin.endswith(".py") and not Path(plugin).is_file():
-            plugin_name = name.replace("CALL_", "") + "_PLUGIN"
             yield Mistake(plugin_name, plugin, "there is no such file")
 
 

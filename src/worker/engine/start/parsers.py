@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from worker.engine.arguments import EngineArguments, StartContext
-from worker.engine.options.combinations import AUTO, text_of
+from worker.engine.options.combinations import AUTO, MANAGERS, REASONING, TOOLS, text_of
 from worker.engine.seam.locations import find
 
-TOOLS, REASONING = "TOOL_CALL_PARSER", "REASONING_PARSER"
-_MANAGERS = {TOOLS: "ToolParserManager", REASONING: "ReasoningParserManager"}
 # Files that templates are in, besides the tokenizer's configuration.
 _TEMPLATE = "chat_template.jinja"
 _JSON_TEMPLATES = ("tokenizer_config.json", "chat_template.json")
@@ -66,7 +64,7 @@ class Chosen:
         if self.family is None:
             return None
         name = self.family.tools if setting == TOOLS else self.family.reasoning
-        return name if name in find(_MANAGERS[setting]).list_registered() else None
+        return name if name in find(MANAGERS[setting]).list_registered() else None
 
     def told(self, settings: Sequence[str]) -> str:
         """Return what ``auto`` stands for in these settings, and why."""
@@ -87,7 +85,7 @@ def choose(name: str, architectures: Sequence[str], template: str | None) -> Cho
     if architectures and not alike:
         return Chosen(None, f"no family that is known has {listed}")
     if alike and template is not None:
-        family = next((one for one in alike if _marked(one, template)), None)
+        family = next((one for one in alike if any(mark in template for mark in one.marks)), None)
         if family is None:
             return Chosen(None, f"its chat template is none of those that are known for {listed}")
         return Chosen(family, f"by {listed} and its chat template")
@@ -146,10 +144,6 @@ def told(options: Namespace, architectures: Sequence[str] = ()) -> Iterator[str]
         yield f"for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and {TOOLS}={parser}"
     if not given[REASONING] and (parser := found.parser(REASONING)):
         yield f"to tell reasoning from the answer set {REASONING}={parser}"
-
-
-def _marked(family: Family, template: str) -> bool:
-    return any(mark in template for mark in family.marks)
 
 
 def _template(options: Namespace) -> str | None:

@@ -10,7 +10,8 @@ from support.doctor import CPU, candidate, options
 from worker.doctor import checks
 from worker.doctor.findings import Level
 from worker.engine.arguments import EngineArguments, StartContext
-from worker.engine.start.parsers import REASONING, TOOLS, choose, told, with_parsers
+from worker.engine.options.combinations import REASONING, TOOLS
+from worker.engine.start.parsers import choose, told, with_parsers
 
 # Names of models with their parsers, and what chat templates of families have.
 KNOWN: dict[str, Any] = json.loads(Path(__file__).with_name("parsers.json").read_text())
