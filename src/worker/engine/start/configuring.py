@@ -5,6 +5,7 @@ import copy
 import dataclasses
 from argparse import Namespace
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 
 from worker.engine.arguments import EngineArguments, StartContext
@@ -64,8 +65,9 @@ def configure(arguments: EngineArguments, context: StartContext) -> Configured:
     try:
         return _configured(arguments, context)
     except _REFUSALS as error:
-        refusal = _refusal(arguments, context, words(error, _MOST))
-        raise failure(error, arguments, refusal.problem, refusal.remedy) from error
+        problem = words(error, _MOST)
+        unset = _blamed(arguments, problem, partial(_problem, context=context))
+        raise failure(error, arguments, problem, unset) from error
 
 
 def refusals(
@@ -85,17 +87,19 @@ def refusals(
     What is about the model and no setting is the last.
     """
     _import_plugins(arguments.vllm)
+    ask = partial(_problem, context=context, also=also)
     found = list[Refusal]()
     with as_on(gpu) if gpu else contextlib.nullcontext():
-        while (problem := _problem(arguments, context, also)) is not None:
-            refusal = _refusal(arguments, context, problem, also)
+        while (problem := ask(arguments)) is not None:
+            unset = _blamed(arguments, problem, ask)
+            on_gpu = None
             if gpu:
                 with as_on(gpu, cuda=True):
-                    refusal = refusal._replace(on_gpu=_problem(arguments, context, also))
-            found.append(refusal)
-            if not refusal.unset:
+                    on_gpu = ask(arguments)
+            found.append(Refusal(problem, remedy(problem, arguments, unset), unset, on_gpu))
+            if not unset:
                 break
-            arguments = without(arguments, refusal.unset)
+            arguments = without(arguments, unset)
     return found
 
 
@@ -136,13 +140,6 @@ def _problem(
     except _REFUSALS as error:
         return words(error, _MOST)
     return None
-
-
-def _refusal(
-    arguments: EngineArguments, context: StartContext, problem: str, also: Check | None = None
-) -> Refusal:
-    unset = _blamed(arguments, problem, lambda changed: _problem(changed, context, also))
-    return Refusal(problem, remedy(problem, arguments, unset), unset)
 
 
 def _blamed(

@@ -4,13 +4,11 @@ import math
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
+from worker.engine.options.automatic import SHARE
 from worker.engine.seam.translation import is_out_of_memory
 from worker.errors import StartFailed
 from worker.settings.environment import Default, process_environ
 
-CONTEXT = "MAX_MODEL_LEN"
-FLOOR = "MIN_MODEL_LEN"
-SHARE = "GPU_MEMORY_UTILIZATION"
 SEQUENCES = "MAX_NUM_SEQS"
 BLOCKS = "NUM_GPU_BLOCKS_OVERRIDE"
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"
@@ -64,12 +62,12 @@ def told(arguments: EngineArguments, config: Any, own: int, floor: int) -> str |
     if arguments.prefix == "" and fitted < min(floor, own):
         raise StartFailed(
             f"The memory holds a context of {fitted:,} tokens for {name}, less than "
-            f"{FLOOR}={floor}; the model's own is {own:,}. For more of it: {more}."
+            f"MIN_MODEL_LEN={floor}; the model's own is {own:,}. For more of it: {more}."
         )
-    prefix = arguments.prefix
+    context = f"{arguments.prefix}MAX_MODEL_LEN"
     return (
         f"{name}: a context of {fitted:,} tokens, which the memory holds, of the model's {own:,}: "
-        f"for all of it, {more}; set {prefix}{CONTEXT} for a start that fails where it does not fit"
+        f"for all of it, {more}; set {context} for a start that fails where it does not fit"
     )
 
 

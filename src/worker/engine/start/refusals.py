@@ -14,9 +14,10 @@ from textwrap import shorten
 from pydantic import ValidationError
 
 from worker.engine.arguments import EngineArguments
+from worker.engine.options.automatic import SHARE
 from worker.engine.options.option import reasons
 from worker.engine.seam.translation import START_ERRORS, is_out_of_memory
-from worker.engine.start.fitting import BLOCKS, SHARE
+from worker.engine.start.fitting import BLOCKS
 from worker.errors import LONGEST_MESSAGE, MachineUnfit, StartFailed, in_settings
 
 # A template that can't add a list to a text, or look for one in it.
@@ -99,13 +100,15 @@ def start_failures(arguments: EngineArguments) -> Iterator[None]:
     try:
         yield
     except START_ERRORS as error:
-        problem = words(error)
-        raise failure(error, arguments, problem, remedy(problem, arguments)) from error
+        raise failure(error, arguments, words(error)) from error
 
 
-def failure(error: Exception, arguments: EngineArguments, problem: str, change: str) -> StartFailed:
-    """Return the error of a start: what is wrong, in vLLM's words, and what to set instead."""
+def failure(
+    error: Exception, arguments: EngineArguments, problem: str, unset: Sequence[str] = ()
+) -> StartFailed:
+    """Return the error of a start, with what to set instead; ``problem``, ``unset``: as below."""
     message = f"vLLM could not start {arguments.model_name}: {problem}"
+    change = remedy(problem, arguments, unset)
     return blamed(error, f"{message}: {change}" if change else message, arguments.given)
 
 

@@ -14,12 +14,12 @@ from support.engine.scripted import settings
 
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Machine
-from worker.engine.options.automatic import divide_memory
+from worker.engine.options.automatic import SHARE, divide_memory
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import fitting, steps
 from worker.engine.start.configuring import Configured
-from worker.engine.start.fitting import SEQUENCES, SHARE
+from worker.engine.start.fitting import SEQUENCES
 from worker.engine.start.loading import LOAD_FORMAT
 from worker.engine.start.steps import RENDERERS, with_renderer_workers
 from worker.engine.start.tables import RETREATS, second_try
