@@ -61,7 +61,13 @@ def fork(arguments: EngineArguments, config: Any, also_import: Sequence[str] | N
             to be forked after this one.
     """
     if find("current_platform").is_cpu():
-        _prepare_cpu()
+        # vLLM's CPU backend has just chosen to spawn, which means to import vLLM once more.
+        overwrite("VLLM_WORKER_MULTIPROC_METHOD", "fork")
+        # The core inherits the number of threads. OpenMP's threads spin while they wait for each
+        # other: with one for each CPU, anything else that runs (this process, a client) makes them
+        # a hundred times slower.
+        if not is_set("OMP_NUM_THREADS"):
+            torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     # With data parallelism several cores are forked, and no thread may begin between them.
     if also_import is not None and config.parallel_config.data_parallel_size == 1:
         _import_while_core_starts([*LOCATIONS["build_app"][:1], *also_import])
@@ -89,14 +95,13 @@ def _start(arguments: EngineArguments, config: Any) -> Core:
     Raises:
         Exception: one of ``START_ERRORS``.
     """
-    log_requests = arguments.vllm.enable_log_requests
     heartbeat, output = Heartbeat(), CoreOutput()
     with _starting:
         try:
             with output.captured(), forks_end_with_this():
                 client = find("AsyncLLM").from_vllm_config(
                     config,
-                    enable_log_requests=log_requests,
+                    enable_log_requests=arguments.vllm.enable_log_requests,
                     stat_loggers=[lambda *_: heartbeat],
                 )
         except START_ERRORS as error:
@@ -105,16 +110,6 @@ def _start(arguments: EngineArguments, config: Any) -> Core:
                 raise RuntimeError(reason) from error
             raise
         return Core(client, take_metrics(), heartbeat, output)
-
-
-def _prepare_cpu() -> None:
-    # vLLM's CPU backend has just chosen to spawn, which means to import vLLM once more.
-    overwrite("VLLM_WORKER_MULTIPROC_METHOD", "fork")
-    # The core inherits the number of threads. OpenMP's threads spin while they wait for each other:
-    # with one for each CPU, anything else that runs (this process, a client) makes them a hundred
-    # times slower.
-    if not is_set("OMP_NUM_THREADS"):
-        torch.set_num_threads(max(1, torch.get_num_threads() - 1))
 
 
 def _import_while_core_starts(modules: Sequence[str]) -> None:

@@ -16,9 +16,6 @@ from worker.errors import RefusedByEngine, RequestError, StartFailed
 from worker.job import RawJob
 from worker.job.base import with_system_prompt
 
-_GENERATES = "generate"
-_EMBEDS = "embed"
-
 
 @contextlib.contextmanager
 def not_to_be_refused() -> Iterator[None]:
@@ -46,7 +43,7 @@ def renders(system_prompt: str | None) -> Check:
             return
         find("cached_tokenizer_from_config")(model)
         # A model that neither generates nor embeds is not asked anything by the warm-up.
-        if model.runner_type == _GENERATES or model.convert_type == _EMBEDS:
+        if model.runner_type == "generate" or model.convert_type == "embed":
             asyncio.run(_render(configured, system_prompt))
 
     return check
@@ -81,27 +78,22 @@ async def warm_up(engine: InProcessEngine) -> None:
         ValueError: vLLM refuses the request.
     """
     with not_to_be_refused():
-        await _warm_up(engine)
-
-
-async def _warm_up(engine: InProcessEngine) -> None:
-    generation = engine.generation
-    first = greeting(generation.prompts.chats)
-    if "generate" not in engine.model.tasks:
-        # There is no request that every model for classification or scoring takes.
-        if "embed" in engine.model.tasks:
-            prompt = await generation.prompts.render_job(RawJob.read(first))
-            await generation.embed(prompt, "warm-up")
-        return
-    one_token = {"max_tokens": 1, "stream": True}
-    # An engine that compiles does so for log probabilities when they are first asked for: for
-    # seconds, in which the core does nothing else.
-    params = {"max_tokens": 1, "logprobs": 0}
-    raw = RawJob.read({**first, "sampling_params": params, "stream": True})
-    async for _ in engine.generate(raw, "warm-up"):
-        pass
-    path = "/v1/chat/completions" if raw.messages else "/v1/completions"
-    body = {**first, **one_token}
-    async for part in engine.call(path, body, "warm-up"):
-        if isinstance(part, Head) and part.status != 200:
-            raise StartFailed(f"vLLM's own server answers {part.status} to a first request")
+        generation = engine.generation
+        first = greeting(generation.prompts.chats)
+        if "generate" not in engine.model.tasks:
+            # There is no request that every model for classification or scoring takes.
+            if "embed" in engine.model.tasks:
+                prompt = await generation.prompts.render_job(RawJob.read(first))
+                await generation.embed(prompt, "warm-up")
+            return
+        # An engine that compiles does so for log probabilities when they are first asked for: for
+        # seconds, in which the core does nothing else.
+        params = {"max_tokens": 1, "logprobs": 0}
+        raw = RawJob.read({**first, "sampling_params": params, "stream": True})
+        async for _ in engine.generate(raw, "warm-up"):
+            pass
+        path = "/v1/chat/completions" if raw.messages else "/v1/completions"
+        body = {**first, "max_tokens": 1, "stream": True}
+        async for part in engine.call(path, body, "warm-up"):
+            if isinstance(part, Head) and part.status != 200:
+                raise StartFailed(f"vLLM's own server answers {part.status} to a first request")

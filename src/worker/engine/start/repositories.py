@@ -22,9 +22,6 @@ from worker.store.places import baked_models
 
 log = logging.getLogger("worker")
 
-# For libraries, once everything is found: the hub is not asked for anything else.
-_OFFLINE = {"HF_HUB_OFFLINE": "1"}
-
 
 def places(environ: Mapping[str, str]) -> Places:
     """Return where models may be, once the environment is complete."""
@@ -63,7 +60,7 @@ class Repositories:
     def go_offline(self) -> None:
         """Keep libraries from asking the hub, if the store finds everything that is named."""
         if self._named and not self._left_to_vllm and not asks_hub(self._given):
-            export(_OFFLINE)
+            export({"HF_HUB_OFFLINE": "1"})
             if says(process_environ().get("HF_HUB_OFFLINE"), True):
                 # Before there is an engine, which would have it, too.
                 remove(HUB_TOKEN)

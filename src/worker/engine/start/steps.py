@@ -29,7 +29,10 @@ def _put(arguments: EngineArguments, found: Found) -> EngineArguments:
     options, wanted, place = arguments.vllm, found.wanted, str(found.place)
     draft = options.speculative_config
     if wanted.kind is Kind.ADAPTER:
-        modules = [_moved(module, wanted.model, place) for module in options.lora_modules]
+        modules = [copy.copy(module) for module in options.lora_modules]
+        for module in modules:
+            if module.path == wanted.model:
+                module.path = place
         return arguments.with_options(lora_modules=modules)
     if wanted.kind is Kind.TOKENIZER:
         return arguments.with_options(tokenizer=place)
@@ -41,15 +44,6 @@ def _put(arguments: EngineArguments, found: Found) -> EngineArguments:
     if draft and draft.get("model") == options.model:
         changed["speculative_config"] = {**draft, "model": place}
     return replace(arguments.with_options(**changed), origin=found.origin, commit=found.commit)
-
-
-def _moved(module: Any, path: str, place: str) -> Any:
-    """Return an entry of LORA_MODULES with the path replaced, if it has this one."""
-    if module.path != path:
-        return module
-    moved = copy.copy(module)
-    moved.path = place
-    return moved
 
 
 def with_adapters(arguments: EngineArguments, context: StartContext) -> EngineArguments:
