@@ -20,11 +20,7 @@ _FEATURES = ("flags", "Features")
 
 
 def key_of_models(models: Sequence[str]) -> str:
-    """Return the key of what vLLM knows about models before it reads their configurations.
-
-    Args:
-        models: directories or repositories.
-    """
+    """Return the key of what vLLM knows about models before it reads their configurations."""
     return _name([], [platform.python_version(), *models])
 
 

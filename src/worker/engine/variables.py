@@ -24,9 +24,6 @@ def wrong(given: Mapping[str, str]) -> Iterator[Mistake]:
     """Find variables of the process with values that vLLM can't read, or that must not be set.
 
     vLLM itself would report one of the first, with a traceback, and none of the others.
-
-    Args:
-        given: variables that are set.
     """
     for name in sorted(given.keys() & NAMES):
         try:

@@ -53,11 +53,7 @@ class Options:
     """
 
     def __init__(self, machine: Machine | None = None) -> None:
-        """Ask vLLM for its options.
-
-        Args:
-            machine: what engines will run on; by default this machine.
-        """
+        """Ask vLLM for its options; the engines will run on this machine by default."""
         self.machine = machine or this_machine()
         self._parser = find("make_arg_parser")(_Parser(allow_abbrev=False))
         # The parser has a group of options for each configuration class.

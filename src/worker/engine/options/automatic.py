@@ -38,13 +38,7 @@ LONGEST = Default("MAX_MODEL_LEN", "auto", "the longest text that the memory hol
 
 
 def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> list[Default]:
-    """Choose the defaults of options that are unset.
-
-    Args:
-        given: the options that the operator set.
-        machine: what the engine will run on.
-        gpu_share: share of a GPU's memory.
-    """
+    """Choose the defaults of the options that are not given, for an engine on this machine."""
     defaults = _for_cpu(given) if machine.cpu else _for_gpus(given, len(machine.gpus), gpu_share)
     defaults += [LONGEST, ONE_BACKEND]
     return [default for default in defaults if default.name not in given]
@@ -53,12 +47,7 @@ def automatic(given: Mapping[str, str], machine: Machine, gpu_share: float) -> l
 def divide_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[str, float]:
     """Divide a GPU's memory between two engines, each of which takes its share at the start.
 
-    Args:
-        main: options that are set for the model.
-        embedder: options that are set for the embedder.
-
-    Returns:
-        Their shares, by the prefix of their settings' names.
+    Return the shares of the model and of the embedder, by the prefix of their settings' names.
 
     Raises:
         SettingsError: the shares that are set leave too little.
@@ -91,12 +80,7 @@ def served_names(options: Namespace) -> list[str]:
 
 
 def fitting_tensor_parallel_size(gpus: int, heads: int) -> int:
-    """Return the largest number of GPUs that divides a model's attention heads.
-
-    Args:
-        gpus: how many there are.
-        heads: the model's attention heads; 0 if it has none.
-    """
+    """Return the largest number of these GPUs that divides a model's attention heads, if any."""
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
 
 

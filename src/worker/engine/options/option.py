@@ -231,11 +231,9 @@ def one_of(choices: Sequence[str], instead: str) -> str:
 
 
 def why(error: BaseException) -> str:
-    """Return why the parser refused a value; blank if the message says no more than
-    ``Option.advice`` adds.
+    """Return why the parser, ``Option.words`` or ``Option.check`` refused a value.
 
-    Args:
-        error: raised by the parser, or by ``Option.words`` or ``Option.check``.
+    Blank if the message says no more than ``Option.advice`` adds.
     """
     cause: BaseException | None = error
     while cause:
@@ -256,18 +254,15 @@ def why(error: BaseException) -> str:
 def reasons(invalid: ValidationError, but: str = "-") -> str:
     """Join a validation error's messages, without the values.
 
-    Args:
-        invalid: the error.
-        but: leaves out the kinds of errors that contain this.
+    ``but`` leaves out the kinds of errors that contain it.
     """
-    errors = invalid.errors(include_input=False, include_url=False)
-    return "; ".join(_message(error) for error in errors if but not in error["type"])
-
-
-def _message(error: Any) -> str:
-    place = ".".join(str(step) for step in error["loc"])
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message
+    messages = []
+    for error in invalid.errors(include_input=False, include_url=False):
+        if but not in error["type"]:
+            place = ".".join(str(step) for step in error["loc"])
+            message = str(error["msg"]).removeprefix("Value error, ")
+            messages.append(f"{place}: {message}" if place else message)
+    return "; ".join(messages)
 
 
 def _validate(value: Any, annotation: Any, field: Any) -> None:

@@ -54,11 +54,8 @@ def environ_may_change() -> Iterator[None]:
 def fork(arguments: EngineArguments, config: Any, also_import: Sequence[str] | None) -> Core:
     """Start an engine's core by a fork of this process, while it has one thread.
 
-    Args:
-        arguments: of the engine.
-        config: vLLM's, made of them.
-        also_import: modules to import in a thread once the core is forked; None if another core is
-            to be forked after this one.
+    ``also_import`` are modules to import in a thread once the core is forked; None if another core
+    is to be forked after this one.
     """
     if find("current_platform").is_cpu():
         # vLLM's CPU backend has just chosen to spawn, which means to import vLLM once more.

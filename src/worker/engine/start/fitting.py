@@ -22,13 +22,7 @@ REASON = "the memory was full at the first try"
 def with_less(arguments: EngineArguments, config: Any, reason: str) -> EngineArguments | None:
     """Return the arguments for a second try with less memory, if the first was short of it.
 
-    Args:
-        arguments: of the first try.
-        config: vLLM's, made of them.
-        reason: why the first did not start.
-
-    Returns:
-        None if it is not for the memory, or the operator has set all that could be less.
+    None if it was not, or if the operator has set all that could be less.
     """
     if not is_out_of_memory(reason):
         return None

@@ -143,11 +143,6 @@ def _start(
 ) -> tuple[Configured, Core]:
     """Start an engine's first core, and a second one if there is something to do without.
 
-    Args:
-        one: the engine.
-        context: for the steps.
-        also_import: as of ``cores.fork``.
-
     Raises:
         Exception: one of ``START_ERRORS``.
     """

@@ -28,14 +28,7 @@ _MODEL_OPTIONS = frozenset(
 # Options that name what is loaded besides the model and its tokenizer.
 _FURTHER_OPTIONS = frozenset({"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"})
 # Methods of speculative decoding that load no draft model, even if one is named.
-_DRAFTLESS = (
-    "ngram",
-    "[ngram]",
-    "ngram_gpu",
-    "suffix",
-    "extract_hidden_states",
-    "custom_class",
-)
+_DRAFTLESS = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states", "custom_class")
 # Load formats whose weights only vLLM finds.
 _FOUND_BY_VLLM = frozenset({"tensorizer", "gguf"})
 

@@ -57,24 +57,12 @@ _MACHINES = re.compile(
 
 # What vLLM, and the libraries below it, raise for settings, for a model's files, and for packages
 # that the image lacks. Names: of an error in a core its line in the log is all there is.
-_OF_WHAT_WAS_ASKED = frozenset(
-    {
-        "EntryNotFoundError",
-        "FileNotFoundError",
-        "ImportError",
-        "IsADirectoryError",
-        "JSONDecodeError",
-        "MemoryError",
-        "ModuleNotFoundError",
-        "NotADirectoryError",
-        "NotImplementedError",
-        "RepositoryNotFoundError",
-        "StartFailed",
-        "StrictDataclassError",
-        "UnicodeDecodeError",
-        "ValidationError",
-        "ValueError",
-    }
+_OF_WHAT_WAS_ASKED = set(
+    """
+    EntryNotFoundError FileNotFoundError ImportError IsADirectoryError JSONDecodeError MemoryError
+    ModuleNotFoundError NotADirectoryError NotImplementedError RepositoryNotFoundError StartFailed
+    StrictDataclassError UnicodeDecodeError ValidationError ValueError
+    """.split()
 )
 # Words of it that errors of any kind have: a quantization whose file lacks a key.
 _ITS_WORDS = re.compile(r"Config\.__init__\(\)")

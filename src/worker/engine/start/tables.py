@@ -101,10 +101,7 @@ def second_try(
 ) -> tuple[EngineArguments, str] | None:
     """Return the arguments for a second core, and what it does without; None for no second one.
 
-    Args:
-        arguments: of the first core.
-        config: vLLM's ``VllmConfig``, made of them.
-        reason: why the first core did not start.
+    The arguments and the configuration are those of the first one, which failed for the reason.
     """
     second = None
     for retreat in RETREATS:
