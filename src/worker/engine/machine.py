@@ -121,21 +121,6 @@ def _check_driver() -> None:
         )
 
 
-def _check_library() -> None:
-    """Load what the compiled part of vLLM's CPU build needs, for vLLM itself goes on without it.
-
-    Raises:
-        MachineUnfit: the machine does not have it.
-    """
-    try:
-        ctypes.CDLL(_NUMA)
-    except OSError as error:
-        raise MachineUnfit(
-            f"vLLM's CPU build needs {_NUMA}, and this machine does not have it: install it "
-            "(Debian, Ubuntu: apt-get install libnuma1)"
-        ) from error
-
-
 def this_machine() -> Machine:
     """Return what this machine has, without GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
 
@@ -146,7 +131,14 @@ def this_machine() -> Machine:
     if platform.is_unspecified():
         raise MachineUnfit("vLLM finds no GPU on this machine, and is not its CPU build")
     if platform.is_cpu():
-        _check_library()
+        try:
+            # The compiled part needs it, and vLLM itself goes on without that.
+            ctypes.CDLL(_NUMA)
+        except OSError as error:
+            raise MachineUnfit(
+                f"vLLM's CPU build needs {_NUMA}, and this machine does not have it: install it "
+                "(Debian, Ubuntu: apt-get install libnuma1)"
+            ) from error
         return Machine(cpu=True)
     # Not the driver of another maker's GPUs.
     if platform.is_cuda():

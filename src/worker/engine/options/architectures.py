@@ -20,14 +20,9 @@ class Support(StrEnum):
 
 
 def support(architectures: Sequence[str], config: Mapping[str, Any], model_impl: str) -> Support:
-    """Return how vLLM runs a model, by the rules of its registry.
+    """Return how vLLM runs a model with this config.json, by the rules of its registry.
 
     Whether code of transformers or of the repository fits vLLM is known only once it is imported.
-
-    Args:
-        architectures: those that the configuration names.
-        config: the model's config.json.
-        model_impl: vLLM's option.
     """
     if model_impl == "terratorch":
         return Support.OWN

@@ -96,11 +96,7 @@ def weights(folder: Path) -> list[Path]:
 
 
 def file_system(file: Path) -> str:
-    """Return the type of the file system that a file is on; blank if it is unknown.
-
-    Args:
-        file: an absolute path without symbolic links.
-    """
+    """Return the type of the file system of a resolved path; blank if it is unknown."""
     mounts = [
         (len(Path(mount.mountpoint).parts), order, mount.fstype)
         for order, mount in enumerate(psutil.disk_partitions(all=True))

@@ -25,8 +25,6 @@ from worker.store.files import CONFIG, CONFIGS, code_elsewhere, json_object
 _MODEL_OPTIONS = frozenset(
     {"MODEL", "REVISION", "TOKENIZER", "TOKENIZER_REVISION", "LOAD_FORMAT", "DOWNLOAD_DIR"}
 )
-# Options that name what is loaded besides the model and its tokenizer.
-_FURTHER_OPTIONS = frozenset({"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"})
 # Methods of speculative decoding that load no draft model, even if one is named.
 _DRAFTLESS = ("ngram", "[ngram]", "ngram_gpu", "suffix", "extract_hidden_states", "custom_class")
 # Load formats whose weights only vLLM finds.
@@ -52,11 +50,6 @@ def wanted_by_settings(given: Given) -> list[Wanted]:
 def wanted_by_arguments(arguments: EngineArguments) -> list[Wanted]:
     """Return what an engine loads: its model first, then its tokenizer, adapters, draft model."""
     return [*_wanted(arguments.vllm, arguments.prefix)]
-
-
-def names_further(given: Given) -> bool:
-    """Return whether VLLM_EXTRA_ARGS names adapters or a draft model, too."""
-    return bool(_FURTHER_OPTIONS & given.from_extra.keys())
 
 
 def asks_hub(given: Given) -> bool:
@@ -110,12 +103,7 @@ def _adapters(value: str) -> Iterator[Namespace]:
 
 
 def _wanted(options: Namespace, prefix: str) -> Iterator[Wanted]:
-    """Yield an engine's model, and what is loaded besides it.
-
-    Args:
-        options: vLLM's, or as many of them as ``_read`` returns.
-        prefix: of the engine's settings.
-    """
+    """Yield an engine's model, and what is loaded besides it, by the options of ``_read``."""
     model = Wanted(
         options.model,
         options.revision,

@@ -129,14 +129,9 @@ def with_parsers(arguments: EngineArguments, _: StartContext) -> EngineArguments
     return arguments.with_options(**changes)
 
 
-def told(options: Namespace, architectures: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what ``auto`` stands for, and which parsers to set where none are set.
-
-    Args:
-        options: vLLM's, as the operator set them.
-        architectures: as in ``chosen``.
-    """
-    found = chosen(options, architectures)
+def told(options: Namespace) -> Iterator[str]:
+    """Yield what ``auto`` stands for, and which parsers to set where the operator set none."""
+    found = chosen(options)
     given = {TOOLS: options.tool_call_parser, REASONING: options.reasoning_parser}
     if asked := [name for name, value in given.items() if value == AUTO]:
         yield found.told(asked)

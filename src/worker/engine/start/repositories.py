@@ -4,13 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from worker.engine.start.needs import (
-    asks_hub,
-    elsewhere,
-    found_by_store,
-    names_further,
-    wanted_by_settings,
-)
+from worker.engine.start.needs import asks_hub, elsewhere, found_by_store, wanted_by_settings
 from worker.errors import StartFailed
 from worker.phases import phase
 from worker.settings.environment import HUB_TOKEN, export, hub_cache, process_environ, remove
@@ -21,6 +15,9 @@ from worker.store.fetching import Fetching
 from worker.store.places import baked_models
 
 log = logging.getLogger("worker")
+
+# Options that name what is loaded besides the model and its tokenizer.
+_FURTHER = {"LORA_MODULES", "SPECULATIVE_CONFIG", "SC"}
 
 
 def places(environ: Mapping[str, str]) -> Places:
@@ -34,9 +31,7 @@ class Repositories:
     def __init__(self, given: Given, newest: bool = False) -> None:
         """Begin with what the settings name.
 
-        Args:
-            given: the settings.
-            newest: ask the hub whether what is on the volume is its newest state.
+        ``newest``: ask the hub whether what is on the volume is its newest state.
         """
         self._given = given
         self._newest = newest
@@ -72,7 +67,7 @@ class Repositories:
             Unavailable: something can't be found or downloaded.
             StartFailed: nothing is named, or something that only vLLM finds.
         """
-        if self._left_to_vllm or not self._named or names_further(self._given):
+        if self._left_to_vllm or not self._named or _FURTHER & self._given.from_extra.keys():
             names = ", ".join(map(str, self._left_to_vllm)) or "what VLLM_EXTRA_ARGS names"
             raise StartFailed(f"Only vLLM itself can find {names}: nothing is downloaded.")
         return [*self.result().values()]
