@@ -57,14 +57,10 @@ class Options:
         self.machine = machine or this_machine()
         self._parser = find("make_arg_parser")(_Parser(allow_abbrev=False))
         # The parser has a group of options for each configuration class.
-        configs = {
-            action.dest: getattr(vllm.config, group.title or "", None)
+        self._options = {
+            action.dest.upper(): Option(action, getattr(vllm.config, group.title or "", None))
             for group in self._parser._action_groups
             for action in group._group_actions
-        }
-        self._options = {
-            action.dest.upper(): Option(action, configs[action.dest])
-            for action in self._parser._actions
             if action.option_strings and action.dest not in DENIED
         }
         self.names = frozenset(self._options)
