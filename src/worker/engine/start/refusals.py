@@ -65,7 +65,7 @@ _OF_WHAT_WAS_ASKED = set(
     """.split()
 )
 # Words of it that errors of any kind have: a quantization whose file lacks a key.
-_ITS_WORDS = re.compile(r"Config\.__init__\(\)")
+_ITS_WORDS = "Config.__init__()"
 # Of an ``OSError`` without a class of its own. Transformers raises it without a number.
 _NOT_FOUND = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
 # How a core's error begins, as ``worker.logs.reader`` notes it.
@@ -113,7 +113,8 @@ def words(error: BaseException, most: int = LONGEST_MESSAGE) -> str:
         case _:
             text = str(error)
     line = shorten(text, most, placeholder=" …") or type(error).__name__
-    return quoting_settings(in_settings(line)).rstrip(". ")
+    line = _OPTION.sub(lambda found: found[1].upper() + (found[2] or ""), in_settings(line))
+    return line.rstrip(". ")
 
 
 def remedy(problem: str, arguments: EngineArguments, unset: Sequence[str] = ()) -> str:
@@ -137,11 +138,6 @@ def remedy(problem: str, arguments: EngineArguments, unset: Sequence[str] = ()) 
     return "; ".join(filter(None, (", or ".join(texts), behind)))
 
 
-def quoting_settings(message: str) -> str:
-    """Replace vLLM's options that a message quotes by settings."""
-    return _OPTION.sub(lambda found: found[1].upper() + (found[2] or ""), message)
-
-
 def blamed(error: Exception, message: str, given: Collection[str] = ()) -> StartFailed:
     """Return the error of a failed start, of the class that says whose fault it is.
 
@@ -151,7 +147,6 @@ def blamed(error: Exception, message: str, given: Collection[str] = ()) -> Start
         message: for the log and for callers.
         given: settings that the operator has set.
     """
-    message = quoting_settings(message)
     said = str(error)
     ended = f"{said}\n{error.__cause__ or ''}"
     if _KILLED.search(ended):
@@ -179,4 +174,4 @@ def _is_of_what_was_asked(error: Exception, said: str) -> bool:
         return False
     if kind == "OSError":
         return number in _NOT_FOUND
-    return bool(kinds & _OF_WHAT_WAS_ASKED or _ITS_WORDS.search(said))
+    return bool(kinds & _OF_WHAT_WAS_ASKED or _ITS_WORDS in said)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engine.start.refusals import blamed, quoting_settings
+from worker.engine.start.refusals import blamed, words
 from worker.errors import MachineUnfit, StartFailed
 
 # As CUDA, torch, vLLM, NCCL and the kernel word them.
@@ -23,7 +23,7 @@ def test_what_a_machine_may_be_to_blame_for_is_answered_to_nobody(message: str) 
 def test_what_any_machine_would_refuse_is_everybodys(message: str) -> None:
     failure = blamed(RuntimeError(message), f"vLLM could not start m: {message}")
     assert failure.everywhere
-    assert failure.message == quoting_settings(f"vLLM could not start m: {message}")
+    assert failure.message == f"vLLM could not start m: {message}"
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_a_core_that_was_killed_lacked_memory() -> None:
 
 def test_options_that_a_message_quotes_are_written_as_settings() -> None:
     quoted = "Try decreasing `max_model_len`, or set `trust_remote_code=True` for `FooModel`."
-    written = "Try decreasing MAX_MODEL_LEN, or set TRUST_REMOTE_CODE=True for `FooModel`."
-    assert blamed(ValueError(), quoted).message == written
+    written = "Try decreasing MAX_MODEL_LEN, or set TRUST_REMOTE_CODE=True for `FooModel`"
+    assert words(ValueError(quoted)) == written
