@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from worker.engine.machine import Machine
 from worker.settings.environment import Default
+from worker.settings.values import text
 from worker.store import Found, Wanted
 
 
@@ -65,13 +66,9 @@ class EngineArguments:
         vars(options).update(values)
         return replace(self, vllm=options)
 
-    def with_default(self, default: Default, value: Any) -> Self:
-        """Return a copy with a value that the worker chose, in place of an earlier default.
-
-        Args:
-            default: as the operator would have written it, with the reason.
-            value: the same for vLLM.
-        """
-        defaults = {one.name: one for one in (*self.defaults, default)}
-        changed = self.with_options(**{default.name.lower(): value})
+    def with_default(self, name: str, value: Any, reason: str) -> Self:
+        """Return a copy with a value that the worker chose, in place of an earlier default."""
+        defaults = {one.name: one for one in self.defaults}
+        defaults[name] = Default(name, text(value), reason)
+        changed = self.with_options(**{name.lower(): value})
         return replace(changed, defaults=tuple(defaults.values()))

@@ -7,7 +7,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.options.automatic import SHARE
 from worker.engine.seam.translation import is_out_of_memory
 from worker.errors import StartFailed
-from worker.settings.environment import Default, process_environ
+from worker.settings.environment import process_environ
 
 SEQUENCES = "MAX_NUM_SEQS"
 BLOCKS = "NUM_GPU_BLOCKS_OVERRIDE"
@@ -29,10 +29,10 @@ def with_less(arguments: EngineArguments, config: Any, reason: str) -> EngineArg
     less = arguments
     if SHARE not in arguments.given and config.device_config.device_type != "cpu":
         share = round(arguments.vllm.gpu_memory_utilization * LESS_SHARE, 3)
-        less = less.with_default(Default(SHARE, f"{share:g}", REASON), share)
+        less = less.with_default(SHARE, share, REASON)
     sequences = max(1, config.scheduler_config.max_num_seqs // FEWER_SEQUENCES)
     if SEQUENCES not in arguments.given and sequences < config.scheduler_config.max_num_seqs:
-        less = less.with_default(Default(SEQUENCES, str(sequences), REASON), sequences)
+        less = less.with_default(SEQUENCES, sequences, REASON)
     return None if less is arguments else less
 
 

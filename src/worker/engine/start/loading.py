@@ -8,7 +8,6 @@ import psutil
 
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.memory import CACHE_SHARE, available_memory
-from worker.settings.environment import Default
 
 LOAD_FORMAT = "LOAD_FORMAT"
 SETTING = "FAST_LOAD"
@@ -58,7 +57,7 @@ def with_fast_loader(arguments: EngineArguments, context: StartContext) -> Engin
     if chosen is None:
         return arguments
     why = f"{SETTING}: the fastest loader that is installed, for weights on {disk or 'this disk'}"
-    return arguments.with_default(Default(LOAD_FORMAT, chosen, why), chosen)
+    return arguments.with_default(LOAD_FORMAT, chosen, why)
 
 
 def with_load_strategy(arguments: EngineArguments, _: StartContext) -> EngineArguments:
@@ -78,16 +77,14 @@ def with_load_strategy(arguments: EngineArguments, _: StartContext) -> EngineArg
     if not is_network(disk) or size > CACHE_SHARE * available_memory():
         return arguments
     why = f"the weights lie on a network disk, {disk}, and fit into memory"
-    default = Default("SAFETENSORS_LOAD_STRATEGY", "prefetch", why)
-    return arguments.with_default(default, default.value)
+    return arguments.with_default("SAFETENSORS_LOAD_STRATEGY", "prefetch", why)
 
 
 def without_fast_loader(arguments: EngineArguments, *_: Any) -> EngineArguments | None:
     """Return the arguments with vLLM's own loader; None if no other was chosen for them."""
     if all(default.name != LOAD_FORMAT for default in arguments.defaults):
         return None
-    failed = arguments.vllm.load_format
-    return arguments.with_default(Default(LOAD_FORMAT, "auto", f"{failed} failed"), "auto")
+    return arguments.with_default(LOAD_FORMAT, "auto", f"{arguments.vllm.load_format} failed")
 
 
 def weights(folder: Path) -> list[Path]:

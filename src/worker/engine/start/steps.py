@@ -8,7 +8,6 @@ from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.model_config import create_model_config
 from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.engine.start.needs import wanted_by_arguments
-from worker.settings.environment import Default
 from worker.store import Found, Kind, Origin
 
 RENDERERS = "RENDERER_NUM_WORKERS"
@@ -63,7 +62,7 @@ def with_fitting_tensor_parallel_size(
     if size == gpus:
         return arguments
     reason = f"as many of {gpus} GPUs as can share its attention heads"
-    return arguments.with_default(Default(TENSOR, str(size), reason), size)
+    return arguments.with_default(TENSOR, size, reason)
 
 
 def with_renderer_workers(arguments: EngineArguments, _: StartContext) -> EngineArguments:
@@ -77,7 +76,7 @@ def with_renderer_workers(arguments: EngineArguments, _: StartContext) -> Engine
     pools_media = config.runner_type == "pooling" and config.multimodal_config
     if config.skip_tokenizer_init or pools_media:
         return arguments
-    return arguments.with_default(Default(RENDERERS, "2", "one of them is free of long texts"), 2)
+    return arguments.with_default(RENDERERS, 2, "one of them is free of long texts")
 
 
 def with_same_context(arguments: EngineArguments, config: Any) -> EngineArguments:

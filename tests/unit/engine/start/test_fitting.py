@@ -24,13 +24,12 @@ from worker.engine.start.loading import LOAD_FORMAT
 from worker.engine.start.steps import RENDERERS, with_renderer_workers
 from worker.engine.start.tables import RETREATS, second_try
 from worker.errors import StartFailed
-from worker.settings.environment import Default
 from worker.settings.mistakes import SettingsError
 from worker.settings.names import EMBEDDER
 
 FULL = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 OTHER = "RuntimeError: the file is no file of weights"
-FAST = Default(LOAD_FORMAT, "instanttensor", "it is the fastest")
+FAST = LOAD_FORMAT, "instanttensor", "it is the fastest"
 OTHER_LOADER, SECOND_TRY = (retreat.doing for retreat in RETREATS)
 OWN = {LOAD_FORMAT: "auto"}
 LESS, FEWER = {SHARE: "0.855"}, {SEQUENCES: "64"}
@@ -54,7 +53,7 @@ def first(
     *given: str, device: str = "cuda", sequences: int = 256, fast: bool = False
 ) -> Configured:
     made = engine(*given)
-    chosen = made.with_default(FAST, "instanttensor") if fast else made
+    chosen = made.with_default(*FAST) if fast else made
     return Configured(chosen, config(device=device, sequences=sequences))
 
 
