@@ -36,8 +36,12 @@ def key_of_engines(configurations: Sequence[Any], machine: Machine) -> str:
     """
     gpus = [gpu.name for gpu in machine.gpus]
     devices = f"{len(gpus)}x-{'-'.join(dict.fromkeys(gpus))}" if gpus else "cpu"
+    features = ""
     # Code for a CPU is compiled for its exact features; on a GPU the CPU doesn't matter.
-    features = _features(CPUS.read_text()) if machine.cpu and CPUS.is_file() else ""
+    if machine.cpu and CPUS.is_file():
+        lines = (line.partition(":") for line in CPUS.read_text().splitlines())
+        # Those of the first processor: all of a machine have the same.
+        features = next((text.strip() for name, _, text in lines if name.strip() in _FEATURES), "")
     variables = vllm.envs.compile_factors()
     return _name(
         [f"torch-{torch.__version__}", devices],
@@ -55,9 +59,3 @@ def _name(shown: Sequence[str], hashed: Sequence[str]) -> str:
     words = [f"vllm-{vllm.__version__}", *shown]
     digest = hashlib.sha256(json.dumps([*words, *hashed]).encode()).hexdigest()[:16]
     return "_".join([*(re.sub(r"[^\w.+-]+", "-", word) for word in words), digest])
-
-
-def _features(cpus: str) -> str:
-    """Return the features of the first processor; all of a machine have the same."""
-    lines = (line.partition(":") for line in cpus.splitlines())
-    return next((value.strip() for name, _, value in lines if name.strip() in _FEATURES), "")

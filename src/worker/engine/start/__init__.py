@@ -5,7 +5,7 @@
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -203,19 +203,15 @@ def _import_vllm(
 
         return Options(machine)
     except ValueError as error:
-        mistakes = mistakes or _shown_by(error, values)
+        # Before 0.31 the import ends at the first variable that is wrong.
+        mistakes = mistakes or [
+            Mistake(name, redact_setting(name, value), f"vLLM can't read it: {error}")
+            for name, value in values.items()
+            if name.startswith("VLLM_") and repr(value) in str(error)
+        ]
         if not mistakes:
             raise StartFailed(f"vLLM can't be imported: {error}") from error
         raise SettingsError([*bootstrap.mistakes, *mistakes]) from None
-
-
-def _shown_by(error: ValueError, values: Mapping[str, str]) -> list[Mistake]:
-    """Find the variables that ended vLLM's import: before 0.31 it ends at the first wrong one."""
-    return [
-        Mistake(name, redact_setting(name, value), f"vLLM can't read it: {error}")
-        for name, value in values.items()
-        if name.startswith("VLLM_") and repr(value) in str(error)
-    ]
 
 
 def _engines(

@@ -147,7 +147,7 @@ def _start(
         Exception: one of ``START_ERRORS``.
     """
     try:
-        return one, cores.fork(one.arguments, one.config, also_import)
+        return one, cores.fork(*one, also_import)
     except START_ERRORS as error:
         if (second := second_try(*one, str(error))) is None:
             raise

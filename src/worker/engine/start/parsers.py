@@ -101,9 +101,7 @@ def choose(name: str, architectures: Sequence[str], template: str | None) -> Cho
 def chosen(options: Namespace, architectures: Sequence[str] = ()) -> Chosen:
     """Choose the family of an engine's model, by its files as far as they are on the disk.
 
-    Args:
-        options: vLLM's.
-        architectures: of the model, where config.json is not on the disk.
+    ``architectures`` are the model's, where config.json is not on the disk.
     """
     folder = Path(options.model)
     config = _read_json(Path(options.hf_config_path or folder) / "config.json")

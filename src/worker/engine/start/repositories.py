@@ -88,10 +88,7 @@ class Repositories:
         return found
 
     def result(self, further: Sequence[Wanted] = ()) -> dict[Wanted, Found]:
-        """Wait for everything that the settings name, and for what their configs name.
-
-        Args:
-            further: what else to find.
+        """Wait for everything that the settings name, for ``further``, and what their configs name.
 
         Raises:
             Unavailable: something can't be found or downloaded.
