@@ -8,7 +8,7 @@ from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.model_config import create_model_config
 from worker.engine.options.automatic import fitting_tensor_parallel_size
 from worker.engine.start.needs import wanted_by_arguments
-from worker.store import Found, Kind, Origin
+from worker.store import Found, Kind, Origin, Wanted
 
 RENDERERS = "RENDERER_NUM_WORKERS"
 TENSOR = "TENSOR_PARALLEL_SIZE"
@@ -19,13 +19,12 @@ def with_directories(arguments: EngineArguments, context: StartContext) -> Engin
     for wanted in wanted_by_arguments(arguments):
         found = context.found.get(wanted)
         if found and found.origin is not Origin.DIRECTORY:
-            # It may have been found for another setting, too.
-            arguments = _put(arguments, replace(found, wanted=wanted))
+            arguments = _put(arguments, wanted, found)
     return arguments
 
 
-def _put(arguments: EngineArguments, found: Found) -> EngineArguments:
-    options, wanted, place = arguments.vllm, found.wanted, str(found.place)
+def _put(arguments: EngineArguments, wanted: Wanted, found: Found) -> EngineArguments:
+    options, place = arguments.vllm, str(found.place)
     draft = options.speculative_config
     if wanted.kind is Kind.ADAPTER:
         modules = [copy.copy(module) for module in options.lora_modules]
