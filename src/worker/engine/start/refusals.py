@@ -165,13 +165,12 @@ def blamed(error: Exception, message: str, given: Collection[str] = ()) -> Start
 
 def _is_of_what_was_asked(error: Exception, said: str) -> bool:
     """Whether an error is known to be raised for settings, a model's files or the image."""
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    kind, number = type(error).__name__, error.errno if isinstance(error, OSError) else None
-    if kind == "RuntimeError" and (noted := _KIND.match(said)):
-        kind, number = noted[1], int(noted[2]) if noted[2] else None
-        kinds = {kind}
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    number = error.errno if isinstance(error, OSError) else None
+    if kinds[0] == "RuntimeError" and (noted := _KIND.match(said)):
+        kinds, number = [noted[1]], int(noted[2]) if noted[2] else None
     if "MachineUnfit" in kinds:
         return False
-    if kind == "OSError":
+    if kinds[0] == "OSError":
         return number in _NOT_FOUND
-    return bool(kinds & _OF_WHAT_WAS_ASKED or _ITS_WORDS in said)
+    return not _OF_WHAT_WAS_ASKED.isdisjoint(kinds) or _ITS_WORDS in said
