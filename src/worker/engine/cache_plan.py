@@ -11,7 +11,6 @@ the plan depends on them: the configuration, the sizes of blocks and what a batc
 import contextlib
 import math
 import tempfile
-from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,10 +164,15 @@ def plan_cache(
     options = arguments.with_options(
         **_ALONE, tensor_parallel_size=tensor, distributed_executor_backend=backend
     ).vllm
+    context = find("UsageContext").OPENAI_API_SERVER
     with as_on(gpu) if gpu else contextlib.nullcontext():
         try:
             load_classes(architectures)
-            config = _configuration(options, gpu)
+            made = find("AsyncEngineArgs").from_cli_args(options)
+            if gpu:
+                tokens, texts = batch_defaults(gpu)
+                BATCH_DEFAULTS.replace(made, lambda *_: ({context: tokens}, {context: texts}))
+            config = made.create_engine_config(context)
         except MALFORMED as error:
             raise StartFailed(reason(error)) from error
         try:
@@ -177,15 +181,6 @@ def plan_cache(
             raise StartFailed(f"{type(error).__name__}: {reason(error)}") from error
         except MALFORMED as error:
             raise MachineUnfit(reason(error)) from error
-
-
-def _configuration(options: Namespace, gpu: Gpu | None) -> Any:
-    made = find("AsyncEngineArgs").from_cli_args(options)
-    context = find("UsageContext").OPENAI_API_SERVER
-    if gpu:
-        tokens, texts = batch_defaults(gpu)
-        BATCH_DEFAULTS.replace(made, lambda *_: ({context: tokens}, {context: texts}))
-    return made.create_engine_config(context)
 
 
 def _built(config: Any, tensor: int, *, like_gpu: bool) -> CachePlan:
