@@ -57,13 +57,23 @@ _MACHINES = re.compile(
 
 # What vLLM, and the libraries below it, raise for settings, for a model's files, and for packages
 # that the image lacks. Names: of an error in a core its line in the log is all there is.
-_OF_WHAT_WAS_ASKED = set(
-    """
-    EntryNotFoundError FileNotFoundError ImportError IsADirectoryError JSONDecodeError MemoryError
-    ModuleNotFoundError NotADirectoryError NotImplementedError RepositoryNotFoundError StartFailed
-    StrictDataclassError UnicodeDecodeError ValidationError ValueError
-    """.split()
-)
+_OF_WHAT_WAS_ASKED = {
+    "EntryNotFoundError",
+    "FileNotFoundError",
+    "ImportError",
+    "IsADirectoryError",
+    "JSONDecodeError",
+    "MemoryError",
+    "ModuleNotFoundError",
+    "NotADirectoryError",
+    "NotImplementedError",
+    "RepositoryNotFoundError",
+    "StartFailed",
+    "StrictDataclassError",
+    "UnicodeDecodeError",
+    "ValidationError",
+    "ValueError",
+}
 # Words of it that errors of any kind have: a quantization whose file lacks a key.
 _ITS_WORDS = "Config.__init__()"
 # Of an ``OSError`` without a class of its own. Transformers raises it without a number.
@@ -94,7 +104,7 @@ def start_failures(arguments: EngineArguments) -> Iterator[None]:
 def failure(
     error: Exception, arguments: EngineArguments, problem: str, unset: Sequence[str] = ()
 ) -> StartFailed:
-    """Return the error of a start, with what to set instead; ``problem``, ``unset``: as below."""
+    """Return the error of a start, with what to set instead: see ``remedy``."""
     message = f"vLLM could not start {arguments.model_name}: {problem}"
     change = remedy(problem, arguments, unset)
     return blamed(error, f"{message}: {change}" if change else message, arguments.given)
