@@ -32,7 +32,6 @@ class Candidate:
         architectures: those that it names.
         support: how vLLM runs the model's architecture.
         shape: what vLLM reads from the configuration; None if it is not asked, or refuses.
-        refusal: why vLLM refuses the model; empty if it does not.
     """
 
     engine: EngineArguments
@@ -41,7 +40,6 @@ class Candidate:
     architectures: list[str]
     support: Support
     shape: ModelShape | None = None
-    refusal: str = ""
     _plans: dict[tuple[Any, ...], CachePlan | StartFailed] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -57,11 +55,9 @@ class Candidate:
         candidate = cls(engine, snapshot, config, names, how)
         if not config or (names and not candidate.runnable):
             return candidate
-        try:
-            with candidate._placed() as placed:
-                return replace(candidate, shape=read_model_shape(placed, names))
-        except StartFailed as error:
-            return replace(candidate, refusal=error.message)
+        with contextlib.suppress(StartFailed), candidate._placed() as placed:
+            return replace(candidate, shape=read_model_shape(placed, names))
+        return candidate
 
     @property
     def arguments(self) -> Namespace:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, readable_size
-from worker.engine.machine import Machine
 from worker.engine.model_config import UNSERVED
 from worker.engine.options.architectures import Support, knows_quantization
 from worker.engine.options.combinations import AUTO, REASONING, TOOLS
@@ -124,20 +123,6 @@ def _unsupported(names: Sequence[str]) -> Finding:
     return Finding(Level.FAIL, "architecture", text, change)
 
 
-def configuration(model: Candidate) -> Iterator[Finding]:
-    """Check that vLLM accepts the model's configuration."""
-    if not model.refusal:
-        return
-    code = "auto_map" in model.config and not model.arguments.trust_remote_code
-    change = f"set {model.prefix}TRUST_REMOTE_CODE=1 if you trust the repository" if code else ""
-    if model.local:
-        text = f"vLLM refuses the model: {model.refusal}"
-        yield Finding(Level.FAIL, "configuration", text, change)
-    else:
-        text = f"vLLM does not know the model's shape by its config.json alone: {model.refusal}"
-        yield Finding(Level.UNKNOWN, "configuration", text, change)
-
-
 def context(model: Candidate) -> Iterator[Finding]:
     """Check MAX_MODEL_LEN against the lengths that vLLM accepts for the model."""
     if (own := model.shape) is None:
@@ -157,13 +142,6 @@ def context(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.OK, "context", f"{asked} of the model's {own.longest or 'any'} tokens")
 
 
-def parallel(machine: Machine) -> Iterator[Finding]:
-    """Check that there is a GPU at all; whether there are enough is checked with the settings."""
-    if not machine.cpu and not machine.gpus:
-        text = "this machine has no GPU, and the installed vLLM needs one"
-        yield Finding(Level.FAIL, "parallel", text, "check on a machine like the worker's")
-
-
 def quantization(model: Candidate) -> Iterator[Finding]:
     """Check that vLLM has the method by which the checkpoint is quantised."""
     method = model.quantization
@@ -174,7 +152,7 @@ def quantization(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.OK, "quantization", method)
         return
     removal = history.removal("choices", f"QUANTIZATION={method}")
-    level = Level.FAIL if removal and method in model.refusal else Level.WARN
+    level = Level.FAIL if removal else Level.WARN
     known = f"; vLLM {removal.last} had it" if removal else ""
     text = f"the checkpoint is quantised by {method}, which the installed vLLM does not list{known}"
     yield Finding(level, "quantization", text, "take a checkpoint that is quantised by another")
@@ -192,6 +170,10 @@ def parsers(model: Candidate) -> Iterator[Finding]:
     found = chosen(options, model.architectures)
     level = Level.OK if found.family else Level.WARN
     yield Finding(level, "parsers", found.told(asked))
+
+
+# Of an engine and its model, but for the memory.
+OF_MODEL = (architecture, quantization, parsers, context)
 
 
 def start_time(models: Sequence[Candidate], environ: Mapping[str, str]) -> Iterator[Finding]:

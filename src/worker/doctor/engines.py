@@ -1,6 +1,6 @@
 """Examines the engines that settings make: their files, their models, and their memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from worker.doctor import checks, this_machine
 from worker.doctor.candidate import Candidate
@@ -8,13 +8,12 @@ from worker.doctor.findings import Finding
 from worker.doctor.lookups import Lookups, check_part
 from worker.doctor.memory import Judge
 from worker.doctor.rehearsal import rehearse
-from worker.engine.arguments import EngineArguments
-from worker.engine.machine import Machine, cpu_memory
+from worker.engine.machine import cpu_memory
 from worker.engine.start import Start
 from worker.engine.start.needs import wanted_by_arguments
 from worker.settings.environment import process_environ
 from worker.settings.names import EMBEDDER
-from worker.store import Snapshot
+from worker.store import Snapshot, Wanted
 
 # Judges the GPUs that were asked for, in place of the memory of this machine.
 Judges = Callable[[Judge], Iterator[Finding]]
@@ -37,18 +36,15 @@ def examine(lookups: Lookups, start: Start | None, judges: Judges | None) -> Ite
         engine = engines.get(prefix)
         found = lookups.model(prefix, engine)
         besides = {part: lookups.result(part) for part in parts.get(prefix, ())}
-        findings = [*_files(found, engine)]
-        if start and engine and isinstance(found, Snapshot):
-            on = start.context.machine
-            gpu = on.gpus[0] if judges else None
-            prompt = start.settings.system_prompt
-            candidate = Candidate.of(engine, found)
-            model, refused = rehearse(candidate, besides, start.context, prompt, gpu)
-            models.append(model)
-            # Without what was refused the rest of the topic is of no interest.
-            over = {finding.topic for finding in refused}
-            judged = _checks(model, on)
-            findings += [*refused, *(one for one in judged if one.topic not in over)]
+        findings = [found] if isinstance(found, Finding) else []
+        if isinstance(found, Snapshot):
+            load_format = engine.vllm.load_format if engine else "auto"
+            findings += [*checks.origin(found), *checks.disk(found)]
+            findings += checks.weights(found, load_format)
+            if start and engine:
+                model, judged = _model(Candidate.of(engine, found), besides, start, judges)
+                models.append(model)
+                findings += judged
         if engine:
             findings += [check_part(part, found, engine) for part, found in besides.items()]
         yield from (finding.of_engine(prefix) for finding in findings)
@@ -64,21 +60,17 @@ def examine(lookups: Lookups, start: Start | None, judges: Judges | None) -> Ite
     yield from checks.start_time(models, process_environ())
 
 
-def _files(found: Snapshot | Finding | None, engine: EngineArguments | None) -> Iterator[Finding]:
-    """Check a model's files."""
-    if isinstance(found, Finding):
-        yield found
-    elif found:
-        yield from checks.origin(found)
-        yield from checks.disk(found)
-        yield from checks.weights(found, engine.vllm.load_format if engine else "auto")
-
-
-def _checks(model: Candidate, on: Machine) -> Iterator[Finding]:
-    """Check an engine against its model, and against the machine but for its memory."""
-    yield from checks.architecture(model)
-    yield from checks.configuration(model)
-    yield from checks.quantization(model)
-    yield from checks.parsers(model)
-    yield from checks.parallel(on)
-    yield from checks.context(model)
+def _model(
+    model: Candidate,
+    besides: Mapping[Wanted, Snapshot | Finding],
+    start: Start,
+    judges: Judges | None,
+) -> tuple[Candidate, list[Finding]]:
+    """Rehearse an engine's start, and check what that does not refuse, but for the memory."""
+    gpu = start.context.machine.gpus[0] if judges else None
+    prompt = start.settings.system_prompt
+    model, refused = rehearse(model, besides, start.context, prompt, gpu)
+    # Without what was refused the rest of the topic is of no interest.
+    over = {finding.topic for finding in refused}
+    checked = (one for check in checks.OF_MODEL for one in check(model))
+    return model, [*refused, *(one for one in checked if one.topic not in over)]

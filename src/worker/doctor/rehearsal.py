@@ -81,18 +81,24 @@ def rehearse(
 def _findings(
     model: Candidate, refusal: Refusal, names: Mapping[str, str], *, elsewhere: bool
 ) -> Iterator[Finding]:
-    """Yield the finding about a refusal, unless the model's own checks report it."""
-    if not refusal.unset and (model.refusal or not model.served):
+    """Yield the finding about a refusal, unless the check of the architecture reports it."""
+    if not (refusal.unset or model.served):
         return
-    text = refusal.problem
+    topic = _TOPICS.get(refusal.unset[0], "settings") if len(refusal.unset) == 1 else "settings"
+    text, change = refusal.problem, refusal.remedy
     for folder, name in names.items():
         text = text.replace(folder, name)
+    if not refusal.unset and model.config and model.shape is None:
+        topic = "configuration"
+        alone = "vLLM does not know the model's shape by its config.json alone"
+        text = f"{'vLLM refuses the model' if model.local else alone}: {text}"
+        # The code that may be trusted is not here.
+        change = "" if model.arguments.trust_remote_code else change
     level = Level.UNKNOWN if _depends_on_files(model, refusal.unset) else Level.FAIL
     if elsewhere and refusal.unlike:
-        level = Level.UNKNOWN
+        level, change = Level.UNKNOWN, ""
         text = f"not known without the GPU, where vLLM may not say: {text}"
-    topic = _TOPICS.get(refusal.unset[0], "settings") if len(refusal.unset) == 1 else "settings"
-    yield Finding(level, topic, text, "" if elsewhere and refusal.unlike else refusal.remedy)
+    yield Finding(level, topic, text, change)
 
 
 def _depends_on_files(model: Candidate, unset: Sequence[str]) -> bool:

@@ -13,7 +13,6 @@ from worker.doctor.memory import NO_WEIGHTS, UNBUILT, contexts, judge, weights
 from worker.doctor.verdicts import HELD, Verdict, finding
 from worker.engine.cache_plan import CachePlan
 from worker.engine.machine import Machine
-from worker.engine.options.architectures import Support
 from worker.engine.options.automatic import CPU_EXPORTS
 from worker.engine.start import fitting
 from worker.engine.start.fitting import BLOCKS, CPU_SPACE
@@ -34,7 +33,7 @@ _SMALLER = "take a smaller model, or one that is quantised"
 def check(models: Sequence[Candidate], machine: Machine, floor: int, own: int) -> Iterator[Finding]:
     """Check that weights and caches fit into the memory.
 
-    How several engines share a GPU is checked with the settings.
+    How many GPUs there are, and how several engines share one, is checked with the settings.
 
     Args:
         models: of the engines.
@@ -43,6 +42,8 @@ def check(models: Sequence[Candidate], machine: Machine, floor: int, own: int) -
         own: bytes of the machine's own memory.
     """
     if not machine.cpu and not machine.gpus:
+        text = "this machine has no GPU, and the installed vLLM needs one"
+        yield Finding(Level.FAIL, "parallel", text, "check on a machine like the worker's")
         return
     known = True
     for model in models:
@@ -68,11 +69,11 @@ def _unknown(model: Candidate, machine: Machine) -> Finding | None:
         return Finding(Level.UNKNOWN, "memory", f"{UNBUILT}: {error.message}")
     except StartFailed as error:
         # An unknown architecture and an invalid configuration have findings of their own.
-        reported = model.support is Support.NONE or isinstance(error.__cause__, ValidationError)
+        reported = model.shape is None or isinstance(error.__cause__, ValidationError)
         if model.local and not reported and isinstance(error.__cause__, LookupError | ValueError):
             # The start builds the same layers, but with memory behind them.
             return Finding(Level.FAIL, "model", error.message)
-        why = "" if reported or model.refusal else f": {error.message}"
+        why = "" if reported else f": {error.message}"
         text = f"how much memory the model takes is not known{why}"
         return Finding(Level.UNKNOWN, "memory", text)
     return None

@@ -14,7 +14,6 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, failed, summary
 from worker.doctor.rehearsal import rehearse
 from worker.engine.arguments import StartContext
-from worker.engine.machine import Machine
 from worker.store import File, Origin, Snapshot
 
 OK, WARN, FAIL, UNKNOWN = Level.OK, Level.WARN, Level.FAIL, Level.UNKNOWN
@@ -57,26 +56,27 @@ def test_what_vllm_refuses_of_a_whole_model_fails(tmp_path: Path) -> None:
     config = {**models.QWEN_2_5_7B, "rope_scaling": {"type": "linear"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     snapshot = Snapshot(**{**vars(LLAMA), "config": config, "place": tmp_path})
-    found = only(checks.configuration(Candidate.of(arguments(), snapshot)))
-    assert (found.level, found.change) == (FAIL, "")
+    _, (found,) = rehearse(Candidate.of(arguments(), snapshot), {}, StartContext(CPU))
+    assert (found.level, found.topic, found.change) == (FAIL, "configuration", "")
     assert found.text.startswith("vLLM refuses the model: ")
     assert "factor" in found.text
 
 
 def test_what_vllm_refuses_of_a_config_json_alone_is_not_known() -> None:
-    found = only(checks.configuration(candidate(config=llama(**OWN_TYPE))))
-    assert found.level is UNKNOWN
+    _, (found,) = rehearse(candidate(CPU, llama(**OWN_TYPE)), {}, StartContext(CPU))
+    assert (found.level, found.topic) == (UNKNOWN, "configuration")
     assert "by its config.json alone: " in found.text
     assert LLAMA.model in found.text
     assert found.change == "set TRUST_REMOTE_CODE=1 if you trust the repository"
-    trusted = candidate(config=llama(**OWN_TYPE), **TRUSTED)
-    assert only(checks.configuration(trusted)).change == ""
+    trusted = candidate(CPU, llama(**OWN_TYPE), **TRUSTED)
+    _, (found,) = rehearse(trusted, {}, StartContext(CPU))
+    assert found.change == ""
 
 
-def test_of_an_accepted_configuration_and_of_code_that_is_not_downloaded_nothing_is_said() -> None:
-    assert [*checks.configuration(candidate())] == []
+def test_of_code_that_is_not_downloaded_nothing_is_said() -> None:
     config = llama(auto_map={"AutoConfig": "own.Config"})
-    assert [*checks.configuration(candidate(config=config, **TRUSTED))] == []
+    _, findings = rehearse(candidate(CPU, config, **TRUSTED), {}, StartContext(CPU))
+    assert findings == []
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,6 @@ def test_a_length_beyond_the_models_own(
     assert (found.level, found.change) == (level, change)
 
 
-def test_a_vllm_for_gpus_needs_one() -> None:
-    assert only(checks.parallel(Machine(cpu=False))).level is FAIL
-    assert [*checks.parallel(CPU), *checks.parallel(RTX_4090)] == []
-
-
 # Rehearsals: of the models only config.json is here
 
 
@@ -227,7 +222,6 @@ def test_no_configuration_is_too_odd_to_be_looked_at(key: str) -> None:
         odd = candidate(config={**rest, key: junk})
         findings = [
             *checks.architecture(odd),
-            *checks.configuration(odd),
             *checks.quantization(odd),
             *checks.context(odd),
         ]

@@ -184,4 +184,5 @@ def test_two_caches_add_up(
 
 def test_a_vllm_for_gpus_needs_one() -> None:
     found = Candidate.of(arguments(CPU), LLAMA)
-    assert list(this_machine.check([found], Machine(cpu=False), 1024, 64 * GIB)) == []
+    lacking = only(this_machine.check([found], Machine(cpu=False), 1024, 64 * GIB))
+    assert (lacking.level, lacking.topic) == (FAIL, "parallel")
