@@ -11,9 +11,9 @@ from typing import Any
 from recipes import known
 
 from worker.doctor.candidate import Candidate
+from worker.doctor.findings import Fit
 from worker.doctor.gpus.asked import pools
 from worker.doctor.memory import judge
-from worker.doctor.verdicts import Fit
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.settings.values import text

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import readable_size
+from worker.doctor.findings import Fit, Verdict, readable_size
 from worker.doctor.gpus.asked import Choice
-from worker.doctor.verdicts import Fit, Verdict
 from worker.engine.cache_plan import CachePlan
 from worker.errors import MachineUnfit, StartFailed
 from worker.estimates import EAGER_RESERVE, GIB, GRAPHS_RESERVE, TOO_MUCH

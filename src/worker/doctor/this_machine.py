@@ -6,11 +6,10 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import Finding, Level, readable_size
+from worker.doctor.findings import HELD, Finding, Level, Verdict, finding, readable_size
 from worker.doctor.gpus.asked import Choice
 from worker.doctor.gpus.pools import POOLS, GpuType
 from worker.doctor.memory import NO_WEIGHTS, UNBUILT, contexts, judge, weights
-from worker.doctor.verdicts import HELD, Verdict, finding
 from worker.engine.cache_plan import CachePlan
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS

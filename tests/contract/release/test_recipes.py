@@ -21,9 +21,9 @@ from support.settings import read_settings
 from support.tables.models import RECORDED
 
 from worker.doctor.candidate import Candidate
+from worker.doctor.findings import Fit, Verdict
 from worker.doctor.gpus import asked
 from worker.doctor.memory import Judge
-from worker.doctor.verdicts import Fit, Verdict
 from worker.engine.machine import Gpu, Machine
 from worker.store import Wanted
 from worker.store.hub import locate

@@ -14,10 +14,10 @@ from support.models import configs
 from support.tables.models import RECORDED
 
 from worker.doctor.candidate import Candidate
+from worker.doctor.findings import Fit
 from worker.doctor.gpus.asked import Choice, choice
 from worker.doctor.gpus.pools import GpuType
 from worker.doctor.memory import Judge, Range, weights
-from worker.doctor.verdicts import Fit
 from worker.engine.cache_plan import CachePlan
 from worker.engine.machine import Gpu, Machine
 from worker.store import Wanted

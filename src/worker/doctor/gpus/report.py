@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker import doctor
-from worker.doctor.findings import Finding, Level, failed, listed, render, summary
+from worker.doctor.findings import (
+    HELD,
+    Finding,
+    Fit,
+    Level,
+    Verdict,
+    at_once,
+    failed,
+    finding,
+    render,
+)
 from worker.doctor.gpus import asked
 from worker.doctor.gpus.asked import ALL, Choice
-from worker.doctor.verdicts import HELD, Fit, Verdict, at_once, finding
 from worker.settings.environment import overwrite
 from worker.settings.sources import Given
 
@@ -45,36 +54,26 @@ def main(given: Given, gpu: str, prices: Path | None) -> int:
     """
     cost = asked.read_prices(prices) if prices else {}
     overwrite(TARGET, "cpu")
-    if gpu.strip().lower() != ALL:
-        return _one(given, asked.choice(gpu), cost)
-    return _all(given, asked.pools(_gpus(given)), cost)
-
-
-def _one(given: Given, choice: Choice, prices: Mapping[str, float]) -> int:
-    def judges(judge: "Judge") -> Iterator[Finding]:
-        verdict = judge.verdict(choice)
-        yield finding(verdict, "ask --gpu all which do", _price(choice, prices))
-        yield _UNSEEN
-
-    findings = list(doctor.examine(given, choice.machine, judges))
-    sys.stdout.write(render(findings))
-    return int(failed(findings))
-
-
-def _all(given: Given, pools: Sequence[Choice], prices: Mapping[str, float]) -> int:
+    every = gpu.strip().lower() == ALL
+    choices = asked.pools(_gpus(given)) if every else [asked.choice(gpu)]
     verdicts: list[Verdict] = []
 
     def judges(judge: "Judge") -> Iterator[Finding]:
-        verdicts.extend(chain.from_iterable(map(judge.verdicts, pools)))
+        if every:
+            verdicts.extend(chain.from_iterable(map(judge.verdicts, choices)))
+        else:
+            verdict = judge.verdict(choices[0])
+            yield finding(verdict, "ask --gpu all which do", _price(choices[0], cost))
         yield _UNSEEN
 
-    findings = list(doctor.examine(given, pools[-1].machine, judges))
+    findings = list(doctor.examine(given, choices[-1].machine, judges))
+    if not verdicts:
+        # One choice is judged by a finding; without a model there is none to judge.
+        sys.stdout.write(render(findings))
+        return int(failed(findings) or every)
     holding = any(verdict.fit is not Fit.NO for verdict in verdicts)
     where = " on those that hold the model" if holding else " on none of them"
-    # There are none if no model could be had, which a finding says.
-    told = [table(verdicts, prices)] if verdicts else []
-    told += [f"{summary(findings, where if verdicts else '')}\n"]
-    sys.stdout.write("\n".join([listed(findings), *told]))
+    sys.stdout.write(render(findings, table(verdicts, cost), where))
     return int(failed(findings) or not holding)
 
 

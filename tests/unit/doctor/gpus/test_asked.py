@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.doctor.findings import Level
+from worker.doctor.findings import Fit, Level, Verdict, finding
 from worker.doctor.gpus.asked import choice, read_prices
 from worker.doctor.gpus.report import table
-from worker.doctor.verdicts import Fit, Verdict, finding
 from worker.errors import StartFailed
 
 
