@@ -1,6 +1,7 @@
 """Examines the engines that settings make: their files, their models, and their memory."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 from worker.doctor import checks, this_machine
 from worker.doctor.candidate import Candidate
@@ -12,7 +13,6 @@ from worker.engine.machine import cpu_memory
 from worker.engine.start import Start
 from worker.engine.start.needs import wanted_by_arguments
 from worker.settings.environment import process_environ
-from worker.settings.names import EMBEDDER
 from worker.store import Snapshot, Wanted
 
 # Judges the GPUs that were asked for, in place of the memory of this machine.
@@ -28,14 +28,16 @@ def examine(lookups: Lookups, start: Start | None, judges: Judges | None) -> Ite
         judges: says whether the models fit, if they are not to run on this machine.
     """
     engines = {engine.prefix: engine for engine in start.engines} if start else {}
-    parts = {prefix: wanted_by_arguments(engine)[1:] for prefix, engine in engines.items()}
-    for part in (one for some in parts.values() for one in some):
-        lookups.begin(part)
+    # Engines may have other models than the variables name.
+    wanted = {prefix: [model] for prefix, model in lookups.models.items()}
+    wanted |= {prefix: wanted_by_arguments(engine) for prefix, engine in engines.items()}
+    for one in chain.from_iterable(wanted.values()):
+        lookups.begin(one)
     models = []
-    for prefix in ("", EMBEDDER):
+    for prefix, (named, *parts) in wanted.items():
         engine = engines.get(prefix)
-        found = lookups.model(prefix, engine)
-        besides = {part: lookups.result(part) for part in parts.get(prefix, ())}
+        found = lookups.result(named)
+        besides = {part: lookups.result(part) for part in parts}
         findings = [found] if isinstance(found, Finding) else []
         if isinstance(found, Snapshot):
             load_format = engine.vllm.load_format if engine else "auto"

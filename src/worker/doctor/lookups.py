@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
-from worker.engine.start.needs import found_by_store, wanted_by_arguments, wanted_by_settings
+from worker.engine.start.needs import found_by_store, wanted_by_settings
 from worker.engine.start.repositories import places
 from worker.settings.environment import process_environ
 from worker.settings.sources import Given
@@ -20,6 +20,8 @@ from worker.volume.adapters import CONFIG, WEIGHTS
 
 # Seconds that the hub may take altogether; the import of vLLM takes about as long.
 HUB_S = 8.0
+# The setting of an engine's model.
+_NAME = "MODEL_NAME"
 # Reasons why something can't be had that are about who may have it.
 _ACCESS = frozenset(
     {Reason.TOKEN_MISSING, Reason.NO_ACCESS, Reason.BAD_TOKEN, Reason.ODD_TOKEN},
@@ -29,8 +31,8 @@ _ACCESS = frozenset(
 class Lookups:
     """Look-ups in the background, begun with the models that the settings name.
 
-    Args:
-        given: the settings.
+    Attributes:
+        models: those models, by the prefixes of their engines' settings.
     """
 
     def __init__(self, given: Given) -> None:
@@ -38,9 +40,12 @@ class Lookups:
         self._pool = ThreadPoolExecutor()
         self._pending: dict[Wanted, tuple[Future[Snapshot], float]] = {}
         self._places = places(process_environ())
-        models = (wanted for wanted in wanted_by_settings(given) if wanted.kind is Kind.MODEL)
-        self._models = {model.setting: model for model in models}
-        for model in self._models.values():
+        self.models = {
+            wanted.setting.removesuffix(_NAME): wanted
+            for wanted in wanted_by_settings(given)
+            if wanted.setting.endswith(_NAME)
+        }
+        for model in self.models.values():
             self.begin(model)
 
     def begin(self, wanted: Wanted) -> None:
@@ -48,18 +53,6 @@ class Lookups:
         if wanted not in self._pending:
             until = time.monotonic() + HUB_S
             self._pending[wanted] = (self._pool.submit(locate, wanted, self._places), until)
-
-    def model(self, prefix: str, arguments: EngineArguments | None) -> Snapshot | Finding | None:
-        """Return an engine's model, or why it can't be had; None if no model is set.
-
-        Args:
-            prefix: of the engine's settings.
-            arguments: the engine's, which may have another model than the variables name; None if
-                the settings are wrong.
-        """
-        from_settings = self._models.get(f"{prefix}MODEL_NAME")
-        wanted = from_settings if arguments is None else wanted_by_arguments(arguments)[0]
-        return None if wanted is None else self.result(wanted)
 
     def result(self, wanted: Wanted) -> Snapshot | Finding:
         """Wait for a look-up, and return what was found, or why it can't be had."""

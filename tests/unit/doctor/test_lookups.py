@@ -87,20 +87,21 @@ def test_what_can_not_be_had_is_reported_with_the_settings_name() -> None:
 
 @pytest.fixture
 def lookups(tmp_path: Path) -> Lookups:
-    """The first of two models is the one that the settings name."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"model_type": name}))
-    return Lookups(Given({"MODEL_NAME": str(tmp_path / "first")}))
+    names = {"MODEL_NAME": "first", "EMBEDDING_MODEL_NAME": "second"}
+    return Lookups(Given({name: str(tmp_path / model) for name, model in names.items()}))
 
 
-def test_the_model_of_vllms_arguments_comes_first(lookups: Lookups, tmp_path: Path) -> None:
-    named = lookups.model("", None)
-    meant = lookups.model("", arguments(MODEL=str(tmp_path / "second")))
-    assert isinstance(named, Snapshot)
-    assert isinstance(meant, Snapshot)
-    assert (named.config["model_type"], meant.config["model_type"]) == ("first", "second")
-    assert (meant.origin, lookups.model("EMBEDDING_", None)) == (Origin.DIRECTORY, None)
+def test_models_are_looked_up_by_the_settings_that_name_them(lookups: Lookups) -> None:
+    found = {prefix: lookups.result(model) for prefix, model in lookups.models.items()}
+    types = {
+        prefix: (model.config["model_type"], model.origin)
+        for prefix, model in found.items()
+        if isinstance(model, Snapshot)
+    }
+    assert types == {"": ("first", Origin.DIRECTORY), "EMBEDDING_": ("second", Origin.DIRECTORY)}
 
 
 @pytest.mark.parametrize(
