@@ -44,7 +44,7 @@ from worker.settings.environment import (
     give_sdk_its_key,
     given_environ,
     log_format,
-    platform_around,
+    port_around,
     process_environ,
     queue_around,
     take_secrets,
@@ -334,7 +334,7 @@ MODES = (
     Mode(lambda command: command.serve, serve_http, (APP, "worker.serve.running"), refuse_http),
     Mode(lambda _: queue_around(), serve_jobs, SDK, refuse_jobs),
     # A port of the SDK's in place of a queue: nobody waits for it before it is open.
-    Mode(lambda _: platform_around(), serve_jobs, SDK),
+    Mode(lambda _: port_around(), serve_jobs, SDK),
     Mode(lambda _: True, answer_one, (APP,), streams=(2,)),
 )
 

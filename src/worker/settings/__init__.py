@@ -1,6 +1,6 @@
 """The worker's own settings."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -42,13 +42,6 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def _split(value: Any) -> Any:
-    return tuple(filter(None, map(str.strip, value.split(",")))) if type(value) is str else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-
-
 def _lower(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
@@ -67,6 +60,9 @@ TELLING = ("/chat", "/metrics", "/openapi.json", "/version")
 
 def _read_items(value: Any) -> tuple[Any, ...]:
     return tuple(items(value) if isinstance(value, str) else value)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_read_items)]
 
 
 def _read_routes(value: Any) -> tuple[str, ...]:
@@ -222,7 +218,7 @@ class Settings(BaseModel):
             return {"DEFAULT_BATCH_SIZE_GROWTH_FACTOR": reason}
         return {}
 
-    def export(self, environ: MutableMapping[str, str] | None = None) -> list[Default]:
+    def export(self) -> list[Default]:
         """Write variables that the SDK and Hugging Face's libraries read, where they are unset.
 
         The hub's cache is in BASE_PATH, where the platform puts its own cached models, if that
@@ -236,7 +232,7 @@ class Settings(BaseModel):
             values["HF_TOKEN"] = self.hf_token.get_secret_value()
         if self.base_path.is_dir() or "base_path" in self.model_fields_set:
             values["HF_HOME"] = str(self.base_path / "huggingface-cache")
-        written = export(values) if environ is None else export(values, environ)
+        written = export(values)
         return [
             Default(name, written[name], reason)
             for name, reason in _REASONS.items()

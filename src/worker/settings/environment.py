@@ -3,7 +3,7 @@
 import ctypes
 import os
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,12 +130,10 @@ def first_gpu() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip() or None
 
 
-def export(
-    values: Mapping[str, str], environ: MutableMapping[str, str] = os.environ
-) -> dict[str, str]:
+def export(values: Mapping[str, str]) -> dict[str, str]:
     """Write variables that are unset or blank; return those that were written."""
-    left_open = {name: value for name, value in values.items() if not is_set(name, environ)}
-    environ.update(left_open)
+    left_open = {name: value for name, value in values.items() if not is_set(name)}
+    os.environ.update(left_open)
     return left_open
 
 
@@ -144,23 +142,19 @@ def overwrite(name: str, value: str) -> None:
     os.environ[name] = value
 
 
-def is_set(name: str, environ: Mapping[str, str] = os.environ) -> bool:
+def is_set(name: str) -> bool:
     """True if a variable is set to more than blanks."""
-    return bool(environ.get(name, "").strip())
+    return bool(os.environ.get(name, "").strip())
 
 
 def queue_around() -> bool:
     """True if the environment tells the SDK where to take jobs, and it will."""
-    return "RUNPOD_WEBHOOK_GET_JOB" in os.environ and not _realtime(os.environ)
+    return "RUNPOD_WEBHOOK_GET_JOB" in os.environ and not port_around()
 
 
-def platform_around(environ: Mapping[str, str] = os.environ) -> bool:
-    """True if the environment tells the SDK where to take jobs, or a port to serve."""
-    return "RUNPOD_WEBHOOK_GET_JOB" in environ or _realtime(environ)
-
-
-def _realtime(environ: Mapping[str, str]) -> bool:
-    return environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
+def port_around() -> bool:
+    """True if the environment tells the SDK a port to serve, in place of a queue."""
+    return os.environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
 
 
 def log_format() -> str:
@@ -168,11 +162,11 @@ def log_format() -> str:
     return os.environ.get("LOG_FORMAT", "").strip()
 
 
-def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
+def hub_cache(environ: Mapping[str, str]) -> Path:
     """Return the directory of the hub's cache, by the rules of the hub's library."""
     for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
-        if is_set(name, environ):
-            return _expanded(environ[name].strip()) / below
+        if place := environ.get(name, "").strip():
+            return _expanded(place) / below
     return _expanded(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 

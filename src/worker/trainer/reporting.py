@@ -28,7 +28,7 @@ def reporting(spec: Spec, run: str, events: Events) -> list[TrainerCallback]:
         return []
     if find_spec(_PACKAGE) is None:
         missing = f"the package {_PACKAGE} is not installed"
-    elif not is_set(_KEY, process_environ()):
+    elif not is_set(_KEY):
         missing = f"there is no {_KEY}"
     else:
         import wandb  # noqa: PLC0415 - it may be missing

@@ -1,6 +1,7 @@
 """What the worker writes into the environment, reads from it, and takes out of it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,14 +15,17 @@ from worker.settings.environment import (
     SECRETS,
     hub_cache,
     is_set,
-    platform_around,
+    port_around,
+    queue_around,
 )
 from worker.settings.names import canonical
 
 
 def exported(environ: dict[str, str], **settings: str) -> dict[str, str]:
-    Settings.from_env({"MODEL_NAME": "org/model", **settings}).export(environ)
-    return environ
+    os.environ.clear()
+    os.environ.update(environ)
+    Settings.from_env({"MODEL_NAME": "org/model", **settings}).export()
+    return dict(os.environ)
 
 
 def test_export_sets_what_libraries_read_and_keeps_what_the_operator_set() -> None:
@@ -71,23 +75,29 @@ def test_the_hubs_cache_may_name_variables(name: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("environ", "around"),
+    ("environ", "queue", "port"),
     [
-        ({}, False),
-        ({"RUNPOD_REALTIME_PORT": "0"}, False),
-        ({"RUNPOD_REALTIME_PORT": "8080"}, True),
-        ({"RUNPOD_WEBHOOK_GET_JOB": "http://x?"}, True),
+        ({}, False, False),
+        ({"RUNPOD_REALTIME_PORT": "0"}, False, False),
+        ({"RUNPOD_REALTIME_PORT": "8080"}, False, True),
+        ({"RUNPOD_WEBHOOK_GET_JOB": "http://x?"}, True, False),
+        # The SDK serves the port then.
+        ({"RUNPOD_WEBHOOK_GET_JOB": "http://x?", "RUNPOD_REALTIME_PORT": "8080"}, False, True),
     ],
 )
-def test_a_platform_is_where_the_sdk_finds_jobs(environ: dict[str, str], around: bool) -> None:
-    assert platform_around(environ) is around
+def test_a_platform_is_where_the_sdk_finds_jobs(
+    environ: dict[str, str], queue: bool, port: bool
+) -> None:
+    os.environ.update(environ)
+    assert (queue_around(), port_around()) == (queue, port)
 
 
 @pytest.mark.parametrize(
     ("environ", "set_"), [({"A": "0"}, True), ({}, False), ({"A": ""}, False), ({"A": " "}, False)]
 )
 def test_a_variable_is_set_if_it_holds_anything(environ: dict[str, str], set_: bool) -> None:
-    assert is_set("A", environ) is set_
+    os.environ.update(environ)
+    assert is_set("A") is set_
 
 
 # Secrets: no child has them, however it is made
