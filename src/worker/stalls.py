@@ -101,9 +101,6 @@ def end_on_signal() -> None:
 def bytes_moved(proc: Path) -> int:
     """Return the bytes that a process has read and written, files, pipes and its log among them.
 
-    Args:
-        proc: the directory in which the kernel counts them.
-
     Raises:
         OSError: it has ended, or this kernel counts none.
     """
@@ -137,12 +134,8 @@ def used(
 ) -> tuple[float, int]:
     """Return what the processes of a start have used since the last look.
 
-    Args:
-        processes: those that run now.
-        seen: what they had used at the last look; it is brought up to date.
-
-    Returns:
-        Seconds of a processor, of one process on average, and bytes read and written.
+    That is seconds of a processor, of one process on average, and bytes read and written.
+    ``seen``, what each had used at the last look, is brought up to date.
     """
     used_s, moved = 0.0, 0
     for process in processes:
@@ -167,11 +160,7 @@ class Stillness:
     def look(self, now: float, phase: bytes, processor_s: float, bytes_moved: int) -> float:
         """Return the seconds since the last movement; call it every ``LONGEST_LOOK_S``.
 
-        Args:
-            now: the time.
-            phase: of the start. A new one is a movement.
-            processor_s: seconds of a processor since the last look, by a process on average.
-            bytes_moved: bytes that were read and written since the last look.
+        A new phase is a movement. The figures are what ``used`` returns.
         """
         self._processor_s += processor_s
         self._bytes += bytes_moved
@@ -188,12 +177,9 @@ class Stillness:
 
 
 def watch(pid: int, shared: mmap.mmap, patience_s: float) -> None:
-    """Watch a process until it does not move, then end it.
+    """Watch a process until it does not move for so long, then end it.
 
-    Args:
-        pid: id of the process that starts.
-        shared: has the phase that the start is in.
-        patience_s: seconds without a movement that are too many.
+    ``shared`` has the phase that its start is in.
     """
     try:
         bytes_moved(Path(f"/proc/{pid}"))

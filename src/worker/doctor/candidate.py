@@ -99,18 +99,13 @@ class Candidate:
         return ""
 
     @property
-    def replicas(self) -> int:
-        """How many engines have the same weights, each on GPUs of its own."""
-        return int(self.arguments.data_parallel_size)
-
-    @property
     def pipeline(self) -> int:
         """Into how many parts its layers are divided, each on GPUs of its own."""
         return int(self.arguments.pipeline_parallel_size)
 
     def gpus(self, tensor: int) -> int:
         """Return how many GPUs it takes if so many share every layer."""
-        return tensor * self.pipeline * self.replicas
+        return tensor * self.pipeline * int(self.arguments.data_parallel_size)
 
     def tensor(self, gpus: int = 1) -> int:
         """Return how many of its GPUs share every layer, as settings say or its heads allow."""

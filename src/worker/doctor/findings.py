@@ -137,13 +137,7 @@ class Verdict:
 
 
 def finding(verdict: Verdict, change: str, price: str = "") -> Finding:
-    """Return a verdict as a finding.
-
-    Args:
-        verdict: on GPUs.
-        change: what to do where they don't hold the model.
-        price: of the GPUs an hour, if known.
-    """
+    """Return a verdict as a finding, with what to change where the GPUs don't hold the model."""
     name, level = str(verdict.choice), _LEVELS[verdict.fit]
     if verdict.fit not in HELD:
         change = "" if verdict.fit is Fit.UNKNOWN else change

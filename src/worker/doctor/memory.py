@@ -40,12 +40,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges GPUs for the engines of one worker.
-
-    Attributes:
-        models: of the engines.
-        floor: MIN_MODEL_LEN.
-    """
+    """Judges GPUs for the engines of one worker; ``floor`` is MIN_MODEL_LEN."""
 
     models: Sequence[Candidate]
     floor: int = FLOOR
@@ -77,11 +72,7 @@ def judge(
 ) -> Verdict:
     """Judge GPUs for one engine.
 
-    Args:
-        model: the engine.
-        choice: the GPUs.
-        floor: MIN_MODEL_LEN.
-        tensor: how many of them share every layer; None: as a start divides the model.
+    ``tensor`` of them share every layer; None: as many as in a start.
     """
     if not model.snapshot.weights:
         return Verdict(choice, Fit.UNKNOWN, NO_WEIGHTS)
@@ -158,27 +149,20 @@ def contexts(model: Candidate, plan: CachePlan, floor: int) -> tuple[int, int]:
 
 
 def weights(model: Candidate, plan: CachePlan) -> Range:
-    """Estimate the bytes of a model's weights, loaded.
-
-    Args:
-        model: the engine.
-        plan: of the whole model, on one GPU.
-    """
-    tensors = model.snapshot.tensors
-    if tensors is not None:
+    """Estimate the bytes of a model's weights, loaded, by the plan of the whole of it."""
+    if (tensors := model.snapshot.tensors) is not None:
         floats = sum(count for name, count in tensors.items() if name in _FLOATS)
-        rest = sum(
-            count * _BYTES.get(name, 1) for name, count in tensors.items() if name not in _FLOATS
-        )
+        others = tensors.keys() - _FLOATS
+        rest = sum(tensors[name] * _BYTES.get(name, 1) for name in others)
     elif model.quantization:
         floats, rest = 0, model.snapshot.weights_size
     else:
         floats, rest = plan.parameters, 0
     loaded = floats * plan.element_bytes + rest
-    arguments = model.arguments
-    target = "" if model.quantization else arguments.quantization or ""
+    target = "" if model.quantization else model.arguments.quantization or ""
     # Not everything is quantised, and nothing to less than four bits.
     element = (1.0 if "8" in target else 0.5) if target else plan.element_bytes
     # Experts may be divided among all replicas.
-    parts = model.replicas if arguments.enable_expert_parallel else 1
+    arguments = model.arguments
+    parts = arguments.data_parallel_size if arguments.enable_expert_parallel else 1
     return Range(min(loaded, floats * element + rest) / parts, loaded)

@@ -33,12 +33,7 @@ def check(models: Sequence[Candidate], machine: Machine, floor: int, own: int) -
     """Check that weights and caches fit into the memory.
 
     How many GPUs there are, and how several engines share one, is checked with the settings.
-
-    Args:
-        models: of the engines.
-        machine: this one.
-        floor: MIN_MODEL_LEN.
-        own: bytes of the machine's own memory.
+    ``floor`` is MIN_MODEL_LEN, and ``own`` the bytes of the machine's own memory.
     """
     if not machine.cpu and not machine.gpus:
         text = "this machine has no GPU, and the installed vLLM needs one"
@@ -157,14 +152,7 @@ def _cache(model: Candidate, floor: int, own: int) -> Finding:
 
 
 def _ways_on_cpu(model: Candidate, plan: CachePlan, floor: int, most: float) -> str:
-    """Return changes, any one of which would be enough.
-
-    Args:
-        model: the engine.
-        plan: its cache.
-        floor: MIN_MODEL_LEN.
-        most: bytes that the machine has for the cache.
-    """
+    """Return changes, any one of which would be enough, where a cache has ``most`` bytes."""
     if BLOCKS in model.engine.given:
         return f"leave {model.engine.setting(BLOCKS)} unset"
     changes, least = [], contexts(model, plan, floor)[0]

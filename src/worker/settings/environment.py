@@ -70,12 +70,9 @@ def given_environ() -> Mapping[str, str]:
 
 
 def take_secrets() -> list[str]:
-    """Take the secrets out of the environment, so that no child process has them.
+    """Take the secrets out of the environment, so that no child has them; return their values.
 
     Call this before the first thread.
-
-    Returns:
-        Their values.
     """
     find = ctypes.CDLL(None).getenv
     find.restype = ctypes.c_void_p
@@ -108,10 +105,9 @@ def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def trainers_environ(*, wandb: bool) -> dict[str, str]:
-    """Return the environment of a process that trains: with no secrets, offline, on all cores.
+    """Return the environment of a process that trains: offline, on all cores, with no secrets.
 
-    Args:
-        wandb: whether it has the key of Weights & Biases, if there is one.
+    With ``wandb`` it has the key of Weights & Biases, if there is one.
     """
     environ = without_secrets(os.environ)
     for name in THREADS:

@@ -97,12 +97,7 @@ class Given:
 
 
 def gather(environ: Mapping[str, str], baked: Path = BAKED) -> Given:
-    """Gather the settings from all sources; blank values count as unset.
-
-    Args:
-        environ: the environment variables.
-        baked: the file that describes a model in the image.
-    """
+    """Gather the settings from all sources; blank values count as unset."""
     mistakes: list[Mistake] = []
     values: dict[str, str] = {}
     written: dict[str, str] = {}
@@ -156,13 +151,10 @@ def _for_baked_model(
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Read options from command line words, without vLLM's parser.
+    """Read options from command line words, without vLLM's parser, by their names as settings.
 
     The word after an option is taken for its value: whether the option has one, only the parser
     knows.
-
-    Returns:
-        The values by the options' names as settings.
     """
     options: dict[str, str] = {}
     for word, following in pairwise((*words, "")):
@@ -177,9 +169,7 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
 def _read(name: str, file: Path) -> dict[str, str]:
     """Read settings from a YAML or JSON file; keys may be in any case, with hyphens or underscores.
 
-    Args:
-        name: the setting to name in messages.
-        file: the file.
+    ``name`` is of the setting that messages are about.
 
     Raises:
         SettingsError: the file can't be read, or holds something else.
@@ -219,14 +209,9 @@ def _reason(error: Exception) -> str:
 def _by_canonical_name(
     variables: Mapping[str, str], mistakes: list[Mistake]
 ) -> dict[str, tuple[str, str]]:
-    """Rename one source's variables to the settings' canonical names.
+    """Return the operator's spellings and the values of one source, by canonical name.
 
-    Args:
-        variables: of one source.
-        mistakes: where different values of one setting are added.
-
-    Returns:
-        By canonical name, the operator's spelling and the value.
+    Different values of one setting are added to the mistakes.
     """
     renamed: dict[str, tuple[str, str]] = {}
     for spelling in sorted(variables):
@@ -250,8 +235,7 @@ def _join_speculative(
 ) -> list[Mistake]:
     """Replace the variables of speculative decoding by one SPECULATIVE_CONFIG.
 
-    Returns:
-        Mistakes, if that is set, too.
+    It is a mistake if that is set, too.
     """
     whole = f"{prefix}SPECULATIVE_CONFIG"
     parts = {f"{prefix}{name}": key for name, key in SPECULATIVE.items()}
