@@ -43,7 +43,6 @@ from worker.settings.environment import (
     export,
     give_sdk_its_key,
     given_environ,
-    log_format,
     port_around,
     process_environ,
     queue_around,
@@ -112,7 +111,8 @@ def main() -> NoReturn:
     masking.hide(take_secrets())
     masking.mask_output()
     mode = next(mode for mode in MODES if mode.asked(command))
-    logs.set_up(log_format(), mode.streams)
+    # Before settings are read, whose mistakes are logged.
+    logs.set_up(process_environ().get("LOG_FORMAT", "").strip(), mode.streams)
     for name in ("worker", "job_loop"):
         logging.getLogger(name).setLevel(logging.INFO)
     # Until the SDK sets its own handlers.

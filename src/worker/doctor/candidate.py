@@ -84,7 +84,7 @@ class Candidate:
     @property
     def local(self) -> bool:
         """Whether vLLM read all files of the model, not only its config.json from the hub."""
-        return is_local(self.snapshot)
+        return (self.snapshot.place / CONFIG).is_file()
 
     @property
     def quantization(self) -> str:
@@ -154,11 +154,6 @@ class Candidate:
             yield self.engine.with_options(model=place, tokenizer=place, **self.offline)
 
 
-def is_local(snapshot: Snapshot) -> bool:
-    """Return whether a model is on the disk."""
-    return (snapshot.place / CONFIG).is_file()
-
-
 @contextlib.contextmanager
 def directory(snapshot: Snapshot) -> Iterator[str]:
     """Yield the directory of a model; of one that is not here, one with its config.json.
@@ -166,7 +161,7 @@ def directory(snapshot: Snapshot) -> Iterator[str]:
     Raises:
         StartFailed: from the block, with the model's name in place of such a directory's.
     """
-    if is_local(snapshot):
+    if (snapshot.place / CONFIG).is_file():
         yield str(snapshot.place)
         return
     with tempfile.TemporaryDirectory() as folder:

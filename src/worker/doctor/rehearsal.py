@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from worker.doctor.candidate import Candidate, directory, is_local
+from worker.doctor.candidate import Candidate, directory
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments, StartContext
 from worker.engine.machine import Gpu
@@ -125,10 +125,12 @@ def _placed(
     used, names = dict[Wanted, Found](), dict[str, str]()
     with contextlib.ExitStack() as stack:
         for one, snapshot in {wanted: model.snapshot, **found}.items():
-            place = stack.enter_context(directory(snapshot)) if one.kind is Kind.MODEL else None
-            if place and not is_local(snapshot):
-                names[place] = snapshot.model
-            used[one] = Found(one, Path(place or snapshot.place), snapshot.origin)
+            place = snapshot.place
+            if one.kind is Kind.MODEL:
+                place = Path(stack.enter_context(directory(snapshot)))
+            if place != snapshot.place:
+                names[str(place)] = snapshot.model
+            used[one] = Found(one, place, snapshot.origin)
         yield _without_lacking(model, parts, replace(context, found=used)), names
 
 

@@ -97,8 +97,7 @@ def _ways_on_gpus(model: Candidate, verdict: Verdict, tensor: int, floor: int) -
             changes.append(f"set {name} (with as many GPUs)")
             break
     for pool in POOLS:
-        larger = Choice(pool.id, pool.types, here.count, here=True)
-        if judge(model, larger, floor, tensor).fit in HELD:
+        if judge(model, replace(here, types=pool.types), floor, tensor).fit in HELD:
             changes.append(f"take a GPU with {pool.gb} GB")
             break
     return ", or ".join(changes) or _SMALLER

@@ -153,11 +153,6 @@ def port_around() -> bool:
     return os.environ.get("RUNPOD_REALTIME_PORT", "0") != "0"
 
 
-def log_format() -> str:
-    """Return the format of the log, which is needed before settings are read; blank if unset."""
-    return os.environ.get("LOG_FORMAT", "").strip()
-
-
 def hub_cache(environ: Mapping[str, str]) -> Path:
     """Return the directory of the hub's cache, by the rules of the hub's library."""
     for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
