@@ -23,7 +23,6 @@ from worker.settings.sources import Given
 if TYPE_CHECKING:
     # Imported only once what the hub's library and vLLM read is in the environment.
     from worker.doctor.engines import Judges
-    from worker.doctor.lookups import Lookups
     from worker.engine.machine import Machine
 
 # For libraries, whose own messages would stand between the findings.
@@ -38,10 +37,8 @@ _QUIET = {
 def main(given: Given, gpu: str = "", prices: str = "") -> int:
     """Print the findings; return 1 if the worker would not start, else 0.
 
-    Args:
-        given: all settings that are set.
-        gpu: judge these GPUs in place of this machine's (``--gpu``).
-        prices: a file of what they cost an hour, if any.
+    With ``gpu`` such GPUs are judged in place of this machine's, and ``prices`` may name a file of
+    what they cost an hour.
 
     Raises:
         StartFailed: there are no such GPUs, or the file of prices is wrong.
@@ -63,18 +60,23 @@ def examine(
 ) -> Iterator[Finding]:
     """Check everything, and yield all findings.
 
-    Args:
-        given: all settings that are set.
-        on: what engines are to run on; by default this machine.
-        judges: says whether the models fit, in place of the estimate for this machine.
+    ``judges`` says whether the models fit on another machine than this one.
     """
     bootstrap = Bootstrap.of(given)
-    lookups = _lookups(bootstrap)
+    lookups, of_hub = None, list[Finding]()
+    if bootstrap.settings:
+        export(_QUIET)
+        try:
+            from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads what was exported
+
+            lookups = Lookups(given)
+        except ValueError as error:
+            text = f"the hub's library can't be imported: {error}"
+            change = "mend HF_ENDPOINT, or what else is set for it"
+            of_hub = [Finding(Level.FAIL, "hub", text, change)]
     read, findings = _read(bootstrap, on)
-    yield from findings
-    if isinstance(lookups, Finding):
-        yield lookups
-    elif lookups and _imported():
+    yield from [*findings, *of_hub]
+    if lookups and _imported():
         from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
 
         yield from engines.examine(lookups, read, judges)
@@ -119,16 +121,3 @@ def _imported() -> bool:
 
 def _warnings(texts: Sequence[str]) -> list[Finding]:
     return [Finding(Level.WARN, "settings", text) for text in texts]
-
-
-def _lookups(bootstrap: Bootstrap) -> "Lookups | Finding | None":
-    """Start to look the models up; return None if the settings name none."""
-    if bootstrap.settings is None:
-        return None
-    export(_QUIET)
-    try:
-        from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads what was just exported
-    except ValueError as error:
-        text = f"the hub's library can't be imported: {error}"
-        return Finding(Level.FAIL, "hub", text, "mend HF_ENDPOINT, or what else is set for it")
-    return Lookups(bootstrap.given)

@@ -22,10 +22,7 @@ Judges = Callable[[Judge], Iterator[Finding]]
 def examine(lookups: Lookups, start: Start | None, judges: Judges | None) -> Iterator[Finding]:
     """Check all engines, and yield the findings.
 
-    Args:
-        lookups: begun with the models.
-        start: what the settings say; None if they are wrong.
-        judges: says whether the models fit, if they are not to run on this machine.
+    ``start`` is None if the settings are wrong: then only the models' files are checked.
     """
     engines = {engine.prefix: engine for engine in start.engines} if start else {}
     # Engines may have other models than the variables name.

@@ -72,16 +72,12 @@ def summary(findings: Sequence[Finding], where: str = "") -> str:
 
 def _lines(finding: Finding) -> list[str]:
     indent = " " * (6 + _TOPIC)
-    texts = finding.text.splitlines() or [""]
-    changes = [f"-> {line}" for line in finding.change.splitlines()]
-    wrapped = [
-        line
-        for text in [*texts, *changes]
-        # A path or a name stays whole.
-        for line in textwrap.wrap(
-            text, _LINE - len(indent), break_long_words=False, break_on_hyphens=False
-        )
-    ]
+    lines = [*finding.text.splitlines(), *(f"-> {line}" for line in finding.change.splitlines())]
+    # A path or a name stays whole.
+    whole = textwrap.TextWrapper(
+        _LINE - len(indent), break_long_words=False, break_on_hyphens=False
+    )
+    wrapped = [part for line in lines for part in whole.wrap(line)]
     first = f"{finding.level:<5} {finding.topic:<{_TOPIC}}{wrapped[0]}"
     return [first, *(f"{indent}{line}" for line in wrapped[1:])]
 

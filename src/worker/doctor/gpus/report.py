@@ -44,11 +44,6 @@ _UNSEEN = Finding(
 def main(given: Given, gpu: str, prices: Path | None) -> int:
     """Print the verdict on a GPU, or on all pools; return 1 if it, or none of them, would do.
 
-    Args:
-        given: all settings that are set.
-        gpu: as ``--gpu`` names it.
-        prices: what a GPU of a pool costs an hour; None if that is not to be told.
-
     Raises:
         StartFailed: there are no such GPUs, or the file of prices is wrong.
     """
