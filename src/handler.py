@@ -111,7 +111,7 @@ def main() -> NoReturn:
     masking.hide(take_secrets())
     masking.mask_output()
     mode = next(mode for mode in MODES if mode.asked(command))
-    # Before settings are read, whose mistakes are logged.
+    # Read here, since mistakes in the settings are logged, too.
     logs.set_up(process_environ().get("LOG_FORMAT", "").strip(), mode.streams)
     for name in ("worker", "job_loop"):
         logging.getLogger(name).setLevel(logging.INFO)

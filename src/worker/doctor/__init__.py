@@ -68,12 +68,12 @@ def examine(
         export(_QUIET)
         try:
             from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads what was exported
-
-            lookups = Lookups(given)
         except ValueError as error:
             text = f"the hub's library can't be imported: {error}"
             change = "mend HF_ENDPOINT, or what else is set for it"
             of_hub = [Finding(Level.FAIL, "hub", text, change)]
+        else:
+            lookups = Lookups(given)
     read, findings = _read(bootstrap, on)
     yield from [*findings, *of_hub]
     if lookups and _imported():

@@ -65,11 +65,6 @@ class Candidate:
         return self.engine.vllm
 
     @property
-    def prefix(self) -> str:
-        """What the names of the engine's settings begin with."""
-        return self.engine.prefix
-
-    @property
     def runnable(self) -> bool:
         """Whether vLLM has code for the model's architecture, and may run it."""
         if self.support is Support.CODE:

@@ -106,7 +106,7 @@ def architecture(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.WARN, "architecture", text)
     else:
         text = f"{named} is not vLLM's own, and the repository's own code is not trusted"
-        change = f"set {model.prefix}TRUST_REMOTE_CODE=1 if you trust it"
+        change = f"set {model.engine.prefix}TRUST_REMOTE_CODE=1 if you trust it"
         yield Finding(Level.FAIL, "architecture", text, change)
 
 
@@ -127,7 +127,7 @@ def context(model: Candidate) -> Iterator[Finding]:
     """Check MAX_MODEL_LEN against the lengths that vLLM accepts for the model."""
     if (own := model.shape) is None:
         return
-    asked, name = model.arguments.max_model_len, f"{model.prefix}MAX_MODEL_LEN"
+    asked, name = model.arguments.max_model_len, f"{model.engine.prefix}MAX_MODEL_LEN"
     if asked in (None, -1):
         key = own.length_key
         source = f"the model's own ({key})" if key else "vLLM's, since the model has none"
@@ -172,7 +172,7 @@ def parsers(model: Candidate) -> Iterator[Finding]:
     yield Finding(level, "parsers", found.told(asked))
 
 
-# Of an engine and its model, but for the memory.
+# All checks of an engine and its model but that of the memory.
 OF_MODEL = (architecture, quantization, parsers, context)
 
 

@@ -145,7 +145,7 @@ def contexts(model: Candidate, plan: CachePlan, floor: int) -> tuple[int, int]:
     if asked != -1:
         return wanted, wanted
     # vLLM takes the longest context that fits; MIN_MODEL_LEN is the main engine's.
-    return min(1 if model.prefix else floor, wanted), wanted
+    return min(1 if model.engine.prefix else floor, wanted), wanted
 
 
 def weights(model: Candidate, plan: CachePlan) -> Range:

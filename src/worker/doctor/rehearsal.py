@@ -59,7 +59,7 @@ def rehearse(
     if not known or (model.architectures and not model.runnable):
         return model, []
     engine, findings = model.engine, list[Finding]()
-    pools = bool(model.prefix) or model.arguments.runner == "pooling"
+    pools = bool(model.engine.prefix) or model.arguments.runner == "pooling"
     with _placed(model, parts, context) as (placed, names):
         also = renders(system_prompt) if _has_tokenizer(model, parts) else None
         for refusal in configuring.refusals(placed, context, also, gpu):

@@ -47,7 +47,7 @@ def check(models: Sequence[Candidate], machine: Machine, floor: int, own: int) -
             findings = [_own_memory("memory", [model], own), _cache(model, floor, own)]
         else:
             findings = [_on_gpus(model, machine, floor)]
-        yield from (finding.of_engine(model.prefix) for finding in findings)
+        yield from (finding.of_engine(model.engine.prefix) for finding in findings)
     if machine.cpu and known and len(models) > 1:
         yield _own_memory("memory together", models, own)
 
@@ -88,12 +88,12 @@ def _ways_on_gpus(model: Candidate, verdict: Verdict, tensor: int, floor: int) -
     """Return changes, any one of which would be enough."""
     changes, here = [], verdict.choice
     if shorter := verdict.context // _ROUND * _ROUND:
-        changes.append(f"set {model.prefix}MAX_MODEL_LEN={shorter}")
+        changes.append(f"set {model.engine.prefix}MAX_MODEL_LEN={shorter}")
     heads = model.shape.heads if model.shape else 1
     for more in range(tensor + 1, _MOST_GPUS + 1):
         several = replace(here, count=model.gpus(more))
         if heads % more == 0 and judge(model, several, floor, more).fit in HELD:
-            name = f"{model.prefix}TENSOR_PARALLEL_SIZE={more}"
+            name = f"{model.engine.prefix}TENSOR_PARALLEL_SIZE={more}"
             changes.append(f"set {name} (with as many GPUs)")
             break
     for pool in POOLS:
@@ -156,7 +156,7 @@ def _ways_on_cpu(model: Candidate, plan: CachePlan, floor: int, most: float) -> 
         return f"leave {model.engine.setting(BLOCKS)} unset"
     changes, least = [], contexts(model, plan, floor)[0]
     if shorter := plan.fitted(_space(), least).context // _ROUND * _ROUND:
-        changes.append(f"set {model.prefix}MAX_MODEL_LEN={shorter}")
+        changes.append(f"set {model.engine.prefix}MAX_MODEL_LEN={shorter}")
     sizes = range(plan.text_bytes(least) // GIB, int(most // GIB) + 1)
     enough = (gib for gib in sizes if plan.fitted(gib * GIB, least).context >= least)
     if larger := next(enough, None):
