@@ -251,6 +251,8 @@ def serve_jobs(call: Call) -> None:
     with call.engines() as (engines, settings):
         sweep.begin(settings)
         serve(engines, settings, test_api=call.command.rp_serve_api)
+        # Here, where the engine is not stopped first.
+        leave(0)
 
 
 def serve(engines: Engines, settings: Settings, *, test_api: bool = False) -> None:

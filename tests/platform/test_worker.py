@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -215,6 +218,10 @@ async def test_a_cancelled_job_frees_its_slots_in_the_engine(
 
 # The last one: it ends the worker.
 async def test_sigterm_ends_a_worker_in_order(endpoint: EmulatedEndpoint) -> None:
+    # An engine that is stopped first would be waited for, for five seconds.
+    os.kill(endpoint.worker.cores()[0], signal.SIGSTOP)
+    signalled = time.monotonic()
     endpoint.worker.process.terminate()
     assert await asyncio.to_thread(endpoint.worker.ended) == 0
+    assert time.monotonic() - signalled < 4
     assert "SIGTERM: no further job is taken" in endpoint.logged
