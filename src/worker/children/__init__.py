@@ -137,9 +137,9 @@ def fork(run: Callable[[], object]) -> int:
         end_with(parent)
         run()
         status = 0
-    except Exception:  # noqa: BLE001 - whatever it is, nobody else can report it
-        traceback.print_exc()
     finally:
+        if status:
+            traceback.print_exc()
         os._exit(status)
 
 
