@@ -29,7 +29,8 @@ _SOURCES = Path(__file__).parents[2]
 # Options of the interpreter for a script: no site-packages, and nothing of the environment.
 ISOLATED = ["-I", "-S"]
 # Seconds that a child has to tidy up before it is killed, and a killed one to be gone.
-GRACE_S = 2.0
+# They are enough on a machine that is very busy, too.
+GRACE_S = 5.0
 # Signals that reach the whole process group.
 _OF_THE_GROUP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
