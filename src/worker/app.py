@@ -9,7 +9,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from worker import routes
+from worker import dialects
 from worker.bridge import Stream, at_end_of_task
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.concurrency import jobs_at_once, most_inside
@@ -142,8 +142,8 @@ class Worker:
             # The SDK would send the traceback of a defect to the caller.
             with defects_hidden(request_id):
                 parsed = await self._parsed(job.get("input"))
-                record.route, record.streamed = routes.described(parsed)
-                reply = routes.answer(parsed, request_id, self._resources, self._time(job))
+                record.route, record.streamed = dialects.described(parsed)
+                reply = dialects.answer(parsed, request_id, self._resources, self._time(job))
                 error_keys, record.usage = reply.error_keys, reply.usage
                 async with (
                     reporting(job, reply.progress, self._report),

@@ -46,6 +46,10 @@ class ChunkPolicy:
         return self.growth > 1 and self.smallest >= 1 and self.largest > self.smallest
 
 
+# Every piece is a chunk of its own.
+ONE_BY_ONE = ChunkPolicy(largest=1, smallest=1, growth=1, max_delay=0)
+
+
 class Chunker(Generic[T]):
     """Gathers the pieces of one stream into chunks, as its policy says."""
 

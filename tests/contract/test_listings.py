@@ -12,9 +12,9 @@ from listed import WORKERS, Catalogue
 from support import ROOT
 from support.settings import read_settings
 
+from worker.dialects.table import ROUTES
 from worker.doctor.gpus.pools import POOLS
 from worker.job import OpenAIJob, RawJob, parse_input
-from worker.routes.openai import ROUTES
 from worker.settings import Settings
 from worker.settings.names import ALIASES
 from worker.settings.values import text

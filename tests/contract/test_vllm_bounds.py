@@ -21,7 +21,7 @@ from worker.engine.run.generation.sampling import plan
 from worker.engine.run.requests.bodies import check_bad_words
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.bounds import BOUNDS, INT32, INT64, Items, Numbers
+from worker.limits.parameters import BOUNDS, INT32, INT64, Items, Numbers
 
 CONTEXT = 1_048_576
 

@@ -8,7 +8,7 @@ from support.tables.sampling import ROWS
 
 from worker.job import ListJob, OpenAIJob, RawJob
 from worker.job.llm_engine import LLMEngineJob
-from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS
+from worker.limits.spelling import GUIDED, GUIDED_OBJECTS
 
 Json = SearchStrategy[Any]
 

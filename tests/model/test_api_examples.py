@@ -22,10 +22,10 @@ from support.tables.api_examples import (
 
 from worker import asgi
 from worker.app import Worker
+from worker.dialects.table import ROUTES
 from worker.engine import Engines
 from worker.errors import EngineDead
 from worker.media.walker import DENIED
-from worker.routes.openai import ROUTES
 from worker.settings import Settings
 
 if TYPE_CHECKING:

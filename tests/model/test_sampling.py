@@ -12,7 +12,7 @@ from support.releases import of_the_pinned, since
 from support.tables.sampling import COUNT, FIVE, ROWS, SWITCHED_OFF, Answer
 
 from worker.engine.run.generation.sampling import KNOWN
-from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS
+from worker.limits.spelling import GUIDED, GUIDED_OBJECTS
 
 Answered = Callable[..., Awaitable[Answer]]
 

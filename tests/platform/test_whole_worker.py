@@ -157,7 +157,7 @@ async def both_die_and_are_restarted(
     os.kill(embedder, signal.SIGKILL)
     waiting = asyncio.create_task(embed(client))
     # Long for any machine, and yet less than what the platform keeps of an answer. Streams of other
-    # routes: unit/routes/openai/test_forward.py.
+    # routes: unit/dialects/openai/test_forward.py.
     long: dict[str, Any] = {"max_tokens": 900, "n": 60, "extra_body": {"ignore_eos": True}}
     stream = await client.chat.completions.create(
         model="demo", messages=MESSAGES, stream=True, **long

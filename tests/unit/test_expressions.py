@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.effort import seconds, turns
 
-from worker.job.structured import repetitions
+from worker.limits import repetitions
 from worker.media import containers
 
 SOURCE = Path(__file__).parents[2] / "src" / "worker"
@@ -20,7 +20,7 @@ METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split"
 OPERATORS = ("engine/options/", "engine/start/parsers", "engine/start/load", "settings/", "store/")
 
 # Its expressions are put together from parts.
-COMPOSED = "job/structured/repetitions.py"
+COMPOSED = "limits/repetitions.py"
 # Its expressions stand in a table, and read the beginnings of files.
 OF_FILES = "media/containers.py"
 # Its expressions stand in a table, and read messages of vLLM that are cut to 2,000 characters.

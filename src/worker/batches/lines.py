@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from worker.batches.endings import mistake
-from worker.job.base import Strict
+from worker.validation import Strict
 
 BOM = b"\xef\xbb\xbf"
 MOST_MISTAKES = 100

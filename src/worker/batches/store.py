@@ -9,8 +9,8 @@ from worker.batches.request import Kept
 from worker.batches.state import Batch
 from worker.errors import InvalidInput, NoSuchObject
 from worker.files import Files
-from worker.job.base import of_field
 from worker.settings import Settings
+from worker.validation import of_field
 from worker.volume import Volume
 from worker.volume.record import Records
 

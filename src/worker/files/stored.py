@@ -3,7 +3,7 @@
 import time
 from typing import Any, Literal
 
-from worker.job.base import Strict
+from worker.validation import Strict
 
 # What callers may upload a file for. Results of the worker's own have others: "batch_output".
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]

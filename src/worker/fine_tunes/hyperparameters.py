@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from worker.errors import InvalidInput
-from worker.job.base import invalid_fields, unknown_key, without_nulls
 from worker.trainer.spec import Hyperparameters, Lora
+from worker.validation import invalid_fields, unknown_key, without_nulls
 
 AUTO = "auto"
 MULTIPLIER, PEFT = "learning_rate_multiplier", "peft_config"

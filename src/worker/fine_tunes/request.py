@@ -2,8 +2,8 @@
 
 from typing import Any, Literal
 
-from worker.job.base import Strict
 from worker.trainer.spec import Hyperparameters
+from worker.validation import Strict
 from worker.volume import record
 
 Status = Literal["succeeded", "failed", "cancelled"]

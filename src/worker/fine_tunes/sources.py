@@ -12,9 +12,9 @@ from worker.errors import InvalidInput
 from worker.files import PREFIX, Files, Writing
 from worker.fine_tunes.request import Source
 from worker.fine_tunes.store import PURPOSE
-from worker.job.base import of_field
 from worker.media.addresses import Unusable
 from worker.media.fetcher import UNKNOWN, Fetcher, Types
+from worker.validation import of_field
 from worker.volume import failures
 
 ROWS = Types(

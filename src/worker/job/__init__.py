@@ -4,13 +4,14 @@ from typing import Any
 
 from worker.errors import InvalidInput
 from worker.job import llm_engine
-from worker.job.base import Job, without_nulls
+from worker.job.base import Job
 from worker.job.batch import BatchJob
-from worker.job.budget import Budget
 from worker.job.fine_tune import FineTuneJob
 from worker.job.llm_engine import LLMEngineJob
 from worker.job.openai import OpenAIJob
 from worker.job.raw import ListJob, RawJob
+from worker.limits.budget import Budget
+from worker.validation import without_nulls
 
 __all__ = [
     "AnyJob",

@@ -5,8 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker.job.base import Job, Metadata, Strict
+from worker.job.base import Job
 from worker.job.long_work import Runtime
+from worker.validation import Metadata, Strict
 
 HOUR_S = 3600
 # Where a line can go, as callers write it.

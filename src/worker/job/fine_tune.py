@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from worker.errors import InvalidInput
-from worker.job.base import Job, Metadata, Strict, Text
+from worker.job.base import Job
 from worker.job.long_work import Runtime
+from worker.validation import Metadata, Strict, Text
 
 Name = Annotated[Text, Field(min_length=1)]
 

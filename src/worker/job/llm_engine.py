@@ -5,8 +5,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from worker.errors import InvalidInput
-from worker.job.base import SAMPLING, Job, Strict, without_nulls
-from worker.job.structured.spelling import GUIDED
+from worker.job.base import Job
+from worker.limits.spelling import GUIDED
+from worker.validation import SAMPLING, Strict, without_nulls
 
 FORMAT = "llm_engine"
 

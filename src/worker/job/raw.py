@@ -16,9 +16,10 @@ from pydantic import (
 )
 
 from worker.errors import InvalidInput
-from worker.job.base import SAMPLING, Job, without_nulls
+from worker.job.base import Job
 from worker.job.sampling import MISPLACED, OUTSIDE, Sampling, gathered
-from worker.job.tools import check_tools
+from worker.limits.tools import check_tools
+from worker.validation import SAMPLING, without_nulls
 
 # Every prompt of a list is a request of its own.
 MOST_PROMPTS = 10_000

@@ -18,9 +18,9 @@ from pydantic import (
 )
 
 from worker.errors import InvalidInput
-from worker.job.base import SAMPLING, invalid_fields, invalid_param, without_nulls
-from worker.job.bounds import bounded, cut
-from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, normalized
+from worker.limits.parameters import bounded, cut
+from worker.limits.spelling import GUIDED, GUIDED_OBJECTS, normalized
+from worker.validation import SAMPLING, invalid_fields, invalid_param, without_nulls
 
 # Every choice has its place in every yield, and a yield has a limit.
 MOST_CHOICES = 256

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from worker.engine.seam.locations import find
-from worker.job.base import unknown_key
 from worker.job.sampling import Sampling, gathered
-from worker.job.structured.spelling import STRUCTURED
+from worker.limits.spelling import STRUCTURED
 from worker.settings import Settings
 from worker.settings.names import SPECULATIVE, SPELLINGS, removed
+from worker.validation import unknown_key
 
 T = TypeVar("T")
 

@@ -5,29 +5,52 @@ It answers the raw path, and LLM Engine's routes for completions.
 
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Any, Protocol
 
-from worker.chunking import ROOM_BYTES, Piece
+from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Delta, Engine
 from worker.job import RawJob
-from worker.job.base import SAMPLING
-from worker.job.structured.bounds import Bounds
-from worker.job.work import check_work
+from worker.limits.structured import Bounds
+from worker.limits.work import check_work
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
-from worker.routes.dialects import DIALECTS
+from worker.validation import SAMPLING
 
 # Fields that are split when a delta is too large for one yield: those in one tuple at the same
 # index.
 DETAILS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
 
 
+class Form(Protocol):
+    """One answer while it grows."""
+
+    @property
+    def policy(self) -> ChunkPolicy | None:
+        """How the answer is chunked, where the job's chunk keys do not apply."""
+
+    def grow(self, deltas: list[Delta]) -> dict[str, Any]:
+        """Return one yield: the output that is new since the last one."""
+
+    def item(self, deltas: list[Delta]) -> dict[str, Any]:
+        """Return a whole answer as an item of a list."""
+
+
+# Makes the form of one answer, of its job and the request's id.
+MakeForm = Callable[[RawJob, str], Form]
+
+
 def answer(
-    job: RawJob, request_id: str, engine: Engine, bounds: Bounds, room: int = ROOM_BYTES
+    job: RawJob,
+    request_id: str,
+    engine: Engine,
+    bounds: Bounds,
+    form: MakeForm,
+    room: int = ROOM_BYTES,
 ) -> Answer[Delta]:
     """Return the answer to a raw job: a piece is a token in a stream, otherwise a whole choice.
 
@@ -36,6 +59,7 @@ def answer(
         request_id: the job's id.
         engine: answers it.
         bounds: of structured output.
+        form: how it is rendered.
         room: bytes that a piece of a stream may have; a larger delta is several pieces.
 
     Raises:
@@ -47,7 +71,7 @@ def answer(
         room=math.inf if job.streamed else ROOM_BYTES,
         holder=f"{SAMPLING}.",
     )
-    dialect = DIALECTS[job.format](job, request_id)
+    rendered = form(job, request_id)
     usage = Usage()
 
     async def pieces() -> AsyncGenerator[Piece[Delta], None]:
@@ -63,8 +87,8 @@ def answer(
     return Answer(
         stream=job.streamed,
         pieces=partial(unless_begun, engine, request_id, pieces),
-        render=dialect.grow,
-        policy=dialect.policy,
+        render=rendered.grow,
+        policy=rendered.policy,
         usage=usage,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from worker.chunking import ROOM_BYTES, ChunkPolicy, Piece
+from worker.chunking import ONE_BY_ONE, ROOM_BYTES, ChunkPolicy, Piece
 from worker.engine import Engine
 from worker.errors import (
     AnswerTooLarge,
@@ -18,14 +18,13 @@ from worker.errors import (
     defects_hidden,
 )
 from worker.job import ListJob, RawJob
-from worker.job.base import SAMPLING
-from worker.job.structured.bounds import Bounds
-from worker.job.work import MOST_IN_LISTS, check_work, logprobs_at_once
+from worker.limits.structured import Bounds
+from worker.limits.work import MOST_IN_LISTS, check_work, logprobs_at_once
 from worker.record import Usage
 from worker.routes.again import unless_begun
 from worker.routes.answer import Answer, json_size
-from worker.routes.dialects import DIALECTS, ONE_BY_ONE
-from worker.routes.generation import cut_by_default
+from worker.routes.generation import MakeForm, cut_by_default
+from worker.validation import SAMPLING
 
 # Lists of so many prompts or more report their progress by default.
 LONG = 100
@@ -61,7 +60,9 @@ class Room:
                 self._free.release()
 
 
-def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Answer[Result]:
+def answer(
+    job: ListJob, request_id: str, engine: Engine, bounds: Bounds, form: MakeForm
+) -> Answer[Result]:
     """Return the answer to a list: a piece is the result of one item, or its error.
 
     In a stream results come as they are ready, one a yield; otherwise in the list's order, as many
@@ -79,7 +80,7 @@ def answer(job: ListJob, request_id: str, engine: Engine, bounds: Bounds) -> Ans
         item = job.items[index]
         async with room.taken(_places(item, room.places)):
             item = _bounded(item, job.shared, bounds)
-            found, size = await _result(item, f"{request_id}-{index}", engine, usage)
+            found, size = await _result(item, f"{request_id}-{index}", engine, usage, form)
         done += 1
         return Piece((index, found), weight=1, size=size)
 
@@ -126,7 +127,7 @@ def _bounded(item: RawJob | InvalidInput, shared: RawJob, bounds: Bounds) -> Raw
 
 
 async def _result(
-    item: RawJob | WorkerError, request_id: str, engine: Engine, usage: Usage
+    item: RawJob | WorkerError, request_id: str, engine: Engine, usage: Usage, form: MakeForm
 ) -> tuple[dict[str, Any], int]:
     """Return the result of one item, or its error, with its size in bytes as JSON.
 
@@ -135,7 +136,7 @@ async def _result(
     """
     try:
         with defects_hidden(request_id):
-            found = await _answer(item, request_id, engine, usage)
+            found = await _answer(item, request_id, engine, usage, form)
     except (EngineAside, EngineDead):
         raise
     except WorkerError as error:
@@ -151,19 +152,19 @@ async def _result(
 
 
 async def _answer(
-    item: RawJob | WorkerError, request_id: str, engine: Engine, usage: Usage
+    item: RawJob | WorkerError, request_id: str, engine: Engine, usage: Usage, form: MakeForm
 ) -> dict[str, Any]:
     if isinstance(item, WorkerError):
         raise item
     check_work(item.sampling_params.work, room=ROOM_BYTES, holder=f"{SAMPLING}.")
-    dialect = DIALECTS[item.format](item, request_id)
+    rendered = form(item, request_id)
     generate = partial(engine.generate, item, request_id, in_list=True)
     generated = unless_begun(engine, request_id, generate)
     async with contextlib.aclosing(generated) as deltas:
         choices = [delta async for delta in deltas]
     usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
     usage.cut |= any(cut_by_default(item, choice) for choice in choices)
-    return dialect.item(choices)
+    return rendered.item(choices)
 
 
 def _item(results: list[Result]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from worker.dialects import llm_engine
 from worker.job import OpenAIJob
-from worker.routes.openai import llm_engine
 from worker.serve.keys import authorization
 
 # The statuses of errors that it has a class for; those of 500 and more have one together.

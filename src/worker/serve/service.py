@@ -20,7 +20,7 @@ from worker.engine import Engines
 from worker.errors import EngineBusy, EngineDead, Unauthorized, WorkerError, WrongMethod
 from worker.errors import defects_hidden as as_internal_error
 from worker.record import UNANSWERED, JobRecord
-from worker.routes.openai.route import Route
+from worker.routes.route import Route
 from worker.serve import keys, llm_engine
 from worker.serve.background import Background
 from worker.serve.bodies import Bodies, decoded

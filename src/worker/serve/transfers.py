@@ -12,13 +12,13 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
+from worker.dialects.llm_engine.models import BASE_URL, DOWNLOAD, FILE
+from worker.dialects.openai.files import CONTENT, FILES, LLM_ENGINE, Upload
+from worker.dialects.table import find
 from worker.errors import InvalidInput, NoSuchObject, VolumeError
 from worker.files import MEGABYTE, Files
 from worker.job import OpenAIJob
-from worker.routes.openai import find
-from worker.routes.openai.files import CONTENT, FILES, LLM_ENGINE, Upload
-from worker.routes.openai.llm_engine.models import BASE_URL, DOWNLOAD, FILE
-from worker.routes.openai.route import Route
+from worker.routes.route import Route
 from worker.serve.bodies import Bodies
 from worker.serve.keys import authorization
 from worker.settings import Settings

@@ -25,9 +25,9 @@ from support.engine.scripted import (
     yields_of,
 )
 
+from worker.dialects.table import ROUTES
 from worker.errors import EngineDead, RefusedByEngine
 from worker.record import JobRecord
-from worker.routes.openai import ROUTES
 
 SECRET = "xyzzy"
 REFUSED = RefusedByEngine("no", status=429)

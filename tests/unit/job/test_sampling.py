@@ -9,8 +9,8 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens, yields_of
 
 from worker.errors import InvalidInput
 from worker.job import RawJob, parse_input
-from worker.job.bounds import BOUNDS, INT32, INT64
 from worker.job.sampling import Sampling
+from worker.limits.parameters import BOUNDS, INT32, INT64
 
 # Constraints of structured output, and the objects that can hold them.
 KINDS: dict[str, Any] = {"json": {"type": "object"}, "regex": "a+", "choice": ["a", "b"]}

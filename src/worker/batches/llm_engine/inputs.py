@@ -13,8 +13,8 @@ from worker.batches.llm_engine import lines
 from worker.batches.llm_engine.models import BatchRequest, Content
 from worker.batches.llm_engine.places import INPUT
 from worker.errors import InvalidInput
-from worker.job.base import unknown_key
-from worker.job.budget import MOST_TOKEN_IDS
+from worker.limits.budget import MOST_TOKEN_IDS
+from worker.validation import unknown_key
 from worker.volume import failures
 
 PROMPTS = "prompts"

@@ -10,8 +10,8 @@ from typing import Any
 from worker.batches.llm_engine.bodies import plain
 from worker.batches.llm_engine.models import Content
 from worker.errors import InvalidInput
-from worker.job.base import without_nulls
 from worker.job.llm_engine import RENAMED
+from worker.validation import without_nulls
 
 COMPLETIONS = "/v1/completions"
 # The key that only requests of a kind have -> their route.

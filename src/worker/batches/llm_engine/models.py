@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worker.errors import InvalidInput
-from worker.job import base
-from worker.job.base import (
+from worker.job.llm_engine import Parameters
+from worker.validation import (
     LONGEST_KEY,
     MOST_PAIRS,
     Metadata,
@@ -14,7 +14,7 @@ from worker.job.base import (
     invalid_fields,
     without_nulls,
 )
-from worker.job.llm_engine import Parameters
+from worker.validation import Text as Whole
 
 # Seconds: LLM Engine's default, and its most.
 DAY = 86_400
@@ -34,7 +34,7 @@ _NO_TOOLS = (
 Text = Annotated[str, Field(min_length=1)]
 # As long as Linux takes it.
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]
-PriorityText = Annotated[base.Text, Field(max_length=LONGEST_KEY)]
+PriorityText = Annotated[Whole, Field(max_length=LONGEST_KEY)]
 
 
 class Config(BaseModel):

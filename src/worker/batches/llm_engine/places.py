@@ -7,7 +7,7 @@ from pathlib import Path
 from worker.errors import Conflict, InvalidInput
 from worker.files import PREFIX, Files
 from worker.files.folders import holds
-from worker.job.base import of_field
+from worker.validation import of_field
 from worker.volume import failures, ids, write_once, write_parts
 
 INPUT, OUTPUT = "input_data_path", "output_data_path"

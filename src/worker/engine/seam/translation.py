@@ -32,7 +32,7 @@ from worker.errors import (
     WorkerError,
     in_settings,
 )
-from worker.job.base import MOST_MISTAKES
+from worker.validation import MOST_MISTAKES
 
 # Names and indexes in pydantic's locations; other parts are labels of a union's alternatives.
 FIELD = re.compile(r"[a-z0-9_]+")

@@ -5,8 +5,8 @@ from typing import Any
 from worker.errors import InvalidInput
 from worker.fine_tunes.events import events
 from worker.fine_tunes.state import FineTune
-from worker.job.base import Strict
 from worker.job.fine_tune import CreateFineTune, Integration, Name, Suffix, Wandb
+from worker.validation import Strict
 
 # OpenAI's status -> LLM Engine's. Its client knows no other words than these and UNDEFINED.
 STATUSES = {

@@ -27,8 +27,8 @@ from worker.engine.seam.protocols import Client, EngineInput, LoRARequest, Reque
 from worker.engine.seam.translation import translated
 from worker.errors import InternalError, InvalidInput, RefusedByEngine
 from worker.job import RawJob
-from worker.job.base import SAMPLING
 from worker.job.sampling import Sampling
+from worker.validation import SAMPLING
 
 log = logging.getLogger(__name__)
 

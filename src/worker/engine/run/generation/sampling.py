@@ -19,9 +19,9 @@ from vllm.sampling_params import (
 from worker.engine.seam.protocols import EngineInput
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.base import MOST_MISTAKES, SAMPLING, invalid_param, unknown_key
 from worker.job.sampling import BEAM_SEARCH_USES, ELSEWHERE, Sampling
-from worker.job.structured.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
+from worker.limits.spelling import GUIDED, GUIDED_OBJECTS, KINDS, STRUCTURED
+from worker.validation import MOST_MISTAKES, SAMPLING, invalid_param, unknown_key
 
 # Fields that only the worker or the engine may set.
 INTERNAL = frozenset(

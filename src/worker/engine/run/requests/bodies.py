@@ -10,7 +10,7 @@ from vllm.sampling_params import SamplingParams
 from worker.engine.seam.locations import find
 from worker.engine.seam.translation import wrong_shape
 from worker.errors import InvalidInput
-from worker.job.base import invalid_param
+from worker.validation import invalid_param
 
 # The one route whose items have hundreds of alternatives, and their list.
 RESPONSES = "/v1/responses"

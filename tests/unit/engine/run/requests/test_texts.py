@@ -22,7 +22,7 @@ from worker.engine.run.requests.texts import (
     mark,
 )
 from worker.errors import InvalidInput
-from worker.job.structured.bounds import CONTENT
+from worker.limits.structured import CONTENT
 
 # The longest text of a context of 20,000 tokens of at most 10 characters.
 MOST = 200_000

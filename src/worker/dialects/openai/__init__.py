@@ -1,0 +1,65 @@
+"""The routes of OpenAI's API, and of the APIs that vLLM's server has beside it."""
+
+from worker.dialects.openai import batches, conversations, files, fine_tuning, own
+from worker.routes import events
+from worker.routes.route import CHAT_TEMPERATURE, Route
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/chat/completions",
+        streams=True,
+        complete=conversations.chat,
+        temperature=CHAT_TEMPERATURE,
+    ),
+    Route("POST", "/v1/completions", streams=True),
+    Route(
+        "POST",
+        "/v1/responses",
+        streams=True,
+        complete=conversations.response,
+        response_id="resp_{}",
+        errors=events.RESPONSES,
+    ),
+    Route(
+        "POST",
+        "/v1/messages",
+        streams=True,
+        complete=conversations.anthropic,
+        errors=events.ANTHROPIC,
+    ),
+    Route(
+        "POST",
+        "/v1/messages/count_tokens",
+        complete=conversations.anthropic,
+        errors=events.ANTHROPIC,
+    ),
+    Route("POST", "/v1/embeddings"),
+    Route("POST", "/score"),
+    Route("POST", "/rerank"),
+    Route("POST", "/pooling"),
+    Route("POST", "/tokenize", complete=conversations.chat),
+    Route("POST", "/detokenize"),
+    Route("GET", "/v1/models", own.models),
+    Route("GET", "/v1/models/{model:path}", own.model),
+    Route("POST", files.FILES, files.create),
+    Route("GET", files.FILES, files.listed),
+    Route("GET", "/v1/files/{id}", files.described),
+    Route("DELETE", "/v1/files/{id}", files.delete),
+    # For callers whose gateway takes no other verbs.
+    Route("POST", "/v1/files/{id}/delete", files.delete),
+    Route("GET", files.CONTENT, files.content, streams=True),
+    Route("POST", "/v1/unload_lora_adapter", own.unload_adapter),
+    Route("POST", "/v1/batches", batches.create),
+    Route("GET", "/v1/batches", batches.listed),
+    Route("GET", "/v1/batches/{batch_id}", batches.retrieve),
+    Route("POST", "/v1/batches/{batch_id}/cancel", batches.cancel),
+    Route("POST", fine_tuning.JOBS, fine_tuning.create),
+    Route("GET", fine_tuning.JOBS, fine_tuning.listed),
+    Route("GET", fine_tuning.JOB, fine_tuning.retrieve),
+    Route("POST", f"{fine_tuning.JOB}/cancel", fine_tuning.cancel),
+    Route("POST", f"{fine_tuning.JOB}/pause", fine_tuning.pause),
+    Route("POST", f"{fine_tuning.JOB}/resume", fine_tuning.resume),
+    Route("GET", f"{fine_tuning.JOB}/events", fine_tuning.told),
+    Route("GET", f"{fine_tuning.JOB}/checkpoints", fine_tuning.checkpoints),
+)

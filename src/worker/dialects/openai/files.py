@@ -1,0 +1,239 @@
+"""OpenAI's files, with LLM Engine's keys beside OpenAI's.
+
+Over HTTP, ``worker.serve`` takes uploads in forms and answers contents as bytes.
+"""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from worker.chunking import ROOM_BYTES
+from worker.dialects.openai.listing import Listing
+from worker.errors import AnswerTooLarge, InvalidInput
+from worker.files import PREFIX, Files, StoredFile
+from worker.files.stored import PURPOSE, Purpose
+from worker.job.batch import ExpiresAfter
+from worker.routes.answer import json_size
+from worker.routes.resources import Resources
+from worker.routes.route import Asked
+from worker.validation import Strict, Text, invalid_fields, of_field
+from worker.volume import failures, ids
+
+# Bytes of a content that a job answers, and of a range of one, which is base64: the platform
+# keeps no larger results.
+LARGEST = 20_000_000
+LARGEST_RANGE = 14_000_000
+# Bytes in one part of a content that is no text: as base64 fewer than a yield holds, and without
+# padding but at the end, so that the parts can be joined.
+PART = 600_000
+LLM_ENGINE = "llm_engine"
+
+FILES = "/v1/files"
+CONTENT = "/v1/files/{id}/content"
+
+
+class Range(BaseModel):
+    """The part of a content that a job asks for, in bytes."""
+
+    # Not strict: all values of a query string are texts.
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    offset: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=LARGEST_RANGE)] = LARGEST_RANGE
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> Self | None:
+        """Validate a query string; None: all of the content is asked for.
+
+        Raises:
+            InvalidInput: naming what is wrong.
+        """
+        if not cls.model_fields.keys() & query.keys():
+            return None
+        try:
+            return cls.model_validate(query)
+        except ValidationError as error:
+            raise invalid_fields(error) from None
+
+    def of(self, place: Path) -> bytes:
+        with place.open("rb") as opened:
+            opened.seek(self.offset)
+            return opened.read(self.limit)
+
+
+class Upload(Strict):
+    """What is said of a file that is uploaded, and its content if that is no form's file."""
+
+    purpose: Purpose = PURPOSE
+    filename: Annotated[Text, Field(min_length=1, max_length=255)] | None = None
+    expires_after: ExpiresAfter | None = None
+    content: Text | None = None
+    content_base64: Text | None = None
+    path: Text | None = None
+
+    @property
+    def expires_after_s(self) -> int | None:
+        return self.expires_after.seconds if self.expires_after else None
+
+    def received(self, files: Files, source: Iterable[bytes], id: str | None = None) -> StoredFile:
+        """Keep a content that came in parts; see ``Files.receive``."""
+        return files.receive(
+            source,
+            filename=self.filename or "upload",
+            purpose=self.purpose,
+            expires_after_s=self.expires_after_s,
+            id=id,
+        )
+
+
+async def create(asked: Asked) -> dict[str, Any]:
+    """Keep a file: its content as text or base64, or where it lies on the volume.
+
+    Raises:
+        RequestError: it is refused.
+    """
+    return (await asyncio.to_thread(_created, asked)).shown()
+
+
+async def listed(asked: Asked) -> dict[str, Any]:
+    """List files, a page at a time."""
+    listing = Listing.read(asked.job.query)
+    files = asked.resources.batches.files
+    page = await asyncio.to_thread(
+        files.list,
+        after=listing.after,
+        limit=listing.limit,
+        order=listing.order,
+        purpose=listing.purpose,
+    )
+    shown = page.shown()
+    return shown | {"files": [_for_llm_engine(file) for file in shown["data"]]}
+
+
+async def described(asked: Asked) -> dict[str, Any]:
+    """Describe a file.
+
+    Raises:
+        NoSuchObject: there is none.
+    """
+    return (
+        await asyncio.to_thread(asked.resources.batches.files.get, asked.parameters["id"])
+    ).shown()
+
+
+async def delete(asked: Asked) -> dict[str, Any]:
+    """Delete a file.
+
+    Raises:
+        NoSuchObject: there is none.
+        Conflict: a batch or a fine-tune uses it.
+    """
+    id = asked.parameters["id"]
+    await asyncio.to_thread(_delete, asked.resources, id)
+    return {"id": id, "object": "file", "deleted": True}
+
+
+async def content(asked: Asked) -> AsyncGenerator[Any, None]:
+    """Return the content of a file: text, or base64 where it is none, in parts below 1 MB.
+
+    With ``offset`` and ``limit``, bytes, in the query string it is base64 of that range.
+
+    Raises:
+        NoSuchObject: there is no such file.
+        AnswerTooLarge: its content is too large for a job.
+        InvalidInput: the range is none.
+    """
+    for part in await asyncio.to_thread(_contents, asked):
+        yield part
+
+
+def _created(asked: Asked) -> StoredFile:
+    upload = Upload.of_body(asked.body)
+    if len({"content", "content_base64", "path"} & upload.model_fields_set) != 1:
+        raise InvalidInput("content, content_base64 or path: exactly one of them", param="content")
+    files = asked.resources.batches.files
+    # A job that is tried again finds the file of its first attempt.
+    id = ids.derived(PREFIX, asked.request_id, upload.model_dump_json())
+    if upload.path is not None:
+        with of_field("path"):
+            return files.refer(
+                upload.path,
+                purpose=upload.purpose,
+                filename=upload.filename,
+                expires_after_s=upload.expires_after_s,
+                id=id,
+            )
+    return upload.received(files, [_bytes(upload)], id)
+
+
+def _bytes(upload: Upload) -> bytes:
+    try:
+        if upload.content_base64 is not None:
+            return base64.b64decode(upload.content_base64, validate=True)
+    except ValueError:
+        raise InvalidInput("content_base64: this is no base64", param="content_base64") from None
+    return (upload.content or "").encode()
+
+
+def _delete(resources: Resources, id: str) -> None:
+    batches, fine_tunes = resources.batches, resources.fine_tunes
+    in_use = batches.inputs_in_use() | fine_tunes.inputs_in_use()
+    batches.files.delete(id, in_use=in_use)
+
+
+def _contents(asked: Asked) -> list[Any]:
+    files = asked.resources.batches.files
+    file = files.get(asked.parameters["id"])
+    place = files.content(file)
+    if part := Range.read(asked.job.query):
+        with failures():
+            return _base64(part.of(place))
+    if file.bytes > LARGEST:
+        key = file.path or f"worker/files/{file.id}/content"
+        raise AnswerTooLarge(
+            f"The file has {file.bytes:,} bytes, and a job answers {LARGEST:,}: "
+            "ask for parts of it (offset, limit), or read it by the S3 API of the network volume, "
+            f"where its key is {key}."
+        )
+    found = place.read_bytes()
+    if asked.job.query.get("format") == LLM_ENGINE:
+        return [{"id": file.id, "content": _text(found)}]
+    try:
+        return [*_parts(found.decode())]
+    except UnicodeDecodeError:
+        return _base64(found)
+
+
+def _text(found: bytes) -> str:
+    """Return a content as LLM Engine's form has it: bytes that are no text as base64."""
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(found).decode()
+
+
+def _base64(found: bytes) -> list[Any]:
+    """Cut bytes into parts that a yield holds; of none there is one."""
+    starts = range(0, max(1, len(found)), PART)
+    return [
+        {"content_base64": base64.b64encode(found[start : start + PART]).decode()}
+        for start in starts
+    ]
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Cut a text into parts that a yield holds, between characters."""
+    if json_size(text) <= ROOM_BYTES:
+        yield text
+        return
+    middle = len(text) // 2
+    yield from _parts(text[:middle])
+    yield from _parts(text[middle:])
+
+
+def _for_llm_engine(file: dict[str, Any]) -> dict[str, Any]:
+    return {name: file[name] for name in ("id", "filename", "size")}

@@ -1,0 +1,1 @@
+"""What a request may hold before the engine has it."""

@@ -1,0 +1,240 @@
+"""Routes of the OpenAI path that the worker answers itself: models, health, metrics."""
+
+import json
+from typing import Any
+
+import pytest
+from prometheus_client import Counter, Gauge
+from prometheus_client.parser import text_string_to_metric_families
+from support.engine.scripted import CHAT, ScriptedEngine, failure, replying, yields_of
+
+from worker.dialects.table import ROUTES
+from worker.engine import Model
+from worker.settings import TELLING
+
+ALLOWED = {"ALLOW_UNLOAD_LORA_ADAPTER": "1"}
+UNLOAD = "/v1/unload_lora_adapter"
+
+
+def card(name: str, parent: str | None = None, root: str | None = None) -> dict[str, Any]:
+    return {"id": name, "object": "model", "parent": parent, "root": root or name, "owned_by": "v"}
+
+
+def listing(*cards: dict[str, Any]) -> Any:
+    return replying(json.dumps({"object": "list", "data": cards}))
+
+
+@pytest.fixture(autouse=True)
+def _listing(engine: ScriptedEngine) -> None:
+    engine.app = listing(card("demo"))
+
+
+@pytest.fixture
+def embedder(embedder: ScriptedEngine) -> ScriptedEngine:
+    embedder.app = listing(card("org/minilm"))
+    embedder.model = Model(("org/minilm", "e"), 512, "cpu", frozenset({"embed"}))
+    return embedder
+
+
+async def got(engine: ScriptedEngine, route: str, **environ: str) -> Any:
+    (answer,) = await yields_of(engine, {"openai_route": route}, **environ)
+    return answer
+
+
+async def refused(engine: ScriptedEngine, route: str, **environ: str) -> tuple[int, str]:
+    error = failure(await yields_of(engine, {"openai_route": route}, **environ))
+    return error["code"], error["message"]
+
+
+# Models:
+
+
+@pytest.mark.usefixtures("embedder")
+async def test_the_models_of_every_engine_are_listed(engine: ScriptedEngine) -> None:
+    cards = [card("demo"), card("org/minilm")]
+    assert await got(engine, "/v1/models") == {"object": "list", "data": cards}
+
+
+async def test_adapters_on_the_volume_are_listed_once_without_paths(engine: ScriptedEngine) -> None:
+    engine.app = listing(card("demo"), card("loaded", "demo", "/runpod-volume/loras/a"))
+    engine.adapters = ["loaded", "demo", "waiting"]
+    cards = [card("demo"), card("loaded", "demo"), card("waiting", "demo")]
+    assert (await got(engine, "/v1/models"))["data"] == cards
+    assert await got(engine, "/v1/models/waiting") == card("waiting", "demo")
+
+
+@pytest.mark.usefixtures("embedder")
+@pytest.mark.parametrize("route", ["/v1/models/org/minilm", "/models/org/minilm/", "models/demo"])
+async def test_a_models_name_may_have_slashes(engine: ScriptedEngine, route: str) -> None:
+    assert await got(engine, route) == card(route.strip("/").partition("models/")[2])
+
+
+async def test_an_adapter_that_fails_is_described_and_not_listed(engine: ScriptedEngine) -> None:
+    engine.broken_adapters = {"pirate": "rank 64"}
+    assert (await got(engine, "/v1/models/pirate"))["problem"] == "rank 64"
+    assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
+
+
+@pytest.mark.usefixtures("embedder")
+@pytest.mark.parametrize("name", ["minilm", "models/demo"])
+async def test_a_refusal_lists_the_served_models(engine: ScriptedEngine, name: str) -> None:
+    message = f"There is no model '{name}'; this worker serves demo, org/minilm."
+    assert await refused(engine, f"/v1/models/{name}") == (404, message)
+
+
+async def test_a_dead_engine_has_nothing(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
+    embedder.mark_dead()
+    assert (await got(engine, "/v1/models"))["data"] == [card("demo")]
+    assert await got(engine, "/v1/models/demo") == card("demo")
+    for name in ("org/minilm", "unknown"):  # either may be the dead engine's
+        assert (await refused(engine, f"/v1/models/{name}"))[0] == 503
+    engine.mark_dead()
+    assert (await refused(engine, "/v1/models"))[0] == 503
+
+
+# Adapters:
+
+
+def unloading(body: Any, route: str = UNLOAD) -> dict[str, Any]:
+    return {"route": route, "method": "POST", "body": body}
+
+
+async def test_an_adapter_is_forgotten_if_it_is_named_and_the_operator_allows_it(
+    engine: ScriptedEngine,
+) -> None:
+    engine.adapters = ["pirate", "poet"]
+    error = failure(await yields_of(engine, unloading({"lora_name": "pirate"})))
+    assert (error["code"], "ALLOW_UNLOAD_LORA_ADAPTER=1" in error["message"]) == (404, True)
+    for body in ({"lora_name": 5}, None):
+        error = failure(await yields_of(engine, unloading(body), **ALLOWED))
+        assert (error["code"], error["param"]) == (400, "lora_name")
+        assert error["message"] == "lora_name: the name of an adapter"
+    assert engine.adapters == ["pirate", "poet"]
+    payload = unloading({"lora_name": "pirate"}, "/unload_lora_adapter")
+    assert await yields_of(engine, payload, **ALLOWED) == [{"unloaded": "pirate"}]
+    assert engine.adapters == ["poet"]
+
+
+# Routes that are turned off:
+
+
+async def test_a_route_turned_off_is_as_if_not_there(engine: ScriptedEngine) -> None:
+    assert {*TELLING} <= {one.path for one in ROUTES}
+    for route in TELLING:
+        code, message = await refused(engine, route, DISABLED_ROUTES=",".join(TELLING))
+        assert code == 404
+    assert not any(f"GET {other}" in message for other in TELLING)
+    assert "GET /health" in message
+    # It is not described either.
+    paths = (await got(engine, "/openapi.json", DISABLED_ROUTES="/metrics, /chat"))["paths"]
+    assert "/health" in paths
+    assert not {"/metrics", "/chat"} & set(paths)
+
+
+# Health and status:
+
+
+async def test_health_has_every_engine(engine: ScriptedEngine, embedder: ScriptedEngine) -> None:
+    ready = {"demo": "ready", "org/minilm": "ready"}
+    assert await got(engine, "/health") == {"status": "ok", "models": ready}
+    embedder.mark_dead()
+    starting = ready | {"org/minilm": "starting"}
+    assert await got(engine, "/health") == {"status": "ok", "models": starting}
+    engine.mark_dead()
+    assert (await refused(engine, "/health"))[0] == 503
+
+
+async def test_the_status_has_the_keys_of_the_model_serving_api(engine: ScriptedEngine) -> None:
+    engine.model = Model(("demo", "d"), 1024, "cuda", frozenset({"generate"}), 0.2, 99)
+    local = {"RUNPOD_ENDPOINT_BASE_URL": "http://127.0.0.1:8000/v2", "RUNPOD_ENDPOINT_ID": "local"}
+    url = (await got(engine, "/chat", **local))["llm_serving_url"]
+    assert url == "http://127.0.0.1:8000/v2/local/openai/v1"
+    environ = {"RUNPOD_ENDPOINT_ID": "abc123", "SYSTEM_PROMPT": "Be brief."}
+    assert await got(engine, "/chat", **environ) == {
+        "status": "running",
+        "llm_serving_url": "https://api.runpod.ai/v2/abc123/openai/v1",
+        "model_name": "demo",
+        "max_new_tokens": 99,
+        "device": "cuda",
+        "do_sample": True,
+        "system_prompt": "Be brief.",
+    }
+
+
+async def test_the_status_has_values_for_what_is_not_set(engine: ScriptedEngine) -> None:
+    for temperature, samples in ((None, True), (0.0, False)):
+        engine.model = Model(("demo",), 1024, "cpu", frozenset({"generate"}), temperature)
+        status = await got(engine, "/v1/chat")
+        assert (status["do_sample"], status["max_new_tokens"]) == (samples, 1024)
+        assert (status["llm_serving_url"], status["system_prompt"]) == (None, None)
+    engine.mark_dead()
+    message = "You need to start the service first."
+    assert await got(engine, "/chat") == {"status": "not started", "message": message}
+
+
+# Metrics:
+
+
+async def test_the_metrics_of_the_process_and_of_both_engines_merge(
+    engine: ScriptedEngine, embedder: ScriptedEngine
+) -> None:
+    for owner, count in ((engine, 3), (embedder, 4)):
+        counter = Counter("vllm:asked", "Requests.", ["model"], registry=owner.metrics)
+        counter.labels(model=owner.model.names[0]).inc(count)
+    Gauge("vllm:alone", "Of one.", registry=embedder.metrics).set(1)
+    await got(engine, "/metrics")  # merging changes none of them
+    metrics = await got(engine, "/metrics")
+    families = list(text_string_to_metric_families(metrics))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names))
+    assert metrics.count("# TYPE vllm:asked_total counter") == 1
+    samples = [sample for family in families for sample in family.samples]
+    totals = {one.labels["model"]: one.value for one in samples if one.name == "vllm:asked_total"}
+    assert totals == {"demo": 3, "org/minilm": 4}
+    assert "vllm:alone 1.0" in metrics
+    assert any(name.startswith("process_") for name in names)
+
+
+# The document:
+
+
+def described(path: str, schema: str, title: str = "vLLM") -> dict[str, Any]:
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": "1"},
+        "paths": {path: {"post": {"summary": f"{title}'s"}}, "/sleep": {"post": {}}},
+        "components": {"schemas": {schema: {"type": "object"}}},
+    }
+
+
+async def test_the_document_describes_what_is_served_and_nothing_else(
+    engine: ScriptedEngine, embedder: ScriptedEngine
+) -> None:
+    engine.schema = described(CHAT, "Chat")
+    embedder.schema = described("/v1/embeddings", "Embed", "embedder")
+    document = await got(engine, "/openapi.json")
+    own = {route.template for route in ROUTES if route.own or route.generate}
+    paths = document.pop("paths")
+    assert set(paths) == own | {CHAT, "/v1/embeddings"}
+    assert paths[CHAT] == {"post": {"summary": "vLLM's"}}
+    assert paths["/v1/embeddings"] == {"post": {"summary": "embedder's"}}
+    assert document == {
+        "openapi": "3.1.0",
+        "info": {"title": "LLM worker", "version": "1"},
+        "components": {"schemas": {"Chat": {"type": "object"}, "Embed": {"type": "object"}}},
+    }
+
+
+async def test_the_workers_own_routes_are_described_in_a_line(engine: ScriptedEngine) -> None:
+    paths = (await got(engine, "/openapi.json"))["paths"]
+    summary = "Tell whether the model answers, and how each engine is."
+    success = {"200": {"description": "Successful Response"}}
+    assert paths["/health"] == {"get": {"summary": summary, "responses": success}}
+    assert list(paths[UNLOAD]) == ["post"]
+    # vLLM's words for a route win.
+    engine.schema = described("/v1/models", "Models")
+    found = (await got(engine, "/openapi.json"))["paths"]["/v1/models"]
+    assert found == {"post": {"summary": "vLLM's"}}
+    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    assert paths["/v1/models/{model}"]["get"]["parameters"] == [model]
+    assert all(line["summary"] for path in paths.values() for line in path.values())

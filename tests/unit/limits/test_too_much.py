@@ -1,0 +1,196 @@
+"""Small requests that would keep the engine, or its event loop, busy for long: refused at once."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.engine.answers import answered, refused
+from support.engine.scripted import ScriptedEngine, tokens, yields_of
+from support.engine.server import CHAT
+from support.engine.yields import failure
+
+from worker.errors import InvalidInput
+from worker.limits.tools import check_tools
+
+COMPLETIONS = "/v1/completions"
+TURN = {"role": "user", "content": "Hi"}
+LONG = "/a" * 10_000
+
+
+def raw(**params: Any) -> dict[str, Any]:
+    return {"prompt": "Hi", "sampling_params": params}
+
+
+def body(route: str = CHAT, **fields: Any) -> dict[str, Any]:
+    return {"openai_route": route, "openai_input": {"messages": [TURN], **fields}}
+
+
+# Structured outputs: what of each is too much is tested in structured.
+
+
+async def test_what_compiles_for_long_is_refused_on_both_paths() -> None:
+    structured = {"regex": "((a{0,100}){0,100}){0,100}"}
+    for job in (raw(structured_outputs=structured), body(structured_outputs=structured)):
+        error = await refused(job)
+        assert error["code"] == 400
+        assert "at most 2 counted repetitions inside each other" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        [{"guided_regex": "a"}, {"guided_regex": "a" * 10_001}],
+        [{"max_tokens": 5}, {"n": 256, "logprobs": 20}],
+    ],
+)
+async def test_an_item_of_a_list_with_too_much_fails_alone(params: list[dict[str, Any]]) -> None:
+    payload = {"prompts": ["a", "b"], "sampling_params": params}
+    ((right, wrong),) = [chunk["outputs"] for chunk in await answered(payload, *tokens("a"))]
+    assert "choices" in right
+    assert wrong["error"]["code"] == 400
+
+
+# Lists:
+
+
+async def test_a_long_list_is_refused_by_its_length() -> None:
+    error = await refused(body(messages=[{"role": "user", "content": [{}] * 2_049}]))
+    assert (error["code"], error["message"]) == (400, "messages: 2,049 items, at most 2,048")
+
+
+# Prompts, choices, tokens and log probabilities multiplied:
+
+
+@pytest.mark.parametrize(
+    ("params", "code"),
+    [
+        ({"n": 256, "logprobs": 20, "max_tokens": 60}, 400),
+        ({"n": 2, "best_of": 256, "logprobs": 20}, 400),
+        # The token itself counts, too: 64 times 17.
+        ({"n": 64, "logprobs": 16}, 400),
+        # It can't fit, or only if nearly all choices end early.
+        ({"logprobs": 20, "min_tokens": 1_200}, 413),
+        ({"n": 32, "logprobs": 20, "max_tokens": 1_000}, 413),
+        ({"n": 2, "logprobs": 20, "max_tokens": 5_000}, 413),
+    ],
+)
+async def test_too_many_log_probabilities_are_not_computed(params: Any, code: int) -> None:
+    in_chats = {**params, "logprobs": True, "top_logprobs": params["logprobs"]}
+    for job in (raw(**params), body(COMPLETIONS, prompt="Hi", **params), body(**in_chats)):
+        error = await refused(job)
+        assert (error["code"], error["param"]) == (code, "logprobs")
+    error = await refused(body(COMPLETIONS, prompt=["a"] * 129, n=8))
+    assert error["message"] == "n: 129 prompts times 8 is more than 1,024 choices"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        raw(n=256, max_tokens=60),
+        raw(n=256, logprobs=0, max_tokens=60),
+        raw(n=4, logprobs=5, max_tokens=4_096),
+        raw(logprobs=20, max_tokens=100_000),
+        # A stream has room for more.
+        {**raw(n=32, logprobs=20, max_tokens=1_000), "stream": True},
+        body(COMPLETIONS, prompt=["a"] * 1_024),
+        body(COMPLETIONS, prompt=["a"] * 128, n=8),
+        # One prompt, of many tokens; no log probabilities are asked for.
+        body(COMPLETIONS, prompt=[1] * 5_000, n=2),
+        body(n=2, logprobs=False, max_tokens=150_000),
+    ],
+)
+async def test_what_may_fit_is_computed(job: dict[str, Any]) -> None:
+    assert "error" not in (await answered(job, *tokens("a")))[-1]
+
+
+# Tools, names of functions and values for chat templates:
+
+
+def tool(name: Any = "f") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+
+
+CHARACTERS = "{} characters; 1 to 64 letters, digits and ._- are a name".format
+KEY = "a key is a name of at most 64 letters, digits and _"
+KWARGS = "chat_template_kwargs"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"tools": [tool()] * 129}, "tools", "129 of them, at most 128"),
+        *(
+            ({"tools": [tool(), tool(name)]}, "tools.1.function.name", CHARACTERS(size))
+            for name, size in ((LONG, "20,000"), ("a b", 3), ("a" * 65, 65), ("", 0))
+        ),
+        ({KWARGS: {f"a{number}": 1 for number in range(33)}}, KWARGS, "33 keys, at most 32"),
+        *(({KWARGS: {key: 1}}, KWARGS, KEY) for key in ("a" * 65, "a-b")),
+        *(
+            ({KWARGS: {key: 1}}, f"{KWARGS}.{key}", "not in a request: vLLM sets it itself")
+            for key in ("tokenizer", "model_config", "tokenize", "max_length", "strftime_now")
+        ),
+    ],
+)
+async def test_tools_and_values_of_templates_have_bounds_on_both_paths(
+    fields: dict[str, Any], param: str, message: str
+) -> None:
+    for job in ({"messages": [TURN], **fields}, body(**fields)):
+        error = await refused(job)
+        assert (error["code"], error["param"]) == (400, param)
+        assert error["message"] == f"{param}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("found_in", "param"),
+    [
+        ({"tools": [{"name": LONG}]}, "tools.0.name"),
+        ({"functions": [{"name": LONG}]}, "functions.0.name"),
+        ({"tool_choice": tool(LONG)}, "tool_choice.function.name"),
+        ({"tool_choice": {"type": "tool", "name": LONG}}, "tool_choice.name"),
+        ({"tool_choice": {"tools": [{"name": LONG}]}}, "tool_choice.tools.0.name"),
+        ({"function_call": {"name": LONG}}, "function_call.name"),
+        ({"input": [{"type": "function_call", "name": LONG}]}, "input.0.name"),
+        ({"messages": [{"tool_calls": [tool(LONG)]}]}, "messages.0.tool_calls.0.function.name"),
+        ({"messages": [{"function_call": {"name": LONG}}]}, "messages.0.function_call.name"),
+        (
+            {"messages": [{"content": [{"type": "tool_use", "name": LONG}]}]},
+            "messages.0.content.0.name",
+        ),
+    ],
+)
+def test_a_name_is_found_wherever_an_api_has_it(found_in: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidInput, match="20,000 characters") as caught:
+        check_tools(found_in)
+    assert caught.value.param == param
+
+
+def test_what_is_common_or_vllms_to_refuse_is_left_alone() -> None:
+    left_alone: list[dict[str, Any]] = [
+        {"tools": [tool("mcp.server-1_do")] * 128, "tool_choice": tool("größe")},
+        {"tools": [{"type": "web_search"}], "tool_choice": "auto"},
+        {"messages": [{"role": "user", "name": "Ada Lovelace, of London", "content": "Hi"}]},
+        {"chat_template_kwargs": {"enable_thinking": False, "custom_1": {"a-b": 1}}},
+        {"tools": 5, "messages": "Hi", "chat_template_kwargs": [], "input": [5], "tool_choice": 5},
+        {"tools": [tool(5)]},
+    ]
+    for fields in left_alone:
+        check_tools(fields)
+
+
+# What the endpoint must be set up for:
+
+
+async def test_arguments_for_plugins_are_for_the_operator_to_allow() -> None:
+    job = body(vllm_xargs={"its": "x", "mine": 1})
+    for allowed, wrong in (("", "its"), ("its", "mine")):
+        error = await refused(job, ALLOWED_XARGS=allowed)
+        assert (error["code"], error["param"]) == (400, f"vllm_xargs.{wrong}")
+    assert "error" not in (await answered(job, *tokens("a"), ALLOWED_XARGS="mine,its"))[-1]
+
+
+async def test_a_priority_is_heeded_or_refused() -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        error = failure(await yields_of(engine, body(priority=-5)))
+        assert (error["code"], error["param"]) == (400, "priority")
+        engine.model = replace(engine.model, by_priority=True)
+        assert "error" not in (await yields_of(engine, body(priority=-5)))[-1]
