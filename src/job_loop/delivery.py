@@ -34,8 +34,7 @@ class Delivery:
         self._record = record
         self._parts: list[bytes] = []
         self._size = 0
-        limit_s = _time_limit_s(job)
-        self._ends_at = None if limit_s is None else record.taken_at + limit_s
+        self._ends_at = None if record.limit_s is None else record.taken_at + record.limit_s
 
     async def chunk(self, value: Any) -> None:
         """Post a yield.
@@ -106,10 +105,3 @@ class Delivery:
                 raise last
             self._record.posts_retried += 1
             await asyncio.sleep(pause)
-
-
-def _time_limit_s(job: dict[str, Any]) -> float | None:
-    """Return the job's own time limit, if the platform has handed it over."""
-    policy = job.get("policy")
-    limit_ms = policy.get("executionTimeout") if isinstance(policy, dict) else None
-    return limit_ms / 1000 if isinstance(limit_ms, int | float) and limit_ms > 0 else None

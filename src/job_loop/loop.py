@@ -225,7 +225,7 @@ class JobLoop:
     # Answers out:
 
     async def _run_job(self, job: dict[str, Any]) -> None:
-        record = JobRecord(job["id"])
+        record = JobRecord.of(job)
         try:
             await self._answer(job, record)
         except asyncio.CancelledError:

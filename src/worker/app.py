@@ -78,6 +78,11 @@ class Worker:
         return not self._engines.base.dead
 
     @property
+    def full(self) -> bool:
+        """Whether a job that needs the engine would be refused."""
+        return len(self._in_engine) >= self._most_inside
+
+    @property
     def links(self) -> Links:
         """Signed addresses of files, for a server that answers them."""
         return self._resources.links
@@ -109,7 +114,7 @@ class Worker:
                 line in the log is written here.
         """
         writes = record is None
-        record = record or JobRecord(str(job.get("id", "")))
+        record = record or JobRecord.of(job)
         with self._counted(record, writes=writes):
             async with contextlib.aclosing(self._answered(job, record)) as yields:
                 async for chunk in yields:
@@ -143,7 +148,8 @@ class Worker:
             with defects_hidden(request_id):
                 parsed = await self._parsed(job.get("input"))
                 record.route, record.streamed = dialects.described(parsed)
-                reply = dialects.answer(parsed, request_id, self._resources, self._time(job))
+                seconds = record.limit_s or self._seconds
+                reply = dialects.answer(parsed, request_id, self._resources, seconds)
                 error_keys, record.usage = reply.error_keys, reply.usage
                 async with (
                     reporting(job, reply.progress, self._report),
@@ -159,14 +165,6 @@ class Worker:
             if render_error:
                 yield render_error(body)
             yield _failure(body)
-
-    def _time(self, job: dict[str, Any]) -> float:
-        """Return the seconds that the platform gives a job."""
-        policy = job.get("policy")
-        milliseconds = policy.get("executionTimeout") if isinstance(policy, dict) else None
-        if isinstance(milliseconds, int | float) and milliseconds > 0 and milliseconds is not True:
-            return milliseconds / 1000
-        return self._seconds
 
     async def _parsed(self, payload: Any) -> AnyJob:
         """Validate an input: a list, which may take half a second, while others are answered.
@@ -236,7 +234,7 @@ class Worker:
             self._streams.discard(stream)
             self._in_engine.discard(stream)
 
-        if not reply.by_worker and len(self._in_engine) >= self._most_inside:
+        if not reply.by_worker and self.full:
             raise EngineBusy
         stream = Stream(source, self._engines.base.loop)
         self._streams.add(stream)

@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class JobRecord:
     Args:
         id: the job's.
         taken_at: when this worker had the job.
+        limit_s: the seconds that the platform gives the job; None if the job does not say so.
         route: "/v1/chat/completions", "raw", "list".
         status: of the answer, as an HTTP status; 499 if the job was cancelled.
         usage: of the answer, which updates it.
@@ -48,6 +50,7 @@ class JobRecord:
 
     id: str
     taken_at: float = field(default_factory=time.monotonic)
+    limit_s: float | None = None
     route: str = "none"
     status: int = 200
     usage: Usage = field(default_factory=Usage)
@@ -56,6 +59,16 @@ class JobRecord:
     streamed: bool = False
     chunks: int = 0
     posts_retried: int = 0
+
+    @classmethod
+    def of(cls, job: dict[str, Any]) -> Self:
+        """Return the record of a job as the platform handed it over."""
+        policy = job.get("policy")
+        limit_ms = policy.get("executionTimeout") if isinstance(policy, dict) else None
+        record = cls(str(job.get("id", "")))
+        if isinstance(limit_ms, int | float) and limit_ms > 0 and limit_ms is not True:
+            record.limit_s = limit_ms / 1000
+        return record
 
     def write(self) -> None:
         """Log the line, now that the job has ended."""

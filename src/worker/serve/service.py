@@ -5,7 +5,7 @@ import contextlib
 import json
 import math
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from pydantic import SecretStr
@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 
 from worker.app import Worker
 from worker.batches.store import Batches
-from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import EngineBusy, EngineDead, Unauthorized, WorkerError, WrongMethod
 from worker.errors import defects_hidden as as_internal_error
@@ -48,9 +47,6 @@ class Service:
         self._engines = engines
         self._key = settings.serve_api_key
         self._bodies = Bodies(round(settings.max_input_mb * 1_000_000), settings.serve_timeout_s)
-        slots = engines.base.slots
-        self._most_inside = most_inside(jobs_at_once(settings.max_concurrency, slots), slots)
-        self._inside = 0
         # A limit of yields, and decoded events, are for the platform's queue only.
         as_text = settings.model_copy(update={"raw_openai_output": True})
         batches = Batches.of(settings)
@@ -72,8 +68,10 @@ class Service:
             if route := self._transfers.take(request):
                 await self._transfer(request, route, request_id, send)
                 return
-            with self._counted(request):
-                await self._respond(request, request_id, send)
+            # Before its body is read, which may take as long as an answer.
+            if request.method in WRITING and self._worker.full:
+                raise EngineBusy
+            await self._respond(request, request_id, send)
         except ClientDisconnect:
             return
         except WorkerError as error:
@@ -104,22 +102,6 @@ class Service:
         # A link to a file works without it.
         path, query = request.scope["path"], request.query_params
         return request.method in READING and self._worker.links.right(path, query)
-
-    @contextlib.contextmanager
-    def _counted(self, request: Request) -> Iterator[None]:
-        """Count a request that may need the engine, from before its body is read.
-
-        Raises:
-            EngineBusy: the worker has as many as it can hold.
-        """
-        counts = int(request.method in WRITING)
-        if self._inside + counts > self._most_inside:
-            raise EngineBusy
-        self._inside += counts
-        try:
-            yield
-        finally:
-            self._inside -= counts
 
     async def _transfer(self, request: Request, route: Route, request_id: str, send: Send) -> None:
         """Answer a request that is no job, but has a line in the log as one.

@@ -102,22 +102,36 @@ async def test_a_client_that_does_not_read_its_stream_in_time_is_given_up(
     assert engine.generating == []
 
 
-async def test_bodies_count_as_requests_before_they_are_whole(engine: ScriptedEngine) -> None:
+async def test_a_full_worker_refuses_a_request_before_its_body_is_read(
+    engine: ScriptedEngine,
+) -> None:
     engine.slots = 1
+    engine.script = (*tokens("a", finish=None), HANG)
     async with serving(engine, MAX_CONCURRENCY="2") as port:
-        waiting = [await port.connect() for _ in range(2)]
-        for client in waiting:
-            client.send(request(length=1000, headers="expect: 100-continue\r\n"))
-            assert b"100 Continue" in await client.head()
-        refused = await port.ask(request(BODY, headers=CLOSE))
+        running = [await port.connect() for _ in range(2)]
+        for client in running:
+            client.send(request(STREAM))
+            await client.head()
+        refused = await port.ask(request(length=1000, headers=CLOSE))
         assert refused.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in refused
         assert b'"retryable":true' in refused
         # What the worker answers by itself is answered.
         health = await port.ask(request(path="/health", method="GET", headers=CLOSE))
         assert health.startswith(b"HTTP/1.1 200")
-        waiting[0].writer.close()
+        engine.script = (*tokens("a"),)
+        running[0].writer.close()
         assert await until_answered(port)
+
+
+async def test_a_body_that_is_not_whole_takes_no_ones_place(engine: ScriptedEngine) -> None:
+    engine.slots = 1
+    engine.script = (*tokens("a"),)
+    async with serving(engine, MAX_CONCURRENCY="2") as port:
+        for client in [await port.connect() for _ in range(2)]:
+            client.send(request(length=1000, headers="expect: 100-continue\r\n"))
+            assert b"100 Continue" in await client.head()
+        assert (await port.ask(WHOLE)).startswith(b"HTTP/1.1 200")
 
 
 async def until_answered(port: Port, sent: bytes = WHOLE) -> bool:
