@@ -236,18 +236,18 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@$(BIN)/python benchmarks/offline.py --only demo
 	@$(BIN)/python benchmarks/offline.py --only large
 	@$(BIN)/python benchmarks/overhead.py
-	@PYTHONPATH=src:tests $(BIN)/python benchmarks/linear.py
+	@PYTHONPATH=src:tests $(BIN)/python benchmarks/in_process/linear.py
 	@$(BIN)/python benchmarks/download.py
 	@$(BIN)/python benchmarks/batch.py throughput
 	@$(BIN)/python benchmarks/batch.py memory
 	@$(BIN)/python benchmarks/batch.py kill
 	@$(BIN)/python benchmarks/batch.py callers
-	@PYTHONPATH=src $(BIN)/python benchmarks/check_rows.py
+	@PYTHONPATH=src $(BIN)/python benchmarks/in_process/check_rows.py
 	@$(BIN)/python benchmarks/volume_transfer.py
 
 bench-plots: $(PLOTTER) ## Draw docs/plots, and print the table, of what make bench wrote (FIGURES="a.json b.json"; .bench, 40 MB)
 	@$(BIN)/python benchmarks/compare.py --read $(FIGURES)
-	@.bench/bin/python benchmarks/plots.py $(FIGURES)
+	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py $(FIGURES)
 
 pictures: $(INSTALLED) demo ## Draw docs/plots/doctor.svg and endpoint.svg, the README's pictures of two commands
 	@$(BIN)/python builder/pictures.py docs/plots
@@ -293,9 +293,9 @@ $(MUTANTS): $(INSTALLED) tests/mutants/requirements.txt
 	@echo "==> Making .mutants"
 	@$(call environment,-r tests/mutants/requirements.txt)
 
-$(PLOTTER): $(INSTALLED) benchmarks/requirements.txt
+$(PLOTTER): $(INSTALLED) builder/plots-requirements.txt
 	@echo "==> Making .bench"
-	@$(call environment,-r benchmarks/requirements.txt)
+	@$(call environment,-r builder/plots-requirements.txt)
 
 $(SBOM_TOOL): $(INSTALLED) builder/release/requirements.txt
 	@echo "==> Making .release"
@@ -309,8 +309,8 @@ $(SITE_TOOL): builder/site-requirements.txt
 	@.site/bin/python $(PIP) install --no-deps --quiet -r builder/site-requirements.txt
 	@touch $@
 
-$(RANDOM_MODEL)/config.json: $(INSTALLED) benchmarks/random_model.py
-	@$(BIN)/python benchmarks/random_model.py $(RANDOM_MODEL)
+$(RANDOM_MODEL)/config.json: $(INSTALLED) builder/random_model.py
+	@$(BIN)/python builder/random_model.py $(RANDOM_MODEL)
 
 $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
 	@echo "==> Making $(@D)"

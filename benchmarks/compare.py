@@ -12,8 +12,8 @@ rounds, and their ratios, count; the figures of one machine say nothing of anoth
 After the loads of the table a round has a sweep from one caller to 128, and one longer stream,
 whose tokens' arrivals are kept; the worker also streams with its POSTs delayed. `--others` runs
 other benchmarks of this folder once, for the rows that they measure. The table is Markdown;
-`--read` prints it again, of the files of one or of several runs taken together, and `plots.py`
-draws them.
+`--read` prints it again, of the files of one or of several runs taken together, and
+`builder/plots.py` draws them.
 """
 
 import argparse

@@ -18,7 +18,8 @@ from typing import Any
 
 from support import ROOT
 
-from chaos import batches, cancel, deaths, faults, fine_tunes, freeze, kills, sigterm
+from chaos import cancel, deaths, faults, freeze, kills, sigterm
+from chaos.long_work import batches, fine_tunes
 from chaos.report import Report, machine, print_line
 from chaos.watch import WorkerExited
 

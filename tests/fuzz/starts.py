@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 from support.processes import commands
 from support.processes.commands import SCRIPT, WORKER
-from support.processes.side_by_side import side_by_side
+from support.side_by_side import side_by_side
 
 from fuzz.attacks import print_line
 

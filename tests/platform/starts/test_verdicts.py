@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.processes.commands import HANDLER, HOME, Ran, run
-from support.processes.side_by_side import side_by_side
+from support.side_by_side import side_by_side
 from support.tables.starts import PAIRS, Pair, environ, places
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from support.engine.scripted import settings
 from support.processes.commands import SCRIPT, WORKER
 from support.processes.http_worker import Served
 
-from chaos.crew import Crew, crew
+from chaos.long_work.crew import Crew, crew
 from chaos.report import Report
 from emulator import Job
 from worker.fine_tunes.attempt import durable_step

@@ -1,6 +1,6 @@
 """Makes a second model: tiny, random, and not like the demo model in what a loop could be tuned to.
 
-    python benchmarks/random_model.py .models/random
+    python builder/random_model.py .models/random
 
 Another architecture (Qwen3, one layer, half as wide), so that the engine's core weighs even less;
 random weights, so that its answers are noise; another kind of tokenizer (BPE on characters with

@@ -1,6 +1,6 @@
 """Draws what `compare.py` kept: throughput and first tokens, one stream, and the start.
 
-    .bench/bin/python benchmarks/plots.py FILE [FILE ...] --output docs/plots
+    PYTHONPATH=benchmarks .bench/bin/python builder/plots.py FILE [FILE ...] --output docs/plots
 
 Files of several runs are taken together. The pictures have a white background of their own, so
 that they can be read on light and on dark pages.

@@ -1,6 +1,6 @@
 """Shows that a token costs the same in a long answer, and a megabyte the same in a large input.
 
-    PYTHONPATH=src:tests python benchmarks/linear.py
+    PYTHONPATH=src:tests python benchmarks/in_process/linear.py
 
 An engine that answers from a script takes no time, so what is measured is `Worker.handle`: this
 process's CPU, the least of three times.

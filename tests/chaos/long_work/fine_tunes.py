@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 
-from chaos.crew import add_takeovers, empty
+from chaos.long_work.crew import add_takeovers, empty
+from chaos.long_work.tuning import Numbers, Tuning, lives, moments, own_memory, tuning
 from chaos.report import Report
-from chaos.tuning import Numbers, Tuning, lives, moments, own_memory, tuning
 from worker.errors import Conflict
 from worker.fine_tunes.state import FineTune
 from worker.trainer.spec import CHECKPOINTS

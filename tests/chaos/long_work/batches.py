@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from support.processes.background import HUNG_S
 
-from chaos.crew import add_takeovers, empty
-from chaos.lane import Lane, lane
+from chaos.long_work.crew import add_takeovers, empty
+from chaos.long_work.lane import Lane, lane
 from chaos.report import Report, percentile
 from emulator.faults import Action, Call, Fault
 from emulator.payload import Policy

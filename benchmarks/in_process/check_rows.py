@@ -1,6 +1,6 @@
 """How long the check of 100,000 rows takes, and how much memory.
 
-    PYTHONPATH=src .venv/bin/python benchmarks/check_rows.py [ROWS]
+    PYTHONPATH=src .venv/bin/python benchmarks/in_process/check_rows.py [ROWS]
 
 The rows are prompts in CSV and conversations in JSONL; the model is the demo model.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from worker.trainer.check import check
 from worker.trainer.spec import Data, Spec
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".models" / "demo"
 ROWS = 100_000
 WORDS = (ROOT / "README.md").read_text().split()

@@ -17,7 +17,7 @@ from support.engine.scripted import CHAT, settings
 from support.processes.background import Background
 from support.processes.commands import HOME, SCRIPT, WORKER
 
-from chaos.crew import Crew, crew
+from chaos.long_work.crew import Crew, crew
 from chaos.report import Report
 from emulator import Job
 from worker.batches.parts import finished, text_of

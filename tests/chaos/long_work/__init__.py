@@ -1,0 +1,1 @@
+"""Scenarios of long work: batches and fine-tunes whose workers are killed."""
