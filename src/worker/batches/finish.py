@@ -11,10 +11,8 @@ import msgspec
 
 from worker.batches.endings import End, Ending, Failed, Result, counted, mistake
 from worker.batches.lines import Plan, WrongLineError, lines, request_in
-from worker.batches.llm_engine import rendering
-from worker.batches.llm_engine.places import Output
 from worker.batches.parts import Finished, finished, text_of
-from worker.batches.request import Kept
+from worker.batches.request import Kept, Output
 from worker.batches.state import FAILED, RESULT, Batch
 from worker.batches.store import Batches
 from worker.errors import NoSuchObject, RequestError, WorkerError
@@ -50,11 +48,11 @@ def finish(batches: Batches, batch: Batch, status: End) -> Result:
         found = finished(batch.parts, ending.cut, texts=True)
     result = counted(found.values(), plan.total if plan else 0)
     result.status, result.at = ending.status, ending.at
-    output = output_of(batches, batch.request)
+    output = batches.output_of(batch.request)
     if plan is not None:
         result.output_file_id, result.error_file_id = _files(batches, batch, plan, found, ending)
         if output is not None:
-            _write_array(output, batch.request, plan, found, result)
+            _write_output(output, plan, found, result)
     elif output is not None:
         output.release()
     batch.write(RESULT, result)
@@ -68,15 +66,8 @@ def fail(batches: Batches, batch: Batch, mistakes: list[dict[str, Any]]) -> None
         VolumeError: it can't be written.
     """
     batch.write(FAILED, Failed(failed_at=int(time.time()), mistakes=mistakes))
-    if output := output_of(batches, batch.request):
+    if output := batches.output_of(batch.request):
         output.release()
-
-
-def output_of(batches: Batches, request: Kept) -> Output | None:
-    """Return the file that the request names for its output; None: OpenAI's form has none."""
-    if request.form == "openai":
-        return None
-    return Output(request.extra["output_data_path"], batches.files, request.id)
 
 
 def settle(batches: Batches, batch: Batch) -> None:
@@ -125,25 +116,20 @@ def _files(
         return output.id, errors.id
 
 
-def _write_array(
-    output: Output, request: Kept, plan: Plan, found: dict[int, Finished], result: Result
-) -> None:
-    """Write the output of a batch of LLM Engine's: each of its lines is in the place of its number.
+def _write_output(output: Output, plan: Plan, found: dict[int, Finished], result: Result) -> None:
+    """Write what a batch writes beside its files of results.
 
     Where it can't be written, since somebody has changed the volume, the result says so: the
     answers are in the output file, too.
     """
-    item = rendering.v1 if request.form == "llm_engine_v1" else rendering.v2
     with failures(), _Texts() as texts:
 
-        def parts() -> Iterator[bytes]:
-            numbers = range(1, plan.total + 1)
-            yield from rendering.array(
-                (texts.of(found[number]) if number in found else None for number in numbers), item
-            )
+        def results() -> Iterator[bytes | None]:
+            for number in range(1, plan.total + 1):
+                yield texts.of(found[number]) if number in found else None
 
         try:
-            output.write(parts)
+            output.write(results)
         except RequestError as error:
             result.status, result.mistake = "failed", mistake("no_output", error.message)
 

@@ -3,9 +3,9 @@
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from worker.batches.endings import (
     INPUT_CHANGED,
@@ -27,6 +27,34 @@ from worker.volume.record import Moment, Record
 PLAN, FAILED = "plan.json", "failed.json"
 CANCEL, FINALIZING, RESULT = "cancel.json", "finalizing.json", "result.json"
 PARTS, DONE = "parts", "done"
+
+
+Status = Literal["validating", "in_progress", "finalizing", "cancelling"] | End
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A batch at one moment. Times are seconds since 1970, or None for what has not happened.
+
+    Args:
+        request: what was asked.
+        status: how far it is, or how it ended.
+        counts: what is durable; its files, once it has ended.
+        planned_at: when its input had been checked.
+        cancelled_at: when somebody cancelled it.
+        ending_at: when its end was decided.
+        ended_at: when it had ended.
+        mistakes: why it failed.
+    """
+
+    request: Kept
+    status: Status
+    counts: Result
+    planned_at: int | None
+    cancelled_at: int | None
+    ending_at: int | None
+    ended_at: int | None
+    mistakes: list[dict[str, Any]]
 
 
 class Batch(Record):
@@ -115,7 +143,7 @@ class Batch(Record):
         """
         request = self.request
         if self.ended():
-            status = self.shown()["status"]
+            status = self.snapshot().status
             raise Conflict(f"The batch {request.id!r} is {status}, and can't be cancelled.")
         self.write(CANCEL, Moment(at=_now()))
 
@@ -132,76 +160,48 @@ class Batch(Record):
             return self.counts()
         return counted(lines, plan.total if plan else 0)
 
-    def shown(self) -> dict[str, Any]:
-        """Return OpenAI's Batch object.
+    def snapshot(self) -> Snapshot:
+        """Return how far it is.
 
         Raises:
             NoSuchObject: there is none, or it has just been removed.
         """
-        plan, cancel, finalizing = self.plan, self.read(CANCEL, Moment), self.ending
+        plan, cancel, ending = self.plan, self.read(CANCEL, Moment), self.ending
         failed, result = self.read(FAILED, Failed), self.result
         counts = result or self.counts()
-        status = self._status(failed, result, cancel, finalizing)
-        # Last: it is the first that goes when a batch is removed.
-        request = self.request
+        mistakes = failed.mistakes if failed else []
         if result and result.status == "failed":
-            failed = Failed(failed_at=result.at, mistakes=[result.mistake or INPUT_CHANGED])
-        at = {result.status: result.at} if result else {}
-        return {
-            "id": self.id,
-            "object": "batch",
-            "endpoint": request.endpoint,
-            "errors": failed and {"object": "list", "data": failed.mistakes},
-            "input_file_id": request.input_file_id,
-            "completion_window": request.completion_window,
-            "status": status,
-            "output_file_id": result and result.output_file_id,
-            "error_file_id": result and result.error_file_id,
-            "created_at": request.created_at,
-            "in_progress_at": plan and plan.made_at,
-            "expires_at": request.expires_at,
-            "finalizing_at": finalizing and finalizing.at,
-            "completed_at": at.get("completed"),
-            "failed_at": failed and failed.failed_at,
-            "expired_at": at.get("expired"),
-            "cancelling_at": cancel and cancel.at,
-            "cancelled_at": at.get("cancelled"),
-            "request_counts": {
-                "total": counts.total,
-                "completed": counts.completed,
-                "failed": counts.failed,
-            },
-            "usage": _usage(counts),
-            "metadata": request.metadata,
-        }
+            mistakes = [result.mistake or INPUT_CHANGED]
+        ended_at = failed.failed_at if failed else None
+        return Snapshot(
+            status=self._status(plan, failed, result, cancel, ending),
+            counts=counts,
+            planned_at=plan.made_at if plan else None,
+            cancelled_at=cancel.at if cancel else None,
+            ending_at=ending.at if ending else None,
+            ended_at=result.at if result else ended_at,
+            mistakes=mistakes,
+            # Last: it is the first that goes when a batch is removed.
+            request=self.request,
+        )
 
+    @staticmethod
     def _status(
-        self,
+        plan: Plan | None,
         failed: Failed | None,
         result: Result | None,
         cancel: Moment | None,
-        finalizing: Ending | None,
-    ) -> str:
+        ending: Ending | None,
+    ) -> Status:
         if result:
             return result.status
         if failed:
             return "failed"
-        if finalizing:
-            return "cancelling" if finalizing.status == "cancelled" else "finalizing"
+        if ending:
+            return "cancelling" if ending.status == "cancelled" else "finalizing"
         if cancel:
             return "cancelling"
-        return "in_progress" if self.has(PLAN) else "validating"
-
-
-def _usage(counts: Result) -> Mapping[str, Any]:
-    prompt, output = counts.prompt_tokens, counts.output_tokens
-    return {
-        "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": output,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": prompt + output,
-    }
+        return "in_progress" if plan else "validating"
 
 
 def _now() -> int:

@@ -1,11 +1,13 @@
 """All batches of a volume: created, found, listed, removed long after their end."""
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 from worker.batches.lines import Limits
-from worker.batches.request import Kept
+from worker.batches.request import Kept, MakeOutput, Output
 from worker.batches.state import Batch
 from worker.errors import InvalidInput, NoSuchObject
 from worker.files import Files
@@ -25,23 +27,34 @@ class Batches(Records[Batch, Kept]):
         files: their inputs and outputs.
         limits: of an input.
         retention_days: after which a batch that has expired is removed; 0 keeps it.
+        outputs: what batches can write beside their files of results, by the names in requests.
     """
 
     prefix: ClassVar[str] = PREFIX
     folder: ClassVar[str] = "batches"
     param: ClassVar[str] = "batch_id"
 
-    def __init__(self, volume: Volume, files: Files, limits: Limits, retention_days: float) -> None:
+    def __init__(
+        self,
+        volume: Volume,
+        files: Files,
+        limits: Limits,
+        retention_days: float,
+        outputs: Mapping[str, MakeOutput],
+    ) -> None:
         super().__init__(volume, retention_days)
         self.files = files
         self.limits = limits
+        self._outputs = outputs
 
     @classmethod
-    def of(cls, settings: Settings) -> "Batches":
+    def of(
+        cls, settings: Settings, outputs: Mapping[str, MakeOutput] = MappingProxyType({})
+    ) -> "Batches":
         longest = round(settings.max_input_mb * 1_000_000)
         limits = Limits(settings.batch_max_requests, longest, settings.max_input_values)
         files = Files.of(settings)
-        return cls(Volume.of(settings), files, limits, settings.files_retention_days)
+        return cls(Volume.of(settings), files, limits, settings.files_retention_days, outputs)
 
     def at(self, directory: Path) -> Batch:
         return Batch(directory)
@@ -57,6 +70,10 @@ class Batches(Records[Batch, Kept]):
             file = self.files.get(asked.input_file_id)
             if file.purpose != "batch":
                 raise InvalidInput(f"the file has the purpose {file.purpose!r}, not 'batch'")
+
+    def output_of(self, asked: Kept) -> Output | None:
+        """Return what a batch writes beside its files of results; None: nothing."""
+        return None if asked.output is None else self._outputs[asked.output](asked, self.files)
 
     def inputs_in_use(self) -> set[str]:
         """Return the ids of the files that batches still read."""

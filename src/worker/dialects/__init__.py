@@ -3,6 +3,7 @@
 from typing import Any
 
 from worker.dialects import batch_jobs, fine_tune_jobs, table
+from worker.dialects.llm_engine import batch_output
 from worker.dialects.llm_engine.completions import LLMEngineForm
 from worker.dialects.raw import RawForm
 from worker.job import AnyJob, BatchJob, FineTuneJob, ListJob, OpenAIJob, RawJob
@@ -13,6 +14,8 @@ from worker.routes.answer import Answer
 from worker.routes.generation import MakeForm
 from worker.routes.resources import Resources
 
+# What batches can write beside their files of results.
+OUTPUTS = batch_output.OUTPUTS
 # The forms of raw answers, by the key ``format`` of the input.
 FORMS: dict[str, MakeForm] = {"raw": RawForm, "llm_engine": LLMEngineForm}
 

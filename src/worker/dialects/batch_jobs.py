@@ -13,12 +13,13 @@ from worker.batches.state import Batch
 from worker.batches.store import PREFIX
 from worker.chunking import Piece
 from worker.dialects import table
-from worker.dialects.openai.batches import check_endpoint
+from worker.dialects.openai import objects
 from worker.errors import NoEngine
 from worker.job import BatchJob, Budget
 from worker.job.openai import BatchLine
 from worker.record import Usage
 from worker.routes.answer import Answer
+from worker.routes.long_work import check_endpoint
 from worker.routes.resources import Resources
 from worker.validation import of_field
 from worker.volume import ids
@@ -53,7 +54,7 @@ def answer(job: BatchJob, request_id: str, resources: Resources, seconds: float)
         await resources.begin(batch.work, others)
         runner = Runner(resources.batches, batch, _ask(resources), resources.window, progress)
         ended = await runner.run(spec.max_runtime_sec or seconds)
-        found = {"batch": await asyncio.to_thread(batch.shown)}
+        found = {"batch": await asyncio.to_thread(objects.batch, batch)}
         if not ended:
             found |= await resources.begin(batch.work)
         counts = found["batch"]["usage"]

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from worker.chunking import Piece
+from worker.dialects.openai import objects
 from worker.fine_tunes.attempt import Progress
 from worker.fine_tunes.creation import Creator
-from worker.fine_tunes.faces import openai
 from worker.fine_tunes.given import check_base
 from worker.fine_tunes.runner import Runner
 from worker.fine_tunes.state import FineTune
@@ -41,7 +41,7 @@ def answer(job: FineTuneJob, request_id: str, resources: Resources, seconds: flo
         runner = Runner(fine_tune, workshop, progress)
         most = job.fine_tune.max_runtime_sec or seconds
         how = await runner.run(most - (time.monotonic() - began))
-        found = {"fine_tune": await asyncio.to_thread(openai.job, fine_tune)}
+        found = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}
         if how == "left":
             found |= await resources.begin(fine_tune.work)
         yield Piece(found, weight=1, size=0)

@@ -1,7 +1,7 @@
 """What is known of a file besides its content."""
 
 import time
-from typing import Any, Literal
+from typing import Literal
 
 from worker.validation import Strict
 
@@ -35,17 +35,3 @@ class StoredFile(Strict):
     @property
     def expired(self) -> bool:
         return self.expires_at is not None and self.expires_at <= time.time()
-
-    def shown(self) -> dict[str, Any]:
-        """Return OpenAI's object, with the size under LLM Engine's name, too."""
-        return {
-            "id": self.id,
-            "object": "file",
-            "bytes": self.bytes,
-            "size": self.bytes,
-            "created_at": self.created_at,
-            "expires_at": self.expires_at,
-            "filename": self.filename,
-            "purpose": self.purpose,
-            "status": "processed",
-        }

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -55,19 +55,6 @@ class Told:
     message: str
     step: int
     metrics: dict[str, float]
-
-    def shown(self) -> dict[str, Any]:
-        """Return OpenAI's object."""
-        found = renamed(self.metrics)
-        return {
-            "id": self.id,
-            "object": "fine_tuning.job.event",
-            "created_at": self.created_at,
-            "level": self.level,
-            "message": _sentence(self.step, found) or self.message,
-            "type": "metrics" if self.metrics else "message",
-            "data": {"step": self.step, **found} if self.metrics else {},
-        }
 
 
 # OpenAI's names of metrics. All validation rows are looked at, every time; transformers' last line
@@ -158,10 +145,3 @@ def _ended(result: Result) -> _Line:
     if result.status == "succeeded":
         message = f"Succeeded: the adapter is called by its name, {result.adapter}"
     return _Line(at=result.at, message=message, step=result.steps)
-
-
-def _sentence(step: int, metrics: dict[str, float]) -> str | None:
-    """Return what OpenAI's API says of a step's losses; None: there are none."""
-    names = {"train_loss": "training loss", "valid_loss": "validation loss"}
-    losses = [f"{text}={metrics[name]:.4g}" for name, text in names.items() if name in metrics]
-    return f"Step {step}: {', '.join(losses)}" if losses else None

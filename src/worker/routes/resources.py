@@ -1,11 +1,13 @@
 """What routes answer with: the engines, the settings, and how long work is started."""
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
+from worker.batches.request import MakeOutput
 from worker.batches.store import Batches
 from worker.batches.window import Window
 from worker.concurrency import jobs_at_once
@@ -66,6 +68,7 @@ class Resources:
         settings: Settings,
         others: Callable[[], int] = lambda: 0,
         start: Start | None = None,
+        outputs: Mapping[str, MakeOutput] = MappingProxyType({}),
     ) -> "Resources":
         """Return what a worker has.
 
@@ -74,13 +77,14 @@ class Resources:
             settings: the worker's.
             others: returns how many requests that belong to no batch are in the engine.
             start: as above.
+            outputs: see ``Batches``.
         """
         lines = jobs_at_once(settings.batch_concurrency, engines.base.slots)
         links = Links(Volume.of(settings))
         return cls(
             engines=engines,
             settings=settings,
-            batches=Batches.of(settings),
+            batches=Batches.of(settings, outputs),
             fine_tunes=FineTunes.of(settings),
             window=Window(lines, others),
             links=links,

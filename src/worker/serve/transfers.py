@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from worker.dialects.llm_engine.models import BASE_URL, DOWNLOAD, FILE
+from worker.dialects.openai import objects
 from worker.dialects.openai.files import CONTENT, FILES, LLM_ENGINE, Upload
 from worker.dialects.table import find
 from worker.errors import InvalidInput, NoSuchObject, VolumeError
@@ -83,7 +84,7 @@ class Transfers:
             stored = await asyncio.to_thread(upload.received, self._files, source)
         finally:
             await form.close()
-        return stored.shown()
+        return objects.file(stored)
 
     async def _read(self, request: Request) -> FormData:
         """Read a form; the file in it is on the disk if it is large."""

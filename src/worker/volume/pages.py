@@ -15,7 +15,7 @@ Order = Literal["asc", "desc"]
 
 
 class Listed(Protocol):
-    """An object of the OpenAI API that lists have."""
+    """An object that lists have."""
 
     @property
     def id(self) -> str: ...
@@ -23,9 +23,6 @@ class Listed(Protocol):
     @property
     def created_at(self) -> int:
         """Seconds since 1970."""
-
-    def shown(self) -> dict[str, Any]:
-        """Return it as callers see it."""
 
 
 T = TypeVar("T", bound=Listed)
@@ -37,18 +34,6 @@ class Page(Generic[T]):
 
     data: tuple[T, ...]
     has_more: bool
-
-    def shown(self) -> dict[str, Any]:
-        """Return it as callers see it, in OpenAI's shape."""
-        data = fitting(found.shown() for found in self.data)
-        ids = [found.id for found in self.data[: len(data)]]
-        return {
-            "object": "list",
-            "data": data,
-            "first_id": ids[0] if ids else None,
-            "last_id": ids[-1] if ids else None,
-            "has_more": self.has_more or len(ids) < len(self.data),
-        }
 
 
 def fitting(objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

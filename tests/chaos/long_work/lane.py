@@ -134,12 +134,11 @@ class Lane(Crew):
             await asyncio.sleep(READ_S)
             if not self.batches():
                 continue
-            shown = await asyncio.to_thread(self.batch.shown)
-            counts = shown["request_counts"]
-            now = counts["completed"] + counts["failed"]
-            falls = now < done or counts["completed"] < completed
+            counts = (await asyncio.to_thread(self.batch.snapshot)).counts
+            now = counts.completed + counts.failed
+            falls = now < done or counts.completed < completed
             self.check(not falls, f"{done} falls to {now}")
-            done, completed = max(done, now), max(completed, counts["completed"])
+            done, completed = max(done, now), max(completed, counts.completed)
             wrong = await asyncio.to_thread(self._wrong_line)
             self.check(not wrong, f"a wrong line: {wrong}")
 
@@ -153,18 +152,18 @@ class Lane(Crew):
 
     def check_end(self, status: str) -> None:
         """Check that each line is once in the output or the errors."""
-        shown = self.batch.shown()
-        self.check(shown["status"] == status, f"{shown['status']}, not {status}")
-        output = [one["custom_id"] for one in content(self.root, shown["output_file_id"])]
-        errors = [one["custom_id"] for one in content(self.root, shown["error_file_id"])]
+        now = self.batch.snapshot()
+        counts = now.counts
+        self.check(now.status == status, f"{now.status}, not {status}")
+        output = [one["custom_id"] for one in content(self.root, counts.output_file_id)]
+        errors = [one["custom_id"] for one in content(self.root, counts.error_file_id)]
         found = Counter(output + errors)
         expected = Counter(f"c{index}" for index in range(self.count))
         wrong = sorted([*(found - expected), *(expected - found)])
         self.check(
             not wrong, f"{len(output)} answers and {len(errors)} errors; not once: {wrong[:5]}"
         )
-        counts = shown["request_counts"]
-        holds = (counts["total"], counts["completed"]) == (self.count, len(output))
+        holds = (counts.total, counts.completed) == (self.count, len(output))
         self.check(holds, f"counts {counts}")
 
 

@@ -16,6 +16,7 @@ from worker.batches.finish import finish, settle
 from worker.batches.parts import Part, Row
 from worker.batches.state import Batch
 from worker.batches.store import Batches
+from worker.dialects.openai import objects
 from worker.errors import Conflict, NoSuchObject
 from worker.volume.lease import Leases
 from worker.volume.record import STALE_S
@@ -45,7 +46,7 @@ def long_ago(lease: Path) -> None:
 
 
 def status_of(batch: Batch) -> str:
-    return str(batch.shown()["status"])
+    return batch.snapshot().status
 
 
 @pytest.mark.parametrize("names", [("plan",), ("shard-0",), ("end",), ("plan", "shard-0", "end")])
@@ -70,7 +71,7 @@ async def test_two_who_finish_at_once_write_the_same(batching: Batching) -> None
         asyncio.to_thread(finish, batching.batches, batch, "expired"),
     )
     assert first == second == batch.result
-    output, errors = batching.results(batch.shown())
+    output, errors = batching.results(objects.batch(batch))
     assert len(output) + len(errors) == COUNT
     written = {file.id for file in batching.batches.files.list(purpose="batch_output").data}
     assert written == {first.output_file_id, first.error_file_id}
@@ -202,7 +203,7 @@ async def test_a_batch_without_its_input_ends_when_it_is_cancelled(batching: Bat
     shutil.rmtree(batching.root / "worker" / "files" / batch.request.input_file_id)
     batch.cancel()
     settle(batching.batches, batch)
-    found = batch.shown()
+    found = objects.batch(batch)
     assert (found["status"], found["error_file_id"]) == ("cancelled", None)
     assert len(content(batching.root, found["output_file_id"])) == batch.counts().completed
 
@@ -240,5 +241,5 @@ async def test_a_removed_batch_is_gone(batching: Batching, monkeypatch: pytest.M
 
     monkeypatch.setattr(Batch, "counts", meanwhile)
     with pytest.raises(NoSuchObject):
-        batch.shown()
+        batch.snapshot()
     assert batching.batches.all() == []

@@ -1,22 +1,18 @@
-"""What a fine-tune tells: events, as both APIs show them, and the files that callers get of it."""
+"""What a fine-tune tells: its events, and the files that callers get of it."""
 
 import csv
-import time
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from openai.types.fine_tuning import FineTuningJob
-from support.fine_tunes import created, eval_loss, loss, write_events
+from support.fine_tunes import eval_loss, loss, write_events
 
-from worker.errors import InvalidInput
 from worker.fine_tunes import plot, results
 from worker.fine_tunes.events import by_step, events
-from worker.fine_tunes.faces import llm_engine, openai
 from worker.fine_tunes.request import Error, Publishing, Result
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
-from worker.trainer.spec import ATTEMPTS, CHECKED, Checked, Event
+from worker.trainer.spec import ATTEMPTS, Event
 from worker.volume.adapters import FILES
 
 CRASHED = Error(code="crashed", message="No memory.")
@@ -100,66 +96,6 @@ def test_ids_and_times_follow_the_order_though_clocks_do_not(fine_tune: FineTune
     assert places == sorted(places)
     assert [created_at for created_at, _ in places] == [100, 500, 500]
     assert len({id for _, id in places}) == 3
-
-
-def test_an_integration_is_shown_as_openais_client_reads_it(fine_tunes: FineTunes) -> None:
-    wandb = {"project": "p", "tags": ["a"]}
-    job = FineTuningJob.model_validate(openai.job(created(fine_tunes, wandb=wandb)))
-    (integration,) = job.integrations or []
-    assert (integration.type, integration.wandb.project) == ("wandb", "p")
-    assert integration.wandb.tags == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("found", "seconds"),
-    [
-        ([], None),
-        ([loss(10, 3)], None),
-        ([loss(10, 3), loss(10, 2, at=300)], None),
-        # Five epochs; each takes a hundred seconds.
-        ([loss(10, 3, at=1000), loss(20, 2, at=1100)], 3 * 100),
-    ],
-)
-def test_an_end_is_estimated_from_the_pace(
-    fine_tune: FineTune, monkeypatch: pytest.MonkeyPatch, found: list[Event], seconds: int | None
-) -> None:
-    write_events(fine_tune, found)
-    assert openai.job(fine_tune)["estimated_finish"] is None
-    # A worker is at it.
-    (fine_tune.leases() / "lease-1").mkdir(parents=True)
-    fine_tune.write(f"{ATTEMPTS}/000001.aa/{CHECKED}", Checked(rows=3))
-    monkeypatch.setattr(time, "time", lambda: 1150.0)
-    assert openai.job(fine_tune)["estimated_finish"] == (seconds and 1150 + seconds)
-    fine_tune.end(Result(status="cancelled", at=1200))
-    assert openai.job(fine_tune)["estimated_finish"] is None
-
-
-@pytest.mark.parametrize(
-    ("report_to", "config", "wandb"),
-    [
-        ("wandb", {"project": "p", "name": "n"}, {"project": "p", "name": "n"}),
-        ("wandb", None, {"project": llm_engine.PROJECT}),
-        (None, {"project": "p"}, None),
-        ("none", {"project": "p"}, None),
-    ],
-)
-def test_llm_engines_metrics_go_where_it_says_when_it_reports_to_wandb(
-    report_to: str | None, config: dict[str, str] | None, wandb: dict[str, str] | None
-) -> None:
-    hyperparameters = {"epochs": "2", "report_to": report_to}
-    body = {"model": "demo", "training_file": "file-a", "hyperparameters": hyperparameters}
-    asked = llm_engine.Create.of_body({**body, "wandb_config": config}).as_openais
-    assert asked.wandb == wandb
-    assert asked.given["epochs"] == "2"
-
-
-@pytest.mark.parametrize("key", ["api_key", "base_url"])
-def test_neither_a_callers_key_nor_a_callers_server_is_taken(key: str) -> None:
-    body = {"model": "demo", "training_file": "a", "hyperparameters": {"report_to": "wandb"}}
-    with pytest.raises(InvalidInput) as caught:
-        _ = llm_engine.Create.of_body({**body, "wandb_config": {key: "secret-word"}}).as_openais
-    assert caught.value.param == f"wandb_config.{key}"
-    assert "secret-word" not in caught.value.message
 
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -19,6 +19,7 @@ from support.served import HELLO, client_of
 
 from worker.batches.state import Batch
 from worker.batches.store import Batches
+from worker.dialects.openai import objects
 from worker.errors import EngineDead
 from worker.job.long_work import LongWork
 from worker.serve.background import Background
@@ -78,7 +79,7 @@ async def test_batches_that_were_left_go_on(tmp_path: Path, engine: ScriptedEngi
     async with serving(engine, FILES_PATH=str(tmp_path)):
         for batch in left:
             await eventually(batch.ended)
-    assert [len(results(tmp_path, batch.shown())[0]) for batch in left] == [3, 3]
+    assert [len(results(tmp_path, objects.batch(batch))[0]) for batch in left] == [3, 3]
     # The one which had ended was not touched.
     assert len(engine.asked) == 2 + 3 + 3
 
@@ -104,7 +105,7 @@ async def test_a_batch_that_stops_is_logged_and_can_be_started_again(
     assert [one.levelno for one in caplog.records if "stops" in one.getMessage()] == [logging.ERROR]
     async with serving(engine, FILES_PATH=str(tmp_path)):
         await eventually(batch.ended)
-    assert batch.shown()["request_counts"]["completed"] == 3
+    assert batch.counts().completed == 3
 
 
 class Jobs:

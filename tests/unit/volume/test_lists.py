@@ -12,7 +12,7 @@ import pytest
 from worker.errors import RequestError
 from worker.volume import Volume, ids
 from worker.volume.links import VALID_S, Links
-from worker.volume.pages import LARGEST, LARGEST_BYTES, page
+from worker.volume.pages import LARGEST, page
 
 
 def test_every_new_id_is_another_one_of_24_letters_and_digits() -> None:
@@ -50,10 +50,6 @@ class Made:
 
     id: str
     created_at: int
-    size: int = 0
-
-    def shown(self) -> dict[str, Any]:
-        return {"id": self.id, **({"metadata": "a" * self.size} if self.size else {})}
 
 
 # Two are of the same second.
@@ -71,24 +67,6 @@ def test_pages_have_every_object_once_in_order(order: str, sorted_ids: str, limi
         seen += [one.id for one in found.data]
         after, more = seen[-1], found.has_more
     assert "".join(seen) == sorted_ids
-
-
-def test_a_page_ends_where_an_answer_would_be_too_large() -> None:
-    """One caller's large objects must not make everybody's lists too large for a job."""
-    objects = [Made(f"{number}", number, LARGEST_BYTES // 3) for number in range(5)]
-    first, last = page(objects).shown(), page(objects, after="1").shown()
-    assert ([one["id"] for one in first["data"]], first["has_more"]) == (["4", "3"], True)
-    assert (first["first_id"], first["last_id"]) == ("4", "3")
-    assert ([one["id"] for one in last["data"]], last["has_more"]) == (["0"], False)
-
-
-def test_a_page_has_openais_shape() -> None:
-    data = [{"id": "d"}, {"id": "c"}]
-    shown = {"object": "list", "data": data, "first_id": "d", "last_id": "c", "has_more": True}
-    assert page(ALL, limit=2).shown() == shown
-    nothing: dict[str, Any] = {"data": [], "first_id": None, "last_id": None, "has_more": False}
-    for empty in (page(ALL[:0]), page(ALL, after="a")):
-        assert empty.shown() == {**shown, **nothing}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ ROUTES = (
     Route("GET", FINE_TUNES, fine_tunes.listed),
     Route("GET", f"{FINE_TUNES}/{{id}}", fine_tunes.retrieve),
     Route("PUT", f"{FINE_TUNES}/{{id}}/cancel", fine_tunes.cancel),
-    Route("GET", f"{FINE_TUNES}/{{id}}/events", fine_tunes.events),
+    Route("GET", f"{FINE_TUNES}/{{id}}/events", fine_tunes.list_events),
     Route("POST", "/v1/llm/batch-completions", batches.create_v1),
     Route("POST", BATCHES, batches.create_v2),
     Route("GET", BATCHES, batches.listed),

@@ -6,49 +6,113 @@ The first line of a docstring is what /openapi.json has of the route.
 import asyncio
 from typing import Any
 
-from worker.dialects.openai import fine_tuning
-from worker.errors import Conflict
-from worker.fine_tunes.faces import llm_engine
+from worker.errors import Conflict, InvalidInput
+from worker.fine_tunes.events import Told, events
+from worker.fine_tunes.state import FineTune
+from worker.job.fine_tune import CreateFineTune, Integration, Name, Suffix, Wandb
+from worker.routes.long_work import create_fine_tune
 from worker.routes.route import Asked
+from worker.validation import Strict
 
 # Fine-tunes in a list: to tell how far each is takes a look at its files.
 MOST_LISTED = 100
-ID = "id"
+# OpenAI's status -> LLM Engine's. Its client knows no other words than these.
+STATUSES = {
+    "queued": "PENDING",
+    "paused": "PENDING",
+    "validating_files": "RUNNING",
+    "running": "RUNNING",
+    "succeeded": "SUCCESS",
+    "failed": "FAILURE",
+    "cancelled": "CANCELLED",
+}
+REPORT_TO = "report_to"
+# Where metrics go that name no project.
+PROJECT = "llm-engine"
+
+
+class WandbConfig(Wandb):
+    """What LLM Engine's client says of Weights & Biases."""
+
+    project: Name = PROJECT
+    api_key: Any = None
+    base_url: Any = None
+
+
+class Create(Strict):
+    """The body of a request for a fine-tune."""
+
+    model: Name
+    training_file: Name
+    validation_file: Name | None = None
+    hyperparameters: dict[str, Any] | None = None
+    wandb_config: WandbConfig | None = None
+    suffix: Suffix | None = None
+
+    @property
+    def as_openais(self) -> CreateFineTune:
+        """The same request in OpenAI's words.
+
+        Raises:
+            InvalidInput: metrics are to go where they can't.
+        """
+        given = dict(self.hyperparameters or {})
+        report_to = given.pop(REPORT_TO, None)
+        if report_to not in (None, "none", "wandb"):
+            field = f"hyperparameters.{REPORT_TO}"
+            raise InvalidInput(f'{field}: "wandb", or nothing', param=field)
+        return CreateFineTune(
+            model=self.model,
+            training_file=self.training_file,
+            validation_file=self.validation_file,
+            hyperparameters=given,
+            suffix=self.suffix,
+            integrations=[self._integration()] if report_to == "wandb" else None,
+        )
+
+    def _integration(self) -> Integration:
+        config = self.wandb_config or WandbConfig()
+        for key, setting in (("api_key", "WANDB_API_KEY"), ("base_url", "WANDB_BASE_URL")):
+            if getattr(config, key) is not None:
+                field = f"wandb_config.{key}"
+                message = f"this worker has its own, which its operator sets: {setting}"
+                raise InvalidInput(f"{field}: {message}", param=field)
+        values = config.model_dump(exclude={"api_key", "base_url"}, exclude_none=True)
+        return Integration(type="wandb", wandb=Wandb(**values))
 
 
 async def create(asked: Asked) -> dict[str, Any]:
     """Fine-tune a model (LLM Engine's)."""
-    request = llm_engine.Create.of_body(asked.body).as_openais
-    fine_tune, found = await fine_tuning.created(request, asked)
-    return {"id": fine_tune.id, "fine_tune_id": fine_tune.id, **found}
+    request = Create.of_body(asked.body).as_openais
+    fine_tune, to_send = await create_fine_tune(request, asked)
+    return {"id": fine_tune.id, "fine_tune_id": fine_tune.id, **to_send}
 
 
 async def listed(asked: Asked) -> dict[str, Any]:
     """List the newest fine-tunes (LLM Engine's)."""
 
-    def jobs() -> list[dict[str, Any]]:
-        newest = asked.resources.fine_tunes.all()[-MOST_LISTED:]
-        return [llm_engine.job(fine_tune) for fine_tune in reversed(newest)]
+    def newest() -> list[dict[str, Any]]:
+        return [job(one) for one in reversed(asked.resources.fine_tunes.all()[-MOST_LISTED:])]
 
-    return {"jobs": await asyncio.to_thread(jobs)}
+    return {"jobs": await asyncio.to_thread(newest)}
 
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tune (LLM Engine's)."""
 
-    def job() -> dict[str, Any]:
-        fine_tune = fine_tuning.found_in(asked, ID)
+    def settled() -> dict[str, Any]:
+        fine_tune = _found(asked)
         fine_tune.settle()
-        return llm_engine.job(fine_tune)
+        return job(fine_tune)
 
-    return await asyncio.to_thread(job)
+    return await asyncio.to_thread(settled)
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
     """Cancel a fine-tune; one that has ended is none any more, without success (LLM Engine's)."""
 
     def cancelled() -> bool:
-        fine_tune = fine_tuning.found_in(asked, ID)
+        fine_tune = _found(asked)
         try:
             fine_tune.cancel()
         except Conflict:
@@ -59,7 +123,28 @@ async def cancel(asked: Asked) -> dict[str, Any]:
     return {"success": await asyncio.to_thread(cancelled)}
 
 
-async def events(asked: Asked) -> dict[str, Any]:
+async def list_events(asked: Asked) -> dict[str, Any]:
     """List what a fine-tune has told, the oldest first (LLM Engine's)."""
-    told = await asyncio.to_thread(lambda: llm_engine.told(fine_tuning.found_in(asked, ID)))
-    return {"events": told}
+    told = await asyncio.to_thread(lambda: events(_found(asked)))
+    return {"events": [event(one) for one in told]}
+
+
+def job(fine_tune: FineTune) -> dict[str, Any]:
+    """Return a fine-tune as LLM Engine's client reads it. Reads files: for threads."""
+    # The result last: it decides about the status.
+    status, result = fine_tune.status, fine_tune.result
+    return {
+        "id": fine_tune.id,
+        "fine_tune_id": fine_tune.id,
+        "fine_tuned_model": result.adapter if result else None,
+        "status": STATUSES[result.status if result else status],
+    }
+
+
+def event(told: Told) -> dict[str, Any]:
+    """Return an event of a fine-tune as LLM Engine's client reads it."""
+    return {"timestamp": told.at, "message": told.message, "level": told.level}
+
+
+def _found(asked: Asked) -> FineTune:
+    return asked.resources.fine_tunes.get(asked.parameters["id"])

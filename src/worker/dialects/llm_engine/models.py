@@ -8,9 +8,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
-from worker.dialects.openai import own
 from worker.engine import Base
 from worker.errors import InvalidInput, RefusedByEngine
+from worker.routes.models import cards, find_card
 from worker.routes.route import Asked
 from worker.validation import Strict
 from worker.volume import ADAPTERS, adapters, failures
@@ -39,8 +39,7 @@ async def listed(asked: Asked) -> dict[str, Any]:
     Raises:
         EngineDead: no engine is alive.
     """
-    cards = await own.cards(asked)
-    return {"model_endpoints": [_shown(base, card) for base, card in cards]}
+    return {"model_endpoints": [_shown(base, card) for base, card in await cards(asked)]}
 
 
 async def described(asked: Asked) -> dict[str, Any]:
@@ -49,7 +48,7 @@ async def described(asked: Asked) -> dict[str, Any]:
     Raises:
         UnknownRoute: there is none of this name.
     """
-    return _shown(*await own.find_card(asked, asked.parameters["name"]))
+    return _shown(*await find_card(asked, asked.parameters["name"]))
 
 
 async def create(asked: Asked) -> Any:
@@ -74,7 +73,7 @@ async def delete(asked: Asked) -> dict[str, Any]:
         VolumeError: the volume can't be written to.
     """
     name = asked.parameters["name"]
-    base, card = await own.find_card(asked, name)
+    base, card = await find_card(asked, name)
     await _check_adapter(base, card, "be deleted")
     made = await asyncio.to_thread(adapters.maker, _root(asked), name)
     if made is None and not asked.settings.allow_unload_lora_adapter:
@@ -99,7 +98,7 @@ async def download(asked: Asked) -> dict[str, Any]:
         InvalidInput: its files can't be downloaded.
     """
     request = Download.of_body(asked.body)
-    base, card = await own.find_card(asked, request.model_name)
+    base, card = await find_card(asked, request.model_name)
     if card["parent"] is None:
         return {"urls": await asyncio.to_thread(_on_hub, base)}
     await _check_adapter(base, card, "be downloaded")

@@ -6,13 +6,15 @@ Over HTTP, ``worker.serve`` takes uploads in forms and answers contents as bytes
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worker.chunking import ROOM_BYTES
-from worker.dialects.openai.listing import Listing
+from worker.dialects.openai import objects
+from worker.dialects.openai.listing import Listing, list_object
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import PREFIX, Files, StoredFile
 from worker.files.stored import PURPOSE, Purpose
@@ -96,22 +98,16 @@ async def create(asked: Asked) -> dict[str, Any]:
     Raises:
         RequestError: it is refused.
     """
-    return (await asyncio.to_thread(_created, asked)).shown()
+    return objects.file(await asyncio.to_thread(_created, asked))
 
 
 async def listed(asked: Asked) -> dict[str, Any]:
     """List files, a page at a time."""
     listing = Listing.read(asked.job.query)
     files = asked.resources.batches.files
-    page = await asyncio.to_thread(
-        files.list,
-        after=listing.after,
-        limit=listing.limit,
-        order=listing.order,
-        purpose=listing.purpose,
-    )
-    shown = page.shown()
-    return shown | {"files": [_for_llm_engine(file) for file in shown["data"]]}
+    page = await asyncio.to_thread(partial(files.list, **listing.model_dump()))
+    found = list_object(page, objects.file)
+    return found | {"files": [_for_llm_engine(file) for file in found["data"]]}
 
 
 async def described(asked: Asked) -> dict[str, Any]:
@@ -120,9 +116,8 @@ async def described(asked: Asked) -> dict[str, Any]:
     Raises:
         NoSuchObject: there is none.
     """
-    return (
-        await asyncio.to_thread(asked.resources.batches.files.get, asked.parameters["id"])
-    ).shown()
+    files = asked.resources.batches.files
+    return objects.file(await asyncio.to_thread(files.get, asked.parameters["id"]))
 
 
 async def delete(asked: Asked) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""What callers ask of a list in the query string: which page of it."""
+"""Lists: which page of one callers ask for in the query string, and its object."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from worker.validation import invalid_fields
-from worker.volume.pages import LARGEST
+from worker.volume.pages import LARGEST, Listed, Page, fitting, page
+
+T = TypeVar("T", bound=Listed)
 
 
 class Listing(BaseModel):
@@ -31,3 +33,26 @@ class Listing(BaseModel):
             return cls.model_validate({name: value for name, value in query.items() if value})
         except ValidationError as error:
             raise invalid_fields(error) from None
+
+
+class NewestFirst(Listing):
+    """A page of a list that has one order."""
+
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+
+    def of(self, found: Iterable[T], view: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+        """Return the page of a list, of which each object is made by ``view``."""
+        return list_object(page(found, after=self.after, limit=self.limit), view)
+
+
+def list_object(found: Page[T], view: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+    """Return a page as OpenAI's object, of which each object is made by ``view``."""
+    data = fitting(map(view, found.data))
+    ids = [one.id for one in found.data[: len(data)]]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
+        "has_more": found.has_more or len(ids) < len(found.data),
+    }

@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Metric, generate_latest
 
-from worker.engine import Base
 from worker.errors import EngineAside, EngineDead, InvalidInput, UnknownRoute
+from worker.routes.models import find_card, usable
 from worker.routes.route import CHAT_TEMPERATURE, Asked
 
 NOT_STARTED = {"status": "not started", "message": "You need to start the service first."}
@@ -21,8 +21,7 @@ async def models(asked: Asked) -> dict[str, Any]:
     Raises:
         EngineDead: no engine is alive.
     """
-    found = [card for _, card in await cards(asked)]
-    return {"object": "list", "data": [card for card in found if "problem" not in card]}
+    return {"object": "list", "data": await usable(asked)}
 
 
 async def model(asked: Asked) -> Any:
@@ -107,50 +106,3 @@ class _Merged:
                 if known is not family:
                     known.samples += family.samples
         yield from families.values()
-
-
-async def cards(asked: Asked) -> list[tuple[Base, dict[str, Any]]]:
-    """Return the cards of the models that callers can name, each with its base model.
-
-    Raises:
-        EngineDead: no engine is alive.
-    """
-    # An embedder that is being started again has none.
-    alive = [base for base in asked.engines.bases if not base.dead]
-    if not alive:
-        raise EngineDead
-    return [(base, card) for base in alive for card in await _cards(base, asked.request_id)]
-
-
-async def find_card(asked: Asked, name: str) -> tuple[Base, dict[str, Any]]:
-    """Return one of ``cards``.
-
-    Raises:
-        UnknownRoute: there is no model of this name.
-    """
-    found = await cards(asked)
-    one = next(((base, card) for base, card in found if card["id"] == name), None)
-    if one is None and any(base.dead for base in asked.engines.bases):
-        raise EngineDead
-    if one is None:
-        served = ", ".join(card["id"] for _, card in found)
-        raise UnknownRoute(f"There is no model {name!r}; this worker serves {served}.")
-    return one
-
-
-async def _cards(base: Base, request_id: str) -> list[dict[str, Any]]:
-    """Return the cards of a model, and such cards of adapters not loaded yet.
-
-    Those of adapters that can't be loaded have the reason under ``problem``.
-    """
-    # Without the path of an adapter, which is not for callers.
-    cards = [
-        {**card, "root": card["id"]} if card["parent"] else card
-        for card in await base.cards(request_id)
-    ]
-    first, known = cards[0], {card["id"] for card in cards}
-    for name, reason in (await base.adapters_on_volume()).items():
-        if name not in known:
-            broken = {"problem": reason} if reason else {}
-            cards.append({**first, "id": name, "root": name, "parent": first["id"], **broken})
-    return cards

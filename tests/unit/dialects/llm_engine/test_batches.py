@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
+
+from worker.batches.endings import Ending, Failed, Result, mistake
+from worker.batches.lines import Plan
+from worker.batches.state import CANCEL, FAILED, FINALIZING, PLAN, RESULT
+from worker.batches.store import Batches
+from worker.dialects.llm_engine.batches import job
+from worker.volume.record import Moment
 
 V1 = "/v1/llm/batch-completions"
 V2 = "/v2/batch-completions"
@@ -90,7 +98,7 @@ async def test_the_time_to_the_end_is_what_was_asked_to_the_second(caller: Calle
     assert batch["expires_at"] - batch["created_at"] == 90
 
 
-# One mistake of each kind: unit/batches has the others.
+# One mistake of each kind: the tests of requests and inputs have the others.
 @pytest.mark.parametrize(
     ("route", "body", "param", "code"),
     [
@@ -169,7 +177,7 @@ async def test_the_list_has_the_jobs_of_llm_engine_only(caller: Caller) -> None:
     assert (await caller.refused("GET", f"{V2}/{openais['batch']['id']}"))["code"] == 404
 
 
-# Their outputs: unit/batches has how these are reserved, written and released.
+# Outputs: how they are reserved, written and released, test_batch_output has.
 
 
 async def test_of_two_batches_with_one_output_the_second_is_refused(caller: Caller) -> None:
@@ -201,3 +209,36 @@ async def test_a_batch_whose_input_is_gone_leaves_its_output_to_others(caller: C
     content.unlink()
     assert (await run(caller, created))["status"] == "failed"
     assert not output_of(caller).exists()
+
+
+PLANNED = Plan(total=1, shards=(), size=1, mtime_ns=1, made_at=1)
+DECIDED = Ending(status="expired", at=1, output_file_id="a", error_file_id="b", cut={})
+ENDED = 1_700_000_001
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "status"),
+    [
+        (PLAN, PLANNED, "running"),
+        (CANCEL, Moment(at=1), "running"),
+        (FINALIZING, DECIDED, "running"),
+        (FAILED, Failed(failed_at=ENDED, mistakes=[mistake("a", "broken")]), "failed"),
+        (RESULT, Result(status="completed", at=ENDED, output_file_id="file-1"), "completed"),
+        (RESULT, Result(status="expired", at=ENDED), "failed"),
+        (RESULT, Result(status="cancelled", at=ENDED), "cancelled"),
+        (RESULT, Result(status="failed", at=ENDED, mistake=mistake("a", "broken")), "failed"),
+    ],
+)
+async def test_a_batch_is_described_in_llm_engines_words(
+    caller: Caller, name: str, content: BaseModel, status: str
+) -> None:
+    created = await posted(caller, labels={"team": "a"})
+    del created["run_with"]
+    assert (created["status"], created["completed_at"]) == ("queued", None)
+    batch = Batches.of(caller.settings).get(created["job_id"])
+    batch.write(name, content)
+    ended = "2023-11-14T22:13:21+00:00" if name in {FAILED, RESULT} else None
+    notes = {"output_file_id": "file-1"} if status == "completed" else {}
+    notes |= {"error": "broken"} if "broken" in content.model_dump_json() else {}
+    changes = {"status": status, "completed_at": ended, "metadata": {"team": "a", **notes}}
+    assert job(batch) == {**created, **changes}

@@ -1,6 +1,7 @@
 """Routes of fine-tunes, OpenAI's and LLM Engine's: created, listed, described and stopped."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from support.caller import Caller
 from support.engine.scripted import ScriptedEngine, replying
 from support.fine_tunes import created, eval_loss, loss, uploaded, write_events
 
+from worker.dialects.openai import objects
 from worker.fine_tunes.request import Checkpoint, Error, Result
 from worker.fine_tunes.store import FineTunes
 from worker.job.long_work import LongWork
+from worker.trainer.spec import ATTEMPTS, CHECKED, Checked, Event
 
 JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"
 CARDS = [{"id": "demo", "parent": None}, {"id": "given", "parent": "demo", "root": "given"}]
@@ -230,3 +233,36 @@ async def test_one_that_a_worker_is_at_runs_and_is_cancelled_once(
     assert await caller.job(**cancel) == {"success": True}
     assert (await caller.get(f"{FINE_TUNES}/{fine_tune.id}"))["status"] == "CANCELLED"
     assert await caller.job(**cancel) == {"success": False}
+
+
+def test_an_integration_is_shown_as_openais_client_reads_it(fine_tunes: FineTunes) -> None:
+    wandb = {"project": "p", "tags": ["a"]}
+    job = FineTuningJob.model_validate(objects.fine_tuning_job(created(fine_tunes, wandb=wandb)))
+    (integration,) = job.integrations or []
+    assert (integration.type, integration.wandb.project) == ("wandb", "p")
+    assert integration.wandb.tags == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("found", "seconds"),
+    [
+        ([], None),
+        ([loss(10, 3)], None),
+        ([loss(10, 3), loss(10, 2, at=300)], None),
+        # Five epochs; each takes a hundred seconds.
+        ([loss(10, 3, at=1000), loss(20, 2, at=1100)], 3 * 100),
+    ],
+)
+def test_an_end_is_estimated_from_the_pace(
+    fine_tunes: FineTunes, monkeypatch: pytest.MonkeyPatch, found: list[Event], seconds: int | None
+) -> None:
+    fine_tune = created(fine_tunes)
+    write_events(fine_tune, found)
+    assert objects.fine_tuning_job(fine_tune)["estimated_finish"] is None
+    # A worker is at it.
+    (fine_tune.leases() / "lease-1").mkdir(parents=True)
+    fine_tune.write(f"{ATTEMPTS}/000001.aa/{CHECKED}", Checked(rows=3))
+    monkeypatch.setattr(time, "time", lambda: 1150.0)
+    assert objects.fine_tuning_job(fine_tune)["estimated_finish"] == (seconds and 1150 + seconds)
+    fine_tune.end(Result(status="cancelled", at=1200))
+    assert objects.fine_tuning_job(fine_tune)["estimated_finish"] is None

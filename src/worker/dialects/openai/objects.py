@@ -1,10 +1,12 @@
-"""Fine-tunes as OpenAI's client reads them."""
+"""OpenAI's objects, of what the volume has: files, batches, fine-tuning jobs."""
 
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from worker.fine_tunes.events import by_step, events
+from worker.batches.state import Batch
+from worker.files import StoredFile
+from worker.fine_tunes.events import Told, by_step, events, renamed
 from worker.fine_tunes.hyperparameters import LEARNING_RATE
 from worker.fine_tunes.request import Kept
 from worker.fine_tunes.state import FineTune
@@ -18,24 +20,6 @@ _METRICS = (
     *("train_loss", "train_mean_token_accuracy", "valid_loss", "valid_mean_token_accuracy"),
     *("full_valid_loss", "full_valid_mean_token_accuracy"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A fine-tune in a list."""
-
-    fine_tune: FineTune
-
-    @property
-    def id(self) -> str:
-        return self.fine_tune.id
-
-    @property
-    def created_at(self) -> int:
-        return self.fine_tune.created_at
-
-    def shown(self) -> dict[str, Any]:
-        return job(self.fine_tune)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +45,94 @@ class Checkpoint:
         """Also sorts those of a second."""
         return f"{CHECKPOINT}{self.fine_tune_id.rpartition('-')[2]}-{self.step:08}"
 
-    def shown(self) -> dict[str, Any]:
-        """Return OpenAI's object."""
-        return {
-            "id": self.id,
-            "object": "fine_tuning.job.checkpoint",
-            "created_at": self.created_at,
-            "fine_tuned_model_checkpoint": self.name,
-            "fine_tuning_job_id": self.fine_tune_id,
-            "metrics": {"step": self.step, **self.metrics},
-            "step_number": self.step,
-        }
+
+def file(stored: StoredFile) -> dict[str, Any]:
+    """Return a file, with its size under LLM Engine's name, too."""
+    return {
+        "id": stored.id,
+        "object": "file",
+        "bytes": stored.bytes,
+        "size": stored.bytes,
+        "created_at": stored.created_at,
+        "expires_at": stored.expires_at,
+        "filename": stored.filename,
+        "purpose": stored.purpose,
+        "status": "processed",
+    }
 
 
-def job(fine_tune: FineTune) -> dict[str, Any]:
-    """Return OpenAI's object of a fine-tune. Reads files: for threads.
+def batch(found: Batch) -> dict[str, Any]:
+    """Return a batch. Reads files: for threads.
+
+    Raises:
+        NoSuchObject: there is none, or it has just been removed.
+    """
+    now = found.snapshot()
+    request, counts, ended = now.request, now.counts, {now.status: now.ended_at}
+    return {
+        "id": found.id,
+        "object": "batch",
+        "endpoint": request.endpoint,
+        "errors": {"object": "list", "data": now.mistakes} if now.mistakes else None,
+        "input_file_id": request.input_file_id,
+        "completion_window": request.completion_window,
+        "status": now.status,
+        "output_file_id": counts.output_file_id,
+        "error_file_id": counts.error_file_id,
+        "created_at": request.created_at,
+        "in_progress_at": now.planned_at,
+        "expires_at": request.expires_at,
+        "finalizing_at": now.ending_at,
+        "completed_at": ended.get("completed"),
+        "failed_at": ended.get("failed"),
+        "expired_at": ended.get("expired"),
+        "cancelling_at": now.cancelled_at,
+        "cancelled_at": ended.get("cancelled"),
+        "request_counts": {
+            "total": counts.total,
+            "completed": counts.completed,
+            "failed": counts.failed,
+        },
+        "usage": {
+            "input_tokens": counts.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": counts.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": counts.prompt_tokens + counts.output_tokens,
+        },
+        "metadata": request.metadata,
+    }
+
+
+def event(told: Told) -> dict[str, Any]:
+    """Return an event of a fine-tuning job."""
+    found = renamed(told.metrics)
+    return {
+        "id": told.id,
+        "object": "fine_tuning.job.event",
+        "created_at": told.created_at,
+        "level": told.level,
+        "message": _losses(told.step, found) or told.message,
+        "type": "metrics" if told.metrics else "message",
+        "data": {"step": told.step, **found} if told.metrics else {},
+    }
+
+
+def checkpoint(found: Checkpoint) -> dict[str, Any]:
+    """Return a checkpoint of a fine-tuning job."""
+    return {
+        "id": found.id,
+        "object": "fine_tuning.job.checkpoint",
+        "created_at": found.created_at,
+        "fine_tuned_model_checkpoint": found.name,
+        "fine_tuning_job_id": found.fine_tune_id,
+        "metrics": {"step": found.step, **found.metrics},
+        "step_number": found.step,
+    }
+
+
+def fine_tuning_job(fine_tune: FineTune) -> dict[str, Any]:
+    """Return a fine-tune. Reads files: for threads.
 
     Raises:
         NoSuchObject: there is none.
@@ -163,3 +220,10 @@ def _hyperparameters(request: Kept) -> dict[str, Any]:
         "weight_decay": spec.weight_decay,
         "peft_config": spec.lora.model_dump(mode="json"),
     }
+
+
+def _losses(step: int, metrics: dict[str, float]) -> str | None:
+    """Return a sentence of a step's losses; None: there are none."""
+    names = {"train_loss": "training loss", "valid_loss": "validation loss"}
+    losses = [f"{text}={metrics[name]:.4g}" for name, text in names.items() if name in metrics]
+    return f"Step {step}: {', '.join(losses)}" if losses else None

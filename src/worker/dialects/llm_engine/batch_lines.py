@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from worker.batches.llm_engine.bodies import plain
-from worker.batches.llm_engine.models import Content
+from worker.dialects.llm_engine.batch_requests import Content
 from worker.errors import InvalidInput
 from worker.job.llm_engine import RENAMED
 from worker.validation import without_nulls
@@ -75,7 +74,7 @@ def of_bodies(
         if (found := _route(index, item)) != url:
             message = f"it is for {found}, but the first is for {url}: a batch has one route"
             raise _refusal(f"content.{index}", message)
-        body = _plain(index, item)
+        body = _body(index, item)
         # LLM Engine's client writes 0 where nobody asked for one.
         if priority is not None and not body.get("priority"):
             body["priority"] = priority
@@ -91,7 +90,7 @@ def route_of(first: Any) -> str:
     return _route(0, first)
 
 
-def _plain(index: int, item: dict[str, Any]) -> dict[str, Any]:
+def _body(index: int, item: dict[str, Any]) -> dict[str, Any]:
     try:
         return {key: value for key, value in plain(item).items() if key not in OVERWRITTEN}
     except RecursionError:
@@ -120,3 +119,32 @@ def _line(index: int, place: str, url: str, body: dict[str, Any]) -> bytes:
 
 def _refusal(place: str, message: str) -> InvalidInput:
     return InvalidInput(f"{place}: {message}", param=place)
+
+
+# The client writes null wherever a model has an optional key. vLLM's server takes null for most
+# keys of a body, but not for those of messages and tools.
+
+# Parts of a body whose keys are OpenAI's, however deep.
+PARTS = ("messages", "input", "tools", "tool_choice", "response_format")
+# Keys in them under which a caller's own objects stand: null may be a value there.
+OWN = ("parameters", "schema", "arguments")
+# What the client calls a key, since its models can't have one of that name.
+_RENAMED = {"schema_": "schema"}
+
+
+def plain(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body without nulls where they mean that nothing was given."""
+    return {
+        key: _plain(value) if key in PARTS else value
+        for key, value in body.items()
+        if value is not None
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    named = {_RENAMED.get(key, key): item for key, item in value.items() if item is not None}
+    return {key: item if key in OWN else _plain(item) for key, item in named.items()}

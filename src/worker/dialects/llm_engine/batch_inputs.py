@@ -9,14 +9,16 @@ import ijson
 from ijson.common import ObjectBuilder
 
 from worker.batches.lines import BOM, Limits
-from worker.batches.llm_engine import lines
-from worker.batches.llm_engine.models import BatchRequest, Content
-from worker.batches.llm_engine.places import INPUT
+from worker.dialects.llm_engine import batch_lines as lines
+from worker.dialects.llm_engine.batch_output import check_no_address
+from worker.dialects.llm_engine.batch_requests import BatchRequest, Content
 from worker.errors import InvalidInput
+from worker.files import PREFIX, Files
 from worker.limits.budget import MOST_TOKEN_IDS
-from worker.validation import unknown_key
-from worker.volume import failures
+from worker.validation import of_field, unknown_key
+from worker.volume import failures, ids
 
+INPUT = "input_data_path"
 PROMPTS = "prompts"
 # Objects and lists inside one another.
 MOST_LEVELS = 200
@@ -27,10 +29,25 @@ _V1 = f"an object with {PROMPTS}, max_new_tokens and temperature"
 _V2 = "a list of requests' bodies"
 
 
+def input_place(path: str, files: Files) -> Path:
+    """Return where an input is: the id of a file, or a path on the volume.
+
+    Raises:
+        InvalidInput: it is an address, or a path that is not for callers.
+        NoSuchObject: there is no such file.
+        VolumeError: there is no volume.
+    """
+    if ids.fits(PREFIX, path):
+        return files.content(files.get(path))
+    with of_field(INPUT):
+        check_no_address(path, ", or the id of a file that was sent to /v1/files")
+        return files.volume.input(path)
+
+
 def v1(
     asked: BatchRequest, place: Path | None, limits: Limits, priority: int | None = None
-) -> Iterator[bytes]:
-    """Return the lines of a v1 batch; who iterates gets the mistakes in the prompts.
+) -> tuple[str, Iterator[bytes]]:
+    """Return the route of a v1 batch, and its lines; who iterates gets the mistakes in them.
 
     Args:
         asked: the request.
@@ -52,7 +69,7 @@ def v1(
     content = Content.read({key: value for key, value in given.items() if key != PROMPTS})
     prompts = found if place is None else _items(place, f"{PROMPTS}.item", limits)
     made = lines.of_prompts(prompts, content, asked.config.model, priority)
-    return _bounded(made, limits, f"content.{PROMPTS}")
+    return lines.COMPLETIONS, _bounded(made, limits, f"content.{PROMPTS}")
 
 
 def v2(

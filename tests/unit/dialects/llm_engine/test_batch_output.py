@@ -1,4 +1,4 @@
-"""Where LLM Engine's batches lie, the arrays that they end as, and the jobs that callers see."""
+"""Where LLM Engine's batches lie, and the arrays that they end as."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from worker.batches.llm_engine import rendering
-from worker.batches.llm_engine.places import Output, input_place
-from worker.batches.llm_engine.views import job
+from worker.dialects.llm_engine import batch_output
+from worker.dialects.llm_engine.batch_inputs import input_place
+from worker.dialects.llm_engine.batch_output import ArrayOutput
 from worker.errors import Conflict, InvalidInput, NoSuchObject
 from worker.files import Files
 from worker.volume import Volume
+
+# Of one request that has no answer.
+ARRAY = b"[\nnull\n]\n"
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def files(root: Path) -> Files:
 
 
 def reserve(path: str, files: Files, batch_id: str = "batch_a") -> None:
-    with Output(path, files, batch_id).reserved():
+    with ArrayOutput(path, files, batch_id).reserved():
         pass
 
 
@@ -56,7 +59,7 @@ def test_wrong_places_are_refused_by_key(files: Files, key: str, use: Any, inste
 
 def test_an_output_is_reserved_for_one_batch_until_it_is_written(root: Path, files: Files) -> None:
     place = root / "out" / "a" / "out.json"
-    output = Output("out/a/out.json", files, "batch_a")
+    output = ArrayOutput("out/a/out.json", files, "batch_a")
     with output.reserved():
         assert place.read_bytes() == b'{"job_id": "batch_a"}\n'
     # The same batch, as by a job that comes again.
@@ -64,22 +67,22 @@ def test_an_output_is_reserved_for_one_batch_until_it_is_written(root: Path, fil
     for other in ("batch_b", "batch_a1", "batch_"):
         with pytest.raises(Conflict, match="or a batch's output"):
             reserve("out/a/out.json", files, other)
-    output.write(lambda: [b"[", b"]"])
-    assert place.read_bytes() == b"[]"
+    output.write(lambda: [None])
+    assert place.read_bytes() == ARRAY
     output.release()
-    output.write(lambda: [b"[]"])
-    assert place.read_bytes() == b"[]"
+    output.write(lambda: [None])
+    assert place.read_bytes() == ARRAY
     with pytest.raises(Conflict, match="somebody else"):
-        output.write(lambda: [b"[1]"])
+        output.write(lambda: [None, None])
 
 
 def test_a_batch_that_is_not_created_releases_its_output(root: Path, files: Files) -> None:
-    with pytest.raises(RuntimeError), Output("out/a", files, "batch_a").reserved():
+    with pytest.raises(RuntimeError), ArrayOutput("out/a", files, "batch_a").reserved():
         raise RuntimeError
     assert [*(root / "out").iterdir()] == []
     # One whose reservation somebody has removed is written.
-    Output("out/a", files, "batch_a").write(lambda: [b"[]"])
-    assert (root / "out" / "a").read_bytes() == b"[]"
+    ArrayOutput("out/a", files, "batch_a").write(lambda: [None])
+    assert (root / "out" / "a").read_bytes() == ARRAY
 
 
 def test_an_output_that_can_be_no_file_is_refused_at_once(root: Path, files: Files) -> None:
@@ -124,56 +127,14 @@ EXPIRED = json.dumps({"id": "1", "custom_id": "0", "response": None, "error": ER
 def test_an_answer_is_renamed_in_v1_and_as_it_is_in_v2(
     found: bytes | None, v1: Any, v2: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert (json.loads(rendering.v1(found)), json.loads(rendering.v2(found))) == (v1, v2)
+    assert (json.loads(batch_output.v1(found)), json.loads(batch_output.v2(found))) == (v1, v2)
     assert ("no completion" in caplog.text) is (v2 == STRANGE)
 
 
 @pytest.mark.parametrize("bodies", [[], [None], [{"a": "b"}], [{"a": "\n"}, None, {}]])
-def test_the_array_has_one_item_for_each_request_in_their_order(bodies: list[Any]) -> None:
-    found = [None if body is None else line(body) for body in bodies]
-    parts = list(rendering.array(iter(found), rendering.v2))
-    assert json.loads(b"".join(parts)) == bodies
-    # It can be written while it is made.
-    assert len(parts) == len(bodies) + 1
-
-
-ASKED = {
-    "output_data_path": "out.json",
-    "model_config": {"model": "demo"},
-    "priority": "3",
-    "metadata": {"team": "a"},
-}
-BATCH: dict[str, Any] = {"id": "batch_1", "status": "in_progress"}
-BATCH |= {"created_at": 1_700_000_000, "expires_at": 1_700_086_400}
-JOB = {
-    **{**ASKED, "job_id": "batch_1", "input_data_path": None, "status": "running"},
-    "created_at": "2023-11-14T22:13:20+00:00",
-    "expires_at": "2023-11-15T22:13:20+00:00",
-    "completed_at": None,
-}
-CHANGED = {"status": "failed", "errors": {"data": [{"message": "it has changed"}]}}
-STATUSES = {
-    **dict.fromkeys(("in_progress", "finalizing", "cancelling"), "running"),
-    **{"validating": "queued", "completed": "completed", "failed": "failed"},
-    **{"expired": "failed", "cancelled": "cancelled", "of a later version": "unknown"},
-}
-
-
-@pytest.mark.parametrize(
-    ("batch", "shown"),
-    [
-        ({}, {}),
-        *(({"status": ours}, {"status": theirs}) for ours, theirs in STATUSES.items()),
-        *(
-            ({f"{end}_at": 1_700_000_001}, {"completed_at": "2023-11-14T22:13:21+00:00"})
-            for end in ("completed", "failed", "expired", "cancelled")
-        ),
-        (CHANGED, {"status": "failed", "metadata": {"team": "a", "error": "it has changed"}}),
-        (
-            {"output_file_id": "file-1", "error_file_id": None},
-            {"metadata": {"team": "a", "output_file_id": "file-1"}},
-        ),
-    ],
-)
-def test_a_batch_is_shown_as_a_job(batch: dict[str, Any], shown: dict[str, Any]) -> None:
-    assert job({**BATCH, **batch}, ASKED) == {**JOB, **shown}
+def test_the_array_has_one_item_for_each_request_in_their_order(
+    root: Path, files: Files, bodies: list[Any]
+) -> None:
+    results = [None if body is None else line(body) for body in bodies]
+    ArrayOutput("out/a", files, "batch_a").write(lambda: results)
+    assert json.loads((root / "out" / "a").read_bytes()) == bodies

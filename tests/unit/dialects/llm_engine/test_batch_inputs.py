@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from worker.batches.lines import Limits
-from worker.batches.llm_engine import inputs
-from worker.batches.llm_engine.models import BatchRequest
+from worker.dialects.llm_engine import batch_inputs as inputs
+from worker.dialects.llm_engine.batch_requests import BatchRequest
 from worker.errors import InvalidInput
 
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
@@ -32,7 +32,7 @@ def written(directory: Path, content: Any) -> Path:
 
 def v1(content: Any, place: Path | None = None, limits: Limits = LIMITS) -> list[str]:
     """Read prompts from the request, or from a file."""
-    lines = inputs.v1(asked(None if place else content), place, limits)
+    _, lines = inputs.v1(asked(None if place else content), place, limits)
     return [json.loads(line)["body"]["prompt"] for line in lines]
 
 

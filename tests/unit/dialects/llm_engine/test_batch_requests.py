@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from worker.batches.llm_engine.bodies import plain
-from worker.batches.llm_engine.lines import of_bodies, of_prompts, route_of
-from worker.batches.llm_engine.models import BatchRequest, Content
+from worker.dialects.llm_engine.batch_lines import of_bodies, of_prompts, plain, route_of
+from worker.dialects.llm_engine.batch_requests import BatchRequest, Content
 from worker.errors import InvalidInput
 
 # As LLM Engine's client sends it: nulls wherever nothing was given.

@@ -1,1 +1,0 @@
-"""Fine-tunes as the clients of OpenAI and of LLM Engine read them."""
