@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from worker.trainer.check import check
-from worker.trainer.spec import Data, Spec
+from trainer.check import check
+from trainer.spec import Data, Spec
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".models" / "demo"

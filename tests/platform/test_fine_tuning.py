@@ -30,7 +30,7 @@ ROWS = [
     {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]}
     for asked, answer in FACTS.items()
 ] * 20
-TRAINER = "worker.trainer"
+TRAINER = "trainer"
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import Any
 
 import psutil
 
+from trainer.spec import ATTEMPTS, EVENTS, Data, Event, Hyperparameters, Resumed, Spec
 from worker.fine_tunes.attempt import Progress
 from worker.fine_tunes.request import Kept, Result, Source
 from worker.fine_tunes.runner import How, Runner
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import PREFIX, FineTunes
 from worker.fine_tunes.workshop import Bench, Workshop
-from worker.trainer.spec import ATTEMPTS, EVENTS, Data, Event, Hyperparameters, Resumed, Spec
 from worker.volume import ids
 from worker.volume.record import REQUEST
 

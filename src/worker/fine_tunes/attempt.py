@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worker.trainer.spec import CHECKPOINTS, EPOCHS, EVENTS, OUTCOME, Event, Outcome, step_of
+from trainer.spec import CHECKPOINTS, EPOCHS, EVENTS, OUTCOME, Event, Outcome, step_of
 from worker.volume import failures
 
 # Numbers that the platform is told while a job runs.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from worker import children
 from worker.settings.environment import trainers_environ
 
-COMMAND = tuple(children.module("worker.trainer"))
+COMMAND = tuple(children.module("trainer"))
 # Requests that are answered beside it come first.
 NICENESS = 10
 # Seconds that it has for a checkpoint, and until a killed one is gone.

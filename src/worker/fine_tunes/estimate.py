@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from trainer.spec import Spec
 from worker.errors import InvalidInput
 from worker.estimates import GIB, NUMBER, OPTIMIZER, PROCESS, WEIGHT, ModelSizes
 from worker.memory import free_memory, memory_limit
 from worker.settings.environment import first_gpu
 from worker.store.disk import count_elements
-from worker.trainer.spec import Spec
 
 CONFIG = "config.json"
 # Tokens of a row that has to fit at least: longer ones may, or may not.

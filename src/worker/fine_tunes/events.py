@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
+from trainer.spec import EVENTS
 from worker.fine_tunes.request import Result
 from worker.fine_tunes.state import FineTune
-from worker.trainer.spec import EVENTS
 from worker.volume import failures
 
 PREFIX = "ftevent-"

@@ -4,6 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 
+from trainer.spec import ATTEMPTS, RESULT, Outcome
 from worker.errors import VolumeError, WorkerError
 from worker.fine_tunes import attempt as attempts_of
 from worker.fine_tunes import publish
@@ -11,7 +12,6 @@ from worker.fine_tunes.crashes import Failed
 from worker.fine_tunes.request import Checkpoint, Publishing, Result
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.workshop import Workshop
-from worker.trainer.spec import ATTEMPTS, RESULT, Outcome
 
 
 async def finished(fine_tune: FineTune, workshop: Workshop, attempt: Path) -> Result:

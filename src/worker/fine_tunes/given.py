@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.spec import Spec
 from worker.engine import Model
 from worker.errors import InvalidInput, VolumeError
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
 from worker.settings import Settings
-from worker.trainer.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)

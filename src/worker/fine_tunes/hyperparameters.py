@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trainer.spec import Hyperparameters, Lora
 from worker.errors import InvalidInput
-from worker.trainer.spec import Hyperparameters, Lora
 from worker.validation import invalid_fields, unknown_key, without_nulls
 
 AUTO = "auto"

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from worker.trainer.spec import Hyperparameters
+from trainer.spec import Hyperparameters
 from worker.validation import Strict
 from worker.volume import record
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from trainer.spec import ATTEMPTS, RESULT
 from worker.files import PREFIX, Files
 from worker.fine_tunes import plot
 from worker.fine_tunes.events import by_step, events
 from worker.fine_tunes.state import FineTune
-from worker.trainer.spec import ATTEMPTS, RESULT
 from worker.volume import adapters, failures, ids
 
 PURPOSE = "fine-tune-results"

@@ -5,12 +5,12 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
+from trainer.spec import Spec
 from worker.errors import VolumeError, WorkerError
 from worker.fine_tunes.crashes import Failed
 from worker.fine_tunes.estimate import MemoryTaken
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.workshop import Room, Workshop
-from worker.trainer.spec import Spec
 
 # Seconds between looks at whether the training has to stop, and at the memory.
 WATCH_S = 1.0

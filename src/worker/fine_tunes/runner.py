@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from trainer.spec import ATTEMPTS, ONLY_CHECK, SPEC, Exit, Spec
 from worker.errors import EngineBusy, VolumeError
 from worker.fine_tunes import attempt as attempts_of
 from worker.fine_tunes.attempt import Listener, Progress
@@ -19,7 +20,6 @@ from worker.fine_tunes.request import Result
 from worker.fine_tunes.room import WATCH_S, given, made
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.workshop import Workshop
-from worker.trainer.spec import ATTEMPTS, ONLY_CHECK, SPEC, Exit, Spec
 from worker.volume import check_space, failures, write
 from worker.volume.lease import LOOK_S, Lease
 from worker.volume.turns import Turns

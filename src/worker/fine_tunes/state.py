@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from trainer.spec import ATTEMPTS, CHECKED, Checked
 from worker.errors import Conflict, NoSuchObject, VolumeError
 from worker.fine_tunes.request import Decision, Kept, Publishing, Result, Status
 from worker.job.long_work import LongWork
-from worker.trainer.spec import ATTEMPTS, CHECKED, Checked
 from worker.volume import failures
 from worker.volume.record import Moment, Record
 

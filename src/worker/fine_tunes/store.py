@@ -4,12 +4,12 @@ import contextlib
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from trainer.spec import Data
 from worker.errors import InvalidInput, NoSuchObject
 from worker.files import Files
 from worker.fine_tunes.request import Kept, Source
 from worker.fine_tunes.state import FineTune
 from worker.settings import Settings
-from worker.trainer.spec import Data
 from worker.validation import of_field
 from worker.volume import Volume
 from worker.volume.record import Records

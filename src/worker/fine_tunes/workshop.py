@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.spec import Spec
 from worker.fine_tunes.state import FineTune
-from worker.trainer.spec import Spec
 
 
 class Bench:

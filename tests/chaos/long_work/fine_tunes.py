@@ -16,9 +16,9 @@ import psutil
 from chaos.long_work.crew import add_takeovers, empty
 from chaos.long_work.tuning import Numbers, Tuning, lives, moments, own_memory, tuning
 from chaos.report import Report
+from trainer.spec import CHECKPOINTS
 from worker.errors import Conflict
 from worker.fine_tunes.state import FineTune
-from worker.trainer.spec import CHECKPOINTS
 
 MIB = 2**20
 # What a training may add to the memory of the process that serves, in bytes.

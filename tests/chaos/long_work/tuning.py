@@ -19,16 +19,16 @@ from support.processes.http_worker import Served
 from chaos.long_work.crew import Crew, crew
 from chaos.report import Report
 from emulator import Job
+from trainer.spec import CHECKED, CHECKPOINTS, EVENTS, WRITING
 from worker.fine_tunes.attempt import durable_step
 from worker.fine_tunes.events import by_step, events
 from worker.fine_tunes.request import Result
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
-from worker.trainer.spec import CHECKED, CHECKPOINTS, EVENTS, WRITING
 from worker.volume.adapters import FILES, MADE, WEIGHTS
 from worker.volume.lease import Leases
 
-TRAINER = "worker.trainer"
+TRAINER, CHECKER = "trainer", "trainer.checker"
 ROWS, EPOCHS, BATCH = 400, 5, 4
 # The part of the rows that is not held out.
 TRAINED = 0.9
@@ -63,7 +63,7 @@ def trainers(place: Path) -> list[psutil.Process]:
     for one in psutil.process_iter():
         with suppress(psutil.Error):
             command = one.cmdline()
-            ours = any(part.startswith(TRAINER) for part in command)
+            ours = any(part in (TRAINER, CHECKER) for part in command)
             if ours and any(part.startswith(str(place)) for part in command):
                 found.append(one)
     return found

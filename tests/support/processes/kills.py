@@ -17,7 +17,7 @@ ROWS = [{"messages": [{"role": role, "content": "Hi"} for role in ("user", "assi
 READERS = ("logs/reader.py objects", "logs/reader.py errors")
 GRAMMAR = "worker.engine.run.grammar.process"
 DOWNLOAD = "worker.store.download"
-TRAINER = "worker.trainer"
+TRAINER = "-m trainer"
 CORE = "VLLM::EngineCore"
 
 

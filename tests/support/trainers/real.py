@@ -13,11 +13,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from support import ROOT
-from worker.trainer.checkpoints import adopt
-from worker.trainer.events import Events
-from worker.trainer.interruptions import Interruptions
-from worker.trainer.spec import ATTEMPTS, EVENTS, SPEC, Data, Lora, Spec
-from worker.trainer.training import Trained, Training
+from trainer.checkpoints import adopt
+from trainer.events import Events
+from trainer.interruptions import Interruptions
+from trainer.spec import ATTEMPTS, EVENTS, SPEC, Data, Lora, Spec
+from trainer.training import Trained, Training
 
 WORDS = 32
 
@@ -134,7 +134,7 @@ def begun(directory: Path, attempt: str, *options: str) -> "subprocess.Popen[str
         "OMP_WAIT_POLICY": "passive",
     }
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "worker.trainer", directory, attempt, *options],
+        [sys.executable, "-P", "-m", "trainer", directory, attempt, *options],
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -40,12 +40,12 @@ from pathlib import Path
 from worker.store.fetching import Fetching, Places, Wanted
 Fetching([Wanted("org/model")], Places(Path("/nowhere")), os.environ).result()
 """,
-    "worker.trainer.checker": """
+    "trainer.checker": """
 from pathlib import Path
-from worker.trainer.check import Spec, check
+from trainer.check import Spec, check
 check(Spec.model_construct(), Path("/nowhere"))
 """,
-    "worker.trainer": """
+    "trainer": """
 import asyncio
 from worker.fine_tunes.child import COMMAND, Child
 async def start():

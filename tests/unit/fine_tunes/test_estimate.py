@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from trainer.spec import Data, Lora, Spec
 from worker.errors import InvalidInput
 from worker.estimates import GIB
 from worker.fine_tunes.estimate import Memory, MemoryTaken, check_memory, memory, needed_bytes
 from worker.settings.environment import trainers_environ
-from worker.trainer.spec import Data, Lora, Spec
 
 # Of a Llama of 8 billion weights.
 LLAMA = {"num_hidden_layers": 32, "hidden_size": 4096, "vocab_size": 128256}

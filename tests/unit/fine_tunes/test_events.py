@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 import pytest
 from support.fine_tunes import eval_loss, loss, write_events
 
+from trainer.spec import ATTEMPTS, Event
 from worker.fine_tunes import plot, results
 from worker.fine_tunes.events import by_step, events
 from worker.fine_tunes.request import Error, Publishing, Result
 from worker.fine_tunes.state import FineTune
 from worker.fine_tunes.store import FineTunes
-from worker.trainer.spec import ATTEMPTS, Event
 from worker.volume.adapters import FILES
 
 CRASHED = Error(code="crashed", message="No memory.")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from trainer.spec import Hyperparameters, Lora
 from worker.errors import InvalidInput
 from worker.fine_tunes.hyperparameters import NOT_SERVED, hyperparameters
-from worker.trainer.spec import Hyperparameters, Lora
 
 
 def read(max_rank: int = 16, **values: Any) -> Hyperparameters:

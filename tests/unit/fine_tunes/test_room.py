@@ -19,11 +19,11 @@ from support.fine_tunes import (
 )
 from support.processes.background import HUNG_S, eventually
 
+from trainer.spec import ONLY_CHECK, Spec
 from worker.errors import EngineDead, InvalidInput
 from worker.fine_tunes.child import Child
 from worker.fine_tunes.estimate import MemoryTaken
 from worker.fine_tunes.runner import SPARE_S
-from worker.trainer.spec import ONLY_CHECK, Spec
 
 
 class Memory:

@@ -24,11 +24,11 @@ from support.fine_tunes import (
 )
 from support.processes.background import HUNG_S, eventually
 
+from trainer.spec import SPEC
 from worker.errors import InvalidInput
 from worker.fine_tunes.attempt import Progress
 from worker.fine_tunes.runner import SPARE_S, How
 from worker.fine_tunes.state import FineTune
-from worker.trainer.spec import SPEC
 from worker.volume.lease import Claim, Leases
 
 WAITS: Script = [*CHECKED, ["wait"]]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from trainer.spec import ATTEMPTS, CHECKED, Checked
 from worker.errors import Conflict, NoSuchObject
 from worker.fine_tunes.request import Error, Publishing, Result
 from worker.fine_tunes.state import FineTune
-from worker.trainer.spec import ATTEMPTS, CHECKED, Checked
 from worker.volume.record import REQUEST
 
 SUCCEEDED = Result(status="succeeded", at=9, adapter="demo.a")

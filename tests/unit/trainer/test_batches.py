@@ -7,12 +7,12 @@ import pytest
 import torch
 from support.trainers.real import TokenRow, tiny_model, token_rows
 
+from trainer.batches import batch_size, collate, largest_divisor
+from trainer.loading import with_adapter
+from trainer.memory import Fit, budget, fit
+from trainer.packed import Packed, Writer
+from trainer.spec import Lora
 from worker.estimates import ModelSizes
-from worker.trainer.batches import batch_size, collate, largest_divisor
-from worker.trainer.loading import with_adapter
-from worker.trainer.memory import Fit, budget, fit
-from worker.trainer.packed import Packed, Writer
-from worker.trainer.spec import Lora
 
 
 def test_rows_are_read_as_they_were_written_and_chosen(tmp_path: Path) -> None:

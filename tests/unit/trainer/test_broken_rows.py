@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from worker.trainer import rows as reading
-from worker.trainer.mistakes import Mistakes
-from worker.trainer.spec import Data
+from trainer import rows as reading
+from trainer.mistakes import Mistakes
+from trainer.spec import Data
 
 HEADER = b"prompt,response\n"
 USER = {"role": "user", "content": "SECRET"}

@@ -8,9 +8,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import TokenizersBackend
 
-from worker.trainer.mistakes import WrongRowError
-from worker.trainer.texts import Texts, Tokenized
-from worker.trainer.values import Prompt, row_in
+from trainer.mistakes import WrongRowError
+from trainer.texts import Texts, Tokenized
+from trainer.values import Prompt, row_in
 
 USER = {"role": "user", "content": "How are you?"}
 ASSISTANT = {"role": "assistant", "content": "Fine, größer 👩‍👩‍👧!"}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.trainer import checkpoints
-from worker.trainer.spec import CHECKPOINTS, EPOCHS
+from trainer import checkpoints
+from trainer.spec import CHECKPOINTS, EPOCHS
 from worker.volume.adapters import CONFIG, FILES, WEIGHTS
 
 FILE = "trainer_state.json"

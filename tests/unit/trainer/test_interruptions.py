@@ -12,14 +12,14 @@ import pytest
 import torch
 from support import ROOT
 
+from trainer.failures import volume_failure
+from trainer.spec import Exit
 from worker.errors import VolumeError
-from worker.trainer.failures import volume_failure
-from worker.trainer.spec import Exit
 
 LIMIT_S = 60
 PROGRAM = """
 import time
-from worker.trainer.interruptions import Interruptions
+from trainer.interruptions import Interruptions
 interruptions = Interruptions()
 interruptions.watch()
 {then}

@@ -7,9 +7,9 @@ import torch
 from support.trainers.real import spec, tiny_model
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, dynamic_module_utils
 
-from worker.trainer.failures import Failure
-from worker.trainer.loading import base_name, load, parameters, targets, with_adapter
-from worker.trainer.spec import Lora
+from trainer.failures import Failure
+from trainer.loading import base_name, load, parameters, targets, with_adapter
+from trainer.spec import Lora
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import TokenizersBackend
 
-from worker.trainer.packed import TRAINING, VALIDATION, Packed
-from worker.trainer.prepare import prepare
-from worker.trainer.spec import Checked, Data, Spec
+from trainer.packed import TRAINING, VALIDATION, Packed
+from trainer.prepare import prepare
+from trainer.spec import Checked, Data, Spec
 
 # Shows the reasoning of the last answer only, so that a conversation has a text for each answer.
 FORGETS = (

@@ -12,10 +12,9 @@ from support.processes.background import wait_until
 from support.trainers.real import begun, events_of, written
 from support.volume.disks import fill, mounted
 
-from worker.engine.run.adapters.files import AdapterChecks
-from worker.trainer.check import Prepared, check
-from worker.trainer.mistakes import BadData
-from worker.trainer.spec import (
+from trainer.check import Prepared, check
+from trainer.mistakes import BadData
+from trainer.spec import (
     ATTEMPTS,
     CHECKED,
     CHECKPOINTS,
@@ -30,6 +29,7 @@ from worker.trainer.spec import (
     Outcome,
     Spec,
 )
+from worker.engine.run.adapters.files import AdapterChecks
 from worker.volume.adapters import CONFIG, FILES, WEIGHTS
 
 LIMIT_S = 120
@@ -171,8 +171,8 @@ def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path
     check_it = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from worker.trainer.check import check\n"
-        "from worker.trainer.spec import Spec\n"
+        "from trainer.check import check\n"
+        "from trainer.spec import Spec\n"
         "check(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
     )

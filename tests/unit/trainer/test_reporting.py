@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.trainers.real import Attempts, events_of, spec, token_rows
 
+from trainer.events import Events
+from trainer.reporting import reporting
+from trainer.spec import EVENTS
 from worker import masking
-from worker.trainer.events import Events
-from worker.trainer.reporting import reporting
-from worker.trainer.spec import EVENTS
 
 # The part of their package that is used; it writes down how it is called.
 PACKAGE = """

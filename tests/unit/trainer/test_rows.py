@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from worker.trainer.mistakes import Mistakes
-from worker.trainer.rows import rows
-from worker.trainer.spec import Data
-from worker.trainer.values import Chat, Prompt
+from trainer.mistakes import Mistakes
+from trainer.rows import rows
+from trainer.spec import Data
+from trainer.values import Chat, Prompt
 
 USER = {"role": "user", "content": "hi"}
 ASSISTANT = {"role": "assistant", "content": "ho"}

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from support.trainers.real import Attempts, TokenRow, events_of, noise, spec, tiny_model, token_rows
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from worker.trainer.failures import Failure, Stopped
-from worker.trainer.interruptions import Interruptions
-from worker.trainer.spec import EPOCHS, Lora
+from trainer.failures import Failure, Stopped
+from trainer.interruptions import Interruptions
+from trainer.spec import EPOCHS, Lora
 from worker.volume.adapters import WEIGHTS
 
 ROWS, VALIDATION = token_rows(22, seed=1), token_rows(5, seed=2)

@@ -13,11 +13,11 @@ from support.caller import Caller
 from support.engine.scripted import ScriptedEngine, replying
 from support.fine_tunes import created, eval_loss, loss, uploaded, write_events
 
+from trainer.spec import ATTEMPTS, CHECKED, Checked, Event
 from worker.dialects.openai import objects
 from worker.fine_tunes.request import Checkpoint, Error, Result
 from worker.fine_tunes.store import FineTunes
 from worker.job.long_work import LongWork
-from worker.trainer.spec import ATTEMPTS, CHECKED, Checked, Event
 
 JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"
 CARDS = [{"id": "demo", "parent": None}, {"id": "given", "parent": "demo", "root": "given"}]

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from worker.errors import VolumeError
-from worker.trainer.check import Prepared, check
-from worker.trainer.checkpoints import adopt, copy, epoch_adapter
-from worker.trainer.events import Events
-from worker.trainer.failures import Failure, Stopped, volume_failure
-from worker.trainer.interruptions import Interruptions
-from worker.trainer.mistakes import BadData
-from worker.trainer.spec import (
+from trainer.check import Prepared, check
+from trainer.checkpoints import adopt, copy, epoch_adapter
+from trainer.events import Events
+from trainer.failures import Failure, Stopped, volume_failure
+from trainer.interruptions import Interruptions
+from trainer.mistakes import BadData
+from trainer.spec import (
     ATTEMPTS,
     CHECKED,
     EVENTS,
@@ -28,6 +27,7 @@ from worker.trainer.spec import (
     Outcome,
     Spec,
 )
+from worker.errors import VolumeError
 from worker.volume import write_once
 
 
@@ -99,8 +99,8 @@ class _Attempt:
 
     def _train(self, prepared: Prepared) -> Outcome:
         # They import torch, which takes seconds: who has made mistakes needn't wait for it.
-        from worker.trainer.loading import load  # noqa: PLC0415 - see above
-        from worker.trainer.training import Training  # noqa: PLC0415 - see above
+        from trainer.loading import load  # noqa: PLC0415 - see above
+        from trainer.training import Training  # noqa: PLC0415 - see above
 
         began = time.monotonic()
         model = load(self._spec)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.trainer.mistakes import WrongRowError
+from trainer.mistakes import WrongRowError
 
 # The names of a prompt and its answer: LLM Engine's two, and OpenAI's of old.
 PAIRS = (("prompt", "response"), ("input", "output"), ("prompt", "completion"))

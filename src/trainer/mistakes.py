@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from worker.trainer.spec import Checked, Mistake
+from trainer.spec import Checked, Mistake
 
 # Listed; the rest is counted.
 MOST = 100

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from worker.trainer.spec import CHECKPOINTS, EPOCHS, step_of
+from trainer.spec import CHECKPOINTS, EPOCHS, step_of
 from worker.volume import sync_directory
 from worker.volume.adapters import CONFIG, WEIGHTS
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from worker.trainer import checkpoints
-from worker.trainer.events import Events
-from worker.trainer.failures import Failure, Stopped
-from worker.trainer.interruptions import Interruptions
-from worker.trainer.spec import CHECKPOINTS, EPOCHS
+from trainer import checkpoints
+from trainer.events import Events
+from trainer.failures import Failure, Stopped
+from trainer.interruptions import Interruptions
+from trainer.spec import CHECKPOINTS, EPOCHS
 
 # Seconds of work that the end of a process costs at most, beside an evaluation.
 CHECKPOINT_S = 60.0

@@ -5,11 +5,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.mistakes import BadData
+from trainer.packed import TRAINING, VALIDATION, Packed
+from trainer.spec import CHECKED, Checked, Exit, Spec
 from worker.children import Child, module, with_sources
 from worker.settings.environment import process_environ
-from worker.trainer.mistakes import BadData
-from worker.trainer.packed import TRAINING, VALIDATION, Packed
-from worker.trainer.spec import CHECKED, Checked, Exit, Spec
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def check(spec: Spec, place: Path) -> Prepared:
         RuntimeError: the process that checks has crashed; standard error says why.
     """
     with Child(
-        module("worker.trainer.checker", place.absolute()),
+        module("trainer.checker", place.absolute()),
         environ=with_sources(process_environ()),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

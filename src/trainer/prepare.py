@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from transformers import TokenizersBackend
 
-from worker.trainer.chats import Text
-from worker.trainer.lines import Found
-from worker.trainer.mistakes import MOST, File, Mistakes, WrongRowError
-from worker.trainer.packed import TRAINING, VALIDATION, Writer
-from worker.trainer.rows import rows
-from worker.trainer.spec import Checked, Data, Spec
-from worker.trainer.texts import Texts, Tokenized
-from worker.trainer.values import Prompt
+from trainer.chats import Text
+from trainer.lines import Found
+from trainer.mistakes import MOST, File, Mistakes, WrongRowError
+from trainer.packed import TRAINING, VALIDATION, Writer
+from trainer.rows import rows
+from trainer.spec import Checked, Data, Spec
+from trainer.texts import Texts, Tokenized
+from trainer.values import Prompt
 
 # Of the rows, if there is no file of rows for validation.
 HELD_OUT = 0.1

@@ -1,4 +1,4 @@
-"""``python -m worker.trainer DIR ATTEMPT [--check]``: trains, or only checks the rows.
+"""``python -m trainer DIR ATTEMPT [--check]``: trains, or only checks the rows.
 
 ``spec`` says what from and what is left.
 """
@@ -8,8 +8,8 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from worker.trainer.interruptions import Interruptions
-from worker.trainer.spec import ONLY_CHECK
+from trainer.interruptions import Interruptions
+from trainer.spec import ONLY_CHECK
 
 
 def main(directory: str, attempt: str, *options: str) -> int:
@@ -17,7 +17,7 @@ def main(directory: str, attempt: str, *options: str) -> int:
     interruptions = Interruptions()
     interruptions.watch()
     # It takes longer: in that time, too, the process may be asked to end.
-    from worker.trainer.attempt import run  # noqa: PLC0415 - see above
+    from trainer.attempt import run  # noqa: PLC0415 - see above
 
     return run(Path(directory), attempt, interruptions, only_check=ONLY_CHECK in options)
 
@@ -32,5 +32,5 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
 if __name__ == "__main__":
     sys.excepthook = _tell
     if len(sys.argv) < 3 or sys.argv[3:] not in ([], [ONLY_CHECK]):
-        sys.exit(f"python -m worker.trainer DIR ATTEMPT [{ONLY_CHECK}]")
+        sys.exit(f"python -m trainer DIR ATTEMPT [{ONLY_CHECK}]")
     sys.exit(main(*sys.argv[1:]))

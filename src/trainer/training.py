@@ -12,17 +12,17 @@ from peft import PeftModel
 from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
+from trainer.batches import Row, batch_size, collate
+from trainer.callbacks import CHECKPOINT_S, Saving, Telling
+from trainer.checkpoints import newest
+from trainer.events import Events
+from trainer.failures import Failure
+from trainer.interruptions import Interruptions
+from trainer.loading import base_name, dtype, parameters, with_adapter
+from trainer.memory import Fit, budget, fit, lacking
+from trainer.reporting import reporting
+from trainer.spec import WRITING, Spec
 from worker.estimates import ModelSizes
-from worker.trainer.batches import Row, batch_size, collate
-from worker.trainer.callbacks import CHECKPOINT_S, Saving, Telling
-from worker.trainer.checkpoints import newest
-from worker.trainer.events import Events
-from worker.trainer.failures import Failure
-from worker.trainer.interruptions import Interruptions
-from worker.trainer.loading import base_name, dtype, parameters, with_adapter
-from worker.trainer.memory import Fit, budget, fit, lacking
-from worker.trainer.reporting import reporting
-from worker.trainer.spec import WRITING, Spec
 
 # Points of a curve.
 _LOGS = 100

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 from transformers import TokenizersBackend
 
-from worker.trainer.mistakes import WrongRowError
-from worker.trainer.values import Chat
+from trainer.mistakes import WrongRowError
+from trainer.values import Chat
 
 # What a template's code may raise on a conversation that it does not expect.
 TEMPLATE_ERRORS = (

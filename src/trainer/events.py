@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from worker.trainer.spec import Event, Resumed
+from trainer.spec import Event, Resumed
 
 
 class Events:

@@ -10,10 +10,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedModel, set_seed
 from transformers.utils import logging
 
+from trainer.failures import Failure
+from trainer.memory import lacking
+from trainer.spec import Lora, Spec
 from worker.masking import without_paths
-from worker.trainer.failures import Failure
-from worker.trainer.memory import lacking
-from worker.trainer.spec import Lora, Spec
 
 # The projections of attention and MLP, by the names that architectures give them. Among them are
 # no embeddings, no head and no router: vLLM serves adapters of those for few models or none.

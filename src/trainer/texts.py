@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from transformers import TokenizersBackend
 
-from worker.trainer.chats import ChatTemplate, Text
-from worker.trainer.mistakes import WrongRowError
-from worker.trainer.values import Prompt, Value
+from trainer.chats import ChatTemplate, Text
+from trainer.mistakes import WrongRowError
+from trainer.values import Prompt, Value
 
 # Put before an answer whose first token would else have a space before it.
 BEFORE = "\n"

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from worker.trainer.csv_rows import csv_rows
-from worker.trainer.jsonl_rows import jsonl_rows
-from worker.trainer.lines import Found
-from worker.trainer.mistakes import Mistakes
-from worker.trainer.spec import Data
+from trainer.csv_rows import csv_rows
+from trainer.jsonl_rows import jsonl_rows
+from trainer.lines import Found
+from trainer.mistakes import Mistakes
+from trainer.spec import Data
 
 BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")

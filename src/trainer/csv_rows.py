@@ -4,9 +4,9 @@ import csv
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from worker.trainer.lines import LONGEST_ROW, TOO_LONG, Blanks, Found, Line, lines
-from worker.trainer.mistakes import Mistakes, WrongRowError
-from worker.trainer.values import SHAPES, pair_in, prompt_in
+from trainer.lines import LONGEST_ROW, TOO_LONG, Blanks, Found, Line, lines
+from trainer.mistakes import Mistakes, WrongRowError
+from trainer.values import SHAPES, pair_in, prompt_in
 
 # How the messages of Python's csv begin, and what to say instead.
 ERRORS = {

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from worker.trainer.mistakes import Mistakes
-from worker.trainer.values import Value
+from trainer.mistakes import Mistakes
+from trainer.values import Value
 
 # Bytes.
 LONGEST_ROW = 1 << 20

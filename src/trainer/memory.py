@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
+from trainer.batches import largest_divisor
 from worker.estimates import OPTIMIZER, SHARES, ModelSizes
 from worker.memory import free_memory
-from worker.trainer.batches import largest_divisor
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from worker.trainer.lines import Blanks, Found, Line, lines
-from worker.trainer.mistakes import Mistakes, WrongRowError
-from worker.trainer.values import Value, quoted, row_in
+from trainer.lines import Blanks, Found, Line, lines
+from trainer.mistakes import Mistakes, WrongRowError
+from trainer.values import Value, quoted, row_in
 
 
 def jsonl_rows(opened: BinaryIO, mistakes: Mistakes) -> Iterator[Found]:

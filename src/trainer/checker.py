@@ -1,4 +1,4 @@
-"""``python -m worker.trainer.checker PLACE``: checks a training's rows without torch.
+"""``python -m trainer.checker PLACE``: checks a training's rows without torch.
 
 It is a process of its own because its memory is small only without torch, which transformers else
 loads beside the tokenizer. It reads a ``Spec`` from its input, writes the rows below PLACE, and
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from worker.trainer.spec import CHECKED, Checked, Exit, Mistake, Spec
+from trainer.spec import CHECKED, Checked, Exit, Mistake, Spec
 
 NOT_FAST = "the model's tokenizer is not one of the tokenizers library, which a training needs"
 
@@ -31,7 +31,7 @@ def _tokenizer(spec: Spec) -> Any:
 def _check(spec: Spec, tokenizer: Any, place: Path) -> Checked:
     from transformers import TokenizersBackend  # noqa: PLC0415 - as above
 
-    from worker.trainer.prepare import prepare  # noqa: PLC0415 - it imports transformers
+    from trainer.prepare import prepare  # noqa: PLC0415 - it imports transformers
 
     if not isinstance(tokenizer, TokenizersBackend):
         return Checked(mistakes=(Mistake(file="training_file", line=None, message=NOT_FAST),))

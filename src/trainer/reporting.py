@@ -6,10 +6,10 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from trainer.events import Events
+from trainer.spec import Hyperparameters, Spec
 from worker.masking import hide, masked, without_paths
 from worker.settings.environment import is_set, process_environ
-from worker.trainer.events import Events
-from worker.trainer.spec import Hyperparameters, Spec
 
 _PACKAGE, _KEY = "wandb", "WANDB_API_KEY"
 # Characters of why nothing is reported.

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from worker.trainer.spec import Exit
+from trainer.spec import Exit
 
 
 class Interruptions:
