@@ -1,4 +1,4 @@
-"""Takes the steps of requests to a deployed endpoint: over httpx, with asyncio or without."""
+"""Takes the steps of requests to a deployed endpoint: over httpx2, with asyncio or without."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.jobs import ENDED, cancelled
@@ -85,7 +85,7 @@ class Endpoint:
         self.shelf = Shelf(volume)
         self._rates = Rates()
         self._wire = Wire(id, api_key, base_url)
-        self._http = httpx.HTTPTransport(limits=LIMITS, proxy=self._wire.proxy)
+        self._http = httpx2.HTTPTransport(limits=LIMITS, proxy=self._wire.proxy)
 
     def answer(self, request: Request, patience_s: float | None = None) -> Answer:
         """Answer a request as far as its head; see ``Exchange``.
@@ -134,7 +134,7 @@ class Endpoint:
         try:
             response = self._http.handle_request(self._wire.request(ask))
             response.read()
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise unreachable(error) from None
         return reply(response)
 
@@ -179,7 +179,7 @@ class AsyncEndpoint:
         self.shelf = Shelf(volume)
         self._rates = Rates()
         self._wire = Wire(id, api_key, base_url)
-        self._http = httpx.AsyncHTTPTransport(limits=LIMITS, proxy=self._wire.proxy)
+        self._http = httpx2.AsyncHTTPTransport(limits=LIMITS, proxy=self._wire.proxy)
         self._leaving: set[asyncio.Task[None]] = set()
         # Jobs that are to be cancelled, until they are.
         self._given_up: set[str] = set()
@@ -263,7 +263,7 @@ class AsyncEndpoint:
         try:
             response = await self._http.handle_async_request(self._wire.request(ask))
             await response.aread()
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise unreachable(error) from None
         return reply(response)
 

@@ -8,33 +8,27 @@ import functools
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 
 from llm_worker_client.endpoint import Answer, AsyncAnswer, AsyncEndpoint, Endpoint
 from llm_worker_client.mapping import Dialect, Refusal, Request, dialect_of, forms, responses
 from llm_worker_client.steps import TookTooLong, Unreachable
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncBaseTransport, BaseTransport
+    from httpx import AsyncBaseTransport as AsyncHttpxTransport
+    from httpx import BaseTransport as HttpxTransport
 
     from llm_worker_client.volume import Volume
 else:
-    try:
-        from httpx2 import AsyncBaseTransport, BaseTransport
-    except ModuleNotFoundError:
-        # It is not required: without it there are no clients of it.
-        class BaseTransport:
-            """Adds nothing."""
-
-        class AsyncBaseTransport:
-            """Adds nothing."""
+    # Only a type checker asks whether a transport is one of httpx, which may be missing.
+    HttpxTransport = AsyncHttpxTransport = object
 
 
-class RunpodTransport(httpx.BaseTransport, BaseTransport):
-    """For ``openai.OpenAI(http_client=httpx.Client(transport=RunpodTransport("<endpoint>")))``.
+class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
+    """For ``openai.OpenAI(http_client=httpx2.Client(transport=RunpodTransport("<endpoint>")))``.
 
     Whatever base address and key the client has are not used: only the path counts.
 
@@ -76,20 +70,9 @@ class RunpodTransport(httpx.BaseTransport, BaseTransport):
     def close(self) -> None:
         self._endpoint.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self.close()
-
-
-class AsyncRunpodTransport(httpx.AsyncBaseTransport, AsyncBaseTransport):
-    """For ``openai.AsyncOpenAI(http_client=httpx.AsyncClient(transport=...))``, with asyncio.
+class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
+    """For ``openai.AsyncOpenAI(http_client=httpx2.AsyncClient(transport=...))``, with asyncio.
 
     Its arguments are those of ``RunpodTransport``.
     """
@@ -122,17 +105,6 @@ class AsyncRunpodTransport(httpx.AsyncBaseTransport, AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._endpoint.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        await self.aclose()
 
 
 def _package_of(request: Any) -> ModuleType:

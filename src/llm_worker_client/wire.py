@@ -1,8 +1,8 @@
-"""How requests reach the platform, and what its answers are: over httpx's transports."""
+"""How requests reach the platform, and what its answers are: over httpx2's transports."""
 
 import urllib.request
 
-import httpx
+import httpx2
 
 from llm_worker_client import account
 from llm_worker_client.rates import AT_ONCE
@@ -12,39 +12,39 @@ from llm_worker_client.steps import Ask, Reply, Unreachable
 CONNECT_S = 10.0
 # Seconds that an idle connection is kept: polls are seldom further apart.
 KEPT_S = 60.0
-LIMITS = httpx.Limits(
+LIMITS = httpx2.Limits(
     max_connections=AT_ONCE, max_keepalive_connections=50, keepalive_expiry=KEPT_S
 )
 # Before a request is on its way.
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_UNSENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
 class Wire:
     """How requests reach an endpoint: its address, the account's key, the environment's proxy.
 
-    They go to httpx's transports, without what its clients do around them (cookies, redirects),
+    They go to httpx2's transports, without what its clients do around them (cookies, redirects),
     which takes as long again.
     """
 
     def __init__(self, id: str, api_key: str | None, base_url: str | None) -> None:
         self._url = f"{(base_url or account.base_url()).rstrip('/')}/{id}"
         # The key is nowhere else: these hide it where they are shown.
-        self._headers = httpx.Headers(
+        self._headers = httpx2.Headers(
             {
                 "Authorization": f"Bearer {api_key or account.api_key()}",
                 "Content-Type": "application/json",
                 "User-Agent": "llm-worker-client",
             }
         )
-        url = httpx.URL(self._url)
+        url = httpx2.URL(self._url)
         bypassed = urllib.request.proxy_bypass(url.host)
         proxies = {} if bypassed else urllib.request.getproxies()
         self.proxy = proxies.get(url.scheme) or proxies.get("all")
 
-    def request(self, ask: Ask) -> httpx.Request:
+    def request(self, ask: Ask) -> httpx2.Request:
         connect_s = min(CONNECT_S, ask.timeout_s)
-        timeout = httpx.Timeout(ask.timeout_s, connect=connect_s)
-        return httpx.Request(
+        timeout = httpx2.Timeout(ask.timeout_s, connect=connect_s)
+        return httpx2.Request(
             ask.method,
             self._url + ask.path,
             headers=self._headers,
@@ -53,9 +53,9 @@ class Wire:
         )
 
 
-def reply(response: httpx.Response) -> Reply:
+def reply(response: httpx2.Response) -> Reply:
     return Reply(response.status_code, response.content, dict(response.headers))
 
 
-def unreachable(error: httpx.TransportError) -> Unreachable:
+def unreachable(error: httpx2.TransportError) -> Unreachable:
     return Unreachable(str(error) or type(error).__name__, sent=not isinstance(error, _UNSENT))

@@ -60,7 +60,7 @@ def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def commands_with_all(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install it beside what others bring, and what its extra does."""
-    return installed(tmp_path_factory.mktemp("all"), f"{wheel}[volume]", "httpx2")
+    return installed(tmp_path_factory.mktemp("all"), f"{wheel}[volume]", "httpx")
 
 
 def test_the_wheel_is_small_and_holds_the_client_alone(wheel: Path) -> None:
@@ -113,7 +113,7 @@ def checked(commands: Path, script: str) -> str:
 
 @pytest.mark.parametrize(
     ("environment", "package"),
-    [("commands", "httpx"), ("commands_with_all", "httpx"), ("commands_with_all", "httpx2")],
+    [("commands", "httpx2"), ("commands_with_all", "httpx2"), ("commands_with_all", "httpx")],
 )
 def test_a_script_is_typed_and_runs(
     environment: str, package: str, request: pytest.FixtureRequest

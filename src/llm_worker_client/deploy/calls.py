@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from llm_worker_client.deploy.errors import PlanError, Problem, Unreachable
 from llm_worker_client.deploy.secrets import Secrets
 
 # Seconds until a connection stands, and until an answer comes.
-TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+TIMEOUT = httpx2.Timeout(30.0, connect=10.0)
 TRIES = 5
 # Seconds that are waited for one further try, at most.
 PATIENCE_S = 60.0
@@ -37,9 +37,9 @@ class Addresses:
     def __post_init__(self) -> None:
         for address in (self.api, self.queue):
             try:
-                url = httpx.URL(address)
-            except httpx.InvalidURL:
-                url = httpx.URL()
+                url = httpx2.URL(address)
+            except httpx2.InvalidURL:
+                url = httpx2.URL()
             if not url.host:
                 raise PlanError([f"{address}: no address"])
             if url.scheme != "https" and url.host not in _LOCAL:
@@ -62,14 +62,14 @@ class Calls:
         self,
         key: str,
         sleep: Callable[[float], None] = time.sleep,
-        timeout: httpx.Timeout = TIMEOUT,
+        timeout: httpx2.Timeout = TIMEOUT,
     ) -> None:
         key = key.strip()
         if not _KEY.fullmatch(key):
             raise PlanError(["the account key holds characters that no key has: copy it again"])
         self.sleep = sleep
         self._secrets = Secrets([key])
-        self._http = httpx.Client(
+        self._http = httpx2.Client(
             headers={"Authorization": f"Bearer {key}", "Accept": "application/json"},
             timeout=timeout,
         )
@@ -107,7 +107,7 @@ class Calls:
         call = f"{verb} {urlsplit(url).path}"
         try:
             answer = self._http.request(verb, url, json=body)
-        except httpx.HTTPError as why:
+        except httpx2.HTTPError as why:
             raise _unreachable(call, why) from None
         if not answer.is_success:
             raise self._problem(call, answer)
@@ -130,7 +130,7 @@ class Calls:
             Unreachable: it broke off.
         """
         call = f"GET {urlsplit(url).path}"
-        timeout = httpx.Timeout(idle_s, connect=10.0)
+        timeout = httpx2.Timeout(idle_s, connect=10.0)
         try:
             with self._http.stream(
                 "GET", url, params=query, headers=headers, timeout=timeout
@@ -139,10 +139,10 @@ class Calls:
                     answer.read()
                     raise self._problem(call, answer)
                 yield _until_idle(answer.iter_lines(), idle_s)
-        except httpx.HTTPError as why:
+        except httpx2.HTTPError as why:
             raise _unreachable(call, why) from None
 
-    def _problem(self, call: str, answer: httpx.Response) -> Problem:
+    def _problem(self, call: str, answer: httpx2.Response) -> Problem:
         try:
             # Whatever the answer quotes, the key goes into no message.
             body = json.loads(self._secrets.masked(answer.text))
@@ -154,7 +154,7 @@ class Calls:
 
 def _until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
     last = time.monotonic()
-    with suppress(httpx.ReadTimeout):
+    with suppress(httpx2.ReadTimeout):
         for line in lines:
             now = time.monotonic()
             # A comment keeps the connection alive, but tells nothing.
@@ -165,8 +165,8 @@ def _until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
             yield line
 
 
-def _unreachable(call: str, why: httpx.HTTPError) -> Unreachable:
-    kind = "no answer in time" if isinstance(why, httpx.TimeoutException) else type(why).__name__
+def _unreachable(call: str, why: httpx2.HTTPError) -> Unreachable:
+    kind = "no answer in time" if isinstance(why, httpx2.TimeoutException) else type(why).__name__
     return Unreachable(f"{call}: {kind}")
 
 

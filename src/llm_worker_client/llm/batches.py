@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 from tqdm import tqdm
 
 from llm_worker_client.endpoint import Endpoint
@@ -145,7 +145,7 @@ def created(
         )
         raise ValueError(f"{message}: make several")
     # Only its body is used: the form that the mapping reads.
-    form = httpx.Request(
+    form = httpx2.Request(
         "POST", "http://form", data={"purpose": "batch"}, files={"file": ("in.jsonl", content)}
     )
     headers = {"accept": "*/*", "content-type": form.headers["content-type"]}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from llm_worker_client.llm_engine import connection
 from llm_worker_client.llm_engine.endpoint_types import (
@@ -33,7 +33,7 @@ class File:
         # What is open in memory has no name.
         name = Path(str(getattr(file, "name", FILE))).name
         # Only its body is used: the form that the mapping reads.
-        made: Any = httpx.Request("POST", "http://form", files={FILE: (name, _content(file))})
+        made: Any = httpx2.Request("POST", "http://form", files={FILE: (name, _content(file))})
         with forms.read(made.headers["content-type"], made.stream) as form:
             answer = connection.call(connection.form(FILES, form))
         return UploadFileResponse.model_validate(answer)

@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.exchanges import LOST, answered, exchange, failed, report, stream
 
@@ -114,7 +114,7 @@ def test_a_file_without_a_size_has_no_range() -> None:
 
 def upload() -> Exchange:
     content = b"x" * (LARGEST_FILE + 1)
-    made = httpx.Request("POST", "http://form", files={"file": ("a.jsonl", content)})
+    made = httpx2.Request("POST", "http://form", files={"file": ("a.jsonl", content)})
     headers = {"content-type": made.headers["content-type"]}
     return Exchange(Request("POST", "/v1/files", headers, made.read()), "abc")
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.processes.background import HUNG_S
 from support.scripted_endpoint import HANGS, Answer, only_job, proxied
@@ -37,22 +37,22 @@ def answer() -> Answer:
 @asynccontextmanager
 async def client_of(
     emulator: Emulator, key: str | None = None, **options: Any
-) -> AsyncIterator[httpx.AsyncClient]:
+) -> AsyncIterator[httpx2.AsyncClient]:
     """Start a proxy; yield a client of it."""
     async with (
         proxied(emulator, key, **options) as url,
-        httpx.AsyncClient(base_url=url, timeout=HUNG_S) as opened,
+        httpx2.AsyncClient(base_url=url, timeout=HUNG_S) as opened,
     ):
         yield opened
 
 
 @pytest.fixture
-async def proxy_client(emulator: Emulator) -> AsyncIterator[httpx.AsyncClient]:
+async def proxy_client(emulator: Emulator) -> AsyncIterator[httpx2.AsyncClient]:
     async with client_of(emulator) as opened:
         yield opened
 
 
-async def test_every_verb_reaches_the_worker(proxy_client: httpx.AsyncClient) -> None:
+async def test_every_verb_reaches_the_worker(proxy_client: httpx2.AsyncClient) -> None:
     for method in ("PUT", "DELETE", "POST"):
         answer = await proxy_client.request(method, "/v1/files/a%2Fb?x=1")
         assert answer.json() == {"route": "/v1/files/a%2Fb?x=1", "method": method, "body": None}
@@ -62,7 +62,7 @@ async def test_every_verb_reaches_the_worker(proxy_client: httpx.AsyncClient) ->
     assert (head.status_code, head.content) == (200, b"")
 
 
-async def test_forms_and_bytes_pass(proxy_client: httpx.AsyncClient) -> None:
+async def test_forms_and_bytes_pass(proxy_client: httpx2.AsyncClient) -> None:
     files = {"file": ("a.bin", b"\0\xff")}
     answer = await proxy_client.post("/v1/files", data={"purpose": "evals"}, files=files)
     body = {"purpose": "evals", "filename": "a.bin", "content_base64": "AP8="}
@@ -70,7 +70,7 @@ async def test_forms_and_bytes_pass(proxy_client: httpx.AsyncClient) -> None:
     assert (await proxy_client.get("/v1/files/file-1/content")).content == CONTENT
 
 
-async def test_the_platforms_own_api_is_there(proxy_client: httpx.AsyncClient) -> None:
+async def test_the_platforms_own_api_is_there(proxy_client: httpx2.AsyncClient) -> None:
     answer = (await proxy_client.post("/v2/local/runsync", json={"input": {"prompt": "a"}})).json()
     assert (answer["status"], answer["output"]) == ("COMPLETED", [{"prompt": "a"}])
     assert (await proxy_client.get(f"/v2/local/status/{answer['id']}")).json() == answer
@@ -79,7 +79,7 @@ async def test_the_platforms_own_api_is_there(proxy_client: httpx.AsyncClient) -
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_job_of_a_caller_that_hangs_up_is_cancelled(
-    proxy_client: httpx.AsyncClient, emulator: Emulator, stream: bool
+    proxy_client: httpx2.AsyncClient, emulator: Emulator, stream: bool
 ) -> None:
     body = {"prompt": HANGS, "stream": stream}
     if stream:
@@ -107,7 +107,7 @@ async def test_a_proxy_that_ends_cancels_what_still_runs(emulator: Emulator) -> 
 
 @pytest.mark.parametrize(("headers", "answered"), web_pages.ANSWERED)
 async def test_programs_are_answered_and_a_web_page_wakes_no_worker(
-    proxy_client: httpx.AsyncClient, emulator: Emulator, headers: dict[str, str], answered: bool
+    proxy_client: httpx2.AsyncClient, emulator: Emulator, headers: dict[str, str], answered: bool
 ) -> None:
     for method in ("GET", "POST"):
         status = await web_pages.status(f"{proxy_client.base_url}", headers, "/v1/models", method)

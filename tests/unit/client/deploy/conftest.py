@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from support.runpod_api.server import KEY, Runpod, runpod_api
 
@@ -40,7 +40,7 @@ def open_api(runpod: Runpod, pauses: list[float]) -> Iterator[Callable[..., Api]
     opened = list[Calls]()
 
     def open_(timeout_s: float = 60.0) -> Api:
-        opened.append(Calls(KEY, pauses.append, httpx.Timeout(timeout_s)))
+        opened.append(Calls(KEY, pauses.append, httpx2.Timeout(timeout_s)))
         return Api(opened[-1], Addresses(f"{runpod.url}/v2", f"{runpod.url}/queue"))
 
     yield open_

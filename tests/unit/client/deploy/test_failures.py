@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 
-import httpx
+import httpx2
 import pytest
 from support.runpod_api.server import KEY, Fault, Runpod
 from unit.client.deploy.conftest import FLAGS, Run
@@ -121,7 +121,7 @@ def test_what_is_no_address_is_told(run: Run, address: str, says: str) -> None:
 
 @pytest.mark.parametrize("content", ["null", "[]", "<html>"])
 def test_an_answer_that_is_not_the_platforms_is_told(api: Api, content: str) -> None:
-    answer = httpx.MockTransport(lambda _: httpx.Response(200, text=content))
-    api.calls._http = httpx.Client(transport=answer)
+    answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text=content))
+    api.calls._http = httpx2.Client(transport=answer)
     with pytest.raises(Unreachable, match="no JSON object"):
         api.find("chat")
