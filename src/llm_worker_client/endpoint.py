@@ -159,6 +159,7 @@ class AsyncAnswer:
 
     def leave(self) -> None:
         """Cancel the job, if it still runs; nobody waits for it."""
+        self._endpoint.answers.discard(self)
         job = self._exchange.job
         if job.id is not None and not job.over:
             job.over = True
@@ -180,6 +181,8 @@ class AsyncEndpoint:
         self._rates = Rates()
         self._wire = Wire(id, api_key, base_url)
         self._http = httpx2.AsyncHTTPTransport(limits=LIMITS, proxy=self._wire.proxy)
+        # Those that may still have a job to cancel.
+        self.answers: set[AsyncAnswer] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         # Jobs that are to be cancelled, until they are.
         self._given_up: set[str] = set()
@@ -191,6 +194,7 @@ class AsyncEndpoint:
             TookTooLong: the caller waits no longer; the job is cancelled.
         """
         answer = AsyncAnswer(self, Exchange(request, self.id, patience_s))
+        self.answers.add(answer)
         try:
             await answer.begin()
         except BaseException:
@@ -232,7 +236,9 @@ class AsyncEndpoint:
             await self._cancel(job_id)
 
     async def aclose(self) -> None:
-        """Close the connections, when all jobs that were given up are cancelled."""
+        """Cancel the jobs of answers that nobody has left, then close the connections."""
+        for answer in tuple(self.answers):
+            answer.leave()
         await self.settled()
         await self._http.aclose()
 

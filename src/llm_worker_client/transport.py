@@ -38,6 +38,9 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
         base_url: of the platform's API; None: RunPod's.
         volume: where files go that no job holds; None: the environment's, if it names one.
 
+    Attributes:
+        endpoint: that runs the jobs.
+
     Raises:
         NoKey: there is no key.
     """
@@ -49,7 +52,7 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
         base_url: str | None = None,
         volume: "Volume | None" = None,
     ) -> None:
-        self._endpoint = Endpoint(endpoint_id, api_key, base_url, volume)
+        self.endpoint = Endpoint(endpoint_id, api_key, base_url, volume)
 
     def handle_request(self, request: Any) -> Any:
         """Answer a request of httpx or httpx2 with a response of the same."""
@@ -57,18 +60,18 @@ class RunpodTransport(httpx2.BaseTransport, HttpxTransport):
         try:
             if asked.is_form:
                 with forms.read(asked.header("content-type"), request.stream) as form:
-                    answer = self._endpoint.answer(replace(asked, form=form), patience_s)
+                    answer = self.endpoint.answer(replace(asked, form=form), patience_s)
             else:
-                answer = self._endpoint.answer(replace(asked, body=request.read()), patience_s)
+                answer = self.endpoint.answer(replace(asked, body=request.read()), patience_s)
         except TookTooLong:
             raise package.ReadTimeout("the job took too long", request=request) from None
         except Refusal as refusal:
-            return _refused(package, refusal, dialect_of(asked, self._endpoint.id))
+            return _refused(package, refusal, dialect_of(asked, self.endpoint.id))
         stream = _stream_class(package)(answer, request)
         return package.Response(answer.head.status, headers=answer.head.headers, stream=stream)
 
     def close(self) -> None:
-        self._endpoint.close()
+        self.endpoint.close()
 
 
 class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
@@ -84,7 +87,7 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
         base_url: str | None = None,
         volume: "Volume | None" = None,
     ) -> None:
-        self._endpoint = AsyncEndpoint(endpoint_id, api_key, base_url, volume)
+        self.endpoint = AsyncEndpoint(endpoint_id, api_key, base_url, volume)
 
     async def handle_async_request(self, request: Any) -> Any:
         """Answer a request of httpx or httpx2 with a response of the same."""
@@ -92,19 +95,19 @@ class AsyncRunpodTransport(httpx2.AsyncBaseTransport, AsyncHttpxTransport):
         try:
             if asked.is_form:
                 with await forms.aread(asked.header("content-type"), request.stream) as form:
-                    answer = await self._endpoint.answer(replace(asked, form=form), patience_s)
+                    answer = await self.endpoint.answer(replace(asked, form=form), patience_s)
             else:
                 whole = replace(asked, body=await request.aread())
-                answer = await self._endpoint.answer(whole, patience_s)
+                answer = await self.endpoint.answer(whole, patience_s)
         except TookTooLong:
             raise package.ReadTimeout("the job took too long", request=request) from None
         except Refusal as refusal:
-            return _refused(package, refusal, dialect_of(asked, self._endpoint.id))
+            return _refused(package, refusal, dialect_of(asked, self.endpoint.id))
         stream = _async_stream_class(package)(answer, request)
         return package.Response(answer.head.status, headers=answer.head.headers, stream=stream)
 
     async def aclose(self) -> None:
-        await self._endpoint.aclose()
+        await self.endpoint.aclose()
 
 
 def _package_of(request: Any) -> ModuleType:

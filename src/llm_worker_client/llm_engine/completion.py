@@ -1,6 +1,6 @@
 """Completions and batches of the endpoint, with LLM Engine's names."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +19,6 @@ from llm_worker_client.llm_engine.data_types import (
     GpuType,
     ToolConfig,
 )
-from llm_worker_client.mapping import Request
 
 BATCHES = "/v2/batch-completions"
 # Arguments that are not of the body.
@@ -71,11 +70,11 @@ class Completion:
             TimeoutError: nothing has come in time.
             NoKey: there is no key of an account.
         """
-        request = _request(locals())
+        path, body = _asked(locals())
         if stream:
-            events = connection.stream(request, timeout)
+            events = connection.stream(path, body, timeout)
             return map(CompletionStreamResponse.model_validate, events)
-        return CompletionSyncResponse.model_validate(connection.call(request, timeout))
+        return CompletionSyncResponse.model_validate(connection.call("POST", path, body, timeout))
 
     @classmethod
     async def acreate(  # noqa: PLR0913, PLR0917 - LLM Engine's signature
@@ -101,10 +100,10 @@ class Completion:
         **more: Any,
     ) -> CompletionSyncResponse | AsyncIterable[CompletionStreamResponse]:
         """As ``create``, with asyncio; whoever is cancelled cancels the job."""
-        request = _request(locals())
+        path, body = _asked(locals())
         if stream:
-            return _streamed(request, timeout)
-        return CompletionSyncResponse.model_validate(await connection.acall(request, timeout))
+            return _streamed(connection.astream(path, body, timeout))
+        return CompletionSyncResponse.model_validate(await connection.acall(path, body, timeout))
 
     @classmethod
     def batch_create(  # noqa: PLR0913, PLR0917 - LLM Engine's signature
@@ -137,9 +136,9 @@ class Completion:
         body = {name: value for name, value in given.items() if name not in left_out}
         if use_v2:
             body["labels"] = labels or model_config.labels
-            created = connection.call(connection.post(BATCHES, body))
+            created = connection.call("POST", BATCHES, body)
             return CreateBatchCompletionsV2Response.model_validate(created)
-        created = connection.call(connection.post("/v1/llm/batch-completions", body))
+        created = connection.call("POST", "/v1/llm/batch-completions", body)
         return CreateBatchCompletionsV1Response.model_validate(created)
 
     @classmethod
@@ -147,8 +146,8 @@ class Completion:
         cls, job_id: str, request_headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
         """Return a batch, as ``{"job": …}``."""
-        request = connection.bare("GET", _batch(job_id), request_headers)
-        found: dict[str, Any] = connection.call(request)
+        connection.refuse_headers(request_headers)
+        found: dict[str, Any] = connection.call("GET", _batch(job_id))
         return found
 
     @classmethod
@@ -156,25 +155,25 @@ class Completion:
         cls, job_id: str, request_headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
         """Cancel a batch, and return ``{"success": …}``."""
-        request = connection.bare("POST", f"{_batch(job_id)}/actions/cancel", request_headers)
-        told: dict[str, Any] = connection.call(request)
-        return told
+        connection.refuse_headers(request_headers)
+        answer: dict[str, Any] = connection.call("POST", f"{_batch(job_id)}/actions/cancel")
+        return answer
 
 
-async def _streamed(request: Request, timeout_s: float) -> AsyncIterator[CompletionStreamResponse]:
-    async with aclosing(connection.astream(request, timeout_s)) as events:
+async def _streamed(events: AsyncGenerator[Any]) -> AsyncIterator[CompletionStreamResponse]:
+    async with aclosing(events):
         async for event in events:
             yield CompletionStreamResponse.model_validate(event)
 
 
-def _request(arguments: dict[str, Any]) -> Request:
-    """Return the request for the arguments of a completion."""
+def _asked(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body for the arguments of a completion."""
     connection.refuse_headers(arguments["request_headers"])
     kind = "stream" if arguments["stream"] else "sync"
     model = quote(arguments["model"], safe="")
     body = {name: value for name, value in arguments.items() if name not in _BESIDE}
     path = f"/v1/llm/completions-{kind}?model_endpoint_name={model}"
-    return connection.post(path, {**body, **arguments["more"]})
+    return path, {**body, **arguments["more"]}
 
 
 def _batch(job_id: str) -> str:

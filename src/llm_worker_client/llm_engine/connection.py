@@ -1,24 +1,57 @@
-"""How LLM Engine's classes reach the endpoint: each call is a job, whose answer is JSON."""
+"""How LLM Engine's classes reach the endpoint: over a transport, whose every request is a job."""
 
-import json
-from collections.abc import AsyncGenerator, Iterator
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx2
+
 from llm_worker_client import account
-from llm_worker_client.endpoint import AsyncEndpoint, Endpoint
 from llm_worker_client.llm_engine.errors import BadRequestError, ServerError, error_in
-from llm_worker_client.llm_engine.loops import Kept, Loops
-from llm_worker_client.mapping import Request
-from llm_worker_client.mapping.forms import MEDIA_TYPE, Form
-from llm_worker_client.steps import TookTooLong, Unreachable
+from llm_worker_client.transport import AsyncRunpodTransport, RunpodTransport
 
 # Seconds without anything new that a call waits: a worker may have to start first.
 TIMEOUT_S = 300
-# Basic authorization tells the mapping that LLM Engine's answers and errors are wanted. No job
-# carries it.
-_HEADERS = {"accept": "application/json", "authorization": "Basic"}
+# Basic authorization and JSON say that LLM Engine's answers and errors are wanted. No job carries
+# the authorization, and no request goes to this address.
+_OPTIONS: dict[str, Any] = {
+    "auth": ("", ""),
+    "base_url": "http://endpoint",
+    "headers": {"accept": "application/json"},
+}
+
+
+class _LoopClient:
+    """The client of one event loop, which shares its connections from call to call.
+
+    ``async with`` it for each call. It is closed when the loop ends, or when nobody refers to it.
+    """
+
+    def __init__(self, transport: AsyncRunpodTransport) -> None:
+        self._transport = transport
+        self._client = httpx2.AsyncClient(transport=transport, **_OPTIONS)
+        self._life = _life(self._client)
+
+    async def begin(self) -> None:
+        await anext(self._life)
+
+    async def __aenter__(self) -> httpx2.AsyncClient:
+        return self._client
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            # The job that was given up is cancelled before the loop may end.
+            await self._transport.endpoint.settled()
+
+
+async def _life(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
+    """Close a client when the event loop ends, which ends its generators."""
+    try:
+        yield
+    finally:
+        await client.aclose()
 
 
 @dataclass
@@ -38,37 +71,37 @@ class Connection:
     base_url: str | None = None
     api_url: str | None = None
     image: str | None = None
-    _kept: Endpoint | None = None
-    _loops: Loops = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._loops = Loops(self._async_endpoint)
+    _client: httpx2.Client | None = None
+    _loops: dict[asyncio.AbstractEventLoop, _LoopClient] = field(default_factory=dict)
 
     @property
-    def endpoint(self) -> Endpoint:
-        if self._kept is None:
-            self._kept = Endpoint(self._id(), self.api_key, self.base_url)
-        return self._kept
+    def client(self) -> httpx2.Client:
+        if self._client is None:
+            self._client = httpx2.Client(transport=RunpodTransport(*self._named()), **_OPTIONS)
+        return self._client
 
-    async def async_endpoint(self) -> Kept:
-        """Return the endpoint of the running event loop, for a call with asyncio."""
-        return await self._loops.kept()
+    async def loop_client(self) -> _LoopClient:
+        """Return the client of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            self._loops = {one: its for one, its in self._loops.items() if not one.is_closed()}
+            client = _LoopClient(AsyncRunpodTransport(*self._named()))
+            await client.begin()
+            self._loops[loop] = client
+        return self._loops[loop]
 
     def set(self, **given: str | None) -> None:
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
         # Event loops close what is dropped here.
-        self._loops = Loops(self._async_endpoint)
+        self._loops = {}
         for name, value in given.items():
             setattr(self, name, value)
 
-    def _async_endpoint(self) -> AsyncEndpoint:
-        return AsyncEndpoint(self._id(), self.api_key, self.base_url)
-
-    def _id(self) -> str:
+    def _named(self) -> tuple[str, str | None, str | None]:
         if found := self.endpoint_id or account.endpoint_id():
-            return found
+            return found, self.api_key, self.base_url
         message = f"There is no endpoint: set {account.ENDPOINT}, or call configure(endpoint_id=…)."
         raise BadRequestError(message)
 
@@ -108,118 +141,88 @@ def refuse_headers(request_headers: dict[str, str] | None) -> None:
         raise BadRequestError("request_headers: a job has no headers")
 
 
-def post(path: str, body: dict[str, Any]) -> Request:
-    """Return a request with those values of a body that are not None."""
-    given = {name: value for name, value in body.items() if value is not None}
-    headers = {**_HEADERS, "content-type": "application/json"}
-    return Request("POST", path, headers, json.dumps(given).encode())
-
-
-def bare(method: str, path: str, request_headers: dict[str, str] | None = None) -> Request:
-    """Return a request without a body."""
-    refuse_headers(request_headers)
-    return Request(method, path, _HEADERS)
-
-
-def form(path: str, content: Form) -> Request:
-    """Return a request with a form."""
-    return Request("POST", path, {**_HEADERS, "content-type": MEDIA_TYPE}, form=content)
-
-
-def call(request: Request, timeout_s: float = TIMEOUT_S) -> Any:
+def call(
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    files: Any = None,
+) -> Any:
     """Return the JSON that answers a request.
+
+    Args:
+        method: of HTTP.
+        path: with the query string, escaped.
+        body: sent as JSON without its values that are None.
+        timeout_s: seconds without anything new that the call waits.
+        files: of a form, as httpx2 takes them.
 
     Raises:
         BadRequestError, UnauthorizedError, NotFoundError, RateLimitExceededError, ServerError:
             as the answer says.
-        TimeoutError: nothing has come for as long as the caller waits.
+        TimeoutError: nothing has come in time.
     """
     with _failures():
-        answer = CONNECTION.endpoint.answer(request, timeout_s)
-        try:
-            content = b"".join(answer.parts())
-        finally:
-            answer.close()
-    return _read(answer.head.status, content)
+        asked = {"json": _given(body), "files": files, "timeout": timeout_s}
+        return _read(CONNECTION.client.request(method, path, **asked))
 
 
-async def acall(request: Request, timeout_s: float = TIMEOUT_S) -> Any:
-    """As ``call``, with asyncio."""
+async def acall(path: str, body: Mapping[str, Any], timeout_s: float) -> Any:
+    """As ``call`` with POST, with asyncio."""
     with _failures():
-        async with await CONNECTION.async_endpoint() as endpoint:
-            answer = await endpoint.answer(request, timeout_s)
-            try:
-                content = b"".join([part async for part in answer.parts()])
-            finally:
-                answer.leave()
-    return _read(answer.head.status, content)
+        async with await CONNECTION.loop_client() as client:
+            return _read(await client.post(path, json=_given(body), timeout=timeout_s))
 
 
-def stream(request: Request, timeout_s: float) -> Iterator[Any]:
+def stream(path: str, body: Mapping[str, Any], timeout_s: float) -> Iterator[Any]:
     """Yield the data of each event; the job is cancelled if the caller stops before the last.
 
     Raises:
         The errors of ``call``, unless the stream has begun.
     """
-    with _failures():
-        answer = CONNECTION.endpoint.answer(request, timeout_s)
-        events = _Events(answer.head.status)
-        try:
-            for part in answer.parts():
-                yield from events.read(part)
-        finally:
-            answer.close()
-        events.end()
+    asked: Any = {"method": "POST", "json": _given(body), "timeout": timeout_s}
+    with _failures(), CONNECTION.client.sse(path, **asked) as events:
+        if events.response.status_code != 200:
+            events.response.read()
+            _read(events.response)
+        for event in events:
+            yield event.json()
 
 
-async def astream(request: Request, timeout_s: float) -> AsyncGenerator[Any]:
+async def astream(path: str, body: Mapping[str, Any], timeout_s: float) -> AsyncGenerator[Any]:
     """As ``stream``, with asyncio."""
     with _failures():
-        async with await CONNECTION.async_endpoint() as endpoint:
-            answer = await endpoint.answer(request, timeout_s)
-            events = _Events(answer.head.status)
+        async with await CONNECTION.loop_client() as client:
+            # Not client.sse: an event loop that ends would close its generator before this one.
+            request = client.build_request("POST", path, json=_given(body), timeout=timeout_s)
+            response = await client.send(request, stream=True)
             try:
-                async for part in answer.parts():
-                    for event in events.read(part):
-                        yield event
+                if response.status_code != 200:
+                    await response.aread()
+                    _read(response)
+                async for event in httpx2.EventSource(response):
+                    yield event.json()
             finally:
-                answer.leave()
-        events.end()
+                await response.aclose()
 
 
-class _Events:
-    """Takes the data out of a stream's parts, which may end within an event."""
-
-    def __init__(self, status: int) -> None:
-        self._status = status
-        self._rest = b""
-
-    def read(self, part: bytes) -> Iterator[Any]:
-        self._rest += part
-        if self._status != 200:
-            return
-        *lines, self._rest = self._rest.split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield json.loads(line.removeprefix(b"data:"))
-
-    def end(self) -> None:
-        """Raise the error that the answer is, if it is no stream."""
-        if self._status != 200:
-            raise error_in(self._status, self._rest)
+def _given(body: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if body is None:
+        return None
+    return {name: value for name, value in body.items() if value is not None}
 
 
-def _read(status: int, content: bytes) -> Any:
-    if status != 200:
-        raise error_in(status, content)
-    return json.loads(content)
+def _read(answer: httpx2.Response) -> Any:
+    if answer.status_code != 200:
+        raise error_in(answer.status_code, answer.content)
+    return answer.json()
 
 
 @contextmanager
 def _failures() -> Iterator[None]:
     try:
         yield
-    except TookTooLong:
+    except httpx2.TimeoutException:
         raise TimeoutError("Nothing has come from the endpoint in time.") from None
-    except Unreachable as lost:
+    except httpx2.TransportError as lost:
         raise ServerError(502, str(lost)) from None

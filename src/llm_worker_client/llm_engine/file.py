@@ -2,23 +2,18 @@
 
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import httpx2
-
-from llm_worker_client.llm_engine import connection
-from llm_worker_client.llm_engine.endpoint_types import (
+from llm_worker_client.llm_engine.connection import call
+from llm_worker_client.llm_engine.data_types import (
     DeleteFileResponse,
     GetFileContentResponse,
     GetFileResponse,
     ListFilesResponse,
     UploadFileResponse,
 )
-from llm_worker_client.mapping import forms
 
 FILES = "/v1/files"
-FILE = "file"
 
 
 class File:
@@ -31,35 +26,29 @@ class File:
         One above 14 MB goes to the volume, if the environment names it (RUNPOD_VOLUME_ID, …).
         """
         # What is open in memory has no name.
-        name = Path(str(getattr(file, "name", FILE))).name
-        # Only its body is used: the form that the mapping reads.
-        made: Any = httpx2.Request("POST", "http://form", files={FILE: (name, _content(file))})
-        with forms.read(made.headers["content-type"], made.stream) as form:
-            answer = connection.call(connection.form(FILES, form))
-        return UploadFileResponse.model_validate(answer)
+        name = Path(str(getattr(file, "name", "file"))).name
+        uploaded = call("POST", FILES, files={"file": (name, _content(file))})
+        return UploadFileResponse.model_validate(uploaded)
 
     @classmethod
     def get(cls, file_id: str) -> GetFileResponse:
         """Return the name and the size of a file."""
-        found = connection.call(connection.bare("GET", _of(file_id)))
-        return GetFileResponse.model_validate(found)
+        return GetFileResponse.model_validate(call("GET", _path(file_id)))
 
     @classmethod
     def download(cls, file_id: str) -> GetFileContentResponse:
         """Return the text of a file."""
-        found = connection.call(connection.bare("GET", f"{_of(file_id)}/content"))
-        return GetFileContentResponse.model_validate(found)
+        return GetFileContentResponse.model_validate(call("GET", f"{_path(file_id)}/content"))
 
     @classmethod
     def list(cls) -> ListFilesResponse:
         """Return all files."""
-        return ListFilesResponse.model_validate(connection.call(connection.bare("GET", FILES)))
+        return ListFilesResponse.model_validate(call("GET", FILES))
 
     @classmethod
     def delete(cls, file_id: str) -> DeleteFileResponse:
         """Delete a file."""
-        deleted = connection.call(connection.bare("DELETE", _of(file_id)))
-        return DeleteFileResponse.model_validate(deleted)
+        return DeleteFileResponse.model_validate(call("DELETE", _path(file_id)))
 
 
 def _content(file: BufferedReader) -> BufferedReader | bytes:
@@ -70,5 +59,5 @@ def _content(file: BufferedReader) -> BufferedReader | bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-def _of(file_id: str) -> str:
+def _path(file_id: str) -> str:
     return f"{FILES}/{quote(file_id, safe='')}"

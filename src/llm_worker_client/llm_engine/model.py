@@ -124,14 +124,14 @@ class Model:
         cls, model: str, request_headers: dict[str, str] | None = None
     ) -> GetLLMEndpointResponse:
         """Return a model that the endpoint serves."""
-        found = connection.call(connection.bare("GET", _of(model), request_headers))
-        return GetLLMEndpointResponse.model_validate(found)
+        connection.refuse_headers(request_headers)
+        return GetLLMEndpointResponse.model_validate(connection.call("GET", _of(model)))
 
     @classmethod
     def list(cls, request_headers: dict[str, str] | None = None) -> ListLLMEndpointsResponse:
         """Return the models that the endpoint serves."""
-        found = connection.call(connection.bare("GET", MODELS, request_headers))
-        return ListLLMEndpointsResponse.model_validate(found)
+        connection.refuse_headers(request_headers)
+        return ListLLMEndpointsResponse.model_validate(connection.call("GET", MODELS))
 
     @classmethod
     def delete(
@@ -143,8 +143,8 @@ class Model:
             return DeleteLLMEndpointResponse(deleted=True)
         if not (connection.CONNECTION.endpoint_id or account.endpoint_id()):
             raise NotFoundError(f"there is no endpoint {model_endpoint_name} that create made")
-        request = connection.bare("DELETE", _of(model_endpoint_name), request_headers)
-        return DeleteLLMEndpointResponse.model_validate(connection.call(request))
+        deleted = connection.call("DELETE", _of(model_endpoint_name))
+        return DeleteLLMEndpointResponse.model_validate(deleted)
 
     @classmethod
     def download(
@@ -152,7 +152,7 @@ class Model:
     ) -> DownloadModelResponse:
         """Refuse: a job holds no file of an adapter; the message says where it is."""
         body = {"model_name": model_name, "download_format": download_format}
-        found = connection.call(connection.post(f"{MODELS}/download", body))
+        found = connection.call("POST", f"{MODELS}/download", body)
         return DownloadModelResponse.model_validate(found)
 
 
