@@ -1,16 +1,15 @@
 """The command `files`: what is on the network volume, through the platform's S3 API."""
 
-import json
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx2
+
 from llm_worker_client import account
 from llm_worker_client.account import NoKey
-from llm_worker_client.endpoint import Endpoint
-from llm_worker_client.mapping import Refusal, Request
-from llm_worker_client.steps import TookTooLong, Unreachable
+from llm_worker_client.transport import RunpodTransport
 from llm_worker_client.volume import NotSet, VolumeError, open_volume
 
 if TYPE_CHECKING:
@@ -63,11 +62,8 @@ def run(options: Namespace) -> int:
             _ACTIONS[options.action](volume, options)
     except (NotSet, NoKey) as missing:
         return _failed(missing, WRONG)
-    except (VolumeError, Refusal, Unreachable) as failed:
+    except VolumeError as failed:
         return _failed(failed, 1)
-    except TookTooLong:
-        sys.stderr.write("It is on the volume, but nothing has come from the endpoint in time.\n")
-        return 1
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted: the same command goes on.\n")
         return INTERRUPTED
@@ -76,34 +72,37 @@ def run(options: Namespace) -> int:
 
 def _upload(volume: "Volume", options: Namespace) -> None:
     # Without its key nothing is sent that can't be registered then.
-    endpoint = Endpoint(options.endpoint, None, options.base_url) if options.endpoint else None
+    transport = (
+        RunpodTransport(options.endpoint, None, options.base_url) if options.endpoint else None
+    )
     key = options.key or f"{INBOX}/{options.path.name}"
     sent = volume.upload(options.path, key, progress=not options.quiet)
-    if endpoint is None:
+    if transport is None:
         _print(sent.key)
         return
-    try:
-        _print(registered(endpoint, sent.key, options.path.name, options.purpose))
-    finally:
-        endpoint.close()
+    body = {"path": sent.key, "filename": options.path.name, "purpose": options.purpose}
+    with httpx2.Client(transport=transport, timeout=TIMEOUT_S) as client:
+        _print(_registered(client, body))
 
 
-def registered(endpoint: Endpoint, key: str, name: str, purpose: str) -> str:
+def _registered(client: httpx2.Client, body: dict[str, str]) -> str:
     """Make what is on the volume a file of an endpoint; return the file's id.
 
     Raises:
-        Refusal: it does not take it.
+        VolumeError: the endpoint does not take it.
     """
-    body = json.dumps({"path": key, "filename": name, "purpose": purpose}).encode()
-    request = Request("POST", "/v1/files", {"content-type": "application/json"}, body)
-    answer = endpoint.answer(request, TIMEOUT_S)
     try:
-        told = json.loads(b"".join(answer.parts()))
-    finally:
-        answer.close()
-    if answer.head.status != 200:
-        raise Refusal(answer.head.status, f"{key} is on the volume, but: {_message(told)}")
-    return str(told["id"])
+        answer = client.post("http://endpoint/v1/files", json=body)
+    except httpx2.TimeoutException:
+        message = "It is on the volume, but nothing has come from the endpoint in time."
+        raise VolumeError(message) from None
+    except httpx2.TransportError as lost:
+        raise VolumeError(f"{body['path']} is on the volume, but: {lost}") from None
+    found = answer.json()
+    if answer.status_code != 200:
+        message = found["error"]["message"]
+        raise VolumeError(f"{body['path']} is on the volume, but: {message}")
+    return str(found["id"])
 
 
 def _download(volume: "Volume", options: Namespace) -> None:
@@ -125,11 +124,6 @@ def _delete(volume: "Volume", options: Namespace) -> None:
 
 
 _ACTIONS = {"upload": _upload, "download": _download, "list": _list, "delete": _delete}
-
-
-def _message(told: object) -> str:
-    error = told.get("error") if isinstance(told, dict) else None
-    return str(error.get("message") if isinstance(error, dict) else error)
 
 
 def _failed(error: Exception, status: int) -> int:

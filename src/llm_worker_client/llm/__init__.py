@@ -4,13 +4,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from anyio.from_thread import start_blocking_portal
+
 from llm_worker_client import account
-from llm_worker_client.endpoint import AsyncEndpoint, Endpoint
+from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.llm import arguments
 from llm_worker_client.llm.batches import Batch, created
 from llm_worker_client.llm.lines import CHATS, COMPLETIONS
 from llm_worker_client.llm.lists import Form, Lists
-from llm_worker_client.llm.loops import waited
 from llm_worker_client.llm.outputs import (
     CompletionOutput,
     EndpointError,
@@ -20,6 +21,7 @@ from llm_worker_client.llm.outputs import (
 )
 from llm_worker_client.llm.prompts import Item, conversations_of, encoded, items_of, prompts_of
 from llm_worker_client.llm.sampling import SamplingParams
+from llm_worker_client.transport import RunpodTransport
 
 __all__ = [
     "LLM",
@@ -74,7 +76,7 @@ class LLM:
         found = endpoint_id or account.endpoint_id()
         if found is None:
             raise ValueError(f"LLM: the endpoint's id, or {account.ENDPOINT} in the environment")
-        self._endpoint = Endpoint(found, api_key, base_url)
+        self._transport = RunpodTransport(found, api_key, base_url)
         # Not kept as values: the key could be shown with them.
         self._open: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(found, api_key, base_url)
         self._shared = {} if model is None else {"model": model}
@@ -89,7 +91,7 @@ class LLM:
 
     def close(self) -> None:
         """Close the connections. The endpoint stays as it is."""
-        self._endpoint.close()
+        self._transport.close()
 
     def generate(  # noqa: PLR0913, PLR0917 - the documented signature
         self,
@@ -186,14 +188,14 @@ class LLM:
         """
         asked = prompts_of(prompts)
         items = items_of(asked, sampling_params, lora_request, guided_options_request)
-        return created(self._endpoint, items, COMPLETIONS, self._shared)
+        return created(self._transport, items, COMPLETIONS, self._shared)
 
     def chat_batch(
         self, messages: Any, sampling_params: Any = None, lora_request: Any = None
     ) -> Batch:
         """Begin a batch of what ``chat`` would answer; see ``generate_batch``."""
         items = items_of(conversations_of(messages), sampling_params, lora_request)
-        return created(self._endpoint, items, CHATS, self._shared)
+        return created(self._transport, items, CHATS, self._shared)
 
     def batch(self, id: str) -> Batch:
         """Go on with a batch that was begun by ``generate_batch`` or ``chat_batch``.
@@ -201,7 +203,7 @@ class LLM:
         Raises:
             EndpointError: there is none.
         """
-        batch = Batch(self._endpoint, id)
+        batch = Batch(self._transport, id)
         batch.resume()
         return batch
 
@@ -212,7 +214,11 @@ class LLM:
         common = {**self._shared, **given, "return_token_ids": True, "use_tqdm": use_tqdm}
         form = Form(holder, common, self._policy, self._jobs_at_once)
         encoded(common, "chat")
-        return waited(Lists(self._open(), items, form, use_tqdm).answered())
+        lists = Lists(self._open(), items, form, use_tqdm)
+        # In a thread of its own, so that it works where a loop runs already, as in notebooks.
+        # Ctrl-C cancels the jobs, and waits until they are; a second one does not wait.
+        with start_blocking_portal() as portal:
+            return portal.call(lists.answered)
 
 
 def _given(prompts: Any, prompt_token_ids: Any) -> Any:

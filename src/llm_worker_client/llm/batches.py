@@ -1,6 +1,5 @@
 """Items as one batch on the endpoint's volume, which outlives the worker and the script."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,21 +8,21 @@ from urllib.parse import quote
 import httpx2
 from tqdm import tqdm
 
-from llm_worker_client.endpoint import Endpoint
 from llm_worker_client.exchange import LONG
 from llm_worker_client.jobs import Job, Run
 from llm_worker_client.llm import lines
 from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput
 from llm_worker_client.llm.prompts import Item
-from llm_worker_client.mapping import Refusal, Request
+from llm_worker_client.mapping import Refusal
 from llm_worker_client.mapping.forms import LARGEST_FILE
-from llm_worker_client.steps import Steps, Unreachable
+from llm_worker_client.steps import Unreachable
+from llm_worker_client.transport import RunpodTransport
 
-BATCHES, FILES = "/v1/batches", "/v1/files"
+# No request goes to this address: each is a job.
+V1 = "http://endpoint/v1"
 # Seconds between looks at a batch: each is a job of its own.
 SHORTEST_LOOK, LONGEST_LOOK = 0.5, 15.0
 _ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
-_JSON = {"accept": "*/*", "content-type": "application/json"}
 
 
 class Batch:
@@ -33,9 +32,11 @@ class Batch:
         id: by which any script can wait for it: ``LLM.batch(id).outputs()``.
     """
 
-    def __init__(self, endpoint: Endpoint, id: str, items: Sequence[Item] | None = None) -> None:
+    def __init__(
+        self, transport: RunpodTransport, id: str, items: Sequence[Item] | None = None
+    ) -> None:
         self.id = id
-        self._endpoint = endpoint
+        self._transport = transport
         self._items = items
 
     @property
@@ -46,7 +47,7 @@ class Batch:
 
     def cancel(self) -> None:
         """Cancel it: what was answered by then stays on the volume."""
-        _call(self._endpoint, f"{BATCHES}/{quote(self.id)}/cancel", {})
+        _call(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
 
     def resume(self) -> None:
         """Hand in a job that goes on with it, if it has not ended; one that runs already shares it.
@@ -56,13 +57,9 @@ class Batch:
         """
         if self._found()["status"] in _ENDED:
             return
-
-        def steps() -> Steps[None]:
-            payload = {"input": {"batch": {"id": self.id}}, "policy": LONG}
-            yield from Run(Job()).submitted(payload, reads=False)
-
+        payload = {"input": {"batch": {"id": self.id}}, "policy": LONG}
         try:
-            self._endpoint.advance(steps())
+            self._transport.endpoint.advance(Run(Job()).submitted(payload, reads=False))
         except Refusal as refusal:
             raise EndpointError.of(refusal) from None
         except Unreachable as lost:
@@ -98,7 +95,7 @@ class Batch:
         return [output for output in outputs if output is not None]
 
     def _found(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(_call(self._endpoint, f"{BATCHES}/{quote(self.id)}"))
+        found: dict[str, Any] = _call(self._transport, "GET", f"/batches/{quote(self.id)}").json()
         return found
 
     def _ended(self, use_tqdm: bool) -> dict[str, Any]:
@@ -126,11 +123,11 @@ class Batch:
         return [lines.item_of(found[index]) for index in sorted(found)]
 
     def _content(self, file_id: str) -> bytes:
-        return _call(self._endpoint, f"{FILES}/{quote(file_id)}/content")
+        return _call(self._transport, "GET", f"/files/{quote(file_id)}/content").content
 
 
 def created(
-    endpoint: Endpoint, items: Sequence[Item], url: str, shared: Mapping[str, Any]
+    transport: RunpodTransport, items: Sequence[Item], url: str, shared: Mapping[str, Any]
 ) -> Batch:
     """Create a batch, which begins at once.
 
@@ -144,38 +141,25 @@ def created(
             f"the prompts have {len(content):,} bytes as a batch, and one has {LARGEST_FILE:,}"
         )
         raise ValueError(f"{message}: make several")
-    # Only its body is used: the form that the mapping reads.
-    form = httpx2.Request(
-        "POST", "http://form", data={"purpose": "batch"}, files={"file": ("in.jsonl", content)}
-    )
-    headers = {"accept": "*/*", "content-type": form.headers["content-type"]}
-    upload = Request("POST", FILES, headers, form.read())
-    file = json.loads(_answered(endpoint, upload))
+    form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
+    file = _call(transport, "POST", "/files", **form).json()
     asked = {"input_file_id": file["id"], "endpoint": url, "completion_window": "14d"}
-    batch = json.loads(_call(endpoint, BATCHES, asked))
-    return Batch(endpoint, batch["id"], items)
+    batch = _call(transport, "POST", "/batches", json=asked).json()
+    return Batch(transport, batch["id"], items)
 
 
-def _call(endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-    if body is None:
-        return _answered(endpoint, Request("GET", path, {"accept": "*/*"}))
-    return _answered(endpoint, Request("POST", path, _JSON, json.dumps(body).encode()))
-
-
-def _answered(endpoint: Endpoint, request: Request) -> bytes:
-    """Return the body that answers a request.
+def _call(transport: RunpodTransport, method: str, path: str, **options: Any) -> httpx2.Response:
+    """Return the answer to a request, with its options as httpx2 has them.
 
     Raises:
         EndpointError: it is an error.
     """
-    answer = endpoint.answer(request)
+    client = httpx2.Client(transport=transport, base_url=V1, timeout=None)
     try:
-        content = b"".join(answer.parts())
-    except Unreachable as lost:
+        answer = client.request(method, path, **options)
+    except httpx2.TransportError as lost:
         raise EndpointError(502, f"The platform can't be reached: {lost}") from None
-    finally:
-        answer.close()
-    if answer.head.status != 200:
-        error = json.loads(content)["error"]
-        raise EndpointError(answer.head.status, str(error.get("message")), error)
-    return content
+    if answer.status_code != 200:
+        error = answer.json()["error"]
+        raise EndpointError(answer.status_code, str(error.get("message")), error)
+    return answer

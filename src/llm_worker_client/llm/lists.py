@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from anyio import CancelScope
 from tqdm import tqdm
 
 from llm_worker_client.endpoint import AsyncEndpoint
@@ -79,15 +80,17 @@ class Lists:
             PromptError: an item has failed.
             EndpointError: a job has.
         """
-        lanes = [asyncio.create_task(self._lane()) for _ in range(self._form.at_once)]
         try:
-            await asyncio.gather(*lanes)
+            async with asyncio.TaskGroup() as lanes:
+                for _ in range(self._form.at_once):
+                    lanes.create_task(self._lane())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         finally:
-            for lane in lanes:
-                lane.cancel()
-            await asyncio.gather(*lanes, return_exceptions=True)
             self._bar.close()
-            await self._endpoint.aclose()
+            # What cancels the call would otherwise cancel this, too.
+            with CancelScope(shield=True):
+                await self._endpoint.aclose()
         return [output for output in self._outputs if output is not None]
 
     async def _lane(self) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from support.scripted_endpoint import ACCOUNT, HANGS, WITH_KEY, answering, scripted_endpoint
 from unit.client.llm.conftest import RETRYABLE, Call, Echo
 
@@ -15,7 +16,6 @@ from llm_worker_client import LLM
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.llm import EndpointError, PromptError, RequestOutput
 from llm_worker_client.llm.lists import Form, Lists
-from llm_worker_client.llm.loops import waited
 from llm_worker_client.llm.prompts import Item
 
 REFUSED = {"message": "no such token", "code": 400, "retryable": False}
@@ -168,34 +168,38 @@ async def test_a_failure_cancels_the_other_jobs(echo_llm: Echo) -> None:
         assert statuses == ["CANCELLED"] * 3 + ["COMPLETED"]
 
 
-# On a loop of its own:
+# On a loop of its own, in front of an emulator in another thread:
 
 
-async def test_work_may_be_waited_for_where_a_loop_runs_already() -> None:
-    async def work() -> str:
-        await asyncio.sleep(0)
-        return "done"
-
-    async def broken() -> None:
-        raise ValueError("no")
-
-    assert waited(work()) == "done"
-    with pytest.raises(ValueError, match="no"):
-        waited(broken())
+def llm_of(emulator: Emulator) -> LLM:
+    return LLM("local", api_key=ACCOUNT, base_url=emulator.api_url)
 
 
-def test_ctrl_c_lets_the_work_tidy_up() -> None:
-    main, tidied = threading.main_thread().ident, []
+async def test_it_may_be_called_where_a_loop_runs_already(echo_llm: Echo) -> None:
+    running = scripted_endpoint(answering(echo_llm.answer), WITH_KEY)
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(running) as emulator,
+        llm_of(emulator) as llm,
+    ):
+        assert texts(llm.generate("a", use_tqdm=False)) == ["a!"]
+
+
+def test_ctrl_c_cancels_the_jobs() -> None:
+    main = threading.main_thread().ident
     assert main
 
-    async def interrupted() -> None:
-        try:
-            signal.pthread_kill(main, signal.SIGINT)
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0.01)
-            tidied.append(True)
+    def answer(_: Any) -> list[Any]:
+        signal.pthread_kill(main, signal.SIGINT)
+        return [HANGS]
 
-    with pytest.raises(KeyboardInterrupt):
-        waited(interrupted())
-    assert tidied == [True]
+    running = scripted_endpoint(answering(answer), WITH_KEY)
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(running) as emulator,
+        llm_of(emulator) as llm,
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate("a", use_tqdm=False)
+        (job,) = emulator.queue.jobs.values()
+        assert job.status is Status.CANCELLED
