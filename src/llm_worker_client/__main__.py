@@ -12,11 +12,10 @@ from llm_worker_client import account
 from llm_worker_client.account import NoKey
 from llm_worker_client.callers import LOOPBACK
 from llm_worker_client.command_line import read_command_line
-from llm_worker_client.connections import SERVED
 from llm_worker_client.deploy.command import run as deploy
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.files import run as files
-from llm_worker_client.proxy import Proxy
+from llm_worker_client.proxy import SERVED, Proxy
 
 
 def proxy(arguments: Namespace) -> int:

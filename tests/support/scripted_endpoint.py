@@ -11,9 +11,8 @@ import uvicorn
 from aiohttp import ClientResponse, ClientSession
 
 from emulator import Emulator, Job, Options
-from llm_worker_client.connections import SERVED
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.proxy import Proxy
+from llm_worker_client.proxy import SERVED, Proxy
 from support.processes.background import HUNG_S
 
 ACCOUNT = "rpa_account"

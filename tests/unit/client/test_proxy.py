@@ -15,7 +15,7 @@ from support.scripted_endpoint import HANGS, Answer, only_job, proxied
 from support.tables import web_pages
 
 from emulator import Emulator, Status
-from llm_worker_client import connections
+from llm_worker_client import proxy
 
 CONTENT = b"\0\xff" * 700_000
 
@@ -156,7 +156,7 @@ UNREAD = b"POST /v1/files HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 1000
 async def test_a_connection_without_a_request_ends(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "LOOK_S", 0.1)
+    monkeypatch.setattr(proxy, "LOOK_S", 0.1)
     async with proxied(emulator) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(sent)
@@ -181,10 +181,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """Return the looks at connections, in place of timers: the last is the one that is due."""
     made = list[Callable[[], None]]()
 
-    def look_again(self: connections.Connection) -> None:
+    def look_again(self: proxy.Connection) -> None:
         made.append(partial(self._look, self._waits(), self.cycle))
 
-    monkeypatch.setattr(connections.Connection, "_look_again", look_again)
+    monkeypatch.setattr(proxy.Connection, "_look_again", look_again)
     return made
 
 
