@@ -13,7 +13,6 @@ import httpx2
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.jobs import ENDED, cancelled
 from llm_worker_client.mapping import Request
-from llm_worker_client.rates import Rates
 from llm_worker_client.steps import (
     Ask,
     Head,
@@ -26,7 +25,7 @@ from llm_worker_client.steps import (
     Unreachable,
 )
 from llm_worker_client.volume.shelf import Shelf
-from llm_worker_client.wire import LIMITS, Wire, reply, unreachable
+from llm_worker_client.wire import LIMITS, Rates, Wire, reply, unreachable
 
 if TYPE_CHECKING:
     from llm_worker_client.volume import Volume

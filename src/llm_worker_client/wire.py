@@ -1,13 +1,27 @@
-"""How requests reach the platform, and what its answers are: over httpx2's transports."""
+"""How requests reach the platform, when, and what its answers are: over httpx2's transports."""
 
+import threading
+import time
 import urllib.request
+from collections.abc import Mapping
 
 import httpx2
 
 from llm_worker_client import account
-from llm_worker_client.rates import AT_ONCE
 from llm_worker_client.steps import Ask, Reply, Unreachable
 
+# Seconds over which the platform counts requests.
+WINDOW_S = 10.0
+# Requests of an endpoint in that time: callers wait instead of being refused.
+DOCUMENTED: Mapping[str, int] = {
+    "run": 1000,
+    "runsync": 2000,
+    "stream": 2000,
+    "status": 2000,
+    "cancel": 100,
+}
+# Of those at once; what the platform takes of the slowest of them.
+AT_ONCE = 400
 # Seconds to connect in.
 CONNECT_S = 10.0
 # Seconds that an idle connection is kept: polls are seldom further apart.
@@ -59,3 +73,28 @@ def reply(response: httpx2.Response) -> Reply:
 
 def unreachable(error: httpx2.TransportError) -> Unreachable:
     return Unreachable(str(error) or type(error).__name__, sent=not isinstance(error, _UNSENT))
+
+
+class Rates:
+    """Says how long each request has to wait; threads may share it.
+
+    Args:
+        limits: requests of each operation in ten seconds; an operation without one never waits.
+    """
+
+    def __init__(self, limits: Mapping[str, int] = DOCUMENTED) -> None:
+        self._limits = limits
+        self._due: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def wait(self, operation: str) -> float:
+        """Count a request; return the seconds until it may be sent."""
+        if operation not in self._limits:
+            return 0.0
+        apart = WINDOW_S / self._limits[operation]
+        now = time.monotonic()
+        with self._lock:
+            # So many may come at once that a second's worth is saved up.
+            due = max(self._due.get(operation, 0.0), now - 1.0) + apart
+            self._due[operation] = due
+        return max(0.0, due - now)

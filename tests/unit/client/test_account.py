@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from llm_worker_client import account
-from llm_worker_client.__main__ import proxy
+from llm_worker_client.__main__ import proxy, read_command_line
 from llm_worker_client.account import NoKey
-from llm_worker_client.command_line import read_command_line
 
 PROXY = ["proxy", "--endpoint", "abc"]
 

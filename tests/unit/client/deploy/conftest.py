@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from support.runpod_api.server import KEY, Runpod, runpod_api
 
-from llm_worker_client.command_line import read_command_line
+from llm_worker_client.__main__ import read_command_line
 from llm_worker_client.deploy import command as deploy
 from llm_worker_client.deploy.api import Api
 from llm_worker_client.deploy.calls import Addresses, Calls

@@ -9,7 +9,7 @@ from unit.client.volume.conftest import Mount
 
 from emulator import Emulator
 from llm_worker_client import files
-from llm_worker_client.command_line import read_command_line
+from llm_worker_client.__main__ import read_command_line
 
 pytestmark = pytest.mark.usefixtures("_volume_set")
 
