@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterator
 from typing import Any
 
-from llm_worker_client.jobs import Job, Run
+from llm_worker_client.jobs import COMPLETED, Job, Run, outputs_of
 from llm_worker_client.mapping import (
     Call,
     Kind,
@@ -25,6 +25,7 @@ from llm_worker_client.steps import Ask, Head, NotStored, Reply, Step, Steps, St
 LONGEST_S = 24 * 3600
 LONG = {"executionTimeout": LONGEST_S * 1000, "ttl": 2 * LONGEST_S * 1000}
 RUN_WITH = "run_with"
+NO_ANSWER = "The job has no answer: the platform keeps none above 20 MB."
 # Seconds that the platform may be silent on a request that is passed on.
 PASSED_ON_S = 330.0
 PASSED_BACK = ("content-type", "retry-after")
@@ -82,18 +83,15 @@ class Exchange:
             yield from self._content(call)
             return
         take = self._events if call.kind is Kind.EVENTS else self._whole
-        report = yield from self._run(call, take)
+        run = Run(self.job, self._patience_s)
+        submitted = yield from run.submitted({"input": call.input}, reads=call.reads)
+        report = yield from run.followed(submitted, take)
         if report is None:
             return
-        if report.get("status") != "COMPLETED":
+        if report.get("status") != COMPLETED:
             raise refusal_of(report)
         if not self._begun:
-            raise Refusal(502, "The job has no answer: the platform keeps none above 20 MB.")
-
-    def _run(self, call: Call, take: Any) -> Steps[dict[str, Any] | None]:
-        run = Run(self.job, self._patience_s)
-        report = yield from run.submitted({"input": call.input}, reads=call.reads)
-        return (yield from run.followed(report, take))
+            raise Refusal(502, NO_ANSWER)
 
     def _whole(self, output: Any) -> Steps[bool]:
         if isinstance(output, dict) and RUN_WITH in output:
@@ -134,58 +132,31 @@ class Exchange:
 
     def _content(self, call: Call) -> Steps[None]:
         """Pass on the content of a file: a job for each part of it."""
-        if call.shown_as is not None:
-            parts = list[bytes]()
-
-            def keep(part: bytes) -> Steps[None]:
-                parts.append(part)
-                yield from ()
-
-            yield from self._parts(call, 0, None, keep)
-            yield from self._begin(self._shown(call.shown_as, b"".join(parts)))
-            return
-        begin, end, status, more = 0, None, 200, dict[str, str]()
-        if call.range:
+        begin, end, status, more = 0, None, 200, {"accept-ranges": "bytes"}
+        if call.range and call.shown_as is None:
             size = yield from self._size(call)
             if found := ranges.read(call.range, size):
                 begin, end = found
-                status, more = 206, {"content-range": f"bytes {begin}-{end - 1}/{size}"}
-
-        def send(part: bytes) -> Steps[None]:
-            if not self._begun:
-                self._begun = True
-                yield responses.head(
-                    status, responses.BINARY, self.job.id, **{"accept-ranges": "bytes"}, **more
-                )
-            yield part
-
-        yield from self._parts(call, begin, end, send)
-
-    def _parts(self, call: Call, begin: int, end: int | None, take: Any) -> Steps[None]:
-        """Take a content in parts.
-
-        Args:
-            call: of the content.
-            begin: bytes before it.
-            end: bytes before its end; None: it ends where there is no more.
-            take: gets bytes.
-        """
-        got = asked_for = 0
-
-        def count(output: Any) -> Steps[bool]:
-            nonlocal got
-            part = responses.content(output)
-            got += len(part)
-            yield from take(part)
-            return False
-
-        while got == asked_for and (end is None or begin + got < end):
-            size = CONTENT_PART if end is None else min(CONTENT_PART, end - begin - got)
-            self.job = Job()
-            report = yield from self._run(call.part(begin + got, size), count)
-            if report is not None and report.get("status") != "COMPLETED":
-                raise refusal_of(report)
-            asked_for += size
+                status, more["content-range"] = 206, f"bytes {begin}-{end - 1}/{size}"
+        shown = bytearray()
+        while end is None or begin < end:
+            size = CONTENT_PART if end is None else min(CONTENT_PART, end - begin)
+            outputs = yield from self._outputs(call.part(begin, size))
+            part = b"".join(map(responses.content, outputs))
+            if call.shown_as is not None:
+                shown += part
+            else:
+                if not self._begun:
+                    self._begun = True
+                    yield responses.head(status, responses.BINARY, self.job.id, **more)
+                yield part
+            if len(part) != size:
+                # The file ends here.
+                break
+            begin += size
+        if call.shown_as is not None:
+            answer = {"id": call.shown_as, "content": _text(bytes(shown))}
+            yield from self._begin(responses.whole(answer, self.job.id))
 
     def _size(self, call: Call) -> Steps[int]:
         """Return the size of a content.
@@ -193,27 +164,28 @@ class Exchange:
         Raises:
             Refusal: there is none.
         """
-        told = list[Any]()
-
-        def take(output: Any) -> Steps[bool]:
-            told.append(output)
-            yield from ()
-            return False
-
-        self.job = Job()
-        report = yield from self._run(call.described(), take)
-        if report is not None and report.get("status") != "COMPLETED":
-            raise refusal_of(report)
-        if not (told and isinstance(told[0], dict) and isinstance(told[0].get("bytes"), int)):
-            raise Refusal(502, "The worker's answer has no size of the file.")
-        return int(told[0]["bytes"])
-
-    def _shown(self, id: str, found: bytes) -> tuple[Head, bytes]:
+        outputs = yield from self._outputs(call.described())
         try:
-            text = found.decode()
-        except UnicodeDecodeError:
-            text = base64.b64encode(found).decode()
-        return responses.whole({"id": id, "content": text}, self.job.id)
+            return int(outputs[0]["bytes"])
+        except (KeyError, TypeError, ValueError):
+            raise Refusal(502, "The worker's answer has no size of the file.") from None
+
+    def _outputs(self, call: Call) -> Steps[list[Any]]:
+        """Return all that the job of a call yields.
+
+        Raises:
+            Refusal: the job has failed, or its yields are lost.
+        """
+        self.job = Job()
+        run = Run(self.job, self._patience_s)
+        submitted = yield from run.submitted({"input": call.input}, reads=call.reads)
+        report = yield from run.awaited(submitted)
+        self.job.over = True
+        if report.get("status") != COMPLETED:
+            raise refusal_of(report)
+        if not (outputs := outputs_of(report)):
+            raise Refusal(502, NO_ANSWER)
+        return outputs
 
     def _started(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
         """Hand in the job that runs what was created; the caller need not know of it."""
@@ -238,3 +210,11 @@ class Exchange:
             raise Unreachable(str(refusal), sent=True)
         elif not responses.has_error(self._sent):
             yield responses.broken_off(refusal, dialect, self.job.id)
+
+
+def _text(content: bytes) -> str:
+    """Return a content as text, or in base64 if it is none."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(content).decode()

@@ -130,17 +130,21 @@ class Run:
         """
         if report.get("status") not in ENDED:
             report = yield from self._polled(take)
-        if not self._job.over:
-            if not _is_told(report) and (self._job.taken == 0 or report.get("status") != COMPLETED):
-                report = yield from self._all()
-            for output in _outputs(report)[self._job.taken :]:
-                yield from self._passed(output, take)
+        if self._job.over:
+            return None
+        if not _is_told(report) and (self._job.taken == 0 or report.get("status") != COMPLETED):
+            # Of workers that do not stream all yields are there, and those that were lost.
+            report = yield from self.awaited((yield from self._status()))
+        for output in outputs_of(report)[self._job.taken :]:
+            yield from self._passed(output, take)
         if self._job.over:
             return None
         self._job.over = True
         return report
 
-    def awaited(self, report: dict[str, Any], notice: Notice) -> Steps[dict[str, Any]]:
+    def awaited(
+        self, report: dict[str, Any], notice: Notice = lambda _: None
+    ) -> Steps[dict[str, Any]]:
         """Return a job's last report, which has all its yields together.
 
         Args:
@@ -158,8 +162,7 @@ class Run:
             self._check_patience()
             yield Pause(pause)
             pause = min(2 * pause, LONGEST_BETWEEN)
-            report = _report((yield from asked(self._poll("status"), repeat=True)))
-        self._job.over = True
+            report = yield from self._status()
         return report
 
     def _polled(self, take: Take) -> Steps[dict[str, Any]]:
@@ -189,18 +192,8 @@ class Run:
             if not chunks and time.monotonic() - began < AT_ONCE:
                 yield Pause(pause)
 
-    def _all(self) -> Steps[dict[str, Any]]:
-        """Return the report of a job when it has ended, with all its yields together.
-
-        Of workers that do not stream they are nowhere else, nor are those that were lost.
-        """
-        while True:
-            reply = yield from asked(self._poll("status"), repeat=True)
-            report = _report(reply)
-            if report.get("status") in ENDED:
-                return report
-            self._check_patience()
-            yield Pause(LONGEST_BETWEEN)
+    def _status(self) -> Steps[dict[str, Any]]:
+        return _report((yield from asked(self._poll("status"), repeat=True)))
 
     def _passed(self, output: Any, take: Take) -> Steps[None]:
         if self._job.over:
@@ -227,7 +220,7 @@ def _is_told(report: dict[str, Any]) -> bool:
     return report.get("output") is not None or report.get("error") is not None
 
 
-def _outputs(report: dict[str, Any]) -> list[Any]:
+def outputs_of(report: dict[str, Any]) -> list[Any]:
     """Return the yields of a job that has ended; one of a handler that does not yield."""
     output = report.get("output")
     if output is None:

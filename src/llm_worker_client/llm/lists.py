@@ -136,6 +136,7 @@ class Lists:
             payload = self._form.payload(part, self._items)
             submitted = yield from run.submitted(payload, reads=False)
             report = yield from run.awaited(submitted, lambda told: self._notice(first, told))
+            job.over = True
 
         try:
             await self._endpoint.advance(steps())

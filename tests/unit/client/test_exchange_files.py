@@ -56,6 +56,11 @@ def test_a_file_that_is_not_there_is_a_404(headers: dict[str, str]) -> None:
     assert answered(content_of(**headers), NOT_THERE).head.status == 404
 
 
+def test_a_content_that_the_platform_has_not_kept_is_an_error() -> None:
+    found = answered(content_of(), report("COMPLETED"))
+    assert (found.head.status, b"20 MB" in found.body) == (502, True)
+
+
 def test_a_content_that_breaks_off_is_not_passed_on_as_whole() -> None:
     with pytest.raises(Unreachable):
         answered(content_of(), yielded(b"x" * CONTENT_PART), NOT_THERE)
