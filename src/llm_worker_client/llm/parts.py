@@ -1,8 +1,9 @@
 """Many prompts as jobs of a size that the platform and the worker take."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import gt
 from typing import Any
 
 from llm_worker_client.llm.prompts import Item, encoded
@@ -10,15 +11,13 @@ from llm_worker_client.llm.prompts import Item, encoded
 # Of a job: bytes of what it holds (above 10 MB it could not be cancelled), values and token ids
 # that a worker takes (100,000 and 1,500,000), and bytes of its results (the platform keeps 20 MB).
 MOST_BYTES = 8_000_000
-MOST_VALUES = 80_000
-MOST_IDS = 1_200_000
-MOST_RESULTS = 12_000_000
+MOST = (MOST_BYTES, 80_000, 1_200_000, 12_000_000)
 # Bytes of a result, and of each token in it: its text and its id, or a candidate.
 RESULT_BYTES, TOKEN_BYTES, CANDIDATE_BYTES = 400, 24, 100
 # Of an answer whose parameters don't say.
 TOKENS = 16
 # Prompts in a job: few enough that several workers get some, enough to fill one.
-FEWEST, MOST = 50, 500
+FEWEST_PROMPTS, MOST_PROMPTS = 50, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +41,6 @@ class Part:
         return [replace(self, indexes=self.indexes[start : start + size]) for start in starts]
 
 
-@dataclass(slots=True)
-class _Load:
-    """What items add up to."""
-
-    bytes: int = 0
-    values: int = 0
-    ids: int = 0
-    results: int = 0
-    indexes: list[int] = field(default_factory=list)
-
-    def fits(self, other: "_Load", most: int) -> bool:
-        return (
-            len(self.indexes) < most
-            and self.bytes + other.bytes <= MOST_BYTES
-            and self.values + other.values <= MOST_VALUES
-            and self.ids + other.ids <= MOST_IDS
-            and self.results + other.results <= MOST_RESULTS
-        )
-
-    def add(self, other: "_Load") -> None:
-        self.bytes += other.bytes
-        self.values += other.values
-        self.ids += other.ids
-        self.results += other.results
-        self.indexes += other.indexes
-
-
 def parts_of(items: Sequence[Item], jobs: int) -> list[Part]:
     """Share items among jobs, in their order.
 
@@ -79,40 +51,32 @@ def parts_of(items: Sequence[Item], jobs: int) -> list[Part]:
     Raises:
         TypeError: an item can't be sent.
     """
-    most = min(MOST, max(FEWEST, math.ceil(len(items) / jobs)))
+    most = min(MOST_PROMPTS, max(FEWEST_PROMPTS, math.ceil(len(items) / jobs)))
     sizes = {id(item.params): len(encoded(item.params, "sampling_params")) for item in items}
     found: list[Part] = []
     for adapter in dict.fromkeys(item.adapter for item in items):
-        loads = (
-            _load(item, index, sizes[id(item.params)])
-            for index, item in enumerate(items)
-            if item.adapter == adapter
-        )
-        found += [Part(indexes, adapter) for indexes in _packed(loads, most)]
+        indexes: list[int] = []
+        load = [0] * len(MOST)
+        for index, item in enumerate(items):
+            if item.adapter != adapter:
+                continue
+            more = _load(item, index, sizes[id(item.params)])
+            together = [*map(sum, zip(load, more, strict=True))]
+            if indexes and (len(indexes) == most or any(map(gt, together, MOST))):
+                found.append(Part(indexes, adapter))
+                indexes, together = [], more
+            indexes.append(index)
+            load = together
+        found.append(Part(indexes, adapter))
     return found
 
 
-def _packed(loads: "Iterable[_Load]", most: int) -> Iterator[list[int]]:
-    packed = _Load()
-    for load in loads:
-        if not packed.fits(load, most) and packed.indexes:
-            yield packed.indexes
-            packed = _Load()
-        packed.add(load)
-    if packed.indexes:
-        yield packed.indexes
-
-
-def _load(item: Item, index: int, params_bytes: int) -> _Load:
+def _load(item: Item, index: int, params_bytes: int) -> list[int]:
+    """Return what an item adds to a job, in the order of ``MOST``."""
     ids = item.token_ids
     size = len(encoded(item.asked, f"prompt {index}"))
-    return _Load(
-        bytes=size + params_bytes + 2,
-        values=2 + _values(item.params) + (0 if ids else _values(item.asked)),
-        ids=len(ids or ()),
-        results=_result_bytes(item.params, size),
-        indexes=[index],
-    )
+    values = 2 + _values(item.params) + (0 if ids else _values(item.asked))
+    return [size + params_bytes + 2, values, len(ids or ()), _result_bytes(item.params, size)]
 
 
 def _values(value: Any) -> int:
