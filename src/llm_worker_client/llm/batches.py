@@ -11,7 +11,7 @@ from tqdm import tqdm
 from llm_worker_client.exchange import LONG
 from llm_worker_client.jobs import Job, Run
 from llm_worker_client.llm import lines
-from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput
+from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, output_of
 from llm_worker_client.llm.prompts import Item
 from llm_worker_client.mapping import Refusal
 from llm_worker_client.mapping.forms import LARGEST_FILE
@@ -82,7 +82,7 @@ class Batch:
         answered = self._lines(output)
         items = self._items or self._input(found["input_file_id"])
         outputs = [
-            lines.output_of(item, answered[index]) if index in answered else None
+            output_of(item, lines.result_of(answered[index])) if index in answered else None
             for index, item in enumerate(items)
         ]
         if wrong := self._lines(errors):

@@ -4,13 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llm_worker_client.llm.outputs import (
-    Candidates,
-    CompletionOutput,
-    Logprob,
-    Position,
-    RequestOutput,
-)
 from llm_worker_client.llm.prompts import Item, encoded
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
@@ -84,20 +77,16 @@ def item_of(line: Mapping[str, Any]) -> Item:
     return Item(asked, params, None, asked if isinstance(asked, str) else None)
 
 
-def output_of(item: Item, line: Mapping[str, Any]) -> RequestOutput:
-    """Return what a line of the output says."""
+def result_of(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a line of the output says, in the raw form."""
     body = line["response"]["body"]
     choices = body["choices"]
-    ids = body.get("prompt_token_ids", choices[0].get("prompt_token_ids"))
-    return RequestOutput(
-        request_id=body.get("id", ""),
-        prompt=item.prompt,
-        prompt_token_ids=item.token_ids if ids is None else ids,
-        prompt_logprobs=None,
-        outputs=[_choice(choice, item) for choice in choices],
-        lora_request=item.adapter,
-        num_prompt_tokens=body["usage"]["prompt_tokens"],
-    )
+    return {
+        "request_id": body.get("id", ""),
+        "prompt_token_ids": body.get("prompt_token_ids", choices[0].get("prompt_token_ids")),
+        "usage": {"input": body["usage"]["prompt_tokens"]},
+        "choices": [_choice(choice) for choice in choices],
+    }
 
 
 def error_of(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,55 +96,34 @@ def error_of(line: Mapping[str, Any]) -> dict[str, Any]:
     return {"code": response.get("status_code"), **found}
 
 
-def _choice(choice: Mapping[str, Any], item: Item) -> CompletionOutput:
-    message = choice.get("message")
-    text = choice.get("text", "") if message is None else message.get("content")
-    logprobs = choice.get("logprobs")
-    told = None if logprobs is None else _positions(logprobs, item.params.get("logprobs"))
-    chosen = None if logprobs is None else _chosen(logprobs)
-    return CompletionOutput(
-        index=choice["index"],
-        text=text or "",
-        token_ids=choice.get("token_ids") or [],
-        cumulative_logprob=None if chosen is None else sum(value for _, value in chosen),
-        logprobs=told,
-        finish_reason=choice.get("finish_reason"),
-        stop_reason=choice.get("stop_reason"),
-        lora_request=item.adapter,
-    )
+def _choice(choice: Mapping[str, Any]) -> dict[str, Any]:
+    message, logprobs = choice.get("message"), choice.get("logprobs")
+    text = choice.get("text") if message is None else message.get("content")
+    entries = None if logprobs is None else _entries(logprobs)
+    return {**choice, "tokens": [text or ""], "logprobs": entries}
 
 
-def _chosen(logprobs: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return each token with its log probability: a chat's, or a completion's."""
+def _entries(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the positions of a chat's or a completion's log probabilities, in the raw form."""
     if (content := logprobs.get("content")) is not None:
-        return [(entry["token"], entry["logprob"]) for entry in content]
-    return list(zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True))
-
-
-def _positions(logprobs: Mapping[str, Any], count: Any) -> list[Position]:
-    candidates = Candidates(count)
-    chosen = _chosen(logprobs)
-    if (content := logprobs.get("content")) is not None:
-        tops = [
-            {one["token"]: one["logprob"] for one in entry["top_logprobs"]} for entry in content
-        ]
+        chosen = [(one["token"], one["logprob"]) for one in content]
+        tops = [{top["token"]: top["logprob"] for top in one["top_logprobs"]} for one in content]
     else:
-        tops = logprobs.get("top_logprobs") or [{} for _ in chosen]
+        chosen = [*zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)]
+        tops = logprobs.get("top_logprobs") or [{}] * len(chosen)
     return [
         {
-            _id(token): Logprob(value, candidates.rank(place))
-            for place, (token, value) in enumerate(
+            "logprob": logprob,
+            "top": [
+                {"id": int(name.removeprefix(_AS_ID)), "logprob": its, "token": None}
                 # The chosen one may not be among the likeliest.
-                sorted({**(top or {}), name: its}.items(), key=lambda pair: -pair[1]),
-                start=1,
-            )
+                for name, its in sorted(
+                    {**(top or {}), token: logprob}.items(), key=lambda pair: -pair[1]
+                )
+            ],
         }
-        for (name, its), top in zip(chosen, tops, strict=True)
+        for (token, logprob), top in zip(chosen, tops, strict=True)
     ]
-
-
-def _id(token: str) -> int:
-    return int(token.removeprefix(_AS_ID))
 
 
 def read(content: bytes) -> dict[int, dict[str, Any]]:

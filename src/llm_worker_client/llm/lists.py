@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.jobs import COMPLETED, Job, Run
-from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, of_result
+from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, output_of
 from llm_worker_client.llm.parts import Part, parts_of
 from llm_worker_client.llm.prompts import Item
 from llm_worker_client.mapping import Refusal, refusal_of
@@ -164,7 +164,7 @@ class Lists:
                     wrong += [] if error.get("retryable") else [index]
                 else:
                     self._errors.pop(index, None)
-                    self._outputs[index] = of_result(self._items[index], result)
+                    self._outputs[index] = output_of(self._items[index], result)
         self._show()
         if wrong:
             raise self._failure(wrong)

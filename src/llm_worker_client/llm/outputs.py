@@ -1,6 +1,6 @@
 """What scripts get: objects with the names of vLLM's, and the errors."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from llm_worker_client.llm.prompts import Item
@@ -103,51 +103,46 @@ class PromptError(EndpointError, ValueError):
         self.outputs = outputs
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """How many candidates of each position were asked for; the chosen one may come on top."""
-
-    count: int | None = field(default=None)
-
-    def position(self, entry: dict[str, Any]) -> Position:
-        return {
-            one["id"]: Logprob(one["logprob"], self.rank(place), one["token"])
-            for place, one in enumerate(entry["top"], start=1)
-        }
-
-    def rank(self, place: int) -> int | None:
-        known = self.count is not None and (self.count < 0 or place <= self.count)
-        return place if known else None
-
-
-def of_result(item: Item, result: dict[str, Any]) -> RequestOutput:
-    """Return the result of an item of a list."""
-    usage = result.get("usage") or {}
+def output_of(item: Item, result: dict[str, Any]) -> RequestOutput:
+    """Return the result of an item, in the raw form."""
     of_prompt = result.get("prompt_logprobs")
-    candidates = Candidates(item.params.get("prompt_logprobs"))
+    ids = result.get("prompt_token_ids")
     return RequestOutput(
         request_id=result.get("request_id", ""),
         prompt=item.prompt,
-        prompt_token_ids=item.token_ids,
+        prompt_token_ids=item.token_ids if ids is None else ids,
         prompt_logprobs=None
         if of_prompt is None
-        else [None if entry is None else candidates.position(entry) for entry in of_prompt],
+        else [
+            entry and _position(entry, item.params.get("prompt_logprobs")) for entry in of_prompt
+        ],
         outputs=[_choice(index, choice, item) for index, choice in enumerate(result["choices"])],
         lora_request=item.adapter,
-        num_prompt_tokens=usage.get("input", 0),
+        num_prompt_tokens=(result.get("usage") or {}).get("input", 0),
     )
 
 
 def _choice(index: int, choice: dict[str, Any], item: Item) -> CompletionOutput:
-    entries = choice.get("logprobs")
-    candidates = Candidates(item.params.get("logprobs"))
+    entries, count = choice.get("logprobs"), item.params.get("logprobs")
     return CompletionOutput(
         index=index,
         text="".join(choice["tokens"]),
-        token_ids=choice.get("token_ids", []),
+        token_ids=choice.get("token_ids") or [],
         cumulative_logprob=None if entries is None else sum(one["logprob"] for one in entries),
-        logprobs=None if entries is None else [candidates.position(entry) for entry in entries],
+        logprobs=None if entries is None else [_position(entry, count) for entry in entries],
         finish_reason=choice.get("finish_reason"),
         stop_reason=choice.get("stop_reason"),
         lora_request=item.adapter,
     )
+
+
+def _position(entry: dict[str, Any], count: int | None) -> Position:
+    """Return the candidates of a position; a rank beyond the count that was asked for is None."""
+    return {
+        one["id"]: Logprob(
+            one["logprob"],
+            rank if count is not None and (count < 0 or rank <= count) else None,
+            one["token"],
+        )
+        for rank, one in enumerate(entry["top"], start=1)
+    }

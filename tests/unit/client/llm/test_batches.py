@@ -12,6 +12,7 @@ from support.scripted_endpoint import ACCOUNT, Answer
 from emulator import Emulator
 from llm_worker_client import LLM
 from llm_worker_client.llm import EndpointError, Logprob, PromptError, RequestOutput, lines
+from llm_worker_client.llm.outputs import output_of
 from llm_worker_client.llm.prompts import Item
 
 TOP = {"token_id:5": -2.0, "token_id:6": -0.1}
@@ -182,6 +183,6 @@ def test_what_a_batch_would_lose_is_refused_by_name() -> None:
 
 def test_log_probabilities_are_by_token_ids() -> None:
     line = {"response": {"body": COMPLETION}}
-    (found,) = lines.output_of(Item("a", {"logprobs": 1}, None), line).outputs
+    (found,) = output_of(Item("a", {"logprobs": 1}, None), lines.result_of(line)).outputs
     assert found.logprobs == [{6: Logprob(-0.1, 1), 5: Logprob(-2.0, None)}]
     assert found.cumulative_logprob == -2.0
