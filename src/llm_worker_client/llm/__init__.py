@@ -127,7 +127,10 @@ class LLM:
         if prompt_adapter_request is not None:
             message = "prompt_adapter_request has no effect: vLLM has no prompt adapters any more"
             warnings.warn(message, stacklevel=2)
-        asked = prompts_of(_given(prompts, prompt_token_ids))
+        given = prompts if prompt_token_ids is None else prompt_token_ids
+        if given is None:
+            raise TypeError("generate: prompts, or prompt_token_ids")
+        asked = prompts_of(given)
         items = items_of(asked, sampling_params, lora_request, guided_options_request)
         return self._answered("prompts", items, {}, use_tqdm)
 
@@ -163,7 +166,9 @@ class LLM:
         Raises:
             The errors of ``generate``.
         """
-        _refuse_template(chat_template)
+        if chat_template is not None:
+            message = "it is the endpoint's: deploy it with CUSTOM_CHAT_TEMPLATE"
+            raise ValueError(f"chat_template: {message}")
         shared = {
             "add_generation_prompt": None if add_generation_prompt else False,
             "tools": tools,
@@ -219,16 +224,3 @@ class LLM:
         # Ctrl-C cancels the jobs, and waits until they are; a second one does not wait.
         with start_blocking_portal() as portal:
             return portal.call(lists.answered)
-
-
-def _given(prompts: Any, prompt_token_ids: Any) -> Any:
-    given = prompts if prompt_token_ids is None else prompt_token_ids
-    if given is None:
-        raise TypeError("generate: prompts, or prompt_token_ids")
-    return given
-
-
-def _refuse_template(chat_template: str | None) -> None:
-    if chat_template is not None:
-        message = "it is the endpoint's: deploy it with CUSTOM_CHAT_TEMPLATE"
-        raise ValueError(f"chat_template: {message}")

@@ -7,9 +7,6 @@ from typing import Any
 
 from llm_worker_client.llm.sampling import plain
 
-# Token ids are numbers; a bool is none though Python says so.
-_IDS = "prompt_token_ids"
-
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -29,7 +26,7 @@ class Item:
 
     @property
     def token_ids(self) -> list[int] | None:
-        """The prompt's, if it was given as such."""
+        """The prompt's token ids, if the caller passed ids."""
         return self.asked if self.asked and _is_ids(self.asked) else None
 
 
@@ -49,24 +46,21 @@ def prompts_of(given: Any) -> list[tuple[Any, str | None]]:
 
 
 def _prompt(given: Any, index: int) -> tuple[Any, str | None]:
-    if not isinstance(given, Mapping):
-        return _asked(given, index), given if isinstance(given, str) else None
-    rest = {name: value for name, value in given.items() if value is not None}
-    text, ids = rest.pop("prompt", None), rest.pop(_IDS, None)
-    if rest:
-        message = "a job has it not; chat() takes images and the like, in messages"
-        raise ValueError(f"prompt {index}: {min(rest)}: {message}")
-    return _asked(text if ids is None else ids, index), text
-
-
-def _asked(given: Any, index: int) -> Any:
-    if isinstance(given, str):
-        return given
-    ids = given if isinstance(given, list) else list(given or ())
-    if not ids or not _is_ids(ids):
+    text, ids = (given, None) if isinstance(given, str) else (None, given)
+    if isinstance(given, Mapping):
+        rest = {name: value for name, value in given.items() if value is not None}
+        text, ids = rest.pop("prompt", None), rest.pop("prompt_token_ids", None)
+        if rest:
+            message = "a job has it not; chat() takes images and the like, in messages"
+            raise ValueError(f"prompt {index}: {min(rest)}: {message}")
+    asked = text if ids is None else ids
+    if isinstance(asked, str):
+        return asked, text
+    asked = asked if isinstance(asked, list) else list(asked or ())
+    if not asked or not _is_ids(asked):
         kind = type(given).__name__
         raise TypeError(f"prompt {index}: a text, token ids, or a dict of either, not {kind}")
-    return ids
+    return asked, text
 
 
 def conversations_of(messages: Any) -> list[tuple[Any, str | None]]:
@@ -93,10 +87,10 @@ def items_of(
         TypeError: something can't be sent.
     """
     count = len(asked)
-    each = one_per_prompt(params, count, "sampling_params")
+    each = _one_per_prompt(params, count, "sampling_params")
     # Those that several items share are converted once, and stay shared.
     distinct = {id(value): plain(value, guided) for value in each}
-    names = map(_adapter, one_per_prompt(adapters, count, "lora_request"))
+    names = map(_adapter, _one_per_prompt(adapters, count, "lora_request"))
     for found in distinct.values():
         encoded(found, "sampling_params")
     return [
@@ -105,12 +99,7 @@ def items_of(
     ]
 
 
-def one_per_prompt(value: Any, count: int, name: str) -> list[Any]:
-    """Return a value for each prompt.
-
-    Raises:
-        ValueError: they are as many as something else.
-    """
+def _one_per_prompt(value: Any, count: int, name: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:
@@ -145,4 +134,5 @@ def _is_ids(value: Any) -> bool:
 
 
 def _is_id(value: Any) -> bool:
+    # A bool is no token id, though Python says that it is a number.
     return isinstance(value, int) and not isinstance(value, bool)
