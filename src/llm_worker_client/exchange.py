@@ -1,6 +1,7 @@
 """One request to a deployed endpoint and its response, step by step."""
 
 import base64
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,6 @@ from llm_worker_client.mapping import (
     Refusal,
     Request,
     dialect_of,
-    ranges,
     read,
     refusal_of,
     responses,
@@ -29,6 +29,9 @@ NO_ANSWER = "The job has no answer: the platform keeps none above 20 MB."
 # Seconds that the platform may be silent on a request that is passed on.
 PASSED_ON_S = 330.0
 PASSED_BACK = ("content-type", "retry-after")
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+# Of a number that is larger than every content.
+_MOST_DIGITS = 20
 
 
 class Exchange:
@@ -135,7 +138,7 @@ class Exchange:
         begin, end, status, more = 0, None, 200, {"accept-ranges": "bytes"}
         if call.range and call.shown_as is None:
             size = yield from self._size(call)
-            if found := ranges.read(call.range, size):
+            if found := _range(call.range, size):
                 begin, end = found
                 status, more["content-range"] = 206, f"bytes {begin}-{end - 1}/{size}"
         shown = bytearray()
@@ -218,3 +221,35 @@ def _text(content: bytes) -> str:
         return content.decode()
     except UnicodeDecodeError:
         return base64.b64encode(content).decode()
+
+
+def _range(header: str, size: int) -> tuple[int, int] | None:
+    """Return the bytes that are asked for, from the first to before the last; None: all.
+
+    Several ranges at once are all, too, which a server may answer.
+
+    Args:
+        header: the request's ``Range``.
+        size: of the content.
+
+    Raises:
+        Refusal: there are no such bytes.
+    """
+    found = _RANGE.fullmatch(header.replace(" ", ""))
+    if not found or not any(found.groups()):
+        return None
+    first, last = map(_number, found.groups())
+    if first is None:
+        begin, end = max(0, size - (last or 0)), size
+    else:
+        if last is not None and last < first:
+            return None
+        begin, end = first, size if last is None else min(size, last + 1)
+    if begin >= end:
+        raise Refusal(416, f"Range: the content has {size:,} bytes")
+    return begin, end
+
+
+def _number(digits: str) -> int | None:
+    """Return a number; one that Python doesn't convert, for its length, is only large."""
+    return int(digits.lstrip("0")[:_MOST_DIGITS] or 0) if digits else None
