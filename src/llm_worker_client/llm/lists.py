@@ -1,6 +1,7 @@
 """Answers items by jobs that hold lists of them: several at once, again where that may help."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -113,12 +114,14 @@ class Lists:
                 )
                 raise EndpointError(502, message)
             # Together they may have been too large for it.
-            return rest.among(2) if left else []
+            middle = math.ceil(len(left) / 2)
+            halves = left[:middle], left[middle:]
+            return [replace(rest, indexes=half) for half in halves if half]
         pauses = self._form.pauses
         if part.tries >= len(pauses):
             raise EndpointError.of(refusal) if refusal else self._failure(left)
-        told_s = refusal.retry_after_s if refusal else None
-        await asyncio.sleep(max(pauses[part.tries], told_s or 0.0))
+        retry_after_s = refusal.retry_after_s if refusal else None
+        await asyncio.sleep(max(pauses[part.tries], retry_after_s or 0.0))
         return [rest]
 
     async def _refusal(self, part: Part) -> Refusal | None:

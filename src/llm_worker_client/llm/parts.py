@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import gt
 from typing import Any
 
@@ -33,12 +33,6 @@ class Part:
     indexes: Sequence[int]
     adapter: str | None
     tries: int = 0
-
-    def among(self, jobs: int) -> "list[Part]":
-        """Share the items among some jobs."""
-        size = math.ceil(len(self.indexes) / jobs) or 1
-        starts = range(0, len(self.indexes), size)
-        return [replace(self, indexes=self.indexes[start : start + size]) for start in starts]
 
 
 def parts_of(items: Sequence[Item], jobs: int) -> list[Part]:

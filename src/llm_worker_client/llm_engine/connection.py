@@ -56,15 +56,7 @@ async def _life(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
 
 @dataclass
 class Connection:
-    """Which endpoint is called, with whose key.
-
-    Attributes:
-        endpoint_id: None: that in RUNPOD_ENDPOINT_ID.
-        api_key: of the account; None: RUNPOD_API_KEY's, or that of the platform's own file.
-        base_url: of the platform's queues; None: RunPod's.
-        api_url: of the platform's REST API; None: RunPod's.
-        image: the worker's, without a tag, for endpoints that are created.
-    """
+    """Which endpoint is called, with whose key: see ``configure``."""
 
     endpoint_id: str | None = None
     api_key: str | None = field(default=None, repr=False)
