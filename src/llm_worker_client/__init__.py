@@ -1,4 +1,4 @@
-"""For callers of a deployed endpoint: what its gateway loses, given back. Needs no GPU."""
+"""For callers of a deployed endpoint: gives back what its gateway loses. Needs no GPU."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The account's API key and the platform's address: given, of the environment, or of its file."""
+"""The account's API key and the platform's address, from the environment or the platform's file."""
 
 import os
 import tomllib

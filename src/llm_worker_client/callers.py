@@ -1,4 +1,4 @@
-"""Who may call the proxy: whoever has its key, or without one this machine's own programs."""
+"""Who may call the proxy: callers that have its key, or without one this machine's programs."""
 
 import base64
 import binascii

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from llm_worker_client.exchange import Exchange
-from llm_worker_client.jobs import ENDED, cancelled
+from llm_worker_client.jobs import ENDED, cancel
 from llm_worker_client.mapping import Request
 from llm_worker_client.steps import (
     Ask,
@@ -57,7 +57,7 @@ class Answer:
         if job.id is not None and not job.over:
             job.over = True
             with suppress(Unreachable):
-                self._endpoint.advance(cancelled(job.id))
+                self._endpoint.advance(cancel(job.id))
 
 
 class Endpoint:
@@ -187,7 +187,7 @@ class AsyncEndpoint:
         self._given_up: set[str] = set()
 
     async def answer(self, request: Request, patience_s: float | None = None) -> AsyncAnswer:
-        """Answer a request as far as its head; whoever gives up before cancels the job.
+        """Answer a request as far as its head; a cancelled call cancels its job.
 
         Raises:
             TookTooLong: the caller waits no longer; the job is cancelled.
@@ -228,7 +228,7 @@ class AsyncEndpoint:
     async def settled(self) -> None:
         """Wait until all jobs that were given up are cancelled."""
         if self._leaving:
-            # Not gather, which would cancel them with whoever waits.
+            # Not gather, which would cancel them with the task that waits.
             await asyncio.wait(self._leaving)
         # A loop that ends has cancelled the tasks that cancel jobs, too.
         for job_id in tuple(self._given_up):
@@ -281,7 +281,7 @@ class AsyncEndpoint:
 
     async def _cancel(self, job_id: str) -> None:
         with suppress(Unreachable):
-            await self.advance(cancelled(job_id))
+            await self.advance(cancel(job_id))
         self._given_up.discard(job_id)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:

@@ -87,8 +87,8 @@ class Exchange:
             return
         take = self._events if call.kind is Kind.EVENTS else self._whole
         run = Run(self.job, self._patience_s)
-        submitted = yield from run.submitted({"input": call.input}, reads=call.reads)
-        report = yield from run.followed(submitted, take)
+        submitted = yield from run.submit({"input": call.input}, reads=call.reads)
+        report = yield from run.follow(submitted, take)
         if report is None:
             return
         if report.get("status") != COMPLETED:
@@ -181,8 +181,8 @@ class Exchange:
         """
         self.job = Job()
         run = Run(self.job, self._patience_s)
-        submitted = yield from run.submitted({"input": call.input}, reads=call.reads)
-        report = yield from run.awaited(submitted)
+        submitted = yield from run.submit({"input": call.input}, reads=call.reads)
+        report = yield from run.wait(submitted)
         self.job.over = True
         if report.get("status") != COMPLETED:
             raise refusal_of(report)
@@ -194,7 +194,7 @@ class Exchange:
         """Hand in the job that runs what was created; the caller need not know of it."""
         payload = {**output[RUN_WITH], "policy": LONG}
         try:
-            yield from Run(Job()).submitted(payload, reads=False)
+            yield from Run(Job()).submit(payload, reads=False)
         except (Refusal, Unreachable):
             # It is created, and the answer says how to start it.
             return output

@@ -28,7 +28,7 @@ ENDED = (COMPLETED, "FAILED", "CANCELLED", "TIMED_OUT")
 
 # Takes a yield, and returns whether no further one is wanted.
 Take = Callable[[Any], Steps[bool]]
-# Gets what a job that runs tells of its progress.
+# Gets the progress that a running job reports.
 Notice = Callable[[Any], None]
 
 
@@ -47,7 +47,7 @@ class Job:
     taken: int = 0
 
 
-def asked(ask: Ask, *, repeat: bool) -> Steps[Reply]:
+def send(ask: Ask, *, repeat: bool) -> Steps[Reply]:
     """Ask until there is an answer that another try would not better.
 
     Args:
@@ -73,9 +73,9 @@ def asked(ask: Ask, *, repeat: bool) -> Steps[Reply]:
     return reply
 
 
-def cancelled(job_id: str) -> Steps[None]:
+def cancel(job_id: str) -> Steps[None]:
     """Cancel a job; one that has ended stays as it is."""
-    yield from asked(Ask("POST", f"/cancel/{job_id}"), repeat=True)
+    yield from send(Ask("POST", f"/cancel/{job_id}"), repeat=True)
 
 
 class Run:
@@ -91,7 +91,7 @@ class Run:
         self._patience_s = patience_s
         self._heard = time.monotonic()
 
-    def submitted(self, payload: dict[str, Any], *, reads: bool) -> Steps[dict[str, Any]]:
+    def submit(self, payload: dict[str, Any], *, reads: bool) -> Steps[dict[str, Any]]:
         """Hand in a job; return the platform's report of it, which may have its end.
 
         Args:
@@ -110,13 +110,13 @@ class Run:
             wait_s = self._left(RUNSYNC_MS / 1000)
             path = f"/runsync?wait={max(1_000, round(wait_s * 1000))}"
             ask = Ask("POST", path, content, wait_s + ON_THE_WAY, starts_job=True)
-        report = _report((yield from asked(ask, repeat=reads)))
+        report = _report((yield from send(ask, repeat=reads)))
         if "id" not in report:
             raise Refusal(502, "The platform's answer has no job.")
         self._job.id = str(report["id"])
         return report
 
-    def followed(self, report: dict[str, Any], take: Take) -> Steps[dict[str, Any] | None]:
+    def follow(self, report: dict[str, Any], take: Take) -> Steps[dict[str, Any] | None]:
         """Pass on what a job yields; return its last report, None if no more was wanted.
 
         Args:
@@ -132,9 +132,9 @@ class Run:
             report = yield from self._polled(take)
         if self._job.over:
             return None
-        if not _is_told(report) and (self._job.taken == 0 or report.get("status") != COMPLETED):
+        if not _has_result(report) and (self._job.taken == 0 or report.get("status") != COMPLETED):
             # Of workers that do not stream all yields are there, and those that were lost.
-            report = yield from self.awaited((yield from self._status()))
+            report = yield from self.wait((yield from self._status()))
         for output in outputs_of(report)[self._job.taken :]:
             yield from self._passed(output, take)
         if self._job.over:
@@ -142,7 +142,7 @@ class Run:
         self._job.over = True
         return report
 
-    def awaited(
+    def wait(
         self, report: dict[str, Any], notice: Notice = lambda _: None
     ) -> Steps[dict[str, Any]]:
         """Return a job's last report, which has all its yields together.
@@ -175,7 +175,7 @@ class Run:
         while True:
             began = time.monotonic()
             try:
-                reply = yield from asked(self._poll("stream"), repeat=False)
+                reply = yield from send(self._poll("stream"), repeat=False)
             except Unreachable:
                 self._check_patience()
                 return {}
@@ -193,7 +193,7 @@ class Run:
                 yield Pause(pause)
 
     def _status(self) -> Steps[dict[str, Any]]:
-        return _report((yield from asked(self._poll("status"), repeat=True)))
+        return _report((yield from send(self._poll("status"), repeat=True)))
 
     def _passed(self, output: Any, take: Take) -> Steps[None]:
         if self._job.over:
@@ -216,7 +216,7 @@ class Run:
             raise TookTooLong
 
 
-def _is_told(report: dict[str, Any]) -> bool:
+def _has_result(report: dict[str, Any]) -> bool:
     return report.get("output") is not None or report.get("error") is not None
 
 
@@ -229,10 +229,10 @@ def outputs_of(report: dict[str, Any]) -> list[Any]:
 
 
 def _report(reply: Reply) -> dict[str, Any]:
-    """Return what the platform tells of a job.
+    """Return the platform's report of a job.
 
     Raises:
-        Refusal: it tells nothing.
+        Refusal: the reply is none.
     """
     if reply.status in (401, 403):
         raise Refusal(reply.status, "The platform refuses the account's API key.")

@@ -84,7 +84,7 @@ class Proxy:
             answer.leave()
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Answer what a server tells of its beginning and its end."""
+        """Answer the server's lifespan messages; close the endpoint at the end."""
         while (await receive())["type"] == "lifespan.startup":
             await send({"type": "lifespan.startup.complete"})
         await self._endpoint.aclose()

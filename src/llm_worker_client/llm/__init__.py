@@ -77,7 +77,7 @@ class LLM:
         if found is None:
             raise ValueError(f"LLM: the endpoint's id, or {account.ENDPOINT} in the environment")
         self._transport = RunpodTransport(found, api_key, base_url)
-        # Not kept as values: the key could be shown with them.
+        # Not as attributes: a repr could print the key with them.
         self._open: Callable[[], AsyncEndpoint] = lambda: AsyncEndpoint(found, api_key, base_url)
         self._shared = {} if model is None else {"model": model}
         self._policy = {"executionTimeout": round(execution_timeout_s * 1000), "ttl": TTL_MS}
@@ -127,10 +127,10 @@ class LLM:
         if prompt_adapter_request is not None:
             message = "prompt_adapter_request has no effect: vLLM has no prompt adapters any more"
             warnings.warn(message, stacklevel=2)
-        given = prompts if prompt_token_ids is None else prompt_token_ids
-        if given is None:
+        prompts = prompts if prompt_token_ids is None else prompt_token_ids
+        if prompts is None:
             raise TypeError("generate: prompts, or prompt_token_ids")
-        asked = prompts_of(given)
+        asked = prompts_of(prompts)
         items = items_of(asked, sampling_params, lora_request, guided_options_request)
         return self._answered("prompts", items, {}, use_tqdm)
 
@@ -215,12 +215,12 @@ class LLM:
     def _answered(
         self, holder: str, items: Sequence[Item], shared: dict[str, Any], use_tqdm: bool
     ) -> list[RequestOutput]:
-        given = {name: value for name, value in shared.items() if value is not None}
-        common = {**self._shared, **given, "return_token_ids": True, "use_tqdm": use_tqdm}
+        own = {name: value for name, value in shared.items() if value is not None}
+        common = {**self._shared, **own, "return_token_ids": True, "use_tqdm": use_tqdm}
         form = Form(holder, common, self._policy, self._jobs_at_once)
         encoded(common, "chat")
         lists = Lists(self._open(), items, form, use_tqdm)
         # In a thread of its own, so that it works where a loop runs already, as in notebooks.
         # Ctrl-C cancels the jobs, and waits until they are; a second one does not wait.
         with start_blocking_portal() as portal:
-            return portal.call(lists.answered)
+            return portal.call(lists.answer)

@@ -59,7 +59,7 @@ class Batch:
             return
         payload = {"input": {"batch": {"id": self.id}}, "policy": LONG}
         try:
-            self._transport.endpoint.advance(Run(Job()).submitted(payload, reads=False))
+            self._transport.endpoint.advance(Run(Job()).submit(payload, reads=False))
         except Refusal as refusal:
             raise EndpointError.of(refusal) from None
         except Unreachable as lost:

@@ -74,7 +74,7 @@ class Lists:
         self._running: dict[int, int] = {}
         self._bar = tqdm(total=len(items), desc="Processed prompts", disable=not use_tqdm)
 
-    async def answered(self) -> list[RequestOutput]:
+    async def answer(self) -> list[RequestOutput]:
         """Return the answers in the order of the items; the first failure cancels all jobs.
 
         Raises:
@@ -137,8 +137,8 @@ class Lists:
             nonlocal report
             run = Run(job)
             payload = self._form.payload(part, self._items)
-            submitted = yield from run.submitted(payload, reads=False)
-            report = yield from run.awaited(submitted, lambda told: self._notice(first, told))
+            submitted = yield from run.submit(payload, reads=False)
+            report = yield from run.wait(submitted, lambda progress: self._notice(first, progress))
             job.over = True
 
         try:
@@ -176,8 +176,8 @@ class Lists:
         index = min(index for index in indexes if index in self._errors)
         return PromptError(index, self._errors[index], self._outputs)
 
-    def _notice(self, first: int, told: Any) -> None:
-        if isinstance(told, dict) and isinstance(done := told.get("done"), int):
+    def _notice(self, first: int, progress: Any) -> None:
+        if isinstance(progress, dict) and isinstance(done := progress.get("done"), int):
             self._running[first] = done
             self._show()
 

@@ -48,8 +48,8 @@ class RequestOutput:
     """The answers to a prompt.
 
     Attributes:
-        prompt: as it was given; None for token ids and conversations.
-        prompt_token_ids: if they are known: those that were given, or a batch's.
+        prompt: its text; None for token ids and conversations.
+        prompt_token_ids: if they are known: those that the caller passed, or a batch's.
         num_prompt_tokens: how many they are, which is always known.
     """
 

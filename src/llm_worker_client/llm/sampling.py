@@ -76,7 +76,7 @@ def plain(params: Any, guided: Any = None) -> dict[str, Any]:
 
     Args:
         params: ``SamplingParams``, a dict, another object with such attributes, or None.
-        guided: what the text is held to, a dict or an object; None: nothing but what they say.
+        guided: constraints of the text, a dict or an object; None: only those in params.
 
     Raises:
         TypeError: they are something else.
@@ -123,7 +123,7 @@ def _attributes(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _object(value: Any) -> Any:
-    """Return an object (what a text is held to, …) as a dict of what it asks for."""
+    """Return an object (constraints of a text, …) as a dict of what it asks for."""
     if value is None or isinstance(value, str | int | float | list | tuple | Mapping):
         return value
     asked = dict(_attributes(value))

@@ -99,7 +99,7 @@ class Completion:
         request_headers: dict[str, str] | None = None,
         **more: Any,
     ) -> CompletionSyncResponse | AsyncIterable[CompletionStreamResponse]:
-        """As ``create``, with asyncio; whoever is cancelled cancels the job."""
+        """As ``create``, with asyncio; a cancelled call cancels its job."""
         path, body = _asked(locals())
         if stream:
             return _streamed(connection.astream(path, body, timeout))

@@ -37,7 +37,7 @@ class UnknownError(Exception):
 
 
 class ValidationError(Exception):
-    """For scripts that catch it; what is wrong is told by the worker, as ``BadRequestError``."""
+    """For scripts that catch it; the worker answers with ``BadRequestError`` instead."""
 
 
 _CLASSES = {401: UnauthorizedError, 404: NotFoundError, 429: RateLimitExceededError}

@@ -110,7 +110,7 @@ class Model:
         labels: dict[str, str] | None = None,
         request_headers: dict[str, str] | None = None,
     ) -> UpdateLLMEndpointResponse:
-        """Change what is given of an endpoint on the platform.
+        """Change the passed values of an endpoint on the platform.
 
         Returns:
             The endpoint's id.

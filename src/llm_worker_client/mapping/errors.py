@@ -45,7 +45,7 @@ class Refusal(Exception):
         }
         self.retry_after_s = retry_after_s
 
-    def told(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
+    def in_dialect(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
         """Return the status and the body for a client."""
         if dialect is Dialect.ANTHROPIC:
             return self.status, {"type": "error", "error": self.error}
@@ -74,9 +74,9 @@ def refusal_of(report: dict[str, Any]) -> Refusal:
     if found is None:
         return Refusal(500, str(error or "The job failed without an error."))
     code = found.get("code")
-    told = code if isinstance(code, int) and 400 <= code <= 599 else 500
+    known = code if isinstance(code, int) and 400 <= code <= 599 else 500
     retry_after = found.get("retry_after", 1) if found.get("retryable") else None
-    return Refusal(told, str(found.get("message")), found, retry_after)
+    return Refusal(known, str(found.get("message")), found, retry_after)
 
 
 def _error_object(error: Any) -> dict[str, Any] | None:

@@ -99,7 +99,7 @@ class Call:
         return self._of(f"{route}{joint}offset={offset}&limit={size}")
 
     def described(self) -> "Call":
-        """Return the job that tells how large the file of a content is."""
+        """Return the job that answers how large the file of a content is."""
         return self._of(self.input["openai_route"].partition("?")[0].removesuffix("/content"))
 
     def stored(self, key: str) -> "Call":

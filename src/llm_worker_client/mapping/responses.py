@@ -37,7 +37,7 @@ def whole(output: Any, job_id: str | None) -> tuple[Head, bytes]:
 
 def refused(refusal: Refusal, dialect: Dialect, job_id: str | None = None) -> tuple[Head, bytes]:
     """Return the response for a request that is refused, or whose job has failed."""
-    status, body = refusal.told(dialect)
+    status, body = refusal.in_dialect(dialect)
     again = {}
     if refusal.retry_after_s is not None:
         again = {"retry-after": f"{refusal.retry_after_s:g}"}
@@ -72,7 +72,7 @@ def is_last(sent: bytes) -> bool:
 
 
 def has_error(sent: bytes) -> bool:
-    """Return whether the last of some events tells why the stream ends."""
+    """Return whether the last of some events is an error."""
     _, _, last = (b"\n" + sent.removesuffix(_DONE)).rpartition(b"\ndata: ")
     try:
         data = json.loads(last)
@@ -82,12 +82,12 @@ def has_error(sent: bytes) -> bool:
 
 
 def broken_off(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes:
-    """Return the event that tells the reader of a stream how its job failed."""
-    _, body = refusal.told(dialect)
+    """Return the event that says in a stream how its job failed."""
+    _, body = refusal.in_dialect(dialect)
     if dialect is Dialect.LLM_ENGINE:
         content = {"error": body["detail"]}
-        told = {"status_code": refusal.status, "content": content}
-        return event({"request_id": job_id, "error": told})
+        error = {"status_code": refusal.status, "content": content}
+        return event({"request_id": job_id, "error": error})
     return event(body)
 
 

@@ -176,7 +176,7 @@ def test_a_handler_that_does_not_yield_is_answered_from_the_status() -> None:
     ],
 )
 def test_errors_are_in_callers_words(dialect: Dialect, status: int, more: dict[str, str]) -> None:
-    found, body = Refusal(409, "no").told(dialect)
+    found, body = Refusal(409, "no").in_dialect(dialect)
     error = body.pop("error")
     assert (found, error["message"], error["type"]) == (status, "no", "ConflictError")
     assert {name: body.get(name) for name in more} == more

@@ -92,20 +92,20 @@ async def test_prompts_that_fail_for_now_are_asked_alone(
     emulator: Emulator, echo_llm: Echo
 ) -> None:
     echo_llm.errors = {"1": RETRYABLE}
-    assert texts(await lists(emulator, 3, pauses=[0]).answered()) == ["0!", "1!", "2!"]
+    assert texts(await lists(emulator, 3, pauses=[0]).answer()) == ["0!", "1!", "2!"]
     assert [given["prompts"] for given in echo_llm.given] == [["0", "1", "2"], ["1"]]
 
 
 async def test_a_job_that_fails_for_now_is_run_again(emulator: Emulator, echo_llm: Echo) -> None:
     echo_llm.failures = [RETRYABLE] * 2
-    assert texts(await lists(emulator, 2, pauses=(0, 0)).answered()) == ["0!", "1!"]
+    assert texts(await lists(emulator, 2, pauses=(0, 0)).answer()) == ["0!", "1!"]
     assert echo_llm.sizes == [2, 2, 2]
 
 
 async def test_tries_have_an_end(emulator: Emulator, echo_llm: Echo) -> None:
     echo_llm.failures = [RETRYABLE] * 3
     with pytest.raises(EndpointError, match="the engine is full"):
-        await lists(emulator, 2, pauses=(0, 0)).answered()
+        await lists(emulator, 2, pauses=(0, 0)).answer()
     assert echo_llm.sizes == [2, 2, 2]
 
 
@@ -136,17 +136,17 @@ async def test_a_worker_that_answers_nothing_costs_few_jobs(ask_llm: Call, echo_
 async def test_a_worker_that_knows_no_lists_is_an_error() -> None:
     async with scripted_endpoint(answering(lambda _: [{"text": "Hi"}]), WITH_KEY) as emulator:
         with pytest.raises(EndpointError, match="does not know lists"):
-            await lists(emulator, 1).answered()
+            await lists(emulator, 1).answer()
 
 
 async def test_a_wrong_key_is_an_error(emulator: Emulator) -> None:
     with pytest.raises(EndpointError, match="API key"):
-        await lists(emulator, 1, "rpa_wrong", pauses=()).answered()
+        await lists(emulator, 1, "rpa_wrong", pauses=()).answer()
 
 
 async def test_whoever_gives_up_cancels_all_jobs() -> None:
     async with scripted_endpoint(answering(lambda _: [HANGS]), WITH_KEY) as emulator:
-        asking = asyncio.create_task(lists(emulator, 200).answered())
+        asking = asyncio.create_task(lists(emulator, 200).answer())
         while sum(job.status is Status.IN_PROGRESS for job in emulator.queue.jobs.values()) < 4:
             await asyncio.sleep(0.01)
         asking.cancel()
@@ -163,7 +163,7 @@ async def test_a_failure_cancels_the_other_jobs(echo_llm: Echo) -> None:
 
     async with scripted_endpoint(answering(answer), WITH_KEY) as emulator:
         with pytest.raises(PromptError, match="prompt 60"):
-            await lists(emulator, 200).answered()
+            await lists(emulator, 200).answer()
         statuses = sorted(job.status.name for job in emulator.queue.jobs.values())
         assert statuses == ["CANCELLED"] * 3 + ["COMPLETED"]
 
