@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import httpx2
 
@@ -181,7 +182,7 @@ class AsyncEndpoint:
         self._wire = Wire(id, api_key, base_url)
         self._http = httpx2.AsyncHTTPTransport(limits=LIMITS, proxy=self._wire.proxy)
         # Those that may still have a job to cancel.
-        self.answers: set[AsyncAnswer] = set()
+        self.answers = WeakSet[AsyncAnswer]()
         self._leaving: set[asyncio.Task[None]] = set()
         # Jobs that are to be cancelled, until they are.
         self._given_up: set[str] = set()
