@@ -1,7 +1,6 @@
 """Completions and batches of the endpoint, with LLM Engine's names."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncIterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -72,8 +71,7 @@ class Completion:
         """
         path, body = _asked(locals())
         if stream:
-            events = connection.stream(path, body, timeout)
-            return map(CompletionStreamResponse.model_validate, events)
+            return connection.stream(path, body, timeout)
         return CompletionSyncResponse.model_validate(connection.call("POST", path, body, timeout))
 
     @classmethod
@@ -102,7 +100,7 @@ class Completion:
         """As ``create``, with asyncio; a cancelled call cancels its job."""
         path, body = _asked(locals())
         if stream:
-            return _streamed(connection.astream(path, body, timeout))
+            return connection.astream(path, body, timeout)
         return CompletionSyncResponse.model_validate(await connection.acall(path, body, timeout))
 
     @classmethod
@@ -158,12 +156,6 @@ class Completion:
         connection.refuse_headers(request_headers)
         answer: dict[str, Any] = connection.call("POST", f"{_batch(job_id)}/actions/cancel")
         return answer
-
-
-async def _streamed(events: AsyncGenerator[Any]) -> AsyncIterator[CompletionStreamResponse]:
-    async with aclosing(events):
-        async for event in events:
-            yield CompletionStreamResponse.model_validate(event)
 
 
 def _asked(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 
 from llm_worker_client import account
+from llm_worker_client.llm_engine.data_types import CompletionStreamResponse
 from llm_worker_client.llm_engine.errors import BadRequestError, ServerError, error_in
 from llm_worker_client.transport import AsyncRunpodTransport, RunpodTransport
 
@@ -166,8 +167,10 @@ async def acall(path: str, body: Mapping[str, Any], timeout_s: float) -> Any:
             return _read(await client.post(path, json=_given(body), timeout=timeout_s))
 
 
-def stream(path: str, body: Mapping[str, Any], timeout_s: float) -> Iterator[Any]:
-    """Yield the data of each event; the job is cancelled if the caller stops before the last.
+def stream(
+    path: str, body: Mapping[str, Any], timeout_s: float
+) -> Iterator[CompletionStreamResponse]:
+    """Yield each event; the job is cancelled if the caller stops before the last.
 
     Raises:
         The errors of ``call``, unless the stream has begun.
@@ -178,10 +181,12 @@ def stream(path: str, body: Mapping[str, Any], timeout_s: float) -> Iterator[Any
             events.response.read()
             _read(events.response)
         for event in events:
-            yield event.json()
+            yield CompletionStreamResponse.model_validate_json(event.data)
 
 
-async def astream(path: str, body: Mapping[str, Any], timeout_s: float) -> AsyncGenerator[Any]:
+async def astream(
+    path: str, body: Mapping[str, Any], timeout_s: float
+) -> AsyncGenerator[CompletionStreamResponse]:
     """As ``stream``, with asyncio."""
     with _failures():
         async with await CONNECTION.loop_client() as client:
@@ -193,7 +198,7 @@ async def astream(path: str, body: Mapping[str, Any], timeout_s: float) -> Async
                     await response.aread()
                     _read(response)
                 async for event in httpx2.EventSource(response):
-                    yield event.json()
+                    yield CompletionStreamResponse.model_validate_json(event.data)
             finally:
                 await response.aclose()
 
