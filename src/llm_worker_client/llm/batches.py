@@ -80,7 +80,11 @@ class Batch:
             mistakes = (found.get("errors") or {}).get("data") or [{}]
             raise EndpointError(400, f"{self.id} has failed: {mistakes[0].get('message')}")
         answered = self._lines(output)
-        items = self._items or self._input(found["input_file_id"])
+        items = self._items
+        if items is None:
+            # Another script has created the batch.
+            asked = self._lines(found["input_file_id"])
+            items = [lines.item_of(asked[index]) for index in sorted(asked)]
         outputs = [
             output_of(item, lines.result_of(answered[index])) if index in answered else None
             for index, item in enumerate(items)
@@ -102,28 +106,20 @@ class Batch:
         """Look until it has ended."""
         pause = SHORTEST_LOOK
         with tqdm(desc=self.id, disable=not use_tqdm) as bar:
-            while (found := self._found())["status"] not in _ENDED:
-                self._show(bar, found)
+            while True:
+                found = self._found()
+                counts = found["request_counts"]
+                bar.total = counts["total"]
+                bar.update(counts["completed"] + counts["failed"] - bar.n)
+                if found["status"] in _ENDED:
+                    return found
                 time.sleep(pause)
                 pause = min(1.5 * pause, LONGEST_LOOK)
-            self._show(bar, found)
-        return found
-
-    def _show(self, bar: Any, found: Mapping[str, Any]) -> None:
-        counts = found["request_counts"]
-        bar.total = counts["total"]
-        bar.update(counts["completed"] + counts["failed"] - bar.n)
 
     def _lines(self, file_id: str | None) -> dict[int, dict[str, Any]]:
-        return {} if file_id is None else lines.read(self._content(file_id))
-
-    def _input(self, file_id: str) -> list[Item]:
-        """Return the items of a batch that another script has created."""
-        found = lines.read(self._content(file_id))
-        return [lines.item_of(found[index]) for index in sorted(found)]
-
-    def _content(self, file_id: str) -> bytes:
-        return _call(self._transport, "GET", f"/files/{quote(file_id)}/content").content
+        if file_id is None:
+            return {}
+        return lines.read(_call(self._transport, "GET", f"/files/{quote(file_id)}/content").content)
 
 
 def created(
