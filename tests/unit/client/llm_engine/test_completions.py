@@ -11,7 +11,7 @@ import pytest
 from support.scripted_endpoint import ACCOUNT, HANGS, Failed, Script, only_job
 
 from emulator import Emulator, Status
-from llm_worker_client import Completion, FineTune, Model, configure
+from llm_worker_client import Completion, File, FineTune, Model, configure
 from llm_worker_client.llm_engine import errors
 
 pytestmark = pytest.mark.usefixtures("configured")
@@ -82,6 +82,10 @@ async def test_errors_are_told_by_their_class(script: Script, code: int, kind: t
         await anext(aiter(streamed))
     with pytest.raises(kind, match="why"):
         await asyncio.to_thread(FineTune.get, "t")
+    # The route is OpenAI's, too: the error is still LLM Engine's.
+    with pytest.raises(kind, match="why") as raised:
+        await asyncio.to_thread(File.get, "f")
+    assert "{" not in str(raised.value)
 
 
 BODY = b'{"detail": "why", "error": {}}'
