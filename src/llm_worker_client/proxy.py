@@ -116,7 +116,7 @@ async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> N
     scope.cancel()
 
 
-class Connection(H11Protocol):
+class ProxyConnection(H11Protocol):
     """A connection that ends when its client sends no request, where uvicorn would wait for ever.
 
     It ends at the second look that finds no request begun since the first, and none that runs: so
@@ -149,7 +149,7 @@ class Connection(H11Protocol):
 
 # Options of uvicorn.
 SERVED: dict[str, Any] = {
-    "http": Connection,
+    "http": ProxyConnection,
     # Bytes of a request's line and headers together.
     "h11_max_incomplete_event_size": 32_768,
     # Connections at once. With those to the platform they are less than a process may have open.

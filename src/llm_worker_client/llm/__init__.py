@@ -11,7 +11,7 @@ from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.llm import arguments
 from llm_worker_client.llm.batches import Batch, created
 from llm_worker_client.llm.lines import CHATS, COMPLETIONS
-from llm_worker_client.llm.lists import Form, Lists
+from llm_worker_client.llm.lists import JobTemplate, Lists
 from llm_worker_client.llm.outputs import (
     CompletionOutput,
     EndpointError,
@@ -217,9 +217,9 @@ class LLM:
     ) -> list[RequestOutput]:
         own = {name: value for name, value in shared.items() if value is not None}
         common = {**self._shared, **own, "return_token_ids": True, "use_tqdm": use_tqdm}
-        form = Form(holder, common, self._policy, self._jobs_at_once)
+        template = JobTemplate(holder, common, self._policy, self._jobs_at_once)
         encoded(common, "chat")
-        lists = Lists(self._open(), items, form, use_tqdm)
+        lists = Lists(self._open(), items, template, use_tqdm)
         # In a thread of its own, so that it works where a loop runs already, as in notebooks.
         # Ctrl-C cancels the jobs, and waits until they are; a second one does not wait.
         with start_blocking_portal() as portal:

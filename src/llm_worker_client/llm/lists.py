@@ -23,7 +23,7 @@ TRIES_AFTER = (1.0, 4.0, 15.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class JobTemplate:
     """What all jobs of a call have in common.
 
     Args:
@@ -56,17 +56,17 @@ class Lists:
     Args:
         endpoint: closed at the end.
         items: what is asked.
-        form: of the jobs.
+        template: of the jobs.
         use_tqdm: whether a bar shows how far they are.
     """
 
     def __init__(
-        self, endpoint: AsyncEndpoint, items: Sequence[Item], form: Form, use_tqdm: bool
+        self, endpoint: AsyncEndpoint, items: Sequence[Item], template: JobTemplate, use_tqdm: bool
     ) -> None:
         self._endpoint = endpoint
         self._items = items
-        self._form = form
-        self._waiting = deque(parts_of(items, form.at_once))
+        self._template = template
+        self._waiting = deque(parts_of(items, template.at_once))
         self._outputs: list[RequestOutput | None] = [None] * len(items)
         # Of items that may be answered in another try.
         self._errors: dict[int, dict[str, Any]] = {}
@@ -83,7 +83,7 @@ class Lists:
         """
         try:
             async with asyncio.TaskGroup() as lanes:
-                for _ in range(self._form.at_once):
+                for _ in range(self._template.at_once):
                     lanes.create_task(self._lane())
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
@@ -117,7 +117,7 @@ class Lists:
             middle = math.ceil(len(left) / 2)
             halves = left[:middle], left[middle:]
             return [replace(rest, indexes=half) for half in halves if half]
-        pauses = self._form.pauses
+        pauses = self._template.pauses
         if part.tries >= len(pauses):
             raise EndpointError.of(refusal) if refusal else self._failure(left)
         retry_after_s = refusal.retry_after_s if refusal else None
@@ -136,7 +136,7 @@ class Lists:
         def steps() -> Steps[None]:
             nonlocal report
             run = Run(job)
-            payload = self._form.payload(part, self._items)
+            payload = self._template.payload(part, self._items)
             submitted = yield from run.submit(payload, reads=False)
             report = yield from run.wait(submitted, lambda progress: self._notice(first, progress))
             job.over = True

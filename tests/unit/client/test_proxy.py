@@ -181,10 +181,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """Return the looks at connections, in place of timers: the last is the one that is due."""
     made = list[Callable[[], None]]()
 
-    def look_again(self: proxy.Connection) -> None:
+    def look_again(self: proxy.ProxyConnection) -> None:
         made.append(partial(self._look, self._waits(), self.cycle))
 
-    monkeypatch.setattr(proxy.Connection, "_look_again", look_again)
+    monkeypatch.setattr(proxy.ProxyConnection, "_look_again", look_again)
     return made
 
 

@@ -15,7 +15,7 @@ from emulator import Emulator, Status
 from llm_worker_client import LLM
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.llm import EndpointError, PromptError, RequestOutput
-from llm_worker_client.llm.lists import Form, Lists
+from llm_worker_client.llm.lists import JobTemplate, Lists
 from llm_worker_client.llm.prompts import Item
 
 REFUSED = {"message": "no such token", "code": 400, "retryable": False}
@@ -25,10 +25,10 @@ def texts(outputs: list[RequestOutput]) -> list[str]:
     return [output.outputs[0].text for output in outputs]
 
 
-def lists(emulator: Emulator, count: int, key: str = ACCOUNT, **form: Any) -> Lists:
+def lists(emulator: Emulator, count: int, key: str = ACCOUNT, **template: Any) -> Lists:
     items = [Item(str(index), {}, None) for index in range(count)]
     endpoint = AsyncEndpoint("local", key, emulator.api_url)
-    return Lists(endpoint, items, Form("prompts", {}, {}, 4, **form), use_tqdm=False)
+    return Lists(endpoint, items, JobTemplate("prompts", {}, {}, 4, **template), use_tqdm=False)
 
 
 async def test_answers_come_in_the_order_of_the_prompts(ask_llm: Call, echo_llm: Echo) -> None:
