@@ -111,19 +111,16 @@ def _entries(logprobs: Mapping[str, Any]) -> list[dict[str, Any]]:
     else:
         chosen = [*zip(logprobs["tokens"], logprobs["token_logprobs"], strict=True)]
         tops = logprobs.get("top_logprobs") or [{}] * len(chosen)
-    return [
-        {
-            "logprob": logprob,
-            "top": [
-                {"id": int(name.removeprefix(_AS_ID)), "logprob": its, "token": None}
-                # The chosen one may not be among the likeliest.
-                for name, its in sorted(
-                    {**(top or {}), token: logprob}.items(), key=lambda pair: -pair[1]
-                )
-            ],
-        }
-        for (token, logprob), top in zip(chosen, tops, strict=True)
-    ]
+    entries = []
+    for (token, logprob), top in zip(chosen, tops, strict=True):
+        # The chosen one may not be among the likeliest.
+        candidates = {**(top or {}), token: logprob}
+        ranked = [
+            {"id": int(name.removeprefix(_AS_ID)), "logprob": candidates[name], "token": None}
+            for name in sorted(candidates, key=candidates.__getitem__, reverse=True)
+        ]
+        entries.append({"logprob": logprob, "top": ranked})
+    return entries
 
 
 def read(content: bytes) -> dict[int, dict[str, Any]]:
