@@ -132,7 +132,8 @@ class Run:
             report = yield from self._polled(take)
         if self._job.over:
             return None
-        if not _has_result(report) and (self._job.taken == 0 or report.get("status") != COMPLETED):
+        empty = report.get("output") is None and report.get("error") is None
+        if empty and (self._job.taken == 0 or report.get("status") != COMPLETED):
             # Of workers that do not stream all yields are there, and those that were lost.
             report = yield from self.wait((yield from self._status()))
         for output in outputs_of(report)[self._job.taken :]:
@@ -214,10 +215,6 @@ class Run:
     def _check_patience(self) -> None:
         if self._patience_s is not None and time.monotonic() - self._heard >= self._patience_s:
             raise TookTooLong
-
-
-def _has_result(report: dict[str, Any]) -> bool:
-    return report.get("output") is not None or report.get("error") is not None
 
 
 def outputs_of(report: dict[str, Any]) -> list[Any]:

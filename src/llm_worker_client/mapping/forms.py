@@ -52,8 +52,11 @@ class Form:
         self._header, self._value = bytearray(), bytearray()
         self._parts = 0
         self._ended = False
+        boundary = parse_options_header(content_type)[1].get(b"boundary")
+        if not boundary:
+            raise _broken(FormParserError("its type names no boundary"))
         try:
-            self._parser = MultipartParser(_boundary(content_type), self._callbacks())
+            self._parser = MultipartParser(boundary, self._callbacks())
         except ValueError as broken:
             raise _broken(broken) from None
 
@@ -201,13 +204,6 @@ async def aread(content_type: str, parts: AsyncIterable[bytes]) -> Form:
         form.close()
         raise
     return form
-
-
-def _boundary(content_type: str) -> bytes:
-    found = parse_options_header(content_type)[1].get(b"boundary")
-    if not found:
-        raise FormParserError("its type names no boundary")
-    return found
 
 
 def _broken(error: Exception) -> Refusal:

@@ -156,7 +156,9 @@ def read(request: Request, endpoint: str) -> Call | PassedOn:
     path = _route(path, endpoint)
     special, found = _special(path, request.method)
     wants_json = request.basic or "application/json" in request.header("accept")
-    form = _form(request)
+    form = request.form
+    if form is None and request.is_form and request.body:
+        form = forms.read(request.header("content-type"), (request.body,))
     body = None if request.method in _READING else _body(request, form)
     kind = special.kind or (Kind.EVENTS if body and body.get("stream") is True else Kind.WHOLE)
     return Call(
@@ -200,12 +202,6 @@ def _input(method: str, route: str, body: dict[str, Any] | None) -> dict[str, An
     if method in _READING or (method == "POST" and body):
         return {"openai_route": route, "openai_input": body}
     return {"route": route, "method": method, "body": body}
-
-
-def _form(request: Request) -> forms.Form | None:
-    if request.form is not None or not (request.is_form and request.body):
-        return request.form
-    return forms.read(request.header("content-type"), (request.body,))
 
 
 def _is_large(form: forms.Form) -> bool:
