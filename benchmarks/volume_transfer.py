@@ -23,7 +23,8 @@ from support.network import Cutting, cutting
 from support.processes.s3_server import VOLUME_ID, S3Server, s3_server
 
 from llm_worker_client.volume.contents import PART
-from llm_worker_client.volume.transfers import AT_ONCE, Volume
+from llm_worker_client.volume.transfers import Volume
+from llm_worker_client.volume.upload import AT_ONCE
 
 MB = 1_000_000
 

@@ -1,9 +1,8 @@
-"""Checksums of local files as S3 has them in its ETags, and the parts that files are sent in."""
+"""Local files: the parts that they are sent in, and their checksums as S3 has them in its ETags."""
 
 import hashlib
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,13 +49,12 @@ class Content:
         """
         with path.open("rb") as opened:
             found = os.fstat(opened.fileno())
-        size = found.st_size
         # Always the same for a size, so that another process finds the parts of this one.
-        least = -(-size // MOST_PARTS)
-        state = (found.st_ino, size, found.st_mtime_ns)
+        least = -(-found.st_size // MOST_PARTS)
         if least > part_size:
             part_size = -(-least // _BLOCK) * _BLOCK
-        return cls(path, size, state, part_size)
+        state = (found.st_ino, found.st_size, found.st_mtime_ns)
+        return cls(path, found.st_size, state, part_size)
 
     @property
     def spans(self) -> list[Span]:
@@ -65,12 +63,15 @@ class Content:
             for number, offset in enumerate(range(0, max(self.size, 1), self.part_size), 1)
         ]
 
-    def is_as_it_was(self) -> bool:
-        return Content.of(self.path, self.part_size).state == self.state
-
-    def md5(self, span: Span | None = None) -> bytes:
-        """Return the MD5 of a part, or of all."""
-        return _md5(self.path, *((span.offset, span.size) if span else (0, self.size)))
+    def md5(self, span: Span) -> bytes:
+        digest = hashlib.md5(usedforsecurity=False)
+        with self.path.open("rb") as opened:
+            opened.seek(span.offset)
+            left = span.size
+            while left and (block := opened.read(min(left, _BLOCK))):
+                digest.update(block)
+                left -= len(block)
+        return digest.digest()
 
     def fits(self, etag: str) -> bool | None:
         """Return whether an ETag is of this content; None: it does not say so."""
@@ -78,35 +79,11 @@ class Content:
         if not found or (found[2] and int(found[2]) != len(self.spans)):
             return None
         if not found[2]:
-            return self.md5().hex() == found[1]
-        return composite([self.md5(span) for span in self.spans]) == etag
-
-
-def composite(md5s: list[bytes]) -> str:
-    """Return the ETag of a file that was sent in parts with these MD5s."""
-    return f"{hashlib.md5(b''.join(md5s), usedforsecurity=False).hexdigest()}-{len(md5s)}"
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+            return self.md5(Span(1, 0, self.size)).hex() == found[1]
+        md5s = b"".join(self.md5(span) for span in self.spans)
+        return hashlib.md5(md5s, usedforsecurity=False).hexdigest() == found[1]
 
 
 def is_md5(etag: str) -> bool:
     found = _ETAG.fullmatch(etag)
     return found is not None and not found[2]
-
-
-def _md5(path: Path, offset: int, size: int) -> bytes:
-    digest = hashlib.md5(usedforsecurity=False)
-    for block in _blocks(path, offset, size):
-        digest.update(block)
-    return digest.digest()
-
-
-def _blocks(path: Path, offset: int, size: int) -> Iterator[bytes]:
-    with path.open("rb") as opened:
-        opened.seek(offset)
-        while size and (block := opened.read(min(size, _BLOCK))):
-            size -= len(block)
-            yield block

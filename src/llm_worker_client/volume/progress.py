@@ -1,13 +1,12 @@
-"""How far a transfer is: counted, and shown as a bar."""
-
-import threading
-from types import TracebackType
-from typing import Self
+"""How far a transfer is: counted, and shown as a bar. Here a transfer that is given up ends."""
 
 from tqdm import tqdm
 
+from llm_worker_client.volume.errors import Stopped
+from llm_worker_client.volume.s3 import STOP
 
-class Progress:
+
+class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
     """Counts bytes from several threads.
 
     Args:
@@ -21,43 +20,29 @@ class Progress:
     """
 
     def __init__(self, total: int, title: str, *, shown: bool) -> None:
+        units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
         # None: only on a terminal.
-        self._bar = tqdm(
-            total=total,
-            desc=title,
-            unit="B",
-            unit_scale=True,
-            unit_divisor=1024,
-            disable=None if shown else True,
-        )
-        self._lock = threading.Lock()
+        super().__init__(total=total, desc=title, disable=None if shown else True, **units)
         self.moved = 0
         self.found = 0
 
-    def move(self, size: int) -> None:
-        """Count bytes that are on their way."""
-        with self._lock:
-            self.moved += size
-            self._bar.update(size)
-
-    def lose(self, size: int) -> None:
-        """Take bytes back that have to go again."""
-        with self._lock:
-            self._bar.update(-size)
+    def move(self, bytes_transferred: int) -> None:
+        """Count bytes that are on their way; less than 0: bytes that have to go again."""
+        with self.get_lock():
+            self.moved += max(bytes_transferred, 0)
+            self.update(bytes_transferred)
+        # Where s3transfer takes bytes back, botocore would hide the reason.
+        if bytes_transferred > 0:
+            _check()
 
     def find(self, size: int) -> None:
         """Count bytes that were there already."""
-        with self._lock:
+        with self.get_lock():
             self.found += size
-            self._bar.update(size)
+            self.update(size)
+        _check()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self._bar.close()
+def _check() -> None:
+    if STOP.get().is_set():
+        raise Stopped("The transfer was stopped.")

@@ -1,24 +1,24 @@
 """A network volume: files are put on it, read, listed and deleted."""
 
+import errno
+import hashlib
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from llm_worker_client import account
-from llm_worker_client.volume.bucket import Bucket, Place, Stored
-from llm_worker_client.volume.contents import LARGEST_PART, PART, Content, sha256
-from llm_worker_client.volume.errors import NotSet, NotThere, VolumeError
+from llm_worker_client.volume.contents import LARGEST_PART, PART, Content
+from llm_worker_client.volume.download import download
+from llm_worker_client.volume.errors import NoSpace, NotSet, NotThere, VolumeError
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.receiving import Receiving
-from llm_worker_client.volume.sending import Sending, Sent
+from llm_worker_client.volume.s3 import S3, Stored
+from llm_worker_client.volume.upload import Sent, Upload
 
 _URL = "https://s3api-{}.runpod.io/"
 _DATACENTER = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)+")
-# Parts at once.
-AT_ONCE = 4
 
 
 class Volume:
@@ -57,16 +57,8 @@ class Volume:
             account.S3_KEY: access_key,
             account.S3_SECRET: secret,
         }
-        found = account.volume() | {name: value for name, value in given.items() if value}
-        self._place = _place(found)
+        self._s3 = _api(account.volume() | {name: value for name, value in given.items() if value})
         self._part_size = part_size
-        self._stop = threading.Event()
-        keys = (found[account.S3_KEY], found[account.S3_SECRET])
-        self._bucket = Bucket(self._place, *keys, AT_ONCE + 1, self._stop)
-
-    @property
-    def id(self) -> str:
-        return self._place.id
 
     def upload(
         self,
@@ -90,15 +82,11 @@ class Volume:
         Raises:
             VolumeError: it failed; a further call goes on where this one was.
         """
-        path, key = Path(path), checked(key)
-        try:
+        path, key = Path(path), _checked(key)
+        with _local(path), self._s3.transfer(stop or threading.Event()):
             content = Content.of(path, self._part_size)
-            stop = stop or threading.Event()
             with Progress(content.size, path.name, shown=progress) as moving:
-                bucket = self._bucket.stopped_by(stop)
-                return Sending(bucket, key, content, moving, stop).send(AT_ONCE)
-        except OSError as error:
-            raise VolumeError(f"{path}: {error.strerror or type(error).__name__}") from None
+                return Upload(self._s3, key, content, moving).send()
 
     def keep(self, path: Path, name: str | None, stop: threading.Event) -> str:
         """Put a file on the volume under a name that its bytes alone decide, and return that.
@@ -111,7 +99,9 @@ class Volume:
             stop: set by another thread to give up.
         """
         ending = re.search(r"\.[A-Za-z0-9]{1,8}\Z", name or "")
-        key = f"uploads/{sha256(path)}{ending[0] if ending else ''}"
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        key = f"uploads/{digest}{ending[0] if ending else ''}"
         return self.upload(path, key, stop=stop).key
 
     def download(self, key: str, path: str | Path, *, progress: bool = False) -> Stored:
@@ -126,17 +116,19 @@ class Volume:
             NotThere: the volume has no such file.
             VolumeError: it failed; a further call goes on where this one was.
         """
-        path = Path(path)
-        file = self._bucket.find(checked(key))
-        if file is None:
-            raise NotThere(f"There is no {key} on the volume.")
-        with Progress(file.size, path.name, shown=progress) as moving:
-            Receiving(self._bucket, file, path, moving, self._stop).receive(self._part_size)
+        path, key = Path(path), _checked(key)
+        with _local(path), self._s3.transfer(threading.Event()):
+            if (file := self._s3.find(key)) is None:
+                raise NotThere(f"There is no {key} on the volume.")
+            with Progress(file.size, path.name, shown=progress) as moving:
+                download(self._s3, file, path, moving, self._part_size)
         return file
 
     def list(self, prefix: str = "") -> Iterator[Stored]:
         """Yield the files whose keys begin with a prefix."""
-        yield from self._bucket.files(prefix)
+        with self._s3.transfer(threading.Event()):
+            found = [*self._s3.files(prefix)]
+        yield from found
 
     def delete(self, key: str) -> None:
         """Delete a file, and what unfinished uploads have left of it.
@@ -144,30 +136,27 @@ class Volume:
         Raises:
             NotThere: there is nothing of it.
         """
-        unfinished = self._bucket.unfinished(checked(key))
-        for upload in unfinished:
-            self._bucket.abort(key, upload)
-        if self._bucket.find(key) is not None:
-            self._bucket.delete(key)
-        elif not unfinished:
-            raise NotThere(f"There is no {key} on the volume.")
+        key = _checked(key)
+        with self._s3.transfer(threading.Event()):
+            unfinished = self._s3.unfinished(key)
+            for upload in unfinished:
+                self._s3.abort(key, upload)
+            if self._s3.find(key) is not None:
+                self._s3.delete(key)
+            elif not unfinished:
+                raise NotThere(f"There is no {key} on the volume.")
 
     def close(self) -> None:
-        self._bucket.close()
+        self._s3.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def checked(key: str) -> str:
+def _checked(key: str) -> str:
     """Return a key that names a file on the volume.
 
     Raises:
@@ -179,17 +168,35 @@ def checked(key: str) -> str:
     return key
 
 
-def _place(found: dict[str, str]) -> Place:
+@contextmanager
+def _local(path: Path) -> Iterator[None]:
+    """Raise errors of a local file as ``VolumeError``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message = f"There is no space left for {path}; what has come is kept: start again."
+            raise NoSpace(message) from None
+        raise VolumeError(f"{path}: {error.strerror or type(error).__name__}") from None
+
+
+def _api(given: dict[str, str]) -> S3:
+    """Return the S3 API that variables name.
+
+    Raises:
+        NotSet: some are missing.
+    """
     wanted = [account.VOLUME_ID, account.S3_KEY, account.S3_SECRET]
-    if account.VOLUME_URL not in found:
+    if account.VOLUME_URL not in given:
         wanted.insert(1, account.VOLUME_DATACENTER)
-    if missing := [name for name in wanted if name not in found]:
+    if missing := [name for name in wanted if name not in given]:
         raise NotSet(
             f"Set {', '.join(missing)}: the volume's id and data center are in the console under "
             "Storage, the keys under Settings, S3 API Keys."
         )
-    datacenter = found.get(account.VOLUME_DATACENTER, "")
+    datacenter = given.get(account.VOLUME_DATACENTER, "")
     if datacenter and not _DATACENTER.fullmatch(datacenter):
         raise NotSet(f"{account.VOLUME_DATACENTER}: a name such as EU-RO-1, not {datacenter!r}")
-    url = found.get(account.VOLUME_URL) or _URL.format(datacenter.lower())
-    return Place(found[account.VOLUME_ID], url, datacenter or "us-east-1")
+    url = given.get(account.VOLUME_URL) or _URL.format(datacenter.lower())
+    keys = (given[account.S3_KEY], given[account.S3_SECRET])
+    return S3(given[account.VOLUME_ID], url, datacenter or "us-east-1", *keys)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.processes.s3_server import VOLUME_ID, S3Server, s3_server
 
-from llm_worker_client.volume import Volume, bucket
+from llm_worker_client.volume import Volume, s3
 
 PART = 2**19
 
@@ -58,8 +58,8 @@ def _volume_set(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket, "PAUSES", [0.01] * len(bucket.PAUSES))
-    monkeypatch.setattr(bucket, "FIRST_PAUSES", [0.01] * len(bucket.FIRST_PAUSES))
+    monkeypatch.setattr(s3, "PAUSES", [0.01] * len(s3.PAUSES))
+    monkeypatch.setattr(s3, "FIRST_PAUSES", [0.01] * len(s3.FIRST_PAUSES))
 
 
 def random_file(path: Path, size: int) -> Path:

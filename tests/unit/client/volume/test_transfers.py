@@ -190,7 +190,7 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_platforms_address_is_that_of_the_data_center() -> None:
     with Volume("vol", "EU-RO-1", access_key="user_a", secret="rps_a") as remote:
-        assert remote._bucket.place.url == "https://s3api-eu-ro-1.runpod.io/"
+        assert remote._s3.url == "https://s3api-eu-ro-1.runpod.io/"
 
 
 def test_files_that_are_not_there(remote: Volume, tmp_path: Path) -> None:

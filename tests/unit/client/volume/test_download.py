@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from unit.client.volume.conftest import PART, Mount, random_file
+from unit.client.volume.conftest import PART, random_file
 
-from llm_worker_client.volume import Changed, Volume, VolumeError
-from llm_worker_client.volume.bucket import Bucket, Place, Stored
-from llm_worker_client.volume.errors import Damaged, Stopped
+from llm_worker_client.volume import Changed, Damaged, Volume, VolumeError
+from llm_worker_client.volume.download import download
 from llm_worker_client.volume.progress import Progress
-from llm_worker_client.volume.receiving import Receiving
+from llm_worker_client.volume.s3 import S3, Stored
 
 CONTENT = b"0123456789"
 ETAG = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
@@ -44,12 +43,11 @@ def lost() -> None:
     raise ReadTimeoutError(endpoint_url="http://s3")
 
 
-class Answers(Bucket):
+class Answers(S3):
     """Gives one answer after the other: the offset that it begins at, and its body."""
 
     def __init__(self, *answers: tuple[int, io.BytesIO], etag: str = ETAG) -> None:
         # Without clients of S3, which take long to make.
-        self.place, self._stop, self._reached = Place("v", "", ""), threading.Event(), False
         self._answers = list(answers)
         self._etag = etag
         self.offsets: list[int] = []
@@ -60,18 +58,17 @@ class Answers(Bucket):
         return {"Body": body, "ETag": f'"{self._etag}"', "ContentRange": f"bytes {begin}-9/10"}
 
 
-@pytest.fixture
-def stop() -> threading.Event:
-    return threading.Event()
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
-def receive(tmp_path: Path, stop: threading.Event) -> Receive:
+def receive(tmp_path: Path) -> Receive:
     """Return what reads a file: it returns the file's bytes."""
 
-    def call(bucket: Bucket, file: Stored = FILE) -> bytes:
-        with Progress(file.size, "a", shown=False) as progress:
-            Receiving(bucket, file, tmp_path / "a", progress, stop).receive(PART)
+    def call(s3: S3, file: Stored = FILE) -> bytes:
+        with s3.transfer(threading.Event()), Progress(file.size, "a", shown=False) as progress:
+            download(s3, file, tmp_path / "a", progress, PART)
         return (tmp_path / "a").read_bytes()
 
     return call
@@ -90,14 +87,13 @@ def test_a_server_that_begins_anew_is_followed(receive: Receive) -> None:
 
 
 @pytest.mark.parametrize(("content", "begin"), [(CONTENT, 4), (CONTENT[::-1], 0)])
-def test_a_stopped_transfer_goes_on_unless_the_content_is_another(
-    receive: Receive, stop: threading.Event, tmp_path: Path, content: bytes, begin: int
+def test_an_interrupted_transfer_goes_on_unless_the_content_is_another(
+    receive: Receive, tmp_path: Path, content: bytes, begin: int
 ) -> None:
-    with pytest.raises(Stopped):
-        receive(Answers((0, Body(b"0123", stop.set)), (4, Body(b"456789"))))
+    with pytest.raises(KeyboardInterrupt):
+        receive(Answers((0, Body(b"0123", interrupted))))
     (part,) = tmp_path.iterdir()
     assert part.read_bytes() == b"0123"
-    stop.clear()
     etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
     answers = Answers((begin, Body(content[begin:])), etag=etag)
     assert receive(answers, dataclasses.replace(FILE, etag=etag)) == content
@@ -128,10 +124,10 @@ def test_a_file_that_is_not_what_it_was_is_an_error(
     assert len(list(tmp_path.iterdir())) == left
 
 
-def test_a_changed_file_is_not_read_on(mount: Mount, remote: Volume, tmp_path: Path) -> None:
+def test_a_changed_file_is_not_read_on(remote: Volume, tmp_path: Path) -> None:
     remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
-    file = remote._bucket.find("mixed/a")
-    assert file
+    (file,) = remote.list("mixed/a")
     remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
-    with mount.open() as other, pytest.raises(Changed, match="has changed meanwhile"):
-        other._bucket.again(lambda: other._bucket.read(file, 1))
+    s3 = remote._s3
+    with pytest.raises(Changed, match="has changed meanwhile"), s3.transfer(threading.Event()):
+        s3.read(file, 1)
