@@ -1,60 +1,33 @@
-"""Brings an endpoint to what a plan says, and back if that fails."""
+"""Brings an endpoint to what a plan says, waits until it answers, and takes back what failed."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.difference import additions, difference
-from llm_worker_client.deploy.errors import DeployError, Problem
-from llm_worker_client.deploy.first_chat import FirstChat, first_job
-
-Body = dict[str, Any]
+from llm_worker_client.deploy.api import Api, Body
+from llm_worker_client.deploy.changes import Step
+from llm_worker_client.deploy.errors import DeployError, Problem, Unhealthy
+from llm_worker_client.deploy.workers import Log, workers_line
 
 # How long an endpoint has for its first answer: a large model is downloaded in it.
 WAIT_S = 1800.0
+# Seconds between two looks at a job and the workers.
+LOOK_S = 3.0
 # An endpoint that can start no worker costs nothing.
 STOPPED: Body = {"workers": {"min": 0, "max": 0}}
 
+# Looks in a row at nothing but unhealthy workers, after which nothing better is waited for.
+_UNHEALTHY_LOOKS = 20
+# Lines of its log that are shown of a worker which did not come up, and seconds to wait for more.
+_LAST_LINES = 30
+_LOG_S = 3.0
+_SHOWN = 200
 
-@dataclass(frozen=True)
-class Step:
-    """The one request that brings an endpoint to a plan.
-
-    Attributes:
-        verb: ``POST`` or ``PATCH``; None if there is nothing to do.
-        url: of the request.
-        body: of the request.
-        changes: what it changes, a line for each value.
-        there: the endpoint, if there is one.
-        undo: the body of the PATCH that takes the change back.
-    """
-
-    verb: str | None
-    url: str
-    body: Body
-    changes: tuple[str, ...]
-    there: Body | None = None
-    undo: Body | None = None
-
-
-def next_step(wanted: Body, there: Body | None, url: str) -> Step:
-    """Find what is to be done.
-
-    Args:
-        wanted: the request that would create the endpoint.
-        there: the endpoint of that name, if there is one.
-        url: of all endpoints.
-
-    Raises:
-        PlanError: the endpoint that is there can't be changed to it.
-    """
-    if there is None:
-        return Step("POST", url, wanted, additions(wanted))
-    found = difference(wanted, there)
-    verb = "PATCH" if found.body else None
-    return Step(verb, f"{url}/{there['id']}", found.body, found.changes, there, found.undo)
+_READY = frozenset({"IDLE", "RUNNING"})
+_ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"})
 
 
 @dataclass
@@ -82,52 +55,52 @@ class Deployment:
         Raises:
             DeployError: it failed.
         """
-        if step.there is None:
-            return self._create(step.body)
-        if step.verb is not None:
-            self._change(step, step.there)
-        return str(step.there["id"])
-
-    def _create(self, body: Body) -> str:
+        there = step.there or {}
+        if step.verb is None:
+            return str(there["id"])
         with ExitStack() as undo:
-            undo.callback(self._stop, body["name"])
-            with _nothing_done(undo):
-                identity = str(self.api.create(body)["id"])
+            undo.callback(self._take_back, there.get("id"), step)
+            try:
+                identity = self._send(step)
+            except Problem as refused:
+                if refused.status < 500:
+                    # It did nothing.
+                    undo.pop_all()
+                raise
             undo.pop_all()
-            undo.callback(self._take_back, identity, STOPPED)
-            self.tell(f"created: {identity}, for OpenAI's clients {self.api.openai_url(identity)}")
-            # Someone else may have created one meanwhile: two of a name would both cost.
-            self.api.find(body["name"])
-            self._first_chat(identity, body["env"])
+            undo.callback(self._take_back, identity, step)
+            if step.there is None:
+                # Someone else may have created one meanwhile: two of a name would both cost.
+                self.api.find(step.body["name"])
+            if self.wait_s:
+                env = step.body.get("env", there.get("env")) or {}
+                FirstChat(self.api, identity, self.tell, self.wait_s).wait(env)
             undo.pop_all()
         return identity
 
-    def _change(self, step: Step, there: Body) -> None:
-        identity = str(there["id"])
-        with ExitStack() as undo:
-            undo.callback(self._take_back, identity, step.undo or {})
-            with _nothing_done(undo):
-                self.api.change(identity, step.body)
-            self.tell(f"changed: {identity}")
-            self._first_chat(identity, step.body.get("env", there.get("env")) or {})
-            undo.pop_all()
-
-    def _first_chat(self, identity: str, env: Body) -> None:
-        if self.wait_s:
-            chat = FirstChat(self.api, identity, self.tell, self.wait_s)
-            chat.wait(first_job(env))
-
-    def _stop(self, name: str) -> None:
-        """Stop an endpoint whose creation was not answered, if it is there."""
-        found = None
-        with suppress(DeployError):
-            found = self.api.find(name)
-        if found is None:
-            self.warn(f"look in the console whether there is an endpoint {name} now, and stop it")
+    def _send(self, step: Step) -> str:
+        if step.there is None:
+            identity = str(self.api.create(step.body)["id"])
+            self.tell(f"created: {identity}, for OpenAI's clients {self.api.openai_url(identity)}")
         else:
-            self._take_back(str(found["id"]), STOPPED)
+            identity = str(step.there["id"])
+            self.api.change(identity, step.body)
+            self.tell(f"changed: {identity}")
+        return identity
 
-    def _take_back(self, identity: str, body: Body) -> None:
+    def _take_back(self, identity: str | None, step: Step) -> None:
+        """Take a step back; without an id, look whether its endpoint was created."""
+        if identity is None:
+            name, found = step.body["name"], None
+            with suppress(DeployError):
+                found = self.api.find(name)
+            if found is None:
+                self.warn(
+                    f"look in the console whether there is an endpoint {name} now, and stop it"
+                )
+                return
+            identity = str(found["id"])
+        body = STOPPED if step.undo is None else step.undo
         try:
             self.api.change(identity, body, repeatable=True)
         except (DeployError, KeyboardInterrupt) as why:
@@ -140,12 +113,132 @@ class Deployment:
             self.tell(f"endpoint {identity} {stopped}")
 
 
-@contextmanager
-def _nothing_done(undo: ExitStack) -> Iterator[None]:
-    """Drop what is to be undone where the platform refuses the request: it did nothing."""
+@dataclass
+class FirstChat:
+    """One endpoint's first answer.
+
+    Attributes:
+        api: the account's endpoints.
+        identity: of the endpoint.
+        tell: prints a line.
+        wait_s: how long it has.
+    """
+
+    api: Api
+    identity: str
+    tell: Callable[[str], None]
+    wait_s: float
+    _told: str = field(default="", init=False)
+    _unhealthy: int = field(default=0, init=False)
+    _end: float = field(default=0.0, init=False)
+
+    def wait(self, env: Mapping[str, str]) -> None:
+        """Wait until a worker of the endpoint's newest version has answered a small job.
+
+        Args:
+            env: the endpoint's settings.
+
+        Raises:
+            Unhealthy: none has in time, or the answer is an error.
+            DeployError: the platform refuses a request, or can't be reached.
+        """
+        self._end = time.monotonic() + self.wait_s
+        try:
+            while True:
+                self._until_fresh()
+                answered = self._answer(_job(env)).get("workerId")
+                workers = self.api.workers(self.identity)["workers"]
+                if not any(one["id"] == answered and one["isStale"] for one in workers):
+                    return
+                self._pause()
+        except DeployError:
+            with suppress(DeployError):
+                self._show_logs()
+            raise
+
+    def _until_fresh(self) -> None:
+        """Wait while there are workers of an earlier version only: they would answer."""
+        while True:
+            workers = self._look()
+            if not any(one["isStale"] for one in workers):
+                return
+            if any(one["status"] in _READY and not one["isStale"] for one in workers):
+                return
+            self._pause()
+
+    def _answer(self, job: Body) -> Body:
+        sent = self.api.run(self.identity, job)
+        status: Body = {}
+        try:
+            while (status := self.api.job(self.identity, sent)).get("status") not in _ENDED:
+                self._look()
+                self._pause()
+        finally:
+            if status.get("status") not in _ENDED:
+                # A job that waits would start workers again.
+                with suppress(DeployError):
+                    self.api.cancel(self.identity, sent)
+        if (problem := _problem(status)) is not None:
+            raise Unhealthy(f"the first request failed: {problem}")
+        self.tell(f"answered: {_short(_said(status.get('output')))}")
+        return status
+
+    def _look(self) -> list[Body]:
+        """Return the workers, and tell how many there are if that has changed."""
+        listed = self.api.workers(self.identity)
+        summary, told = listed["summary"], workers_line(listed["summary"])
+        if told != self._told:
+            self.tell(told)
+        self._told = told
+        ill = summary["total"] and summary["unhealthy"] == summary["total"]
+        self._unhealthy = self._unhealthy + 1 if ill else 0
+        if self._unhealthy == _UNHEALTHY_LOOKS:
+            raise Unhealthy("no worker becomes healthy")
+        workers: list[Body] = listed["workers"]
+        return workers
+
+    def _pause(self) -> None:
+        if time.monotonic() >= self._end:
+            why = "; no GPU is free: name more pools" if "throttled" in self._told else ""
+            raise Unhealthy(f"no answer within {self.wait_s:g} s ({self._told}{why})")
+        self.api.sleep(LOOK_S)
+
+    def _show_logs(self) -> None:
+        for worker in self.api.workers(self.identity)["workers"][:1]:
+            self.tell(f"the last lines of worker {worker['id']}:")
+            log = Log(self.api, self.identity, worker["id"], {"tail": str(_LAST_LINES)})
+            # A worker that goes on printing does not end its log.
+            for line in islice(log.read(_LOG_S), _LAST_LINES):
+                self.tell(f"  {line}")
+
+
+def _job(env: Mapping[str, str]) -> Body:
+    """Build the input of a small job that an endpoint with these settings answers."""
+    if env.get("RUNNER", "").strip() == "pooling":
+        return {"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello!"}}
+    chat = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16}
+    return {"openai_route": "/v1/chat/completions", "openai_input": chat}
+
+
+def _problem(status: Body) -> str | None:
+    output = status.get("output")
+    if status["status"] != "COMPLETED":
+        return f"{status['status']}: {_short(status.get('error'))}"
+    parts = output if isinstance(output, list) else [output]
+    wrong = next((one for one in parts if isinstance(one, dict) and one.get("error")), None)
+    return None if wrong is None else _short(wrong["error"])
+
+
+def _said(output: Any) -> Any:
+    """Return the text of a chat's answer; another answer is returned unchanged."""
     try:
-        yield
-    except Problem as refused:
-        if refused.status < 500:
-            undo.pop_all()
-        raise
+        return (output[0] if isinstance(output, list) else output)["choices"][0]["message"][
+            "content"
+        ]
+    except (LookupError, TypeError):
+        return output
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -1,27 +1,26 @@
 """The command `deploy`: plan, apply, status, logs, delete."""
 
 import argparse
+import json
 import os
 import signal
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 from llm_worker_client import account
-from llm_worker_client.deploy import reports
-from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.apply import WAIT_S, Deployment, Step, next_step
-from llm_worker_client.deploy.calls import Addresses, Calls
+from llm_worker_client.deploy.api import API_URL, Api
+from llm_worker_client.deploy.apply import WAIT_S, Deployment
+from llm_worker_client.deploy.changes import Step, check_volumes, next_step
 from llm_worker_client.deploy.errors import DeployError, PlanError
-from llm_worker_client.deploy.logs import Log
 from llm_worker_client.deploy.plan import Plan, read_file, read_plan
-from llm_worker_client.deploy.secrets import Secrets
-from llm_worker_client.deploy.volumes import check_volumes
+from llm_worker_client.deploy.settings import Secrets
+from llm_worker_client.deploy.workers import Log, status, status_lines, worker_to_read
 
 # Status of a command line or a plan that is wrong, and of a command that was interrupted.
 WRONG = 2
@@ -60,20 +59,17 @@ class Command:
         """Open the account's endpoints."""
         key = account.api_key()
         self.secrets.hide([key])
-        calls = Calls(key, self._sleep)
-        try:
-            yield Api(calls, Addresses(self.options.api_url, self.options.queue_url))
-        finally:
-            calls.close()
+        with closing(Api(key, self.options.api_url, self.options.queue_url, self._sleep)) as api:
+            yield api
 
     def plan(self) -> None:
         wanted = self._wanted()
         if self.options.offline:
             url = f"{self.options.api_url.rstrip('/')}/serverless"
-            self.print(reports.document(next_step(wanted, None, url)))
+            self.print(_document(next_step(wanted, None, url)))
             return
         with self.api() as api:
-            self.print(reports.document(self._next_step(api, wanted)))
+            self.print(_document(self._next_step(api, wanted)))
 
     def apply(self) -> None:
         wanted = self._wanted()
@@ -86,16 +82,15 @@ class Command:
 
     def status(self) -> None:
         with self.api() as api:
-            found = reports.status(api, self._named(api))
-        lines = [reports.as_json(found)] if self.options.json else reports.status_lines(found)
-        for line in lines:
+            found = status(api, self._named(api))
+        for line in [_json(found)] if self.options.json else status_lines(found):
             self.print(line)
 
     def logs(self) -> None:
         options = self.options
         with self.api() as api:
             endpoint = self._named(api)
-            worker = reports.worker_to_read(api, endpoint, options.worker)
+            worker = options.worker or worker_to_read(api, endpoint)
             query = {"tail": str(options.tail), "since": options.since, "source": options.source}
             given = {key: value for key, value in query.items() if value}
             # A worker that goes on printing does not end its log.
@@ -103,7 +98,7 @@ class Command:
             log = Log(api, endpoint["id"], worker, given)
             lines = islice(log.read(_QUIET_S), most) if options.no_follow else log.follow()
             for line in lines:
-                self.print(line.text)
+                self.print(line)
 
     def delete(self) -> None:
         with self.api() as api:
@@ -129,7 +124,7 @@ class Command:
     def _next_step(self, api: Api, wanted: dict[str, Any]) -> Step:
         if found := api.find(wanted["name"]):
             self.secrets.learn(found.get("env") or {})
-        step = next_step(wanted, found, api.url)
+        step = next_step(wanted, found, api.url())
         if {"networkVolumes", "dataCenterIds"} & step.body.keys():
             check_volumes(api, wanted)
         return step
@@ -146,30 +141,46 @@ class Command:
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-COMMANDS: dict[str, tuple[Callable[[Command], None], str]] = {
-    "plan": (Command.plan, "print the request that apply would send, and what it changes"),
-    "apply": (Command.apply, "create or change the endpoint, and wait for its first answer"),
-    "status": (Command.status, "print how its workers and jobs are"),
-    "logs": (Command.logs, "follow a worker's log"),
-    "delete": (Command.delete, "delete the endpoint"),
+Flags = dict[str, dict[str, Any]]
+
+NAME: Flags = {"name": {"help": "of the endpoint, or its id"}}
+PLAN: Flags = {"--offline": {"action": "store_true", "help": "ask nobody: as if it were new"}}
+APPLY: Flags = {
+    "--no-wait": {"action": "store_true", "help": "wait for no answer"},
+    "--wait-s": {"type": float, "default": WAIT_S, "help": "for the first answer"},
+}
+STATUS: Flags = NAME | {"--json": {"action": "store_true", "help": "for programs"}}
+LOGS: Flags = NAME | {
+    "--worker": {"help": "its id, where there are several"},
+    "--tail": {"type": int, "default": 100, "help": "earlier lines, at most 5000"},
+    "--since": {"metavar": "TIME", "help": "RFC 3339, instead of --tail"},
+    "--source": {"choices": ["container", "system"], "help": "one of both only"},
+    "--no-follow": {"action": "store_true", "help": "end after the earlier lines"},
+}
+DELETE: Flags = NAME | {"--yes": {"action": "store_true", "help": "do not ask"}}
+
+COMMANDS: dict[str, tuple[Callable[[Command], None], str, Flags]] = {
+    "plan": (Command.plan, "print the request that apply would send, and what it changes", PLAN),
+    "apply": (Command.apply, "create or change the endpoint, and wait for its first answer", APPLY),
+    "status": (Command.status, "print how its workers and jobs are", STATUS),
+    "logs": (Command.logs, "follow a worker's log", LOGS),
+    "delete": (Command.delete, "delete the endpoint", DELETE),
 }
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the command's words and flags to a parser."""
     commands = parser.add_subparsers(dest="deploy", required=True, metavar="COMMAND")
-    for name, (_, text) in COMMANDS.items():
+    for name, (_, text, flags) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
-        addresses = Addresses()
-        command.add_argument("--api-url", default=addresses.api, metavar="URL", help="REST API")
+        command.add_argument("--api-url", default=API_URL, metavar="URL", help="REST API")
         command.add_argument(
             "--queue-url", default=account.base_url(), metavar="URL", help="queues"
         )
         if name in {"plan", "apply"}:
             _add_plan(command)
-        else:
-            command.add_argument("name", help="of the endpoint, or its id")
-        _OPTIONS[name](command)
+        for flag, options in flags.items():
+            command.add_argument(flag, **options)
 
 
 def run(options: Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
@@ -226,35 +237,12 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _plan_options(command: ArgumentParser) -> None:
-    command.add_argument("--offline", action="store_true", help="ask nobody: as if it were new")
+def _document(step: Step) -> str:
+    """Write a step as JSON: the same step gives the same bytes."""
+    return _json(
+        {"method": step.verb, "url": step.url, "body": step.body, "changes": list(step.changes)}
+    )
 
 
-def _apply_options(command: ArgumentParser) -> None:
-    command.add_argument("--no-wait", action="store_true", help="wait for no answer")
-    command.add_argument("--wait-s", type=float, default=WAIT_S, help="for the first answer")
-
-
-def _logs_options(command: ArgumentParser) -> None:
-    command.add_argument("--worker", help="its id, where there are several")
-    command.add_argument("--tail", type=int, default=100, help="earlier lines, at most 5000")
-    command.add_argument("--since", metavar="TIME", help="RFC 3339, instead of --tail")
-    command.add_argument("--source", choices=["container", "system"], help="one of both only")
-    command.add_argument("--no-follow", action="store_true", help="end after the earlier lines")
-
-
-def _delete_options(command: ArgumentParser) -> None:
-    command.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def _status_options(command: ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="for programs")
-
-
-_OPTIONS: dict[str, Callable[[ArgumentParser], None]] = {
-    "plan": _plan_options,
-    "apply": _apply_options,
-    "status": _status_options,
-    "logs": _logs_options,
-    "delete": _delete_options,
-}
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)

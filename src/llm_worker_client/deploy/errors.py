@@ -22,8 +22,7 @@ class PlanError(DeployError):
     """
 
     def __init__(self, mistakes: Sequence[str]) -> None:
-        self.mistakes = tuple(mistakes)
-        super().__init__("\n".join(self.mistakes))
+        super().__init__("\n".join(mistakes))
 
 
 class NotFoundError(DeployError):
@@ -52,23 +51,16 @@ class Problem(DeployError):
         retry_after_s: when the platform would take the request, if it says so.
     """
 
-    def __init__(
-        self, call: str, status: int, body: Any = None, retry_after_s: float | None = None
-    ) -> None:
+    def __init__(self, call: str, status: int, body: Any, retry_after_s: float | None) -> None:
         known = body if isinstance(body, dict) else {}
-        listed = known.get("errors")
+        said = ": ".join(str(known[key]) for key in ("title", "detail") if known.get(key))
+        lines = [f"{call}: {status} {said}".rstrip()]
+        if advice := _ADVICE.get(status):
+            lines.append(f"  {advice}")
+        if retry_after_s is not None:
+            lines.append(f"  try again in {retry_after_s:g} s")
+        if isinstance(errors := known.get("errors"), list):
+            lines += [f"  {error}" for error in errors]
+        super().__init__("\n".join(lines))
         self.status = status
-        self.title = str(known.get("title") or "")
-        self.detail = str(known.get("detail") or "")
-        self.errors = tuple(map(str, listed)) if isinstance(listed, list) else ()
         self.retry_after_s = retry_after_s
-        super().__init__(self._message(call))
-
-    def _message(self, call: str) -> str:
-        said = ": ".join(filter(None, (self.title, self.detail)))
-        text = f"{call}: {self.status}" + (f" {said}" if said else "")
-        if advice := _ADVICE.get(self.status):
-            text += f"\n  {advice}"
-        if self.retry_after_s is not None:
-            text += f"\n  try again in {self.retry_after_s:g} s"
-        return "\n".join([text, *(f"  {error}" for error in self.errors)])

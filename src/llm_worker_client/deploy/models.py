@@ -7,15 +7,12 @@ from copy import deepcopy
 from logging import getLogger
 from typing import Any
 
-from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.apply import Deployment, next_step
-from llm_worker_client.deploy.difference import as_requested
+from llm_worker_client.deploy.api import Api, Body
+from llm_worker_client.deploy.apply import Deployment
+from llm_worker_client.deploy.changes import as_requested, next_step
 from llm_worker_client.deploy.errors import ExistsError, PlanError, Problem
-from llm_worker_client.deploy.plan import read_plan
-from llm_worker_client.deploy.pools import needed_gb, pools_of
+from llm_worker_client.deploy.plan import ON_GPU, pools_of, read_plan, weights_gb
 from llm_worker_client.deploy.settings import LISTING
-
-Body = dict[str, Any]
 
 log = getLogger(__name__)
 
@@ -35,17 +32,14 @@ _NO_BITSANDBYTES = "vLLM has had no bitsandbytes since 0.28: fp8 is made of any 
 # Tells the endpoints that `create` has made, which alone `delete` deletes.
 CREATED = "LLM_ENGINE_MODEL"
 
-ARGUMENTS = frozenset(
-    """
-    name model inference_framework_image_tag source inference_framework num_shards quantize
-    checkpoint_path max_model_len cpus memory storage gpus nodes_per_worker min_workers max_workers
-    per_worker endpoint_type gpu_type high_priority post_inference_hooks default_callback_url
-    public_inference labels request_headers
-    """.split()
-)
-LEAST = {"num_shards": 1, "gpus": 1, "per_worker": 1, "max_model_len": 1} | {
-    "min_workers": 0,
-    "max_workers": 0,
+LEAST = dict.fromkeys(("num_shards", "gpus", "per_worker", "max_model_len"), 1)
+LEAST |= {"min_workers": 0, "max_workers": 0}
+
+# Arguments that are settings of the worker.
+SETTINGS = {
+    "num_shards": "TENSOR_PARALLEL_SIZE",
+    "quantize": "QUANTIZATION",
+    "max_model_len": "MAX_MODEL_LEN",
 }
 
 # The image's tag for LLM Engine's.
@@ -143,7 +137,7 @@ class Models:
         return True
 
     def _carry_out(self, request: Body, there: Body | None) -> str:
-        step = next_step(request, there, self._api.url)
+        step = next_step(request, there, self._api.url())
         return Deployment(self._api, log.info, log.warning, wait_s=0).carry_out(step)
 
 
@@ -163,8 +157,6 @@ def _checked(arguments: Mapping[str, Any]) -> Body:
 
 
 def _mistakes(given: Body) -> Iterator[str]:
-    for name in given.keys() - ARGUMENTS:
-        yield f"{name}: there is no such argument"
     for name, (why, no) in REFUSED.items():
         if given.get(name) not in no:
             yield f"{name}: {why}"
@@ -217,12 +209,7 @@ def _settings(given: Body) -> dict[str, str]:
         if "/" not in model or LISTING.wrong("MODEL_NAME", model):
             raise PlanError([f"checkpoint_path: which repository or directory is {model}?"])
         env["MODEL_NAME"] = model
-    if "num_shards" in given:
-        env["TENSOR_PARALLEL_SIZE"] = str(given["num_shards"])
-    if "quantize" in given:
-        env["QUANTIZATION"] = given["quantize"]
-    if "max_model_len" in given:
-        env["MAX_MODEL_LEN"] = str(given["max_model_len"])
+    env |= {name: str(given[key]) for key, name in SETTINGS.items() if key in given}
     if "per_worker" in given:
         # As many again wait in the worker, while the platform starts another.
         env["MAX_CONCURRENCY"] = str(2 * given["per_worker"])
@@ -246,11 +233,11 @@ def _pools_by_size(given: Body) -> list[str]:
         PlanError: its name has none, or it needs more.
     """
     names = f"{given['model']} {given.get('checkpoint_path', '')}"
-    gpus = given.get("gpus") or given.get("num_shards") or 1
-    if (needed := needed_gb(names, given.get("quantize", ""), gpus)) is None:
+    if (weights := weights_gb(names, given.get("quantize", ""))) is None:
         raise PlanError(
             [f"gpu_type: the model's name does not say its size: one of {', '.join(GPU_TYPES)}"]
         )
+    needed = weights * ON_GPU / (given.get("gpus") or given.get("num_shards") or 1)
     if not (pools := pools_of(needed)):
         raise PlanError([f"num_shards: {needed:.0f} GB on each GPU; use more of them"])
     return pools

@@ -1,18 +1,30 @@
 """What an endpoint shall be: read from flags or a file, checked, and written as a request."""
 
 import difflib
+import json
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from llm_worker_client.deploy import secrets
 from llm_worker_client.deploy.errors import PlanError
-from llm_worker_client.deploy.pools import POOLS, all_pools, needed_gb, pools_of, weights_gb
-from llm_worker_client.deploy.settings import LISTING
+from llm_worker_client.deploy.settings import LISTING, is_secret
 
+# The platform's pools of GPUs: GB of each GPU of a pool.
+POOLS: dict[str, int] = json.loads(
+    resources.files(__package__).joinpath("pools.json").read_text(encoding="utf-8")
+)
+
+# The size in a model's name, such as 7b.
+_PARAMETERS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
+# GB for a billion parameters in 16 bits, or quantized to 4.
+_GB, _GB_QUANTIZED = 2.0, 0.75
+# How much more a GPU needs at least, for the KV cache.
+ON_GPU = 1.2
+_QUANTIZED = ("awq", "gptq")
 # The CUDA of a variant of the image, at the end of its tag: 0.1.0-vllm0.32.0-cu129.
 _CUDA = re.compile(r"-cu(\d+)(\d)$")
 _TIMEOUT = "EXECUTION_TIMEOUT_S"
@@ -20,6 +32,7 @@ _TIMEOUT = "EXECUTION_TIMEOUT_S"
 _ROOM_GB = 5
 # The platform gives up a start after 420 s, too few where a model is downloaded in it.
 _INIT_TIMEOUT = {"RUNPOD_INIT_TIMEOUT": "1200"}
+_FLASHBOOT = {"off": "OFF", "on": "FLASHBOOT", "priority": "PRIORITY_FLASHBOOT"}
 
 
 def _text(value: object) -> object:
@@ -32,6 +45,13 @@ def _text(value: object) -> object:
 def _switch(value: object) -> object:
     """Take YAML's ``on`` and ``off``, which are booleans, for what they are written as."""
     return ("on" if value else "off") if isinstance(value, bool) else value
+
+
+def _all_pools() -> str:
+    """List all pools by their memory."""
+    sizes = sorted({*POOLS.values()})
+    groups = {gb: " ".join(name for name, size in POOLS.items() if size == gb) for gb in sizes}
+    return ", ".join(f"{gb} GB: {names}" for gb, names in groups.items())
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -51,7 +71,7 @@ class Plan(BaseModel):
     image: Text = Field(description="the worker's image, with its tag")
     settings: dict[Text, Setting] = Field(default={}, description="NAME=VALUE, of the worker")
     gpu_pools: list[Text] | None = Field(
-        None, min_length=1, description=f"by default as large as the model ({all_pools()})"
+        None, min_length=1, description=f"by default as large as the model ({_all_pools()})"
     )
     gpu_count: int = Field(1, ge=1, description="GPUs of a worker")
     exclude_gpus: list[Text] = Field(default=[], description="types of GPUs out of the pools")
@@ -121,9 +141,6 @@ class Plan(BaseModel):
         return gpu | {"minCudaVersion": self.min_cuda or built}
 
 
-_FLASHBOOT = {"off": "OFF", "on": "FLASHBOOT", "priority": "PRIORITY_FLASHBOOT"}
-
-
 def read_plan(given: dict[str, Any], *, unknown_settings: bool = False) -> tuple[Plan, list[str]]:
     """Check a plan.
 
@@ -141,7 +158,11 @@ def read_plan(given: dict[str, Any], *, unknown_settings: bool = False) -> tuple
         plan = Plan.model_validate(given)
     except ValidationError as wrong:
         raise PlanError([_mistake(error) for error in wrong.errors()]) from None
-    chosen = _pools_by_size(plan) if plan.gpu_pools is None else plan.gpu_pools
+    model = [plan.settings.get(name, "").strip() for name in ("MODEL_NAME", "QUANTIZATION")]
+    weights = weights_gb(*model)
+    chosen = plan.gpu_pools
+    if chosen is None:
+        chosen = [] if weights is None else pools_of(weights * ON_GPU / plan.gpu_count)
     mistakes = [*_of_workers(plan), *_of_pools(chosen), *_of_secrets(plan)]
     doubts = {
         name: LISTING.doubt(name) or LISTING.wrong(name, value)
@@ -151,16 +172,15 @@ def read_plan(given: dict[str, Any], *, unknown_settings: bool = False) -> tuple
         mistakes += [f"settings: {doubt}" for doubt in doubts.values() if doubt]
     if mistakes:
         raise PlanError(mistakes)
-    foreign = [name for name in LISTING.unknown(plan.settings) if not doubts[name]]
+    foreign = [name for name, doubt in doubts.items() if not doubt and name not in LISTING.known]
     told = [doubt for doubt in doubts.values() if doubt]
     told += [f"{name} is no setting of the worker: passed on" for name in foreign]
     told += [f"gpu_pools: {name} is not known here" for name in chosen if name not in POOLS]
     if plan.gpu_pools is None:
         told += [f"gpu_pools: {' '.join(chosen)}, by the size in the model's name"]
-    weights = weights_gb(*_model(plan)) or 0.0
-    if weights > plan.disk_gb - _ROOM_GB and not plan.volumes:
+    if weights and weights > plan.disk_gb - _ROOM_GB and not plan.volumes:
         told += [f"disk_gb: the model's weights may need {weights:.0f} GB, or a volume"]
-    if not _model(plan)[0]:
+    if not model[0]:
         told += ["settings: MODEL_NAME is not set, so the image must have a model in it"]
     return plan.model_copy(update={"gpu_pools": chosen}), told
 
@@ -183,6 +203,20 @@ def read_file(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise PlanError([f"{path}: not the fields of a plan"])
     return {str(key): value for key, value in content.items()}
+
+
+def weights_gb(model: str, quantization: str) -> float | None:
+    """Return the GB of a model's weights; None if its name doesn't tell its size."""
+    if (size := _PARAMETERS.search(model)) is None:
+        return None
+    billions = float(size[1]) / (1000 if size[2] in "mM" else 1)
+    return billions * (_GB_QUANTIZED if quantization.lower().startswith(_QUANTIZED) else _GB)
+
+
+def pools_of(gb: float) -> list[str]:
+    """Return the pools of the smallest GPUs that hold so much; none if there are no such GPUs."""
+    fitting = min((size for size in POOLS.values() if size >= gb), default=None)
+    return [name for name, size in POOLS.items() if size == fitting]
 
 
 def _mistake(error: Any) -> str:
@@ -209,30 +243,20 @@ def _of_workers(plan: Plan) -> list[str]:
 
 def _of_secrets(plan: Plan) -> list[str]:
     mistakes = [
-        secrets.refusal(name)
+        f"settings.{name}: a secret does not belong in a plan: save it among the console's "
+        f"secrets, and give {name}={{{{ RUNPOD_SECRET_<its name> }}}}"
         for name, value in sorted(plan.settings.items())
-        if secrets.is_secret(name, value)
+        if is_secret(name, value)
     ]
-    if secrets.is_secret("args", plan.args or ""):
+    if is_secret("args", plan.args or ""):
         mistakes.append("args: a secret does not belong in a plan: give it as a setting")
     return mistakes
 
 
 def _of_pools(pools: list[str]) -> list[str]:
     if not pools:
-        return [f"gpu_pools: which GPUs hold the model? {all_pools()}"]
+        return [f"gpu_pools: which GPUs hold the model? {_all_pools()}"]
     upper = {name.upper(): name for name in pools if name not in POOLS}
     return [
         f"gpu_pools: {name} is written {right}" for right, name in upper.items() if right in POOLS
     ]
-
-
-def _pools_by_size(plan: Plan) -> list[str]:
-    needed = needed_gb(*_model(plan), plan.gpu_count)
-    return [] if needed is None else pools_of(needed)
-
-
-def _model(plan: Plan) -> tuple[str, str]:
-    """Return the model, and how it is quantized."""
-    given = plan.settings
-    return given.get("MODEL_NAME", "").strip(), given.get("QUANTIZATION", "").strip()

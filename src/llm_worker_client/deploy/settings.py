@@ -1,19 +1,21 @@
-"""The worker's settings and what they take, from the listing that ships with the client."""
+"""The worker's settings: what they take, from the listing that ships with the client; secrets."""
 
 import difflib
 import json
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import resources
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+MASK = "***"
+# Characters: a shorter secret stands in too many other texts.
+SHORTEST = 8
 # A name at least this similar to a known one is a misspelling (difflib's ratio, 0 to 1).
 NEAR_MISS = 0.86
-
 
 _BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _BOOLEANS = frozenset({"0", "1", "false", "true", "no", "yes", "off", "on"})
@@ -22,6 +24,18 @@ _NUMBERS = {
     "size": re.compile(r"([+-]?\d[\d_]*(?:\.\d*)?)[kKmMgGtT]?"),
     "number": re.compile(r"(.+)"),
 }
+
+# What the platform replaces by the secret of that name when it starts a worker.
+_REFERENCE = re.compile(r"\{\{\s*RUNPOD_SECRET_\w+\s*\}\}")
+_NAMED = re.compile(
+    r"(?:^|_)(?:TOKEN|(?:API)?KEY|SECRET|PASS(?:WORD|WD|PHRASE)?|PWD|PAT|CREDENTIALS?)$", re.I
+)
+# Keys of well-known services, and what stands before the host in an address.
+_SHAPED = re.compile(
+    r"\b(?:hf_|rpa_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abp]-|nvapi-|AIza|AKIA)[\w-]{12,}"
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)",
+    re.ASCII,
+)
 
 
 class Values(BaseModel):
@@ -56,21 +70,13 @@ class Values(BaseModel):
             return value.lower() in map(str.lower, self.choices) or bool({".", ":"} & {*value})
         if self.kind == "boolean":
             return value.lower() in _BOOLEANS
-        return self._is_json(value) if self.kind in {"json", "list"} else self._in_bounds(value)
+        return _is_json(value) if self.kind in {"json", "list"} else self._in_bounds(value)
 
     def advice(self, value: str) -> str:
         """Say what is taken instead of a value, which is not quoted."""
         near = difflib.get_close_matches(value.lower(), self.choices, n=1)
         meant = [f"did you mean {near[0]}?"] if near else []
         return " ".join([*meant, self.accepted or f"one of {', '.join(self.choices)}"])
-
-    @staticmethod
-    def _is_json(value: str) -> bool:
-        """Check what begins as JSON; other ways of writing it are the worker's to read."""
-        try:
-            return not value.startswith(("{", "[")) or json.loads(value) is not None
-        except (ValueError, RecursionError):
-            return False
 
     def _in_bounds(self, value: str) -> bool:
         written = _NUMBERS[self.kind or "number"].fullmatch(value)
@@ -142,10 +148,6 @@ class Listing(BaseModel):
         example = f", for example {name}={known.example}" if known.example else ""
         return f"{name}: {known.advice(text)}{example}"
 
-    def unknown(self, names: Iterable[str]) -> list[str]:
-        """Return the names that neither the worker nor its libraries know, sorted."""
-        return sorted(set(names) - self.known)
-
     def _meant(self, name: str) -> str | None:
         upper = name.strip("-").replace("-", "_").upper()
         if upper in self.known:
@@ -161,3 +163,44 @@ class Listing(BaseModel):
 LISTING = Listing.model_validate_json(
     resources.files(__package__).joinpath("settings.json").read_text(encoding="utf-8")
 )
+
+
+class Secrets:
+    """The secrets that are known so far, for masking."""
+
+    def __init__(self) -> None:
+        self._values: set[str] = set()
+
+    def hide(self, values: Iterable[str]) -> None:
+        """Mask these, too, in all ways in which they may be written."""
+        for value in values:
+            if len(value) >= SHORTEST:
+                self._values |= {value, json.dumps(value)[1:-1], repr(value)[1:-1]}
+
+    def learn(self, env: Mapping[str, str]) -> None:
+        """Mask the secrets among the variables of an endpoint, which others may have set."""
+        self.hide(value for name, value in env.items() if is_secret(name, value))
+
+    def masked(self, text: str) -> str:
+        """Return a text without the secrets in it."""
+        for value in sorted(self._values, key=len, reverse=True):
+            text = text.replace(value, MASK)
+        return _SHAPED.sub(MASK, text)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable has a secret's value, rather than a reference to one."""
+    bare, rest = name.removeprefix(LISTING.embedder), _REFERENCE.sub("", value)
+    if _SHAPED.search(rest):
+        return True
+    if not rest.strip() or rest != value:
+        return False
+    return bare in LISTING.secrets or (bare not in LISTING.settings and bool(_NAMED.search(bare)))
+
+
+def _is_json(value: str) -> bool:
+    """Check what begins as JSON; other ways of writing it are the worker's to read."""
+    try:
+        return not value.startswith(("{", "[")) or json.loads(value) is not None
+    except (ValueError, RecursionError):
+        return False

@@ -1,13 +1,12 @@
 """Models of the endpoint, and endpoints of the account, with LLM Engine's names."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote
 
 from llm_worker_client import account
-from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.calls import Addresses, Calls
+from llm_worker_client.deploy.api import API_URL, Api
 from llm_worker_client.deploy.errors import DeployError, Problem, Unhealthy, Unreachable
 from llm_worker_client.deploy.errors import NotFoundError as NoEndpoint
 from llm_worker_client.deploy.models import Models
@@ -177,11 +176,11 @@ def _arguments(found: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _models() -> Iterator[Models]:
     """Open the account's endpoints; what goes wrong is raised as LLM Engine's errors."""
-    given, default = connection.CONNECTION, Addresses()
-    calls = Calls(given.api_key or account.api_key())
+    given = connection.CONNECTION
+    key, queue_url = given.api_key or account.api_key(), given.base_url or account.PLATFORM
     try:
-        addresses = Addresses(given.api_url or default.api, given.base_url or default.queue)
-        yield Models(Api(calls, addresses), given.image or "")
+        with closing(Api(key, given.api_url or API_URL, queue_url)) as api:
+            yield Models(api, given.image or "")
     except Problem as problem:
         raise error_of(problem.status, str(problem)) from None
     except NoEndpoint as missing:
@@ -190,5 +189,3 @@ def _models() -> Iterator[Models]:
         raise ServerError(502, str(lost)) from None
     except DeployError as wrong:
         raise BadRequestError(str(wrong)) from None
-    finally:
-        calls.close()

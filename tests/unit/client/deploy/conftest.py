@@ -1,17 +1,16 @@
 """A platform on loopback, and the command run against it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from support.runpod_api.server import KEY, Runpod, runpod_api
 
 from llm_worker_client.__main__ import read_command_line
 from llm_worker_client.deploy import command as deploy
 from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.calls import Addresses, Calls
 
 NAMED = ("--name", "chat", "--image", "me/llm-worker:1")
 FLAGS = (*NAMED, "--gpu-pools", "ADA_24", "AMPERE_24")
@@ -37,15 +36,13 @@ def pauses() -> list[float]:
 @pytest.fixture
 def open_api(runpod: Runpod, pauses: list[float]) -> Iterator[Callable[..., Api]]:
     """Open the API with a time-out in seconds."""
-    opened = list[Calls]()
+    with ExitStack() as opened:
 
-    def open_(timeout_s: float = 60.0) -> Api:
-        opened.append(Calls(KEY, pauses.append, httpx2.Timeout(timeout_s)))
-        return Api(opened[-1], Addresses(f"{runpod.url}/v2", f"{runpod.url}/queue"))
+        def open_(timeout_s: float = 60.0) -> Api:
+            api = Api(KEY, f"{runpod.url}/v2", f"{runpod.url}/queue", pauses.append, timeout_s)
+            return opened.enter_context(closing(api))
 
-    yield open_
-    for calls in opened:
-        calls.close()
+        yield open_
 
 
 @pytest.fixture

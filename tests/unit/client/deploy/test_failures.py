@@ -122,6 +122,6 @@ def test_what_is_no_address_is_told(run: Run, address: str, says: str) -> None:
 @pytest.mark.parametrize("content", ["null", "[]", "<html>"])
 def test_an_answer_that_is_not_the_platforms_is_told(api: Api, content: str) -> None:
     answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text=content))
-    api.calls._http = httpx2.Client(transport=answer)
+    api._http = httpx2.Client(transport=answer)
     with pytest.raises(Unreachable, match="no JSON object"):
         api.find("chat")

@@ -84,7 +84,6 @@ def test_another_framework_is_told_and_served_by_vllm(llm_models: Models, runpod
         ({"num_shards": 0}, "num_shards"),
         ({"per_worker": 0}, "per_worker"),
         ({"max_workers": "2"}, "max_workers"),
-        ({"surprise": 1}, "surprise"),
     ],
 )
 def test_an_argument_is_refused_by_its_name(

@@ -6,7 +6,7 @@ import pytest
 from support.runpod_api.server import KEY, Fault, Runpod
 from unit.client.deploy.conftest import FLAGS, Run
 
-from llm_worker_client.deploy.secrets import MASK, Secrets, is_secret
+from llm_worker_client.deploy.settings import MASK, Secrets, is_secret
 
 TOKEN = "hf_abcdefghijklmnopqrst"
 PLANTED = "planted-token-value"
@@ -98,5 +98,6 @@ def test_a_log_and_an_answer_are_masked(run: Run, runpod: Runpod) -> None:
 
 
 def test_a_secret_is_masked_however_it_is_written() -> None:
-    secrets = Secrets(['quo"ted\\secret'])
+    secrets = Secrets()
+    secrets.hide(['quo"ted\\secret'])
     assert secrets.masked('"quo\\"ted\\\\secret"') == f'"{MASK}"'

@@ -14,9 +14,9 @@ from support.runpod_api.endpoints import worker
 from support.runpod_api.server import Fault, Runpod
 from unit.client.deploy.conftest import Run, addresses
 
-from llm_worker_client.deploy import calls
+from llm_worker_client.deploy import api as deploy_api
 from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.logs import Log
+from llm_worker_client.deploy.workers import Log
 
 SINCE = "--source container --since 2026-06-01T12:00:00Z"
 
@@ -90,7 +90,7 @@ def test_comments_do_not_keep_a_silent_log_open(
     api: Api, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A second passes with every line of the stream.
-    monkeypatch.setattr(calls, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    monkeypatch.setattr(deploy_api, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     runpod.log, runpod.pings = lines(2), True
     assert len([*Log(api, "ep1", "w1", {}).read(60)]) == 2
 
