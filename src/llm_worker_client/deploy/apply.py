@@ -144,44 +144,35 @@ class FirstChat:
         """
         self._end = time.monotonic() + self.wait_s
         try:
-            while True:
-                self._until_fresh()
-                answered = self._answer(_job(env)).get("workerId")
-                workers = self.api.workers(self.identity)["workers"]
-                if not any(one["id"] == answered and one["isStale"] for one in workers):
-                    return
-                self._pause()
+            self._until_answered(_job(env))
         except DeployError:
             with suppress(DeployError):
                 self._show_logs()
             raise
 
-    def _until_fresh(self) -> None:
-        """Wait while there are workers of an earlier version only: they would answer."""
-        while True:
-            workers = self._look()
-            if not any(one["isStale"] for one in workers):
-                return
-            if any(one["status"] in _READY and not one["isStale"] for one in workers):
-                return
-            self._pause()
-
-    def _answer(self, job: Body) -> Body:
-        sent = self.api.run(self.identity, job)
-        status: Body = {}
+    def _until_answered(self, job: Body) -> None:
+        sent = None
         try:
-            while (status := self.api.job(self.identity, sent)).get("status") not in _ENDED:
-                self._look()
+            while True:
+                workers = self._look()
+                stale = {one["id"] for one in workers if one["isStale"]}
+                ready = {one["id"] for one in workers if one["status"] in _READY}
+                # Workers of an earlier version would answer, if there are no others.
+                if sent is None and (ready - stale or not stale):
+                    sent = self.api.run(self.identity, job)
+                if sent is not None:
+                    status = self.api.job(self.identity, sent)
+                    if status.get("status") in _ENDED:
+                        sent = None
+                        self.tell(f"answered: {_short(_said(status))}")
+                        if status.get("workerId") not in stale:
+                            return
                 self._pause()
         finally:
-            if status.get("status") not in _ENDED:
+            if sent is not None:
                 # A job that waits would start workers again.
                 with suppress(DeployError):
                     self.api.cancel(self.identity, sent)
-        if (problem := _problem(status)) is not None:
-            raise Unhealthy(f"the first request failed: {problem}")
-        self.tell(f"answered: {_short(_said(status.get('output')))}")
-        return status
 
     def _look(self) -> list[Body]:
         """Return the workers, and tell how many there are if that has changed."""
@@ -220,21 +211,22 @@ def _job(env: Mapping[str, str]) -> Body:
     return {"openai_route": "/v1/chat/completions", "openai_input": chat}
 
 
-def _problem(status: Body) -> str | None:
+def _said(status: Body) -> Any:
+    """Return the text that a job has answered; another answer than a chat's is returned unchanged.
+
+    Raises:
+        Unhealthy: the job has failed.
+    """
     output = status.get("output")
-    if status["status"] != "COMPLETED":
-        return f"{status['status']}: {_short(status.get('error'))}"
-    parts = output if isinstance(output, list) else [output]
+    parts: list[Any] = output if isinstance(output, list) else [output]
     wrong = next((one for one in parts if isinstance(one, dict) and one.get("error")), None)
-    return None if wrong is None else _short(wrong["error"])
-
-
-def _said(output: Any) -> Any:
-    """Return the text of a chat's answer; another answer is returned unchanged."""
+    if status["status"] != "COMPLETED":
+        problem = f"{status['status']}: {_short(status.get('error'))}"
+        raise Unhealthy(f"the first request failed: {problem}")
+    if wrong is not None:
+        raise Unhealthy(f"the first request failed: {_short(wrong['error'])}")
     try:
-        return (output[0] if isinstance(output, list) else output)["choices"][0]["message"][
-            "content"
-        ]
+        return parts[0]["choices"][0]["message"]["content"]
     except (LookupError, TypeError):
         return output
 

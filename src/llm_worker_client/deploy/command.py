@@ -65,11 +65,13 @@ class Command:
     def plan(self) -> None:
         wanted = self._wanted()
         if self.options.offline:
-            url = f"{self.options.api_url.rstrip('/')}/serverless"
-            self.print(_document(next_step(wanted, None, url)))
-            return
-        with self.api() as api:
-            self.print(_document(self._next_step(api, wanted)))
+            step = next_step(wanted, None, f"{self.options.api_url.rstrip('/')}/serverless")
+        else:
+            with self.api() as api:
+                step = self._next_step(api, wanted)
+        content = {"method": step.verb, "url": step.url, "body": step.body, "changes": step.changes}
+        # The same step gives the same bytes.
+        self.print(_json(content))
 
     def apply(self) -> None:
         wanted = self._wanted()
@@ -235,13 +237,6 @@ def _pair(text: str) -> tuple[str, str]:
         # Not the text itself, which may hold a secret.
         raise argparse.ArgumentTypeError("write NAME=VALUE")
     return name, value
-
-
-def _document(step: Step) -> str:
-    """Write a step as JSON: the same step gives the same bytes."""
-    return _json(
-        {"method": step.verb, "url": step.url, "body": step.body, "changes": list(step.changes)}
-    )
 
 
 def _json(content: dict[str, Any]) -> str:

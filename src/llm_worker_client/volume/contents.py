@@ -16,15 +16,6 @@ _ETAG = re.compile(r"([0-9a-f]{32})(?:-(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Bytes of a file that are sent together; parts are counted from 1."""
-
-    number: int
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Content:
     """A local file, as it is when this is made.
 
@@ -57,33 +48,31 @@ class Content:
         return cls(path, found.st_size, state, part_size)
 
     @property
-    def spans(self) -> list[Span]:
-        return [
-            Span(number, offset, min(self.part_size, self.size - offset))
-            for number, offset in enumerate(range(0, max(self.size, 1), self.part_size), 1)
-        ]
+    def parts(self) -> range:
+        """The numbers of its parts; they are counted from 1."""
+        return range(1, max(1, -(-self.size // self.part_size)) + 1)
 
-    def md5(self, span: Span) -> bytes:
+    def span(self, part: int) -> tuple[int, int]:
+        """Return a part's offset and its size."""
+        offset = (part - 1) * self.part_size
+        return offset, min(self.part_size, self.size - offset)
+
+    def md5(self, offset: int, size: int) -> bytes:
+        """Return the MD5 of some of its bytes."""
         digest = hashlib.md5(usedforsecurity=False)
         with self.path.open("rb") as opened:
-            opened.seek(span.offset)
-            left = span.size
-            while left and (block := opened.read(min(left, _BLOCK))):
+            opened.seek(offset)
+            while size and (block := opened.read(min(size, _BLOCK))):
                 digest.update(block)
-                left -= len(block)
+                size -= len(block)
         return digest.digest()
 
     def fits(self, etag: str) -> bool | None:
         """Return whether an ETag is of this content; None: it does not say so."""
         found = _ETAG.fullmatch(etag)
-        if not found or (found[2] and int(found[2]) != len(self.spans)):
+        if not found or (found[2] and int(found[2]) != len(self.parts)):
             return None
         if not found[2]:
-            return self.md5(Span(1, 0, self.size)).hex() == found[1]
-        md5s = b"".join(self.md5(span) for span in self.spans)
+            return self.md5(0, self.size).hex() == found[1]
+        md5s = b"".join(self.md5(*self.span(part)) for part in self.parts)
         return hashlib.md5(md5s, usedforsecurity=False).hexdigest() == found[1]
-
-
-def is_md5(etag: str) -> bool:
-    found = _ETAG.fullmatch(etag)
-    return found is not None and not found[2]

@@ -40,8 +40,6 @@ def download(s3: S3, file: Stored, path: Path, progress: Progress, part_size: in
     mark = hashlib.sha256(f"{file.key} {file.etag} {file.size}".encode()).hexdigest()[:16]
     part = path.with_name(f".{path.name}.{mark}.part")
     with part.open("ab") as out:
-        if out.tell() > file.size:
-            out.truncate(0)
         progress.find(out.tell())
         _fill(out, s3, file, progress)
         out.flush()

@@ -9,7 +9,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 from s3transfer.utils import ReadFileChunk
 
-from llm_worker_client.volume.contents import Content, Span, is_md5
+from llm_worker_client.volume.contents import Content
 from llm_worker_client.volume.errors import Changed, Damaged
 from llm_worker_client.volume.progress import Progress
 from llm_worker_client.volume.s3 import S3, STOP, code_of
@@ -63,26 +63,25 @@ class Upload:
             OSError: the file can't be read.
         """
         unfinished = self._s3.unfinished(self._key)
-        spans = self._content.spans
+        parts = self._content.parts
         if not unfinished and self._fits() is True:
             self._progress.find(self._content.size)
         else:
-            if not unfinished and len(spans) == 1:
-                self._send(spans[0], self._s3.quick.put_object, self._file)
+            if not unfinished and len(parts) == 1:
+                self._send(1, self._s3.quick.put_object, self._file)
             else:
-                self._send_parts(spans, unfinished)
+                self._send_parts(parts, unfinished)
             self._check_unchanged()
             if self._fits() is False:
                 raise Damaged(f"{self._key} has arrived with other bytes: try again.")
         return Sent(self._key, self._content.size, self._progress.found, self._progress.moved)
 
-    def _send_parts(self, spans: list[Span], unfinished: list[str]) -> None:
-        upload, there = self._upload(unfinished, len(spans))
+    def _send_parts(self, parts: range, unfinished: list[str]) -> None:
+        upload, there = self._upload(unfinished, len(parts))
         stop = STOP.get()
         with ThreadPoolExecutor(AT_ONCE, "volume", STOP.set, (stop,)) as executor:
             sending = [
-                executor.submit(self._send_part, upload, span, there.get(span.number))
-                for span in spans
+                executor.submit(self._send_part, upload, part, there.get(part)) for part in parts
             ]
             try:
                 for sent in as_completed(sending):
@@ -92,13 +91,13 @@ class Upload:
                 executor.shutdown(wait=False, cancel_futures=True)
                 raise
         self._check_unchanged()
-        parts = [
-            {"PartNumber": span.number, "ETag": f'"{sent.result()}"'}
-            for span, sent in zip(spans, sending, strict=True)
+        etags = [
+            {"PartNumber": part, "ETag": f'"{sent.result()}"'}
+            for part, sent in zip(parts, sending, strict=True)
         ]
         try:
             self._s3.patient.complete_multipart_upload(
-                **self._file, UploadId=upload, MultipartUpload={"Parts": parts}
+                **self._file, UploadId=upload, MultipartUpload={"Parts": etags}
             )
         except ClientError as error:
             # It is done, if the answer to an earlier try was lost.
@@ -116,25 +115,22 @@ class Upload:
             self._s3.abort(self._key, id)
         return self._s3.quick.create_multipart_upload(**self._file)["UploadId"], {}
 
-    def _send_part(self, upload: str, span: Span, there: str | None) -> str:
+    def _send_part(self, upload: str, part: int, there: str | None) -> str:
         """Send a part, unless it is there with the same bytes; return its ETag."""
-        if there is not None and there == self._content.md5(span).hex():
-            self._progress.find(span.size)
+        offset, size = self._content.span(part)
+        if there is not None and there == self._content.md5(offset, size).hex():
+            self._progress.find(size)
             return there
-        named = {**self._file, "UploadId": upload, "PartNumber": span.number}
-        return self._send(span, self._s3.quick.upload_part, named)
+        named = {**self._file, "UploadId": upload, "PartNumber": part}
+        return self._send(part, self._s3.quick.upload_part, named)
 
-    def _send(self, span: Span, put: Callable[..., Any], named: dict[str, Any]) -> str:
-        """Send bytes of the file; return their ETag."""
-        md5 = self._content.md5(span)
-        with ReadFileChunk.from_filename(
-            str(self._content.path), span.offset, span.size, [self._progress.move]
-        ) as body:
+    def _send(self, part: int, put: Callable[..., Any], named: dict[str, Any]) -> str:
+        """Send a part's bytes; return their ETag."""
+        offset, size = self._content.span(part)
+        md5, path = self._content.md5(offset, size), str(self._content.path)
+        with ReadFileChunk.from_filename(path, offset, size, [self._progress.move]) as body:
             answer = put(**named, Body=body, ContentMD5=base64.b64encode(md5).decode())
-        etag = str(answer.get("ETag", "")).strip('"')
-        if is_md5(etag) and etag != md5.hex():
-            raise Damaged(f"A part of {self._key} has arrived with other bytes: try again.")
-        return etag
+        return str(answer.get("ETag", "")).strip('"')
 
     def _fits(self) -> bool | None:
         """Return whether the file on the volume has the same bytes; None: its ETag is no MD5."""
