@@ -193,11 +193,8 @@ class Api:
     def _send(self, verb: str, url: str, body: object = None, *, repeatable: bool = False) -> Body:
         """Send a request and return the object in its answer, an empty one if there is none.
 
-        Args:
-            verb: a GET or a DELETE is tried again where the platform is busy or unreachable.
-            url: the whole address.
-            body: sent as JSON, if it is not None.
-            repeatable: whether another verb may be tried again, too.
+        A GET, a DELETE and what is repeatable are tried again where the platform is busy or
+        unreachable.
 
         Raises:
             Problem: the platform refuses it.

@@ -115,14 +115,7 @@ class Deployment:
 
 @dataclass
 class FirstChat:
-    """One endpoint's first answer.
-
-    Attributes:
-        api: the account's endpoints.
-        identity: of the endpoint.
-        tell: prints a line.
-        wait_s: how long it has.
-    """
+    """An endpoint's first answer, for which it has ``wait_s``."""
 
     api: Api
     identity: str

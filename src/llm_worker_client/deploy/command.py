@@ -31,12 +31,7 @@ _QUIET_S = 3.0
 
 
 class Command:
-    """One run of the command: everything that it prints is masked.
-
-    Args:
-        options: of the command line.
-        sleep: waits so many seconds.
-    """
+    """One run of the command: everything that it prints is masked."""
 
     def __init__(self, options: Namespace, sleep: Callable[[float], None]) -> None:
         self.options = options

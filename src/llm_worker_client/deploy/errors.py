@@ -15,11 +15,7 @@ class DeployError(Exception):
 
 
 class PlanError(DeployError):
-    """A plan that can't be carried out.
-
-    Args:
-        mistakes: one text each.
-    """
+    """A plan that can't be carried out, with all its mistakes."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         super().__init__("\n".join(mistakes))
@@ -42,14 +38,7 @@ class Unhealthy(DeployError):
 
 
 class Problem(DeployError):
-    """An answer of the platform that refuses a request (RFC 9457).
-
-    Args:
-        call: the request's verb and path.
-        status: of HTTP.
-        body: the answer, as far as it is JSON.
-        retry_after_s: when the platform would take the request, if it says so.
-    """
+    """An answer of the platform that refuses a request (RFC 9457)."""
 
     def __init__(self, call: str, status: int, body: Any, retry_after_s: float | None) -> None:
         known = body if isinstance(body, dict) else {}

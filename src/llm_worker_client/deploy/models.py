@@ -68,11 +68,7 @@ class Models:
     """LLM Engine's ``Model`` over the platform's endpoints; nothing here waits for a worker.
 
     The arguments of ``create`` and ``update`` are LLM Engine's, by name. Those that have no effect
-    here are told as warnings.
-
-    Args:
-        api: the account's endpoints.
-        image: the worker's image, without a tag.
+    here are told as warnings. ``image`` is the worker's, without a tag.
     """
 
     def __init__(self, api: Api, image: str) -> None:

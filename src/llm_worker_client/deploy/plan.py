@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +18,10 @@ from llm_worker_client.deploy.settings import LISTING, is_secret
 POOLS: dict[str, int] = json.loads(
     resources.files(__package__).joinpath("pools.json").read_text(encoding="utf-8")
 )
+_BY_SIZE = {
+    gb: [name for name, size in POOLS.items() if size == gb] for gb in sorted({*POOLS.values()})
+}
+_ALL_POOLS = ", ".join(f"{gb} GB: {' '.join(names)}" for gb, names in _BY_SIZE.items())
 
 # The size in a model's name, such as 7b.
 _PARAMETERS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", re.IGNORECASE)
@@ -47,13 +52,6 @@ def _switch(value: object) -> object:
     return ("on" if value else "off") if isinstance(value, bool) else value
 
 
-def _all_pools() -> str:
-    """List all pools by their memory."""
-    sizes = sorted({*POOLS.values()})
-    groups = {gb: " ".join(name for name, size in POOLS.items() if size == gb) for gb in sizes}
-    return ", ".join(f"{gb} GB: {names}" for gb, names in groups.items())
-
-
 Text = Annotated[str, Field(min_length=1)]
 Setting = Annotated[str, BeforeValidator(_text)]
 Cuda = Annotated[str, BeforeValidator(_text), Field(pattern=r"^\d+\.\d+$")]
@@ -71,7 +69,7 @@ class Plan(BaseModel):
     image: Text = Field(description="the worker's image, with its tag")
     settings: dict[Text, Setting] = Field(default={}, description="NAME=VALUE, of the worker")
     gpu_pools: list[Text] | None = Field(
-        None, min_length=1, description=f"by default as large as the model ({_all_pools()})"
+        None, min_length=1, description=f"by default as large as the model ({_ALL_POOLS})"
     )
     gpu_count: int = Field(1, ge=1, description="GPUs of a worker")
     exclude_gpus: list[Text] = Field(default=[], description="types of GPUs out of the pools")
@@ -163,7 +161,7 @@ def read_plan(given: dict[str, Any], *, unknown_settings: bool = False) -> tuple
     chosen = plan.gpu_pools
     if chosen is None:
         chosen = [] if weights is None else pools_of(weights * ON_GPU / plan.gpu_count)
-    mistakes = [*_of_workers(plan), *_of_pools(chosen), *_of_secrets(plan)]
+    mistakes = [*_contradictions(plan, chosen), *_secrets(plan)]
     doubts = {
         name: LISTING.doubt(name) or LISTING.wrong(name, value)
         for name, value in sorted(plan.settings.items())
@@ -215,8 +213,7 @@ def weights_gb(model: str, quantization: str) -> float | None:
 
 def pools_of(gb: float) -> list[str]:
     """Return the pools of the smallest GPUs that hold so much; none if there are no such GPUs."""
-    fitting = min((size for size in POOLS.values() if size >= gb), default=None)
-    return [name for name, size in POOLS.items() if size == fitting]
+    return next((names for size, names in _BY_SIZE.items() if size >= gb), [])
 
 
 def _mistake(error: Any) -> str:
@@ -231,32 +228,25 @@ def _mistake(error: Any) -> str:
     return f"{where}: {error['msg']}{advice}"
 
 
-def _of_workers(plan: Plan) -> list[str]:
-    mistakes = []
+def _contradictions(plan: Plan, pools: list[str]) -> Iterator[str]:
     if plan.workers_min > plan.workers_max:
-        mistakes.append("workers_min: more than workers_max")
+        yield "workers_min: more than workers_max"
     if plan.request_count is not None:
-        given = plan.model_fields_set & {"queue_delay_s", "idle_timeout_s"}
-        mistakes += [f"{name}: not together with request_count" for name in sorted(given)]
-    return mistakes
-
-
-def _of_secrets(plan: Plan) -> list[str]:
-    mistakes = [
-        f"settings.{name}: a secret does not belong in a plan: save it among the console's "
-        f"secrets, and give {name}={{{{ RUNPOD_SECRET_<its name> }}}}"
-        for name, value in sorted(plan.settings.items())
-        if is_secret(name, value)
-    ]
-    if is_secret("args", plan.args or ""):
-        mistakes.append("args: a secret does not belong in a plan: give it as a setting")
-    return mistakes
-
-
-def _of_pools(pools: list[str]) -> list[str]:
+        for name in sorted(plan.model_fields_set & {"queue_delay_s", "idle_timeout_s"}):
+            yield f"{name}: not together with request_count"
     if not pools:
-        return [f"gpu_pools: which GPUs hold the model? {_all_pools()}"]
-    upper = {name.upper(): name for name in pools if name not in POOLS}
-    return [
-        f"gpu_pools: {name} is written {right}" for right, name in upper.items() if right in POOLS
-    ]
+        yield f"gpu_pools: which GPUs hold the model? {_ALL_POOLS}"
+    for name in pools:
+        if name not in POOLS and name.upper() in POOLS:
+            yield f"gpu_pools: {name} is written {name.upper()}"
+
+
+def _secrets(plan: Plan) -> Iterator[str]:
+    for name, value in sorted(plan.settings.items()):
+        if is_secret(name, value):
+            yield (
+                f"settings.{name}: a secret does not belong in a plan: save it among the console's "
+                f"secrets, and give {name}={{{{ RUNPOD_SECRET_<its name> }}}}"
+            )
+    if is_secret("args", plan.args or ""):
+        yield "args: a secret does not belong in a plan: give it as a setting"

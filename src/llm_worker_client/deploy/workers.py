@@ -17,14 +17,7 @@ _TRIES = 5
 
 @dataclass
 class Log:
-    """A worker's log.
-
-    Attributes:
-        api: the account's endpoints.
-        endpoint: its id.
-        worker: its id.
-        query: ``tail``, ``since``, ``source``, as the platform has them.
-    """
+    """A worker's log; ``query`` may have the platform's ``tail``, ``since`` and ``source``."""
 
     api: Api
     endpoint: str

@@ -24,12 +24,7 @@ _BLOCK = 2**18
 def download(s3: S3, file: Stored, path: Path, progress: Progress, part_size: int) -> None:
     """Read what is not there yet; then the file has its name.
 
-    Args:
-        s3: where from.
-        file: what it is there.
-        path: where to.
-        progress: counts its bytes.
-        part_size: in which files are sent; the checksum may depend on it.
+    Its checksum may depend on ``part_size``, in which files are sent.
 
     Raises:
         Changed: the file on the volume has changed meanwhile.

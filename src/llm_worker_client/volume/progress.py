@@ -7,12 +7,7 @@ from llm_worker_client.volume.s3 import STOP
 
 
 class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
-    """Counts bytes from several threads.
-
-    Args:
-        total: bytes in all.
-        title: shown before the bar.
-        shown: whether a terminal gets a bar.
+    """Counts bytes from several threads; if it is shown, a terminal gets a bar.
 
     Attributes:
         moved: bytes that were on their way, those of failed tries too.

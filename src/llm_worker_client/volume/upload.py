@@ -39,12 +39,6 @@ class Upload:
     """Sends one file.
 
     boto3's own transfers begin anew in another process, and send parts without their checksums.
-
-    Args:
-        s3: where to.
-        key: its name there.
-        content: the file.
-        progress: counts its bytes.
     """
 
     def __init__(self, s3: S3, key: str, content: Content, progress: Progress) -> None:
