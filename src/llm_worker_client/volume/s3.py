@@ -104,13 +104,13 @@ class S3:
         self.patient.close()
 
     @contextmanager
-    def transfer(self, stop: threading.Event) -> Iterator[None]:
+    def transfer(self, stop: threading.Event | None = None) -> Iterator[None]:
         """Raise the clients' errors as ``VolumeError``.
 
         Args:
             stop: set by another thread to give up what is going on.
         """
-        token = STOP.set(stop)
+        token = STOP.set(stop or threading.Event())
         try:
             yield
         except (BotoCoreError, ClientError) as error:

@@ -83,7 +83,7 @@ class Volume:
             VolumeError: it failed; a further call goes on where this one was.
         """
         path, key = Path(path), _checked(key)
-        with _local(path), self._s3.transfer(stop or threading.Event()):
+        with _local(path), self._s3.transfer(stop):
             content = Content.of(path, self._part_size)
             with Progress(content.size, path.name, shown=progress) as moving:
                 return Upload(self._s3, key, content, moving).send()
@@ -117,7 +117,7 @@ class Volume:
             VolumeError: it failed; a further call goes on where this one was.
         """
         path, key = Path(path), _checked(key)
-        with _local(path), self._s3.transfer(threading.Event()):
+        with _local(path), self._s3.transfer():
             if (file := self._s3.find(key)) is None:
                 raise NotThere(f"There is no {key} on the volume.")
             with Progress(file.size, path.name, shown=progress) as moving:
@@ -126,7 +126,7 @@ class Volume:
 
     def list(self, prefix: str = "") -> Iterator[Stored]:
         """Yield the files whose keys begin with a prefix."""
-        with self._s3.transfer(threading.Event()):
+        with self._s3.transfer():
             found = [*self._s3.files(prefix)]
         yield from found
 
@@ -137,7 +137,7 @@ class Volume:
             NotThere: there is nothing of it.
         """
         key = _checked(key)
-        with self._s3.transfer(threading.Event()):
+        with self._s3.transfer():
             unfinished = self._s3.unfinished(key)
             for upload in unfinished:
                 self._s3.abort(key, upload)

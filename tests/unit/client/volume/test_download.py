@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import io
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,7 +66,7 @@ def receive(tmp_path: Path) -> Receive:
     """Return what reads a file: it returns the file's bytes."""
 
     def call(s3: S3, file: Stored = FILE) -> bytes:
-        with s3.transfer(threading.Event()), Progress(file.size, "a", shown=False) as progress:
+        with s3.transfer(), Progress(file.size, "a", shown=False) as progress:
             download(s3, file, tmp_path / "a", progress, PART)
         return (tmp_path / "a").read_bytes()
 
@@ -129,5 +128,5 @@ def test_a_changed_file_is_not_read_on(remote: Volume, tmp_path: Path) -> None:
     (file,) = remote.list("mixed/a")
     remote.upload(random_file(tmp_path / "a", PART), "mixed/a")
     s3 = remote._s3
-    with pytest.raises(Changed, match="has changed meanwhile"), s3.transfer(threading.Event()):
+    with pytest.raises(Changed, match="has changed meanwhile"), s3.transfer():
         s3.read(file, 1)
