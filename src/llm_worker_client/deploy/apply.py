@@ -148,17 +148,14 @@ class FirstChat:
         try:
             while True:
                 workers = self._look()
-                stale = {one["id"] for one in workers if one["isStale"]}
-                ready = {one["id"] for one in workers if one["status"] in _READY}
-                # Workers of an earlier version would answer, if there are no others.
-                if sent is None and (ready - stale or not stale):
+                if sent is None and _can_answer(workers):
                     sent = self.api.run(self.identity, job)
                 if sent is not None:
                     status = self.api.job(self.identity, sent)
                     if status.get("status") in _ENDED:
                         sent = None
                         self.tell(f"answered: {_short(_said(status))}")
-                        if status.get("workerId") not in stale:
+                        if not self._is_stale(status.get("workerId")):
                             return
                 self._pause()
         finally:
@@ -166,6 +163,10 @@ class FirstChat:
                 # A job that waits would start workers again.
                 with suppress(DeployError):
                     self.api.cancel(self.identity, sent)
+
+    def _is_stale(self, worker: object) -> bool:
+        workers = self.api.workers(self.identity)["workers"]
+        return any(one["id"] == worker and one["isStale"] for one in workers)
 
     def _look(self) -> list[Body]:
         """Return the workers, and tell how many there are if that has changed."""
@@ -194,6 +195,12 @@ class FirstChat:
             # A worker that goes on printing does not end its log.
             for line in islice(log.read(_LOG_S), _LAST_LINES):
                 self.tell(f"  {line}")
+
+
+def _can_answer(workers: list[Body]) -> bool:
+    """Return whether a worker of the newest version would answer, as far as that is seen."""
+    fresh = [one for one in workers if not one["isStale"]]
+    return len(fresh) == len(workers) or any(one["status"] in _READY for one in fresh)
 
 
 def _job(env: Mapping[str, str]) -> Body:
