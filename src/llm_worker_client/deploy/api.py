@@ -14,10 +14,10 @@ import httpx2
 from llm_worker_client import account
 from llm_worker_client.deploy.errors import (
     ExistsError,
-    NotFoundError,
+    NoAnswer,
+    NoEndpoint,
     PlanError,
     Problem,
-    Unreachable,
 )
 from llm_worker_client.deploy.settings import Secrets
 
@@ -84,7 +84,7 @@ class Api:
         """Return the endpoint of that name, None if there is none.
 
         Raises:
-            ExistsError: there are several, which names do not tell apart.
+            ExistsError: there are several, which a name does not distinguish.
         """
         return _named(name, self._all())
 
@@ -92,21 +92,21 @@ class Api:
         """Return the endpoint of that name or id.
 
         Raises:
-            NotFoundError: there is none.
+            NoEndpoint: there is none.
             ExistsError: there are several of that name.
         """
         listed = self._all()
         by_id = next((one for one in listed if one["id"] == name), None)
         if (found := by_id or _named(name, listed)) is None:
             names = ", ".join(sorted(one["name"] for one in listed)) or "none"
-            raise NotFoundError(f"there is no endpoint named {name}; those of the account: {names}")
+            raise NoEndpoint(f"there is no endpoint named {name}; those of the account: {names}")
         return found
 
     def create(self, body: Body) -> Body:
         """Create an endpoint; where no answer comes, look whether it is there all the same."""
         try:
             return self._send("POST", self.url(), body)
-        except Unreachable:
+        except NoAnswer:
             if (found := self.find(body["name"])) is None:
                 raise
             return found
@@ -198,13 +198,13 @@ class Api:
 
         Raises:
             Problem: the platform refuses it.
-            Unreachable: there was no answer, or none that could be read.
+            NoAnswer: there was no answer, or none that could be read.
         """
         tries = TRIES if repeatable or verb in _REPEATABLE else 1
         for number in range(1, tries):
             try:
                 return self._once(verb, url, body)
-            except (Problem, Unreachable) as failed:
+            except (Problem, NoAnswer) as failed:
                 if (pause := _pause(failed, number)) is None:
                     raise
                 self.sleep(pause)
@@ -223,7 +223,7 @@ class Api:
         except ValueError:
             content = None
         if not isinstance(content, dict):
-            raise Unreachable(f"{call}: the answer is no JSON object")
+            raise NoAnswer(f"{call}: the answer is no JSON object")
         return content
 
     def _problem(self, call: str, answer: httpx2.Response) -> Problem:
@@ -280,15 +280,15 @@ def _until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
             yield line
 
 
-def _unreachable(call: str, why: httpx2.HTTPError) -> Unreachable:
+def _unreachable(call: str, why: httpx2.HTTPError) -> NoAnswer:
     kind = "no answer in time" if isinstance(why, httpx2.TimeoutException) else type(why).__name__
-    return Unreachable(f"{call}: {kind}")
+    return NoAnswer(f"{call}: {kind}")
 
 
-def _pause(failed: Problem | Unreachable, number: int) -> float | None:
+def _pause(failed: Problem | NoAnswer, number: int) -> float | None:
     """Return the seconds until another try, None if none would help."""
     grown: float = 0.5 * 2**number * random.uniform(0.5, 1.0)
-    if isinstance(failed, Unreachable):
+    if isinstance(failed, NoAnswer):
         return grown
     if failed.status != 429 and failed.status < 500:
         return None

@@ -21,10 +21,10 @@ STOPPED: Body = {"workers": {"min": 0, "max": 0}}
 
 # Looks in a row at nothing but unhealthy workers, after which nothing better is waited for.
 _UNHEALTHY_LOOKS = 20
-# Lines of its log that are shown of a worker which did not come up, and seconds to wait for more.
+# Lines that are printed of the log of a worker that did not come up, and seconds to wait for more.
 _LAST_LINES = 30
 _LOG_S = 3.0
-_SHOWN = 200
+_LONGEST = 200
 
 _READY = frozenset({"IDLE", "RUNNING"})
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"})
@@ -121,7 +121,7 @@ class FirstChat:
     identity: str
     tell: Callable[[str], None]
     wait_s: float
-    _told: str = field(default="", init=False)
+    _state: str = field(default="", init=False)
     _unhealthy: int = field(default=0, init=False)
     _end: float = field(default=0.0, init=False)
 
@@ -154,7 +154,7 @@ class FirstChat:
                     status = self.api.job(self.identity, sent)
                     if status.get("status") in _ENDED:
                         sent = None
-                        self.tell(f"answered: {_short(_said(status))}")
+                        self.tell(f"answered: {_short(_answer_text(status))}")
                         if not self._is_stale(status.get("workerId")):
                             return
                 self._pause()
@@ -169,12 +169,12 @@ class FirstChat:
         return any(one["id"] == worker and one["isStale"] for one in workers)
 
     def _look(self) -> list[Body]:
-        """Return the workers, and tell how many there are if that has changed."""
+        """Return the workers, and report how many there are if that has changed."""
         listed = self.api.workers(self.identity)
-        summary, told = listed["summary"], workers_line(listed["summary"])
-        if told != self._told:
-            self.tell(told)
-        self._told = told
+        summary, state = listed["summary"], workers_line(listed["summary"])
+        if state != self._state:
+            self.tell(state)
+        self._state = state
         ill = summary["total"] and summary["unhealthy"] == summary["total"]
         self._unhealthy = self._unhealthy + 1 if ill else 0
         if self._unhealthy == _UNHEALTHY_LOOKS:
@@ -184,8 +184,8 @@ class FirstChat:
 
     def _pause(self) -> None:
         if time.monotonic() >= self._end:
-            why = "; no GPU is free: name more pools" if "throttled" in self._told else ""
-            raise Unhealthy(f"no answer within {self.wait_s:g} s ({self._told}{why})")
+            why = "; no GPU is free: name more pools" if "throttled" in self._state else ""
+            raise Unhealthy(f"no answer within {self.wait_s:g} s ({self._state}{why})")
         self.api.sleep(LOOK_S)
 
     def _show_logs(self) -> None:
@@ -211,7 +211,7 @@ def _job(env: Mapping[str, str]) -> Body:
     return {"openai_route": "/v1/chat/completions", "openai_input": chat}
 
 
-def _said(status: Body) -> Any:
+def _answer_text(status: Body) -> Any:
     """Return the text that a job has answered; another answer than a chat's is returned unchanged.
 
     Raises:
@@ -233,4 +233,4 @@ def _said(status: Body) -> Any:
 
 def _short(value: object) -> str:
     text = str(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

@@ -126,7 +126,7 @@ def _lines(old: Body, new: Body, group: str = "") -> list[str]:
             lines += _lines(before or {}, after, f"{key}.")
         elif _ordered(name, before) != _ordered(name, after):
             mark = "+" if before is None else "-" if after is None else "~"
-            values = [_shown(key, value) for value in (before, after) if value is not None]
+            values = [_written(key, value) for value in (before, after) if value is not None]
             lines.append(f"{mark} {key}: {' -> '.join(values)}")
     return lines
 
@@ -135,7 +135,7 @@ def _ordered(name: str, value: Any) -> Any:
     return sorted(value) if name in _SETS and value else value
 
 
-def _shown(key: str, value: Any) -> str:
+def _written(key: str, value: Any) -> str:
     group, _, name = key.partition(".")
     if group == "env" and is_secret(name, value):
         return MASK

@@ -89,10 +89,10 @@ class Command:
             endpoint = self._named(api)
             worker = options.worker or worker_to_read(api, endpoint)
             query = {"tail": str(options.tail), "since": options.since, "source": options.source}
-            given = {key: value for key, value in query.items() if value}
+            query = {key: value for key, value in query.items() if value}
             # A worker that goes on printing does not end its log.
             most = None if options.since else options.tail
-            log = Log(api, endpoint["id"], worker, given)
+            log = Log(api, endpoint["id"], worker, query)
             lines = islice(log.read(_QUIET_S), most) if options.no_follow else log.follow()
             for line in lines:
                 self.print(line)
@@ -106,15 +106,15 @@ class Command:
             self.print(f"deleted: {endpoint['id']}")
 
     def _wanted(self) -> dict[str, Any]:
-        given = read_file(self.options.file) if self.options.file else {}
+        fields = read_file(self.options.file) if self.options.file else {}
         flags = {name: getattr(self.options, name) for name in Plan.model_fields}
         pairs = flags.pop("settings")
-        given |= {name: value for name, value in flags.items() if value is not None}
+        fields |= {name: value for name, value in flags.items() if value is not None}
         if pairs:
-            before = given.get("settings")
-            given["settings"] = (before if isinstance(before, dict) else {}) | dict(pairs)
-        plan, told = read_plan(given, unknown_settings=self.options.unknown_settings)
-        for line in told:
+            before = fields.get("settings")
+            fields["settings"] = (before if isinstance(before, dict) else {}) | dict(pairs)
+        plan, remarks = read_plan(fields, unknown_settings=self.options.unknown_settings)
+        for line in remarks:
             self.tell(line)
         return plan.request()
 

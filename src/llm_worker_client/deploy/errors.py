@@ -21,7 +21,7 @@ class PlanError(DeployError):
         super().__init__("\n".join(mistakes))
 
 
-class NotFoundError(DeployError):
+class NoEndpoint(DeployError):
     """There is no endpoint of that name."""
 
 
@@ -29,7 +29,7 @@ class ExistsError(DeployError):
     """There is an endpoint of that name, or more than one."""
 
 
-class Unreachable(DeployError):
+class NoAnswer(DeployError):
     """The platform did not answer; whether a request was carried out is not known."""
 
 
@@ -42,8 +42,8 @@ class Problem(DeployError):
 
     def __init__(self, call: str, status: int, body: Any, retry_after_s: float | None) -> None:
         known = body if isinstance(body, dict) else {}
-        said = ": ".join(str(known[key]) for key in ("title", "detail") if known.get(key))
-        lines = [f"{call}: {status} {said}".rstrip()]
+        reason = ": ".join(str(known[key]) for key in ("title", "detail") if known.get(key))
+        lines = [f"{call}: {status} {reason}".rstrip()]
         if advice := _ADVICE.get(status):
             lines.append(f"  {advice}")
         if retry_after_s is not None:

@@ -55,8 +55,8 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "endpoint_type": ("jobs are streamed as callers ask", (None, "streaming")),
     "request_headers": ("the platform takes no headers", (None, {})),
 }
-# Arguments that have no effect here, which is told.
-TOLD = {
+# Arguments that have no effect here but a warning.
+WITHOUT_EFFECT = {
     "default_callback_url": "callbacks are per job here: send each job its own webhook",
     "cpus": "the platform gives each GPU its CPUs",
     "memory": "the platform gives each GPU its memory",
@@ -68,7 +68,7 @@ class Models:
     """LLM Engine's ``Model`` over the platform's endpoints; nothing here waits for a worker.
 
     The arguments of ``create`` and ``update`` are LLM Engine's, by name. Those that have no effect
-    here are told as warnings. ``image`` is the worker's, without a tag.
+    here are warned of. ``image`` is the worker's, without a tag.
     """
 
     def __init__(self, api: Api, image: str) -> None:
@@ -83,33 +83,33 @@ class Models:
             ExistsError: there is an endpoint of that name.
             DeployError: the platform refuses it, or can't be reached.
         """
-        given: Body = {"max_workers": 1, "per_worker": 2} | _checked(arguments)
-        kind = given.get("gpu_type")
-        tag = given.pop("inference_framework_image_tag", "latest")
+        wanted: Body = {"max_workers": 1, "per_worker": 2} | _checked(arguments)
+        kind = wanted.get("gpu_type")
+        tag = wanted.pop("inference_framework_image_tag", "latest")
         fields = {
-            "name": given["name"],
-            "image": _image(self._image, tag, given),
-            "gpu_pools": [GPU_TYPES[kind]] if kind else _pools_by_size(given),
+            "name": wanted["name"],
+            "image": _image(self._image, tag, wanted),
+            "gpu_pools": [GPU_TYPES[kind]] if kind else _pools_by_size(wanted),
         }
         request = read_plan(fields)[0].request()
-        request["env"][CREATED] = given["name"]
-        _alter(request, given)
-        if self._api.find(given["name"]) is not None:
-            raise ExistsError(f"there is an endpoint named {given['name']}")
+        request["env"][CREATED] = wanted["name"]
+        _alter(request, wanted)
+        if self._api.find(wanted["name"]) is not None:
+            raise ExistsError(f"there is an endpoint named {wanted['name']}")
         return self._carry_out(request, None)
 
     def update(self, **arguments: Any) -> str:
         """Change what the arguments name of an endpoint, and return its id.
 
         Raises:
-            NotFoundError: there is no endpoint of that name.
+            NoEndpoint: there is no endpoint of that name.
             PlanError: an argument can't be carried out; the message names it.
             DeployError: the platform refuses it, or can't be reached.
         """
-        given = _checked(arguments)
-        there = self._api.get(given["name"])
+        arguments = _checked(arguments)
+        there = self._api.get(arguments["name"])
         request = {"type": "QUEUE", **deepcopy(as_requested(there))}
-        _alter(request, given)
+        _alter(request, arguments)
         known = {"name", "type", "image", "env", "gpu", "disk", "workers", "scaling"}
         return self._carry_out({key: request[key] for key in known & request.keys()}, there)
 
@@ -138,102 +138,102 @@ class Models:
 
 
 def _checked(arguments: Mapping[str, Any]) -> Body:
-    """Return the arguments that are given and have an effect here.
+    """Return the arguments that are not None, with plain values.
 
     Raises:
         PlanError: some can't be carried out.
     """
-    given = {key: getattr(value, "value", value) for key, value in arguments.items()}
-    if mistakes := [*_mistakes(given)]:
+    values = {key: getattr(value, "value", value) for key, value in arguments.items()}
+    if mistakes := [*_mistakes(values)]:
         raise PlanError(mistakes)
-    for name in TOLD.keys() & given.keys():
-        if given[name] is not None:
-            warnings.warn(f"{name} has no effect: {TOLD[name]}", stacklevel=4)
-    return {key: value for key, value in given.items() if value is not None}
+    values = {key: value for key, value in values.items() if value is not None}
+    for name in WITHOUT_EFFECT.keys() & values.keys():
+        warnings.warn(f"{name} has no effect: {WITHOUT_EFFECT[name]}", stacklevel=4)
+    return values
 
 
-def _mistakes(given: Body) -> Iterator[str]:
+def _mistakes(arguments: Body) -> Iterator[str]:
     for name, (why, no) in REFUSED.items():
-        if given.get(name) not in no:
+        if arguments.get(name) not in no:
             yield f"{name}: {why}"
-    if given.get("quantize") == "bitsandbytes":
+    if arguments.get("quantize") == "bitsandbytes":
         yield f"quantize: {_NO_BITSANDBYTES}"
         return
     for name, known in (("gpu_type", GPU_TYPES), ("quantize", QUANTIZATIONS)):
-        if given.get(name) not in {None, *known}:
-            yield f"{name}: {given[name]} can't be had here: {', '.join(known)}"
-    yield from _numbers(given)
+        if arguments.get(name) not in {None, *known}:
+            yield f"{name}: {arguments[name]} can't be had here: {', '.join(known)}"
+    yield from _numbers(arguments)
 
 
-def _numbers(given: Body) -> Iterator[str]:
+def _numbers(arguments: Body) -> Iterator[str]:
     for name, least in LEAST.items():
-        value = given.get(name)
+        value = arguments.get(name)
         if value is not None and (not isinstance(value, int) or value < least):
             yield f"{name}: a whole number of at least {least}"
             return
-    if given.get("gpus") is not None and given["gpus"] < (given.get("num_shards") or 1):
+    if arguments.get("gpus") is not None and arguments["gpus"] < (arguments.get("num_shards") or 1):
         yield "gpus: fewer than num_shards"
 
 
-def _alter(request: Body, given: Body) -> None:
+def _alter(request: Body, arguments: Body) -> None:
     """Bring a request to what the arguments say."""
     env, workers = request["env"], request["workers"]
-    env |= _settings(given)
-    if tag := given.get("inference_framework_image_tag"):
-        request["image"] = _image(request["image"], tag, given)
-    count = given.get("gpus", given.get("num_shards"))
+    env |= _settings(arguments)
+    if tag := arguments.get("inference_framework_image_tag"):
+        request["image"] = _image(request["image"], tag, arguments)
+    count = arguments.get("gpus", arguments.get("num_shards"))
     request["gpu"] |= {} if count is None else {"count": count}
-    if kind := given.get("gpu_type"):
+    if kind := arguments.get("gpu_type"):
         request["gpu"] |= {"pools": [GPU_TYPES[kind]], "excludedTypes": []}
-    if storage := given.get("storage"):
+    if storage := arguments.get("storage"):
         request["disk"] = _gigabytes(storage)
     for name, key in (("min_workers", "min"), ("max_workers", "max")):
-        workers[key] = given.get(name, workers[key])
-    if given.get("high_priority"):
+        workers[key] = arguments.get(name, workers[key])
+    if arguments.get("high_priority"):
         workers["min"] = max(1, workers["min"])
     if workers["min"] > workers["max"]:
         raise PlanError(["min_workers: more than max_workers"])
-    if per_worker := given.get("per_worker"):
+    if per_worker := arguments.get("per_worker"):
         workers.pop("idleTimeout", None)
         request["scaling"] = {"type": "REQUEST_COUNT", "requestCount": per_worker}
 
 
-def _settings(given: Body) -> dict[str, str]:
+def _settings(arguments: Body) -> dict[str, str]:
     """Return the worker's settings for the arguments."""
-    env: dict[str, str] = {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": given["name"]}
-    if model := given.get("checkpoint_path") or given.get("model"):
+    env: dict[str, str] = {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": arguments["name"]}
+    if model := arguments.get("checkpoint_path") or arguments.get("model"):
         if "/" not in model or LISTING.wrong("MODEL_NAME", model):
             raise PlanError([f"checkpoint_path: which repository or directory is {model}?"])
         env["MODEL_NAME"] = model
-    env |= {name: str(given[key]) for key, name in SETTINGS.items() if key in given}
-    if "per_worker" in given:
+    env |= {name: str(arguments[key]) for key, name in SETTINGS.items() if key in arguments}
+    if "per_worker" in arguments:
         # As many again wait in the worker, while the platform starts another.
-        env["MAX_CONCURRENCY"] = str(2 * given["per_worker"])
+        env["MAX_CONCURRENCY"] = str(2 * arguments["per_worker"])
     return env
 
 
-def _image(image: str, tag: str, given: Body) -> str:
+def _image(image: str, tag: str, arguments: Body) -> str:
     """Return the worker's image for an image tag of LLM Engine's."""
     repository, colon, last = image.rpartition(":")
     bare = repository if colon and "/" not in last else image
-    if given.get("inference_framework", "vllm") != "vllm":
+    if arguments.get("inference_framework", "vllm") != "vllm":
         warnings.warn(f"inference_framework: vLLM serves it, the image is {LATEST}", stacklevel=4)
         tag = LATEST
     return f"{bare}:{LATEST if tag == 'latest' else tag}"
 
 
-def _pools_by_size(given: Body) -> list[str]:
+def _pools_by_size(arguments: Body) -> list[str]:
     """Choose the smallest GPUs that hold a model by the size in its name, such as 7b.
 
     Raises:
         PlanError: its name has none, or it needs more.
     """
-    names = f"{given['model']} {given.get('checkpoint_path', '')}"
-    if (weights := weights_gb(names, given.get("quantize", ""))) is None:
+    names = f"{arguments['model']} {arguments.get('checkpoint_path', '')}"
+    if (weights := weights_gb(names, arguments.get("quantize", ""))) is None:
         raise PlanError(
             [f"gpu_type: the model's name does not say its size: one of {', '.join(GPU_TYPES)}"]
         )
-    needed = weights * ON_GPU / (given.get("gpus") or given.get("num_shards") or 1)
+    needed = weights * ON_GPU / (arguments.get("gpus") or arguments.get("num_shards") or 1)
     if not (pools := pools_of(needed)):
         raise PlanError([f"num_shards: {needed:.0f} GB on each GPU; use more of them"])
     return pools

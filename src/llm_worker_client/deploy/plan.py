@@ -139,21 +139,21 @@ class Plan(BaseModel):
         return gpu | {"minCudaVersion": self.min_cuda or built}
 
 
-def read_plan(given: dict[str, Any], *, unknown_settings: bool = False) -> tuple[Plan, list[str]]:
+def read_plan(fields: dict[str, Any], *, unknown_settings: bool = False) -> tuple[Plan, list[str]]:
     """Check a plan.
 
     Args:
-        given: its fields.
+        fields: as they were read.
         unknown_settings: settings may have names that look wrong.
 
     Returns:
-        The plan, and what to tell about it.
+        The plan, and remarks about it.
 
     Raises:
         PlanError: with all its mistakes, none of which quotes a value.
     """
     try:
-        plan = Plan.model_validate(given)
+        plan = Plan.model_validate(fields)
     except ValidationError as wrong:
         raise PlanError([_mistake(error) for error in wrong.errors()]) from None
     model = [plan.settings.get(name, "").strip() for name in ("MODEL_NAME", "QUANTIZATION")]
@@ -171,16 +171,16 @@ def read_plan(given: dict[str, Any], *, unknown_settings: bool = False) -> tuple
     if mistakes:
         raise PlanError(mistakes)
     foreign = [name for name, doubt in doubts.items() if not doubt and name not in LISTING.known]
-    told = [doubt for doubt in doubts.values() if doubt]
-    told += [f"{name} is no setting of the worker: passed on" for name in foreign]
-    told += [f"gpu_pools: {name} is not known here" for name in chosen if name not in POOLS]
+    remarks = [doubt for doubt in doubts.values() if doubt]
+    remarks += [f"{name} is no setting of the worker: passed on" for name in foreign]
+    remarks += [f"gpu_pools: {name} is not known here" for name in chosen if name not in POOLS]
     if plan.gpu_pools is None:
-        told += [f"gpu_pools: {' '.join(chosen)}, by the size in the model's name"]
+        remarks += [f"gpu_pools: {' '.join(chosen)}, by the size in the model's name"]
     if weights and weights > plan.disk_gb - _ROOM_GB and not plan.volumes:
-        told += [f"disk_gb: the model's weights may need {weights:.0f} GB, or a volume"]
+        remarks += [f"disk_gb: the model's weights may need {weights:.0f} GB, or a volume"]
     if not model[0]:
-        told += ["settings: MODEL_NAME is not set, so the image must have a model in it"]
-    return plan.model_copy(update={"gpu_pools": chosen}), told
+        remarks += ["settings: MODEL_NAME is not set, so the image must have a model in it"]
+    return plan.model_copy(update={"gpu_pools": chosen}), remarks
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def weights_gb(model: str, quantization: str) -> float | None:
-    """Return the GB of a model's weights; None if its name doesn't tell its size."""
+    """Return the GB of a model's weights; None if its name doesn't say its size."""
     if (size := _PARAMETERS.search(model)) is None:
         return None
     billions = float(size[1]) / (1000 if size[2] in "mM" else 1)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from llm_worker_client.deploy.api import Api, Body
-from llm_worker_client.deploy.errors import NotFoundError, PlanError, Problem, Unreachable
+from llm_worker_client.deploy.errors import NoAnswer, NoEndpoint, PlanError, Problem
 
 # Seconds without a line after which a stream is opened again, and before that.
 _QUIET_S = 60.0
@@ -33,7 +33,7 @@ class Log:
 
         Raises:
             Problem: the platform refuses it.
-            Unreachable: the stream broke off.
+            NoAnswer: the stream broke off.
         """
         with self.api.log(self.endpoint, self.worker, self.query, self._last, idle_s) as lines:
             known, known_id = self._seen, self._last
@@ -52,12 +52,12 @@ class Log:
 
         Raises:
             Problem: the platform refuses it.
-            Unreachable: the platform can't be reached any more.
+            NoAnswer: the platform can't be reached any more.
         """
         while True:
             try:
                 yield from self.read(_QUIET_S)
-            except Unreachable:
+            except NoAnswer:
                 self._failures += 1
                 if self._failures == _TRIES:
                     raise
@@ -76,7 +76,7 @@ def worker_to_read(api: Api, endpoint: Body) -> str:
     """
     workers = api.workers(endpoint["id"])["workers"]
     if not workers:
-        raise NotFoundError("no worker is up: the log of those that have ended is in the console")
+        raise NoEndpoint("no worker is up: the log of those that have ended is in the console")
     if len(workers) > 1:
         names = ", ".join(f"{one['id']} ({one['status']})" for one in workers)
         raise PlanError([f"--worker: which one? {names}"])

@@ -7,8 +7,13 @@ from urllib.parse import quote
 
 from llm_worker_client import account
 from llm_worker_client.deploy.api import API_URL, Api
-from llm_worker_client.deploy.errors import DeployError, Problem, Unhealthy, Unreachable
-from llm_worker_client.deploy.errors import NotFoundError as NoEndpoint
+from llm_worker_client.deploy.errors import (
+    DeployError,
+    NoAnswer,
+    NoEndpoint,
+    Problem,
+    Unhealthy,
+)
 from llm_worker_client.deploy.models import Models
 from llm_worker_client.llm_engine import connection
 from llm_worker_client.llm_engine.data_types import (
@@ -185,7 +190,7 @@ def _models() -> Iterator[Models]:
         raise error_of(problem.status, str(problem)) from None
     except NoEndpoint as missing:
         raise NotFoundError(str(missing)) from None
-    except (Unreachable, Unhealthy) as lost:
+    except (NoAnswer, Unhealthy) as lost:
         raise ServerError(502, str(lost)) from None
     except DeployError as wrong:
         raise BadRequestError(str(wrong)) from None

@@ -1,4 +1,4 @@
-"""How far a transfer is: counted, and shown as a bar. Here a transfer that is given up ends."""
+"""How far a transfer is: counted, and drawn as a bar. Here a transfer that is given up ends."""
 
 from tqdm import tqdm
 
@@ -7,17 +7,17 @@ from llm_worker_client.volume.s3 import STOP
 
 
 class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
-    """Counts bytes from several threads; if it is shown, a terminal gets a bar.
+    """Counts bytes from several threads; if it is visible, a terminal gets a bar.
 
     Attributes:
         moved: bytes that were on their way, those of failed tries too.
         found: bytes that were there already.
     """
 
-    def __init__(self, total: int, title: str, *, shown: bool) -> None:
+    def __init__(self, total: int, title: str, *, visible: bool) -> None:
         units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
         # None: only on a terminal.
-        super().__init__(total=total, desc=title, disable=None if shown else True, **units)
+        super().__init__(total=total, desc=title, disable=None if visible else True, **units)
         self.moved = 0
         self.found = 0
 

@@ -22,7 +22,7 @@ _DATACENTER = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)+")
 
 
 class Volume:
-    """A network volume. What is not given is the environment's.
+    """A network volume. What is left out is the environment's.
 
     All methods raise ``VolumeError``, with a message for people that has no secret in it.
 
@@ -50,14 +50,15 @@ class Volume:
     ) -> None:
         if not 0 < part_size <= LARGEST_PART:
             raise ValueError(f"part_size: 1 to {LARGEST_PART:,}, not {part_size}")
-        given = {
+        arguments = {
             account.VOLUME_ID: id,
             account.VOLUME_DATACENTER: datacenter,
             account.VOLUME_URL: url,
             account.S3_KEY: access_key,
             account.S3_SECRET: secret,
         }
-        self._s3 = _api(account.volume() | {name: value for name, value in given.items() if value})
+        named = {variable: value for variable, value in arguments.items() if value}
+        self._s3 = _api(account.volume() | named)
         self._part_size = part_size
 
     def upload(
@@ -85,7 +86,7 @@ class Volume:
         path, key = Path(path), _checked(key)
         with _local(path), self._s3.transfer(stop):
             content = Content.of(path, self._part_size)
-            with Progress(content.size, path.name, shown=progress) as moving:
+            with Progress(content.size, path.name, visible=progress) as moving:
                 return Upload(self._s3, key, content, moving).send()
 
     def keep(self, path: Path, name: str | None, stop: threading.Event) -> str:
@@ -120,7 +121,7 @@ class Volume:
         with _local(path), self._s3.transfer():
             if (file := self._s3.find(key)) is None:
                 raise NotThere(f"There is no {key} on the volume.")
-            with Progress(file.size, path.name, shown=progress) as moving:
+            with Progress(file.size, path.name, visible=progress) as moving:
                 download(self._s3, file, path, moving, self._part_size)
         return file
 
@@ -180,23 +181,23 @@ def _local(path: Path) -> Iterator[None]:
         raise VolumeError(f"{path}: {error.strerror or type(error).__name__}") from None
 
 
-def _api(given: dict[str, str]) -> S3:
+def _api(variables: dict[str, str]) -> S3:
     """Return the S3 API that variables name.
 
     Raises:
         NotSet: some are missing.
     """
     wanted = [account.VOLUME_ID, account.S3_KEY, account.S3_SECRET]
-    if account.VOLUME_URL not in given:
+    if account.VOLUME_URL not in variables:
         wanted.insert(1, account.VOLUME_DATACENTER)
-    if missing := [name for name in wanted if name not in given]:
+    if missing := [name for name in wanted if name not in variables]:
         raise NotSet(
             f"Set {', '.join(missing)}: the volume's id and data center are in the console under "
             "Storage, the keys under Settings, S3 API Keys."
         )
-    datacenter = given.get(account.VOLUME_DATACENTER, "")
+    datacenter = variables.get(account.VOLUME_DATACENTER, "")
     if datacenter and not _DATACENTER.fullmatch(datacenter):
         raise NotSet(f"{account.VOLUME_DATACENTER}: a name such as EU-RO-1, not {datacenter!r}")
-    url = given.get(account.VOLUME_URL) or _URL.format(datacenter.lower())
-    keys = (given[account.S3_KEY], given[account.S3_SECRET])
-    return S3(given[account.VOLUME_ID], url, datacenter or "us-east-1", *keys)
+    url = variables.get(account.VOLUME_URL) or _URL.format(datacenter.lower())
+    keys = (variables[account.S3_KEY], variables[account.S3_SECRET])
+    return S3(variables[account.VOLUME_ID], url, datacenter or "us-east-1", *keys)

@@ -9,7 +9,7 @@ from support.runpod_api.server import KEY, Fault, Runpod
 from unit.client.deploy.conftest import FLAGS, Run
 
 from llm_worker_client.deploy.api import Api
-from llm_worker_client.deploy.errors import Problem, Unreachable
+from llm_worker_client.deploy.errors import NoAnswer, Problem
 
 OpenApi = Callable[..., Api]
 BODY = {"name": "chat", "type": "QUEUE", "image": "a/b:1", "gpu": {"pools": ["ADA_24"]}}
@@ -93,7 +93,7 @@ def test_a_creation_without_an_answer_is_looked_for(api: Api, runpod: Runpod) ->
 
 def test_silence_is_unreachable(open_api: OpenApi, runpod: Runpod, pauses: list[float]) -> None:
     runpod.faults.append(Fault("GET", 0, times=9))
-    with pytest.raises(Unreachable, match="no answer in time"):
+    with pytest.raises(NoAnswer, match="no answer in time"):
         open_api(0.05).find("chat")
     # The platform counts a call when it reads it, which may be later.
     assert len(pauses) == 4
@@ -123,5 +123,5 @@ def test_what_is_no_address_is_told(run: Run, address: str, says: str) -> None:
 def test_an_answer_that_is_not_the_platforms_is_told(api: Api, content: str) -> None:
     answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text=content))
     api._http = httpx2.Client(transport=answer)
-    with pytest.raises(Unreachable, match="no JSON object"):
+    with pytest.raises(NoAnswer, match="no JSON object"):
         api.find("chat")

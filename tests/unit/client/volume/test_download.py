@@ -66,7 +66,7 @@ def receive(tmp_path: Path) -> Receive:
     """Return what reads a file: it returns the file's bytes."""
 
     def call(s3: S3, file: Stored = FILE) -> bytes:
-        with s3.transfer(), Progress(file.size, "a", shown=False) as progress:
+        with s3.transfer(), Progress(file.size, "a", visible=False) as progress:
             download(s3, file, tmp_path / "a", progress, PART)
         return (tmp_path / "a").read_bytes()
 
