@@ -41,6 +41,8 @@ def open_volume(
         NotSet: something is missing, and be it boto3.
     """
     try:
+        # First, so that it is the one that is named: the others come with it.
+        import_module("boto3")
         found: Any = import_module("llm_worker_client.volume.transfers")
     except ModuleNotFoundError as missing:
         message = f"{missing.name} is missing: pip install 'llm-worker-client[volume]'"
