@@ -15,7 +15,7 @@ from worker.chunking import YIELD_LIMIT_BYTES, Chunker, ChunkPolicy, Piece
 from worker.concurrency import jobs_at_once, most_inside
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, defects_hidden
-from worker.job import AnyJob, BatchJob, Budget, FineTuneJob, Job, ListJob, parse_input
+from worker.job import AnyJob, BatchJob, Budget, FineTuneJob, Job, ListJob
 from worker.job.long_work import LongWork
 from worker.progress import Report, reporting
 from worker.record import UNANSWERED, JobRecord
@@ -175,8 +175,8 @@ class Worker:
         if isinstance(payload, WorkerError):
             raise payload
         if isinstance(payload, dict) and payload.keys() & LONG:
-            return await asyncio.to_thread(parse_input, payload, self._budget)
-        return parse_input(payload, self._budget)
+            return await asyncio.to_thread(dialects.parse_input, payload, self._budget)
+        return dialects.parse_input(payload, self._budget)
 
     async def _yields(
         self, job: Job, reply: Answer[Any], record: JobRecord

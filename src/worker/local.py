@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.errors import InvalidInput
-from worker.job import parse_input
 
 if TYPE_CHECKING:
     from worker.app import Worker
@@ -39,6 +38,8 @@ def read_job(text: str | None) -> dict[str, Any]:
         raise InvalidInput(f"{source} holds broken JSON: {broken}") from None
     if not isinstance(job, dict) or "input" not in job:
         raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')
+    from worker.dialects import parse_input  # noqa: PLC0415 - most ways to run need it later
+
     # Checked before the engine starts: a mistake costs no cold start.
     parse_input(job["input"])
     return {"id": "local", **job}

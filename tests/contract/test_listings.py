@@ -12,9 +12,10 @@ from listed import WORKERS, Catalogue
 from support import ROOT
 from support.settings import read_settings
 
+from worker.dialects import parse_input
 from worker.dialects.table import ROUTES
 from worker.doctor.gpus.pools import POOLS
-from worker.job import OpenAIJob, RawJob, parse_input
+from worker.job import OpenAIJob, RawJob
 from worker.settings import Settings
 from worker.settings.names import ALIASES
 from worker.settings.values import text

@@ -18,6 +18,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import Head
+from worker.dialects import parse_input
 from worker.engine.options import Options
 from worker.engine.run import server as module
 from worker.engine.run.generation.sampling import KNOWN, VLLMS
@@ -27,7 +28,6 @@ from worker.engine.seam.locations import find
 from worker.engine.seam.patches import SANITIZE
 from worker.engine.seam.translation import translate
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
-from worker.job import parse_input
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, OUTSIDE
 from worker.media import Limits, Media
 from worker.media.fetcher import Fetcher

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from support.tables.sampling import ROWS
 
+from worker.dialects.llm_engine.completions import LLMEngineJob
 from worker.job import ListJob, OpenAIJob, RawJob
-from worker.job.llm_engine import LLMEngineJob
 from worker.limits.spelling import GUIDED, GUIDED_OBJECTS
 
 Json = SearchStrategy[Any]

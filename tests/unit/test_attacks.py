@@ -16,10 +16,11 @@ from support.engine.scripted import ScriptedEngine, settings
 from support.tables.attacks import KINDS, early
 from support.tables.attacks.row import Attack, Expected
 
+from worker.dialects import parse_input
 from worker.dialects.openai import bodies
 from worker.dialects.table import find
 from worker.errors import RequestError, UnknownRoute
-from worker.job import OpenAIJob, parse_input
+from worker.job import OpenAIJob
 
 JOBS = {
     f"{kind}: {row.name}": row for kind, rows in KINDS.items() if kind != "http" for row in rows

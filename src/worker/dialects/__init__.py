@@ -1,23 +1,77 @@
-"""The routes: a module for every family, chosen by the job's class."""
+"""The forms in which callers ask and are answered: a module for every family of jobs."""
 
+from collections.abc import Callable
 from typing import Any
 
 from worker.dialects import batch_jobs, fine_tune_jobs, table
-from worker.dialects.llm_engine import batch_output
-from worker.dialects.llm_engine.completions import LLMEngineForm
+from worker.dialects.llm_engine import batch_output, completions
 from worker.dialects.raw import RawForm
-from worker.job import AnyJob, BatchJob, FineTuneJob, ListJob, OpenAIJob, RawJob
+from worker.errors import InvalidInput
+from worker.job import (
+    SHAPES,
+    AnyJob,
+    BatchJob,
+    Budget,
+    FineTuneJob,
+    ListJob,
+    OpenAIJob,
+    RawJob,
+)
 from worker.limits.structured import Bounds
 from worker.routes import generation, lists
 from worker.routes.abilities import refuse_unable
 from worker.routes.answer import Answer
 from worker.routes.generation import MakeForm
 from worker.routes.resources import Resources
+from worker.validation import without_nulls
 
 # What batches can write beside their files of results.
 OUTPUTS = batch_output.OUTPUTS
 # The forms of raw answers, by the key ``format`` of the input.
-FORMS: dict[str, MakeForm] = {"raw": RawForm, "llm_engine": LLMEngineForm}
+FORMS: dict[str, MakeForm] = {"raw": RawForm, completions.FORMAT: completions.LLMEngineForm}
+# How the input becomes a raw one, by the same key.
+READERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    completions.FORMAT: completions.as_raw
+}
+
+ACCEPTED_INPUTS = """\
+accepted inputs:
+  {"prompt": "text", "sampling_params": {...}, "stream": true}
+  {"messages": [{"role": "user", "content": "text"}], "sampling_params": {...}, "stream": true}
+  {"prompts": ["text", "text"], "sampling_params": {...}}
+  {"messages_list": [[{"role": "user", "content": "text"}], [...]], "sampling_params": {...}}
+  {"format": "llm_engine", "prompt": "text", "max_new_tokens": 20, "temperature": 0.2}
+  {"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}
+  {"route": "/v1/models", "method": "GET", "body": null}
+  {"batch": {"input_file_id": "file-...", "endpoint": "/v1/chat/completions"}}
+  {"fine_tune": {"training_file": "file-...", "hyperparameters": {"n_epochs": 3}}}"""
+
+
+def parse_input(payload: Any, budget: Budget | None = None) -> AnyJob:
+    """Validate a job's ``input``; null values count as absent.
+
+    Args:
+        payload: as it came.
+        budget: what it may hold; None is the default.
+
+    Raises:
+        InputTooLarge: it has too many bytes.
+        InvalidInput: naming the field, or showing the accepted shapes.
+    """
+    (budget or Budget()).check(payload)
+    values = without_nulls(payload) if isinstance(payload, dict) else {}
+    if read := READERS.get(str(values.get("format"))):
+        del values["format"]
+        values = read(values)
+    shape = next((shape for shape in SHAPES if shape.marks & values.keys()), None)
+    if shape is None:
+        raise InvalidInput(
+            f"The input is none of the shapes that this worker takes; {ACCEPTED_INPUTS}"
+        )
+    if shape in {RawJob, ListJob} and values.get("format", "raw") not in list(FORMS):
+        message = f"format: Input should be {' or '.join(map(repr, FORMS))}"
+        raise InvalidInput(message, param="format")
+    return shape.read(values)
 
 
 def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -> Answer[Any]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import repeat
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -69,7 +69,8 @@ class RawJob(Job):
     sampling_params: Sampling = Field(default_factory=Sampling)
     return_token_ids: bool = False
     stream: bool = False
-    format: Literal["raw", "llm_engine"] = "raw"
+    # The name of the form in which it is answered.
+    format: str = "raw"
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:

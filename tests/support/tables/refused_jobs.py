@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from worker.job import ACCEPTED_INPUTS
+from worker.dialects import ACCEPTED_INPUTS
 
 CHAT = "/v1/chat/completions"
 TURN = {"role": "user", "content": "Hi"}

@@ -8,10 +8,9 @@ import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, failure, raw, settings, yields_of
 from support.processes.background import HUNG_S
 
-from worker.dialects import answer
+from worker.dialects import answer, parse_input
 from worker.engine import Delta, Model
 from worker.errors import UnknownRoute
-from worker.job import parse_input
 from worker.routes.answer import Answer, json_size
 from worker.routes.lists import Room
 from worker.routes.resources import Resources

@@ -6,8 +6,9 @@ import pytest
 from support.tables import refused_jobs, refused_work
 from support.tables.refused_jobs import RAW
 
+from worker.dialects import ACCEPTED_INPUTS, parse_input
 from worker.errors import InvalidInput
-from worker.job import ACCEPTED_INPUTS, SHAPES, FineTuneJob, OpenAIJob, RawJob, parse_input
+from worker.job import SHAPES, FineTuneJob, OpenAIJob, RawJob
 
 CHAT = "/v1/chat/completions"
 TURN = {"role": "user", "content": "Hi"}

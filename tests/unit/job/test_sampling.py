@@ -7,8 +7,9 @@ from support import ROOT
 from support.engine.answers import answered, refused
 from support.engine.scripted import CHAT, ScriptedEngine, tokens, yields_of
 
+from worker.dialects import parse_input
 from worker.errors import InvalidInput
-from worker.job import RawJob, parse_input
+from worker.job import RawJob
 from worker.job.sampling import Sampling
 from worker.limits.parameters import BOUNDS, INT32, INT64
 

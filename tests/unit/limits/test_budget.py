@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from support.engine.answers import answered, refused
 from support.engine.scripted import tokens
 
+from worker.dialects import parse_input
 from worker.errors import InputTooLarge, InvalidInput
-from worker.job import Budget, parse_input
+from worker.job import Budget
 
 SMALL = Budget(megabytes=0.001, values=50, depth=4, items=20)
 

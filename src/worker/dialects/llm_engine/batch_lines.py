@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from worker.dialects.llm_engine.batch_requests import Content
+from worker.dialects.llm_engine.completions import RENAMED
 from worker.errors import InvalidInput
-from worker.job.llm_engine import RENAMED
 from worker.validation import without_nulls
 
 COMPLETIONS = "/v1/completions"

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from worker.dialects.llm_engine.completions import Parameters
 from worker.errors import InvalidInput
-from worker.job.llm_engine import Parameters
 from worker.validation import (
     LONGEST_KEY,
     MOST_PAIRS,

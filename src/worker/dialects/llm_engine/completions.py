@@ -1,24 +1,101 @@
-"""Completions of LLM Engine's: the form of ``"format": "llm_engine"``, as a route."""
+"""Completions of LLM Engine's, as jobs (``"format": "llm_engine"``) and as routes."""
 
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
 
 from worker.chunking import ONE_BY_ONE
 from worker.engine import Delta
+from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.llm_engine import LLMEngineJob
+from worker.job.base import Job
+from worker.limits.spelling import GUIDED
 from worker.limits.structured import Bounds
 from worker.routes import generation
 from worker.routes.answer import Answer
 from worker.routes.route import Asked
-from worker.validation import without_nulls
+from worker.validation import SAMPLING, Strict, without_nulls
 
+FORMAT = "llm_engine"
+
+# LLM Engine's names -> those in sampling_params.
+RENAMED = {"max_new_tokens": "max_tokens", "stop_sequences": "stop"}
+# Keys that are the same in a raw job, beside its sampling_params.
+NOT_SAMPLING = {"prompt", "prompts", "model", "stream", "use_tqdm", *Job.model_fields}
+# Arguments of LLM Engine's client that are not for the server.
+CLIENT_ONLY = frozenset({"timeout", "request_headers"})
+
+# The first mistake in a list is enough.
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Penalty = Annotated[float, Field(ge=0, le=2)]
 # Bytes of a piece: the client reads no line of more than 524,288, and an event is one.
 ROOM = 250_000
 # What the client calls the model, in the query string.
 MODEL = "model_endpoint_name"
+
+
+class Parameters(Strict):
+    """How an answer is sampled: what completions and batches share."""
+
+    max_new_tokens: Annotated[int, Field(ge=1)] = 20
+    temperature: Annotated[float, Field(ge=0, le=1)] = 0.2
+    stop_sequences: Texts | None = None
+    return_token_log_probs: bool = False
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    skip_special_tokens: bool | None = None
+
+
+class LLMEngineJob(Job, Parameters):
+    """A completion (``prompt``), or a batch of them (``prompts``)."""
+
+    prompt: str | None = None
+    prompts: list[Any] | None = None
+    model: str | None = None
+    include_stop_str_in_output: bool | None = None
+    guided_json: dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: Texts | None = None
+    guided_grammar: str | None = None
+    stream: bool = False
+    use_tqdm: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_client_only(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if key not in CLIENT_ONLY}
+
+    @model_validator(mode="after")
+    def _needs_prompt(self) -> Self:
+        if (self.prompt is None) == (self.prompts is None):
+            raise ValueError("either a prompt or prompts")
+        return self
+
+    @model_validator(mode="after")
+    def _held_to_one(self) -> Self:
+        if len(given := sorted(self.model_fields_set & GUIDED)) > 1:
+            message = f"an answer is held to one of {', '.join(given)}, not more"
+            raise InvalidInput(message, param=given[0])
+        return self
+
+
+def as_raw(values: dict[str, Any]) -> dict[str, Any]:
+    """Return an input as a raw one.
+
+    Raises:
+        InvalidInput: naming the fields that are wrong.
+    """
+    raw: dict[str, Any] = {"format": FORMAT}
+    sampling: dict[str, Any] = {}
+    for name, value in LLMEngineJob.read(values):
+        if value is not None:
+            (raw if name in NOT_SAMPLING else sampling)[RENAMED.get(name, name)] = value
+    return {**raw, SAMPLING: sampling}
 
 
 def whole(asked: Asked) -> Answer[Delta]:
@@ -47,11 +124,9 @@ def _generated(asked: Asked, *, stream: bool) -> Answer[Delta]:
         InvalidInput: naming the field.
     """
     named = {"model": asked.job.query.get(MODEL), "stream": stream}
-    values = LLMEngineJob.read(without_nulls({**asked.body, **named})).as_raw
+    job = RawJob.read(as_raw(without_nulls({**asked.body, **named})))
     bounds = Bounds.of(asked.settings)
-    return generation.answer(
-        RawJob.read(values), asked.request_id, asked.engines.main, bounds, LLMEngineForm, ROOM
-    )
+    return generation.answer(job, asked.request_id, asked.engines.main, bounds, LLMEngineForm, ROOM)
 
 
 def _events(asked: Asked, data: list[dict[str, Any]]) -> Any:

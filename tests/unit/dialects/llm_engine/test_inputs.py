@@ -1,0 +1,70 @@
+"""Inputs of LLM Engine's as raw ones: its names, its defaults, its lists of prompts."""
+
+from typing import Any
+
+import pytest
+
+from worker.dialects import parse_input
+from worker.job import ListJob, RawJob
+
+DEFAULTS = {"max_tokens": 20, "temperature": 0.2}
+# Parameters that have vLLM's names, with values at the ends of their ranges.
+AS_IN_VLLM: list[dict[str, Any]] = [
+    {"temperature": 0, "presence_penalty": 0, "frequency_penalty": 2.0, "top_k": -1, "top_p": 1},
+    {"temperature": 1.0, "presence_penalty": 2.0, "frequency_penalty": 0, "top_p": 0.001},
+    {"include_stop_str_in_output": False, "skip_special_tokens": True},
+]
+
+
+def completion(**keys: Any) -> RawJob:
+    job = parse_input({"format": "llm_engine", "prompt": "Hi", **keys})
+    assert isinstance(job, RawJob)
+    return job
+
+
+def batch(**keys: Any) -> ListJob:
+    job = parse_input({"format": "llm_engine", **keys})
+    assert isinstance(job, ListJob)
+    return job
+
+
+def test_a_prompt_alone_has_the_defaults_of_that_form() -> None:
+    plain = parse_input({"prompt": "Hi", "format": "raw", "sampling_params": DEFAULTS})
+    assert completion() == plain.model_copy(update={"format": "llm_engine"})
+
+
+@pytest.mark.parametrize(
+    ("sent", "vllm"),
+    [
+        ({"max_new_tokens": 7}, {"max_tokens": 7}),
+        ({"stop_sequences": ["a", "b"]}, {"stop": ["a", "b"]}),
+        ({"guided_json": {}}, {"structured_outputs": {"json": {}}}),
+        ({"guided_regex": "a"}, {"structured_outputs": {"regex": "a"}}),
+        ({"guided_choice": ["a"]}, {"structured_outputs": {"choice": ["a"]}}),
+        ({"guided_grammar": "a"}, {"structured_outputs": {"grammar": "a"}}),
+        ({"return_token_log_probs": True}, {"logprobs": 0}),
+        ({"return_token_log_probs": False}, {}),
+        *((params, params) for params in AS_IN_VLLM),
+    ],
+    ids=str,
+)
+def test_every_parameter_becomes_vllms_own(sent: dict[str, Any], vllm: dict[str, Any]) -> None:
+    assert completion(**sent).sampling_params.vllm == DEFAULTS | vllm
+
+
+def test_null_and_keys_of_their_client_alone_change_nothing() -> None:
+    nulls = dict.fromkeys(("max_new_tokens", "temperature", "stop_sequences", "top_k", "zzz"))
+    assert completion(timeout="of any type", request_headers=7, **nulls) == completion()
+
+
+def test_the_model_the_stream_and_its_chunks_reach_the_job() -> None:
+    keys = {"model": "demo", "stream": True, "max_batch_size": 5, "max_batch_delay_ms": 0}
+    assert completion(**keys) == completion().model_copy(update=keys)
+
+
+def test_prompts_are_a_list_of_the_same_completions() -> None:
+    keys = {"max_new_tokens": 5, "stop_sequences": ["a"], "return_token_log_probs": True}
+    job = batch(prompts=["Hi", "Ho"], stream=True, use_tqdm=True, **keys)
+    assert job.items == (completion(**keys), completion(**keys, prompt="Ho"))
+    assert (job.stream, job.use_tqdm) == (True, True)
+    assert not batch(prompts=["Hi"]).stream
