@@ -9,18 +9,20 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from pydantic import SecretStr
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from worker.app import Worker
 from worker.batches.store import Batches
+from worker.dialects import llm_engine
 from worker.engine import Engines
 from worker.errors import EngineBusy, EngineDead, Unauthorized, WorkerError, WrongMethod
 from worker.errors import defects_hidden as as_internal_error
 from worker.record import UNANSWERED, JobRecord
 from worker.routes.route import Route
-from worker.serve import keys, llm_engine
+from worker.serve import keys
 from worker.serve.background import Background
 from worker.serve.bodies import Bodies, decoded
 from worker.serve.transfers import Transfers, route_of
@@ -196,7 +198,7 @@ def response(chunk: Any, request_id: str, scope: Scope) -> Response:
     if body["error"]["retryable"]:
         headers["retry-after"] = str(body["error"].get("retry_after", 1))
     status = body["error"]["code"]
-    if llm_engine.asks(scope):
+    if llm_engine.asks(scope["path"], keys.authorization(Headers(scope=scope))[0]):
         status, body = llm_engine.refusal(body)
     return Response(_as_bytes(_encode(body)), status, headers, JSON)
 

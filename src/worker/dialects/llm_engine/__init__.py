@@ -1,6 +1,9 @@
 """Scale's LLM Engine: the routes that its client calls; its files are OpenAI's."""
 
+from typing import Any
+
 from worker.dialects.llm_engine import batches, completions, fine_tunes, models
+from worker.job import OpenAIJob
 from worker.routes.route import Route
 
 FINE_TUNES = "/v1/llm/fine-tunes"
@@ -30,6 +33,27 @@ ROUTES = (
 )
 
 
-def is_its(path: str) -> bool:
-    """Return whether a path, without /v1, is one that LLM Engine's client alone calls."""
-    return path.startswith(("/llm/", BATCHES))
+# The statuses of errors that its client has a class for; those of 500 and more have one together.
+CLIENT_ERRORS = (400, 401, 404, 429)
+
+
+def asks(path: str, scheme: str) -> bool:
+    """Return whether a request over HTTP is LLM Engine's client's.
+
+    Args:
+        path: one of its own routes, or of the files that it shares with OpenAI's.
+        scheme: of the authorization: it alone sends Basic.
+    """
+    return scheme == "basic" or OpenAIJob(route=path).path.startswith(("/llm/", BATCHES))
+
+
+def refusal(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Return an error as its client reads it: the status, and a body with ``detail``.
+
+    Args:
+        body: the error in OpenAI's shape, which stays in it.
+    """
+    error = body["error"]
+    known = error["code"] in CLIENT_ERRORS or error["code"] >= 500
+    status = error["code"] if known else 400
+    return status, {"detail": error["message"], **body, "error": {**error, "code": status}}
