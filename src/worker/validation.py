@@ -61,7 +61,8 @@ class Strict(BaseModel):
         try:
             return cls.model_validate(without_nulls(values))
         except ValidationError as error:
-            raise invalid_fields(error, cls.model_fields) from None
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            raise invalid_fields(error, known) from None
 
 
 def invalid_fields(

@@ -1,7 +1,12 @@
-"""The input of LLM Engine's batches: in the request, or a JSON file that is read item by item."""
+"""The input of LLM Engine's batches, as the lines of the input file that any batch has.
+
+It stands in the request, or in a JSON file that is read item by item. The ``custom_id`` of a line
+is its place in the input, from 0.
+"""
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -9,24 +14,27 @@ import ijson
 from ijson.common import ObjectBuilder
 
 from worker.batches.lines import BOM, Limits
-from worker.dialects.llm_engine import batch_lines as lines
 from worker.dialects.llm_engine.batch_output import check_no_address
-from worker.dialects.llm_engine.batch_requests import BatchRequest, Content
+from worker.dialects.llm_engine.batch_requests import BatchRequest, Content, plain
+from worker.dialects.llm_engine.completions import RENAMED
 from worker.errors import InvalidInput
 from worker.files import PREFIX, Files
 from worker.limits.budget import MOST_TOKEN_IDS
-from worker.validation import of_field, unknown_key
+from worker.validation import of_field, without_nulls
 from worker.volume import failures, ids
 
 INPUT = "input_data_path"
 PROMPTS = "prompts"
+COMPLETIONS = "/v1/completions"
+# The key that only requests of a kind have -> their route.
+ROUTES = {"messages": "/v1/chat/completions", "prompt": COMPLETIONS, "input": "/v1/responses"}
+# What a caller's request does not decide: every line names the batch's model, none is streamed.
+OVERWRITTEN = ("model", "stream", "stream_options")
+
 # Objects and lists inside one another.
 MOST_LEVELS = 200
 # What begins a value in ijson's words, but for numbers.
 _VALUES = frozenset({"string", "null", "boolean", "start_map", "start_array"})
-
-_V1 = f"an object with {PROMPTS}, max_new_tokens and temperature"
-_V2 = "a list of requests' bodies"
 
 
 def input_place(path: str, files: Files) -> Path:
@@ -61,88 +69,123 @@ def v1(
     """
     given = asked.content if place is None else _beside_prompts(place, limits)
     if not isinstance(given, dict):
-        raise InvalidInput(f"content: {_V1}", param="content")
-    found = given.get(PROMPTS)
+        raise _refusal("content", f"an object with {PROMPTS}, max_new_tokens and temperature")
+    found, holder = given.get(PROMPTS), f"content.{PROMPTS}"
     if not isinstance(found, list) or not found:
-        message = f"content.{PROMPTS}: a list of at least one text"
-        raise InvalidInput(message, param=f"content.{PROMPTS}")
+        raise _refusal(holder, "a list of at least one text")
     content = Content.read({key: value for key, value in given.items() if key != PROMPTS})
+    shared: dict[str, Any] = {RENAMED.get(name, name): value for name, value in content}
+    log_probs = 1 if shared.pop("return_token_log_probs") else None
+    shared |= {"model": asked.config.model, "logprobs": log_probs, "priority": priority}
+    shared = without_nulls(shared)
+
+    def body(index: int, prompt: Any) -> dict[str, Any]:
+        _check_prompt(index, prompt)
+        return {**shared, "prompt": prompt}
+
     prompts = found if place is None else _items(place, f"{PROMPTS}.item", limits)
-    made = lines.of_prompts(prompts, content, asked.config.model, priority)
-    return lines.COMPLETIONS, _bounded(made, limits, f"content.{PROMPTS}")
+    return COMPLETIONS, _lines(COMPLETIONS, prompts, body, holder, limits)
 
 
 def v2(
     asked: BatchRequest, place: Path | None, limits: Limits, priority: int | None = None
 ) -> tuple[str, Iterator[bytes]]:
-    """Return the route of a v2 batch, and its lines; who iterates gets the mistakes in them.
-
-    Its arguments are those of ``v1``.
-
-    Raises:
-        InvalidInput: there is no first body, or it is wrong.
-        VolumeError: the volume fails.
-    """
+    """Return the route of a v2 batch, which its first body has, and its lines: see ``v1``."""
     if place is None and not isinstance(asked.content, list):
-        message = f"{_V2}; prompts with common parameters go to /v1/llm/batch-completions"
-        raise InvalidInput(f"content: {message}", param="content")
-    first = next(iter(asked.content if place is None else _items(place, "item", limits)), None)
-    url = lines.route_of(first)
-    bodies = asked.content if place is None else _items(place, "item", limits)
-    made = lines.of_bodies(bodies, url, asked.config.model, priority)
-    return url, _bounded(made, limits, "content")
+        message = "prompts with common parameters go to /v1/llm/batch-completions"
+        raise _refusal("content", f"a list of requests' bodies; {message}")
+
+    def items() -> Iterator[Any]:
+        return iter(asked.content) if place is None else _items(place, "item", limits)
+
+    url = _route(0, next(items(), None))
+
+    def body(index: int, item: Any) -> dict[str, Any]:
+        if (found := _route(index, item)) != url:
+            message = f"it is for {found}, but the first is for {url}: a batch has one route"
+            raise _refusal(f"content.{index}", message)
+        made = {key: value for key, value in plain(item).items() if key not in OVERWRITTEN}
+        # LLM Engine's client writes 0 where nobody asked for one.
+        if priority is not None and not made.get("priority"):
+            made["priority"] = priority
+        return {**made, "model": asked.config.model}
+
+    return url, _lines(url, items(), body, "content", limits)
 
 
-def _bounded(made: Iterator[bytes], limits: Limits, place: str) -> Iterator[bytes]:
-    """Yield lines that the batch would not refuse, either."""
-    for index, line in enumerate(made):
-        _check_count(index, limits, place)
+def _route(index: int, item: Any) -> str:
+    keys = without_nulls(item) if isinstance(item, dict) else {}
+    found = [route for key, route in ROUTES.items() if key in keys]
+    if len(found) != 1:
+        kinds = "messages (a chat), prompt (a completion) or input (a response)"
+        raise _refusal(f"content.{index}", f"an object with one of {kinds}")
+    return found[0]
+
+
+def _check_prompt(index: int, prompt: Any) -> None:
+    if not isinstance(prompt, str):
+        raise _refusal(f"content.{PROMPTS}.{index}", "a prompt is a text")
+
+
+def _check_count(index: int, limits: Limits, holder: str) -> None:
+    """Check that a batch may have a request of this index, from 0."""
+    if index >= limits.lines:
+        raise _refusal(holder, f"more than {limits.lines:,} requests (BATCH_MAX_REQUESTS)")
+
+
+def _lines(
+    url: str,
+    items: Iterable[Any],
+    body: Callable[[int, Any], dict[str, Any]],
+    holder: str,
+    limits: Limits,
+) -> Iterator[bytes]:
+    """Yield the lines of items, none of which the batch would refuse.
+
+    Args:
+        url: of all.
+        items: of the input.
+        body: makes the body of an item, by its index.
+        holder: where the items stand.
+        limits: of the batch.
+    """
+    for index, item in enumerate(items):
+        place = f"{holder}.{index}"
+        _check_count(index, limits, holder)
+        try:
+            made = body(index, item)
+            made = {"custom_id": str(index), "method": "POST", "url": url, "body": made}
+            line = json.dumps(made, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        except RecursionError:
+            raise _refusal(place, "it is nested too deeply") from None
+        except UnicodeEncodeError:
+            raise _refusal(place, "a text in it has half of a surrogate pair") from None
+        except ValueError:
+            raise _refusal(place, "a number in it is none that JSON has") from None
         if len(line) > limits.bytes_of_a_line:
-            message = f"more than {limits.bytes_of_a_line:,} bytes (MAX_INPUT_MB)"
-            raise InvalidInput(f"{place}.{index}: {message}", param=f"{place}.{index}")
+            raise _refusal(place, f"more than {limits.bytes_of_a_line:,} bytes (MAX_INPUT_MB)")
         yield line
 
 
-def _check_count(index: int, limits: Limits, place: str) -> None:
-    """Check that a batch may have a request of this index, from 0."""
-    if index >= limits.lines:
-        message = f"more than {limits.lines:,} requests (BATCH_MAX_REQUESTS)"
-        raise InvalidInput(f"{place}: {message}", param=place)
+def _refusal(place: str, message: str) -> InvalidInput:
+    return InvalidInput(f"{place}: {message}", param=place)
 
 
-def _beside_prompts(place: Path, limits: Limits) -> dict[str, Any]:
-    """Return the object in a file, with one prompt in place of all."""
-    builder, keys, prompts = ObjectBuilder(), set[str](), 0
+def _beside_prompts(place: Path, limits: Limits) -> Any:
+    """Return the object in a file, with the first prompt in place of all."""
+    builder, prompts = ObjectBuilder(), 0
     with _opened(place, limits) as opened:
         for prefix, event, value in ijson.parse(_events(opened)):
-            if prefix == f"{PROMPTS}.item":
-                lines.check_prompt(prompts, value)
+            is_prompt = prefix == f"{PROMPTS}.item"
+            if is_prompt:
+                _check_prompt(prompts, value)
                 _check_count(prompts, limits, f"content.{PROMPTS}")
                 prompts += 1
                 # The rest is kept here, and counts as one value.
                 opened.go_on()
-                continue
-            if prefix == "" and event == "map_key":
-                _check_key(value, keys)
-            builder.event(event, value)
-    found = builder.value
-    if isinstance(found, dict) and isinstance(listed := found.get(PROMPTS), list) and prompts:
-        listed.append("")
-    return found if isinstance(found, dict) else {}
-
-
-def _check_key(key: str, keys: set[str]) -> None:
-    """Note a key of the object, which nobody knows or which stands twice.
-
-    Raises:
-        InvalidInput: one of the two.
-    """
-    known = {PROMPTS, *Content.model_fields}
-    if key in keys:
-        raise InvalidInput(f"{key!r} stands twice in the object")
-    if key not in known:
-        raise InvalidInput(unknown_key(key, known))
-    keys.add(key)
+            if not is_prompt or prompts == 1:
+                builder.event(event, value)
+    return builder.value
 
 
 def _items(place: Path, prefix: str, limits: Limits) -> Iterator[Any]:
@@ -194,10 +237,8 @@ class _Bounded:
         Raises:
             InvalidInput: there are too many.
         """
-        if event == "number":
-            self._numbers += 1
-        elif event in _VALUES:
-            self._values += 1
+        self._numbers += event == "number"
+        self._values += event in _VALUES
         if self._numbers > MOST_TOKEN_IDS:
             raise InvalidInput(f"a value in it holds more than {MOST_TOKEN_IDS:,} numbers")
         if self._values > self._limits.values_of_a_line:
@@ -217,15 +258,15 @@ def _opened(place: Path, limits: Limits) -> Iterator[_Bounded]:
         VolumeError: the volume fails.
     """
     if not place.is_file():
-        raise InvalidInput(f"{INPUT}: there is no such file", param=INPUT)
+        raise _refusal(INPUT, "there is no such file")
     try:
         with failures(), place.open("rb") as opened:
             if opened.peek(len(BOM)).startswith(BOM):
                 opened.seek(len(BOM))
             yield _Bounded(opened, limits)
     except InvalidInput as error:
-        raise InvalidInput(f"{INPUT}: {error.message}", param=INPUT) from None
+        raise _refusal(INPUT, error.message) from None
     except (ijson.JSONError, ValueError) as broken:
         # Its message quotes the file.
         reason = "it ends too early" if isinstance(broken, ijson.IncompleteJSONError) else "broken"
-        raise InvalidInput(f"{INPUT}: it is no JSON: {reason}", param=INPUT) from None
+        raise _refusal(INPUT, f"it is no JSON: {reason}") from None

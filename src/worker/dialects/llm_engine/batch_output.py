@@ -35,40 +35,7 @@ class _Line(Struct):
     response: _Response | None = None
 
 
-class _LogProbs(Struct):
-    tokens: list[str]
-    token_logprobs: list[float | None]
-
-
-class _Choice(Struct):
-    text: str
-    logprobs: _LogProbs | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int
-    completion_tokens: int
-
-
-class _Completion(Struct):
-    choices: list[_Choice]
-    usage: _Usage
-
-
-class _Token(Struct):
-    token: str
-    log_prob: float | None
-
-
-class _Output(Struct, omit_defaults=True):
-    text: str
-    num_prompt_tokens: int
-    num_completion_tokens: int
-    tokens: list[_Token] | None = None
-
-
 _line = msgspec.json.Decoder(_Line)
-_completion = msgspec.json.Decoder(_Completion)
 
 
 def v1(line: bytes | None) -> bytes:
@@ -76,20 +43,22 @@ def v1(line: bytes | None) -> bytes:
     response = _line.decode(line).response if line else None
     if response is None or response.status_code >= 400:
         return NULL
+    completion = msgspec.json.decode(response.body)
     try:
-        completion = _completion.decode(response.body)
-    except msgspec.ValidationError:
+        choice, usage = completion["choices"][0], completion["usage"]
+        item = {
+            "text": choice["text"],
+            "num_prompt_tokens": usage["prompt_tokens"],
+            "num_completion_tokens": usage["completion_tokens"],
+        }
+        if probs := choice.get("logprobs"):
+            pairs = zip(probs["tokens"], probs["token_logprobs"], strict=True)
+            item["tokens"] = [{"token": token, "log_prob": log_prob} for token, log_prob in pairs]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         # A batch with a strange answer has to end, too; in its output file the answer is whole.
         log.exception("an answer is no completion")
         return NULL
-    choice = completion.choices[0]
-    tokens = None
-    if probs := choice.logprobs:
-        tokens = list(map(_Token, probs.tokens, probs.token_logprobs))
-    usage = completion.usage
-    return msgspec.json.encode(
-        _Output(choice.text, usage.prompt_tokens, usage.completion_tokens, tokens)
-    )
+    return msgspec.json.encode(item)
 
 
 def v2(line: bytes | None) -> bytes:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from worker.dialects.llm_engine.completions import Parameters
 from worker.errors import InvalidInput
@@ -26,10 +26,14 @@ RESOURCES = ("cpus", "gpus", "memory", "gpu_type", "storage", "nodes_per_worker"
 UNASKED = {"num_shards": 1}
 
 _CONFIG = "model_config"
-_NO_TOOLS = (
-    "this worker runs no tools, and no code that a model has written; the requests of a v2 batch "
-    "may have tools of their own, whose calls are part of the output"
-)
+
+# The client writes null wherever its models have an optional key. vLLM's server takes null for most
+# keys of a body, but not for those in these parts, whose keys are OpenAI's, however deep.
+PARTS = ("messages", "input", "tools", "tool_choice", "response_format")
+# Keys in them under which a caller's own objects stand: null may be a value there.
+OWN = ("parameters", "schema", "arguments")
+# What the client calls a key, since its models can't have one of that name.
+_WRITTEN = {"schema_": "schema"}
 
 Text = Annotated[str, Field(min_length=1)]
 # As long as Linux takes it.
@@ -44,6 +48,11 @@ class Config(BaseModel):
 
     model: Text
     labels: Metadata = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        return without_nulls(values) if isinstance(values, dict) else values
 
 
 class Priority(Strict):
@@ -92,31 +101,22 @@ class BatchRequest(Strict):
     storage: Any = None
     nodes_per_worker: Any = None
 
-    @classmethod
-    def read(cls, body: dict[str, Any]) -> Self:
-        """Validate the body of a request.
-
-        Raises:
-            InvalidInput: naming what is wrong in it.
-        """
-        values = without_nulls(body)
-        if isinstance(config := values.get(_CONFIG), dict):
-            values[_CONFIG] = without_nulls(config)
-        try:
-            request = cls.model_validate(values)
-        except ValidationError as error:
-            known = {_CONFIG, *cls.model_fields} - {"config"}
-            raise invalid_fields(error, known) from None
-        if request.tool_config is not None:
+    @model_validator(mode="after")
+    def _can_be_done(self) -> Self:
+        if self.tool_config is not None:
             # LLM Engine's one tool runs code of the model's on the server.
-            raise InvalidInput(f"tool_config: {_NO_TOOLS}", param="tool_config")
-        if (request.content is None) == (request.input_data_path is None):
+            message = (
+                "this worker runs no tools, and no code that a model has written; the requests of "
+                "a v2 batch may have tools of their own, whose calls are part of the output"
+            )
+            raise InvalidInput(f"tool_config: {message}", param="tool_config")
+        if (self.content is None) == (self.input_data_path is None):
             message = "either the content itself, or input_data_path"
             raise InvalidInput(f"content: {message}", param="content")
-        if len(request._all_labels) > MOST_PAIRS:
+        if len(self._all_labels) > MOST_PAIRS:
             message = f"with those of {_CONFIG} at most {MOST_PAIRS} pairs"
             raise InvalidInput(f"labels: {message}", param="labels")
-        return request
+        return self
 
     @property
     def _all_labels(self) -> dict[str, str]:
@@ -147,3 +147,21 @@ class BatchRequest(Strict):
         """The priority as a scheduler reads it; None: it is a word, or not given."""
         text = (self.priority or "").strip()
         return int(text) if text.removeprefix("-").isdecimal() and len(text) < 10 else None
+
+
+def plain(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a v2 batch's request without nulls that mean that nothing was given."""
+    return {
+        key: _plain(value) if key in PARTS else value
+        for key, value in body.items()
+        if value is not None
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    named = {_WRITTEN.get(key, key): item for key, item in value.items() if item is not None}
+    return {key: item if key in OWN else _plain(item) for key, item in named.items()}

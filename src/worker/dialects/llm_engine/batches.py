@@ -168,7 +168,7 @@ async def _created(asked: Asked, version: Version) -> tuple[Batch, dict[str, Any
     Raises:
         InvalidInput: naming the field.
     """
-    request = BatchRequest.read(asked.body)
+    request = BatchRequest.of_body(asked.body)
     served = [card["id"] for card in await usable(asked)]
     if (name := request.config.model) not in served:
         message = f"there is no model {name!r}; this worker serves {', '.join(served)}"

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from worker.dialects.llm_engine.batch_lines import of_bodies, of_prompts, plain, route_of
-from worker.dialects.llm_engine.batch_requests import BatchRequest, Content
+from worker.batches.lines import Limits
+from worker.dialects.llm_engine import batch_inputs
+from worker.dialects.llm_engine.batch_requests import BatchRequest, Content, plain
 from worker.errors import InvalidInput
 
 # As LLM Engine's client sends it: nulls wherever nothing was given.
@@ -26,7 +27,7 @@ SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
 
 
 def read(**keys: Any) -> BatchRequest:
-    return BatchRequest.read({**SENT, **keys})
+    return BatchRequest.of_body({**SENT, **keys})
 
 
 def refusal(**keys: Any) -> InvalidInput:
@@ -40,7 +41,7 @@ def test_what_the_client_sends_unasked_is_accepted_and_is_nothing() -> None:
     assert (asked.config.model, asked.without_effect) == ("demo", [])
     assert asked.metadata == {"team": "a"}
     values = {"model_config": {"model": "m"}, "output_data_path": "o", "input_data_path": "i"}
-    asked = BatchRequest.read(values)
+    asked = BatchRequest.of_body(values)
     assert (asked.max_runtime_sec, asked.data_parallelism, asked.priority) == (86_400, 1, None)
 
 
@@ -121,13 +122,21 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 CHATS = "/v1/chat/completions"
 
 
+LIMITS = Limits(lines=10, bytes_of_a_line=10_000)
+
+
 def prompts(*texts: str, priority: int | None = None, **shared: Any) -> list[dict[str, Any]]:
-    content = Content.read({**SHARED, **shared})
-    return [json.loads(line) for line in of_prompts(texts, content, "demo", priority)]
+    asked = read(content={"prompts": [*texts], **SHARED, **shared})
+    return [json.loads(line) for line in batch_inputs.v1(asked, None, LIMITS, priority)[1]]
 
 
-def bodies(*items: Any, **keys: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in of_bodies(items, CHATS, "demo", **keys)]
+def bodies(*items: Any, priority: int | None = None) -> list[dict[str, Any]]:
+    asked = read(content=[*items])
+    return [json.loads(line) for line in batch_inputs.v2(asked, None, LIMITS, priority)[1]]
+
+
+def route_of(item: Any) -> str:
+    return batch_inputs.v2(read(content=[item]), None, LIMITS)[0]
 
 
 def test_prompts_are_completions_with_the_shared_parameters() -> None:
