@@ -15,7 +15,7 @@ from ijson.common import ObjectBuilder
 
 from worker.batches.lines import BOM, Limits
 from worker.dialects.llm_engine.batch_output import check_no_address
-from worker.dialects.llm_engine.batch_requests import BatchRequest, Content, plain
+from worker.dialects.llm_engine.batch_requests import BatchCompletions, Content, plain
 from worker.dialects.llm_engine.completions import RENAMED
 from worker.errors import InvalidInput
 from worker.files import PREFIX, Files
@@ -53,7 +53,7 @@ def input_place(path: str, files: Files) -> Path:
 
 
 def v1(
-    asked: BatchRequest, place: Path | None, limits: Limits, priority: int | None = None
+    asked: BatchCompletions, place: Path | None, limits: Limits, priority: int | None = None
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v1 batch, and its lines; who iterates gets the mistakes in them.
 
@@ -88,7 +88,7 @@ def v1(
 
 
 def v2(
-    asked: BatchRequest, place: Path | None, limits: Limits, priority: int | None = None
+    asked: BatchCompletions, place: Path | None, limits: Limits, priority: int | None = None
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v2 batch, which its first body has, and its lines: see ``v1``."""
     if place is None and not isinstance(asked.content, list):

@@ -29,13 +29,13 @@ class _Response(Struct):
     body: Raw
 
 
-class _Line(Struct):
+class _Result(Struct):
     """A line of a batch's output or error file: ``error`` is for what was not asked at all."""
 
     response: _Response | None = None
 
 
-_line = msgspec.json.Decoder(_Line)
+_line = msgspec.json.Decoder(_Result)
 
 
 def v1(line: bytes | None) -> bytes:

@@ -82,7 +82,7 @@ class Content(Parameters):
             raise invalid_fields(error, known, holder="content") from None
 
 
-class BatchRequest(Strict):
+class BatchCompletions(Strict):
     """What both versions ask: where the input is, where the output goes, and for how long."""
 
     config: Annotated[Config, Field(alias=_CONFIG)]

@@ -20,7 +20,7 @@ from worker.batches.state import Batch, Status
 from worker.batches.store import PREFIX
 from worker.dialects.llm_engine import batch_inputs
 from worker.dialects.llm_engine.batch_output import OUTPUTS, ArrayOutput
-from worker.dialects.llm_engine.batch_requests import BatchRequest, Priority
+from worker.dialects.llm_engine.batch_requests import BatchCompletions, Priority
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import PREFIX as FILE
 from worker.routes.long_work import cancel_batch, check_endpoint
@@ -168,7 +168,7 @@ async def _created(asked: Asked, version: Version) -> tuple[Batch, dict[str, Any
     Raises:
         InvalidInput: naming the field.
     """
-    request = BatchRequest.of_body(asked.body)
+    request = BatchCompletions.of_body(asked.body)
     served = [card["id"] for card in await usable(asked)]
     if (name := request.config.model) not in served:
         message = f"there is no model {name!r}; this worker serves {', '.join(served)}"
@@ -180,7 +180,7 @@ async def _created(asked: Asked, version: Version) -> tuple[Batch, dict[str, Any
     return batch, await asked.resources.begin(batch.work, request.data_parallelism)
 
 
-def _create(asked: Asked, request: BatchRequest, version: Version) -> Batch:
+def _create(asked: Asked, request: BatchCompletions, version: Version) -> Batch:
     """Create a batch, or return the one that has its id: the request came twice.
 
     Raises:
@@ -210,7 +210,9 @@ def _create(asked: Asked, request: BatchRequest, version: Version) -> Batch:
         return batches.create(_kept(request, version, batch_id, file_id, url))
 
 
-def _kept(request: BatchRequest, version: Version, batch_id: str, file_id: str, url: str) -> Kept:
+def _kept(
+    request: BatchCompletions, version: Version, batch_id: str, file_id: str, url: str
+) -> Kept:
     return Kept(
         id=batch_id,
         input_file_id=file_id,

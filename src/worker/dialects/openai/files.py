@@ -5,24 +5,23 @@ Over HTTP, ``worker.serve`` takes uploads in forms and answers contents as bytes
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from worker.chunking import ROOM_BYTES
 from worker.dialects.openai import objects
-from worker.dialects.openai.listing import Listing, list_object
+from worker.dialects.openai.listing import PageQuery, Query, list_object
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import PREFIX, Files, StoredFile
 from worker.files.stored import PURPOSE, Purpose
 from worker.job.batch import ExpiresAfter
 from worker.routes.answer import json_size
-from worker.routes.resources import Resources
 from worker.routes.route import Asked
-from worker.validation import Strict, Text, invalid_fields, of_field
+from worker.validation import Strict, Text, of_field
 from worker.volume import failures, ids
 
 # Bytes of a content that a job answers, and of a range of one, which is base64: the platform
@@ -38,33 +37,11 @@ FILES = "/v1/files"
 CONTENT = "/v1/files/{id}/content"
 
 
-class Range(BaseModel):
-    """The part of a content that a job asks for, in bytes."""
-
-    # Not strict: all values of a query string are texts.
-    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+class ByteRange(Query):
+    """The part of a content that a job asks for, in bytes; without a field all of it."""
 
     offset: Annotated[int, Field(ge=0)] = 0
     limit: Annotated[int, Field(ge=1, le=LARGEST_RANGE)] = LARGEST_RANGE
-
-    @classmethod
-    def read(cls, query: Mapping[str, str]) -> Self | None:
-        """Validate a query string; None: all of the content is asked for.
-
-        Raises:
-            InvalidInput: naming what is wrong.
-        """
-        if not cls.model_fields.keys() & query.keys():
-            return None
-        try:
-            return cls.model_validate(query)
-        except ValidationError as error:
-            raise invalid_fields(error) from None
-
-    def of(self, place: Path) -> bytes:
-        with place.open("rb") as opened:
-            opened.seek(self.offset)
-            return opened.read(self.limit)
 
 
 class Upload(Strict):
@@ -103,11 +80,13 @@ async def create(asked: Asked) -> dict[str, Any]:
 
 async def listed(asked: Asked) -> dict[str, Any]:
     """List files, a page at a time."""
-    listing = Listing.read(asked.job.query)
+    listing = PageQuery.read(asked.job.query)
     files = asked.resources.batches.files
     page = await asyncio.to_thread(partial(files.list, **listing.model_dump()))
     found = list_object(page, objects.file)
-    return found | {"files": [_for_llm_engine(file) for file in found["data"]]}
+    names = ("id", "filename", "size")
+    llm_engines = [{name: file[name] for name in names} for file in found["data"]]
+    return found | {"files": llm_engines}
 
 
 async def described(asked: Asked) -> dict[str, Any]:
@@ -127,8 +106,13 @@ async def delete(asked: Asked) -> dict[str, Any]:
         NoSuchObject: there is none.
         Conflict: a batch or a fine-tune uses it.
     """
-    id = asked.parameters["id"]
-    await asyncio.to_thread(_delete, asked.resources, id)
+    id, batches = asked.parameters["id"], asked.resources.batches
+
+    def deleted() -> None:
+        in_use = batches.inputs_in_use() | asked.resources.fine_tunes.inputs_in_use()
+        batches.files.delete(id, in_use=in_use)
+
+    await asyncio.to_thread(deleted)
     return {"id": id, "object": "file", "deleted": True}
 
 
@@ -174,19 +158,15 @@ def _bytes(upload: Upload) -> bytes:
     return (upload.content or "").encode()
 
 
-def _delete(resources: Resources, id: str) -> None:
-    batches, fine_tunes = resources.batches, resources.fine_tunes
-    in_use = batches.inputs_in_use() | fine_tunes.inputs_in_use()
-    batches.files.delete(id, in_use=in_use)
-
-
 def _contents(asked: Asked) -> list[Any]:
     files = asked.resources.batches.files
     file = files.get(asked.parameters["id"])
     place = files.content(file)
-    if part := Range.read(asked.job.query):
-        with failures():
-            return _base64(part.of(place))
+    part = ByteRange.read(asked.job.query)
+    if part.model_fields_set:
+        with failures(), place.open("rb") as opened:
+            opened.seek(part.offset)
+            return _base64(opened.read(part.limit))
     if file.bytes > LARGEST:
         key = file.path or f"worker/files/{file.id}/content"
         raise AnswerTooLarge(
@@ -195,20 +175,13 @@ def _contents(asked: Asked) -> list[Any]:
             f"where its key is {key}."
         )
     found = place.read_bytes()
+    text: str | None = None
+    with contextlib.suppress(UnicodeDecodeError):
+        text = found.decode()
     if asked.job.query.get("format") == LLM_ENGINE:
-        return [{"id": file.id, "content": _text(found)}]
-    try:
-        return [*_parts(found.decode())]
-    except UnicodeDecodeError:
-        return _base64(found)
-
-
-def _text(found: bytes) -> str:
-    """Return a content as LLM Engine's form has it: bytes that are no text as base64."""
-    try:
-        return found.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(found).decode()
+        content = base64.b64encode(found).decode() if text is None else text
+        return [{"id": file.id, "content": content}]
+    return _base64(found) if text is None else [*_parts(text)]
 
 
 def _base64(found: bytes) -> list[Any]:
@@ -228,7 +201,3 @@ def _parts(text: str) -> Iterator[str]:
     middle = len(text) // 2
     yield from _parts(text[:middle])
     yield from _parts(text[middle:])
-
-
-def _for_llm_engine(file: dict[str, Any]) -> dict[str, Any]:
-    return {name: file[name] for name in ("id", "filename", "size")}

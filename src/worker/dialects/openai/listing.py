@@ -1,4 +1,4 @@
-"""Lists: which page of one callers ask for in the query string, and its object."""
+"""What callers ask in the query string, such as a page of a list, and the objects of pages."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -11,16 +11,11 @@ from worker.volume.pages import LARGEST, Listed, Page, fitting, page
 T = TypeVar("T", bound=Listed)
 
 
-class Listing(BaseModel):
-    """A page of a list, in OpenAI's words; what else stands in the query has no effect."""
+class Query(BaseModel):
+    """A query string; what else stands in it has no effect."""
 
     # Not strict: all values of a query string are texts.
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
-
-    after: str | None = None
-    limit: Annotated[int, Field(ge=1, le=LARGEST)] = LARGEST
-    order: Literal["asc", "desc"] = "desc"
-    purpose: str | None = None
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> Self:
@@ -35,7 +30,16 @@ class Listing(BaseModel):
             raise invalid_fields(error) from None
 
 
-class NewestFirst(Listing):
+class PageQuery(Query):
+    """A page of a list, in OpenAI's words."""
+
+    after: str | None = None
+    limit: Annotated[int, Field(ge=1, le=LARGEST)] = LARGEST
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str | None = None
+
+
+class NewestFirst(PageQuery):
     """A page of a list that has one order."""
 
     limit: Annotated[int, Field(ge=1, le=100)] = 20

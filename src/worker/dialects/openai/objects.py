@@ -23,7 +23,7 @@ _METRICS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class DatedCheckpoint:
     """The adapter of an epoch, in a list.
 
     Args:
@@ -118,7 +118,7 @@ def event(told: Told) -> dict[str, Any]:
     }
 
 
-def checkpoint(found: Checkpoint) -> dict[str, Any]:
+def checkpoint(found: DatedCheckpoint) -> dict[str, Any]:
     """Return a checkpoint of a fine-tuning job."""
     return {
         "id": found.id,
@@ -168,7 +168,7 @@ def fine_tuning_job(fine_tune: FineTune) -> dict[str, Any]:
     }
 
 
-def checkpoints(fine_tune: FineTune) -> list[Checkpoint]:
+def checkpoints(fine_tune: FineTune) -> list[DatedCheckpoint]:
     """Return the adapters of the epochs that can be called. Reads files: for threads.
 
     Raises:
@@ -182,7 +182,7 @@ def checkpoints(fine_tune: FineTune) -> list[Checkpoint]:
     metrics = by_step(told)
     times = {one.step: one.created_at for one in told}
     return [
-        Checkpoint(
+        DatedCheckpoint(
             fine_tune_id=fine_tune.id,
             created_at=times.get(one.step, result.at),
             step=one.step,

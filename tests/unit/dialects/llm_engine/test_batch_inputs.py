@@ -8,7 +8,7 @@ import pytest
 
 from worker.batches.lines import Limits
 from worker.dialects.llm_engine import batch_inputs as inputs
-from worker.dialects.llm_engine.batch_requests import BatchRequest
+from worker.dialects.llm_engine.batch_requests import BatchCompletions
 from worker.errors import InvalidInput
 
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
@@ -18,9 +18,9 @@ LIMITS = Limits(lines=4, bytes_of_a_line=400)
 FEW_VALUES = Limits(lines=4, bytes_of_a_line=10**9, values_of_a_line=1_000)
 
 
-def asked(content: Any) -> BatchRequest:
+def asked(content: Any) -> BatchCompletions:
     source = {"input_data_path": "in.json"} if content is None else {"content": content}
-    return BatchRequest.of_body(
+    return BatchCompletions.of_body(
         {"model_config": {"model": "demo"}, "output_data_path": "o", **source}
     )
 

@@ -7,7 +7,7 @@ import pytest
 
 from worker.batches.lines import Limits
 from worker.dialects.llm_engine import batch_inputs
-from worker.dialects.llm_engine.batch_requests import BatchRequest, Content, plain
+from worker.dialects.llm_engine.batch_requests import BatchCompletions, Content, plain
 from worker.errors import InvalidInput
 
 # As LLM Engine's client sends it: nulls wherever nothing was given.
@@ -26,8 +26,8 @@ SENT: dict[str, Any] = {
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}
 
 
-def read(**keys: Any) -> BatchRequest:
-    return BatchRequest.of_body({**SENT, **keys})
+def read(**keys: Any) -> BatchCompletions:
+    return BatchCompletions.of_body({**SENT, **keys})
 
 
 def refusal(**keys: Any) -> InvalidInput:
@@ -41,7 +41,7 @@ def test_what_the_client_sends_unasked_is_accepted_and_is_nothing() -> None:
     assert (asked.config.model, asked.without_effect) == ("demo", [])
     assert asked.metadata == {"team": "a"}
     values = {"model_config": {"model": "m"}, "output_data_path": "o", "input_data_path": "i"}
-    asked = BatchRequest.of_body(values)
+    asked = BatchCompletions.of_body(values)
     assert (asked.max_runtime_sec, asked.data_parallelism, asked.priority) == (86_400, 1, None)
 
 
