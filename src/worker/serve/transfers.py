@@ -81,7 +81,7 @@ class Transfers:
         try:
             upload, opened = _upload(form)
             source = iter(lambda: opened.file.read(STEP), b"")
-            stored = await asyncio.to_thread(upload.received, self._files, source)
+            stored = await asyncio.to_thread(upload.receive, self._files, source)
         finally:
             await form.close()
         return objects.file(stored)

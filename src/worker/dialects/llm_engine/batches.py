@@ -55,35 +55,35 @@ STATUSES: dict[Status, str] = {
 
 async def create_v1(asked: Asked) -> dict[str, Any]:
     """Create a batch of prompts with common parameters (LLM Engine's v1)."""
-    batch, to_send = await _created(asked, "llm_engine_v1")
+    batch, to_send = await _start(asked, "llm_engine_v1")
     return {"job_id": batch.id, **to_send}
 
 
 async def create_v2(asked: Asked) -> dict[str, Any]:
     """Create a batch of requests' bodies (LLM Engine's v2)."""
-    batch, to_send = await _created(asked, "llm_engine_v2")
+    batch, to_send = await _start(asked, "llm_engine_v2")
     return {**await asyncio.to_thread(job, batch), **to_send}
 
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a batch of LLM Engine's, of either version."""
 
-    def settled() -> dict[str, Any]:
-        batch = _found(asked)
+    def settle_and_describe() -> dict[str, Any]:
+        batch = _find(asked)
         settle(asked.resources.batches, batch)
         return job(batch)
 
-    return {"job": await asyncio.to_thread(settled)}
+    return {"job": await asyncio.to_thread(settle_and_describe)}
 
 
-async def listed(asked: Asked) -> dict[str, Any]:
+async def list_jobs(asked: Asked) -> dict[str, Any]:
     """List the newest batches of LLM Engine's."""
 
-    def jobs() -> list[dict[str, Any]]:
+    def newest() -> list[dict[str, Any]]:
         ours = filter(_is_ours, asked.resources.batches.all())
         return fitting(map(job, page(ours, limit=MOST_LISTED).data))
 
-    return {"jobs": await asyncio.to_thread(jobs)}
+    return {"jobs": await asyncio.to_thread(newest)}
 
 
 async def update(asked: Asked) -> dict[str, Any]:
@@ -94,18 +94,18 @@ async def update(asked: Asked) -> dict[str, Any]:
     """
     priority = Priority.of_body({"priority": asked.body.get("priority")})
 
-    def updated() -> dict[str, Any]:
-        batch = _found(asked)
+    def write_priority() -> dict[str, Any]:
+        batch = _find(asked)
         with failures():
             write(batch.directory / PRIORITY, priority.model_dump_json().encode())
         return job(batch)
 
-    return {**await asyncio.to_thread(updated), "success": True}
+    return {**await asyncio.to_thread(write_priority), "success": True}
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
     """Cancel a batch; one that has ended is none any more, without success."""
-    batch = await asyncio.to_thread(_found, asked)
+    batch = await asyncio.to_thread(_find, asked)
     try:
         return {"success": True, **await cancel_batch(batch, asked.resources)}
     except Conflict:
@@ -145,7 +145,7 @@ def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def _found(asked: Asked) -> Batch:
+def _find(asked: Asked) -> Batch:
     """Find the batch that a path names.
 
     Raises:
@@ -162,7 +162,7 @@ def _is_ours(batch: Batch) -> bool:
     return batch.request.output in OUTPUTS
 
 
-async def _created(asked: Asked, version: Version) -> tuple[Batch, dict[str, Any]]:
+async def _start(asked: Asked, version: Version) -> tuple[Batch, dict[str, Any]]:
     """Create a batch and start it; return what callers have to send, too, if they have to.
 
     Raises:
@@ -189,13 +189,32 @@ def _create(asked: Asked, request: BatchCompletions, version: Version) -> Batch:
     """
     batches, batch_id = asked.resources.batches, ids.derived(PREFIX, asked.request_id)
     path, file_id = request.input_data_path, ids.derived(FILE, batch_id)
+
+    def kept(url: str) -> Kept:
+        return Kept(
+            id=batch_id,
+            input_file_id=file_id,
+            endpoint=url,
+            created_at=int(time.time()),
+            completion_window=f"{math.ceil(request.max_runtime_sec / HOUR_S)}h",
+            lasts_s=request.max_runtime_sec,
+            data_parallelism=request.data_parallelism,
+            output=version,
+            extra={
+                "input_data_path": path,
+                "output_data_path": request.output_data_path,
+                "model_config": {"model": request.config.model},
+                "priority": request.priority,
+                "metadata": request.metadata,
+            },
+        )
+
     reserved: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not batches.has(batch_id):
         reserved = ArrayOutput(request.output_data_path, batches.files, batch_id).reserved()
     elif path:
         # What it has now counts no more.
-        url = batches.get(batch_id).request.endpoint
-        return batches.create(_kept(request, version, batch_id, file_id, url))
+        return batches.create(kept(batches.get(batch_id).request.endpoint))
     by_priority = asked.engines.base.model.by_priority
     with reserved:
         place = batch_inputs.input_place(path, batches.files) if path else None
@@ -207,26 +226,4 @@ def _create(asked: Asked, request: BatchCompletions, version: Version) -> Batch:
         except InputTooLarge:
             message = "the requests of this batch have more bytes than a file may (FILES_MAX_MB)"
             raise InputTooLarge(f"content: {message}", param="content") from None
-        return batches.create(_kept(request, version, batch_id, file_id, url))
-
-
-def _kept(
-    request: BatchCompletions, version: Version, batch_id: str, file_id: str, url: str
-) -> Kept:
-    return Kept(
-        id=batch_id,
-        input_file_id=file_id,
-        endpoint=url,
-        created_at=int(time.time()),
-        completion_window=f"{math.ceil(request.max_runtime_sec / HOUR_S)}h",
-        lasts_s=request.max_runtime_sec,
-        data_parallelism=request.data_parallelism,
-        output=version,
-        extra={
-            "input_data_path": request.input_data_path,
-            "output_data_path": request.output_data_path,
-            "model_config": {"model": request.config.model},
-            "priority": request.priority,
-            "metadata": request.metadata,
-        },
-    )
+        return batches.create(kept(url))

@@ -98,14 +98,14 @@ def as_raw(values: dict[str, Any]) -> dict[str, Any]:
     return {**raw, SAMPLING: sampling}
 
 
-def whole(asked: Asked) -> Answer[Delta]:
+def complete(asked: Asked) -> Answer[Delta]:
     """Complete a prompt (LLM Engine's)."""
-    return _generated(asked, stream=False)
+    return _generate(asked, stream=False)
 
 
-def streamed(asked: Asked) -> Answer[Delta]:
+def stream(asked: Asked) -> Answer[Delta]:
     """Complete a prompt by events, each with a token (LLM Engine's)."""
-    made = _generated(asked, stream=True)
+    made = _generate(asked, stream=True)
 
     def render(deltas: list[Delta]) -> Any:
         return _events(asked, [made.render([delta]) for delta in deltas])
@@ -117,7 +117,7 @@ def streamed(asked: Asked) -> Answer[Delta]:
     return replace(made, render=render, render_error=render_error, policy=None)
 
 
-def _generated(asked: Asked, *, stream: bool) -> Answer[Delta]:
+def _generate(asked: Asked, *, stream: bool) -> Answer[Delta]:
     """Return the answer to the raw job that a request stands for.
 
     Raises:

@@ -88,7 +88,7 @@ async def create(asked: Asked) -> dict[str, Any]:
     return {"id": fine_tune.id, "fine_tune_id": fine_tune.id, **to_send}
 
 
-async def listed(asked: Asked) -> dict[str, Any]:
+async def list_jobs(asked: Asked) -> dict[str, Any]:
     """List the newest fine-tunes (LLM Engine's)."""
 
     def newest() -> list[dict[str, Any]]:
@@ -100,19 +100,19 @@ async def listed(asked: Asked) -> dict[str, Any]:
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tune (LLM Engine's)."""
 
-    def settled() -> dict[str, Any]:
-        fine_tune = _found(asked)
+    def settle_and_describe() -> dict[str, Any]:
+        fine_tune = _find(asked)
         fine_tune.settle()
         return job(fine_tune)
 
-    return await asyncio.to_thread(settled)
+    return await asyncio.to_thread(settle_and_describe)
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
     """Cancel a fine-tune; one that has ended is none any more, without success (LLM Engine's)."""
 
-    def cancelled() -> bool:
-        fine_tune = _found(asked)
+    def try_to_cancel() -> bool:
+        fine_tune = _find(asked)
         try:
             fine_tune.cancel()
         except Conflict:
@@ -120,12 +120,12 @@ async def cancel(asked: Asked) -> dict[str, Any]:
         fine_tune.settle()
         return True
 
-    return {"success": await asyncio.to_thread(cancelled)}
+    return {"success": await asyncio.to_thread(try_to_cancel)}
 
 
 async def list_events(asked: Asked) -> dict[str, Any]:
     """List what a fine-tune has told, the oldest first (LLM Engine's)."""
-    told = await asyncio.to_thread(lambda: events(_found(asked)))
+    told = await asyncio.to_thread(lambda: events(_find(asked)))
     return {"events": [event(one) for one in told]}
 
 
@@ -146,5 +146,5 @@ def event(told: Told) -> dict[str, Any]:
     return {"timestamp": told.at, "message": told.message, "level": told.level}
 
 
-def _found(asked: Asked) -> FineTune:
+def _find(asked: Asked) -> FineTune:
     return asked.resources.fine_tunes.get(asked.parameters["id"])

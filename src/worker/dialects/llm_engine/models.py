@@ -33,25 +33,25 @@ class Download(Strict):
     download_format: Literal["hugging_face"] = "hugging_face"
 
 
-async def listed(asked: Asked) -> dict[str, Any]:
+async def list_endpoints(asked: Asked) -> dict[str, Any]:
     """List the models that callers can name (LLM Engine's).
 
     Raises:
         EngineDead: no engine is alive.
     """
-    return {"model_endpoints": [_shown(base, card) for base, card in await cards(asked)]}
+    return {"model_endpoints": [_endpoint(base, card) for base, card in await cards(asked)]}
 
 
-async def described(asked: Asked) -> dict[str, Any]:
+async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a model or an adapter (LLM Engine's).
 
     Raises:
         UnknownRoute: there is none of this name.
     """
-    return _shown(*await find_card(asked, asked.parameters["name"]))
+    return _endpoint(*await find_card(asked, asked.parameters["name"]))
 
 
-async def create(asked: Asked) -> Any:
+async def refuse_to_create(asked: Asked) -> Any:
     """Refuse: a worker makes and changes no endpoints (LLM Engine's).
 
     Raises:
@@ -100,9 +100,9 @@ async def download(asked: Asked) -> dict[str, Any]:
     request = Download.of_body(asked.body)
     base, card = await find_card(asked, request.model_name)
     if card["parent"] is None:
-        return {"urls": await asyncio.to_thread(_on_hub, base)}
+        return {"urls": await asyncio.to_thread(_hub_urls, base)}
     await _check_adapter(base, card, "be downloaded")
-    return {"urls": await asyncio.to_thread(_on_volume, asked, request.model_name)}
+    return {"urls": await asyncio.to_thread(_signed_links, asked, request.model_name)}
 
 
 async def file(asked: Asked) -> Any:
@@ -116,7 +116,7 @@ async def file(asked: Asked) -> Any:
     raise _only_over_http(name, await asyncio.to_thread(adapters.adapter_files, _root(asked), name))
 
 
-def _shown(base: Base, card: dict[str, Any]) -> dict[str, Any]:
+def _endpoint(base: Base, card: dict[str, Any]) -> dict[str, Any]:
     quantization = base.model.quantization or ""
     return {
         "id": card["id"],
@@ -150,7 +150,7 @@ def _root(asked: Asked) -> Path:
     return adapters.directory(asked.settings.base_path)
 
 
-def _on_hub(base: Base) -> dict[str, str]:
+def _hub_urls(base: Base) -> dict[str, str]:
     """Return the hub's addresses of the files that a model was loaded from."""
     model = base.model
     if model.commit is None or model.place is None:
@@ -170,7 +170,7 @@ def _on_hub(base: Base) -> dict[str, str]:
     return {name: hf_hub_url(model.source, name, revision=model.commit) for name in names}
 
 
-def _on_volume(asked: Asked, name: str) -> dict[str, str]:
+def _signed_links(asked: Asked, name: str) -> dict[str, str]:
     """Return links to an adapter's files, which work for an hour without the key."""
     files = adapters.adapter_files(_root(asked), name)
     base_url = asked.job.query.get(BASE_URL)

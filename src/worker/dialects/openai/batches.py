@@ -37,15 +37,15 @@ async def create(asked: Asked) -> dict[str, Any]:
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a batch."""
 
-    def settled() -> dict[str, Any]:
-        batch = _found(asked)
+    def settle_and_describe() -> dict[str, Any]:
+        batch = _find(asked)
         settle(asked.resources.batches, batch)
         return objects.batch(batch)
 
-    return await asyncio.to_thread(settled)
+    return await asyncio.to_thread(settle_and_describe)
 
 
-async def listed(asked: Asked) -> dict[str, Any]:
+async def list_batches(asked: Asked) -> dict[str, Any]:
     """List batches, the newest first.
 
     Raises:
@@ -62,10 +62,10 @@ async def cancel(asked: Asked) -> dict[str, Any]:
     Raises:
         Conflict: it has ended.
     """
-    batch = await asyncio.to_thread(_found, asked)
+    batch = await asyncio.to_thread(_find, asked)
     to_send = await cancel_batch(batch, asked.resources)
     return {**await asyncio.to_thread(objects.batch, batch), **to_send}
 
 
-def _found(asked: Asked) -> Batch:
+def _find(asked: Asked) -> Batch:
     return asked.resources.batches.get(asked.parameters["batch_id"])

@@ -58,7 +58,7 @@ class Upload(Strict):
     def expires_after_s(self) -> int | None:
         return self.expires_after.seconds if self.expires_after else None
 
-    def received(self, files: Files, source: Iterable[bytes], id: str | None = None) -> StoredFile:
+    def receive(self, files: Files, source: Iterable[bytes], id: str | None = None) -> StoredFile:
         """Keep a content that came in parts; see ``Files.receive``."""
         return files.receive(
             source,
@@ -75,10 +75,10 @@ async def create(asked: Asked) -> dict[str, Any]:
     Raises:
         RequestError: it is refused.
     """
-    return objects.file(await asyncio.to_thread(_created, asked))
+    return objects.file(await asyncio.to_thread(_create, asked))
 
 
-async def listed(asked: Asked) -> dict[str, Any]:
+async def list_files(asked: Asked) -> dict[str, Any]:
     """List files, a page at a time."""
     listing = PageQuery.read(asked.job.query)
     files = asked.resources.batches.files
@@ -89,7 +89,7 @@ async def listed(asked: Asked) -> dict[str, Any]:
     return found | {"files": llm_engines}
 
 
-async def described(asked: Asked) -> dict[str, Any]:
+async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a file.
 
     Raises:
@@ -108,15 +108,15 @@ async def delete(asked: Asked) -> dict[str, Any]:
     """
     id, batches = asked.parameters["id"], asked.resources.batches
 
-    def deleted() -> None:
+    def delete_unless_used() -> None:
         in_use = batches.inputs_in_use() | asked.resources.fine_tunes.inputs_in_use()
         batches.files.delete(id, in_use=in_use)
 
-    await asyncio.to_thread(deleted)
+    await asyncio.to_thread(delete_unless_used)
     return {"id": id, "object": "file", "deleted": True}
 
 
-async def content(asked: Asked) -> AsyncGenerator[Any, None]:
+async def read_content(asked: Asked) -> AsyncGenerator[Any, None]:
     """Return the content of a file: text, or base64 where it is none, in parts below 1 MB.
 
     With ``offset`` and ``limit``, bytes, in the query string it is base64 of that range.
@@ -126,11 +126,11 @@ async def content(asked: Asked) -> AsyncGenerator[Any, None]:
         AnswerTooLarge: its content is too large for a job.
         InvalidInput: the range is none.
     """
-    for part in await asyncio.to_thread(_contents, asked):
+    for part in await asyncio.to_thread(_content_parts, asked):
         yield part
 
 
-def _created(asked: Asked) -> StoredFile:
+def _create(asked: Asked) -> StoredFile:
     upload = Upload.of_body(asked.body)
     if len({"content", "content_base64", "path"} & upload.model_fields_set) != 1:
         raise InvalidInput("content, content_base64 or path: exactly one of them", param="content")
@@ -146,7 +146,7 @@ def _created(asked: Asked) -> StoredFile:
                 expires_after_s=upload.expires_after_s,
                 id=id,
             )
-    return upload.received(files, [_bytes(upload)], id)
+    return upload.receive(files, [_bytes(upload)], id)
 
 
 def _bytes(upload: Upload) -> bytes:
@@ -158,7 +158,7 @@ def _bytes(upload: Upload) -> bytes:
     return (upload.content or "").encode()
 
 
-def _contents(asked: Asked) -> list[Any]:
+def _content_parts(asked: Asked) -> list[Any]:
     files = asked.resources.batches.files
     file = files.get(asked.parameters["id"])
     place = files.content(file)

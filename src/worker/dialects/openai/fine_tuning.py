@@ -30,7 +30,7 @@ async def create(asked: Asked) -> dict[str, Any]:
     return {**await asyncio.to_thread(objects.fine_tuning_job, fine_tune), **to_send}
 
 
-async def listed(asked: Asked) -> dict[str, Any]:
+async def list_jobs(asked: Asked) -> dict[str, Any]:
     """List fine-tuning jobs, the newest first.
 
     Raises:
@@ -44,7 +44,7 @@ async def listed(asked: Asked) -> dict[str, Any]:
         if key.startswith("metadata[") and key.endswith("]")
     }
 
-    def found() -> dict[str, Any]:
+    def page() -> dict[str, Any]:
         jobs = [
             fine_tune
             for fine_tune in asked.resources.fine_tunes.all()
@@ -52,12 +52,12 @@ async def listed(asked: Asked) -> dict[str, Any]:
         ]
         return listing.of(jobs, objects.fine_tuning_job)
 
-    return await asyncio.to_thread(found)
+    return await asyncio.to_thread(page)
 
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tuning job."""
-    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settled(asked)))
+    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_find_settled(asked)))
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
@@ -66,7 +66,7 @@ async def cancel(asked: Asked) -> dict[str, Any]:
     Raises:
         Conflict: it has ended, or its adapter is being published.
     """
-    return await asyncio.to_thread(_changed, asked, FineTune.cancel)
+    return await asyncio.to_thread(_change, asked, FineTune.cancel)
 
 
 async def pause(asked: Asked) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def pause(asked: Asked) -> dict[str, Any]:
     Raises:
         Conflict: it has ended or was stopped, or its adapter is being published.
     """
-    return await asyncio.to_thread(_changed, asked, FineTune.pause)
+    return await asyncio.to_thread(_change, asked, FineTune.pause)
 
 
 async def resume(asked: Asked) -> dict[str, Any]:
@@ -86,37 +86,37 @@ async def resume(asked: Asked) -> dict[str, Any]:
         InvalidInput: nothing is trained here.
     """
     asked.resources.check_training()
-    shown = await asyncio.to_thread(_changed, asked, FineTune.resume)
-    fine_tune = await asyncio.to_thread(_found, asked)
+    shown = await asyncio.to_thread(_change, asked, FineTune.resume)
+    fine_tune = await asyncio.to_thread(_find, asked)
     return {**shown, **await asked.resources.begin(fine_tune.work)}
 
 
-async def told(asked: Asked) -> dict[str, Any]:
+async def list_events(asked: Asked) -> dict[str, Any]:
     """List what a fine-tuning job has told, the newest first."""
     listing = NewestFirst.read(asked.job.query)
-    return await asyncio.to_thread(lambda: listing.of(events(_settled(asked)), objects.event))
+    return await asyncio.to_thread(lambda: listing.of(events(_find_settled(asked)), objects.event))
 
 
-async def checkpoints(asked: Asked) -> dict[str, Any]:
+async def list_checkpoints(asked: Asked) -> dict[str, Any]:
     """List the adapters of a fine-tuning job's epochs, the newest first."""
     listing = NewestFirst.read(asked.job.query)
     return await asyncio.to_thread(
-        lambda: listing.of(objects.checkpoints(_settled(asked)), objects.checkpoint)
+        lambda: listing.of(objects.checkpoints(_find_settled(asked)), objects.checkpoint)
     )
 
 
-def _found(asked: Asked) -> FineTune:
+def _find(asked: Asked) -> FineTune:
     return asked.resources.fine_tunes.get(asked.parameters["fine_tuning_job_id"])
 
 
-def _settled(asked: Asked) -> FineTune:
-    fine_tune = _found(asked)
+def _find_settled(asked: Asked) -> FineTune:
+    fine_tune = _find(asked)
     fine_tune.settle()
     return fine_tune
 
 
-def _changed(asked: Asked, change: Callable[[FineTune], None]) -> dict[str, Any]:
-    fine_tune = _found(asked)
+def _change(asked: Asked, change: Callable[[FineTune], None]) -> dict[str, Any]:
+    fine_tune = _find(asked)
     change(fine_tune)
     fine_tune.settle()
     return objects.fine_tuning_job(fine_tune)
