@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from worker.dialects import batch_jobs, fine_tune_jobs, table
+from worker.dialects import long_jobs, table
 from worker.dialects.llm_engine import batch_output, completions
 from worker.dialects.raw import RawForm
 from worker.errors import InvalidInput
@@ -97,9 +97,9 @@ def answer(job: AnyJob, request_id: str, resources: Resources, seconds: float) -
             refuse_unable(job.shared.model, [engines.main], engines, "prompts and messages")
             return lists.answer(job, request_id, engines.main, bounds, FORMS[job.shared.format])
         case BatchJob():
-            return batch_jobs.answer(job, request_id, resources, seconds)
+            return long_jobs.run_batch(job, request_id, resources, seconds)
         case FineTuneJob():
-            return fine_tune_jobs.answer(job, request_id, resources, seconds)
+            return long_jobs.run_fine_tune(job, request_id, resources, seconds)
 
 
 def described(job: AnyJob) -> tuple[str, bool]:

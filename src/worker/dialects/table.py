@@ -20,7 +20,7 @@ from worker.dialects import llm_engine, openai
 from worker.dialects.openai import forward, own
 from worker.errors import NoEngine, UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
-from worker.routes.answer import Answer, json_size
+from worker.routes.answer import Answer, answer_by_worker, json_size
 from worker.routes.resources import Resources
 from worker.routes.route import Asked, Route
 from worker.settings import Settings
@@ -129,24 +129,21 @@ def answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]
     if route.generate:
         return route.generate(asked)
     if route.own:
-        return _own_answer(route, partial(route.own, asked))
+        answering: Callable[[], Any] = partial(route.own, asked)
+        return _answer_in_parts(answering) if route.streams else answer_by_worker(answering)
     return forward.answer(job, route, request_id, engines, settings)
 
 
-def _own_answer(route: Route, answering: Callable[[], Any]) -> Answer[Any]:
-    """Return what the worker answers itself, without a slot of the engine."""
+def _answer_in_parts(answering: Callable[[], AsyncGenerator[Any, None]]) -> Answer[Any]:
+    """Return what the worker answers itself, each part as a yield."""
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
-        answered = answering()
-        if not isinstance(answered, AsyncGenerator):
-            yield Piece(await answered, weight=1, size=0)
-            return
-        async with contextlib.aclosing(answered) as parts:
+        async with contextlib.aclosing(answering()) as parts:
             async for part in parts:
                 yield Piece(part, weight=1, size=json_size(part))
 
     return Answer(
-        stream=route.streams,
+        stream=True,
         pieces=pieces,
         render=lambda values: values[0],
         policy=ONE_BY_ONE,

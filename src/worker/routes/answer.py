@@ -1,7 +1,7 @@
 """An answer: where the pieces of it come from, and how yields of them are rendered."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -41,6 +41,27 @@ class Answer(Generic[T]):
     by_worker: bool = False
     progress: Callable[[], dict[str, int]] | None = None
     usage: Usage = field(default_factory=Usage)
+
+
+def answer_by_worker(
+    answering: Callable[[], Awaitable[Any]],
+    *,
+    progress: Callable[[], dict[str, int]] | None = None,
+    usage: Usage | None = None,
+) -> Answer[Any]:
+    """Return an answer of one yield, which the worker makes by itself: what is awaited."""
+
+    async def pieces() -> AsyncGenerator[Piece[Any], None]:
+        yield Piece(await answering(), weight=1, size=0)
+
+    return Answer(
+        stream=False,
+        pieces=pieces,
+        render=lambda values: values[0],
+        by_worker=True,
+        progress=progress,
+        usage=usage or Usage(),
+    )
 
 
 def json_size(value: Any) -> int:

@@ -88,7 +88,7 @@ async def test_a_jobs_time_begins_before_its_fine_tune_is_created(
 ) -> None:
     # Its creation takes an hour, which is all that the job has.
     clock = SimpleNamespace(monotonic=iter([0.0, 3600.0]).__next__)
-    monkeypatch.setattr("worker.dialects.fine_tune_jobs.time", clock)
+    monkeypatch.setattr("worker.dialects.long_jobs.time", clock)
     left = await caller.job(fine_tune={**NEW, "max_runtime_sec": 3600})
     assert (left["fine_tune"]["status"], "run_with" in left) == ("queued", True)
 
