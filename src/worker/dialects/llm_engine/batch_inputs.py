@@ -175,7 +175,7 @@ def _beside_prompts(place: Path, limits: Limits) -> Any:
     """Return the object in a file, with the first prompt in place of all."""
     builder, prompts = ObjectBuilder(), 0
     with _opened(place, limits) as opened:
-        for prefix, event, value in ijson.parse(_events(opened)):
+        for prefix, event, value in opened.events():
             is_prompt = prefix == f"{PROMPTS}.item"
             if is_prompt:
                 _check_prompt(prompts, value)
@@ -190,28 +190,13 @@ def _beside_prompts(place: Path, limits: Limits) -> Any:
 
 def _items(place: Path, prefix: str, limits: Limits) -> Iterator[Any]:
     with _opened(place, limits) as opened:
-        for item in ijson.items(ijson.parse(_events(opened)), prefix):
+        for item in ijson.items(opened.events(), prefix):
             opened.go_on()
             yield item
 
 
-def _events(opened: "_Bounded") -> Iterator[tuple[str, Any]]:
-    """Yield the events of a JSON text.
-
-    Raises:
-        InvalidInput: it is nested too deeply, of which ijson would take no notice for long.
-    """
-    depth = 0
-    for event, value in ijson.basic_parse(opened, use_float=True):
-        opened.count(event)
-        depth += event.startswith("start_") - event.startswith("end_")
-        if depth > MOST_LEVELS:
-            raise InvalidInput("it is nested too deeply")
-        yield event, value
-
-
-class _Bounded:
-    """A file of which only so much is read until a value is complete.
+class _JSONFile:
+    """A JSON file of which only so much is read until a value is complete.
 
     Args:
         opened: the file.
@@ -224,6 +209,7 @@ class _Bounded:
         self.go_on()
 
     def read(self, size: int) -> bytes:
+        """Return the next bytes, for ijson."""
         if self._read > self._limits.bytes_of_a_line:
             longest = f"{self._limits.bytes_of_a_line:,} bytes"
             raise InvalidInput(f"a value in it has more than {longest} (MAX_INPUT_MB)")
@@ -231,26 +217,38 @@ class _Bounded:
         self._read += len(found)
         return found
 
-    def count(self, event: str) -> None:
-        """Count a value by the event that begins it; numbers may be token ids, of which many fit.
+    def events(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield the events of the file with their prefixes, as ijson calls them.
 
         Raises:
-            InvalidInput: there are too many.
+            InvalidInput: a value is nested too deeply, of which ijson takes no notice for long, or
+                holds too many others. Numbers may be token ids, of which many fit.
         """
-        self._numbers += event == "number"
-        self._values += event in _VALUES
-        if self._numbers > MOST_TOKEN_IDS:
-            raise InvalidInput(f"a value in it holds more than {MOST_TOKEN_IDS:,} numbers")
-        if self._values > self._limits.values_of_a_line:
-            most = f"{self._limits.values_of_a_line:,} values that are no numbers"
-            raise InvalidInput(f"a value in it holds more than {most} (MAX_INPUT_VALUES)")
+        found: Iterator[tuple[str, str, Any]] = ijson.parse(self._counted())
+        return found
+
+    def _counted(self) -> Iterator[tuple[str, Any]]:
+        depth, most = 0, self._limits.values_of_a_line
+        for event, value in ijson.basic_parse(self, use_float=True):
+            depth += event.startswith("start_") - event.startswith("end_")
+            self._numbers += event == "number"
+            self._values += event in _VALUES
+            if depth > MOST_LEVELS:
+                raise InvalidInput("it is nested too deeply")
+            if self._numbers > MOST_TOKEN_IDS:
+                raise InvalidInput(f"a value in it holds more than {MOST_TOKEN_IDS:,} numbers")
+            if self._values > most:
+                message = f"more than {most:,} values that are no numbers (MAX_INPUT_VALUES)"
+                raise InvalidInput(f"a value in it holds {message}")
+            yield event, value
 
     def go_on(self) -> None:
+        """Begin with another value."""
         self._read = self._values = self._numbers = 0
 
 
 @contextlib.contextmanager
-def _opened(place: Path, limits: Limits) -> Iterator[_Bounded]:
+def _opened(place: Path, limits: Limits) -> Iterator[_JSONFile]:
     """Open an input file.
 
     Raises:
@@ -263,7 +261,7 @@ def _opened(place: Path, limits: Limits) -> Iterator[_Bounded]:
         with failures(), place.open("rb") as opened:
             if opened.peek(len(BOM)).startswith(BOM):
                 opened.seek(len(BOM))
-            yield _Bounded(opened, limits)
+            yield _JSONFile(opened, limits)
     except InvalidInput as error:
         raise _refusal(INPUT, error.message) from None
     except (ijson.JSONError, ValueError) as broken:

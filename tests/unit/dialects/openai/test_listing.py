@@ -1,10 +1,13 @@
-"""Pages of lists as OpenAI's objects."""
+"""Pages of lists: what callers ask for, and OpenAI's objects."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from worker.dialects.openai.listing import list_object
-from worker.volume.pages import LARGEST_BYTES, page
+import pytest
+
+from worker.dialects.openai.listing import NewestFirst, PageQuery, list_object
+from worker.errors import InvalidInput
+from worker.volume.pages import LARGEST, LARGEST_BYTES, page
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,18 @@ def test_a_page_has_openais_shape() -> None:
     nothing: dict[str, Any] = {"data": [], "first_id": None, "last_id": None, "has_more": False}
     for empty in (page(made(0)), page(made(4), after="0")):
         assert list_object(empty, plain) == {**expected, **nothing}
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        *((PageQuery, f"limit={value}") for value in (0, -1, LARGEST + 1, "a")),
+        (PageQuery, "order=up"),
+        *((NewestFirst, f"limit={value}") for value in (0, 101)),
+    ],
+)
+def test_a_wrong_bound_is_refused_by_name(query: type[PageQuery], param: str) -> None:
+    name, _, value = param.partition("=")
+    with pytest.raises(InvalidInput, match=f"^{name}: ") as refused:
+        query.read({name: value})
+    assert refused.value.param == name
