@@ -52,8 +52,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     @classmethod
-    def of_body(cls, values: Mapping[str, Any]) -> Self:
-        """Validate the body of a request; null values count as absent.
+    def of_body(cls, values: Mapping[str, Any], holder: str = "") -> Self:
+        """Validate the body of a request, or an object in it; null values count as absent.
 
         Raises:
             InvalidInput: naming the first few fields that are wrong, without their values.
@@ -62,7 +62,7 @@ class Strict(BaseModel):
             return cls.model_validate(without_nulls(values))
         except ValidationError as error:
             known = [field.alias or name for name, field in cls.model_fields.items()]
-            raise invalid_fields(error, known) from None
+            raise invalid_fields(error, known, holder=holder) from None
 
 
 def invalid_fields(

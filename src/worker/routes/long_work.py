@@ -1,4 +1,4 @@
-"""Batches and fine-tunes as requests of every dialect create and cancel them."""
+"""Batches and fine-tunes as requests of every dialect create, find and cancel them."""
 
 import asyncio
 from typing import Any
@@ -30,6 +30,24 @@ def check_endpoint(endpoint: str, engines: Engines) -> None:
         names = ", ".join(base.model.names[0] for base in engines.bases)
         message = f"endpoint: this is nothing that {names} can do"
         raise InvalidInput(message, param="endpoint")
+
+
+def settled_batch(id: str, resources: Resources) -> Batch:
+    """Find a batch; end it if it should have ended, and no worker is at it. For threads.
+
+    Raises:
+        NoSuchObject: there is none.
+    """
+    batch = resources.batches.get(id)
+    settle(resources.batches, batch)
+    return batch
+
+
+def settled_fine_tune(id: str, resources: Resources) -> FineTune:
+    """Find a fine-tune; see ``settled_batch``."""
+    fine_tune = resources.fine_tunes.get(id)
+    fine_tune.settle()
+    return fine_tune
 
 
 async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def v1(
     found, holder = given.get(PROMPTS), f"content.{PROMPTS}"
     if not isinstance(found, list) or not found:
         raise _refusal(holder, "a list of at least one text")
-    content = Content.read({key: value for key, value in given.items() if key != PROMPTS})
+    beside = {key: value for key, value in given.items() if key != PROMPTS}
+    content = Content.of_body(beside, holder="content")
     shared: dict[str, Any] = {RENAMED.get(name, name): value for name, value in content}
     log_probs = 1 if shared.pop("return_token_log_probs") else None
     shared |= {"model": asked.config.model, "logprobs": log_probs, "priority": priority}

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from worker.dialects.llm_engine.completions import Parameters
 from worker.errors import InvalidInput
@@ -11,7 +11,6 @@ from worker.validation import (
     MOST_PAIRS,
     Metadata,
     Strict,
-    invalid_fields,
     without_nulls,
 )
 from worker.validation import Text as Whole
@@ -67,19 +66,6 @@ class Content(Parameters):
     # Without defaults there.
     max_new_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, le=1)]
-
-    @classmethod
-    def read(cls, values: dict[str, Any]) -> Self:
-        """Validate the object beside the prompts.
-
-        Raises:
-            InvalidInput: naming what is wrong in it.
-        """
-        try:
-            return cls.model_validate(without_nulls(values))
-        except ValidationError as error:
-            known = {*cls.model_fields, "prompts"}
-            raise invalid_fields(error, known, holder="content") from None
 
 
 class BatchCompletions(Strict):

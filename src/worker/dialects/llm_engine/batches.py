@@ -28,7 +28,7 @@ from worker.routes.models import usable
 from worker.routes.route import Asked
 from worker.validation import without_nulls
 from worker.volume import failures, ids, write
-from worker.volume.pages import fitting, page
+from worker.volume.pages import fitting
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,8 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
     """List the newest batches of LLM Engine's."""
 
     def newest() -> list[dict[str, Any]]:
-        ours = filter(_is_ours, asked.resources.batches.all())
-        return fitting(map(job, page(ours, limit=MOST_LISTED).data))
+        ours = [batch for batch in asked.resources.batches.all() if _is_ours(batch)]
+        return fitting(map(job, reversed(ours[-MOST_LISTED:])))
 
     return {"jobs": await asyncio.to_thread(newest)}
 

@@ -6,14 +6,12 @@ The first line of a docstring is what /openapi.json has of the route.
 import asyncio
 from typing import Any
 
-from worker.batches.finish import settle
 from worker.batches.request import kept
-from worker.batches.state import Batch
 from worker.batches.store import PREFIX
 from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirst
 from worker.job.batch import CreateBatch
-from worker.routes.long_work import cancel_batch, check_endpoint
+from worker.routes.long_work import cancel_batch, check_endpoint, settled_batch
 from worker.routes.route import Asked
 from worker.volume import ids
 
@@ -36,13 +34,8 @@ async def create(asked: Asked) -> dict[str, Any]:
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a batch."""
-
-    def settle_and_describe() -> dict[str, Any]:
-        batch = _find(asked)
-        settle(asked.resources.batches, batch)
-        return objects.batch(batch)
-
-    return await asyncio.to_thread(settle_and_describe)
+    id, resources = asked.parameters["batch_id"], asked.resources
+    return await asyncio.to_thread(lambda: objects.batch(settled_batch(id, resources)))
 
 
 async def list_batches(asked: Asked) -> dict[str, Any]:
@@ -62,10 +55,6 @@ async def cancel(asked: Asked) -> dict[str, Any]:
     Raises:
         Conflict: it has ended.
     """
-    batch = await asyncio.to_thread(_find, asked)
+    batch = await asyncio.to_thread(asked.resources.batches.get, asked.parameters["batch_id"])
     to_send = await cancel_batch(batch, asked.resources)
     return {**await asyncio.to_thread(objects.batch, batch), **to_send}
-
-
-def _find(asked: Asked) -> Batch:
-    return asked.resources.batches.get(asked.parameters["batch_id"])

@@ -12,10 +12,12 @@ from worker.dialects.openai.listing import NewestFirst
 from worker.fine_tunes.events import events
 from worker.fine_tunes.state import FineTune
 from worker.job.fine_tune import CreateFineTune
-from worker.routes.long_work import create_fine_tune
+from worker.job.long_work import LongWork
+from worker.routes.long_work import create_fine_tune, settled_fine_tune
 from worker.routes.route import Asked
 
 JOBS = "/v1/fine_tuning/jobs"
+ID = "fine_tuning_job_id"
 JOB = "/v1/fine_tuning/jobs/{fine_tuning_job_id}"
 
 
@@ -57,7 +59,7 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tuning job."""
-    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_find_settled(asked)))
+    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settled(asked)))
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
@@ -86,37 +88,30 @@ async def resume(asked: Asked) -> dict[str, Any]:
         InvalidInput: nothing is trained here.
     """
     asked.resources.check_training()
-    shown = await asyncio.to_thread(_change, asked, FineTune.resume)
-    fine_tune = await asyncio.to_thread(_find, asked)
-    return {**shown, **await asked.resources.begin(fine_tune.work)}
+    job = await asyncio.to_thread(_change, asked, FineTune.resume)
+    return {**job, **await asked.resources.begin(LongWork("fine_tune", job["id"]))}
 
 
 async def list_events(asked: Asked) -> dict[str, Any]:
     """List what a fine-tuning job has told, the newest first."""
     listing = NewestFirst.read(asked.job.query)
-    return await asyncio.to_thread(lambda: listing.of(events(_find_settled(asked)), objects.event))
+    return await asyncio.to_thread(lambda: listing.of(events(_settled(asked)), objects.event))
 
 
 async def list_checkpoints(asked: Asked) -> dict[str, Any]:
     """List the adapters of a fine-tuning job's epochs, the newest first."""
     listing = NewestFirst.read(asked.job.query)
     return await asyncio.to_thread(
-        lambda: listing.of(objects.checkpoints(_find_settled(asked)), objects.checkpoint)
+        lambda: listing.of(objects.checkpoints(_settled(asked)), objects.checkpoint)
     )
 
 
-def _find(asked: Asked) -> FineTune:
-    return asked.resources.fine_tunes.get(asked.parameters["fine_tuning_job_id"])
-
-
-def _find_settled(asked: Asked) -> FineTune:
-    fine_tune = _find(asked)
-    fine_tune.settle()
-    return fine_tune
+def _settled(asked: Asked) -> FineTune:
+    return settled_fine_tune(asked.parameters[ID], asked.resources)
 
 
 def _change(asked: Asked, change: Callable[[FineTune], None]) -> dict[str, Any]:
-    fine_tune = _find(asked)
+    fine_tune = asked.resources.fine_tunes.get(asked.parameters[ID])
     change(fine_tune)
     fine_tune.settle()
     return objects.fine_tuning_job(fine_tune)

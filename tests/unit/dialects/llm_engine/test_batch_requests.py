@@ -112,9 +112,9 @@ def test_only_a_number_is_a_schedulers_priority(priority: str | None, rank: int 
     ],
 )
 def test_what_all_prompts_share_is_checked_by_name(name: str, value: Any) -> None:
-    assert Content.read({**SHARED, "top_k": None, "stop_sequences": None}).top_k is None
+    assert Content.of_body({**SHARED, "top_k": None, "stop_sequences": None}).top_k is None
     with pytest.raises(InvalidInput) as caught:
-        Content.read({**SHARED, name: value})
+        Content.of_body({**SHARED, name: value}, holder="content")
     assert (caught.value.param or "").startswith(f"content.{name}")
 
 
