@@ -32,7 +32,7 @@ def check_endpoint(endpoint: str, engines: Engines) -> None:
         raise InvalidInput(message, param="endpoint")
 
 
-def settled_batch(id: str, resources: Resources) -> Batch:
+def settle_batch(id: str, resources: Resources) -> Batch:
     """Find a batch; end it if it should have ended, and no worker is at it. For threads.
 
     Raises:
@@ -43,8 +43,8 @@ def settled_batch(id: str, resources: Resources) -> Batch:
     return batch
 
 
-def settled_fine_tune(id: str, resources: Resources) -> FineTune:
-    """Find a fine-tune; see ``settled_batch``."""
+def settle_fine_tune(id: str, resources: Resources) -> FineTune:
+    """Find a fine-tune; see ``settle_batch``."""
     fine_tune = resources.fine_tunes.get(id)
     fine_tune.settle()
     return fine_tune

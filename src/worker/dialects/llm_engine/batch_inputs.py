@@ -174,7 +174,7 @@ def _refusal(place: str, message: str) -> InvalidInput:
 
 def _beside_prompts(place: Path, limits: Limits) -> Any:
     """Return the object in a file, with the first prompt in place of all."""
-    builder, prompts = ObjectBuilder(), 0
+    builder, keys, prompts = ObjectBuilder(), set[str](), 0
     with _opened(place, limits) as opened:
         for prefix, event, value in opened.events():
             is_prompt = prefix == f"{PROMPTS}.item"
@@ -184,6 +184,11 @@ def _beside_prompts(place: Path, limits: Limits) -> Any:
                 prompts += 1
                 # The rest is kept here, and counts as one value.
                 opened.go_on()
+            if prefix == "" and event == "map_key":
+                # Between two lists of prompts any amount of others could stand.
+                if value in keys:
+                    raise InvalidInput(f"{value!r} stands twice in the object")
+                keys.add(value)
             if not is_prompt or prompts == 1:
                 builder.event(event, value)
     return builder.value
@@ -225,10 +230,10 @@ class _JSONFile:
             InvalidInput: a value is nested too deeply, of which ijson takes no notice for long, or
                 holds too many others. Numbers may be token ids, of which many fit.
         """
-        found: Iterator[tuple[str, str, Any]] = ijson.parse(self._counted())
+        found: Iterator[tuple[str, str, Any]] = ijson.parse(self._count())
         return found
 
-    def _counted(self) -> Iterator[tuple[str, Any]]:
+    def _count(self) -> Iterator[tuple[str, Any]]:
         depth, most = 0, self._limits.values_of_a_line
         for event, value in ijson.basic_parse(self, use_float=True):
             depth += event.startswith("start_") - event.startswith("end_")

@@ -10,7 +10,7 @@ from worker.errors import Conflict, InvalidInput
 from worker.fine_tunes.events import Told, events
 from worker.fine_tunes.state import FineTune
 from worker.job.fine_tune import CreateFineTune, Integration, Name, Suffix, Wandb
-from worker.routes.long_work import create_fine_tune, settled_fine_tune
+from worker.routes.long_work import create_fine_tune, settle_fine_tune
 from worker.routes.route import Asked
 from worker.validation import Strict
 
@@ -100,7 +100,7 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tune (LLM Engine's)."""
     id, resources = asked.parameters["id"], asked.resources
-    return await asyncio.to_thread(lambda: job(settled_fine_tune(id, resources)))
+    return await asyncio.to_thread(lambda: job(settle_fine_tune(id, resources)))
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from worker.batches.store import PREFIX
 from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirst
 from worker.job.batch import CreateBatch
-from worker.routes.long_work import cancel_batch, check_endpoint, settled_batch
+from worker.routes.long_work import cancel_batch, check_endpoint, settle_batch
 from worker.routes.route import Asked
 from worker.volume import ids
 
@@ -35,7 +35,7 @@ async def create(asked: Asked) -> dict[str, Any]:
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a batch."""
     id, resources = asked.parameters["batch_id"], asked.resources
-    return await asyncio.to_thread(lambda: objects.batch(settled_batch(id, resources)))
+    return await asyncio.to_thread(lambda: objects.batch(settle_batch(id, resources)))
 
 
 async def list_batches(asked: Asked) -> dict[str, Any]:

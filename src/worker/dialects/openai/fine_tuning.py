@@ -13,7 +13,7 @@ from worker.fine_tunes.events import events
 from worker.fine_tunes.state import FineTune
 from worker.job.fine_tune import CreateFineTune
 from worker.job.long_work import LongWork
-from worker.routes.long_work import create_fine_tune, settled_fine_tune
+from worker.routes.long_work import create_fine_tune, settle_fine_tune
 from worker.routes.route import Asked
 
 JOBS = "/v1/fine_tuning/jobs"
@@ -59,7 +59,7 @@ async def list_jobs(asked: Asked) -> dict[str, Any]:
 
 async def retrieve(asked: Asked) -> dict[str, Any]:
     """Describe a fine-tuning job."""
-    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settled(asked)))
+    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_settle(asked)))
 
 
 async def cancel(asked: Asked) -> dict[str, Any]:
@@ -95,19 +95,19 @@ async def resume(asked: Asked) -> dict[str, Any]:
 async def list_events(asked: Asked) -> dict[str, Any]:
     """List what a fine-tuning job has told, the newest first."""
     listing = NewestFirst.read(asked.job.query)
-    return await asyncio.to_thread(lambda: listing.of(events(_settled(asked)), objects.event))
+    return await asyncio.to_thread(lambda: listing.of(events(_settle(asked)), objects.event))
 
 
 async def list_checkpoints(asked: Asked) -> dict[str, Any]:
     """List the adapters of a fine-tuning job's epochs, the newest first."""
     listing = NewestFirst.read(asked.job.query)
     return await asyncio.to_thread(
-        lambda: listing.of(objects.checkpoints(_settled(asked)), objects.checkpoint)
+        lambda: listing.of(objects.checkpoints(_settle(asked)), objects.checkpoint)
     )
 
 
-def _settled(asked: Asked) -> FineTune:
-    return settled_fine_tune(asked.parameters[ID], asked.resources)
+def _settle(asked: Asked) -> FineTune:
+    return settle_fine_tune(asked.parameters[ID], asked.resources)
 
 
 def _change(asked: Asked, change: Callable[[FineTune], None]) -> dict[str, Any]:

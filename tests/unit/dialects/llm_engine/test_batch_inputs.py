@@ -118,7 +118,7 @@ NO_TEXT = r"content\.prompts\.1: a prompt is a text"
 @pytest.mark.parametrize(
     ("version", "content", "limits", "message"),
     [
-        ("v1", b'{"prompts": ["a"], "prompts": ["b"]}', LIMITS, "a list of at least one text"),
+        ("v1", b'{"prompts": ["a"], "prompts": ["b"]}', LIMITS, "'prompts' stands twice"),
         ("v1", LISTS_BESIDE, LIMITS, "a value in it has more than 400 bytes"),
         ("v1", LISTS_BESIDE, FEW_VALUES, "more than 1,000 values that are no numbers"),
         *(("v1", b'{"prompts": ["a", ' + it * 10_000, LIMITS, NO_TEXT) for it in (b"[[],", b"[")),
