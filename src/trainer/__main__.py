@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from trainer.interruptions import Interruptions
+from trainer.endings import Interruptions
 from trainer.spec import ONLY_CHECK
 
 

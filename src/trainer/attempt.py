@@ -7,12 +7,10 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from trainer.check import Prepared, check
-from trainer.checkpoints import adopt, copy, epoch_adapter
+from trainer.checkpoints import adopt, copy, epoch_adapter, write
+from trainer.endings import Failure, Interruptions, Stopped, VolumeFailure, volume_failure
 from trainer.events import Events
-from trainer.failures import Failure, Stopped, volume_failure
-from trainer.interruptions import Interruptions
-from trainer.mistakes import BadData
+from trainer.prepare import TRAINING, VALIDATION, check
 from trainer.spec import (
     ATTEMPTS,
     CHECKED,
@@ -27,8 +25,6 @@ from trainer.spec import (
     Outcome,
     Spec,
 )
-from worker.errors import VolumeError
-from worker.volume import write_once
 
 
 def run(
@@ -49,13 +45,19 @@ def run(
         RuntimeError: a defect, as any other error is.
     """
     try:
-        attempt = _Attempt(directory, name, interruptions)
-        with attempt.events:
-            attempt.run(only_check=only_check)
+        spec = Spec.model_validate_json((directory / SPEC).read_bytes())
+        place = directory / ATTEMPTS / name
+        place.mkdir(parents=True, exist_ok=True)
+        checkpoint = adopt(directory / ATTEMPTS, place)
+        step = checkpoint.step if checkpoint else 0
+        with Events(place / EVENTS, step) as events:
+            if step:
+                events.tell(f"Resumed at step {step}", step)
+            _attempt(spec, place, events, interruptions, only_check=only_check)
     except Stopped:
         return Exit.STOPPED
     # safetensors and torch have errors of their own for a full volume.
-    except (OSError, RuntimeError, SafetensorError, VolumeError) as error:
+    except (OSError, RuntimeError, SafetensorError, VolumeFailure) as error:
         if (reason := volume_failure(error)) is None:
             raise
         sys.stderr.write(f"{reason}\n")
@@ -63,86 +65,68 @@ def run(
     return Exit.OVER
 
 
-class _Attempt:
-    def __init__(self, directory: Path, name: str, interruptions: Interruptions) -> None:
-        self._spec = Spec.model_validate_json((directory / SPEC).read_bytes())
-        self._place = directory / ATTEMPTS / name
-        self._place.mkdir(parents=True, exist_ok=True)
-        self._interruptions = interruptions
-        checkpoint = adopt(directory / ATTEMPTS, self._place)
-        step = checkpoint.step if checkpoint else 0
-        self.events = Events(self._place / EVENTS, step)
-        if step:
-            self.events.tell(f"Resumed at step {step}", step)
-
-    def run(self, *, only_check: bool) -> None:
-        """Train, and write what came of it."""
-        try:
-            outcome = self._outcome(only_check=only_check)
-            if outcome is None:
-                return
-            if outcome.error:
-                self.events.tell(outcome.error, level="error")
-            self.events.sync()
-            write_once(self._place / OUTCOME, outcome.model_dump_json().encode())
-        finally:
-            # Of no use to another attempt, which may need the room on the volume.
-            for left in (self._place / TOKENS, self._place / WRITING):
-                shutil.rmtree(left, ignore_errors=True)
-
-    def _outcome(self, *, only_check: bool) -> Outcome | None:
-        try:
-            prepared = self._check(only=only_check)
-            return None if only_check else self._train(prepared)
-        except Failure as failure:
-            return Outcome(error=str(failure))
-
-    def _train(self, prepared: Prepared) -> Outcome:
-        # They import torch, which takes seconds: who has made mistakes needn't wait for it.
-        from trainer.loading import load  # noqa: PLC0415 - see above
-        from trainer.training import Training  # noqa: PLC0415 - see above
-
-        began = time.monotonic()
-        model = load(self._spec)
-        self.events.tell(f"Model loaded in {time.monotonic() - began:.1f} s")
-        rows = prepared.training, prepared.validation
-        training = Training(self._spec, self._place, rows, self.events, self._interruptions)
-        self._interruptions.be_patient()
-        trained = training.run(model)
-        best = epoch_adapter(self._place.parent, self._place, trained.best_step)
-        copy(best, self._place / RESULT)
-        return Outcome(
-            steps=trained.steps,
-            best_step=trained.best_step,
-            best_loss=trained.best_loss,
-            trained_tokens=prepared.checked.tokens * self._spec.epochs,
-            batch_size=trained.batch_size,
-        )
-
-    def _check(self, *, only: bool) -> Prepared:
-        try:
-            prepared = check(self._spec, self._place / TOKENS)
-        except BadData as bad:
-            self._tell(bad.checked)
-            count = len(bad.checked.mistakes) + bad.checked.more_mistakes
-            first = bad.checked.mistakes[0]
-            where = f"{first.file}, line {first.line}" if first.line else first.file
-            others = f" (and {count - 1} more mistakes)" if count > 1 else ""
-            raise Failure(f"{where}: {first.message}{others}") from bad
-        except OSError as error:
-            raise VolumeError(f"the volume fails: {error}") from error
-        self._tell(prepared.checked, quietly=only)
-        return prepared
-
-    def _tell(self, checked: Checked, *, quietly: bool = False) -> None:
-        write_once(self._place / CHECKED, checked.model_dump_json().encode())
-        if quietly:
-            # The attempt that trains tells it.
+def _attempt(
+    spec: Spec, place: Path, events: Events, interruptions: Interruptions, *, only_check: bool
+) -> None:
+    try:
+        checked = _check(spec, place, events, quietly=only_check)
+        if only_check:
             return
+        outcome = _train(spec, place, events, interruptions, checked)
+    except Failure as failure:
+        events.tell(str(failure), level="error")
+        outcome = Outcome(error=str(failure))
+    finally:
+        # Of no use to another attempt, which may need the room on the volume.
+        for left in (place / TOKENS, place / WRITING):
+            shutil.rmtree(left, ignore_errors=True)
+    events.sync()
+    write(place / OUTCOME, outcome.model_dump_json())
+
+
+def _check(spec: Spec, place: Path, events: Events, *, quietly: bool) -> Checked:
+    """Write the rows as tokens; tell what was found, unless the attempt that trains does."""
+    try:
+        checked = check(spec, place / TOKENS)
+    except OSError as error:
+        raise VolumeFailure(f"the volume fails: {error}") from error
+    write(place / CHECKED, checked.model_dump_json())
+    if checked.mistakes:
+        count = len(checked.mistakes) + checked.more_mistakes
+        first = checked.mistakes[0]
+        where = f"{first.file}, line {first.line}" if first.line else first.file
+        others = f" (and {count - 1} more mistakes)" if count > 1 else ""
+        raise Failure(f"{where}: {first.message}{others}")
+    if not quietly:
         for warning in checked.warnings:
-            self.events.tell(warning, level="warn")
-        if not checked.mistakes:
-            self.events.tell(
-                f"Data checked: {checked.rows} rows to train on with {checked.tokens} tokens, "
-                f"{checked.validation_rows} held out, {checked.cut_rows} cut"
-            )
+            events.tell(warning, level="warn")
+        events.tell(
+            f"Data checked: {checked.rows} rows to train on with {checked.tokens} tokens, "
+            f"{checked.validation_rows} held out, {checked.cut_rows} cut"
+        )
+    return checked
+
+
+def _train(
+    spec: Spec, place: Path, events: Events, interruptions: Interruptions, checked: Checked
+) -> Outcome:
+    # They import torch, which takes seconds: who has made mistakes needn't wait for it.
+    from trainer.batches import Packed  # noqa: PLC0415 - see above
+    from trainer.loading import load  # noqa: PLC0415 - see above
+    from trainer.training import Training  # noqa: PLC0415 - see above
+
+    began = time.monotonic()
+    model = load(spec)
+    events.tell(f"Model loaded in {time.monotonic() - began:.1f} s")
+    rows = Packed(place / TOKENS, TRAINING), Packed(place / TOKENS, VALIDATION)
+    training = Training(spec, place, rows, events, interruptions)
+    interruptions.be_patient()
+    trained = training.run(model)
+    copy(epoch_adapter(place.parent, place, trained.best_step), place / RESULT)
+    return Outcome(
+        steps=trained.steps,
+        best_step=trained.best_step,
+        best_loss=trained.best_loss,
+        trained_tokens=checked.tokens * spec.epochs,
+        batch_size=trained.batch_size,
+    )

@@ -1,10 +1,18 @@
-"""Puts rows together: how many make a step, and how a few of them become tensors."""
+"""Puts rows of tokens together: how many make a step, how many are computed at once, as tensors."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
+from numpy.typing import NDArray
+
+from trainer.prepare import IDS, LEARNED
+from worker.estimates import OPTIMIZER, SHARES, ModelSizes
+from worker.memory import free_memory
 
 # The label of a token that is not learned.
 IGNORED = -100
@@ -15,13 +23,39 @@ _STEPS = 25
 _FEW, _MANY = 8, 64
 
 
-class Row(Protocol):
-    """A row's tokens, and which of them are learned."""
+class Row(NamedTuple):
+    """A row to train on.
 
-    @property
-    def ids(self) -> np.ndarray: ...
-    @property
-    def learned(self) -> np.ndarray: ...
+    Args:
+        ids: its tokens.
+        learned: for each token, whether it is part of an answer and carries loss.
+    """
+
+    ids: NDArray[np.int32]
+    learned: NDArray[np.bool_]
+
+
+class Packed(Sequence[Row]):
+    """Some of the rows in a directory, in constant memory: the files are mapped.
+
+    Args:
+        directory: that ``prepare.Writer`` has filled.
+        name: of the rows, as ``Writer.choose`` has named them.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        # For each row where its tokens begin, and how many they are.
+        self._index = np.load(directory / f"{name}.npy")
+        self._ids = np.memmap(directory / IDS, np.int32, "r")
+        self._learned = np.memmap(directory / LEARNED, np.bool_, "r")
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: int) -> Row:  # type: ignore[override]  # no slices are needed
+        begin, length = self._index[index]
+        end = begin + length
+        return Row(np.asarray(self._ids[begin:end]), np.asarray(self._learned[begin:end]))
 
 
 def batch_size(rows: int) -> int:
@@ -53,3 +87,50 @@ def collate(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
         "attention_mask": torch.from_numpy(mask),
         "labels": torch.from_numpy(labels),
     }
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a step is computed.
+
+    Args:
+        rows: at once; a step's rows are a multiple.
+        recompute: keep what goes into each layer only, and compute the rest again.
+    """
+
+    rows: int
+    recompute: bool = False
+
+    def smaller(self, batch_size: int) -> "Fit | None":
+        """Return the next one that takes less memory; None if there is none."""
+        if self.rows > 1:
+            return Fit(largest_divisor(batch_size, self.rows / 2), self.recompute)
+        return None if self.recompute else Fit(1, recompute=True)
+
+
+def lacking(error: RuntimeError | MemoryError) -> bool:
+    """Return whether it is the memory that does not suffice."""
+    return isinstance(error, MemoryError) or bool(should_reduce_batch_size(error))
+
+
+def fit(sizes: ModelSizes, longest: int, batch_size: int, free: float) -> Fit:
+    """Choose.
+
+    Args:
+        sizes: the model's.
+        longest: the tokens of the longest row.
+        batch_size: the rows of a step.
+        free: bytes for it.
+    """
+    for recompute in (False, True):
+        rows = free / (longest * sizes.token_bytes(recompute=recompute))
+        if rows >= 1:
+            return Fit(largest_divisor(batch_size, rows), recompute)
+    # It may go well: these are estimates.
+    return Fit(1, recompute=True)
+
+
+def budget(device: str, trained: int) -> float:
+    """Return the bytes for rows: gradients and the optimiser's two averages take theirs."""
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
+    return free * SHARES[device] - OPTIMIZER * trained

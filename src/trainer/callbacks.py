@@ -1,21 +1,27 @@
-"""What happens beside a training's steps: its numbers are told, its state is kept."""
+"""What happens beside a training's steps: its numbers are written, its state is saved."""
 
 import math
+import os
 import time
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from trainer import checkpoints
+from trainer.endings import Failure, Interruptions, Stopped
 from trainer.events import Events
-from trainer.failures import Failure, Stopped
-from trainer.interruptions import Interruptions
-from trainer.spec import CHECKPOINTS, EPOCHS
+from trainer.spec import CHECKPOINTS, EPOCHS, Hyperparameters, Spec
+from worker.masking import hide, masked, without_paths
 
 # Seconds of work that the end of a process costs at most, beside an evaluation.
 CHECKPOINT_S = 60.0
 _LOSSES = ("loss", "eval_loss")
+_PACKAGE, _KEY = "wandb", "WANDB_API_KEY"
+# Characters of why nothing is reported.
+LONGEST = 300
 
 
 class Telling(TrainerCallback):
@@ -116,3 +122,61 @@ class Saving(TrainerCallback):
 def _save(control: TrainerControl) -> None:
     # The log's window ends with the checkpoint: whoever resumes begins a new one.
     control.should_log = control.should_save = True
+
+
+def reporting(spec: Spec, run: str, events: Events) -> list[TrainerCallback]:
+    """Begin the report of a training, if one is wanted; tell why if there can be none.
+
+    Args:
+        spec: the training.
+        run: an id of it, the same one for all attempts.
+        events: to tell.
+    """
+    if spec.wandb is None:
+        return []
+    if find_spec(_PACKAGE) is None:
+        missing = f"the package {_PACKAGE} is not installed"
+    elif not os.environ.get(_KEY, "").strip():
+        missing = f"there is no {_KEY}"
+    else:
+        import wandb  # noqa: PLC0415 - it may be missing
+
+        try:
+            return [Reporting(spec, run)]
+        except wandb.errors.Error as error:
+            # It may quote the key, which this process has in its environment, or a file's path.
+            hide([os.environ[_KEY]])
+            missing = without_paths(masked(str(error)))[:LONGEST]
+    events.tell(f"Nothing is reported to Weights & Biases: {missing}", level="warn")
+    return []
+
+
+class Reporting(TrainerCallback):
+    """Reports what the Trainer logs: numbers, never rows or names of files."""
+
+    def __init__(self, spec: Spec, run: str) -> None:
+        import wandb  # noqa: PLC0415 - it may be missing
+
+        known = {"project", "name", "entity", "tags"}
+        asked: Mapping[str, Any] = spec.wandb or {}
+        self._run = wandb.init(
+            **{name: value for name, value in asked.items() if name in known},
+            id=run,
+            resume="allow",
+            config=spec.model_dump(mode="json", include=set(Hyperparameters.model_fields)),
+        )
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **others: Any,
+    ) -> None:
+        self._run.log(logs or {}, step=state.global_step)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
+    ) -> None:
+        self._run.finish()

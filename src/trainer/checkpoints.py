@@ -1,4 +1,4 @@
-"""Directories of an attempt that are there when they are whole: checkpoints, and adapters.
+"""Files and directories of an attempt that appear whole: its results, checkpoints and adapters.
 
 They are written under a hidden name, made durable, and renamed.
 """
@@ -7,15 +7,16 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from trainer.spec import CHECKPOINTS, EPOCHS, step_of
-from worker.volume import sync_directory
-from worker.volume.adapters import CONFIG, WEIGHTS
 
-# How many an attempt keeps.
+# The files of an adapter, as PEFT names them.
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# How many checkpoints an attempt keeps.
 KEPT = 2
 
 
@@ -40,7 +41,12 @@ def adopt(attempts: Path, mine: Path) -> Checkpoint | None:
         OSError: the volume can't be read or written to.
     """
     gone: set[Path] = set()
-    while found := [each for each in _all(attempts) if each.path not in gone]:
+    while found := [
+        checkpoint
+        for attempt in attempts.iterdir()
+        for checkpoint in _of(attempt)
+        if checkpoint.path not in gone
+    ]:
         last = max(found, key=lambda each: (each.step, each.path.is_relative_to(mine)))
         if last.path.is_relative_to(mine):
             return last
@@ -61,9 +67,11 @@ def newest(attempt: Path) -> Checkpoint | None:
 
 def prune(attempt: Path) -> None:
     """Remove an attempt's checkpoints but the newest."""
-    own = sorted(_of(attempt), key=lambda each: each.step)
-    for each in own[:-KEPT]:
-        remove(each.path)
+    for checkpoint in sorted(_of(attempt), key=lambda each: each.step)[:-KEPT]:
+        # Renamed first, so that nobody resumes from a part of it.
+        hidden = _hidden(checkpoint.path)
+        checkpoint.path.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def epoch_adapter(attempts: Path, mine: Path, step: int) -> Path:
@@ -85,15 +93,10 @@ def copy(source: Path, place: Path) -> None:
     Raises:
         OSError: it can't be; then nothing is left.
     """
-    hidden = _hidden(place)
-    try:
-        hidden.mkdir(parents=True)
+    with _appearing(place) as hidden:
         # Not copytree: its errors have lost their numbers.
         for file in source.iterdir():
             shutil.copyfile(file, hidden / file.name)
-        publish(hidden, place)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def copy_adapter(checkpoint: Path, place: Path, base: str) -> None:
@@ -107,16 +110,11 @@ def copy_adapter(checkpoint: Path, place: Path, base: str) -> None:
     Raises:
         OSError: it can't be; then nothing is left.
     """
-    hidden = _hidden(place)
-    try:
-        hidden.mkdir(parents=True)
+    with _appearing(place) as hidden:
         shutil.copyfile(checkpoint / WEIGHTS, hidden / WEIGHTS)
         config = json.loads((checkpoint / CONFIG).read_bytes())
         config["base_model_name_or_path"] = base
         (hidden / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
-        publish(hidden, place)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def publish(hidden: Path, place: Path) -> None:
@@ -125,29 +123,43 @@ def publish(hidden: Path, place: Path) -> None:
     Raises:
         OSError: it can't be.
     """
-    for file in hidden.iterdir():
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-    sync_directory(hidden)
+    for path in (*hidden.iterdir(), hidden):
+        _sync(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_dir():
         shutil.rmtree(hidden)
     else:
         hidden.rename(place)
-    sync_directory(place.parent)
-    sync_directory(place.parent.parent)
+    _sync(place.parent)
+    _sync(place.parent.parent)
 
 
-def remove(directory: Path) -> None:
-    """Remove a directory, which is at once no longer there under its name."""
-    hidden = _hidden(directory)
-    directory.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+def write(path: Path, content: str) -> None:
+    """Write a file, which appears when it is whole and durable.
+
+    Raises:
+        OSError: it can't be written; then nothing is left.
+    """
+    hidden = _hidden(path)
+    try:
+        hidden.write_text(content)
+        _sync(hidden)
+        hidden.rename(path)
+    finally:
+        hidden.unlink(missing_ok=True)
+    _sync(path.parent)
 
 
-def _all(attempts: Path) -> Iterator[Checkpoint]:
-    for attempt in attempts.iterdir():
-        yield from _of(attempt)
+@contextmanager
+def _appearing(place: Path) -> Iterator[Path]:
+    """Make a directory to write to, which gets its name once the block has left it whole."""
+    hidden = _hidden(place)
+    try:
+        hidden.mkdir(parents=True)
+        yield hidden
+        publish(hidden, place)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _of(attempt: Path) -> Iterator[Checkpoint]:
@@ -159,3 +171,11 @@ def _of(attempt: Path) -> Iterator[Checkpoint]:
 
 def _hidden(place: Path) -> Path:
     return place.with_name(f".{place.name}.{uuid4().hex}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

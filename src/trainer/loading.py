@@ -10,8 +10,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedModel, set_seed
 from transformers.utils import logging
 
-from trainer.failures import Failure
-from trainer.memory import lacking
+from trainer.batches import lacking
+from trainer.endings import Failure
 from trainer.spec import Lora, Spec
 from worker.masking import without_paths
 

@@ -1,23 +1,30 @@
-"""Checks the files of rows, and writes the rows as tokens; needs no torch."""
+"""Checks the files of rows, and writes the rows as tokens, in a process without torch."""
 
+import logging
+import os
 import random
+import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from transformers import TokenizersBackend
+from numpy.typing import NDArray
 
-from trainer.chats import Text
-from trainer.lines import Found
-from trainer.mistakes import MOST, File, Mistakes, WrongRowError
-from trainer.packed import TRAINING, VALIDATION, Writer
-from trainer.rows import rows
-from trainer.spec import Checked, Data, Spec
-from trainer.texts import Texts, Tokenized
-from trainer.values import Prompt
+from trainer.rows import MOST_MISTAKES, Found, Mistakes, rows
+from trainer.spec import Checked, Data, File, Mistake, Spec
+from trainer.texts import Text, Texts, Tokenized
+from trainer.values import Prompt, WrongRowError
+from worker.children.with_parent import end_with
+
+if TYPE_CHECKING:
+    from transformers import TokenizersBackend
 
 # Of the rows, if there is no file of rows for validation.
 HELD_OUT = 0.1
@@ -26,6 +33,125 @@ ADVISED_ROWS = 200
 BATCH_ROWS, BATCH_CHARACTERS = 1_000, 1 << 18
 # Lines that a warning names.
 MOST_LINES = 10
+# Files of a directory: all tokens, and beside them whether each is learned.
+IDS, LEARNED = "ids", "learned"
+# Names of the rows to train on, and of those held out.
+TRAINING, VALIDATION = "training", "validation"
+NOT_FAST = "the model's tokenizer is not one of the tokenizers library, which a training needs"
+
+
+def check(spec: Spec, place: Path) -> Checked:
+    """Check a training's rows, and write them below a directory, in a process of its own.
+
+    Its memory is small only without torch, which transformers else loads beside the tokenizer.
+
+    Args:
+        spec: the training; its paths are absolute.
+        place: the directory; it may be missing.
+
+    Raises:
+        OSError: a file can't be read or written.
+        RuntimeError: the process has crashed, as any other error of it says.
+    """
+    with ProcessPoolExecutor(1, get_context("fork"), partial(end_with, os.getpid())) as process:
+        try:
+            return process.submit(_check, spec, place).result()
+        except BrokenProcessPool:
+            raise RuntimeError("the check of the rows was killed") from None
+
+
+def _check(spec: Spec, place: Path) -> Checked:
+    if not spec.trust_remote_code:
+        # Python's way to say that a module is missing. Code of the model's own may need it.
+        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # no module
+    # Else transformers advises to install torch.
+    logging.disable(logging.WARNING)
+    # Only now: torch is out of sight.
+    from transformers import AutoTokenizer, TokenizersBackend  # noqa: PLC0415 - see above
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            spec.tokenizer, local_files_only=True, trust_remote_code=spec.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        # Its OSErrors have no number, and are not the volume's; its last line says what is missing.
+        reason = f"{type(error).__name__}: {error}".splitlines()[-1]
+        raise RuntimeError(f"the check of the rows has crashed: {reason}") from error
+    if not isinstance(tokenizer, TokenizersBackend):
+        return Checked(mistakes=(Mistake(file="training_file", line=None, message=NOT_FAST),))
+    return prepare(spec, tokenizer, place)
+
+
+def prepare(spec: Spec, tokenizer: "TokenizersBackend", place: Path) -> Checked:
+    """Check a training's rows, and write them below a directory: ``TRAINING``, ``VALIDATION``.
+
+    Args:
+        spec: the training.
+        tokenizer: of its model.
+        place: the directory.
+
+    Returns:
+        What was found; if there are mistakes, what was written is of no use.
+
+    Raises:
+        OSError: a file can't be read or written.
+    """
+    texts = Texts(tokenizer, spec.chat_template)
+    with Writer(place) as writer:
+        readings = [_Reading("training_file", texts, spec.max_length, writer)]
+        readings[0].read(spec.training)
+        if spec.validation is not None:
+            readings.append(_Reading("validation_file", texts, spec.max_length, writer))
+            readings[1].read(spec.validation)
+    training, validation = _split(readings, spec.seed)
+    mistakes = [mistake for reading in readings for mistake in reading.mistakes.first]
+    count = sum(reading.mistakes.count for reading in readings)
+    listed = tuple(mistakes[:MOST_MISTAKES])
+    if mistakes:
+        return Checked(mistakes=listed, more_mistakes=count - len(listed))
+    lengths = writer.choose(TRAINING, training)
+    return Checked(
+        rows=len(training),
+        validation_rows=len(writer.choose(VALIDATION, validation)),
+        tokens=int(lengths.sum()),
+        cut_rows=sum(reading.cut for reading in readings),
+        warnings=tuple(_warnings(readings, texts, spec)),
+    )
+
+
+class Writer:
+    """Writes rows into a directory; on leaving the context they are whole."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._begins = array("q", [0])
+
+    def __enter__(self) -> Self:
+        self._ids = (self._directory / IDS).open("wb")
+        self._learned = (self._directory / LEARNED).open("wb")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ids.close()
+        self._learned.close()
+
+    def __len__(self) -> int:
+        return len(self._begins) - 1
+
+    def add(self, ids: Sequence[int], learned: NDArray[np.bool_]) -> None:
+        """Write a row; ``learned`` is as long as ``ids``."""
+        self._ids.write(np.asarray(ids, np.int32).tobytes())
+        self._learned.write(learned.tobytes())
+        self._begins.append(self._begins[-1] + len(ids))
+
+    def choose(self, name: str, rows: Iterable[int]) -> NDArray[np.int64]:
+        """Give some of the rows a name, by their numbers, from 0; return their lengths."""
+        begins = np.frombuffer(self._begins, np.int64)
+        numbers = np.fromiter(rows, np.int64)
+        lengths = begins[numbers + 1] - begins[numbers]
+        np.save(self._directory / f"{name}.npy", np.stack([begins[numbers], lengths], axis=1))
+        return lengths
 
 
 class _Reading:
@@ -114,43 +240,6 @@ def _batches(found: Iterator[Found]) -> Iterator[list[Found]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def prepare(spec: Spec, tokenizer: TokenizersBackend, place: Path) -> Checked:
-    """Check a training's rows, and write them below a directory: ``TRAINING``, ``VALIDATION``.
-
-    Args:
-        spec: the training.
-        tokenizer: of its model.
-        place: the directory.
-
-    Returns:
-        What was found; if there are mistakes, what was written is of no use.
-
-    Raises:
-        OSError: a file can't be read or written.
-    """
-    texts = Texts(tokenizer, spec.chat_template)
-    with Writer(place) as writer:
-        readings = [_Reading("training_file", texts, spec.max_length, writer)]
-        readings[0].read(spec.training)
-        if spec.validation is not None:
-            readings.append(_Reading("validation_file", texts, spec.max_length, writer))
-            readings[1].read(spec.validation)
-    training, validation = _split(readings, spec.seed)
-    mistakes = [mistake for reading in readings for mistake in reading.mistakes.first]
-    count = sum(reading.mistakes.count for reading in readings)
-    listed = tuple(mistakes[:MOST])
-    if mistakes:
-        return Checked(mistakes=listed, more_mistakes=count - len(listed))
-    lengths = writer.choose(TRAINING, training)
-    return Checked(
-        rows=len(training),
-        validation_rows=len(writer.choose(VALIDATION, validation)),
-        tokens=int(lengths.sum()),
-        cut_rows=sum(reading.cut for reading in readings),
-        warnings=tuple(_warnings(readings, texts, spec)),
-    )
 
 
 def _split(readings: Sequence[_Reading], seed: int) -> tuple[Sequence[int], Sequence[int]]:

@@ -139,6 +139,9 @@ class Spec(Hyperparameters):
     wandb: dict[str, Any] | None = None
 
 
+File = Literal["training_file", "validation_file"]
+
+
 class Mistake(Frozen):
     """Something wrong in a file of rows.
 
@@ -148,7 +151,7 @@ class Mistake(Frozen):
         message: what is wrong and what would be right, without the row's text.
     """
 
-    file: Literal["training_file", "validation_file"]
+    file: File
     line: int | None
     message: str
 

@@ -12,15 +12,12 @@ from peft import PeftModel
 from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainer.batches import Row, batch_size, collate
-from trainer.callbacks import CHECKPOINT_S, Saving, Telling
+from trainer.batches import Fit, Row, batch_size, budget, collate, fit, lacking
+from trainer.callbacks import CHECKPOINT_S, Saving, Telling, reporting
 from trainer.checkpoints import newest
+from trainer.endings import Failure, Interruptions
 from trainer.events import Events
-from trainer.failures import Failure
-from trainer.interruptions import Interruptions
 from trainer.loading import base_name, dtype, parameters, with_adapter
-from trainer.memory import Fit, budget, fit, lacking
-from trainer.reporting import reporting
 from trainer.spec import WRITING, Spec
 from worker.estimates import ModelSizes
 
@@ -77,7 +74,7 @@ class Training:
         Raises:
             Failure: there will be no adapter.
             Stopped: it goes on in another attempt.
-            OSError: the volume fails; RuntimeError too, as ``failures.volume_failure`` says.
+            OSError: the volume fails; RuntimeError too, as ``endings.volume_failure`` says.
         """
         # Of the fine-tune, whichever attempt this is.
         name = self._attempt.parent.parent.name

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.mistakes import WrongRowError
-
 # The names of a prompt and its answer: LLM Engine's two, and OpenAI's of old.
 PAIRS = (("prompt", "response"), ("input", "output"), ("prompt", "completion"))
 SHAPES = "prompt and response, input and output, or prompt and completion"
@@ -47,6 +45,14 @@ class Chat:
 
 
 Value = Prompt | Chat
+
+
+class WrongRowError(Exception):
+    """A row can't be trained on; the message says why, without the row's text."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 def pair_in(names: Iterable[str]) -> tuple[str, str] | None:

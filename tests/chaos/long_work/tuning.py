@@ -28,7 +28,7 @@ from worker.fine_tunes.store import FineTunes
 from worker.volume.adapters import FILES, MADE, WEIGHTS
 from worker.volume.lease import Leases
 
-TRAINER, CHECKER = "trainer", "trainer.checker"
+TRAINER = "trainer"
 ROWS, EPOCHS, BATCH = 400, 5, 4
 # The part of the rows that is not held out.
 TRAINED = 0.9
@@ -63,7 +63,7 @@ def trainers(place: Path) -> list[psutil.Process]:
     for one in psutil.process_iter():
         with suppress(psutil.Error):
             command = one.cmdline()
-            ours = any(part in (TRAINER, CHECKER) for part in command)
+            ours = TRAINER in command
             if ours and any(part.startswith(str(place)) for part in command):
                 found.append(one)
     return found

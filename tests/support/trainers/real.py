@@ -6,45 +6,38 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from support import ROOT
+from trainer.batches import Row
 from trainer.checkpoints import adopt
+from trainer.endings import Interruptions
 from trainer.events import Events
-from trainer.interruptions import Interruptions
 from trainer.spec import ATTEMPTS, EVENTS, SPEC, Data, Lora, Spec
 from trainer.training import Trained, Training
 
 WORDS = 32
 
 
-class TokenRow(NamedTuple):
-    """A row as tokens."""
-
-    ids: np.ndarray
-    learned: np.ndarray
-
-
-def token_rows(count: int, seed: int = 0) -> list[TokenRow]:
+def token_rows(count: int, seed: int = 0) -> list[Row]:
     """Return rows of 6 to 12 tokens whose answer, the later half, counts on from the prompt."""
     random = np.random.default_rng(seed)
     rows = []
     for length in random.integers(6, 13, count):
         ids = (np.arange(length) + random.integers(WORDS)) % WORDS
-        rows.append(TokenRow(ids.astype(np.int32), np.arange(length) >= length // 2))
+        rows.append(Row(ids.astype(np.int32), np.arange(length) >= length // 2))
     return rows
 
 
-def noise(count: int, seed: int) -> list[TokenRow]:
+def noise(count: int, seed: int) -> list[Row]:
     """Return rows that nothing can be learned from but by heart."""
     random = np.random.default_rng(seed)
     return [
-        TokenRow(random.integers(0, WORDS, 8).astype(np.int32), np.arange(8) >= 4)
-        for _ in range(count)
+        Row(random.integers(0, WORDS, 8).astype(np.int32), np.arange(8) >= 4) for _ in range(count)
     ]
 
 
@@ -86,7 +79,7 @@ class Attempts:
     """A training in this process, attempt by attempt."""
 
     def __init__(
-        self, directory: Path, rows: Sequence[TokenRow], validation: Sequence[TokenRow] = ()
+        self, directory: Path, rows: Sequence[Row], validation: Sequence[Row] = ()
     ) -> None:
         self.directory = directory / ATTEMPTS
         self._rows = rows, validation

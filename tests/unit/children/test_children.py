@@ -40,11 +40,6 @@ from pathlib import Path
 from worker.store.fetching import Fetching, Places, Wanted
 Fetching([Wanted("org/model")], Places(Path("/nowhere")), os.environ).result()
 """,
-    "trainer.checker": """
-from pathlib import Path
-from trainer.check import Spec, check
-check(Spec.model_construct(), Path("/nowhere"))
-""",
     "trainer": """
 import asyncio
 from worker.fine_tunes.child import COMMAND, Child

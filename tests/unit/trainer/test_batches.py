@@ -5,12 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.trainers.real import TokenRow, tiny_model, token_rows
+from support.trainers.real import tiny_model, token_rows
 
-from trainer.batches import batch_size, collate, largest_divisor
+from trainer.batches import Fit, Packed, Row, batch_size, budget, collate, fit, largest_divisor
 from trainer.loading import with_adapter
-from trainer.memory import Fit, budget, fit
-from trainer.packed import Packed, Writer
+from trainer.prepare import Writer
 from trainer.spec import Lora
 from worker.estimates import ModelSizes
 
@@ -21,15 +20,12 @@ def test_rows_are_read_as_they_were_written_and_chosen(tmp_path: Path) -> None:
         for ids in rows:
             writer.add(ids, np.asarray([token % 2 == 0 for token in ids]))
     for name, chosen in (("all", [0, 1, 2]), ("some", [2, 0])):
-        writer.choose(name, chosen)
-        found = Packed.named(tmp_path / "tokens", name)
+        lengths = writer.choose(name, chosen)
+        assert lengths.tolist() == [len(rows[number]) for number in chosen]
+        found = Packed(tmp_path / "tokens", name)
         assert [row.ids.tolist() for row in found] == [rows[number] for number in chosen]
-        assert found.lengths.tolist() == [len(rows[number]) for number in chosen]
-    found = Packed.named(tmp_path / "tokens", "all")
+    found = Packed(tmp_path / "tokens", "all")
     assert [row.learned.tolist() for row in found] == [[False, True, False], [True], [False, True]]
-    # A slice is rows again.
-    assert [row.ids.tolist() for row in found[1:]] == rows[1:]
-    assert found[-1].ids.tolist() == rows[-1]
     with pytest.raises(IndexError):
         found[3]
 
@@ -50,8 +46,8 @@ def test_rows_at_once_divide_a_step(number: int, limit: float, divisor: int) -> 
 
 
 def test_rows_are_padded_to_the_longest_and_only_answers_are_learned() -> None:
-    short = TokenRow(np.array([5, 6], np.int32), np.array([False, True]))
-    long = TokenRow(np.array([7, 8, 9], np.int32), np.array([False, True, True]))
+    short = Row(np.array([5, 6], np.int32), np.array([False, True]))
+    long = Row(np.array([7, 8, 9], np.int32), np.array([False, True, True]))
     batch = collate([short, long])
     assert batch["input_ids"].tolist() == [[5, 6, 0], [7, 8, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]

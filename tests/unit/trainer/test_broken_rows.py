@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from trainer import rows as reading
-from trainer.mistakes import Mistakes
 from trainer.spec import Data
 
 HEADER = b"prompt,response\n"
@@ -21,7 +20,7 @@ Told = list[tuple[int | None, str]]
 def told(path: Path, content: bytes) -> Told:
     """Return the mistakes in a file, and their lines."""
     path.write_bytes(content)
-    mistakes = Mistakes("training_file")
+    mistakes = reading.Mistakes("training_file")
     list(reading.rows(Data(path=path), mistakes))
     found = [(mistake.line, mistake.message) for mistake in mistakes.first]
     assert not [message for _, message in found if "SECRET" in message]
@@ -152,7 +151,7 @@ def test_a_broken_line_is_refused_and_others_are_read(tmp_path: Path, kind: str)
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone.csv"):
-        mistakes = Mistakes("validation_file")
+        mistakes = reading.Mistakes("validation_file")
         assert list(reading.rows(Data(path=path), mistakes)) == []
         [mistake] = mistakes.first
         assert (mistake.file, mistake.line) == ("validation_file", None)

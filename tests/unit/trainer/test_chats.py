@@ -8,9 +8,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import TokenizersBackend
 
-from trainer.mistakes import WrongRowError
 from trainer.texts import Texts, Tokenized
-from trainer.values import Prompt, row_in
+from trainer.values import Prompt, WrongRowError, row_in
 
 USER = {"role": "user", "content": "How are you?"}
 ASSISTANT = {"role": "assistant", "content": "Fine, größer 👩‍👩‍👧!"}

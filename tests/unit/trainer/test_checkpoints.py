@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from trainer import checkpoints
+from trainer.checkpoints import CONFIG, WEIGHTS
 from trainer.spec import CHECKPOINTS, EPOCHS
-from worker.volume.adapters import CONFIG, FILES, WEIGHTS
 
 FILE = "trainer_state.json"
 
@@ -69,7 +69,7 @@ def test_an_adapter_names_its_base_and_has_nothing_else(tmp_path: Path) -> None:
     (written / WEIGHTS).write_bytes(b"weights")
     checkpoints.copy_adapter(written, tmp_path / EPOCHS / "3", "org/base")
     assert names(tmp_path / EPOCHS) == ["3"]
-    assert names(tmp_path / EPOCHS / "3") == sorted(FILES)
+    assert names(tmp_path / EPOCHS / "3") == [CONFIG, WEIGHTS]
     config = json.loads((tmp_path / EPOCHS / "3" / CONFIG).read_bytes())
     assert config == {"r": 4, "base_model_name_or_path": "org/base"}
     assert (tmp_path / EPOCHS / "3" / WEIGHTS).read_bytes() == b"weights"

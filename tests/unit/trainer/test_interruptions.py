@@ -12,14 +12,13 @@ import pytest
 import torch
 from support import ROOT
 
-from trainer.failures import volume_failure
+from trainer.endings import VolumeFailure, volume_failure
 from trainer.spec import Exit
-from worker.errors import VolumeError
 
 LIMIT_S = 60
 PROGRAM = """
 import time
-from trainer.interruptions import Interruptions
+from trainer.endings import Interruptions
 interruptions = Interruptions()
 interruptions.watch()
 {then}
@@ -98,7 +97,7 @@ FULL = Path("/dev/full")
         # safetensors keeps no number.
         (RuntimeError("Error while serializing: I/O error: No space (os error 28)"), True),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
-        (VolumeError("the volume is full"), True),
+        (VolumeFailure("the volume is full"), True),
         (RuntimeError("mat1 and mat2"), False),
         (FileNotFoundError(errno.ENOENT, "No such file"), False),
         (KeyError("a"), False),

@@ -7,7 +7,7 @@ import torch
 from support.trainers.real import spec, tiny_model
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, dynamic_module_utils
 
-from trainer.failures import Failure
+from trainer.endings import Failure
 from trainer.loading import base_name, load, parameters, targets, with_adapter
 from trainer.spec import Lora
 

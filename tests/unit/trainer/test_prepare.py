@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import TokenizersBackend
 
-from trainer.packed import TRAINING, VALIDATION, Packed
-from trainer.prepare import prepare
+from trainer.batches import Packed
+from trainer.prepare import TRAINING, VALIDATION, prepare
 from trainer.spec import Checked, Data, Spec
 
 # Shows the reasoning of the last answer only, so that a conversation has a text for each answer.
@@ -45,7 +45,7 @@ def _prompts(count: int) -> list[dict[str, str]]:
 
 
 def _texts(tokenizer: TokenizersBackend, directory: Path, name: str) -> list[str]:
-    return [str(tokenizer.decode(row.ids)) for row in Packed.named(directory / "tokens", name)]
+    return [str(tokenizer.decode(row.ids)) for row in Packed(directory / "tokens", name)]
 
 
 @pytest.mark.parametrize(("rows", "held_out"), [(2, 1), (9, 1), (30, 3), (250, 25)])
@@ -94,8 +94,8 @@ def test_a_file_for_validation_is_used_whole(
     assert (checked.rows, checked.validation_rows) == (5, 3)
     texts = _texts(tokenizer, tmp_path, VALIDATION)
     assert [text.removeprefix("<|begin_of_text|>") for text in texts] == ["xy<|im_end|>"] * 3
-    lengths = Packed.named(tmp_path / "tokens", TRAINING).lengths
-    assert checked.tokens == lengths.sum() > 5
+    lengths = [len(row.ids) for row in Packed(tmp_path / "tokens", TRAINING)]
+    assert checked.tokens == sum(lengths) > 5
 
 
 def test_long_rows_are_cut_at_their_end(
@@ -104,7 +104,7 @@ def test_long_rows_are_cut_at_their_end(
     long = {"prompt": "a", "completion": "b " * 500}
     checked = prepared([long, {"prompt": "a", "completion": "b"}], [long], max_length=16)
     assert (checked.rows, checked.validation_rows, checked.cut_rows) == (2, 1, 2)
-    [row] = Packed.named(tmp_path / "tokens", VALIDATION)
+    [row] = Packed(tmp_path / "tokens", VALIDATION)
     begin = tokenizer("a").input_ids
     assert len(row.ids) == 16
     assert list(row.ids[: len(begin)]) == begin

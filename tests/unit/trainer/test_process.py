@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from support import ROOT
 from support.models.lora import client
@@ -12,8 +13,8 @@ from support.processes.background import wait_until
 from support.trainers.real import begun, events_of, written
 from support.volume.disks import fill, mounted
 
-from trainer.check import Prepared, check
-from trainer.mistakes import BadData
+from trainer.batches import Packed
+from trainer.prepare import TRAINING, VALIDATION, check
 from trainer.spec import (
     ATTEMPTS,
     CHECKED,
@@ -136,22 +137,18 @@ def spec_of(model: Path, tmp_path: Path, rows: str) -> Spec:
     return Spec(model=model, tokenizer=model, max_length=64, training=Data(path=path))
 
 
-def checked(model: Path, tmp_path: Path, rows: str, place: str = "tokens") -> Prepared:
-    return check(spec_of(model, tmp_path, rows), tmp_path / place)
-
-
 @pytest.mark.slow
 def test_right_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> None:
-    prepared = checked(demo_model, tmp_path, "1 + 1 =, 2\n" * 20)
-    assert (len(prepared.training), len(prepared.validation)) == (18, 2)
-    assert (prepared.checked.rows, prepared.checked.validation_rows) == (18, 2)
-    assert prepared.checked.tokens == prepared.training.lengths.sum()
+    checked = check(spec_of(demo_model, tmp_path, "1 + 1 =, 2\n" * 20), tmp_path / "tokens")
+    training, validation = (Packed(tmp_path / "tokens", name) for name in (TRAINING, VALIDATION))
+    assert (len(training), len(validation)) == (18, 2)
+    assert (checked.rows, checked.validation_rows) == (18, 2)
+    assert checked.tokens == sum(len(row.ids) for row in training)
 
 
 def test_mistakes_are_told_with_their_lines(demo_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadData) as caught:
-        checked(demo_model, tmp_path, "a,b\nc,\n")
-    [mistake] = caught.value.checked.mistakes
+    checked = check(spec_of(demo_model, tmp_path, "a,b\nc,\n"), tmp_path / "tokens")
+    [mistake] = checked.mistakes
     expected = ("training_file", 3, "response is empty")
     assert (mistake.file, mistake.line, mistake.message) == expected
 
@@ -160,10 +157,23 @@ def test_mistakes_are_told_with_their_lines(demo_model: Path, tmp_path: Path) ->
 def test_a_volume_that_fails_and_a_tokenizer_that_is_not_there_are_told_apart(
     demo_model: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(OSError, match="written"):
-        checked(demo_model, tmp_path, "a,b\nc,d\n", place="rows.csv/tokens")
+    spec = spec_of(demo_model, tmp_path, "a,b\nc,d\n")
+    with pytest.raises(NotADirectoryError):
+        check(spec, tmp_path / "rows.csv" / "tokens")
     with pytest.raises(RuntimeError, match=r"crashed: .*tokenizer"):
-        checked(tmp_path, tmp_path, "a,b\nc,d\n")
+        check(spec.model_copy(update={"tokenizer": tmp_path}), tmp_path / "tokens")
+
+
+def test_the_check_ends_with_the_process_that_has_started_it(
+    demo_model: Path, tmp_path: Path
+) -> None:
+    written(tmp_path, demo_model, 50_000)
+    with begun(tmp_path, "000001.a") as process:
+        family = psutil.Process(process.pid)
+        wait_until(lambda: family.children() != [])
+        [checker] = family.children()
+        process.kill()
+        assert psutil.wait_procs([checker], LIMIT_S)[1] == []
 
 
 @pytest.mark.slow
@@ -171,7 +181,7 @@ def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path
     check_it = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from trainer.check import check\n"
+        "from trainer.prepare import check\n"
         "from trainer.spec import Spec\n"
         "check(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"

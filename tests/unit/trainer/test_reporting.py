@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.trainers.real import Attempts, events_of, spec, token_rows
 
+from trainer.callbacks import reporting
 from trainer.events import Events
-from trainer.reporting import reporting
 from trainer.spec import EVENTS
 from worker import masking
 

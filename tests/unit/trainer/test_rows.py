@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainer.mistakes import Mistakes
-from trainer.rows import rows
+from trainer.rows import Mistakes, rows
 from trainer.spec import Data
 from trainer.values import Chat, Prompt
 

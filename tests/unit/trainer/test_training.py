@@ -9,19 +9,19 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from support.trainers.real import Attempts, TokenRow, events_of, noise, spec, tiny_model, token_rows
+from support.trainers.real import Attempts, events_of, noise, spec, tiny_model, token_rows
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from trainer.failures import Failure, Stopped
-from trainer.interruptions import Interruptions
+from trainer.batches import Row
+from trainer.checkpoints import WEIGHTS
+from trainer.endings import Failure, Interruptions, Stopped
 from trainer.spec import EPOCHS, Lora
-from worker.volume.adapters import WEIGHTS
 
 ROWS, VALIDATION = token_rows(22, seed=1), token_rows(5, seed=2)
 STEPS = 6 * 2
 
 
-def collated(rows: list[TokenRow]) -> dict[str, torch.Tensor]:
+def collated(rows: list[Row]) -> dict[str, torch.Tensor]:
     """Pad rows, in another way than the product does."""
     pad = torch.nn.utils.rnn.pad_sequence
     ids = [torch.tensor(row.ids, dtype=torch.long) for row in rows]
