@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import signal
 import time
@@ -9,7 +10,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from emulator.process import WorkerProcess
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Worker
 
@@ -19,6 +19,75 @@ _SHOWN_LINES = 20
 _SHOWN_BYTES = 8_000
 # The worker's own warnings in its log; vLLM's lines look otherwise.
 _WARNING = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
+# Kills its process group when its standard input is closed: however the emulator ended. The SDK of
+# a worker that is left behind would poll a dead port for ever.
+_GUARD = ("sh", "-c", "read -r _; kill -KILL 0")
+
+
+class WorkerProcess:
+    """A worker's process group, in place of a container.
+
+    It is led by its guard, and not the terminal's, so Ctrl-C does not reach it.
+    """
+
+    def __init__(
+        self, guard: asyncio.subprocess.Process, process: asyncio.subprocess.Process
+    ) -> None:
+        self._guard = guard
+        self._process = process
+
+    @classmethod
+    async def start(cls, command: Sequence[str], environ: Mapping[str, str], log: Path) -> Self:
+        """Start a worker, and append its output to the log.
+
+        Raises:
+            OSError: the command can't be run.
+        """
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        guard = await asyncio.create_subprocess_exec(
+            *_GUARD, stdin=pipe, stdout=null, stderr=null, process_group=0
+        )
+        try:
+            with log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    env=environ,
+                    stdin=null,
+                    stdout=output,
+                    stderr=asyncio.subprocess.STDOUT,
+                    process_group=guard.pid,
+                )
+        except (OSError, asyncio.CancelledError):
+            os.killpg(guard.pid, signal.SIGKILL)
+            await guard.wait()
+            raise
+        return cls(guard, process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def group(self) -> int:
+        return self._guard.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal as to a container: SIGTERM to the first process, others to all."""
+        with contextlib.suppress(ProcessLookupError):
+            if number is signal.SIGTERM:
+                self._process.terminate()
+            else:
+                os.killpg(self.group, number)
+
+    async def wait(self) -> int:
+        """Wait for the first process to end, and return its exit status."""
+        return await self._process.wait()
+
+    async def kill(self) -> None:
+        """Kill the whole group: processes may be left though the first one has exited."""
+        self.signal(signal.SIGKILL)
+        await self._process.wait()
+        await self._guard.wait()
 
 
 class Platform(Protocol):

@@ -11,12 +11,10 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from emulator.http.connections import reset
-from emulator.http.keys import require_key
-from emulator.http.middlewares import middlewares
+from emulator.http.app import middlewares, require_key, set_up
 from emulator.http.wire import read_body
-from emulator.limits import BALANCED_BYTES, READ_BYTES
-from emulator.options import Options
+from emulator.http.worker_port import reset
+from emulator.options import BALANCED_BYTES, READ_BYTES, Options
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Worker
 
@@ -63,11 +61,7 @@ class LoadBalancer:
         )
         app = web.Application(middlewares=first, client_max_size=READ_BYTES)
         app.router.add_route("*", "/{path:.*}", require_key(options.api_key, self._answer))
-        runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.05
-        )
-        await runner.setup()
-        self._running.push_async_callback(runner.cleanup)
+        runner = await set_up(self._running, app)
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
         pinging = asyncio.create_task(self._ping_all())

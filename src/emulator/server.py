@@ -9,23 +9,16 @@ from aiohttp.typedefs import Middleware
 from yarl import URL
 
 from emulator.faults import Faults
+from emulator.http.app import middlewares, require_key, set_up
 from emulator.http.control import Control
-from emulator.http.freezing import freeze, thaw
 from emulator.http.gateway import Gateway
-from emulator.http.keys import require_key
 from emulator.http.llm_engine import LLMEngine
-from emulator.http.middlewares import middlewares
-from emulator.http.public_api import PublicApi
-from emulator.http.webhooks import Webhooks
+from emulator.http.public_api import PublicApi, Webhooks
 from emulator.http.worker_api import WorkerApi
-from emulator.http.worker_port import WorkerPort
-from emulator.limits import READ_BYTES
-from emulator.options import Options
+from emulator.http.worker_port import WorkerPort, freeze, thaw
+from emulator.options import READ_BYTES, Options
 from emulator.state.job import Job
 from emulator.state.job_queue import Queue
-
-# Short, because long polls would not end in time: they are cut off.
-_SHUTDOWN_S = 0.05
 
 
 class Emulator:
@@ -50,10 +43,10 @@ class Emulator:
         webhooks = Webhooks(options.webhook_retry_s)
         self._running.push_async_callback(webhooks.close)
         self.queue.on_end = webhooks.notify
-        runner = await self._runner(first)
+        runner = await set_up(self._running, self._app(first))
         await web.TCPSite(runner, options.host, options.port).start()
         self._port = runner.addresses[0][1]
-        await self._worker_port.start(await self._runner(first))
+        await self._worker_port.start(await set_up(self._running, self._app(first)))
         self._running.push_async_callback(self._worker_port.stop)
         self._running.callback(self._thaw_all)
 
@@ -86,18 +79,6 @@ class Emulator:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-
-    async def _runner(self, first: Sequence[Middleware]) -> web.AppRunner:
-        """Return what serves all routes, for one port."""
-        runner = web.AppRunner(
-            self._app(first),
-            access_log=None,
-            handler_cancellation=True,  # of a worker or client that hung up
-            shutdown_timeout=_SHUTDOWN_S,
-        )
-        await runner.setup()
-        self._running.push_async_callback(runner.cleanup)
-        return runner
 
     def _thaw_all(self) -> None:
         for worker in self.queue.workers.values():

@@ -8,10 +8,9 @@ from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ConfigDict, Field
 
 from emulator.faults import Fault, Faults
-from emulator.http.freezing import freeze
 from emulator.http.wire import find_job, parse_object, read_body, validate
-from emulator.http.worker_port import WorkerPort
-from emulator.limits import CHUNK_BYTES
+from emulator.http.worker_port import WorkerPort, freeze
+from emulator.options import CHUNK_BYTES
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Process, Worker
 

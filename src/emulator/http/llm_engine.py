@@ -10,10 +10,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 from pydantic_core import from_json
 
-from emulator.http.answering import CLIENT_CLOSED_REQUEST, Answering, as_event, error_of, output_of
-from emulator.http.keys import any_key, require_key
+from emulator.http.app import CLIENT_CLOSED_REQUEST, any_key, require_key
+from emulator.http.gateway import Answering, as_event, error_of, output_of
 from emulator.http.wire import parse_parts, read_body
-from emulator.limits import RUNSYNC_BYTES
+from emulator.options import RUNSYNC_BYTES
 from emulator.state.job import Job, Status
 
 _PATHS = "/{path:v1/llm/.+|v1/files(?:/.+)?|v2/batch-completions(?:/.+)?}"

@@ -1,8 +1,13 @@
-"""The routes for callers: run, runsync, stream, status, cancel, retry, purge-queue, health."""
+"""The routes for callers (run, runsync, stream, status, …), and their webhooks."""
 
+import asyncio
+import logging
 from typing import Any
 
+import aiohttp
 from aiohttp import web
+from aiohttp_retry import ListRetry, RetryClient
+from pydantic import BaseModel, HttpUrl
 from pydantic_core import from_json
 
 from emulator.http.wire import (
@@ -13,11 +18,18 @@ from emulator.http.wire import (
     refuse_when_closed,
     validate,
 )
-from emulator.limits import RUN_BYTES, RUNSYNC_BYTES, TTL_MS, WAIT_MS
-from emulator.options import Options
-from emulator.payload import Payload
-from emulator.state.job import Job, Status
+from emulator.options import RUN_BYTES, RUNSYNC_BYTES, TTL_MS, WAIT_MS, WEBHOOK_ATTEMPTS, Options
+from emulator.state.job import Job, Policy, Status
 from emulator.state.job_queue import Queue
+
+log = logging.getLogger("emulator")
+
+
+class Payload(BaseModel):
+    """The checked keys of the body; all others, and the input, reach the worker unchecked."""
+
+    webhook: HttpUrl | None = None
+    policy: Policy | None = None
 
 
 class PublicApi:
@@ -108,3 +120,47 @@ class PublicApi:
         refuse_when_closed(self._queue)
         webhook = None if payload.webhook is None else str(payload.webhook)
         return self._queue.submit(parts, payload.policy, webhook, sync=sync)
+
+
+class Webhooks:
+    """Posts in the background; an answer other than 200 is tried again after `retry_s` seconds."""
+
+    def __init__(self, retry_s: float) -> None:
+        self._retry = ListRetry(
+            [retry_s] * WEBHOOK_ATTEMPTS,
+            exceptions={aiohttp.ClientError, TimeoutError},
+            evaluate_response_callback=_is_acknowledged,
+        )
+        self._posts: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def notify(self, job: Job) -> None:
+        """Start the post for a job that ended, if it has a webhook."""
+        if job.webhook is not None and not self._closed:
+            post = asyncio.create_task(self._post(job, job.webhook))
+            self._posts.add(post)
+            post.add_done_callback(self._posts.discard)
+
+    async def close(self) -> None:
+        """Cancel the posts under way, and start no more."""
+        self._closed = True
+        for post in self._posts:
+            post.cancel()
+        await asyncio.gather(*self._posts, return_exceptions=True)
+
+    async def _post(self, job: Job, url: str) -> None:
+        try:
+            # One session per post: webhooks are few, and each may go to another host.
+            async with (
+                RetryClient(retry_options=self._retry) as client,
+                client.post(url, json=job.report(), allow_redirects=False) as answer,
+            ):
+                status = str(answer.status)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            status = str(error) or type(error).__name__
+        if status != "200":
+            log.warning("the webhook of job %s was not acknowledged: %s", job.id, status)
+
+
+async def _is_acknowledged(answer: aiohttp.ClientResponse) -> bool:
+    return answer.status == 200

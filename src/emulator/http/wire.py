@@ -1,15 +1,14 @@
-"""Reading requests and writing errors: shared by all routes."""
+"""Reads requests, for all routes."""
 
 import re
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from emulator.limits import READ_BYTES
+from emulator.options import READ_BYTES
 from emulator.state.job import Job
 from emulator.state.job_queue import Queue
 
@@ -117,19 +116,3 @@ def describe(error: ValidationError) -> str:
         for mistake in error.errors(include_url=False, include_input=False)
     ]
     return "; ".join(mistakes)
-
-
-@web.middleware
-async def json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn HTTP errors into JSON: `{"error": "<method> <path>: <message>"}`."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        message = f"{request.method} {request.path}: {error.text}"
-        answer = web.json_response({"error": message}, status=error.status)
-        if isinstance(error, web.HTTPMethodNotAllowed):
-            answer.headers["Allow"] = error.headers["Allow"]
-        return answer
-    except ConnectionError:
-        # The peer hung up, which is no error of the emulator's. Nothing is sent.
-        return web.Response()

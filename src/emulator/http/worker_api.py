@@ -10,13 +10,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from emulator.faults import Action, ActiveFault, Call, Faults
-from emulator.http.connections import is_closed, reset
-from emulator.http.request_log import FAULT
+from emulator.http.app import FAULT
 from emulator.http.wire import find_job, parse_object, read_body, read_number
-from emulator.limits import CHUNK_BYTES, RUNSYNC_BYTES
-from emulator.options import Options
-from emulator.state.condition import Condition
-from emulator.state.job import Job
+from emulator.http.worker_port import is_closed, reset
+from emulator.options import CHUNK_BYTES, RUNSYNC_BYTES, Options
+from emulator.state.job import Condition, Job
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Worker
 

@@ -1,11 +1,64 @@
-"""The port for workers, which can refuse them for a while."""
+"""Connections that break, workers that freeze, and a port for them that refuses for a while."""
 
 import asyncio
+import signal
 import socket
+import struct
 
 from aiohttp import web
 
-from emulator.http.connections import reset
+from emulator.state.worker import Worker
+
+
+def is_closed(transport: asyncio.BaseTransport | None) -> bool:
+    """Return whether the peer has closed the connection, though the event loop may not know yet."""
+    if transport is None or transport.is_closing():
+        return True
+    with transport.get_extra_info("socket").dup() as connection:
+        try:
+            return not connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+
+def reset(transport: asyncio.BaseTransport | None) -> None:
+    """Reset a connection, unless it is closed already: its peer sees no orderly end."""
+    if isinstance(transport, asyncio.WriteTransport) and not transport.is_closing():
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+
+
+def freeze(worker: Worker, seconds: float) -> None:
+    """Stop all of a worker's processes for so many seconds, and reset its connections.
+
+    Its jobs stay in progress. While it is frozen already, the time begins anew.
+
+    Raises:
+        ProcessLookupError: the emulator has no process of this worker.
+    """
+    if worker.process is None:
+        raise ProcessLookupError(f"{worker.id} is not run by this endpoint")
+    worker.frozen = True  # before the signal: what has just arrived is not answered any more
+    worker.process.signal(signal.SIGSTOP)
+    for transport in list(worker.connections):
+        reset(transport)
+    if worker.thaw_timer is not None:
+        worker.thaw_timer.cancel()
+    worker.thaw_timer = asyncio.get_running_loop().call_later(seconds, thaw, worker)
+
+
+def thaw(worker: Worker) -> None:
+    """Let a frozen worker go on; has no effect on another."""
+    if worker.thaw_timer is not None:
+        worker.thaw_timer.cancel()
+    if worker.frozen:
+        worker.frozen = False
+        if worker.process is not None:
+            worker.process.signal(signal.SIGCONT)
+        worker.changed.notify_all()
 
 
 class WorkerPort:

@@ -3,14 +3,15 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 import msgspec
+from pydantic import BaseModel, Field
 
-from emulator.state.condition import Condition
+from emulator.options import EXECUTION_TIMEOUT_MS, TTL_MS
 
 # Seconds from time.monotonic to Unix time.
 _WALL_CLOCK = time.time() - time.monotonic()
@@ -29,6 +30,50 @@ class Status(StrEnum):
     @property
     def final(self) -> bool:
         return self not in (Status.IN_QUEUE, Status.IN_PROGRESS)
+
+
+class Condition:
+    """Like ``asyncio.Condition``, without a lock and with a timeout. Free while nobody waits."""
+
+    def __init__(self) -> None:
+        # A dict for its order: the longest waiting is woken first.
+        self._waiters: dict[asyncio.Future[None], None] = {}
+
+    def notify_all(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    async def wait_for(self, predicate: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until the predicate holds; return False if the timeout comes first."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not predicate():
+                    waiter = loop.create_future()
+                    self._waiters[waiter] = None
+                    try:
+                        await waiter
+                    finally:
+                        self._waiters.pop(waiter, None)
+        except TimeoutError:
+            return predicate()
+        return True
+
+
+class Policy(BaseModel):
+    """A job's execution policy; None: the endpoint's default."""
+
+    execution_timeout_ms: int | None = Field(
+        default=None,
+        ge=EXECUTION_TIMEOUT_MS[0],
+        le=EXECUTION_TIMEOUT_MS[1],
+        alias="executionTimeout",
+    )
+    ttl_ms: int | None = Field(default=None, ge=TTL_MS[0], le=TTL_MS[1], alias="ttl")
+    # Checked only: it is about scaling, which the emulator does not do.
+    low_priority: bool = Field(default=False, alias="lowPriority")
 
 
 class Chunk(NamedTuple):

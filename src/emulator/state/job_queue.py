@@ -11,9 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from emulator.options import ExpiredAs, LostAs, Options
-from emulator.payload import Policy
-from emulator.state.condition import Condition
-from emulator.state.job import Chunk, Job, Status
+from emulator.state.job import Chunk, Condition, Job, Policy, Status
 from emulator.state.worker import Worker
 
 

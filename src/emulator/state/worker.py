@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakSet
 
-from emulator.state.condition import Condition
-from emulator.state.job import Status
+from emulator.state.job import Condition, Status
 
 
 class Process(Protocol):

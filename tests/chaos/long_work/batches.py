@@ -12,7 +12,7 @@ from chaos.long_work.crew import add_takeovers, empty
 from chaos.long_work.lane import Lane, lane
 from chaos.report import Report, percentile
 from emulator.faults import Action, Call, Fault
-from emulator.payload import Policy
+from emulator.state.job import Policy
 from worker.batches.parts import GROUP_LINES, GROUP_S
 
 LANES = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runpod.serverless.modules import rp_scale
 
-from emulator.process import WorkerProcess
+from emulator.fleet import WorkerProcess
 from support import ROOT
 
 COMMAND = (sys.executable, "-u", str(ROOT / "tests/platform/handlers/scripted.py"))

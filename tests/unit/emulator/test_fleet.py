@@ -22,7 +22,7 @@ from support.processes.fleets import (
 )
 
 import emulator
-from emulator.process import WorkerProcess
+from emulator.fleet import WorkerProcess
 
 SOURCE = Path(emulator.__file__).parents[1]
 

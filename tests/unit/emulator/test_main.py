@@ -13,9 +13,8 @@ import pytest
 
 import emulator
 from emulator import Action, Call, Emulator, ExpiredAs, FailedAs, Fault, LostAs
-from emulator.__main__ import main
+from emulator.__main__ import fetch_model_name, main
 from emulator.command_line import read_command_line, to_options
-from emulator.examples import fetch_model_name
 from emulator.options import Options
 
 SOURCE = Path(emulator.__file__).parents[1]
