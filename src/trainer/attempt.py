@@ -121,12 +121,6 @@ def _train(
     rows = Packed(place / TOKENS, TRAINING), Packed(place / TOKENS, VALIDATION)
     training = Training(spec, place, rows, events, interruptions)
     interruptions.be_patient()
-    trained = training.run(model)
-    copy(epoch_adapter(place.parent, place, trained.best_step), place / RESULT)
-    return Outcome(
-        steps=trained.steps,
-        best_step=trained.best_step,
-        best_loss=trained.best_loss,
-        trained_tokens=checked.tokens * spec.epochs,
-        batch_size=trained.batch_size,
-    )
+    outcome = training.run(model)
+    copy(epoch_adapter(place.parent, place, outcome.best_step), place / RESULT)
+    return outcome.model_copy(update={"trained_tokens": checked.tokens * spec.epochs})

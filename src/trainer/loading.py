@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -140,8 +139,3 @@ def base_name(model: Path) -> str:
     if model.parent.name == "snapshots" and (match := _CACHED.fullmatch(model.parent.parent.name)):
         return match[1].replace("--", "/")
     return model.name
-
-
-def parameters(model: Any) -> int:
-    """Return how many numbers are trained."""
-    return sum(each.numel() for each in model.parameters() if each.requires_grad)

@@ -116,16 +116,11 @@ def _right(records: Iterator[_Record], mistakes: Mistakes) -> Iterator[Found]:
             yield record
 
 
-class _Line(NamedTuple):
-    """A line with its end; ``flaw``: why it is no text, or more than a row may be."""
+def _lines(opened: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
+    """Yield the lines from here on; of one that is too long, its end.
 
-    number: int
-    text: str
-    flaw: str | None
-
-
-def _lines(opened: BinaryIO) -> Iterator[_Line]:
-    """Yield the lines from here on; of one that is too long, its end."""
+    Each with its number, and with why it is no text, or more than a row may be.
+    """
     number = 0
     while line := opened.readline(LONGEST_ROW + 2):
         number += 1
@@ -137,7 +132,7 @@ def _lines(opened: BinaryIO) -> Iterator[_Line]:
             flaw = "the line has a NUL character in it"
         elif flaw is None and "\ufffd" in text and text.encode() != line:
             flaw = "the line is not UTF-8"
-        yield _Line(number, text, flaw)
+        yield number, text, flaw
 
 
 def _jsonl(opened: BinaryIO) -> Iterator[_Record]:

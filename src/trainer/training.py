@@ -3,7 +3,6 @@
 import gc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,22 +16,12 @@ from trainer.callbacks import CHECKPOINT_S, Saving, Telling, reporting
 from trainer.checkpoints import newest
 from trainer.endings import Failure, Interruptions
 from trainer.events import Events
-from trainer.loading import base_name, dtype, parameters, with_adapter
-from trainer.spec import WRITING, Spec
+from trainer.loading import base_name, dtype, with_adapter
+from trainer.spec import WRITING, Outcome, Spec
 from worker.estimates import ModelSizes
 
 # Points of a curve.
 _LOGS = 100
-
-
-@dataclass(frozen=True)
-class Trained:
-    """How it went: ``steps`` done, of which ``best_step`` has the least loss, if there is one."""
-
-    steps: int
-    best_step: int
-    best_loss: float | None
-    batch_size: int
 
 
 class Training:
@@ -65,11 +54,14 @@ class Training:
         self._batch_size = min(spec.batch_size or batch_size(len(self._rows)), len(self._rows))
         self._epoch_steps = math.ceil(len(self._rows) / self._batch_size)
 
-    def run(self, base: Any) -> Trained:
+    def run(self, base: Any) -> Outcome:
         """Train, from the attempt's newest checkpoint on if there is one.
 
         Args:
             base: the model, of which nothing changes.
+
+        Returns:
+            The outcome, in which only the number of tokens is missing.
 
         Raises:
             Failure: there will be no adapter.
@@ -80,11 +72,12 @@ class Training:
         name = self._attempt.parent.parent.name
         self._reporting = reporting(self._spec, name, self._events)
         model = with_adapter(base, self._spec.lora, self._spec.seed)
-        chosen = self._fit(model)
+        count, _ = model.get_nb_trainable_parameters()
+        chosen = self._fit(model, count)
         self._events.tell(
             f"Training for {self._spec.epochs} epochs of {self._epoch_steps} steps with "
             f"{self._batch_size} rows each, {chosen.rows} at once; "
-            f"the adapter has {parameters(model):,} parameters"
+            f"the adapter has {count:,} parameters"
         )
         while (state := self._try(model, chosen)) is None:
             smaller = chosen.smaller(self._batch_size)
@@ -104,10 +97,10 @@ class Training:
             gc.collect()
             if self._spec.device == "cuda":
                 torch.cuda.empty_cache()
-        return self._trained(state)
+        return self._outcome(state)
 
-    def _fit(self, model: PeftModel) -> Fit:
-        free = budget(self._spec.device, parameters(model))
+    def _fit(self, model: PeftModel, trained: int) -> Fit:
+        free = budget(self._spec.device, trained)
         sizes = ModelSizes.model_validate(model.config.get_text_config())
         chosen = fit(sizes, self._longest(), self._batch_size, free)
         if (last := newest(self._attempt)) is None:
@@ -118,6 +111,14 @@ class Training:
 
     def _try(self, model: PeftModel, chosen: Fit) -> TrainerState | None:
         """Return None if the memory does not suffice."""
+        saving = Saving(
+            self._attempt,
+            base_name(self._spec.model),
+            self._epoch_steps,
+            self._events,
+            self._interruptions,
+            self._checkpoint_s,
+        )
         trainer = Trainer(
             model=model,
             args=self._arguments(chosen),
@@ -125,7 +126,7 @@ class Training:
             # A sequence is enough, whatever their types say.
             train_dataset=cast(Any, self._rows),
             eval_dataset=cast(Any, self._validation),
-            callbacks=[Telling(self._events), self._saving(), *self._reporting],
+            callbacks=[Telling(self._events), saving, *self._reporting],
         )
         # It prints.
         trainer.remove_callback(PrinterCallback)
@@ -137,16 +138,6 @@ class Training:
                 raise
             return None
         return trainer.state
-
-    def _saving(self) -> Saving:
-        return Saving(
-            self._attempt,
-            base_name(self._spec.model),
-            self._epoch_steps,
-            self._events,
-            self._interruptions,
-            self._checkpoint_s,
-        )
 
     def _arguments(self, chosen: Fit) -> TrainingArguments:
         spec, steps = self._spec, self._epoch_steps * self._spec.epochs
@@ -189,9 +180,14 @@ class Training:
     def _longest(self) -> int:
         return max(len(row.ids) for rows in (self._rows, self._validation) for row in rows)
 
-    def _trained(self, state: TrainerState) -> Trained:
+    def _outcome(self, state: TrainerState) -> Outcome:
         losses = {
             int(log["step"]): log["eval_loss"] for log in state.log_history if "eval_loss" in log
         }
         best = min(losses, key=losses.__getitem__, default=state.global_step)
-        return Trained(state.global_step, best, losses.get(best), self._batch_size)
+        return Outcome(
+            steps=state.global_step,
+            best_step=best,
+            best_loss=losses.get(best),
+            batch_size=self._batch_size,
+        )

@@ -144,9 +144,14 @@ def _message(given: Any) -> dict[str, Any]:
 def _assistants(given: dict[str, Any]) -> dict[str, Any]:
     """Return what only an assistant's message has."""
     calls = _calls(given)
-    if not calls and not _said(given.get("content") or ""):
+    content = given.get("content") or ""
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    if not calls and not any(text.strip() for text in texts):
         raise WrongRowError("the assistant's message has neither content nor tool_calls")
-    return _reasoning(given) | calls
+    # By both names that vLLM gives it for templates.
+    names = ("reasoning", "reasoning_content")
+    reasoning = next((given[name] for name in names if given.get(name) is not None), None)
+    return calls if reasoning is None else calls | dict.fromkeys(names, _text(names[0], reasoning))
 
 
 def _others(given: dict[str, Any]) -> dict[str, Any]:
@@ -157,34 +162,18 @@ def _others(given: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _reasoning(given: dict[str, Any]) -> dict[str, str]:
-    """Return a message's reasoning by both names that vLLM gives it for templates."""
-    names = ("reasoning", "reasoning_content")
-    found = next((given[name] for name in names if given.get(name) is not None), None)
-    return {} if found is None else dict.fromkeys(names, _text(names[0], found))
-
-
 def _content(given: Any) -> str | list[dict[str, str]]:
     if given is None:
         return ""
     if not isinstance(given, list):
         return _text("content", given)
     for part in given:
-        if (
-            not isinstance(part, dict)
-            or part.get("type") != "text"
-            or set(part) != {"type", "text"}
-        ):
+        if not isinstance(part, dict) or set(part) != {"type", "text"} or part["type"] != "text":
             raise WrongRowError(
                 'content has to be a text, or a list of {"type": "text", "text": …}'
             )
         _text("text", part["text"])
     return given
-
-
-def _said(content: str | list[dict[str, str]]) -> bool:
-    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    return any(text.strip() for text in texts)
 
 
 def _weight(message: dict[str, Any]) -> bool:
@@ -194,7 +183,7 @@ def _weight(message: dict[str, Any]) -> bool:
     return bool(weight)
 
 
-def _calls(message: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _calls(message: dict[str, Any]) -> dict[str, Any]:
     given = message.get("tool_calls")
     if given is None or given == []:
         return {}

@@ -17,8 +17,8 @@ from trainer.batches import Row
 from trainer.checkpoints import adopt
 from trainer.endings import Interruptions
 from trainer.events import Events
-from trainer.spec import ATTEMPTS, EVENTS, SPEC, Data, Lora, Spec
-from trainer.training import Trained, Training
+from trainer.spec import ATTEMPTS, EVENTS, SPEC, Data, Lora, Outcome, Spec
+from trainer.training import Training
 
 WORDS = 32
 
@@ -91,7 +91,7 @@ class Attempts:
         base: LlamaForCausalLM | None = None,
         interruptions: Interruptions | None = None,
         checkpoint_s: float = 60,
-    ) -> Trained:
+    ) -> Outcome:
         place = self.directory / name
         place.mkdir(parents=True)
         adopt(self.directory, place)
