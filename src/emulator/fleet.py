@@ -8,9 +8,10 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from emulator.state.job_queue import Queue
+from emulator.load_balancer import LoadBalancer
+from emulator.server import Emulator
 from emulator.state.worker import Worker
 
 _MAX_BACK_OFF_S = 60.0
@@ -90,14 +91,6 @@ class WorkerProcess:
         await self._guard.wait()
 
 
-class Platform(Protocol):
-    """What runs workers: an emulator of a queue, or a load balancer."""
-
-    queue: Queue
-
-    def worker_environ(self, worker: str) -> dict[str, str]: ...
-
-
 class Fleet:
     """A number of workers that are kept running. An async context manager.
 
@@ -111,7 +104,7 @@ class Fleet:
 
     def __init__(
         self,
-        emulator: Platform,
+        emulator: Emulator | LoadBalancer,
         command: Sequence[str],
         environ: Mapping[str, str],
         logs: Path,

@@ -95,7 +95,7 @@ class WorkerApi:
     async def stop(self, request: web.Request) -> web.StreamResponse:
         worker = self._worker(request)
         await self._poll(worker.changed, lambda: bool(worker.stops))
-        stops = worker.take_stops()
+        stops, worker.stops = worker.stops, []
         if not stops:
             return web.Response(status=204)
         try:

@@ -60,10 +60,6 @@ class Worker:
         self.results += 1
         self.late_posts += job.final
 
-    def take_stops(self) -> list[str]:
-        stops, self.stops = self.stops, []
-        return stops
-
     def add_stops(self, job_ids: list[str]) -> None:
         self.stops.extend(job_ids)
         self.changed.notify_all()

@@ -147,7 +147,7 @@ async def test_a_client_that_hangs_up_cancels_its_job_unless_configured_otherwis
         await eventually(lambda: '"status": 499' in log.read_text())
         emulator.queue.complete(job, None)
         assert job.status is status
-        assert emulator.queue.worker("w").take_stops() == ([job.id] if cancel else [])
+        assert emulator.queue.worker("w").stops == ([job.id] if cancel else [])
 
 
 async def test_a_stream_that_was_read_to_its_last_event_is_not_cancelled() -> None:
