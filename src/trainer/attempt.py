@@ -52,7 +52,7 @@ def run(
         step = checkpoint.step if checkpoint else 0
         with Events(place / EVENTS, step) as events:
             if step:
-                events.tell(f"Resumed at step {step}", step)
+                events.write(f"Resumed at step {step}", step)
             _attempt(spec, place, events, interruptions, only_check=only_check)
     except Stopped:
         return Exit.STOPPED
@@ -74,7 +74,7 @@ def _attempt(
             return
         outcome = _train(spec, place, events, interruptions, checked)
     except Failure as failure:
-        events.tell(str(failure), level="error")
+        events.write(str(failure), level="error")
         outcome = Outcome(error=str(failure))
     finally:
         # Of no use to another attempt, which may need the room on the volume.
@@ -85,7 +85,7 @@ def _attempt(
 
 
 def _check(spec: Spec, place: Path, events: Events, *, quietly: bool) -> Checked:
-    """Write the rows as tokens; tell what was found, unless the attempt that trains does."""
+    """Write the rows as tokens, and the events of it, unless the attempt that trains will."""
     try:
         checked = check(spec, place / TOKENS)
     except OSError as error:
@@ -99,8 +99,8 @@ def _check(spec: Spec, place: Path, events: Events, *, quietly: bool) -> Checked
         raise Failure(f"{where}: {first.message}{others}")
     if not quietly:
         for warning in checked.warnings:
-            events.tell(warning, level="warn")
-        events.tell(
+            events.write(warning, level="warn")
+        events.write(
             f"Data checked: {checked.rows} rows to train on with {checked.tokens} tokens, "
             f"{checked.validation_rows} held out, {checked.cut_rows} cut"
         )
@@ -110,14 +110,14 @@ def _check(spec: Spec, place: Path, events: Events, *, quietly: bool) -> Checked
 def _train(
     spec: Spec, place: Path, events: Events, interruptions: Interruptions, checked: Checked
 ) -> Outcome:
-    # They import torch, which takes seconds: who has made mistakes needn't wait for it.
+    # They import torch, which takes seconds: mistakes in the rows are reported before.
     from trainer.batches import Packed  # noqa: PLC0415 - see above
     from trainer.loading import load  # noqa: PLC0415 - see above
     from trainer.training import Training  # noqa: PLC0415 - see above
 
     began = time.monotonic()
     model = load(spec)
-    events.tell(f"Model loaded in {time.monotonic() - began:.1f} s")
+    events.write(f"Model loaded in {time.monotonic() - began:.1f} s")
     rows = Packed(place / TOKENS, TRAINING), Packed(place / TOKENS, VALIDATION)
     training = Training(spec, place, rows, events, interruptions)
     interruptions.be_patient()

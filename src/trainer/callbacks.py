@@ -24,11 +24,11 @@ _PACKAGE, _KEY = "wandb", "WANDB_API_KEY"
 LONGEST = 300
 
 
-class Telling(TrainerCallback):
-    """Tells the numbers that the Trainer logs.
+class MetricsCallback(TrainerCallback):
+    """Writes the metrics that the Trainer logs.
 
     Raises:
-        Failure: a loss is none.
+        Failure: a loss is not finite.
     """
 
     def __init__(self, events: Events) -> None:
@@ -43,7 +43,7 @@ class Telling(TrainerCallback):
         **others: Any,
     ) -> None:
         logs = logs or {}
-        self._events.tell_metrics(logs, state.global_step)
+        self._events.write_metrics(logs, state.global_step)
         if not all(math.isfinite(logs.get(name, 0.0)) for name in _LOSSES):
             raise Failure(
                 f"after {state.global_step} steps the loss is no number any more: the learning "
@@ -51,14 +51,14 @@ class Telling(TrainerCallback):
             )
 
 
-class Saving(TrainerCallback):
-    """Keeps checkpoints, and each epoch's adapter, and stops where that is asked.
+class CheckpointCallback(TrainerCallback):
+    """Saves checkpoints and the adapters of epochs, and stops the training when asked to.
 
     Args:
         attempt: the directory of this attempt.
         base: the name of the base model.
         steps: of an epoch.
-        events: to tell them.
+        events: which are written, and made durable before a checkpoint.
         interruptions: ask for the end.
         every_s: seconds between two checkpoints within an epoch.
     """
@@ -84,8 +84,8 @@ class Saving(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         due = time.monotonic() - self._saved >= self._every_s
-        # After an epoch's last step the evaluation comes first: who resumes there goes on with the
-        # next epoch.
+        # After an epoch's last step the evaluation comes first: an attempt that resumes there goes
+        # on with the next epoch.
         if (due or self._interruptions.asked) and state.global_step % self._steps:
             _save(control)
 
@@ -110,7 +110,7 @@ class Saving(TrainerCallback):
         if not within:
             place = self._attempt / EPOCHS / str(step)
             checkpoints.copy_adapter(written, place, self._base)
-            self._events.tell(f"Epoch {epoch} saved", step)
+            self._events.write(f"Epoch {epoch} saved", step)
         self._events.sync()
         checkpoints.publish(written, self._attempt / CHECKPOINTS / written.name)
         checkpoints.prune(self._attempt)
@@ -120,17 +120,17 @@ class Saving(TrainerCallback):
 
 
 def _save(control: TrainerControl) -> None:
-    # The log's window ends with the checkpoint: whoever resumes begins a new one.
+    # The log's window ends with the checkpoint: an attempt that resumes begins a new one.
     control.should_log = control.should_save = True
 
 
 def reporting(spec: Spec, run: str, events: Events) -> list[TrainerCallback]:
-    """Begin the report of a training, if one is wanted; tell why if there can be none.
+    """Begin the report of a training, if one is wanted; write a warning if there can be none.
 
     Args:
         spec: the training.
         run: an id of it, the same one for all attempts.
-        events: to tell.
+        events: for the warning.
     """
     if spec.wandb is None:
         return []
@@ -142,17 +142,17 @@ def reporting(spec: Spec, run: str, events: Events) -> list[TrainerCallback]:
         import wandb  # noqa: PLC0415 - it may be missing
 
         try:
-            return [Reporting(spec, run)]
+            return [WandbCallback(spec, run)]
         except wandb.errors.Error as error:
             # It may quote the key, which this process has in its environment, or a file's path.
             hide([os.environ[_KEY]])
             missing = without_paths(masked(str(error)))[:LONGEST]
-    events.tell(f"Nothing is reported to Weights & Biases: {missing}", level="warn")
+    events.write(f"Nothing is reported to Weights & Biases: {missing}", level="warn")
     return []
 
 
-class Reporting(TrainerCallback):
-    """Reports what the Trainer logs: numbers, never rows or names of files."""
+class WandbCallback(TrainerCallback):
+    """Reports the metrics that the Trainer logs, never rows or names of files."""
 
     def __init__(self, spec: Spec, run: str) -> None:
         import wandb  # noqa: PLC0415 - it may be missing

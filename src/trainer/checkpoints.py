@@ -16,8 +16,8 @@ from trainer.spec import CHECKPOINTS, EPOCHS, step_of
 
 # The files of an adapter, as PEFT names them.
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# How many checkpoints an attempt keeps.
-KEPT = 2
+# Of an attempt.
+MOST_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def newest(attempt: Path) -> Checkpoint | None:
 
 def prune(attempt: Path) -> None:
     """Remove an attempt's checkpoints but the newest."""
-    for checkpoint in sorted(_of(attempt), key=lambda each: each.step)[:-KEPT]:
+    for checkpoint in sorted(_of(attempt), key=lambda each: each.step)[:-MOST_CHECKPOINTS]:
         # Renamed first, so that nobody resumes from a part of it.
         hidden = _hidden(checkpoint.path)
         checkpoint.path.rename(hidden)

@@ -10,7 +10,7 @@ from trainer.spec import Exit
 
 # Of the volume, not of the training: it may go on later.
 _VOLUME = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}
-# How safetensors and torch say it, who keep no number of the system's: "(os error 28)".
+# The messages of safetensors ("(os error 28)") and of torch, whose errors have no errno.
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _TORCH_WRITES = re.compile(r"PytorchStreamWriter failed|unexpected pos \d+ vs")
 

@@ -1,4 +1,4 @@
-"""Writes what a training tells: a file of lines, which its attempt alone appends to."""
+"""Writes the events of a training: a file of lines, which only its attempt appends to."""
 
 import math
 import os
@@ -22,9 +22,9 @@ class Events:
     """
 
     def __init__(self, path: Path, resumed_at: int) -> None:
-        self._told: set[tuple[int, str]] = set()
+        self._written: set[tuple[int, str]] = set()
         self._file = path.open("a", encoding="utf-8")
-        self._write(Resumed(resumed_at=resumed_at))
+        self._append(Resumed(resumed_at=resumed_at))
 
     def __enter__(self) -> Self:
         return self
@@ -32,30 +32,30 @@ class Events:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def tell(
+    def write(
         self, message: str, step: int = 0, level: Literal["info", "warn", "error"] = "info"
     ) -> None:
-        self._write(Event(at=time.time(), level=level, message=message, step=step))
+        self._append(Event(at=time.time(), level=level, message=message, step=step))
 
-    def tell_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Tell numbers, unless the same ones were told: steps are done again after a retreat.
+    def write_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write metrics, once for a step: steps are done again with fewer rows at once.
 
         Args:
-            metrics: by name; numbers that are not finite stand in the message only.
+            metrics: by name; numbers that are not finite are in the message only.
             step: the steps done.
         """
         key = step, next(iter(metrics), "")
-        if key in self._told:
+        if key in self._written:
             return
-        self._told.add(key)
+        self._written.add(key)
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         event = Event(at=time.time(), message=str(dict(metrics)), step=step, metrics=finite)
-        self._write(event)
+        self._append(event)
 
     def sync(self) -> None:
-        """Make durable what was told: a checkpoint that follows is never ahead of its events."""
+        """Make the events durable: a checkpoint that follows is never ahead of them."""
         os.fsync(self._file.fileno())
 
-    def _write(self, line: Event | Resumed) -> None:
+    def _append(self, line: Event | Resumed) -> None:
         self._file.write(f"{line.model_dump_json()}\n")
         self._file.flush()

@@ -1,8 +1,8 @@
-"""What a training is given and what it leaves: the files by which two processes speak.
+"""The files that a training reads and leaves, by which two processes communicate.
 
-An attempt at a training is a directory. Whoever starts the process writes ``spec.json`` beside all
-attempts; the process writes the other files, into the directory of its own attempt only. So a
-process that outlives its lease can harm nothing.
+An attempt at a training is a directory. The worker writes ``spec.json`` beside all attempts; the
+process writes the other files, into the directory of its own attempt only. So a process that
+outlives its lease can harm nothing.
 """
 
 import re
@@ -125,7 +125,7 @@ class Spec(Hyperparameters):
         device: "cuda" or "cpu".
         max_length: the tokens of a row; what is longer is cut at its end.
         training: the rows; ``validation`` likewise; None: a tenth of the rows, chosen by the seed.
-        wandb: what Weights & Biases is told, beside the key in the environment; None: nothing.
+        wandb: arguments of Weights & Biases, whose key is in the environment; None: no report.
     """
 
     model: Path
@@ -178,13 +178,13 @@ class Checked(Frozen):
 
 
 class Event(Frozen):
-    """Something that a training tells.
+    """A message or the metrics of a step.
 
     Args:
         at: seconds since 1970.
         level: how bad it is.
         message: LLM Engine's for metrics: the text of the numbers as a Python dict.
-        step: the steps done when it was told.
+        step: the number of steps done.
         metrics: numbers by the names that transformers' Trainer gives them: ``loss``,
             ``grad_norm``, ``learning_rate``, ``epoch``, ``eval_loss``; empty: only a message.
     """

@@ -12,7 +12,7 @@ from transformers import PrinterCallback, Trainer, TrainerState, TrainingArgumen
 from transformers.trainer import TRAINER_STATE_NAME
 
 from trainer.batches import Fit, Row, batch_size, budget, collate, fit, lacking
-from trainer.callbacks import CHECKPOINT_S, Saving, Telling, reporting
+from trainer.callbacks import CHECKPOINT_S, CheckpointCallback, MetricsCallback, reporting
 from trainer.checkpoints import newest
 from trainer.endings import Failure, Interruptions
 from trainer.events import Events
@@ -31,7 +31,7 @@ class Training:
         spec: what is asked for.
         attempt: the directory.
         rows: to train on, and to evaluate on; the latter may be none.
-        events: to tell how it goes.
+        events: of the attempt.
         interruptions: ask for its end.
         checkpoint_s: seconds between two checkpoints within an epoch.
     """
@@ -74,7 +74,7 @@ class Training:
         model = with_adapter(base, self._spec.lora, self._spec.seed)
         count, _ = model.get_nb_trainable_parameters()
         chosen = self._fit(model, count)
-        self._events.tell(
+        self._events.write(
             f"Training for {self._spec.epochs} epochs of {self._epoch_steps} steps with "
             f"{self._batch_size} rows each, {chosen.rows} at once; "
             f"the adapter has {count:,} parameters"
@@ -86,7 +86,7 @@ class Training:
                     f"the memory does not suffice for a row of {self._longest()} tokens: "
                     "shorten the rows, lower the adapter's rank, or take a larger machine"
                 )
-            self._events.tell(
+            self._events.write(
                 f"The memory does not suffice for {chosen.rows} rows at once: "
                 f"going on with {smaller.rows}",
                 level="warn",
@@ -111,7 +111,7 @@ class Training:
 
     def _try(self, model: PeftModel, chosen: Fit) -> TrainerState | None:
         """Return None if the memory does not suffice."""
-        saving = Saving(
+        checkpoints = CheckpointCallback(
             self._attempt,
             base_name(self._spec.model),
             self._epoch_steps,
@@ -126,7 +126,7 @@ class Training:
             # A sequence is enough, whatever their types say.
             train_dataset=cast(Any, self._rows),
             eval_dataset=cast(Any, self._validation),
-            callbacks=[Telling(self._events), saving, *self._reporting],
+            callbacks=[MetricsCallback(self._events), checkpoints, *self._reporting],
         )
         # It prints.
         trainer.remove_callback(PrinterCallback)
@@ -161,7 +161,7 @@ class Training:
             bf16=kind == torch.bfloat16,
             fp16=kind == torch.float16,
             logging_steps=max(1, steps // _LOGS),
-            # A loss that is no number is told, not hidden.
+            # A loss that is not finite has to be seen.
             logging_nan_inf_filter=False,
             eval_strategy="epoch" if len(self._validation) else "no",
             # Saving says when.

@@ -63,12 +63,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_numbers_are_told_once_and_as_json_has_them(tmp_path: Path) -> None:
     logs = {"loss": math.nan, "grad_norm": math.inf, "epoch": 0.5}
     with Events(tmp_path / "e", 7) as events:
-        events.tell("Two\nlines", 7, "warn")
+        events.write("Two\nlines", 7, "warn")
         # Steps are done again after a retreat.
         for loss in (1.0, 1.5):
-            events.tell_metrics({"loss": loss}, 8)
-            events.tell_metrics({"eval_loss": loss}, 8)
-        events.tell_metrics(logs, 9)
+            events.write_metrics({"loss": loss}, 8)
+            events.write_metrics({"eval_loss": loss}, 8)
+        events.write_metrics(logs, 9)
         # They are there while it trains.
         first, *told = lines(tmp_path / "e")
     assert first == {"resumed_at": 7}
