@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
-from numpy.typing import NDArray
 
-from trainer.prepare import IDS, LEARNED
+from trainer.prepare import ROWS
+from trainer.texts import TOKEN, Row
 from worker.estimates import OPTIMIZER, SHARES, ModelSizes
 from worker.memory import free_memory
 
@@ -23,20 +22,8 @@ _STEPS = 25
 _FEW, _MANY = 8, 64
 
 
-class Row(NamedTuple):
-    """A row to train on.
-
-    Args:
-        ids: its tokens.
-        learned: for each token, whether it is part of an answer and carries loss.
-    """
-
-    ids: NDArray[np.int32]
-    learned: NDArray[np.bool_]
-
-
 class Packed(Sequence[Row]):
-    """Some of the rows in a directory, in constant memory: the files are mapped.
+    """Some of the rows in a directory, in constant memory: the file is mapped.
 
     Args:
         directory: that ``prepare.Writer`` has filled.
@@ -44,18 +31,16 @@ class Packed(Sequence[Row]):
     """
 
     def __init__(self, directory: Path, name: str) -> None:
-        # For each row where its tokens begin, and how many they are.
-        self._index = np.load(directory / f"{name}.npy")
-        self._ids = np.memmap(directory / IDS, np.int32, "r")
-        self._learned = np.memmap(directory / LEARNED, np.bool_, "r")
+        # For each row where its tokens begin and end.
+        self._bounds = np.load(directory / f"{name}.npy")
+        self._tokens = np.memmap(directory / ROWS, TOKEN, "r")
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._bounds)
 
     def __getitem__(self, index: int) -> Row:  # type: ignore[override]  # no slices are needed
-        begin, length = self._index[index]
-        end = begin + length
-        return Row(np.asarray(self._ids[begin:end]), np.asarray(self._learned[begin:end]))
+        begin, end = self._bounds[index]
+        return np.asarray(self._tokens[begin:end])
 
 
 def batch_size(rows: int) -> int:
@@ -72,16 +57,15 @@ def largest_divisor(number: int, limit: float) -> int:
 
 def collate(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
     """Return rows as tensors of one length, in tokens that of the longest row."""
-    shape = len(rows), max(len(row.ids) for row in rows)
+    shape = len(rows), max(map(len, rows))
     # Which token fills up is of no account: the mask hides it, and it is not learned.
     ids = np.zeros(shape, np.int64)
     mask = np.zeros(shape, np.int64)
     labels = np.full(shape, IGNORED, np.int64)
     for number, row in enumerate(rows):
-        length = len(row.ids)
-        ids[number, :length] = row.ids
-        mask[number, :length] = 1
-        labels[number, :length] = np.where(row.learned, row.ids, IGNORED)
+        ids[number, : len(row)] = row["id"]
+        mask[number, : len(row)] = 1
+        labels[number, : len(row)] = np.where(row["learned"], row["id"], IGNORED)
     return {
         "input_ids": torch.from_numpy(ids),
         "attention_mask": torch.from_numpy(mask),

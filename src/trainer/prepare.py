@@ -9,17 +9,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.rows import MOST_MISTAKES, Found, Mistakes, rows
 from trainer.spec import Checked, Data, File, Mistake, Spec
-from trainer.texts import Text, Texts, Tokenized
+from trainer.texts import Row, Text, Texts
 from trainer.values import Prompt, WrongRowError
 from worker.children.with_parent import end_with
 
@@ -33,8 +34,8 @@ ADVISED_ROWS = 200
 BATCH_ROWS, BATCH_CHARACTERS = 1_000, 1 << 18
 # Lines that a warning names.
 MOST_LINES = 10
-# Files of a directory: all tokens, and beside them whether each is learned.
-IDS, LEARNED = "ids", "learned"
+# File of all rows, one after another.
+ROWS = "rows"
 # Names of the rows to train on, and of those held out.
 TRAINING, VALIDATION = "training", "validation"
 NOT_FAST = "the model's tokenizer is not one of the tokenizers library, which a training needs"
@@ -97,7 +98,7 @@ def prepare(spec: Spec, tokenizer: "TokenizersBackend", place: Path) -> Checked:
         OSError: a file can't be read or written.
     """
     texts = Texts(tokenizer, spec.chat_template)
-    with Writer(place) as writer:
+    with closing(Writer(place)) as writer:
         readings = [_Reading("training_file", texts, spec.max_length, writer)]
         readings[0].read(spec.training)
         if spec.validation is not None:
@@ -120,38 +121,31 @@ def prepare(spec: Spec, tokenizer: "TokenizersBackend", place: Path) -> Checked:
 
 
 class Writer:
-    """Writes rows into a directory; on leaving the context they are whole."""
+    """Writes rows into a directory; they are whole once it is closed."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
+        self._rows = (directory / ROWS).open("wb")
         self._begins = array("q", [0])
 
-    def __enter__(self) -> Self:
-        self._ids = (self._directory / IDS).open("wb")
-        self._learned = (self._directory / LEARNED).open("wb")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ids.close()
-        self._learned.close()
+    def close(self) -> None:
+        self._rows.close()
 
     def __len__(self) -> int:
         return len(self._begins) - 1
 
-    def add(self, ids: Sequence[int], learned: NDArray[np.bool_]) -> None:
-        """Write a row; ``learned`` is as long as ``ids``."""
-        self._ids.write(np.asarray(ids, np.int32).tobytes())
-        self._learned.write(learned.tobytes())
-        self._begins.append(self._begins[-1] + len(ids))
+    def add(self, row: Row) -> None:
+        self._rows.write(row.tobytes())
+        self._begins.append(self._begins[-1] + len(row))
 
     def choose(self, name: str, rows: Iterable[int]) -> NDArray[np.int64]:
         """Give some of the rows a name, by their numbers, from 0; return their lengths."""
         begins = np.frombuffer(self._begins, np.int64)
         numbers = np.fromiter(rows, np.int64)
-        lengths = begins[numbers + 1] - begins[numbers]
-        np.save(self._directory / f"{name}.npy", np.stack([begins[numbers], lengths], axis=1))
-        return lengths
+        bounds = np.stack([begins[numbers], begins[numbers + 1]], axis=1)
+        np.save(self._directory / f"{name}.npy", bounds)
+        return bounds[:, 1] - bounds[:, 0]
 
 
 class _Reading:
@@ -182,7 +176,7 @@ class _Reading:
         Raises:
             OSError: a file can't be read or written.
         """
-        waiting: deque[Future[list[tuple[int, Tokenized]]]] = deque()
+        waiting: deque[Future[list[tuple[int, Row]]]] = deque()
         # While one thread tokenizes a batch, which needs no Python, this one reads the next.
         with ThreadPoolExecutor(1) as pool:
             for batch in _batches(rows(data, self.mistakes)):
@@ -213,17 +207,15 @@ class _Reading:
             lines += [row.line] * len(texts)
         return lines, found
 
-    def _tokenized(
-        self, lines: list[int], texts: list[Prompt | Text]
-    ) -> list[tuple[int, Tokenized]]:
+    def _tokenized(self, lines: list[int], texts: list[Prompt | Text]) -> list[tuple[int, Row]]:
         return list(zip(lines, self._texts.tokens(texts), strict=True))
 
-    def _write(self, rows: Sequence[tuple[int, Tokenized]]) -> None:
+    def _write(self, rows: Sequence[tuple[int, Row]]) -> None:
         for line, row in rows:
-            self.cut += len(row.ids) > self._longest
-            learned = row.learned[: self._longest]
-            if learned.any():
-                self._writer.add(row.ids[: self._longest], learned)
+            self.cut += len(row) > self._longest
+            cut = row[: self._longest]
+            if cut["learned"].any():
+                self._writer.add(cut)
                 self.lines.append(line)
             else:
                 self.left_out.append(line)

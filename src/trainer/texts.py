@@ -36,6 +36,10 @@ MOST_CHARACTERS = 8 << 20
 # Put before an answer whose first token would else have a space before it.
 BEFORE = "\n"
 
+# A token of a row: its id, and whether it is part of an answer, and carries loss.
+TOKEN = np.dtype([("id", np.int32), ("learned", np.bool_)])
+Row = NDArray[np.void]
+
 Messages = list[dict[str, Any]]
 
 
@@ -175,13 +179,6 @@ def _joined(content: str | list[dict[str, str]]) -> str:
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
 
-class Tokenized(NamedTuple):
-    """A row's tokens, uncut, and whether each is learned."""
-
-    ids: Sequence[int]
-    learned: NDArray[np.bool_]
-
-
 class Texts:
     """A model's way from texts to tokens.
 
@@ -220,7 +217,7 @@ class Texts:
             raise WrongRowError("the model has no chat template, so it can't learn messages")
         return self._template.texts(value)
 
-    def tokens(self, texts: Sequence[Prompt | Text]) -> Iterator[Tokenized]:
+    def tokens(self, texts: Sequence[Prompt | Text]) -> Iterator[Row]:
         """Yield the tokens of each text; all are prompts, or all are conversations."""
         prompts = [text for text in texts if isinstance(text, Prompt)]
         if prompts:
@@ -242,7 +239,7 @@ class Texts:
                 f"{self._template.other_prompts:,} of the answers."
             )
 
-    def _prompts(self, rows: Sequence[Prompt]) -> Iterator[Tokenized]:
+    def _prompts(self, rows: Sequence[Prompt]) -> Iterator[Row]:
         """Yield each row's tokens: its prompt's, as completions get them, its answer's, the end."""
         prompts = self._tokenizer.encode_batch_fast([row.prompt for row in rows])
         before = "" if self._skipped is None else BEFORE
@@ -251,23 +248,26 @@ class Texts:
         )
         end = [] if self._end is None else [self._end]
         for prompt, answer in zip(prompts, answers, strict=True):
-            begin = prompt.ids
-            ids = [*begin, *answer.ids[self._skipped or 0 :], *end]
-            learned = np.ones(len(ids), np.bool_)
-            learned[: len(begin)] = False
-            yield Tokenized(ids, learned)
+            row = _row([*prompt.ids, *answer.ids[self._skipped or 0 :], *end])
+            row["learned"][len(prompt.ids) :] = True
+            yield row
 
-    def _chats(self, texts: Sequence[Text]) -> Iterator[Tokenized]:
+    def _chats(self, texts: Sequence[Text]) -> Iterator[Row]:
         """Yield each conversation's tokens."""
         found = self._tokenizer.encode_batch(
             [text.text for text in texts], add_special_tokens=False
         )
         for text, encoding in zip(texts, found, strict=True):
-            ids = encoding.ids
-            learned = np.zeros(len(ids), np.bool_)
+            row = _row(encoding.ids)
             for begin, end in text.answers:
-                learned[_token(encoding, begin, text) : _token(encoding, end, text)] = True
-            yield Tokenized(ids, learned)
+                row["learned"][_token(encoding, begin, text) : _token(encoding, end, text)] = True
+            yield row
+
+
+def _row(ids: Sequence[int]) -> Row:
+    row = np.zeros(len(ids), TOKEN)
+    row["id"] = ids
+    return row
 
 
 def _token(encoding: "Encoding", place: int, text: Text) -> int:

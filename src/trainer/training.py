@@ -11,13 +11,14 @@ from peft import PeftModel
 from transformers import PrinterCallback, Trainer, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainer.batches import Fit, Row, batch_size, budget, collate, fit, lacking
+from trainer.batches import Fit, batch_size, budget, collate, fit, lacking
 from trainer.callbacks import CHECKPOINT_S, CheckpointCallback, MetricsCallback, reporting
 from trainer.checkpoints import newest
 from trainer.endings import Failure, Interruptions
 from trainer.events import Events
 from trainer.loading import base_name, dtype, with_adapter
 from trainer.spec import WRITING, Outcome, Spec
+from trainer.texts import Row
 from worker.estimates import ModelSizes
 
 # Points of a curve.
@@ -178,7 +179,7 @@ class Training:
         return arguments
 
     def _longest(self) -> int:
-        return max(len(row.ids) for rows in (self._rows, self._validation) for row in rows)
+        return max(len(row) for rows in (self._rows, self._validation) for row in rows)
 
     def _outcome(self, state: TrainerState) -> Outcome:
         losses = {

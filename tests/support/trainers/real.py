@@ -13,11 +13,11 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from support import ROOT
-from trainer.batches import Row
 from trainer.checkpoints import adopt
 from trainer.endings import Interruptions
 from trainer.events import Events
 from trainer.spec import ATTEMPTS, EVENTS, SPEC, Data, Lora, Outcome, Spec
+from trainer.texts import TOKEN, Row
 from trainer.training import Training
 
 WORDS = 32
@@ -29,16 +29,21 @@ def token_rows(count: int, seed: int = 0) -> list[Row]:
     rows = []
     for length in random.integers(6, 13, count):
         ids = (np.arange(length) + random.integers(WORDS)) % WORDS
-        rows.append(Row(ids.astype(np.int32), np.arange(length) >= length // 2))
+        rows.append(_row(ids, length // 2))
     return rows
 
 
 def noise(count: int, seed: int) -> list[Row]:
     """Return rows that nothing can be learned from but by heart."""
     random = np.random.default_rng(seed)
-    return [
-        Row(random.integers(0, WORDS, 8).astype(np.int32), np.arange(8) >= 4) for _ in range(count)
-    ]
+    return [_row(random.integers(0, WORDS, 8), 4) for _ in range(count)]
+
+
+def _row(ids: np.ndarray, prompt: int) -> Row:
+    row = np.zeros(len(ids), TOKEN)
+    row["id"] = ids
+    row["learned"][prompt:] = True
+    return row
 
 
 def tiny_model() -> LlamaForCausalLM:

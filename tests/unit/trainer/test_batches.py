@@ -1,5 +1,6 @@
 """Rows as tokens: in files, in steps of a fitting size, and as many at once as the memory fits."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -7,25 +8,30 @@ import pytest
 import torch
 from support.trainers.real import tiny_model, token_rows
 
-from trainer.batches import Fit, Packed, Row, batch_size, budget, collate, fit, largest_divisor
+from trainer.batches import Fit, Packed, batch_size, budget, collate, fit, largest_divisor
 from trainer.loading import with_adapter
 from trainer.prepare import Writer
 from trainer.spec import Lora
+from trainer.texts import TOKEN
 from worker.estimates import ModelSizes
 
 
 def test_rows_are_read_as_they_were_written_and_chosen(tmp_path: Path) -> None:
     rows = [[1, 2, 3], [4], [5, 6]]
-    with Writer(tmp_path / "tokens") as writer:
+    with closing(Writer(tmp_path / "tokens")) as writer:
         for ids in rows:
-            writer.add(ids, np.asarray([token % 2 == 0 for token in ids]))
+            writer.add(np.array([(token, token % 2 == 0) for token in ids], TOKEN))
     for name, chosen in (("all", [0, 1, 2]), ("some", [2, 0])):
         lengths = writer.choose(name, chosen)
         assert lengths.tolist() == [len(rows[number]) for number in chosen]
         found = Packed(tmp_path / "tokens", name)
-        assert [row.ids.tolist() for row in found] == [rows[number] for number in chosen]
+        assert [row["id"].tolist() for row in found] == [rows[number] for number in chosen]
     found = Packed(tmp_path / "tokens", "all")
-    assert [row.learned.tolist() for row in found] == [[False, True, False], [True], [False, True]]
+    assert [row["learned"].tolist() for row in found] == [
+        [False, True, False],
+        [True],
+        [False, True],
+    ]
     with pytest.raises(IndexError):
         found[3]
 
@@ -46,8 +52,8 @@ def test_rows_at_once_divide_a_step(number: int, limit: float, divisor: int) -> 
 
 
 def test_rows_are_padded_to_the_longest_and_only_answers_are_learned() -> None:
-    short = Row(np.array([5, 6], np.int32), np.array([False, True]))
-    long = Row(np.array([7, 8, 9], np.int32), np.array([False, True, True]))
+    short = np.array([(5, False), (6, True)], TOKEN)
+    long = np.array([(7, False), (8, True), (9, True)], TOKEN)
     batch = collate([short, long])
     assert batch["input_ids"].tolist() == [[5, 6, 0], [7, 8, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 0], [1, 1, 1]]
@@ -56,18 +62,18 @@ def test_rows_are_padded_to_the_longest_and_only_answers_are_learned() -> None:
 
 
 SIZES = ModelSizes(num_hidden_layers=10, hidden_size=100, intermediate_size=400, vocab_size=1000)
-TOKEN = SIZES.token_bytes(recompute=False)
+TOKEN_BYTES = SIZES.token_bytes(recompute=False)
 RECOMPUTED = SIZES.token_bytes(recompute=True)
 
 
 @pytest.mark.parametrize(
     ("free", "chosen"),
     [
-        (TOKEN * 50 * 100, Fit(8)),
-        (TOKEN * 50 * 8, Fit(8)),
-        (TOKEN * 50 * 7.9, Fit(4)),
-        (TOKEN * 50, Fit(1)),
-        (TOKEN * 50 - 1, Fit(4, recompute=True)),
+        (TOKEN_BYTES * 50 * 100, Fit(8)),
+        (TOKEN_BYTES * 50 * 8, Fit(8)),
+        (TOKEN_BYTES * 50 * 7.9, Fit(4)),
+        (TOKEN_BYTES * 50, Fit(1)),
+        (TOKEN_BYTES * 50 - 1, Fit(4, recompute=True)),
         (RECOMPUTED * 50, Fit(1, recompute=True)),
         (-1, Fit(1, recompute=True)),
     ],
@@ -104,7 +110,7 @@ def test_the_estimate_is_about_what_torch_keeps(recompute: bool, least: float) -
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = model(**collate(rows))
     assert output.loss.requires_grad
-    tokens = len(rows) * max(len(row.ids) for row in rows)
+    tokens = len(rows) * max(len(row) for row in rows)
     sizes = ModelSizes.model_validate(model.config.get_text_config())
     estimate = sizes.token_bytes(recompute=recompute) * tokens
     assert least * estimate < sum(kept.values()) < estimate

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import TokenizersBackend
 
-from trainer.texts import Texts, Tokenized
+from trainer.texts import Row, Texts
 from trainer.values import Prompt, WrongRowError, row_in
 
 USER = {"role": "user", "content": "How are you?"}
@@ -40,15 +40,15 @@ def _wrapped(backend: Tokenizer, **tokens: str) -> TokenizersBackend:
     return TokenizersBackend(tokenizer_object=backend, **tokens)  # type: ignore[no-untyped-call]  # it has no types
 
 
-def _rows(texts: Texts, *messages: dict[str, Any], **keys: Any) -> list[Tokenized]:
+def _rows(texts: Texts, *messages: dict[str, Any], **keys: Any) -> list[Row]:
     value = row_in(json.loads(json.dumps({"messages": list(messages), **keys})))
     return list(texts.tokens(texts.rendered(value)))
 
 
-def _learned(tokenizer: TokenizersBackend, row: Tokenized) -> list[str]:
+def _learned(tokenizer: TokenizersBackend, row: Row) -> list[str]:
     """Return the texts that are learned, each without a gap."""
     found: list[list[int]] = [[]]
-    for token, learned in zip(row.ids, row.learned, strict=True):
+    for token, learned in zip(row["id"], row["learned"], strict=True):
         if learned:
             found[-1].append(token)
         elif found[-1]:
@@ -56,8 +56,8 @@ def _learned(tokenizer: TokenizersBackend, row: Tokenized) -> list[str]:
     return [str(tokenizer.decode(ids)) for ids in found if ids]
 
 
-def _text(tokenizer: TokenizersBackend, row: Tokenized) -> str:
-    return str(tokenizer.decode(list(row.ids)))
+def _text(tokenizer: TokenizersBackend, row: Row) -> str:
+    return str(tokenizer.decode(list(row["id"])))
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_a_prompt_is_what_completions_are_asked_with(
 ) -> None:
     [row] = Texts(tokenizer, None).tokens([Prompt(prompt, answer)])
     asked = tokenizer(prompt).input_ids
-    assert list(row.ids[: len(asked)]) == asked
-    assert not row.learned[: len(asked)].any()
-    assert row.learned[len(asked) :].all()
+    assert list(row["id"][: len(asked)]) == asked
+    assert not row["learned"][: len(asked)].any()
+    assert row["learned"][len(asked) :].all()
     assert _learned(tokenizer, row) == [answer + "<|im_end|>"]
 
 
@@ -83,17 +83,17 @@ def test_no_space_is_put_before_an_answer() -> None:
     backend.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
     tokenizer = _wrapped(backend, eos_token="</s>")
     [row, spaced] = Texts(tokenizer, None).tokens([Prompt("a", "b"), Prompt("a", " b")])
-    assert tokenizer.convert_ids_to_tokens(list(row.ids)) == ["▁a", "b", "</s>"]
-    assert tokenizer.convert_ids_to_tokens(list(spaced.ids)) == ["▁a", "▁b", "</s>"]
+    assert tokenizer.convert_ids_to_tokens(list(row["id"])) == ["▁a", "b", "</s>"]
+    assert tokenizer.convert_ids_to_tokens(list(spaced["id"])) == ["▁a", "▁b", "</s>"]
 
 
 def test_a_conversation_is_what_the_model_is_asked_with(tokenizer: TokenizersBackend) -> None:
     [row] = _rows(Texts(tokenizer, None), USER, ASSISTANT)
     asked = tokenizer.apply_chat_template([USER], add_generation_prompt=True, return_dict=False)
     whole = tokenizer.apply_chat_template([USER, ASSISTANT], return_dict=False)
-    assert list(row.ids) == whole
-    assert list(row.ids[: len(asked)]) == asked
-    assert row.learned.tolist().index(True) == len(asked)
+    assert list(row["id"]) == whole
+    assert list(row["id"][: len(asked)]) == asked
+    assert row["learned"].tolist().index(True) == len(asked)
     assert _learned(tokenizer, row) == [f"{ASSISTANT['content']}<|im_end|>"]
 
 

@@ -45,7 +45,7 @@ def _prompts(count: int) -> list[dict[str, str]]:
 
 
 def _texts(tokenizer: TokenizersBackend, directory: Path, name: str) -> list[str]:
-    return [str(tokenizer.decode(row.ids)) for row in Packed(directory / "tokens", name)]
+    return [str(tokenizer.decode(row["id"])) for row in Packed(directory / "tokens", name)]
 
 
 @pytest.mark.parametrize(("rows", "held_out"), [(2, 1), (9, 1), (30, 3), (250, 25)])
@@ -94,7 +94,7 @@ def test_a_file_for_validation_is_used_whole(
     assert (checked.rows, checked.validation_rows) == (5, 3)
     texts = _texts(tokenizer, tmp_path, VALIDATION)
     assert [text.removeprefix("<|begin_of_text|>") for text in texts] == ["xy<|im_end|>"] * 3
-    lengths = [len(row.ids) for row in Packed(tmp_path / "tokens", TRAINING)]
+    lengths = [len(row) for row in Packed(tmp_path / "tokens", TRAINING)]
     assert checked.tokens == sum(lengths) > 5
 
 
@@ -106,9 +106,9 @@ def test_long_rows_are_cut_at_their_end(
     assert (checked.rows, checked.validation_rows, checked.cut_rows) == (2, 1, 2)
     [row] = Packed(tmp_path / "tokens", VALIDATION)
     begin = tokenizer("a").input_ids
-    assert len(row.ids) == 16
-    assert list(row.ids[: len(begin)]) == begin
-    assert row.learned.tolist() == [False] * len(begin) + [True] * (16 - len(begin))
+    assert len(row) == 16
+    assert list(row["id"][: len(begin)]) == begin
+    assert row["learned"].tolist() == [False] * len(begin) + [True] * (16 - len(begin))
 
 
 def test_rows_without_an_answer_after_the_cut_are_left_out(prepared: Prepare) -> None:

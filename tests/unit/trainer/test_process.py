@@ -143,7 +143,7 @@ def test_right_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> N
     training, validation = (Packed(tmp_path / "tokens", name) for name in (TRAINING, VALIDATION))
     assert (len(training), len(validation)) == (18, 2)
     assert (checked.rows, checked.validation_rows) == (18, 2)
-    assert checked.tokens == sum(len(row.ids) for row in training)
+    assert checked.tokens == sum(len(row) for row in training)
 
 
 def test_mistakes_are_told_with_their_lines(demo_model: Path, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from support.trainers.real import Attempts, events_of, noise, spec, tiny_model, token_rows
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from trainer.batches import Row
 from trainer.checkpoints import WEIGHTS
 from trainer.endings import Failure, Interruptions, Stopped
 from trainer.spec import EPOCHS, Lora
+from trainer.texts import Row
 
 ROWS, VALIDATION = token_rows(22, seed=1), token_rows(5, seed=2)
 STEPS = 6 * 2
@@ -24,9 +24,9 @@ STEPS = 6 * 2
 def collated(rows: list[Row]) -> dict[str, torch.Tensor]:
     """Pad rows, in another way than the product does."""
     pad = torch.nn.utils.rnn.pad_sequence
-    ids = [torch.tensor(row.ids, dtype=torch.long) for row in rows]
+    ids = [torch.tensor(row["id"].tolist()) for row in rows]
     labels = [
-        each.masked_fill(~torch.tensor(row.learned), -100)
+        each.masked_fill(~torch.tensor(row["learned"].tolist()), -100)
         for each, row in zip(ids, rows, strict=True)
     ]
     return {
@@ -141,7 +141,7 @@ def test_what_is_computed_again_to_save_memory_is_the_same(tmp_path: Path) -> No
 
 
 def test_a_row_that_does_not_fit_is_a_failure_that_says_what_to_change(tmp_path: Path) -> None:
-    longest = max(len(row.ids) for row in ROWS)
+    longest = max(len(row) for row in ROWS)
     model = tiny_model()
     # As torch says it on a CPU.
     model.register_forward_pre_hook(lambda *_: torch.empty(1 << 60))
