@@ -14,6 +14,7 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 MOST_ROWS = 100_000
 # Bytes.
 LONGEST_ROW = 1 << 20
+EMPTY = "the line is empty"
 TOO_LONG = f"the row has more than {LONGEST_ROW:,} bytes"
 # Mistakes that are listed; the rest is counted.
 MOST_MISTAKES = 100
@@ -58,13 +59,6 @@ class _Wrong(NamedTuple):
     message: str
 
 
-class _Blank(NamedTuple):
-    line: int
-
-
-_Record = Found | _Wrong | _Blank
-
-
 def rows(data: Data, mistakes: Mistakes) -> Iterator[Found]:
     """Yield the rows of a file that are right, and note the mistakes in it.
 
@@ -100,16 +94,16 @@ def _form(path: Path) -> Literal["csv", "jsonl"]:
         return "jsonl" if opened.read(100).removeprefix(BOM).lstrip()[:1] in b"{[" else "csv"
 
 
-def _right(records: Iterator[_Record], mistakes: Mistakes) -> Iterator[Found]:
-    blanks: list[int] = []
+def _right(records: Iterator[Found | _Wrong], mistakes: Mistakes) -> Iterator[Found]:
+    """Yield the rows, and note the mistakes. Empty lines are none at the end of a file."""
+    empty: list[_Wrong] = []
     for record in records:
-        if isinstance(record, _Blank):
-            blanks.append(record.line)
+        if isinstance(record, _Wrong) and record.message == EMPTY:
+            empty.append(record)
             continue
-        # They are right at the end of a file only.
-        for line in blanks:
-            mistakes.add(line, "the line is empty")
-        blanks.clear()
+        for line in empty:
+            mistakes.add(*line)
+        empty.clear()
         if isinstance(record, _Wrong):
             mistakes.add(*record)
         else:
@@ -135,14 +129,14 @@ def _lines(opened: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
         yield number, text, flaw
 
 
-def _jsonl(opened: BinaryIO) -> Iterator[_Record]:
+def _jsonl(opened: BinaryIO) -> Iterator[Found | _Wrong]:
     """Yield the lines: in each an object with a prompt and its answer, or with messages."""
     kind: type[Value] | None = None
     for number, text, flaw in _lines(opened):
         if flaw is not None:
             yield _Wrong(number, flaw)
         elif not text.strip():
-            yield _Blank(number)
+            yield _Wrong(number, EMPTY)
         else:
             try:
                 value = row_in(_parsed(text))
@@ -182,7 +176,7 @@ def _constant(name: str) -> None:
     raise WrongRowError(f"{name} is no JSON")
 
 
-def _csv(opened: BinaryIO) -> Iterator[_Record]:
+def _csv(opened: BinaryIO) -> Iterator[Found | _Wrong]:
     """Yield the rows below a header that names the columns of a prompt and its answer."""
     # A field may be as long as its row; the module's own limit is shorter.
     csv.field_size_limit(2 * LONGEST_ROW)
@@ -191,7 +185,7 @@ def _csv(opened: BinaryIO) -> Iterator[_Record]:
         if wrong:
             yield from wrong
         elif columns and not any(field.strip() for field in fields):
-            yield _Blank(line)
+            yield _Wrong(line, EMPTY)
         else:
             try:
                 if columns is None:
