@@ -123,13 +123,9 @@ class Gateway(Answering):
         if self._options.failed_as is FailedAs.OK:
             return 200
         code = body["error"].get("code")
-        if (
-            self._options.failed_as is FailedAs.ERROR_CODE
-            and isinstance(code, int)
-            and 400 <= code <= 599
-        ):
-            return code
-        return 500
+        if self._options.failed_as is FailedAs.SERVER_ERROR or not isinstance(code, int):
+            return 500
+        return code if 400 <= code <= 599 else 500
 
 
 def output_of(job: Job) -> Any:
