@@ -162,7 +162,7 @@ class Fleet:
         """Start a worker again whenever it exits, as the platform does, until the queue closes."""
         failures = 0
         while not self._queue.closed:
-            log = self._log(worker)
+            log = self._logs / f"{worker.id}.log"
             printed_before = log.stat().st_size if log.exists() else 0
             self._announce(f"{worker.id} starts (its log: {log})")
             was_ready, status = await self._run(worker, log, printed_before)
@@ -177,9 +177,6 @@ class Fleet:
             if failures or status > 0:
                 self._announce(_last_lines(log, printed_before))
             await self._queue.arrived.wait_for(lambda: self._queue.closed, delay_s)
-
-    def _log(self, worker: Worker) -> Path:
-        return self._logs / f"{worker.id}.log"
 
     async def _run(self, worker: Worker, log: Path, printed_before: int) -> tuple[bool, int]:
         """Run a worker's process until it exits; return whether it became ready, and its status."""

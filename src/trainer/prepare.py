@@ -176,19 +176,19 @@ class _Reading:
         Raises:
             OSError: a file can't be read or written.
         """
-        waiting: deque[Future[list[tuple[int, Row]]]] = deque()
+        waiting: deque[tuple[list[int], Future[list[Row]]]] = deque()
         # While one thread tokenizes a batch, which needs no Python, this one reads the next.
         with ThreadPoolExecutor(1) as pool:
             for batch in _batches(rows(data, self.mistakes)):
-                rendered = self._rendered(batch)
+                lines, texts = self._rendered(batch)
                 if self.mistakes.count:
                     # The others are looked for, and nothing is trained.
                     continue
-                waiting.append(pool.submit(self._tokenized, *rendered))
+                waiting.append((lines, pool.submit(list, self._texts.tokens(texts))))
                 if len(waiting) > 1:
-                    self._write(waiting.popleft().result())
+                    self._write(*waiting.popleft())
             for last in waiting:
-                self._write(last.result())
+                self._write(*last)
         if not (self.lines or self.mistakes.count):
             message = f"no row has any of its answer within {self._longest:,} tokens"
             self.mistakes.add(None, message)
@@ -207,11 +207,8 @@ class _Reading:
             lines += [row.line] * len(texts)
         return lines, found
 
-    def _tokenized(self, lines: list[int], texts: list[Prompt | Text]) -> list[tuple[int, Row]]:
-        return list(zip(lines, self._texts.tokens(texts), strict=True))
-
-    def _write(self, rows: Sequence[tuple[int, Row]]) -> None:
-        for line, row in rows:
+    def _write(self, lines: list[int], rows: "Future[list[Row]]") -> None:
+        for line, row in zip(lines, rows.result(), strict=True):
             self.cut += len(row) > self._longest
             cut = row[: self._longest]
             if cut["learned"].any():

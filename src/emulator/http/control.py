@@ -14,6 +14,12 @@ from emulator.options import CHUNK_BYTES
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Process, Worker
 
+# What is answered of a worker.
+_DESCRIBED = (
+    *("id", "ready", "unhealthy", "frozen", "pings", "takes", "jobs", "chunks", "results"),
+    *("late_posts", "late_chunks", "starts"),
+)
+
 
 class SignalRequest(BaseModel):
     """The body of /control/workers/…/signal."""
@@ -120,18 +126,5 @@ def _not_for_web_pages(handler: Handler) -> Handler:
 
 
 def _describe(worker: Worker) -> dict[str, Any]:
-    return {
-        "id": worker.id,
-        "ready": worker.ready,
-        "unhealthy": worker.unhealthy,
-        "frozen": worker.frozen,
-        "pings": worker.pings,
-        "takes": worker.takes,
-        "jobs": worker.jobs,
-        "chunks": worker.chunks,
-        "results": worker.results,
-        "late_posts": worker.late_posts,
-        "late_chunks": worker.late_chunks,
-        "starts": worker.starts,
-        "pid": None if worker.process is None else worker.process.pid,
-    }
+    pid = None if worker.process is None else worker.process.pid
+    return {**{name: getattr(worker, name) for name in _DESCRIBED}, "pid": pid}

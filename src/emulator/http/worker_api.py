@@ -14,7 +14,7 @@ from emulator.http.app import FAULT
 from emulator.http.wire import find_job, parse_object, read_body, read_number
 from emulator.http.worker_port import is_closed, reset
 from emulator.options import CHUNK_BYTES, RUNSYNC_BYTES, Options
-from emulator.state.job import Condition, Job
+from emulator.state.job import Condition, Job, Status
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Worker
 
@@ -107,7 +107,10 @@ class WorkerApi:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
         body = await read_body(request, CHUNK_BYTES + _WRAPPER_BYTES)
-        self._worker(request).count_chunk(job.status)
+        worker = self._worker(request)
+        worker.chunks += 1
+        worker.late_posts += job.ended
+        worker.late_chunks += job.status in (Status.COMPLETED, Status.FAILED)
         chunk = parse_object(body)
         if "output" not in chunk:
             raise web.HTTPBadRequest(text="a stream post must carry `output`")
@@ -126,7 +129,9 @@ class WorkerApi:
                 self._queue.complete(job, None)
             raise
         if result.get("status") != "IN_PROGRESS":
-            self._worker(request).count_result(job.status)
+            worker = self._worker(request)
+            worker.results += 1
+            worker.late_posts += job.ended
         if accepted:
             self._store(job, result)
         return await self._acknowledge(request, Call.DONE)

@@ -27,10 +27,6 @@ class Status(StrEnum):
     CANCELLED = "CANCELLED"
     TIMED_OUT = "TIMED_OUT"
 
-    @property
-    def final(self) -> bool:
-        return self not in (Status.IN_QUEUE, Status.IN_PROGRESS)
-
 
 class Condition:
     """Like ``asyncio.Condition``, without a lock and with a timeout. Free while nobody waits."""
@@ -118,7 +114,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        return self.status.final
+        return self.status not in (Status.IN_QUEUE, Status.IN_PROGRESS)
 
     @property
     def expires_at(self) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakSet
 
-from emulator.state.job import Condition, Status
+from emulator.state.job import Condition
 
 
 class Process(Protocol):
@@ -48,17 +48,6 @@ class Worker:
         if not self.ready:
             return "initializing"
         return "running" if busy else "idle"
-
-    def count_chunk(self, job: Status) -> None:
-        """Count a chunk for a job with this status."""
-        self.chunks += 1
-        self.late_posts += job.final
-        self.late_chunks += job in (Status.COMPLETED, Status.FAILED)
-
-    def count_result(self, job: Status) -> None:
-        """Count a result for a job with this status."""
-        self.results += 1
-        self.late_posts += job.final
 
     def add_stops(self, job_ids: list[str]) -> None:
         self.stops.extend(job_ids)
