@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,17 +26,15 @@ _WARNING = re.compile(r"^\S+ \S+ WARNING +worker\S*: (.+)$", re.MULTILINE)
 _GUARD = ("sh", "-c", "read -r _; kill -KILL 0")
 
 
+@dataclass(frozen=True)
 class WorkerProcess:
     """A worker's process group, in place of a container.
 
     It is led by its guard, and not the terminal's, so Ctrl-C does not reach it.
     """
 
-    def __init__(
-        self, guard: asyncio.subprocess.Process, process: asyncio.subprocess.Process
-    ) -> None:
-        self._guard = guard
-        self._process = process
+    guard: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process
 
     @classmethod
     async def start(cls, command: Sequence[str], environ: Mapping[str, str], log: Path) -> Self:
@@ -66,31 +65,32 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     @property
     def group(self) -> int:
-        return self._guard.pid
+        return self.guard.pid
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal as to a container: SIGTERM to the first process, others to all."""
         with contextlib.suppress(ProcessLookupError):
             if number is signal.SIGTERM:
-                self._process.terminate()
+                self.process.terminate()
             else:
                 os.killpg(self.group, number)
 
     async def wait(self) -> int:
         """Wait for the first process to end, and return its exit status."""
-        return await self._process.wait()
+        return await self.process.wait()
 
     async def kill(self) -> None:
         """Kill the whole group: processes may be left though the first one has exited."""
         self.signal(signal.SIGKILL)
-        await self._process.wait()
-        await self._guard.wait()
+        await self.process.wait()
+        await self.guard.wait()
 
 
+@dataclass
 class Fleet:
     """A number of workers that are kept running. An async context manager.
 
@@ -102,26 +102,20 @@ class Fleet:
         announce: is called with each line about a worker.
     """
 
-    def __init__(
-        self,
-        emulator: Emulator | LoadBalancer,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        logs: Path,
-        announce: Callable[[str], None],
-    ) -> None:
+    emulator: Emulator | LoadBalancer
+    command: Sequence[str]
+    environ: Mapping[str, str]
+    logs: Path
+    announce: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self.ready = asyncio.Event()  # set when the first worker is ready
-        self._emulator = emulator
-        self._queue = emulator.queue
-        self._command = command
-        self._environ = environ
-        self._logs = logs
-        self._announce = announce
+        self._queue = self.emulator.queue
         self._keepers: list[asyncio.Task[None]] = []
 
     def start(self, count: int) -> None:
         # Logs of an earlier run.
-        for log in self._logs.glob("worker-*.log"):
+        for log in self.logs.glob("worker-*.log"):
             log.unlink()
         for number in range(1, count + 1):
             worker = self._queue.worker(f"worker-{number}")
@@ -162,27 +156,27 @@ class Fleet:
         """Start a worker again whenever it exits, as the platform does, until the queue closes."""
         failures = 0
         while not self._queue.closed:
-            log = self._logs / f"{worker.id}.log"
+            log = self.logs / f"{worker.id}.log"
             printed_before = log.stat().st_size if log.exists() else 0
-            self._announce(f"{worker.id} starts (its log: {log})")
+            self.announce(f"{worker.id} starts (its log: {log})")
             was_ready, status = await self._run(worker, log, printed_before)
             if self._queue.closed:
                 return
             failures = 0 if was_ready else failures + 1
             worker.unhealthy = failures > 0
             delay_s = min(2.0**failures, _MAX_BACK_OFF_S)
-            self._announce(
+            self.announce(
                 f"{worker.id} exited {_describe(status)}; it is started again in {delay_s:g} s"
             )
             if failures or status > 0:
-                self._announce(_last_lines(log, printed_before))
+                self.announce(_last_lines(log, printed_before))
             await self._queue.arrived.wait_for(lambda: self._queue.closed, delay_s)
 
     async def _run(self, worker: Worker, log: Path, printed_before: int) -> tuple[bool, int]:
         """Run a worker's process until it exits; return whether it became ready, and its status."""
         start = time.monotonic()
-        environ = {**self._environ, **self._emulator.worker_environ(worker.id)}
-        process = await WorkerProcess.start(self._command, environ, log)
+        environ = {**self.environ, **self.emulator.worker_environ(worker.id)}
+        process = await WorkerProcess.start(self.command, environ, log)
         worker.process = process
         worker.starts += 1
         if self._queue.closed:  # during the start
@@ -192,12 +186,12 @@ class Fleet:
             await _first_of(process.wait(), up)
             after = f"after {time.monotonic() - start:.1f} s"
             if worker.failed:
-                self._announce(f"{worker.id}'s start failed {after}; it answers why:")
-                self._announce(_last_lines(log, printed_before))
+                self.announce(f"{worker.id}'s start failed {after}; it answers why:")
+                self.announce(_last_lines(log, printed_before))
             if worker.ready:
-                self._announce(f"{worker.id} is ready {after}")
+                self.announce(f"{worker.id} is ready {after}")
                 for warning in _WARNING.findall(_printed(log, printed_before)):
-                    self._announce(f"    {warning}")
+                    self.announce(f"    {warning}")
                 self.ready.set()
             status = await process.wait()
             return worker.ready, status
