@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ class MetricsCallback(TrainerCallback):
             )
 
 
+@dataclass(eq=False)
 class CheckpointCallback(TrainerCallback):
     """Saves checkpoints and the adapters of epochs, and stops the training when asked to.
 
@@ -63,30 +65,23 @@ class CheckpointCallback(TrainerCallback):
         every_s: seconds between two checkpoints within an epoch.
     """
 
-    def __init__(
-        self,
-        attempt: Path,
-        base: str,
-        steps: int,
-        events: Events,
-        interruptions: Interruptions,
-        every_s: float = CHECKPOINT_S,
-    ) -> None:
-        self._attempt = attempt
-        self._base = base
-        self._steps = steps
-        self._events = events
-        self._interruptions = interruptions
-        self._every_s = every_s
+    attempt: Path
+    base: str
+    steps: int
+    events: Events
+    interruptions: Interruptions
+    every_s: float = CHECKPOINT_S
+
+    def __post_init__(self) -> None:
         self._saved = time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        due = time.monotonic() - self._saved >= self._every_s
+        due = time.monotonic() - self._saved >= self.every_s
         # After an epoch's last step the evaluation comes first: an attempt that resumes there goes
         # on with the next epoch.
-        if (due or self._interruptions.asked) and state.global_step % self._steps:
+        if (due or self.interruptions.asked) and state.global_step % self.steps:
             _save(control)
 
     def on_epoch_end(
@@ -98,7 +93,7 @@ class CheckpointCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
         # An evaluation takes long where there are many rows; it can't be resumed.
-        if self._interruptions.asked:
+        if self.interruptions.asked:
             raise Stopped
 
     def on_save(
@@ -106,16 +101,16 @@ class CheckpointCallback(TrainerCallback):
     ) -> None:
         step = state.global_step
         written = Path(str(args.output_dir)) / f"checkpoint-{step}"
-        epoch, within = divmod(step, self._steps)
+        epoch, within = divmod(step, self.steps)
         if not within:
-            place = self._attempt / EPOCHS / str(step)
-            checkpoints.copy_adapter(written, place, self._base)
-            self._events.write(f"Epoch {epoch} saved", step)
-        self._events.sync()
-        checkpoints.publish(written, self._attempt / CHECKPOINTS / written.name)
-        checkpoints.prune(self._attempt)
+            place = self.attempt / EPOCHS / str(step)
+            checkpoints.copy_adapter(written, place, self.base)
+            self.events.write(f"Epoch {epoch} saved", step)
+        self.events.sync()
+        checkpoints.publish(written, self.attempt / CHECKPOINTS / written.name)
+        checkpoints.prune(self.attempt)
         self._saved = time.monotonic()
-        if self._interruptions.asked and step < state.max_steps:
+        if self.interruptions.asked and step < state.max_steps:
             raise Stopped
 
 

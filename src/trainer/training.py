@@ -3,6 +3,7 @@
 import gc
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from worker.estimates import ModelSizes
 _LOGS = 100
 
 
+@dataclass
 class Training:
     """A training in an attempt's directory.
 
@@ -37,22 +39,16 @@ class Training:
         checkpoint_s: seconds between two checkpoints within an epoch.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        attempt: Path,
-        rows: tuple[Sequence[Row], Sequence[Row]],
-        events: Events,
-        interruptions: Interruptions,
-        checkpoint_s: float = CHECKPOINT_S,
-    ) -> None:
-        self._spec = spec
-        self._attempt = attempt
-        self._rows, self._validation = rows
-        self._events = events
-        self._interruptions = interruptions
-        self._checkpoint_s = checkpoint_s
-        self._batch_size = min(spec.batch_size or batch_size(len(self._rows)), len(self._rows))
+    spec: Spec
+    attempt: Path
+    rows: tuple[Sequence[Row], Sequence[Row]]
+    events: Events
+    interruptions: Interruptions
+    checkpoint_s: float = CHECKPOINT_S
+
+    def __post_init__(self) -> None:
+        self._rows, self._validation = self.rows
+        self._batch_size = min(self.spec.batch_size or batch_size(len(self._rows)), len(self._rows))
         self._epoch_steps = math.ceil(len(self._rows) / self._batch_size)
 
     def run(self, base: Any) -> Outcome:
@@ -70,13 +66,13 @@ class Training:
             OSError: the volume fails; RuntimeError too, as ``endings.volume_failure`` says.
         """
         # Of the fine-tune, whichever attempt this is.
-        name = self._attempt.parent.parent.name
-        self._reporting = reporting(self._spec, name, self._events)
-        model = with_adapter(base, self._spec.lora, self._spec.seed)
+        name = self.attempt.parent.parent.name
+        self._reporting = reporting(self.spec, name, self.events)
+        model = with_adapter(base, self.spec.lora, self.spec.seed)
         count, _ = model.get_nb_trainable_parameters()
         chosen = self._fit(model, count)
-        self._events.write(
-            f"Training for {self._spec.epochs} epochs of {self._epoch_steps} steps with "
+        self.events.write(
+            f"Training for {self.spec.epochs} epochs of {self._epoch_steps} steps with "
             f"{self._batch_size} rows each, {chosen.rows} at once; "
             f"the adapter has {count:,} parameters"
         )
@@ -87,24 +83,24 @@ class Training:
                     f"the memory does not suffice for a row of {self._longest()} tokens: "
                     "shorten the rows, lower the adapter's rank, or take a larger machine"
                 )
-            self._events.write(
+            self.events.write(
                 f"The memory does not suffice for {chosen.rows} rows at once: "
                 f"going on with {smaller.rows}",
                 level="warn",
             )
             chosen = smaller
             # Nothing of the failed step may be left, nor of the adapter without a checkpoint.
-            model = with_adapter(model.unload(), self._spec.lora, self._spec.seed)
+            model = with_adapter(model.unload(), self.spec.lora, self.spec.seed)
             gc.collect()
-            if self._spec.device == "cuda":
+            if self.spec.device == "cuda":
                 torch.cuda.empty_cache()
         return self._outcome(state)
 
     def _fit(self, model: PeftModel, trained: int) -> Fit:
-        free = budget(self._spec.device, trained)
+        free = budget(self.spec.device, trained)
         sizes = ModelSizes.model_validate(model.config.get_text_config())
         chosen = fit(sizes, self._longest(), self._batch_size, free)
-        if (last := newest(self._attempt)) is None:
+        if (last := newest(self.attempt)) is None:
             return chosen
         state = TrainerState.load_from_json(str(last.path / TRAINER_STATE_NAME))
         # The same as before, as far as it fits: the same rows get the same dropout.
@@ -113,12 +109,12 @@ class Training:
     def _try(self, model: PeftModel, chosen: Fit) -> TrainerState | None:
         """Return None if the memory does not suffice."""
         checkpoints = CheckpointCallback(
-            self._attempt,
-            base_name(self._spec.model),
+            self.attempt,
+            base_name(self.spec.model),
             self._epoch_steps,
-            self._events,
-            self._interruptions,
-            self._checkpoint_s,
+            self.events,
+            self.interruptions,
+            self.checkpoint_s,
         )
         trainer = Trainer(
             model=model,
@@ -127,11 +123,11 @@ class Training:
             # A sequence is enough, whatever their types say.
             train_dataset=cast(Any, self._rows),
             eval_dataset=cast(Any, self._validation),
-            callbacks=[MetricsCallback(self._events), checkpoints, *self._reporting],
+            callbacks=[MetricsCallback(self.events), checkpoints, *self._reporting],
         )
         # It prints.
         trainer.remove_callback(PrinterCallback)
-        last = newest(self._attempt)
+        last = newest(self.attempt)
         try:
             trainer.train(resume_from_checkpoint=str(last.path) if last else None)
         except (RuntimeError, MemoryError) as error:
@@ -141,10 +137,10 @@ class Training:
         return trainer.state
 
     def _arguments(self, chosen: Fit) -> TrainingArguments:
-        spec, steps = self._spec, self._epoch_steps * self._spec.epochs
+        spec, steps = self.spec, self._epoch_steps * self.spec.epochs
         kind = dtype(spec.device)
         arguments = TrainingArguments(
-            output_dir=str(self._attempt / WRITING),
+            output_dir=str(self.attempt / WRITING),
             num_train_epochs=spec.epochs,
             per_device_train_batch_size=chosen.rows,
             per_device_eval_batch_size=chosen.rows,
